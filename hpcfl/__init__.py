@@ -1,0 +1,3 @@
+"""MPI benchmark suite for private federated learning."""
+
+__version__ = "0.1.0"

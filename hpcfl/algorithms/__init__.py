@@ -1,0 +1,1 @@
+"""Protocols and algorithms as pure state machines: bytes in, bytes out."""

@@ -1,0 +1,36 @@
+"""Aggregation protocols: how the sum of the devices' vectors is formed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from hpcfl.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpcfl.algorithms.aggregation.base import AggregationProtocol
+
+PROTOCOLS = {
+    "fedavg": "hpcfl.algorithms.aggregation.fedavg:FedAvg",
+    "secagg": "hpcfl.algorithms.aggregation.secagg:SecAgg",
+    "sparse": "hpcfl.algorithms.aggregation.sparse:SparseSecAgg",
+}
+
+
+def find(name: str) -> type[AggregationProtocol]:
+    """Return the protocol called `name`, or the class that ``module:Class`` names.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    if name not in PROTOCOLS and ":" not in name:
+        known = ", ".join(PROTOCOLS)
+        raise UsageError(f"there is no protocol {name!r}; choose {known}, or give MODULE:CLASS")
+    module, _, attribute = PROTOCOLS.get(name, name).partition(":")
+    try:
+        found: type[AggregationProtocol] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"the protocol {name!r} cannot be loaded: {error}") from error
+    return found

@@ -1,0 +1,161 @@
+"""What every aggregation protocol has: parameters, steps, and its two parties."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.algorithms.quantisation import Quantiser, check_levels
+from hpcfl.comm.phases import Payload, Step, phase_names
+from hpcfl.crypto.groups import Group
+from hpcfl.crypto.keys import SecretSource
+from hpcfl.errors import MessageError, UsageError
+
+
+class AggregationProtocol(ABC):
+    """A protocol that forms the weighted sum of the devices' vectors.
+
+    Attributes
+    ----------
+    name : str
+        Name on the command line and in every key derivation.
+    steps : tuple of Step
+        Its exchanges, in order.
+    min_devices : int
+        Fewer devices make no sense.
+    dense : bool
+        Whether an upload is a whole vector, so that uploads can be summed on the way.
+    summed_in : Group or None
+        The group in which uploads are summed; None for real numbers.
+    """
+
+    name: ClassVar[str]
+    steps: ClassVar[tuple[Step, ...]]
+    min_devices: ClassVar[int] = 1
+    dense: ClassVar[bool] = True
+
+    def __init__(self, parameters: Parameters) -> None:
+        if parameters.devices < self.min_devices:
+            raise UsageError(
+                f"{self.name} needs at least {self.min_devices} devices, but there are "
+                f"{parameters.devices}: start more ranks, or give --devices"
+            )
+        self.parameters = parameters
+
+    @property
+    def summed_in(self) -> Group | None:
+        return None
+
+    @property
+    def arrival(self) -> float:
+        """Probability that a coordinate of a device reaches the sum; its inverse scales vectors."""
+        return 1 - self.parameters.dropout
+
+    @property
+    def largest_upload(self) -> int:
+        """An upper bound of the size of an upload, in bytes, without its envelope."""
+        return 4 * self.parameters.dim
+
+    @classmethod
+    def phases(cls) -> list[str]:
+        """Return the names of the phases, in order."""
+        return phase_names(cls.steps)
+
+    @classmethod
+    def upload_phase(cls) -> str:
+        """Return the phase in which the devices' vectors are sent."""
+        return next(step.phase for step in cls.steps if step.upload)
+
+    @abstractmethod
+    def device(self, id: int, round_index: int, secrets: SecretSource) -> Any:
+        """Return the device's side of a round."""
+
+    @abstractmethod
+    def server(self, round_index: int, model: NDArray[np.float32]) -> Any:
+        """Return the server's side of a round, which starts from `model`, shape (d,)."""
+
+    @abstractmethod
+    def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the sum of vectors that the server's `total` stands for."""
+
+
+class QuantisedProtocol(AggregationProtocol):
+    """A protocol that sums quantised vectors in a group."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters)
+        self.quantiser = Quantiser(parameters.clip, parameters.levels)
+        check_levels(
+            parameters.levels,
+            parameters.arithmetic,
+            parameters.devices,
+            parameters.clip,
+            self.arrival,
+        )
+
+    @property
+    def summed_in(self) -> Group:
+        return self.parameters.arithmetic
+
+    def quantise(
+        self, values: NDArray[np.floating], device: int, round_index: int
+    ) -> NDArray[np.int64]:
+        """Return a device's `values`, weighted, scaled and rounded to integers.
+
+        The same arguments give the same rounding, which is how a round is validated.
+        """
+        spawn_key = (ROUNDING, round_index, device)
+        seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key)
+        generator = np.random.Generator(np.random.SFC64(seeds))
+        scale = self.parameters.weight(device) / self.arrival
+        return self.quantiser.quantise(values, scale, generator)
+
+    def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self.quantiser.dequantise(total)
+
+
+# First element of the spawn keys of the run's seed: what the random numbers are for.
+ROUNDING, UPDATES, DROPOUTS = range(3)
+
+
+class ModelReceiver:
+    """The part of a device that receives the current model."""
+
+    def __init__(self, dim: int) -> None:
+        self._dim = dim
+        self.model: NDArray[np.float32] | None = None
+
+    def receive_model(self, payload: Payload) -> None:
+        """Keep the model, float32 of shape (d,)."""
+        self.model = parse_vector(payload, "<f4", self._dim, "model", "the server")
+
+
+class ModelSender:
+    """The part of a server that sends the current model."""
+
+    def __init__(self, model: NDArray[np.float32]) -> None:
+        self.model = model.astype("<f4", copy=False)
+
+    def send_model(self) -> Payload:
+        """Return the model, float32 of shape (d,), little-endian."""
+        return self.model.view(np.uint8)
+
+
+def parse_vector(
+    payload: Payload, dtype: str, length: int, phase: str, sender: str
+) -> NDArray[Any]:
+    """Return `payload` as a vector of exactly `length` numbers.
+
+    Raises
+    ------
+    MessageError
+        If it has another size.
+    """
+    expected = np.dtype(dtype).itemsize * length
+    if payload.size != expected:
+        raise MessageError(phase, sender, f"{payload.size} bytes came, {expected} were expected")
+    return payload.view(dtype)

@@ -1,0 +1,82 @@
+"""FedAvg in the clear: every device sends its weighted vector, the server adds them up.
+
+The floor that every protective protocol is compared with (McMahan et al. 2017).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation.base import (
+    AggregationProtocol,
+    ModelReceiver,
+    ModelSender,
+    parse_vector,
+)
+from hpcfl.comm.phases import Pattern, Payload, Step
+from hpcfl.crypto.keys import SecretSource
+from hpcfl.errors import BelowThresholdError
+
+
+class FedAvg(AggregationProtocol):
+    """Plain vectors: float32 on the wire, float64 in the sum."""
+
+    name = "fedavg"
+    steps = (
+        Step("model", Pattern.BROADCAST),
+        Step("upload", Pattern.GATHER, upload=True),
+        Step("result", Pattern.LOCAL),
+    )
+    dense = False
+
+    def device(self, id: int, round_index: int, secrets: SecretSource) -> FedAvgDevice:
+        return FedAvgDevice(self, id)
+
+    def server(self, round_index: int, model: NDArray[np.float32]) -> FedAvgServer:
+        return FedAvgServer(self, model)
+
+    def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
+        return total
+
+
+class FedAvgDevice(ModelReceiver):
+    """A device that sends its weighted vector as it is."""
+
+    def __init__(self, protocol: FedAvg, id: int) -> None:
+        super().__init__(protocol.parameters.dim)
+        self.id = id
+        self._scale = protocol.parameters.weight(id) / protocol.arrival
+        self._sent = np.empty(0, np.float32)
+
+    def send_upload(self, vector: NDArray[np.floating]) -> Payload:
+        """Return the weighted vector, float32, little-endian."""
+        self._sent = (vector * self._scale).astype("<f4")
+        return self._sent.view(np.uint8)
+
+    def contribution(self) -> tuple[slice, NDArray[np.float64]]:
+        return slice(None), self._sent.astype(np.float64)
+
+
+class FedAvgServer(ModelSender):
+    """A server that sees every vector."""
+
+    def __init__(self, protocol: FedAvg, model: NDArray[np.float32]) -> None:
+        super().__init__(model)
+        self._dim = protocol.parameters.dim
+        self.survivors: list[int] = []
+        self.total = np.zeros(self._dim)
+
+    def receive_upload(self, sender: int, payload: Payload) -> None:
+        """Add a device's vector to the sum."""
+        self.total += parse_vector(payload, "<f4", self._dim, "upload", f"device {sender}")
+        self.survivors.append(sender)
+
+    def finish_upload(self) -> None:
+        if not self.survivors:
+            raise BelowThresholdError("no device sent its vector: there is nothing to sum")
+
+    def finish_result(self) -> None:
+        pass

@@ -1,0 +1,471 @@
+"""SecAgg: secure aggregation with double masking (Bonawitz et al., CCS 2017, Fig. 4).
+
+The names of the sets are the paper's: U1 advertised keys, U2 shared them, U3 uploaded, U4 answered
+the unmasking request. The server is honest but curious, and devices may vanish at any step.
+
+Messages, after the envelope (all numbers little-endian; ids increase; "bits" are a bitmap of N
+bits, the first bit of a byte being its most significant):
+
+==============  ===============  =================================================================
+phase           direction        payload
+==============  ===============  =================================================================
+model           to devices       d float32
+advertise_keys  to the server    share-transport key (32 bytes), mask key (32)
+advertise_keys  to devices       bits of U1, then the two keys of every member
+share_keys      device to peer   AES-GCM ciphertext of 9 + 5 limbs: shares of the mask key's
+                                 private half and of the private-mask seed
+masked_input    to the server    d group elements
+unmask          to devices       bits of U3, bits of U2 without U3
+unmask          to the server    shares: 5 limbs for each member of U3, 9 for each of U2 without U3
+==============  ===============  =================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation.base import (
+    ModelReceiver,
+    ModelSender,
+    QuantisedProtocol,
+    parse_vector,
+)
+from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
+from hpcfl.crypto import keys, shamir
+from hpcfl.crypto.groups import FQ, Elements
+from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
+
+MASK_KEY_LIMBS = shamir.limb_count(keys.KEY_BYTES)
+SEED_LIMBS = shamir.limb_count(SEED_BYTES)
+TAG_BYTES = 16
+SHARE_BYTES = 4 * (MASK_KEY_LIMBS + SEED_LIMBS) + TAG_BYTES
+
+
+class SecAgg(QuantisedProtocol):
+    """Secure aggregation of whole vectors."""
+
+    name = "secagg"
+    min_devices = 2
+    steps = (
+        Step("model", Pattern.BROADCAST),
+        Step("advertise_keys", Pattern.GATHER),
+        Step("advertise_keys", Pattern.BROADCAST),
+        Step("share_keys", Pattern.ROUTE),
+        Step("masked_input", Pattern.GATHER, upload=True),
+        Step("unmask", Pattern.BROADCAST),
+        Step("unmask", Pattern.GATHER),
+        Step("result", Pattern.LOCAL),
+    )
+
+    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> SecAggDevice:
+        return SecAggDevice(self, id, round_index, secrets)
+
+    def server(self, round_index: int, model: NDArray[np.float32]) -> SecAggServer:
+        return SecAggServer(self, round_index, model)
+
+    def pair_context(self, round_index: int, i: int, j: int, use: str) -> bytes:
+        """Return the context in which the secret of a pair of devices gives a key for one use."""
+        low, high = min(i, j), max(i, j)
+        return f"hpcfl/1 {self.name} round {round_index} pair {low} {high} {use}".encode()
+
+    def private_mask_key(self, round_index: int, device: int, seed: bytes) -> bytes:
+        """Return the key of a device's private mask (eq. 12)."""
+        context = f"hpcfl/1 {self.name} round {round_index} device {device} private mask"
+        return keys.derive(seed, context.encode())
+
+    def pair_keys(
+        self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes], use: str
+    ) -> list[bytes]:
+        """Return the key that device `i` has in common with each peer, for one use."""
+        return [
+            keys.derive(secret, self.pair_context(round_index, i, peer, use))
+            for peer, secret in zip(peers, secrets, strict=True)
+        ]
+
+
+def pair_sign(i: int, j: int) -> int:
+    """Return the sign with which device `i` adds the mask it has in common with `j` (eq. 18)."""
+    return 1 if i < j else -1
+
+
+class SecAggDevice(ModelReceiver):
+    """A device's side of one round.
+
+    Parameters
+    ----------
+    protocol : SecAgg
+        Parameters and key derivations.
+    id : int
+        The device's id.
+    round_index : int
+        The round.
+    secrets : callable
+        Where keys and seeds come from.
+    """
+
+    def __init__(
+        self, protocol: SecAgg, id: int, round_index: int, secrets: keys.SecretSource
+    ) -> None:
+        super().__init__(protocol.parameters.dim)
+        self.id = id
+        self._protocol = protocol
+        self._parameters = protocol.parameters
+        self._round = round_index
+        self._secrets = secrets
+        self._seed = b""
+        self._members: list[int] = []
+        self._mask_public: dict[int, bytes] = {}
+        self._transport_keys: dict[int, bytes] = {}
+        self._shares: dict[int, Elements] = {}
+        self._update: NDArray[np.floating] = np.empty(0)
+        self._request: tuple[list[int], list[int]] | None = None
+
+    # advertise_keys
+
+    def send_advertise_keys(self) -> Payload:
+        """Return this device's two public keys, made for this round only."""
+        self._transport_pair = keys.KeyPair.generate(self._secrets)
+        self._mask_pair = keys.KeyPair.generate(self._secrets)
+        public = self._transport_pair.public + self._mask_pair.public
+        return np.frombuffer(public, np.uint8)
+
+    def receive_advertise_keys(self, payload: Payload) -> None:
+        """Take the keys of U1, which must hold this device's own and no key twice."""
+        members, listed = _parse_key_list(payload, self._parameters.devices)
+        if len(members) < self._parameters.threshold:
+            raise RefusedError(
+                f"device {self.id} refuses to share keys with {len(members)} devices: "
+                f"the threshold is {self._parameters.threshold}"
+            )
+        table = dict(zip(members, listed, strict=True))
+        own = self._transport_pair.public + self._mask_pair.public
+        if table.get(self.id) != own:
+            raise _from_server("advertise_keys", "this device's own keys are not as it sent them")
+        transport = {id: both[: keys.KEY_BYTES] for id, both in table.items()}
+        mask = {id: both[keys.KEY_BYTES :] for id, both in table.items()}
+        if len({*transport.values(), *mask.values()}) != 2 * len(members):
+            raise _from_server("advertise_keys", "a public key is listed twice")
+        self._members = members
+        peers = [id for id in members if id != self.id]
+        try:
+            secrets = keys.agree(self._transport_pair.private, [transport[id] for id in peers])
+        except ValueError:
+            raise _from_server("advertise_keys", "a public key has low order") from None
+        derived = self._protocol.pair_keys(self._round, self.id, peers, secrets, "share transport")
+        self._transport_keys = dict(zip(peers, derived, strict=True))
+        self._mask_public = mask
+
+    # share_keys
+
+    def send_share_keys(self) -> tuple[Ids, Rows]:
+        """Return an encrypted share of the mask key and of the private-mask seed for every peer."""
+        self._seed = self._secrets(SEED_BYTES)
+        limbs = np.concatenate(
+            [shamir.to_limbs(self._mask_pair.private), shamir.to_limbs(self._seed)]
+        )
+        degree = self._parameters.threshold - 1
+        uniform = FQ.elements([self._secrets(SEED_BYTES)], [degree * limbs.size])
+        shares = shamir.split(limbs, uniform.reshape(degree, -1), tuple(self._members))
+        peers = list(self._transport_keys)
+        rows = np.empty((len(peers), SHARE_BYTES), np.uint8)
+        row = 0
+        for id, share in zip(self._members, shares.astype("<u4"), strict=True):
+            if id == self.id:
+                self._shares[id] = share
+                continue
+            nonce, associated = self._share_labels(self.id, id)
+            cipher = AESGCM(self._transport_keys[id])
+            rows[row] = np.frombuffer(cipher.encrypt(nonce, share.tobytes(), associated), np.uint8)
+            row += 1
+        return np.array(peers, np.int64), rows
+
+    def receive_share_keys(self, senders: Ids, rows: Rows) -> None:
+        """Decrypt the shares of the peers in U2, which must be at least t - 1."""
+        if len(senders) + 1 < self._parameters.threshold:
+            raise RefusedError(
+                f"device {self.id} refuses to go on with {len(senders) + 1} devices: "
+                f"the threshold is {self._parameters.threshold}"
+            )
+        for sender, row in zip(senders.tolist(), rows, strict=True):
+            if sender not in self._transport_keys:
+                raise MessageError("share_keys", f"device {sender}", "it advertised no keys")
+            nonce, associated = self._share_labels(sender, self.id)
+            try:
+                share = AESGCM(self._transport_keys[sender]).decrypt(
+                    nonce, row.tobytes(), associated
+                )
+            except (InvalidTag, ValueError):
+                raise MessageError(
+                    "share_keys", f"device {sender}", "it does not decrypt"
+                ) from None
+            limbs = parse_vector(
+                np.frombuffer(share, np.uint8),
+                "<u4",
+                MASK_KEY_LIMBS + SEED_LIMBS,
+                "share_keys",
+                f"device {sender}",
+            )
+            if (limbs >= FQ.modulus).any():
+                raise MessageError("share_keys", f"device {sender}", "a share is no field element")
+            self._shares[sender] = limbs
+        self._members = sorted(self._shares)
+
+    def _share_labels(self, sender: int, receiver: int) -> tuple[bytes, bytes]:
+        """Return the nonce and the associated data of a share; each key seals one a direction."""
+        associated = (
+            f"hpcfl/1 {self._protocol.name} round {self._round} from {sender} to {receiver}"
+        )
+        nonce = sender.to_bytes(4, "little") + receiver.to_bytes(4, "little") + bytes(4)
+        return nonce, associated.encode()
+
+    # masked_input
+
+    def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
+        """Return the quantised vector plus the private mask plus the pairwise masks."""
+        self._update = vector
+        integers = self._protocol.quantise(vector, self.id, self._round)
+        elements = self._parameters.arithmetic.reduce(integers)
+        peers, secrets = self._mask_secrets()
+        mask_keys = self._protocol.pair_keys(self._round, self.id, peers, secrets, "additive mask")
+        private = self._protocol.private_mask_key(self._round, self.id, self._seed)
+        signs = [pair_sign(self.id, peer) for peer in peers]
+        masked = self._parameters.arithmetic.add_masks(elements, [private, *mask_keys], [1, *signs])
+        return masked.astype("<u4", copy=False).view(np.uint8)
+
+    def _mask_secrets(self) -> tuple[list[int], list[bytes]]:
+        """Return the peers in U2 and the secret that this device's mask key shares with each."""
+        peers = [id for id in self._members if id != self.id]
+        try:
+            secrets = keys.agree(self._mask_pair.private, [self._mask_public[id] for id in peers])
+        except ValueError:
+            raise _from_server("advertise_keys", "a public key has low order") from None
+        return peers, secrets
+
+    def contribution(self) -> tuple[NDArray[np.int64] | slice, NDArray[np.int64]]:
+        return slice(None), self._protocol.quantise(self._update, self.id, self._round)
+
+    # unmask
+
+    def receive_unmask(self, payload: Payload) -> None:
+        """Check the server's request: answering a wrong one could reveal this or another vector."""
+        survivors, dropped = _parse_request(payload, self._parameters.devices)
+        both = sorted({*survivors} & {*dropped})
+        if self._request is not None:
+            raise RefusedError(f"device {self.id} refuses a second unmasking request")
+        if both:
+            raise RefusedError(
+                f"device {self.id} refuses to reveal its shares of both secrets of device {both[0]}"
+            )
+        if len(survivors) < self._parameters.threshold:
+            raise RefusedError(
+                f"device {self.id} refuses to unmask the sum of {len(survivors)} devices: "
+                f"the threshold is {self._parameters.threshold}"
+            )
+        if sorted(survivors + dropped) != self._members:
+            raise RefusedError(
+                f"device {self.id} refuses to unmask: the request does not name exactly the "
+                "devices that shared keys with it"
+            )
+        if self.id not in survivors:
+            raise RefusedError(f"device {self.id} refuses to unmask: it is named as dropped")
+        self._request = survivors, dropped
+
+    def send_unmask(self) -> Payload:
+        """Return the shares of the survivors' seeds and of the dropped devices' mask keys."""
+        if self._request is None:
+            raise RefusedError(f"device {self.id} was not asked to unmask")
+        survivors, dropped = self._request
+        parts = [self._shares[id][MASK_KEY_LIMBS:] for id in survivors]
+        parts += [self._shares[id][:MASK_KEY_LIMBS] for id in dropped]
+        return np.concatenate(parts).astype("<u4", copy=False).view(np.uint8)
+
+
+class SecAggServer(ModelSender):
+    """The server's side of one round."""
+
+    def __init__(self, protocol: SecAgg, round_index: int, model: NDArray[np.float32]) -> None:
+        super().__init__(model)
+        self._protocol = protocol
+        self._parameters = protocol.parameters
+        self._group = protocol.parameters.arithmetic
+        self._round = round_index
+        self._public: dict[int, bytes] = {}
+        self._sharers: list[int] = []
+        self._sum = np.zeros(self._parameters.dim, np.int64)
+        self._replies: dict[int, Elements] = {}
+        self._unmasked = np.empty(0, np.uint32)
+        self.survivors: list[int] = []
+        self.total = np.empty(0, np.int64)
+
+    @property
+    def dropped(self) -> list[int]:
+        """The devices that shared keys but sent no vector."""
+        return sorted({*self._sharers} - {*self.survivors})
+
+    def receive_advertise_keys(self, sender: int, payload: Payload) -> None:
+        """Keep a device's public keys."""
+        parse_vector(payload, "u1", 2 * keys.KEY_BYTES, "advertise_keys", f"device {sender}")
+        self._public[sender] = payload.tobytes()
+
+    def finish_advertise_keys(self) -> None:
+        self._require(len(self._public), "advertised keys")
+
+    def send_advertise_keys(self) -> Payload:
+        """Return the keys of all devices that advertised any."""
+        members = sorted(self._public)
+        listed = b"".join(self._public[id] for id in members)
+        bits = _to_bits(members, self._parameters.devices)
+        return np.concatenate([bits, np.frombuffer(listed, np.uint8)])
+
+    def receive_share_keys(self, ids: Ids) -> None:
+        """Take note of who shared keys."""
+        self._sharers = ids.tolist()
+        unknown = {*self._sharers} - {*self._public}
+        if unknown:
+            raise MessageError("share_keys", f"device {min(unknown)}", "it advertised no keys")
+        self._require(len(self._sharers), "shared keys")
+
+    def receive_masked_input(self, sender: int, payload: Payload) -> None:
+        """Add a device's masked vector to the sum (eq. 20)."""
+        self._admit(sender)
+        vector = parse_vector(
+            payload, "<u4", self._parameters.dim, "masked_input", f"device {sender}"
+        )
+        self._check_elements(vector, sender)
+        self._sum += vector
+
+    def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
+        """Take the sum of the masked vectors, formed on the way."""
+        for sender in senders:
+            self._admit(sender)
+        self._sum += total
+
+    def finish_masked_input(self) -> None:
+        self._require(len(self.survivors), "sent their masked vectors")
+
+    def send_unmask(self) -> Payload:
+        """Return the request: whose sum is to be unmasked, and who dropped out."""
+        devices = self._parameters.devices
+        return np.concatenate([_to_bits(self.survivors, devices), _to_bits(self.dropped, devices)])
+
+    def receive_unmask(self, sender: int, payload: Payload) -> None:
+        """Keep a survivor's shares."""
+        if sender not in self.survivors:
+            raise MessageError("unmask", f"device {sender}", "it is no survivor")
+        limbs = SEED_LIMBS * len(self.survivors) + MASK_KEY_LIMBS * len(self.dropped)
+        shares = parse_vector(payload, "<u4", limbs, "unmask", f"device {sender}")
+        if (shares >= FQ.modulus).any():
+            raise MessageError("unmask", f"device {sender}", "a share is no field element")
+        self._replies[sender] = shares
+
+    def finish_unmask(self) -> None:
+        """Reconstruct the secrets and take the masks off the sum (eq. 21, corrected)."""
+        self._require(len(self._replies), "answered the unmasking request")
+        holders = tuple(sorted(self._replies)[: self._parameters.threshold])
+        limbs = shamir.combine(np.stack([self._replies[id] for id in holders]), holders)
+        cut = SEED_LIMBS * len(self.survivors)
+        seeds = self._secrets_from(limbs[:cut], SEED_LIMBS, SEED_BYTES)
+        private = self._secrets_from(limbs[cut:], MASK_KEY_LIMBS, keys.KEY_BYTES)
+        self._check_mask_keys(private)
+        self._remove_masks(seeds, private)
+
+    def finish_result(self) -> None:
+        """Return to signed integers."""
+        self.total = self._group.decode(self._unmasked)
+
+    def _secrets_from(self, limbs: Elements, width: int, secret_bytes: int) -> list[bytes]:
+        try:
+            return [shamir.from_limbs(one, secret_bytes) for one in limbs.reshape(-1, width)]
+        except ValueError as error:
+            raise MessageError("unmask", "the survivors", str(error)) from None
+
+    def _check_mask_keys(self, private: list[bytes]) -> None:
+        for id, key in zip(self.dropped, private, strict=True):
+            if keys.KeyPair.from_private(key).public != self._mask_public(id):
+                raise MessageError(
+                    "unmask", "the survivors", f"the shares give a wrong mask key for device {id}"
+                )
+
+    def _remove_masks(self, seeds: list[bytes], private: list[bytes]) -> None:
+        """Subtract the survivors' private masks and the pairwise masks that nothing cancelled.
+
+        A pair of two dropped devices added nothing, so it needs nothing.
+        """
+        mask_keys = [
+            self._protocol.private_mask_key(self._round, id, seed)
+            for id, seed in zip(self.survivors, seeds, strict=True)
+        ]
+        signs = [-1] * len(mask_keys)
+        for id, key in zip(self.dropped, private, strict=True):
+            mask_keys += self._protocol.pair_keys(
+                self._round, id, self.survivors, self._agree(key), "additive mask"
+            )
+            signs += [-pair_sign(survivor, id) for survivor in self.survivors]
+        self._unmasked = self._group.add_masks(self._group.reduce(self._sum), mask_keys, signs)
+
+    def _agree(self, private: bytes) -> list[bytes]:
+        """Return the secrets that a dropped device's mask key shares with the survivors."""
+        return keys.agree(private, [self._mask_public(id) for id in self.survivors])
+
+    def _mask_public(self, id: int) -> bytes:
+        return self._public[id][keys.KEY_BYTES :]
+
+    def _admit(self, sender: int) -> None:
+        if sender not in self._sharers:
+            raise MessageError("masked_input", f"device {sender}", "it shared no keys")
+        self.survivors.append(sender)
+
+    def _check_elements(self, elements: Elements, sender: int) -> None:
+        if elements.size and int(elements.max()) >= self._group.modulus:
+            raise MessageError("masked_input", f"device {sender}", "a value is no group element")
+
+    def _require(self, count: int, what: str) -> None:
+        if count < self._parameters.threshold:
+            raise BelowThresholdError(
+                f"round {self._round} cannot end: {count} of {self._parameters.devices} devices "
+                f"{what}, at least {self._parameters.threshold} are needed"
+            )
+
+
+def _from_server(phase: str, reason: str) -> MessageError:
+    return MessageError(phase, "the server", reason)
+
+
+def _to_bits(ids: Sequence[int], devices: int) -> Payload:
+    bits = np.zeros(devices, np.bool_)
+    bits[list(ids)] = True
+    return np.packbits(bits)
+
+
+def _from_bits(payload: Payload, devices: int, phase: str) -> list[int]:
+    bits = np.unpackbits(payload)
+    if bits[devices:].any():
+        raise _from_server(phase, f"it names a device beyond the last, {devices - 1}")
+    return np.flatnonzero(bits).tolist()
+
+
+def _parse_key_list(payload: Payload, devices: int) -> tuple[list[int], list[bytes]]:
+    cut = -(-devices // 8)
+    if payload.size < cut:
+        raise _from_server("advertise_keys", f"{payload.size} bytes hold no list of devices")
+    members = _from_bits(payload[:cut], devices, "advertise_keys")
+    size = 2 * keys.KEY_BYTES
+    listed = parse_vector(
+        payload[cut:], "u1", size * len(members), "advertise_keys", "the server"
+    ).tobytes()
+    return members, [listed[k : k + size] for k in range(0, len(listed), size)]
+
+
+def _parse_request(payload: Payload, devices: int) -> tuple[list[int], list[int]]:
+    cut = -(-devices // 8)
+    parse_vector(payload, "u1", 2 * cut, "unmask", "the server")
+    return (
+        _from_bits(payload[:cut], devices, "unmask"),
+        _from_bits(payload[cut:], devices, "unmask"),
+    )

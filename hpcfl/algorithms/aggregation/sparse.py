@@ -1,0 +1,142 @@
+"""SparseSecAgg (Ergun, Sami and Guler 2021): secure aggregation of sparse vectors.
+
+Keys, shares and unmasking are SecAgg's. Every pair of devices has two more keys from the same
+agreement: one selects coordinates (eq. 13), one masks them (eq. 11). A device sends the coordinates
+that it selected with at least one peer. On the wire, ``masked_input`` is the locations
+(:mod:`hpcfl.algorithms.locations`) followed by one group element for each.
+
+The additive mask of a pair is drawn for the selected coordinates only: its k-th element belongs to
+the k-th coordinate that the pair selected, and the k-th element of a private mask to the k-th
+location sent. That has the distribution of the paper's masks of length d at those coordinates, the
+only ones at which they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms import locations
+from hpcfl.algorithms.aggregation.base import parse_vector
+from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer, pair_sign
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.comm.phases import Payload
+from hpcfl.crypto.groups import Elements
+from hpcfl.crypto.keys import SecretSource
+from hpcfl.crypto.sampling import SAMPLERS
+from hpcfl.errors import MessageError
+
+Positions = NDArray[np.int64]
+
+
+class SparseSecAgg(SecAgg):
+    """Secure aggregation of the coordinates that pairs of devices select together."""
+
+    name = "sparse"
+    dense = False
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters)
+        self._sampler = SAMPLERS[parameters.sampler](parameters.pair_probability)
+
+    @property
+    def arrival(self) -> float:
+        """Probability p (1 - theta) that a coordinate of a device reaches the sum."""
+        return self.parameters.selection_probability * (1 - self.parameters.dropout)
+
+    @property
+    def largest_upload(self) -> int:
+        bitmap = -(-self.parameters.dim // 8)
+        # Gaps may be asked for where they are longer: two bits a coordinate bound them.
+        return locations.HEADER.itemsize + 2 * bitmap + 1 + 4 * self.parameters.dim
+
+    def device(self, id: int, round_index: int, secrets: SecretSource) -> SparseDevice:
+        return SparseDevice(self, id, round_index, secrets)
+
+    def server(self, round_index: int, model: NDArray[np.float32]) -> SparseServer:
+        return SparseServer(self, round_index, model)
+
+    def pair_masks(
+        self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes]
+    ) -> tuple[Positions, NDArray[np.int64]]:
+        """Return where and what device `i` adds for its peers, with its signs.
+
+        Returns
+        -------
+        positions : ndarray of int64
+            The coordinates that each pair selected, the pairs' lists end to end.
+        masks : ndarray of int64
+            The signed element that device `i` adds at each.
+        """
+        selection = self.pair_keys(round_index, i, peers, secrets, "multiplicative mask")
+        additive = self.pair_keys(round_index, i, peers, secrets, "additive mask")
+        positions, counts = self._sampler.select(selection, self.parameters.dim)
+        elements = self.parameters.arithmetic.elements(additive, counts.tolist())
+        signs = np.array([pair_sign(i, peer) for peer in peers], np.int64)
+        return positions, np.repeat(signs, counts) * elements
+
+
+class SparseDevice(SecAggDevice):
+    """A device that sends the coordinates it selected with its peers."""
+
+    _protocol: SparseSecAgg
+
+    def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
+        """Return the locations and the masked values of the selected coordinates (eq. 18)."""
+        dim, group = self._parameters.dim, self._parameters.arithmetic
+        peers, secrets = self._mask_secrets()
+        positions, masks = self._protocol.pair_masks(self._round, self.id, peers, secrets)
+        selected = np.zeros(dim, np.bool_)
+        selected[positions] = True
+        self._locations = np.flatnonzero(selected)
+        pairwise = np.zeros(dim, np.int64)
+        np.add.at(pairwise, positions, masks)
+        key = self._protocol.private_mask_key(self._round, self.id, self._seed)
+        private = group.elements([key], [self._locations.size])
+        self._update = vector[self._locations]
+        integers = self._protocol.quantise(self._update, self.id, self._round)
+        values = group.reduce(integers + pairwise[self._locations] + private)
+        coded = locations.encode(self._locations, dim, self._parameters.locations)
+        return np.concatenate([coded, values.astype("<u4", copy=False).view(np.uint8)])
+
+    def contribution(self) -> tuple[Positions, NDArray[np.int64]]:
+        return self._locations, self._protocol.quantise(self._update, self.id, self._round)
+
+
+class SparseServer(SecAggServer):
+    """A server that adds up sparse vectors at their locations."""
+
+    _protocol: SparseSecAgg
+
+    def __init__(
+        self, protocol: SparseSecAgg, round_index: int, model: NDArray[np.float32]
+    ) -> None:
+        super().__init__(protocol, round_index, model)
+        self._locations: dict[int, Positions] = {}
+
+    def receive_masked_input(self, sender: int, payload: Payload) -> None:
+        """Add a device's values to the sum at its locations (eq. 20)."""
+        self._admit(sender)
+        try:
+            positions, used = locations.decode(payload, self._parameters.dim)
+        except ValueError as error:
+            raise MessageError("masked_input", f"device {sender}", str(error)) from None
+        values: Elements = parse_vector(
+            payload[used:], "<u4", positions.size, "masked_input", f"device {sender}"
+        )
+        self._check_elements(values, sender)
+        self._sum[positions] += values
+        self._locations[sender] = positions
+
+    def _remove_masks(self, seeds: list[bytes], private: list[bytes]) -> None:
+        for id, seed in zip(self.survivors, seeds, strict=True):
+            positions = self._locations[id]
+            key = self._protocol.private_mask_key(self._round, id, seed)
+            self._sum[positions] -= self._group.elements([key], [positions.size])
+        for id, key in zip(self.dropped, private, strict=True):
+            # What the dropped device would have added is what its peers' masks lack to cancel.
+            missing = self._protocol.pair_masks(self._round, id, self.survivors, self._agree(key))
+            np.add.at(self._sum, *missing)
+        self._unmasked = self._group.reduce(self._sum)

@@ -1,0 +1,123 @@
+"""Which coordinates a sparse upload holds, on the wire: a bitmap, or Rice-coded gaps.
+
+======  ====  ============================================================
+offset  size  field (little-endian)
+======  ====  ============================================================
+0       1     coding: 0 bitmap, 1 gaps
+1       1     Rice parameter k, 0 for a bitmap
+2       2     zero
+4       4     number of locations
+8       ..    body, the first bit of a byte being its most significant
+======  ====  ============================================================
+
+The body of a bitmap is d bits. The body of gaps is, for each location, its distance to the previous
+one less 1: first all the upper parts (distance >> k) in unary, as that many zeros and a one, then
+all the lower parts in k bits. Keeping the two apart lets both be read without a loop.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+HEADER = np.dtype([("coding", "u1"), ("rice", "u1"), ("reserved", "<u2"), ("count", "<u4")])
+CODINGS = ("auto", "bitmap", "gaps")
+BITMAP, GAPS = 0, 1
+MAX_RICE = 31
+
+Positions = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+
+
+def encode(positions: Positions, dim: int, coding: str) -> Bytes:
+    """Return increasing `positions` below `dim` as bytes; ``"auto"`` is the shorter coding."""
+    bitmap_bytes = -(-dim // 8)
+    gaps = np.diff(positions, prepend=-1) - 1
+    rice, gap_bits = _best_rice(gaps)
+    if coding == "auto":
+        coding = "bitmap" if bitmap_bytes <= -(-gap_bits // 8) else "gaps"
+    if coding == "bitmap":
+        selected = np.zeros(dim, np.bool_)
+        selected[positions] = True
+        return _with_header(BITMAP, 0, positions.size, np.packbits(selected))
+    return _with_header(GAPS, rice, positions.size, _rice_encode(gaps, rice, gap_bits))
+
+
+def decode(message: Bytes, dim: int) -> tuple[Positions, int]:
+    """Return the positions, and how many bytes of `message` they took.
+
+    Raises
+    ------
+    ValueError
+        If the bytes are not what :func:`encode` writes for some set of positions below `dim`.
+    """
+    if message.size < HEADER.itemsize:
+        raise ValueError("the locations have no header")
+    coding, rice, reserved, count = message[: HEADER.itemsize].view(HEADER)[0].tolist()
+    if reserved or count > dim or rice > MAX_RICE:
+        raise ValueError("the locations' header is invalid")
+    body = message[HEADER.itemsize :]
+    if coding == BITMAP and rice == 0:
+        positions, used = _read_bitmap(body, dim)
+    elif coding == GAPS:
+        positions, used = _read_gaps(body, count, rice, dim)
+    else:
+        raise ValueError(f"the locations' coding {coding} is unknown")
+    if positions.size != count:
+        raise ValueError(f"{count} locations were announced, {positions.size} came")
+    return positions, HEADER.itemsize + used
+
+
+def _with_header(coding: int, rice: int, count: int, body: Bytes) -> Bytes:
+    header = np.array((coding, rice, 0, count), HEADER).reshape(1).view(np.uint8)
+    return np.concatenate([header, body])
+
+
+def _best_rice(gaps: Positions) -> tuple[int, int]:
+    """Return the Rice parameter with the shortest code, and the code's bits."""
+    bits = [int((gaps >> k).sum()) + gaps.size * (1 + k) for k in range(MAX_RICE + 1)]
+    rice = int(np.argmin(bits))
+    return rice, bits[rice]
+
+
+def _rice_encode(gaps: Positions, rice: int, size: int) -> Bytes:
+    bits = np.zeros(size, np.uint8)
+    upper = gaps >> rice
+    bits[np.cumsum(upper + 1) - 1] = 1
+    if rice:
+        lower = bits[size - rice * gaps.size :].reshape(gaps.size, rice)
+        for k in range(rice):
+            lower[:, rice - 1 - k] = gaps >> k & 1
+    return np.packbits(bits)
+
+
+def _read_bitmap(body: Bytes, dim: int) -> tuple[Positions, int]:
+    used = -(-dim // 8)
+    if body.size < used:
+        raise ValueError("the bitmap of locations is cut short")
+    bits = np.unpackbits(body[:used])
+    if bits[dim:].any():
+        raise ValueError("the bitmap of locations has bits beyond its end")
+    return np.flatnonzero(bits), used
+
+
+def _read_gaps(body: Bytes, count: int, rice: int, dim: int) -> tuple[Positions, int]:
+    # The upper parts add up to less than dim >> rice, so this many bits hold the whole code.
+    at_most = count * (1 + rice) + (dim >> rice)
+    bits = np.unpackbits(body[: -(-at_most // 8)])
+    ends = np.flatnonzero(bits)[:count]
+    if ends.size < count:
+        raise ValueError("the coded gaps are cut short")
+    unary = int(ends[-1]) + 1 if count else 0
+    size = unary + count * rice
+    used = -(-size // 8)
+    if bits.size < size or bits[size : 8 * used].any():
+        raise ValueError("the coded gaps are cut short or have bits beyond their end")
+    gaps = np.diff(ends, prepend=-1) - 1 << rice
+    lower = bits[unary:size].reshape(count, rice)
+    for k in range(rice):
+        gaps |= lower[:, rice - 1 - k].astype(np.int64) << k
+    positions = np.cumsum(gaps + 1) - 1
+    if count and positions[-1] >= dim:
+        raise ValueError(f"a location lies beyond coordinate {dim - 1}")
+    return positions, used

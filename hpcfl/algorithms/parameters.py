@@ -1,0 +1,117 @@
+"""The parameters that an aggregation protocol is run with, checked before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.locations import CODINGS
+from hpcfl.crypto.groups import GROUPS, Group
+from hpcfl.crypto.sampling import SAMPLERS
+from hpcfl.errors import UsageError
+
+MAX_DEVICES = 2**31
+# Positions and element counts are sent as 32-bit numbers.
+MAX_DIM = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What all devices and the server of a run agree on.
+
+    Attributes
+    ----------
+    devices : int
+        Number N of devices.
+    dim : int
+        Number d of coordinates of a vector.
+    alpha : float
+        Fraction of the coordinates that a device of a sparse protocol sends, in (0, 1].
+    dropout : float
+        Expected fraction theta of devices that drop out, in [0, 0.5).
+    group : str
+        ``"fq"`` or ``"ring32"``.
+    sampler : str
+        ``"gaps"`` or ``"dense"``, how pairs select coordinates.
+    locations : str
+        ``"auto"``, ``"bitmap"`` or ``"gaps"``, how locations are coded.
+    clip : float
+        Coordinates are clipped to [-clip, clip] before quantisation.
+    levels : int
+        Quantisation levels c per unit.
+    weights : ndarray of float64, shape (N,), optional
+        The devices' weights beta, adding up to 1; equal by default.
+    seed : int
+        Seed of the stochastic rounding; never of a key.
+    """
+
+    devices: int
+    dim: int
+    alpha: float = 0.1
+    dropout: float = 0.3
+    group: str = "fq"
+    sampler: str = "gaps"
+    locations: str = "auto"
+    clip: float = 1.0
+    levels: int = 2**20
+    weights: NDArray[np.float64] | None = field(default=None, compare=False)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _require(
+            1 <= self.devices < MAX_DEVICES,
+            f"the number of devices is {self.devices}; at least 1 is needed",
+        )
+        _require(1 <= self.dim <= MAX_DIM, f"dim is {self.dim}; it must be 1 to {MAX_DIM}")
+        _require(0 < self.alpha <= 1, f"alpha is {self.alpha}; it must be above 0, at most 1")
+        _require(
+            0 <= self.dropout < 0.5,
+            f"the dropout rate is {self.dropout}; it must be at least 0 and below 0.5, "
+            "as more than half of the devices must stay to unmask the sum",
+        )
+        _require(0 < self.clip < float("inf"), f"clip is {self.clip}; it must be positive")
+        _require(self.levels >= 1, f"levels is {self.levels}; it must be at least 1")
+        for name, known in (("group", GROUPS), ("sampler", SAMPLERS), ("locations", CODINGS)):
+            value = getattr(self, name)
+            _require(value in known, f"{name} is {value!r}; choose one of {', '.join(known)}")
+        if self.weights is not None:
+            _require(
+                self.weights.shape == (self.devices,),
+                f"there are {self.weights.size} weights for {self.devices} devices",
+            )
+            _require(
+                bool(np.all(self.weights >= 0)) and abs(float(self.weights.sum()) - 1) < 1e-9,
+                "the devices' weights must not be negative and must add up to 1",
+            )
+
+    @property
+    def threshold(self) -> int:
+        """Number t of survivors needed to unmask, floor(N / 2) + 1."""
+        return self.devices // 2 + 1
+
+    @property
+    def arithmetic(self) -> Group:
+        """The group in which vectors are masked and summed."""
+        return GROUPS[self.group]
+
+    @property
+    def pair_probability(self) -> Fraction:
+        """Probability pi = alpha / (N - 1) that a pair selects a coordinate (eq. 13)."""
+        return Fraction(self.alpha) / (self.devices - 1)
+
+    @property
+    def selection_probability(self) -> float:
+        """Probability p that a device sends a coordinate (eq. 14)."""
+        return float(1 - (1 - self.pair_probability) ** (self.devices - 1))
+
+    def weight(self, device: int) -> float:
+        """Return the weight beta of a device."""
+        return 1 / self.devices if self.weights is None else float(self.weights[device])
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UsageError(message)

@@ -1,0 +1,93 @@
+"""Stochastic quantisation of real vectors to integers (SparseSecAgg, eqs. 15 and 16)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.crypto.groups import Group, Signed
+from hpcfl.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Quantiser:
+    """Clips, scales and rounds at random, without bias.
+
+    Attributes
+    ----------
+    clip : float
+        Coordinates are clipped to [-clip, clip].
+    levels : int
+        Number c of levels per unit.
+    """
+
+    clip: float
+    levels: int
+
+    def quantise(
+        self, values: NDArray[np.floating], scale: float, generator: np.random.Generator
+    ) -> Signed:
+        """Return ``c * Q_c(scale * clip(values))``, integers whose mean is ``c * scale * values``.
+
+        Parameters
+        ----------
+        values : ndarray of float
+            Coordinates of an update.
+        scale : float
+            The device's weight over the probability that a coordinate arrives.
+        generator : numpy.random.Generator
+            Decides which way each coordinate is rounded.
+
+        Returns
+        -------
+        ndarray of int64
+        """
+        scaled = np.clip(values, -self.clip, self.clip).astype(np.float64)
+        scaled *= scale * self.levels
+        scaled += generator.random(scaled.size)
+        return np.floor(scaled, out=scaled).astype(np.int64)
+
+    def dequantise(self, total: Signed) -> NDArray[np.float64]:
+        """Return the real vector that a sum of quantised vectors stands for (eq. 23)."""
+        return total / self.levels
+
+
+def largest_levels(group: Group, devices: int, clip: float, arrival: float) -> int:
+    """Return the largest number of levels with which no sum can wrap around.
+
+    All weights add up to 1 and every device rounds by less than one, so a sum is at most
+    ``levels * clip / arrival + devices`` in magnitude, which must fit the group's half range.
+
+    Parameters
+    ----------
+    group : Group
+        Where vectors are summed.
+    devices : int
+        Number of devices.
+    clip : float
+        Largest magnitude of a coordinate.
+    arrival : float
+        The probability that vectors are scaled by, p (1 - theta).
+    """
+    return math.floor((group.half_range - devices) * arrival / clip)
+
+
+def check_levels(levels: int, group: Group, devices: int, clip: float, arrival: float) -> None:
+    """Refuse a number of levels with which a sum could silently wrap around.
+
+    Raises
+    ------
+    UsageError
+        Naming the largest number of levels that is admissible.
+    """
+    largest = largest_levels(group, devices, clip, arrival)
+    if levels > largest:
+        raise UsageError(
+            f"levels {levels} with clip {clip:g} could overflow the group {group.name}: "
+            f"the largest admissible number of levels is {largest}"
+            if largest >= 1
+            else f"clip {clip:g} is too large for the group {group.name} at any number of levels"
+        )

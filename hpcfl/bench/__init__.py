@@ -1,0 +1,1 @@
+"""Experiments on vectors: repeat rounds of an aggregation protocol, time, check and log them."""

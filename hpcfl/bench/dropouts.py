@@ -1,0 +1,49 @@
+"""Which devices disappear in a round, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from hpcfl.algorithms.aggregation.base import DROPOUTS
+
+MODELS = ("exact", "bernoulli")
+
+
+@dataclass(frozen=True)
+class DropoutSchedule:
+    """Draws the devices that disappear; the same on every rank.
+
+    Attributes
+    ----------
+    devices : int
+        Number N of devices.
+    rate : float
+        Dropout rate theta.
+    model : str
+        ``"exact"``: floor(theta N) devices a round; ``"bernoulli"``: each with probability theta.
+    phase : str
+        The phase before which they disappear: they send and receive nothing from then on.
+    seed : int
+        Seed of the run.
+    """
+
+    devices: int
+    rate: float
+    model: str
+    phase: str
+    seed: int
+
+    def draw(self, round_index: int) -> dict[int, str]:
+        """Return the phase before which a device disappears, for each that does."""
+        seeds = np.random.SeedSequence(self.seed, spawn_key=(DROPOUTS, round_index))
+        generator = np.random.default_rng(seeds)
+        if self.model == "exact":
+            # The rate as it was written: 0.29 * 100 is below 29 in binary floating point.
+            count = int(Fraction(repr(self.rate)) * self.devices)
+            ids = generator.permutation(self.devices)[:count]
+        else:
+            ids = np.flatnonzero(generator.random(self.devices) < self.rate)
+        return dict.fromkeys(sorted(ids.tolist()), self.phase)

@@ -1,0 +1,283 @@
+"""Runs one configuration: rounds of a protocol, each timed, validated and logged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.bench.dropouts import DropoutSchedule
+from hpcfl.bench.inputs import FileUpdates, SyntheticUpdates, Updates, save_aggregate
+from hpcfl.bench.validation import agrees, expected_total
+from hpcfl.comm.ledger import Ledger
+from hpcfl.comm.round import Round
+from hpcfl.comm.transport import Transport
+from hpcfl.crypto.keys import SecretSource, insecure_secrets, system_secrets
+from hpcfl.errors import HpcflError, UsageError, ValidationError
+from hpcfl.results.linkmodel import LinkModel
+from hpcfl.results.record import RoundRecord
+
+UPLOADS = ("gather", "reduce")
+DEFAULT_DIM = 165_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `hpcfl bench` was asked for, except for the number of devices.
+
+    The attributes are the command's options; see ``hpcfl bench --help``.
+    """
+
+    protocol: str
+    dim: int | None = None
+    rounds: int = 10
+    warmup: int = 2
+    alpha: float = 0.1
+    dropout: float = 0.3
+    dropout_model: str = "exact"
+    dropout_phase: str | None = None
+    group: str = "fq"
+    sampler: str = "gaps"
+    locations: str = "auto"
+    upload: str = "gather"
+    clip: float = 1.0
+    levels: int = 2**20
+    updates: Path | None = None
+    save_aggregate: Path | None = None
+    uplink_mbps: float = 100.0
+    downlink_mbps: float = 100.0
+    latency_ms: float = 0.0
+    seed: int = 0
+    insecure_seed: int | None = None
+
+    @property
+    def link(self) -> LinkModel:
+        """The link that modelled seconds are for."""
+        return LinkModel(self.uplink_mbps, self.downlink_mbps, self.latency_ms)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One configuration, checked and ready to run.
+
+    Attributes
+    ----------
+    options : Options
+        With all defaults resolved.
+    protocol : AggregationProtocol
+        With its parameters.
+    updates : Updates
+        The devices' vectors.
+    schedule : DropoutSchedule
+        Who disappears when.
+    """
+
+    options: Options
+    protocol: AggregationProtocol
+    updates: Updates
+    schedule: DropoutSchedule
+
+    @classmethod
+    def prepare(cls, options: Options, devices: int) -> Experiment:
+        """Check the options for a number of devices.
+
+        Raises
+        ------
+        UsageError
+            If the configuration cannot work; the same on every rank.
+        """
+        if options.rounds < 1 or options.warmup < 0:
+            raise UsageError(
+                f"{options.rounds} rounds after {options.warmup} of warm-up are asked for; "
+                "at least one measured round is needed"
+            )
+        _ = options.link  # refuses an impossible link
+        kind = find(options.protocol)
+        updates = _updates(options, devices)
+        parameters = Parameters(
+            devices=devices,
+            dim=updates.dim,
+            alpha=options.alpha,
+            dropout=options.dropout,
+            group=options.group,
+            sampler=options.sampler,
+            locations=options.locations,
+            clip=options.clip,
+            levels=options.levels,
+            weights=updates.weights,
+            seed=options.seed,
+        )
+        protocol = kind(parameters)
+        if options.upload == "reduce" and not (protocol.dense and protocol.summed_in):
+            raise UsageError(
+                f"{protocol.name} cannot use --upload reduce: MPI can only sum whole vectors of "
+                "group elements on the way"
+            )
+        phase = options.dropout_phase or protocol.upload_phase()
+        droppable = [name for name in protocol.phases() if name not in ("model", "result")]
+        if phase not in droppable:
+            raise UsageError(
+                f"{protocol.name} has no phase {phase!r} to drop out before; "
+                f"choose one of {', '.join(droppable)}"
+            )
+        options = replace(options, dim=updates.dim, dropout_phase=phase)
+        schedule = DropoutSchedule(
+            devices, options.dropout, options.dropout_model, phase, options.seed
+        )
+        return cls(options, protocol, updates, schedule)
+
+    @property
+    def devices(self) -> int:
+        """Number N of devices."""
+        return self.protocol.parameters.devices
+
+    def config(self) -> dict[str, Any]:
+        """Return every option with its value, for the record."""
+        config = asdict(self.options)
+        config["devices"] = self.devices
+        for name in ("updates", "save_aggregate"):
+            config[name] = None if config[name] is None else str(config[name])
+        config["threshold"] = self.protocol.parameters.threshold
+        config["scaled_by"] = 1 / self.protocol.arrival
+        return config
+
+    def run(
+        self,
+        transport: Transport,
+        store: Callable[[RoundRecord], None] | None,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Run all rounds.
+
+        Parameters
+        ----------
+        transport : Transport
+            How messages move; every rank calls this.
+        store : callable or None
+            Takes every finished round's record; on the server's rank.
+        progress : callable
+            Called after every round.
+
+        Raises
+        ------
+        HpcflError
+            If a round cannot end or its aggregate is wrong. The rounds before it are stored.
+        """
+        dim = self.updates.dim
+        model = np.zeros(dim, np.float32)
+        aggregate = np.zeros(dim)
+        for index in range(self.options.warmup + self.options.rounds):
+            record, aggregate = self._run_round(transport, index, model)
+            error = None
+            if store is not None:
+                record.warmup = index < self.options.warmup
+                error = _store(record, store, index)
+                model -= aggregate.astype(np.float32)
+            transport.agree(error)
+            progress()
+        if transport.has_server and self.options.save_aggregate is not None:
+            save_aggregate(self.options.save_aggregate, aggregate)
+
+    def _run_round(
+        self, transport: Transport, index: int, model: np.ndarray
+    ) -> tuple[RoundRecord, np.ndarray]:
+        """Return this rank's record of a round, and at the server everybody's and the aggregate."""
+        protocol, local = self.protocol, transport.local_devices
+        ledger = Ledger(protocol.phases(), self.devices, local, transport.has_server)
+        devices = {id: protocol.device(id, index, self._secrets(index, id)) for id in local}
+        server = protocol.server(index, model) if transport.has_server else None
+        dropouts = self.schedule.draw(index)
+        played = Round(
+            protocol.steps,
+            transport,
+            ledger,
+            index=index,
+            devices=devices,
+            server=server,
+            inputs=lambda id: self.updates.vector(index, id),
+            dropouts=dropouts,
+            largest_upload=protocol.largest_upload,
+            reduce_group=protocol.summed_in if self.options.upload == "reduce" else None,
+        )
+        transport.barrier()
+        start = time.perf_counter()
+        played.play()
+        elapsed = time.perf_counter() - start
+
+        record = _add_up(transport, ledger.record, elapsed)
+        phases = protocol.phases()
+        last_missed = phases.index(protocol.upload_phase())
+        survivors = [
+            id
+            for id in range(self.devices)
+            if id not in dropouts or phases.index(dropouts[id]) > last_missed
+        ]
+        expected = expected_total(
+            transport,
+            [devices[id] for id in survivors if id in devices],
+            self.updates.dim,
+            exact=protocol.summed_in is not None,
+        )
+        if server is None or expected is None:
+            return record, np.empty(0)
+        record.survived[server.survivors] = True
+        record.validated = server.survivors == survivors and agrees(server.total, *expected)
+        return record, protocol.decode(server.total)
+
+    def _secrets(self, index: int, device: int) -> SecretSource:
+        if self.options.insecure_seed is None:
+            return system_secrets
+        return insecure_secrets(self.options.insecure_seed, index, device)
+
+
+def _updates(options: Options, devices: int) -> Updates:
+    if options.updates is None:
+        dim = DEFAULT_DIM if options.dim is None else options.dim
+        return SyntheticUpdates(dim, options.seed)
+    updates = FileUpdates(options.updates, devices)
+    if options.dim not in (None, updates.dim):
+        raise UsageError(
+            f"--dim is {options.dim}, but the rows of {options.updates} have {updates.dim} numbers"
+        )
+    return updates
+
+
+def _store(
+    record: RoundRecord, store: Callable[[RoundRecord], None], index: int
+) -> HpcflError | None:
+    """Store a round; return what speaks against going on."""
+    try:
+        store(record)
+    except HpcflError as error:
+        return error
+    if record.validated:
+        return None
+    return ValidationError(
+        f"the aggregate of round {index} is wrong: it is not the sum of the survivors' vectors; "
+        "the results file keeps the round as evidence"
+    )
+
+
+def _add_up(transport: Transport, record: RoundRecord, elapsed: float) -> RoundRecord:
+    """Return the sum of the ranks' records at the server, this rank's own elsewhere."""
+    for name in (
+        "bytes_up",
+        "bytes_down",
+        "messages_up",
+        "messages_down",
+        "wall_seconds",
+        "cpu_seconds",
+    ):
+        total = transport.sum_to_server(getattr(record, name))
+        if total is not None:
+            setattr(record, name, total)
+    longest = transport.max_to_server(elapsed)
+    record.round_seconds = elapsed if longest is None else longest
+    return record

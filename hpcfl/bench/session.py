@@ -1,0 +1,133 @@
+"""What `hpcfl bench` does: one experiment for each number of devices, each with a results file."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.comm.world import World
+from hpcfl.errors import AgreedError, HpcflError, UsageError
+
+LOOPBACK_DEVICES = 100
+
+
+def run(
+    world: World,
+    options: Options,
+    counts: Sequence[int],
+    output: Path,
+    report: Callable[[Path], None],
+    progress: Callable[[], None] = lambda: None,
+) -> None:
+    """Run one experiment for each number of devices.
+
+    Parameters
+    ----------
+    world : World
+        The processes at hand.
+    options : Options
+        What to run.
+    counts : sequence of int
+        Numbers of devices; empty for the default, a device on every rank but the server's.
+    output : path
+        Results file, or the folder for results files.
+    report : callable
+        Takes the path of every finished results file; called on rank 0.
+    progress : callable
+        Called after every round.
+
+    Raises
+    ------
+    HpcflError
+        On every rank, if something cannot work or fails. Finished rounds are kept.
+    """
+    counts = list(counts) or [default_devices(world)]
+    experiments = [Experiment.prepare(options, devices) for devices in counts]
+    if len(counts) > 1:
+        _refuse_single_file(options, output)
+    world.agree(_output_error(world, options, output))
+    for experiment in experiments:
+        error = None
+        try:
+            _run_one(world, experiment, output, report, progress)
+        except AgreedError as agreed:
+            error = agreed
+        world.settle(error)
+
+
+def default_devices(world: World) -> int:
+    """Return how many devices are run if nobody says otherwise."""
+    return world.size - 1 if world.size > 1 else LOOPBACK_DEVICES
+
+
+def _run_one(
+    world: World,
+    experiment: Experiment,
+    output: Path,
+    report: Callable[[Path], None],
+    progress: Callable[[], None],
+) -> None:
+    hosts = world.hosts()
+    transport = world.transport(experiment.devices)
+    if transport is None:
+        return
+    if not transport.has_server:
+        experiment.run(transport, None)
+        return
+
+    from hpcfl import environment
+    from hpcfl.results.writer import ResultsWriter, default_path
+
+    protocol, options = experiment.protocol, experiment.options
+    path = output
+    if not _is_file(output):
+        path = default_path(output, protocol.name, experiment.devices, experiment.updates.dim)
+    with ResultsWriter(
+        path,
+        protocol=protocol.name,
+        command=shlex.join(["hpcfl", *sys.argv[1:]]),
+        config=experiment.config(),
+        environment=environment.capture(world.facts(), hosts),
+        phases=protocol.phases(),
+        devices=experiment.devices,
+        rounds=options.warmup + options.rounds,
+    ) as writer:
+        experiment.run(transport, writer.append, progress)
+    report(path)
+
+
+def _is_file(output: Path) -> bool:
+    return output.suffix in (".h5", ".hdf5")
+
+
+def _refuse_single_file(options: Options, output: Path) -> None:
+    if _is_file(output):
+        raise UsageError(
+            f"several numbers of devices give several results files: "
+            f"let --output name a folder instead of {output}"
+        )
+    if options.save_aggregate is not None:
+        raise UsageError("--save-aggregate takes one number of devices")
+
+
+def _output_error(world: World, options: Options, output: Path) -> HpcflError | None:
+    """Return, on rank 0, what is wrong with the places that results go to."""
+    if world.rank != 0:
+        return None
+    from hpcfl.results.writer import check_writable
+
+    try:
+        check_writable(output)
+        if options.save_aggregate is not None:
+            try:
+                options.save_aggregate.open("ab").close()
+            except OSError as error:
+                raise UsageError(
+                    f"the aggregate cannot be saved to {options.save_aggregate}: {error.strerror}"
+                ) from None
+    except HpcflError as error:
+        return error
+    return None

@@ -1,0 +1,61 @@
+"""Checks every aggregate against the sum of the survivors' vectors, formed on a second path.
+
+No masks, no messages of the protocol: each rank adds up what its surviving devices contributed, and
+one reduction adds up the ranks. None of it is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.comm.phases import Device
+from hpcfl.comm.transport import Transport
+
+UNIT_ROUNDOFF = 2.0**-53
+
+
+def expected_total(
+    transport: Transport, survivors: Iterable[Device], dim: int, exact: bool
+) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Return the sum of what the survivors contributed, and by how much it may be off.
+
+    Parameters
+    ----------
+    transport : Transport
+        Adds up the ranks; every rank calls this.
+    survivors : iterable of Device
+        The devices of this rank that are in the sum.
+    dim : int
+        Number d of coordinates.
+    exact : bool
+        Whether contributions are integers, whose sum is exact. The sums of n real numbers x in two
+        orders differ by at most 2 n u sum(abs(x)), u the unit roundoff.
+
+    Returns
+    -------
+    tuple of ndarray or None
+        Sum and tolerance, shape (d,), on the server's rank.
+    """
+    total = np.zeros(dim, np.int64 if exact else np.float64)
+    magnitude = np.zeros(dim)
+    for device in survivors:
+        where, values = device.contribution()
+        total[where] += values
+        if not exact:
+            magnitude[where] += np.abs(values)
+    summed: NDArray[Any] | None = transport.sum_to_server(total)
+    if exact:
+        return None if summed is None else (summed, np.zeros(1, np.int64))
+    magnitudes: NDArray[Any] | None = transport.sum_to_server(magnitude)
+    if summed is None or magnitudes is None:
+        return None
+    return summed, 2 * transport.placement.devices * UNIT_ROUNDOFF * magnitudes
+
+
+def agrees(total: NDArray[Any], expected: NDArray[Any], tolerance: NDArray[Any]) -> bool:
+    """Return whether every element of `total` is the expected one, up to the tolerance."""
+    return total.shape == expected.shape and bool(np.all(np.abs(total - expected) <= tolerance))

@@ -1,0 +1,86 @@
+"""The command line: what the user types."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from hpcfl import __version__, launch
+from hpcfl.errors import HpcflError
+
+COMMANDS = {
+    "bench": "Measure an aggregation protocol on vectors.",
+    "report": "Print results files: one in full, or several side by side.",
+    "doctor": "Check MPI and everything else that hpcfl needs.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when the command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        found: click.Command = importlib.import_module(f"hpcfl.cli.{name}").command
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="hpcfl")
+def group() -> None:
+    """Measure secure aggregation and private federated learning over MPI.
+
+    Rank 0 is the server, every other rank a device. One process alone plays all of them.
+
+    \b
+    Examples:
+      mpirun -n 101 hpcfl bench sparse             SparseSecAgg with 100 devices
+      mpirun -n 101 hpcfl bench secagg             the baseline it is compared with
+      hpcfl bench secagg --devices 20              in one process, without MPI
+      hpcfl report results/                        all results side by side
+      hpcfl doctor                                 is MPI set up?
+    """
+
+
+def main() -> None:
+    """Run the command line; the entry point of the `hpcfl` script.
+
+    Exit status: 0 done, 1 failed, 2 wrong use.
+    """
+    if launch.launched_by_mpi():
+        # One rank a core, or many: threads of BLAS would only stand in the other ranks' way.
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            os.environ.setdefault(name, "1")
+    try:
+        status = group.main(prog_name="hpcfl", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        if launch.guess_rank() == 0:
+            error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        _fail(error.format_message(), error.exit_code)
+    except HpcflError as error:
+        _fail(str(error), error.exit_status)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(130)
+    except Exception:
+        if "hpcfl.comm.world" in sys.modules:
+            sys.modules["hpcfl.comm.world"].crash()
+        raise
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str, status: int) -> None:
+    from hpcfl.comm.world import fail
+
+    fail(message, status)

@@ -1,0 +1,196 @@
+"""`hpcfl bench`: measure an aggregation protocol on vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class DeviceCounts(click.ParamType):
+    """Numbers of devices, separated by commas."""
+
+    name = "N[,N...]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[int]:
+        try:
+            counts = [int(part) for part in str(value).split(",")]
+        except ValueError:
+            self.fail(f"{value!r} is no list of whole numbers like 25,50,100", param, ctx)
+        if min(counts) < 1:
+            self.fail("at least 1 device is needed", param, ctx)
+        return counts
+
+
+@click.command("bench")
+@click.argument("protocol")
+@click.option(
+    "--devices",
+    type=DeviceCounts(),
+    help="Number of devices; several are run one after the other.  "
+    "[default: one on every rank but the server's, 100 in one process]",
+)
+@click.option("--dim", type=int, help="Length d of the vectors.  [default: 165000]")
+@click.option("--rounds", type=int, default=10, show_default=True, help="Measured rounds.")
+@click.option("--warmup", type=int, default=2, show_default=True, help="Rounds before them.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("results"),
+    show_default=True,
+    help="Results file (.h5), or a folder for it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of updates, dropouts and rounding; never of a key.",
+)
+@click.option(
+    "--alpha",
+    type=float,
+    default=0.1,
+    show_default=True,
+    help="Fraction of the coordinates that a device sends (sparse).",
+)
+@click.option(
+    "--dropout",
+    type=float,
+    default=0.3,
+    show_default=True,
+    help="Fraction of the devices that disappear in a round.",
+)
+@click.option(
+    "--dropout-model",
+    type=click.Choice(["exact", "bernoulli"]),
+    default="exact",
+    show_default=True,
+    help="Exactly that fraction, rounded down, or each by chance.",
+)
+@click.option(
+    "--dropout-phase",
+    metavar="PHASE",
+    help="Phase before which they disappear.  [default: their upload]",
+)
+@click.option(
+    "--group",
+    type=click.Choice(["fq", "ring32"]),
+    default="fq",
+    show_default=True,
+    help="Integers modulo 2^32 - 5, or modulo 2^32.",
+)
+@click.option(
+    "--sampler",
+    type=click.Choice(["gaps", "dense"]),
+    default="gaps",
+    show_default=True,
+    help="How pairs select coordinates (sparse).",
+)
+@click.option(
+    "--locations",
+    type=click.Choice(["auto", "bitmap", "gaps"]),
+    default="auto",
+    show_default=True,
+    help="How locations are coded (sparse).",
+)
+@click.option(
+    "--upload",
+    type=click.Choice(["gather", "reduce"]),
+    default="gather",
+    show_default=True,
+    help="Gather the vectors, or sum them within MPI_Reduce.",
+)
+@click.option(
+    "--clip", type=float, default=1.0, show_default=True, help="Largest magnitude of a coordinate."
+)
+@click.option(
+    "--levels", type=int, default=2**20, show_default=True, help="Quantisation levels per unit."
+)
+@click.option(
+    "--updates",
+    type=click.Path(path_type=Path),
+    help="Vectors from a .npy or HDF5 file, one row a device.",
+)
+@click.option(
+    "--save-aggregate",
+    type=click.Path(path_type=Path),
+    help="Write the last round's decoded sum, as .npy or HDF5.",
+)
+@click.option(
+    "--uplink-mbps",
+    type=float,
+    default=100.0,
+    show_default=True,
+    help="Link model: a device's uplink in Mbit/s.",
+)
+@click.option(
+    "--downlink-mbps",
+    type=float,
+    default=100.0,
+    show_default=True,
+    help="Link model: a device's downlink in Mbit/s.",
+)
+@click.option(
+    "--latency-ms",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Link model: latency in milliseconds.",
+)
+@click.option(
+    "--insecure-seed", type=int, help="Seed of keys too, for tests: nothing is secret then."
+)
+def command(devices: list[int] | None, output: Path, as_json: bool, **options: Any) -> None:
+    """Measure PROTOCOL: fedavg, secagg, sparse, or MODULE:CLASS of your own.
+
+    Every round is checked, timed by phase and device, and written to an HDF5 file.
+
+    \b
+    Examples:
+      mpirun -n 101 hpcfl bench sparse
+      mpirun -n 101 hpcfl bench secagg --devices 25,50,75,100
+      mpirun -n 17 hpcfl bench secagg --group ring32 --upload reduce --dropout 0
+      mpirun -n 5 hpcfl bench sparse --devices 1000 --dim 10000
+      hpcfl bench sparse --updates updates.npy --save-aggregate sum.npy
+    """
+    from hpcfl import launch
+    from hpcfl.bench import session
+    from hpcfl.bench.experiment import Options
+    from hpcfl.comm.world import connect
+
+    world = connect()
+    first = world.rank == 0
+    summaries: list[dict[str, Any]] = []
+    counts = devices or [session.default_devices(world)]
+    rounds = len(counts) * (options["rounds"] + options["warmup"])
+    if first and options["insecure_seed"] is not None:
+        click.echo("Warning: --insecure-seed is given: keys are not secret.", err=True)
+
+    def report(path: Path) -> None:
+        from hpcfl.results import load
+        from hpcfl.results.summary import summarise
+        from hpcfl.results.tables import render_run
+
+        run = load(path)
+        summary = summarise(run, asked.link)
+        if as_json:
+            summaries.append(summary.as_dict())
+        else:
+            click.echo(f"{render_run(summary)}\n\nResults: {path}\n")
+
+    asked = Options(**options)
+    stream = launch.terminal_for_progress() if first else None
+    if stream is None:
+        session.run(world, asked, counts, output, report)
+    else:
+        with click.progressbar(length=rounds, label=asked.protocol, file=stream) as bar:
+            session.run(world, asked, counts, output, report, lambda: bar.update(1))
+    if first and as_json:
+        import json
+
+        click.echo(json.dumps({"runs": summaries}, indent=2))

@@ -1,0 +1,1 @@
+"""Who is where, how a phase's messages move, and what that cost."""

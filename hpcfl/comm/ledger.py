@@ -1,0 +1,59 @@
+"""The book in which a rank enters what its devices and its server sent, received and spent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hpcfl.results.record import RoundRecord
+
+
+class Ledger:
+    """Entries of one round for the devices (and the server) of one rank.
+
+    The record holds zeros for everybody else, so that the ranks' records add up to the round's.
+
+    Parameters
+    ----------
+    phases : list of str
+        Names of the phases.
+    devices : int
+        Number N of devices in the round.
+    local : range
+        The devices of this rank.
+    has_server : bool
+        Whether the server is on this rank.
+    """
+
+    def __init__(self, phases: list[str], devices: int, local: range, has_server: bool) -> None:
+        self.record = RoundRecord.empty(len(phases), devices)
+        self._index = {name: index for index, name in enumerate(phases)}
+        self._parties = [*local, *([devices] if has_server else [])]
+        self._server = devices
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the elapsed time to the phase's wall time of every party on this rank."""
+        start = time.perf_counter()
+        yield
+        elapsed = time.perf_counter() - start
+        self.record.wall_seconds[self._index[name], self._parties] += elapsed
+
+    @contextmanager
+    def work(self, phase: str, device: int | None) -> Iterator[None]:
+        """Add the thread's CPU time to the phase of a device, or of the server for None."""
+        party = self._server if device is None else device
+        start = time.thread_time()
+        yield
+        self.record.cpu_seconds[self._index[phase], party] += time.thread_time() - start
+
+    def sent(self, phase: str, device: int, size: int, messages: int = 1) -> None:
+        """Enter `messages` messages of `size` bytes together that `device` sent."""
+        self.record.bytes_up[self._index[phase], device] += size
+        self.record.messages_up[self._index[phase], device] += messages
+
+    def received(self, phase: str, device: int, size: int, messages: int = 1) -> None:
+        """Enter `messages` messages of `size` bytes together that `device` received."""
+        self.record.bytes_down[self._index[phase], device] += size
+        self.record.messages_down[self._index[phase], device] += messages

@@ -1,0 +1,166 @@
+"""The transport over MPI: the steps' patterns as collective operations on buffers.
+
+Sizes travel ahead of payloads in small collectives of their own. They belong to MPI's framing, not
+to the protocol, and are not entered in the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from hpcfl.comm.loopback import rows_by_receiver
+from hpcfl.comm.phases import Ids, Payload, Rows
+from hpcfl.comm.placement import Placement
+from hpcfl.comm.transport import Produce, Transport
+from hpcfl.crypto.groups import Elements, Field, Group
+from hpcfl.errors import AgreedError, HpcflError
+
+SERVER_RANK = 0
+# One Gatherv brings at most this much to the server, which folds it before the next.
+GATHER_BYTES = 1 << 28
+
+
+class MpiTransport(Transport):
+    """Moves messages through the collectives of a communicator whose rank 0 is the server."""
+
+    name = "mpi"
+
+    def __init__(self, comm: MPI.Intracomm, devices: int) -> None:
+        super().__init__(Placement(devices, comm.size), comm.rank)
+        self._comm = comm
+        self._rank_of = self.placement.rank_of()
+        self._sum_ops: dict[str, MPI.Op] = {}
+
+    def agree(self, error: HpcflError | None) -> None:
+        announce(self._comm, 0, error)
+
+    def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:
+        size = announce(self._comm, 0 if message is None else message.size, error)
+        if message is None:
+            message = np.empty(size, np.uint8)
+        self._comm.Bcast([message, size, MPI.BYTE], root=SERVER_RANK)
+        return message
+
+    def gather(
+        self, senders: Sequence[int], produce: Produce, largest: int
+    ) -> Iterator[tuple[int, Payload]]:
+        devices = self.placement.devices
+        at_once = max(1, GATHER_BYTES // largest)
+        for first in range(0, devices, at_once):
+            window = range(first, min(first + at_once, devices))
+            yield from self._gather_window(window, [id for id in senders if id in window], produce)
+
+    def _gather_window(
+        self, window: range, senders: Sequence[int], produce: Produce
+    ) -> Iterator[tuple[int, Payload]]:
+        messages = [produce(sender) for sender in senders]
+        sizes = np.zeros(len(window), np.int64)
+        for sender, message in zip(senders, messages, strict=True):
+            sizes[sender - window.start] = message.size
+        self._comm.Allreduce(MPI.IN_PLACE, sizes, MPI.SUM)
+        ranks = self._rank_of[window.start : window.stop]
+        counts = np.bincount(ranks, sizes, self._comm.size).astype(np.int64)
+        sent = _concatenate(messages)
+        received = np.empty(int(sizes.sum()) if self.has_server else 0, np.uint8)
+        layout = [received, counts, MPI.BYTE] if self.has_server else None
+        self._comm.Gatherv([sent, MPI.BYTE], layout, root=SERVER_RANK)
+        if self.has_server:
+            start = 0
+            for sender, size in zip(window, sizes.tolist(), strict=True):
+                if size:
+                    yield sender, received[start : start + size]
+                start += size
+
+    def reduce(
+        self, senders: Sequence[int], produce: Produce, group: Group, dim: int
+    ) -> tuple[list[int], Elements] | None:
+        mine = np.zeros(dim, np.uint32)
+        for sender in senders:
+            group.add_into(mine, produce(sender).view("<u4"))
+        total = np.empty(dim, np.uint32) if self.has_server else None
+        self._comm.Reduce(mine, total, self._sum_op(group), root=SERVER_RANK)
+        ids = self.present(senders)
+        return None if total is None or ids is None else (ids.tolist(), total)
+
+    def _sum_op(self, group: Group) -> MPI.Op:
+        if not isinstance(group, Field):
+            return MPI.SUM
+        if group.name not in self._sum_ops:
+
+            def add(source: Any, target: Any, _: MPI.Datatype) -> None:
+                group.add_into(np.frombuffer(target, np.uint32), np.frombuffer(source, np.uint32))
+
+            self._sum_ops[group.name] = MPI.Op.Create(add, commute=True)
+        return self._sum_ops[group.name]
+
+    def route(self, senders: Sequence[int], rows: list[Rows]) -> dict[int, Rows]:
+        row_bytes = np.array(rows[0].shape[1] if rows else 0, np.int64)
+        self._comm.Allreduce(MPI.IN_PLACE, row_bytes, MPI.MAX)
+        size = int(row_bytes)
+        if not size:
+            return {}
+        sent = np.concatenate(rows) if rows else np.empty((0, size), np.uint8)
+        by_receiver = rows_by_receiver(sent) if rows else {}
+        # Blocks of ids lie on ranks in order, so sorting by receiver sorts by rank as well.
+        sent = np.concatenate(list(by_receiver.values())) if rows else sent
+        counts_out = np.zeros(self._comm.size, np.int64)
+        for receiver, part in by_receiver.items():
+            counts_out[self._rank_of[receiver]] += len(part)
+        counts_in = np.empty_like(counts_out)
+        self._comm.Alltoall(counts_out, counts_in)
+        received = np.empty((int(counts_in.sum()), size), np.uint8)
+        row_type = MPI.BYTE.Create_contiguous(size).Commit()
+        try:
+            self._comm.Alltoallv([sent, counts_out, row_type], [received, counts_in, row_type])
+        finally:
+            row_type.Free()
+        return rows_by_receiver(received) if len(received) else {}
+
+    def present(self, senders: Sequence[int]) -> Ids | None:
+        taking_part = np.zeros(self.placement.devices, np.uint8)
+        taking_part[list(senders)] = 1
+        together = self.sum_to_server(taking_part)
+        return None if together is None else np.flatnonzero(together)
+
+    def sum_to_server(self, values: NDArray[Any]) -> NDArray[Any] | None:
+        total = np.empty_like(values) if self.has_server else None
+        self._comm.Reduce(values, total, MPI.SUM, root=SERVER_RANK)
+        return total
+
+    def max_to_server(self, value: float) -> float | None:
+        return self._comm.reduce(value, MPI.MAX, root=SERVER_RANK)
+
+    def barrier(self) -> None:
+        self._comm.Barrier()
+
+
+def announce(comm: MPI.Intracomm, size: int, error: HpcflError | None) -> int:
+    """Tell every rank the server's `size`, or its error.
+
+    Only the server's arguments count.
+
+    Raises
+    ------
+    AgreedError
+        On every rank, if the server has an error.
+    """
+    text = str(error).encode() if error is not None else b""
+    head = np.array([size, error.exit_status if error is not None else 0, len(text)], np.int64)
+    comm.Bcast(head, root=SERVER_RANK)
+    size, status, length = head.tolist()
+    if status:
+        raw = np.frombuffer(text, np.uint8).copy() if text else np.empty(length, np.uint8)
+        comm.Bcast(raw, root=SERVER_RANK)
+        raise AgreedError(raw.tobytes().decode(), status) from error
+    return size
+
+
+def _concatenate(messages: list[Payload]) -> Payload:
+    if len(messages) == 1:
+        return messages[0]
+    return np.concatenate([*messages, np.empty(0, np.uint8)])

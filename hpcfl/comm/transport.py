@@ -1,0 +1,112 @@
+"""How messages move between the server and the devices: the interface of all transports."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from hpcfl.comm.phases import Ids, Payload, Rows
+from hpcfl.comm.placement import Placement
+from hpcfl.crypto.groups import Elements, Group
+from hpcfl.errors import HpcflError
+
+Produce = Callable[[int], Payload]
+
+
+class Transport(ABC):
+    """Moves sealed messages. All ranks call the same methods in the same order.
+
+    Attributes
+    ----------
+    name : str
+        How results call it.
+    placement : Placement
+        Which rank holds which devices.
+    rank : int
+        This rank.
+    """
+
+    name: str
+
+    def __init__(self, placement: Placement, rank: int) -> None:
+        self.placement = placement
+        self.rank = rank
+
+    @property
+    def has_server(self) -> bool:
+        """Whether the server is on this rank."""
+        return self.rank == 0
+
+    @property
+    def local_devices(self) -> range:
+        """The devices on this rank."""
+        return self.placement.local(self.rank)
+
+    @abstractmethod
+    def agree(self, error: HpcflError | None) -> None:
+        """Raise the server's error, if it has one, on every rank; other ranks pass None."""
+
+    @abstractmethod
+    def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:
+        """Return the server's message on every rank, or raise the server's error there.
+
+        Only the server passes a message or an error.
+        """
+
+    @abstractmethod
+    def gather(
+        self, senders: Sequence[int], produce: Produce, largest: int
+    ) -> Iterator[tuple[int, Payload]]:
+        """Yield ``(id, message)`` of every sender at the server, by id; nothing elsewhere.
+
+        Must be exhausted on every rank.
+
+        Parameters
+        ----------
+        senders : sequence of int
+            The devices of this rank that send, in increasing order.
+        produce : callable
+            Makes a device's message; called once a sender, just before the message is needed.
+        largest : int
+            No message is larger than this, in bytes; decides how many move at once.
+        """
+
+    @abstractmethod
+    def reduce(
+        self, senders: Sequence[int], produce: Produce, group: Group, dim: int
+    ) -> tuple[list[int], Elements] | None:
+        """Return who sent, and the sum of their vectors, at the server; None elsewhere.
+
+        Here `produce` makes a device's vector, `dim` elements of `group`.
+        """
+
+    @abstractmethod
+    def route(self, senders: Sequence[int], rows: list[Rows]) -> dict[int, Rows]:
+        """Return the sealed rows that each device of this rank received.
+
+        Parameters
+        ----------
+        senders : sequence of int
+            The devices of this rank that send.
+        rows : list of ndarray
+            Their sealed rows; all rows of a step have the same size.
+        """
+
+    @abstractmethod
+    def present(self, senders: Sequence[int]) -> Ids | None:
+        """Return the senders of all ranks, by id, at the server; None elsewhere."""
+
+    @abstractmethod
+    def sum_to_server(self, values: NDArray[Any]) -> NDArray[Any] | None:
+        """Return the element-wise sum over the ranks at the server; None elsewhere."""
+
+    @abstractmethod
+    def max_to_server(self, value: float) -> float | None:
+        """Return the maximum over the ranks at the server; None elsewhere."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait for all ranks."""

@@ -1,0 +1,1 @@
+"""Cryptographic building blocks: keystreams, groups, key agreement, secret sharing, sampling."""

@@ -1,0 +1,55 @@
+"""AES-128-CTR keystreams, the pseudo-random generator behind every mask and pattern.
+
+A 16-byte key opens 2**64 independent streams of 2**64 blocks: the upper half of the counter block
+is the number of the stream, the lower half counts the 16-byte blocks within it (NIST SP 800-38A).
+Every key is used for one purpose only, so stream 0 is normally the only one read; the others hold
+the replacements for rejected words (see :mod:`hpcfl.crypto.groups`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from numpy.typing import NDArray
+
+KEY_BYTES = 16
+# Keystream, its zero input and the accumulators of one block stay together in a 1 MiB L2 cache.
+BLOCK_BYTES = 1 << 17
+
+ZEROS = np.zeros(BLOCK_BYTES, np.uint8)
+ZEROS.flags.writeable = False
+
+
+def open_stream(key: bytes, stream: int = 0, block: int = 0) -> CipherContext:
+    """Return the encryptor that turns zeros into the keystream of `key`.
+
+    Parameters
+    ----------
+    key : bytes
+        16 bytes.
+    stream : int
+        Number of the stream, below 2**64.
+    block : int
+        First 16-byte block that the encryptor yields.
+    """
+    counter = stream.to_bytes(8, "big") + block.to_bytes(8, "big")
+    return Cipher(algorithms.AES128(key), modes.CTR(counter)).encryptor()
+
+
+def fill(stream: CipherContext, out: NDArray[np.uint8]) -> None:
+    """Write the next ``out.size`` bytes of `stream` to `out`, a contiguous array."""
+    for start in range(0, out.size, BLOCK_BYTES):
+        part = out[start : start + BLOCK_BYTES]
+        stream.update_into(ZEROS[: part.size].data, part.data)
+
+
+def read(keys: Sequence[bytes], sizes: Sequence[int]) -> NDArray[np.uint8]:
+    """Return the first ``sizes[k]`` bytes of the stream of ``keys[k]``, for all k, end to end."""
+    out = np.empty(sum(sizes), np.uint8)
+    start = 0
+    for key, size in zip(keys, sizes, strict=True):
+        fill(open_stream(key), out[start : start + size])
+        start += size
+    return out

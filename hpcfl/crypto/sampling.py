@@ -1,0 +1,135 @@
+"""Which coordinates a pair of devices selects: i.i.d. Bernoulli patterns from a shared key.
+
+Both samplers use integers only, so that two machines with different maths libraries always agree.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.crypto import keystream
+from hpcfl.crypto.groups import FQ
+
+Positions = NDArray[np.int64]
+Counts = NDArray[np.int64]
+
+
+class Sampler(ABC):
+    """Selects each of d coordinates independently with a fixed probability."""
+
+    @abstractmethod
+    def select(self, keys: Sequence[bytes], dim: int) -> tuple[Positions, Counts]:
+        """Return the coordinates that each key selects.
+
+        Parameters
+        ----------
+        keys : sequence of bytes
+            One 16-byte key a pair of devices.
+        dim : int
+            Number d of coordinates.
+
+        Returns
+        -------
+        positions : ndarray of int64
+            The selected coordinates, increasing for each key, the keys' lists end to end.
+        counts : ndarray of int64, shape (len(keys),)
+            Length of each list.
+        """
+
+
+class DenseSampler(Sampler):
+    """The paper's sampler (SparseSecAgg, eq. 13): one field element a coordinate, O(d) a pair.
+
+    A coordinate is selected if its element is below ``floor(q * probability)``.
+    """
+
+    def __init__(self, probability: Fraction) -> None:
+        self._threshold = math.floor(FQ.modulus * probability)
+
+    def select(self, keys: Sequence[bytes], dim: int) -> tuple[Positions, Counts]:
+        lists = [np.flatnonzero(FQ.elements([key], [dim]) < self._threshold) for key in keys]
+        counts = np.array([positions.size for positions in lists], np.int64)
+        return np.concatenate([*lists, np.empty(0, np.int64)]), counts
+
+
+class GapSampler(Sampler):
+    """Draws the gaps between selected coordinates: O(probability * d) a pair.
+
+    A gap is geometric: ``P(gap > g) = (1 - probability)**g``. One 64-bit word u gives one gap, as
+    ``1 + #{g : u < T_g}`` with ``T_g = floor(2**64 (1 - probability)**g)`` for g up to `REACH`. A
+    word below the last threshold says only that the next `REACH` coordinates are not selected; as
+    the distribution has no memory, the next word goes on from there.
+
+    Each probability of a gap is off by less than 2**-63, which is the rounding of the thresholds.
+    """
+
+    REACH = 1 << 14
+    _DIRECT_BITS = 16
+
+    def __init__(self, probability: Fraction) -> None:
+        self._probability = probability
+        self._thresholds, self._direct = _gap_tables(probability, self.REACH, self._DIRECT_BITS)
+
+    def select(self, keys: Sequence[bytes], dim: int) -> tuple[Positions, Counts]:
+        return self._select(keys, dim, self._words_for(dim))
+
+    def _select(self, keys: Sequence[bytes], dim: int, words: int) -> tuple[Positions, Counts]:
+        """Select from the first `words` words of every key, from more for keys that need more."""
+        if not keys:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        raw = keystream.read(keys, [8 * words] * len(keys))
+        gaps = self._gaps(raw.view("<u8")).reshape(len(keys), words)
+        ends = np.cumsum(np.minimum(gaps, self.REACH), axis=1)
+        if (ends[:, -1] < dim).any():
+            # A list does not depend on how many words were read, so reading them anew is safe.
+            return self._select(keys, dim, 2 * words)
+        selected = (gaps <= self.REACH) & (ends <= dim)
+        return ends[selected] - 1, np.count_nonzero(selected, axis=1)
+
+    def _gaps(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
+        gaps = self._direct[words >> np.uint64(64 - self._DIRECT_BITS)].astype(np.int64)
+        open_ones = np.flatnonzero(gaps == 0)
+        gaps[open_ones] = _gaps_by_search(self._thresholds, words[open_ones])
+        return gaps
+
+    def _words_for(self, dim: int) -> int:
+        """Return a number of words that is nearly always enough; only speed depends on it."""
+        rate = float(self._probability)
+        step = -math.expm1(self.REACH * math.log1p(-rate)) / rate if rate < 1 else 1.0
+        expected = dim / step
+        return math.ceil(expected + 5 * math.sqrt(expected) + 8)
+
+
+def _gaps_by_search(thresholds: NDArray[np.uint64], words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return ``1 + #{thresholds above the word}`` for each word; thresholds increase."""
+    return len(thresholds) + 1 - np.searchsorted(thresholds, words, side="right")
+
+
+@lru_cache(maxsize=4)
+def _gap_tables(
+    probability: Fraction, reach: int, direct_bits: int
+) -> tuple[NDArray[np.uint64], NDArray[np.uint16]]:
+    """Return the increasing thresholds, and the gaps that a word's leading bits decide (else 0)."""
+    fraction_bits = 192
+    stay = (1 << fraction_bits) - math.floor((1 << fraction_bits) * probability)
+    power = 1 << fraction_bits
+    powers = []
+    for _ in range(reach):
+        power = power * stay >> fraction_bits
+        powers.append(power >> (fraction_bits - 64))
+    thresholds = np.array(powers[::-1], np.uint64)
+    first = np.arange(1 << direct_bits, dtype=np.uint64) << np.uint64(64 - direct_bits)
+    last = first | np.uint64((1 << (64 - direct_bits)) - 1)
+    gap_of_first = _gaps_by_search(thresholds, first)
+    decided = gap_of_first == _gaps_by_search(thresholds, last)
+    return thresholds, np.where(decided, gap_of_first, 0).astype(np.uint16)
+
+
+SAMPLERS: dict[str, type[GapSampler | DenseSampler]] = {"gaps": GapSampler, "dense": DenseSampler}

@@ -1,0 +1,128 @@
+"""Shamir's secret sharing over F_q, q = 2**32 - 5, of byte strings cut into 31-bit limbs.
+
+All limbs, secrets and recipients are evaluated in one matrix product. The recipient with number i
+holds the value at the point i + 1.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.crypto.groups import FQ, Elements
+
+LIMB_BITS = 31
+# Below this many terms a sum of products of a 32-bit and a 16-bit number fits 64 bits.
+MAX_TERMS = 2**16 - 1
+
+Matrix = NDArray[np.uint64]
+
+
+def limb_count(secret_bytes: int) -> int:
+    """Return the number of 31-bit limbs that hold a secret of `secret_bytes` bytes."""
+    return -(-8 * secret_bytes // LIMB_BITS)
+
+
+def to_limbs(secret: bytes) -> Elements:
+    """Return `secret` as 31-bit limbs, least significant first."""
+    number = int.from_bytes(secret, "little")
+    count = limb_count(len(secret))
+    mask = (1 << LIMB_BITS) - 1
+    return np.array([number >> LIMB_BITS * k & mask for k in range(count)], np.uint32)
+
+
+def from_limbs(limbs: Elements, secret_bytes: int) -> bytes:
+    """Return the byte string that :func:`to_limbs` cut up.
+
+    Raises
+    ------
+    ValueError
+        If the limbs are not those of a secret of `secret_bytes` bytes: the shares they were
+        combined from do not belong together.
+    """
+    number = 0
+    for limb in reversed(limbs.tolist()):
+        if limb >> LIMB_BITS:
+            raise ValueError("the shares do not combine to a secret")
+        number = number << LIMB_BITS | limb
+    try:
+        return number.to_bytes(secret_bytes, "little")
+    except OverflowError:
+        raise ValueError("the shares do not combine to a secret") from None
+
+
+def split(limbs: Elements, coefficients: Elements, recipients: tuple[int, ...]) -> Elements:
+    """Return the shares of every recipient.
+
+    Parameters
+    ----------
+    limbs : ndarray of uint32, shape (L,)
+        The secret.
+    coefficients : ndarray of uint32, shape (t - 1, L)
+        Uniform elements of F_q; `t` shares reconstruct the secret, fewer say nothing about it.
+    recipients : tuple of int
+        Numbers of the R recipients.
+
+    Returns
+    -------
+    ndarray of uint32, shape (R, L)
+    """
+    polynomials = np.vstack([limbs[None, :], coefficients])
+    return _product(_powers(recipients, len(polynomials)), polynomials)
+
+
+def combine(shares: Elements, holders: tuple[int, ...]) -> Elements:
+    """Return the secrets' limbs from the shares of at least `t` holders.
+
+    Parameters
+    ----------
+    shares : ndarray of uint32, shape (t, L)
+        One row a holder; the columns may belong to any number of secrets.
+    holders : tuple of int
+        Numbers of the holders, in the order of the rows.
+
+    Returns
+    -------
+    ndarray of uint32, shape (L,)
+    """
+    return _product(_weights_at_zero(holders)[None, :], shares)[0]
+
+
+def _product(left: Matrix, right: Elements) -> Elements:
+    """Return ``left @ right`` modulo q; both hold elements of F_q."""
+    if left.shape[1] > MAX_TERMS:
+        raise ValueError(f"secret sharing supports thresholds up to {MAX_TERMS}")
+    q = np.uint64(FQ.modulus)
+    low = (right & np.uint32(0xFFFF)).astype(np.uint64)
+    high = (right >> np.uint32(16)).astype(np.uint64)
+    return ((left @ low + ((left @ high % q) << np.uint64(16))) % q).astype(np.uint32)
+
+
+@lru_cache(maxsize=8)
+def _powers(recipients: tuple[int, ...], terms: int) -> Matrix:
+    """Return the powers 0 to ``terms - 1`` of every recipient's point, shape (R, terms)."""
+    points = np.array(recipients, np.uint64) + np.uint64(1)
+    powers = np.ones((len(points), terms), np.uint64)
+    for k in range(1, terms):
+        powers[:, k] = powers[:, k - 1] * points % np.uint64(FQ.modulus)
+    return powers
+
+
+@lru_cache(maxsize=8)
+def _weights_at_zero(holders: tuple[int, ...]) -> Matrix:
+    """Return Lagrange's weights for the value at zero, computed once for each set of holders."""
+    if len(set(holders)) != len(holders):
+        raise ValueError("two shares have the same holder")
+    q = FQ.modulus
+    points = np.array(holders, np.int64) + 1
+    numerators = np.ones(len(points), np.uint64)
+    denominators = np.ones(len(points), np.uint64)
+    for k, point in enumerate(points.tolist()):
+        others = np.arange(len(points)) != k
+        difference = np.where(others, (point - points) % q, 1).astype(np.uint64)
+        numerators = numerators * np.where(others, point, 1).astype(np.uint64) % np.uint64(q)
+        denominators = denominators * difference % np.uint64(q)
+    inverses = [pow(int(value), -1, q) for value in denominators]
+    return numerators * np.array(inverses, np.uint64) % np.uint64(q)

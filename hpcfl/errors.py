@@ -1,0 +1,61 @@
+"""Errors that a user is meant to read: one sentence that says what was wrong and what to do."""
+
+
+class HpcflError(Exception):
+    """Base of all errors that are reported as a sentence, without a traceback."""
+
+    exit_status = 1
+
+
+class UsageError(HpcflError):
+    """Options, files or a launch that cannot work, found before anything was measured."""
+
+    exit_status = 2
+
+
+class AgreedError(HpcflError):
+    """An error of the server that has been told to every rank: all of them raise it.
+
+    Parameters
+    ----------
+    message : str
+        The server's words.
+    exit_status : int
+        The exit status of the server's error.
+    """
+
+    def __init__(self, message: str, exit_status: int = 1) -> None:
+        super().__init__(message)
+        self.exit_status = exit_status
+
+
+class MessageError(HpcflError):
+    """A message that does not have the form its phase requires.
+
+    Parameters
+    ----------
+    phase : str
+        Name of the phase in which the message arrived.
+    sender : str
+        Who sent it, for example ``"device 7"`` or ``"the server"``.
+    reason : str
+        What is wrong with it.
+    """
+
+    def __init__(self, phase: str, sender: str, reason: str) -> None:
+        super().__init__(f"malformed {phase} message from {sender}: {reason}")
+        self.phase = phase
+        self.sender = sender
+        self.reason = reason
+
+
+class RefusedError(HpcflError):
+    """A device refuses to answer, because the answer could reveal more than a sum."""
+
+
+class BelowThresholdError(HpcflError):
+    """Fewer devices than the secret-sharing threshold are left: the round cannot end."""
+
+
+class ValidationError(HpcflError):
+    """A decoded aggregate differs from the sum obtained on the independent path."""

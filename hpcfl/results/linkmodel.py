@@ -1,0 +1,76 @@
+"""The time a round would take on devices with slower links than those it was measured on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.errors import UsageError
+
+
+@dataclass(frozen=True)
+class LinkModel:
+    """The link between a device and the server; every device has its own.
+
+    The server's link is taken as wide enough for all devices at once.
+
+    Parameters
+    ----------
+    uplink_mbps, downlink_mbps : float
+        Bandwidth in Mbit/s (10^6 bits a second), above 0.
+    latency_ms : float
+        Milliseconds, paid once in each direction in which a phase has anything to move.
+
+    Raises
+    ------
+    UsageError
+        If a value is out of range.
+    """
+
+    uplink_mbps: float = 100.0
+    downlink_mbps: float = 100.0
+    latency_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("uplink_mbps", "downlink_mbps"):
+            value = getattr(self, name)
+            if not (np.isfinite(value) and value > 0):
+                raise UsageError(f"{_option(name)} must be a number above 0, not {value}")
+        if not (np.isfinite(self.latency_ms) and self.latency_ms >= 0):
+            raise UsageError(f"{_option('latency_ms')} must be 0 or more, not {self.latency_ms}")
+
+    def phase_seconds(
+        self,
+        bytes_up: NDArray[np.uint64],
+        bytes_down: NDArray[np.uint64],
+        messages_up: NDArray[np.uint64],
+        messages_down: NDArray[np.uint64],
+        cpu_seconds: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """Return the modelled seconds of each phase.
+
+        A phase lasts until its slowest device has computed, sent and received, one after the
+        other, and the server has then done its own work.
+
+        Parameters
+        ----------
+        bytes_up, bytes_down, messages_up, messages_down : ndarray, shape (..., P, N)
+            What each device sent and received.
+        cpu_seconds : ndarray, shape (..., P, N + 1)
+            CPU seconds of each device; the server is last.
+
+        Returns
+        -------
+        ndarray of float64, shape (..., P)
+            Modelled seconds; they never share a column or a name with measured ones.
+        """
+        transfer = 8e-6 * bytes_up / self.uplink_mbps + 8e-6 * bytes_down / self.downlink_mbps
+        directions = (np.asarray(messages_up) > 0).astype(int) + (np.asarray(messages_down) > 0)
+        devices = cpu_seconds[..., :-1] + transfer + 1e-3 * self.latency_ms * directions
+        return devices.max(axis=-1) + cpu_seconds[..., -1]
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")

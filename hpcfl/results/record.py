@@ -1,0 +1,63 @@
+"""What one round cost: the unit that is measured, stored and summarised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass
+class RoundRecord:
+    """Everything that is measured in one round of one protocol.
+
+    ``P`` is the number of phases, ``N`` the number of devices.
+
+    Attributes
+    ----------
+    bytes_up, bytes_down, messages_up, messages_down : ndarray of uint64, shape (P, N)
+        What each device sent and received, counted on the serialised messages.
+    wall_seconds : ndarray of float64, shape (P, N + 1)
+        Elapsed time of the phase on the rank that holds the device; the server is last.
+    cpu_seconds : ndarray of float64, shape (P, N + 1)
+        CPU time of the protocol's own work for the device, without the MPI library; the server
+        is last.
+    round_seconds : float
+        Elapsed time of the whole round, the slowest rank's.
+    survived : ndarray of bool, shape (N,)
+        Whether the device's vector is part of the aggregate.
+    validated : bool
+        Whether the decoded aggregate equals the sum obtained on the independent path.
+    warmup : bool
+        Whether the round was run only to warm up, and stays out of summaries.
+    """
+
+    bytes_up: NDArray[np.uint64]
+    bytes_down: NDArray[np.uint64]
+    messages_up: NDArray[np.uint64]
+    messages_down: NDArray[np.uint64]
+    wall_seconds: NDArray[np.float64]
+    cpu_seconds: NDArray[np.float64]
+    round_seconds: float
+    survived: NDArray[np.bool_]
+    validated: bool
+    warmup: bool
+
+    @classmethod
+    def empty(cls, phases: int, devices: int) -> RoundRecord:
+        """Return a record of zeros, to be filled during a round."""
+        traffic = (phases, devices)
+        times = (phases, devices + 1)
+        return cls(
+            bytes_up=np.zeros(traffic, np.uint64),
+            bytes_down=np.zeros(traffic, np.uint64),
+            messages_up=np.zeros(traffic, np.uint64),
+            messages_down=np.zeros(traffic, np.uint64),
+            wall_seconds=np.zeros(times),
+            cpu_seconds=np.zeros(times),
+            round_seconds=0.0,
+            survived=np.zeros(devices, np.bool_),
+            validated=False,
+            warmup=False,
+        )

@@ -1,0 +1,297 @@
+"""Plain-text tables of what runs cost, at most 119 columns wide."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tabulate import SEPARATING_LINE, DataRow, Line, TableFormat, tabulate
+
+from hpcfl.results.linkmodel import LinkModel
+from hpcfl.results.reader import Run
+from hpcfl.results.statistics import Percentiles
+from hpcfl.results.summary import PhaseSummary, Summary, choose_baseline, ratios
+
+_WIDTH = 119
+
+# As "simple", with one space between columns: a comparison has fourteen.
+_DENSE = TableFormat(
+    lineabove=Line("", "-", " ", ""),
+    linebelowheader=Line("", "-", " ", ""),
+    linebetweenrows=None,
+    linebelow=Line("", "-", " ", ""),
+    headerrow=DataRow("", " ", ""),
+    datarow=DataRow("", " ", ""),
+    padding=0,
+    with_header_hide=None,
+)
+
+
+def render_run(summary: Summary) -> str:
+    """Return the cost of one run, phase by phase.
+
+    Parameters
+    ----------
+    summary : Summary
+        The run.
+
+    Returns
+    -------
+    str
+        Lines of text, without a newline at the end.
+    """
+    survivors = "none measured"
+    if summary.survivors_mean is not None:
+        survivors = (
+            f"{summary.survivors_mean:.4g} of {summary.devices} a round on average "
+            f"(fewest {summary.survivors_min}, most {summary.survivors_max})"
+        )
+    header = {
+        "file": summary.path,
+        "status": _status(summary.status),
+        "protocol": summary.protocol,
+        "devices N": summary.devices,
+        "parameters d": summary.dim,
+        "rounds": f"{summary.rounds_measured} measured + {summary.rounds_warmup} of warm-up",
+        "validated": f"{summary.rounds_validated}/{summary.rounds_total}",
+        "survivors": survivors,
+        "transport": summary.transport or "not recorded",
+        "MPI library": summary.mpi_library or "not recorded",
+        "link model": _link(summary.link),
+    }
+    table = _table(
+        [
+            "phase",
+            "up\nB/device",
+            "down\nB/device",
+            *(f"device\nCPU ms\n{name}" for name in ("median", "p95", "max")),
+            *(f"rank\nwall ms\n{name}" for name in ("median", "p95", "max")),
+            "server\nCPU ms\nmedian",
+            "modelled\nms\nmedian",
+        ],
+        [*map(_phase_row, summary.phases), SEPARATING_LINE, _phase_row(summary.total)],
+        "simple",
+    )
+    return "\n".join(
+        [
+            _pairs(header),
+            "",
+            table,
+            "",
+            "device: the slowest device of each round; rank: the slowest of devices and server; "
+            "B/device: mean of those with any",
+            f"round, measured:  {_spread(summary.round_seconds)}",
+            f"round, modelled:  {_spread(summary.modelled_round_seconds)}",
+            f"                  (modelled at {_link(summary.link)})",
+        ]
+    )
+
+
+def render_comparison(summaries: Sequence[Summary], baseline: str | None = None) -> str:
+    """Return runs side by side, one to a row, and how they compare with a baseline.
+
+    Parameters
+    ----------
+    summaries : sequence of Summary
+        The runs, all with the same link model.
+    baseline : str, optional
+        Name of a file or protocol, see :func:`~hpcfl.results.summary.choose_baseline`.
+
+    Returns
+    -------
+    str
+        Lines of text, without a newline at the end.
+
+    Raises
+    ------
+    UsageError
+        If no run or more than one goes by the name of the baseline.
+    """
+    base = choose_baseline(summaries, baseline)
+    table = _table(
+        [
+            "protocol",
+            "N",
+            "d",
+            "alpha",
+            "theta",
+            "up\nB/device",
+            "down\nB/device",
+            "device\nCPU\nms",
+            "server\nCPU\nms",
+            "round\nmeasured\ns",
+            "round\nmodelled\ns",
+            "up\nratio",
+            "device\nCPU\nratio",
+            "round\nmodelled\nratio",
+        ],
+        [_comparison_row(base, summary) for summary in summaries],
+        _DENSE,
+    )
+    files = {str(row): summary.name + _remark(summary) for row, summary in enumerate(summaries, 1)}
+    return "\n".join(
+        [
+            f"baseline: {base.protocol}, N = {base.devices}, d = {base.dim} ({base.name})",
+            f"          up {_count(base.total.bytes_up_mean)} B/device, "
+            f"device CPU {_milliseconds(base.total.device_cpu_seconds.median)} ms, "
+            f"modelled round {_seconds(base.modelled_round_seconds.median)} s",
+            "ratio:    baseline / this run; above 1 this run is cheaper",
+            f"link:     {_link(base.link)} (for modelled seconds)",
+            "",
+            table,
+            "",
+            "CPU of a device: the slowest device of each round; times are medians over measured "
+            "rounds, bytes are means.",
+            "rows:",
+            _pairs(files, indent="  "),
+        ]
+    )
+
+
+def render_details(run: Run) -> str:
+    """Return everything that was set and found out for a run, except what has no value.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+
+    Returns
+    -------
+    str
+        Lines of text, without a newline at the end.
+    """
+    about = {
+        "command": run.command,
+        "run": run.run_id,
+        "started": run.started,
+        "finished": run.finished or "not finished",
+    }
+    blocks = [_pairs(about)]
+    for title, values in (("options", run.config), ("environment", run.environment)):
+        known = {name: value for name, value in sorted(values.items()) if value not in ("none", "")}
+        if known:
+            blocks.append(f"{title}\n{_pairs(known, indent='  ')}")
+    return "\n".join(blocks)
+
+
+def _table(
+    headers: Sequence[str], rows: Sequence[str | list[str]], style: str | TableFormat
+) -> str:
+    """Return a table with headers of several lines, the first column to the left.
+
+    The header is made of rows, because tabulate makes a column two wider than its header, and
+    there is no room for that.
+    """
+    lines = [header.split("\n") for header in headers]
+    height = max(map(len, lines))
+    above = zip(*([""] * (height - len(line)) + line for line in lines), strict=True)
+    return tabulate(
+        [*map(list, above), SEPARATING_LINE, *rows],
+        tablefmt=style,
+        colalign=("left", *["right"] * (len(headers) - 1)),
+        disable_numparse=True,
+    )
+
+
+def _phase_row(phase: PhaseSummary) -> list[str]:
+    device, wall = phase.device_cpu_seconds, phase.wall_seconds
+    return [
+        phase.name,
+        _count(phase.bytes_up_mean),
+        _count(phase.bytes_down_mean),
+        *(_milliseconds(seconds) for seconds in (device.median, device.p95, device.max)),
+        *(_milliseconds(seconds) for seconds in (wall.median, wall.p95, wall.max)),
+        _milliseconds(phase.server_cpu_seconds.median),
+        _milliseconds(phase.modelled_seconds),
+    ]
+
+
+def _comparison_row(base: Summary, summary: Summary) -> list[str]:
+    ratio = ratios(base, summary)
+    return [
+        summary.protocol,
+        str(summary.devices),
+        str(summary.dim),
+        _option(summary.alpha),
+        _option(summary.theta),
+        _count(summary.total.bytes_up_mean),
+        _count(summary.total.bytes_down_mean),
+        _milliseconds(summary.total.device_cpu_seconds.median),
+        _milliseconds(summary.total.server_cpu_seconds.median),
+        _seconds(summary.round_seconds.median),
+        _seconds(summary.modelled_round_seconds.median),
+        _times(ratio.bytes_up),
+        _times(ratio.device_cpu),
+        _times(ratio.modelled_round),
+    ]
+
+
+def _remark(summary: Summary) -> str:
+    remarks = [] if summary.status == "complete" else [_status(summary.status)]
+    if summary.rounds_validated < summary.rounds_total:
+        remarks.append(f"validated {summary.rounds_validated}/{summary.rounds_total}")
+    return f" ({', '.join(remarks)})" if remarks else ""
+
+
+def _status(status: str) -> str:
+    return "running, or killed before its end" if status == "running" else status
+
+
+def _link(link: LinkModel) -> str:
+    return (
+        f"{link.uplink_mbps:g} Mbit/s up, {link.downlink_mbps:g} Mbit/s down, "
+        f"{link.latency_ms:g} ms latency"
+    )
+
+
+def _spread(seconds: Percentiles) -> str:
+    return (
+        f"median {_seconds(seconds.median)} s, p95 {_seconds(seconds.p95)} s, "
+        f"max {_seconds(seconds.max)} s"
+    )
+
+
+def _pairs(values: Mapping[str, Any], indent: str = "") -> str:
+    """Return names and values in two columns; long values continue below themselves."""
+    column = max(len(name) for name in values) + 2
+    lines = []
+    for name, value in values.items():
+        lines += textwrap.wrap(
+            str(value),
+            width=_WIDTH,
+            initial_indent=f"{indent}{name:<{column}}",
+            subsequent_indent=indent + " " * column,
+            break_on_hyphens=False,
+        ) or [f"{indent}{name}"]
+    return "\n".join(lines)
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+def _option(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{_significant(value, 3)}x"
+
+
+def _milliseconds(seconds: float) -> str:
+    return _significant(1000 * seconds, 4)
+
+
+def _seconds(seconds: float) -> str:
+    return _significant(seconds, 4)
+
+
+def _significant(value: float, digits: int) -> str:
+    """Return a number with that many digits, at most three decimals and no exponent."""
+    if math.isnan(value):
+        return "-"
+    before = 1 if value < 1 else math.floor(math.log10(value)) + 1
+    return f"{value:.{min(3, max(0, digits - before))}f}"

@@ -1,0 +1,104 @@
+"""Small rounds with known figures, and the files that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcfl.results.record import RoundRecord
+from hpcfl.results.writer import ResultsWriter
+
+PHASES = ("share_keys", "masked_input", "unmask")
+
+CONFIG = {
+    "dim": 10,
+    "alpha": 0.1,
+    "dropout": 0.25,
+    "preset": None,
+    "uplink_mbps": 8.0,
+    "downlink_mbps": 16.0,
+    "latency_ms": 1.0,
+}
+ENVIRONMENT = {"transport": "loopback", "mpi_library": "none", "cpu": "abacus", "hosts": ["a", "b"]}
+
+
+def random_record(seed: int, phases: int = 3, devices: int = 4) -> RoundRecord:
+    """Return a round in which every array element is a different number."""
+    rng = np.random.default_rng(seed)
+    traffic, times = (phases, devices), (phases, devices + 1)
+    return RoundRecord(
+        bytes_up=rng.integers(1, 2**64, traffic, np.uint64),
+        bytes_down=rng.integers(1, 2**64, traffic, np.uint64),
+        messages_up=rng.integers(1, 2**32, traffic, np.uint64),
+        messages_down=rng.integers(1, 2**32, traffic, np.uint64),
+        wall_seconds=rng.random(times),
+        cpu_seconds=rng.random(times),
+        round_seconds=float(rng.random()),
+        survived=rng.random(devices) < 0.5,
+        validated=bool(rng.random() < 0.5),
+        warmup=seed == 0,
+    )
+
+
+def simple_record(scale: int = 1, *, warmup: bool = False, validated: bool = True) -> RoundRecord:
+    """Return a round of 3 phases and 4 devices, of which the last drops out before phase 1.
+
+    All bytes and seconds are `scale` times round numbers, chosen so that a test can work out
+    every figure by hand.
+    """
+    record = RoundRecord.empty(3, 4)
+    record.bytes_up[:] = np.array([[10, 10, 10, 30], [100, 200, 300, 0], [0, 0, 0, 0]]) * scale
+    record.bytes_down[:] = np.array([[20, 20, 20, 40], [0, 0, 0, 0], [5, 5, 5, 0]]) * scale
+    record.messages_up[:] = [[1, 1, 1, 3], [1, 1, 1, 0], [0, 0, 0, 0]]
+    record.messages_down[:] = [[1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 1, 0]]
+    record.cpu_seconds[:] = (
+        np.array([[1, 2, 3, 4, 10], [5, 1, 1, 0, 20], [1, 1, 1, 0, 30]]) * scale / 1000
+    )
+    record.wall_seconds[:] = (
+        np.array([[2, 3, 4, 5, 11], [9, 8, 7, 0, 1], [1, 2, 3, 0, 4]]) * scale / 1000
+    )
+    record.round_seconds = 0.1 * scale
+    record.survived[:] = [True, True, True, False]
+    record.validated = validated
+    record.warmup = warmup
+    return record
+
+
+def assert_holds(run: Any, records: Iterable[RoundRecord]) -> None:
+    """Check that a run, or a dict of its arrays, holds exactly these rounds."""
+    expected = list(records)
+    for name in RoundRecord.__dataclass_fields__:
+        stored = run[name] if isinstance(run, dict) else getattr(run, name)
+        assert len(stored) == len(expected), name
+        for row, record in zip(stored, expected, strict=True):
+            np.testing.assert_array_equal(row, getattr(record, name), err_msg=name, strict=False)
+
+
+def write_run(
+    path: Path,
+    records: Iterable[RoundRecord] = (),
+    *,
+    protocol: str = "sparse",
+    status: str = "complete",
+    rounds: int | None = None,
+    **config: Any,
+) -> Path:
+    """Write a run file of rounds with 3 phases and 4 devices, and return its path."""
+    records = list(records)
+    writer = ResultsWriter(
+        path,
+        protocol=protocol,
+        command=f"hpcfl bench {protocol}",
+        config=CONFIG | config,
+        environment=ENVIRONMENT,
+        phases=PHASES,
+        devices=4,
+        rounds=rounds or max(1, len(records)),
+    )
+    for record in records:
+        writer.append(record)
+    writer.close(status)
+    return path

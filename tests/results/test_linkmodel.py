@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcfl.errors import UsageError
+from hpcfl.results.linkmodel import LinkModel
+
+
+def seconds(link: LinkModel, up: list, down: list, cpu: list) -> np.ndarray:
+    up_bytes, down_bytes = np.array(up, np.uint64), np.array(down, np.uint64)
+    return link.phase_seconds(
+        up_bytes,
+        down_bytes,
+        (up_bytes > 0).astype(np.uint64),
+        (down_bytes > 0).astype(np.uint64),
+        np.array(cpu, np.float64),
+    )
+
+
+def test_a_phase_lasts_as_long_as_its_slowest_device_and_then_the_server() -> None:
+    link = LinkModel(uplink_mbps=8, downlink_mbps=80, latency_ms=100)
+    # 1 MB takes 1 s up and 0.1 s down. Device 0: 1 + 0.1 + 2 * 0.1 + 0.5 = 1.8 s; device 1:
+    # 1.5 + 0.1 = 1.6 s of sending, no latency for a direction without a message; server 0.25 s.
+    found = seconds(link, [[1e6, 1.5e6]], [[1e6, 0]], [[0.5, 0.0, 0.25]])
+
+    np.testing.assert_allclose(found, [2.05], rtol=1e-14)
+
+
+def test_the_slowest_device_counts_not_the_sum_of_the_worst_of_each_part() -> None:
+    link = LinkModel(uplink_mbps=8, downlink_mbps=8)
+    # One device computes for 1 s, another sends for 1 s: together 1 s, not 2.
+    found = seconds(link, [[0, 1e6]], [[0, 0]], [[1.0, 0.0, 0.0]])
+
+    np.testing.assert_allclose(found, [1.0], rtol=1e-14)
+
+
+def test_a_phase_without_messages_has_no_latency() -> None:
+    found = seconds(LinkModel(latency_ms=50), [[0, 0]], [[0, 0]], [[0.0, 0.0, 0.125]])
+
+    assert found.tolist() == [0.125]
+
+
+def test_an_empty_message_still_has_latency() -> None:
+    none, one = np.zeros((1, 1), np.uint64), np.ones((1, 1), np.uint64)
+    found = LinkModel(latency_ms=50).phase_seconds(none, none, one, one, np.zeros((1, 2)))
+
+    np.testing.assert_allclose(found, [0.1], rtol=1e-14)
+
+
+def test_leading_axes_are_kept() -> None:
+    rng = np.random.default_rng(1)
+    up, down = rng.integers(0, 10**6, (2, 5, 3, 4)).astype(np.uint64)
+    cpu = rng.random((5, 3, 5))
+    link = LinkModel(20, 30, 4)
+    together = seconds(link, up.tolist(), down.tolist(), cpu.tolist())
+
+    assert together.shape == (5, 3)
+    for r in range(5):
+        alone = seconds(link, up[r].tolist(), down[r].tolist(), cpu[r].tolist())
+        np.testing.assert_array_equal(together[r], alone)
+
+
+@given(
+    slow=st.floats(0.1, 1000),
+    faster=st.floats(1, 100),
+    size=st.integers(0, 2**40),
+    cpu=st.floats(0, 9),
+)
+def test_a_faster_link_never_makes_a_phase_longer(
+    slow: float, faster: float, size: int, cpu: float
+) -> None:
+    before = seconds(LinkModel(slow, slow, 5), [[size]], [[size]], [[cpu, cpu]])
+    after = seconds(LinkModel(slow * faster, slow * faster, 5), [[size]], [[size]], [[cpu, cpu]])
+
+    assert after <= before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("uplink_mbps", 0.0),
+        ("uplink_mbps", -1.0),
+        ("downlink_mbps", 0.0),
+        ("downlink_mbps", float("nan")),
+        ("downlink_mbps", float("inf")),
+        ("latency_ms", -0.001),
+        ("latency_ms", float("nan")),
+    ],
+)
+def test_impossible_links_are_refused_by_the_name_of_their_option(name: str, value: float) -> None:
+    with pytest.raises(UsageError, match="--" + name.replace("_", "-")):
+        LinkModel(**{name: value})
+
+
+def test_no_latency_is_a_link() -> None:
+    assert LinkModel() == LinkModel(uplink_mbps=100.0, downlink_mbps=100.0, latency_ms=0.0)

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import pytest
+from click.testing import CliRunner, Result
+from conftest import MakeRun
+from run_files import simple_record
+
+from hpcfl.cli.report import command
+from hpcfl.errors import HpcflError, UsageError
+
+
+def report(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def pair(make_run: MakeRun) -> list[Path]:
+    return [
+        make_run("a.h5", [simple_record()]),
+        make_run("b.h5", [simple_record(4)], protocol="secagg"),
+    ]
+
+
+def test_one_file_is_shown_in_full(make_run: MakeRun) -> None:
+    result = report(make_run("run.h5", [simple_record(9, warmup=True), simple_record()]))
+
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    assert "  downlink_mbps  16.0" in result.stdout
+    assert "rounds        1 measured + 1 of warm-up" in result.stdout
+    assert "masked_input" in result.stdout
+    assert "(modelled at 8 Mbit/s up, 16 Mbit/s down, 1 ms latency)" in result.stdout
+
+
+def test_several_files_are_compared_with_the_secagg_run(pair: list[Path]) -> None:
+    result = report(*pair)
+
+    assert result.exit_code == 0
+    assert "baseline: secagg" in result.stdout
+    assert "4.00x" in result.stdout
+
+
+def test_a_folder_is_the_same_as_its_files(pair: list[Path], tmp_path: Path) -> None:
+    assert report(tmp_path).stdout == report(*pair).stdout
+
+
+def test_the_baseline_can_be_named(pair: list[Path]) -> None:
+    assert "baseline: sparse" in report(*pair, "--baseline", "a").stdout
+    result = report(*pair, "--baseline", "c")
+    assert isinstance(result.exception, UsageError)
+
+
+def test_the_link_is_the_runs_own_unless_given(make_run: MakeRun) -> None:
+    path = make_run("run.h5", [simple_record()])
+    old = make_run("old.h5", [simple_record()], uplink_mbps=None, downlink_mbps=None)
+
+    assert "link model    8 Mbit/s up, 16 Mbit/s down, 1 ms" in report(path).stdout
+    given = report(path, "--uplink-mbps", 2, "--latency-ms", 0).stdout
+    assert "link model    2 Mbit/s up, 16 Mbit/s down, 0 ms" in given
+    assert "link model    100 Mbit/s up, 100 Mbit/s down, 1 ms" in report(old).stdout
+    assert isinstance(report(path, "--uplink-mbps", 0).exception, UsageError)
+
+
+def test_a_bad_link_is_not_blamed_on_the_files(pair: list[Path]) -> None:
+    result = report(*pair, "--uplink-mbps", -1)
+
+    assert isinstance(result.exception, UsageError)
+    assert "--uplink-mbps" in str(result.exception)
+
+
+def test_runs_for_different_links_are_not_compared(make_run: MakeRun) -> None:
+    paths = [
+        make_run("a.h5", [simple_record()]),
+        make_run("b.h5", [simple_record()], uplink_mbps=1.0),
+    ]
+    result = report(*paths)
+
+    assert isinstance(result.exception, UsageError)
+    assert "--uplink-mbps" in str(result.exception)
+    assert report(*paths, "--uplink-mbps", 5).exit_code == 0
+
+
+@pytest.mark.parametrize("status", ["failed", "running"])
+def test_a_run_that_did_not_end_well_is_shown_with_a_warning(
+    make_run: MakeRun, status: str
+) -> None:
+    path = make_run("run.h5", [simple_record()], rounds=5, status="failed")
+    with h5py.File(path, "r+") as file:
+        file.attrs["status"] = status
+    result = report(path)
+
+    assert result.exit_code == 0
+    assert result.stderr.startswith(f"warning: {path} is of a run that")
+    assert len(result.stderr.splitlines()) == 1
+    assert f"status        {status}" in result.stdout
+
+
+def test_rounds_that_failed_validation_are_warned_of(make_run: MakeRun) -> None:
+    path = make_run("run.h5", [simple_record(), simple_record(validated=False)])
+
+    assert "1 rounds that failed validation" in report(path).stderr
+
+
+def test_a_damaged_file_among_others_is_left_out_and_the_status_is_1(
+    pair: list[Path], tmp_path: Path
+) -> None:
+    bad = tmp_path / "c.h5"
+    bad.write_text("junk")
+    result = report(*pair, bad)
+
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert result.stdout == report(*pair).stdout
+    assert len(result.stderr.splitlines()) == 1
+    assert str(bad) in result.stderr
+
+
+def test_nothing_but_damaged_files_is_an_error(tmp_path: Path) -> None:
+    for name in ("a.h5", "b.h5"):
+        (tmp_path / name).write_text("junk")
+    one, both = report(tmp_path / "a.h5"), report(tmp_path)
+
+    assert type(one.exception) is HpcflError
+    assert "a.h5" in str(one.exception)
+    assert type(both.exception) is HpcflError
+    assert "none of the 2 files" in str(both.exception)
+
+
+def test_no_files_are_wrong_use(tmp_path: Path) -> None:
+    assert isinstance(report(tmp_path).exception, UsageError)
+    assert isinstance(report(tmp_path / "absent.h5").exception, UsageError)
+    assert report().exit_code == 2
+
+
+def test_json_holds_the_summaries_and_nothing_else(pair: list[Path]) -> None:
+    one, both = (
+        json.loads(report(pair[0], "--json").stdout),
+        json.loads(report(*pair, "--json").stdout),
+    )
+
+    assert list(one) == ["runs"]
+    assert one["runs"][0]["total"]["bytes_up_mean"] == 165
+    assert "baseline_over_run" not in one["runs"][0]
+    assert both["baseline"] == str(pair[1])
+    assert both["runs"][0]["baseline_over_run"]["bytes_up"] == 4
+    assert both["runs"][1]["baseline_over_run"]["bytes_up"] == 1
+
+
+def test_help_keeps_the_lines_of_its_examples() -> None:
+    lines = report("--help").stdout.splitlines()
+
+    assert "    hpcfl report results/" in lines
+    assert any("--baseline secagg" in line for line in lines)

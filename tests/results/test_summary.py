@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import MakeRun
+from run_files import random_record, simple_record
+
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.results.linkmodel import LinkModel
+from hpcfl.results.reader import load
+from hpcfl.results.statistics import Percentiles
+from hpcfl.results.summary import Summary, choose_baseline, ratios, summarise
+
+# 1 byte takes 1 us up and 0.5 us down.
+LINK = LinkModel(uplink_mbps=8, downlink_mbps=16, latency_ms=1)
+
+
+def summary_of(path: Path) -> Summary:
+    return summarise(load(path), LINK)
+
+
+def approximately(median: float, p95: float, largest: float) -> Percentiles:
+    return Percentiles(*(pytest.approx(x, rel=1e-12) for x in (median, p95, largest)))  # type: ignore[arg-type]
+
+
+def test_one_round_summed_up_by_hand(make_run: MakeRun) -> None:
+    summary = summary_of(make_run("run.h5", [simple_record()]))
+    keys, masked, unmask = summary.phases
+
+    assert (keys.name, masked.name, unmask.name) == ("share_keys", "masked_input", "unmask")
+    # All four devices send keys; the last one sends three messages.
+    assert (keys.bytes_up_mean, keys.bytes_up_max) == (15, 30)
+    assert (keys.bytes_down_mean, keys.bytes_down_max) == (25, 40)
+    assert keys.messages_up_mean == 1.5
+    # The device that dropped out does not lower the mean.
+    assert (masked.bytes_up_mean, masked.bytes_up_max) == (200, 300)
+    assert (masked.bytes_down_mean, masked.bytes_down_max) == (0, 0)
+    assert masked.messages_up_mean == 1
+    assert (unmask.bytes_up_mean, unmask.bytes_up_max, unmask.messages_up_mean) == (0, 0, 0)
+    assert (unmask.bytes_down_mean, unmask.bytes_down_max) == (5, 5)
+    # The slowest device, the slowest of devices and server, the server.
+    assert [p.device_cpu_seconds.median for p in summary.phases] == [0.004, 0.005, 0.001]
+    assert [p.wall_seconds.median for p in summary.phases] == [0.011, 0.009, 0.004]
+    assert [p.server_cpu_seconds.median for p in summary.phases] == [0.010, 0.020, 0.030]
+    assert [p.server_wall_seconds.median for p in summary.phases] == [0.011, 0.001, 0.004]
+    # keys: device 3, 4 ms + 30 us + 20 us + 2 * 1 ms, and the server's 10 ms.
+    # masked: device 0, 5 ms + 100 us + 1 ms, 20 ms. unmask: 1 ms + 2.5 us + 1 ms, 30 ms.
+    modelled = [0.01605, 0.0261, 0.0320025]
+    np.testing.assert_allclose([p.modelled_seconds for p in summary.phases], modelled, rtol=1e-12)
+
+    total = summary.total
+    # Devices send 110, 210, 310 and 30 bytes and receive 25, 25, 25 and 40.
+    assert (total.bytes_up_mean, total.bytes_up_max) == (165, 310)
+    assert (total.bytes_down_mean, total.bytes_down_max) == (28.75, 40)
+    assert total.messages_up_mean == 2.25
+    # CPU of the devices: 7, 4, 5 and 4 ms, so 7, not the 4 + 5 + 1 of the phases' slowest.
+    assert total.device_cpu_seconds.median == pytest.approx(0.007)
+    # Wall: 12, 13, 14, 5 and the server's 16 ms.
+    assert total.wall_seconds.median == pytest.approx(0.016)
+    assert total.server_wall_seconds.median == pytest.approx(0.016)
+    assert total.server_cpu_seconds.median == pytest.approx(0.060)
+    assert total.modelled_seconds == pytest.approx(sum(modelled))
+    assert summary.all_cpu_seconds.median == pytest.approx(0.080)
+    assert summary.round_seconds == Percentiles(0.1, 0.1, 0.1)
+    assert summary.modelled_round_seconds.max == pytest.approx(sum(modelled))
+
+
+def test_percentiles_are_over_rounds(make_run: MakeRun) -> None:
+    summary = summary_of(make_run("run.h5", [simple_record(k) for k in (5, 1, 3)]))
+
+    # 1, 3 and 5 times the round above: median 3, 95th percentile 3 + 0.9 * 2.
+    assert summary.total.device_cpu_seconds == approximately(0.021, 0.0336, 0.035)
+    assert summary.phases[0].wall_seconds == approximately(0.033, 0.0528, 0.055)
+    assert summary.round_seconds == approximately(0.3, 0.48, 0.5)
+    assert (summary.total.bytes_up_mean, summary.total.bytes_up_max) == (495, 1550)
+
+
+def test_warm_up_rounds_change_no_figure(make_run: MakeRun) -> None:
+    rounds = [simple_record(1), simple_record(2)]
+    cold = simple_record(10**6, warmup=True)
+    cold.survived[:] = True
+    plain = summary_of(make_run("plain.h5", rounds)).as_dict()
+    warmed = summary_of(make_run("warmed.h5", [cold, *rounds])).as_dict()
+    counts = {"path", "rounds_warmup", "rounds_total", "rounds_validated"}
+
+    assert {k: v for k, v in warmed.items() if k not in counts} == {
+        k: v for k, v in plain.items() if k not in counts
+    }
+    assert (warmed["rounds_measured"], warmed["rounds_warmup"]) == (2, 1)
+    assert (warmed["rounds_total"], warmed["rounds_validated"]) == (3, 3)
+
+
+def test_the_slowest_device_is_reported_not_the_mean(make_run: MakeRun) -> None:
+    record = simple_record()
+    record.cpu_seconds[1, :4] = [0, 0, 0.8, 0]
+    summary = summary_of(make_run("run.h5", [record]))
+
+    assert summary.phases[1].device_cpu_seconds.median == 0.8
+
+
+def test_the_server_does_not_count_as_a_device(make_run: MakeRun) -> None:
+    record, busy = simple_record(), simple_record()
+    busy.cpu_seconds[:, -1] = 1000
+    quiet = summary_of(make_run("quiet.h5", [record]))
+    loud = summary_of(make_run("loud.h5", [busy]))
+
+    assert loud.total.device_cpu_seconds == quiet.total.device_cpu_seconds
+    assert loud.total.server_cpu_seconds.median == 3000
+
+
+def test_survivors_and_validation_are_counted(make_run: MakeRun) -> None:
+    records = [simple_record(validated=False), simple_record(), simple_record(warmup=True)]
+    records[0].survived[:] = [True, False, False, False]
+    summary = summary_of(make_run("run.h5", records))
+
+    assert (summary.survivors_min, summary.survivors_mean, summary.survivors_max) == (1, 2.0, 3)
+    assert (summary.rounds_validated, summary.rounds_total) == (2, 3)
+
+
+def test_what_the_run_was_is_copied(make_run: MakeRun) -> None:
+    path = make_run("run.h5", [simple_record()], protocol="cohort", status="failed")
+    summary = summary_of(path)
+
+    assert (summary.protocol, summary.devices, summary.dim) == ("cohort", 4, 10)
+    assert (summary.alpha, summary.theta) == (0.1, 0.25)
+    assert (summary.status, summary.path, summary.name) == ("failed", str(path), "run.h5")
+    assert (summary.transport, summary.mpi_library) == ("loopback", None)
+    assert summary.link == LINK
+    assert summary_of(make_run("other.h5", [simple_record()], alpha=None)).alpha is None
+
+
+@pytest.mark.parametrize("records", [[], [simple_record(warmup=True)]], ids=["none", "warm-up"])
+def test_a_run_without_measured_rounds_has_no_figures(make_run: MakeRun, records: list) -> None:
+    summary = summary_of(make_run("run.h5", records, rounds=3, status="failed"))
+
+    assert summary.rounds_measured == 0
+    assert summary.survivors_mean is None
+    assert summary.total.bytes_up_mean is None
+    assert summary.total.bytes_up_max is None
+    assert math.isnan(summary.round_seconds.median)
+    assert math.isnan(summary.phases[0].modelled_seconds)
+    assert summary.as_dict()["round_seconds"] == {"median": None, "p95": None, "max": None}
+
+
+def test_a_summary_is_plain_json(make_run: MakeRun) -> None:
+    for records in ([], [random_record(1)]):
+        given = summary_of(make_run(f"{len(records)}.h5", records)).as_dict()
+        text = json.dumps(given, allow_nan=False)
+        assert json.loads(text) == given
+    assert given["phases"][0]["name"] == "share_keys"
+    assert given["link"] == {"uplink_mbps": 8, "downlink_mbps": 16, "latency_ms": 1}
+
+
+def test_a_run_without_its_number_of_parameters_is_an_error(make_run: MakeRun) -> None:
+    with pytest.raises(HpcflError, match="dim"):
+        summary_of(make_run("run.h5", [simple_record()], dim=None))
+
+
+@pytest.fixture
+def three(make_run: MakeRun) -> list[Summary]:
+    return [
+        summary_of(make_run("first.h5", [simple_record()], protocol="sparse")),
+        summary_of(make_run("second.h5", [simple_record(4)], protocol="secagg")),
+        summary_of(make_run("third.h5", [simple_record(8)], protocol="secagg")),
+    ]
+
+
+def test_the_baseline_is_the_first_secagg_run_or_the_first_run(three: list[Summary]) -> None:
+    assert choose_baseline(three) is three[1]
+    assert choose_baseline([three[0]]) is three[0]
+
+
+@pytest.mark.parametrize("name", ["third.h5", "third"])
+def test_the_baseline_goes_by_its_file(three: list[Summary], name: str) -> None:
+    assert choose_baseline(three, name) is three[2]
+
+
+def test_the_baseline_goes_by_its_protocol_if_that_is_unique(three: list[Summary]) -> None:
+    assert choose_baseline(three, "sparse") is three[0]
+    with pytest.raises(UsageError, match=r"any of .*second\.h5, .*third\.h5"):
+        choose_baseline(three, "secagg")
+    with pytest.raises(UsageError, match=r"none of sparse, secagg, first\.h5"):
+        choose_baseline(three, "fedavg")
+
+
+def test_ratios_are_baseline_over_run(three: list[Summary]) -> None:
+    sparse, secagg, _ = three
+    found = ratios(secagg, sparse)
+
+    assert found.bytes_up == 4
+    assert found.device_cpu == pytest.approx(4)
+    # The 4 ms of latency do not grow with the round.
+    assert found.modelled_round == pytest.approx((4 * 70.1525 + 4) / 74.1525)
+    assert ratios(sparse, secagg).bytes_up == 0.25
+
+
+def test_a_ratio_to_nothing_is_not_given(make_run: MakeRun, three: list[Summary]) -> None:
+    empty = summary_of(make_run("empty.h5", rounds=2))
+    silent = simple_record()
+    silent.messages_up[:] = 0
+    silent.bytes_up[:] = 0
+
+    assert ratios(three[0], empty).bytes_up is None
+    assert ratios(empty, three[0]).modelled_round is None
+    assert ratios(three[0], summary_of(make_run("silent.h5", [silent]))).bytes_up is None

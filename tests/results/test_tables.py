@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from conftest import MakeRun
+from run_files import simple_record
+
+from hpcfl.errors import UsageError
+from hpcfl.results.linkmodel import LinkModel
+from hpcfl.results.reader import load
+from hpcfl.results.summary import Summary, summarise
+from hpcfl.results.tables import render_comparison, render_details, render_run
+
+LINK = LinkModel(uplink_mbps=8, downlink_mbps=16, latency_ms=1)
+
+
+@pytest.fixture
+def summaries(make_run: MakeRun) -> list[Summary]:
+    paths = [
+        make_run("sparse.h5", [simple_record(k) for k in (1, 2, 3)]),
+        make_run("secagg.h5", [simple_record(4)], protocol="secagg", alpha=None),
+        # As wide as it gets: many bytes and long times.
+        make_run("big.h5", [simple_record(10**6)], protocol="secagg-graph", dim=10**8),
+    ]
+    return [summarise(load(path), LINK) for path in paths]
+
+
+def block(text: str) -> list[str]:
+    """Return the lines of the table in a text, from its first rule to its last."""
+    lines = text.splitlines()
+    rules = [i for i, line in enumerate(lines) if re.fullmatch(r"-+( +-+)+", line)]
+    return lines[rules[0] : rules[-1] + 1]
+
+
+def cells(text: str, first: str) -> list[str]:
+    """Return the cells of the table's row that begins so."""
+    (row,) = [line.split() for line in block(text) if line.split()[:1] == [first]]
+    return row
+
+
+def assert_aligned(text: str) -> None:
+    table = block(text)
+    columns = [match.span() for match in re.finditer("-+", table[0])]
+    gaps = {i for i in range(len(table[0])) if not any(a <= i < b for a, b in columns)}
+    for line in table:
+        assert len(line) <= len(table[0])
+        assert all(line[i : i + 1] in ("", " ") for i in gaps), line
+    # Numbers end where their column ends.
+    for line in table:
+        for start, end in columns[1:]:
+            assert line[start:end].strip() == "" or line[end - 1] != " ", line
+
+
+def test_tables_are_aligned_and_fit_in_120_columns(summaries: list[Summary]) -> None:
+    comparison = render_comparison(summaries)
+    texts = [render_run(summary) for summary in summaries]
+    assert_aligned(comparison)
+    for text in texts:
+        assert_aligned(text)
+
+    assert max(len(line) for line in block(comparison)) < 120
+    assert max(len(line) for text in texts for line in block(text)) < 120
+
+
+def test_a_run_is_shown_phase_by_phase(summaries: list[Summary]) -> None:
+    text = render_run(summaries[0])
+
+    # Rounds of scale 1, 2, 3: medians are those of scale 2, p95 those of scale 2.9.
+    assert cells(text, "masked_input") == [
+        "masked_input", "400", "0",
+        "10.00", "14.50", "15.00",
+        "18.00", "26.10", "27.00",
+        "40.00", "51.20",
+    ]  # fmt: skip
+    assert cells(text, "total") == [
+        "total", "330", "58",
+        "14.00", "20.30", "21.00",
+        "32.00", "46.40", "48.00",
+        "120.0", "144.3",
+    ]  # fmt: skip
+
+
+def test_a_run_says_what_was_measured_and_what_was_modelled(summaries: list[Summary]) -> None:
+    lines = render_run(summaries[0]).splitlines()
+
+    assert "protocol      sparse" in lines
+    assert "devices N     4" in lines
+    assert "rounds        3 measured + 0 of warm-up" in lines
+    assert "validated     3/3" in lines
+    assert "survivors     3 of 4 a round on average (fewest 3, most 3)" in lines
+    assert "transport     loopback" in lines
+    assert "MPI library   not recorded" in lines
+    assert "link model    8 Mbit/s up, 16 Mbit/s down, 1 ms latency" in lines
+    assert "round, measured:  median 0.200 s, p95 0.290 s, max 0.300 s" in lines
+    assert "round, modelled:  median 0.144 s, p95 0.207 s, max 0.214 s" in lines
+    assert lines[-1].strip() == "(modelled at 8 Mbit/s up, 16 Mbit/s down, 1 ms latency)"
+
+
+def test_a_run_without_measured_rounds_has_dashes(make_run: MakeRun) -> None:
+    path = make_run("run.h5", [simple_record(warmup=True)], rounds=3, status="failed")
+    text = render_run(summarise(load(path), LINK))
+    assert_aligned(text)
+
+    assert cells(text, "total") == ["total", *["-"] * 10]
+    assert "nan" not in text
+    assert "rounds        0 measured + 1 of warm-up" in text
+    assert "status        failed" in text
+
+
+def test_a_comparison_gives_ratios_and_the_absolute_values_of_its_base(
+    summaries: list[Summary],
+) -> None:
+    text = render_comparison(summaries[:2])
+
+    assert text.splitlines()[:3] == [
+        "baseline: secagg, N = 4, d = 10 (secagg.h5)",
+        "          up 660 B/device, device CPU 28.00 ms, modelled round 0.285 s",
+        "ratio:    baseline / this run; above 1 this run is cheaper",
+    ]
+    # Medians of scale 2 against scale 4: bytes 330 against 660, CPU 14 against 28 ms, modelled
+    # 2 * 70.1525 + 4 ms against 4 * 70.1525 + 4 ms.
+    assert cells(text, "sparse") == [
+        "sparse", "4", "10", "0.1", "0.25", "330", "58",
+        "14.00", "120.0", "0.200", "0.144", "2.00x", "2.00x", "1.97x",
+    ]  # fmt: skip
+    assert cells(text, "secagg") == [
+        "secagg", "4", "10", "-", "0.25", "660", "115",
+        "28.00", "240.0", "0.400", "0.285", "1.00x", "1.00x", "1.00x",
+    ]  # fmt: skip
+
+
+def test_the_baseline_can_be_chosen(summaries: list[Summary]) -> None:
+    text = render_comparison(summaries[:2], "sparse")
+
+    assert "baseline: sparse" in text
+    assert cells(text, "secagg")[-3:] == ["0.50x", "0.50x", "0.51x"]
+    with pytest.raises(UsageError, match="--baseline fedavg"):
+        render_comparison(summaries, "fedavg")
+
+
+def test_a_comparison_names_files_and_marks_those_that_are_not_whole(make_run: MakeRun) -> None:
+    paths = [
+        make_run("a.h5", [simple_record()]),
+        make_run("b.h5", [simple_record(validated=False)], rounds=3, status="failed"),
+    ]
+    text = render_comparison([summarise(load(path), LINK) for path in paths])
+
+    assert text.splitlines()[-2:] == ["  1  a.h5", "  2  b.h5 (failed, validated 0/1)"]
+
+
+def test_details_show_what_has_a_value(make_run: MakeRun) -> None:
+    hosts = [f"node{i}" for i in range(100)]
+    path = make_run("run.h5", [simple_record()], threshold=0, quiet=False, label="", hosts=hosts)
+    text = render_details(load(path))
+    lines = text.splitlines()
+
+    assert "  alpha          0.1" in lines
+    assert "  threshold      0" in lines
+    assert "  quiet          False" in lines
+    assert "  transport  loopback" in lines
+    assert "command   hpcfl bench sparse" in lines
+    # Neither the option nor the MPI library has a value.
+    assert not [line for line in lines if line.split()[:1] in (["preset"], ["label"])]
+    assert "mpi_library" not in text
+    assert "node0" in text
+    assert "node99" in text
+    assert max(map(len, lines)) < 120
