@@ -6,10 +6,14 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
+
+if TYPE_CHECKING:
+    from hpcfl.results.writer import ResultsWriter
 
 LOOPBACK_DEVICES = 100
 
@@ -74,10 +78,22 @@ def _run_one(
     transport = world.transport(experiment.devices)
     if transport is None:
         return
-    if not transport.has_server:
+    writer, error = None, None
+    if transport.has_server:
+        try:
+            writer = _writer(world, experiment, output, hosts)
+        except HpcflError as problem:
+            error = problem
+    transport.agree(error)
+    if writer is None:
         experiment.run(transport, None)
         return
+    with writer:
+        experiment.run(transport, writer.append, progress)
+    report(writer.path)
 
+
+def _writer(world: World, experiment: Experiment, output: Path, hosts: list[str]) -> ResultsWriter:
     from hpcfl import environment
     from hpcfl.results.writer import ResultsWriter, default_path
 
@@ -85,7 +101,7 @@ def _run_one(
     path = output
     if not _is_file(output):
         path = default_path(output, protocol.name, experiment.devices, experiment.updates.dim)
-    with ResultsWriter(
+    return ResultsWriter(
         path,
         protocol=protocol.name,
         command=shlex.join(["hpcfl", *sys.argv[1:]]),
@@ -94,9 +110,7 @@ def _run_one(
         phases=protocol.phases(),
         devices=experiment.devices,
         rounds=options.warmup + options.rounds,
-    ) as writer:
-        experiment.run(transport, writer.append, progress)
-    report(path)
+    )
 
 
 def _is_file(output: Path) -> bool:

@@ -102,8 +102,8 @@ class Run:
 
     @property
     def measured(self) -> NDArray[np.bool_]:
-        """Which rounds count, all but warm-up: ndarray of bool, shape (R,)."""
-        return ~self.warmup
+        """Which rounds count, the valid ones after warm-up: ndarray of bool, shape (R,)."""
+        return self.validated & ~self.warmup
 
 
 _ARRAYS = (

@@ -1,6 +1,6 @@
 """What a run cost, in the few figures that are reported.
 
-Only measured rounds count, never warm-up. The server is a population of its own: its figures are
+Only measured rounds count: never warm-up, never a round whose aggregate was wrong. The server is a population of its own: its figures are
 never averaged with those of the devices.
 """
 
@@ -26,9 +26,10 @@ from hpcfl.results.statistics import Percentiles
 class PhaseSummary:
     """What one phase cost, or all phases of a round together.
 
-    Bytes and messages are those of one device in one round, taken over the devices and rounds in
-    which the device sent (up) or received (down) anything; 0 if none ever did, None if no round
-    was measured. All percentiles are over rounds.
+    Bytes and messages are those of one device in one round. A phase's means are over the devices
+    and rounds in which the device sent (up) or received (down) anything, the total's over those in
+    which the device's vector reached the aggregate; 0 if there are none, None if no round was
+    measured. All percentiles are over rounds.
 
     Attributes
     ----------
@@ -159,7 +160,8 @@ def summarise(run: Run, link: LinkModel) -> Summary:
     messages_up, messages_down = run.messages_up[kept], run.messages_down[kept]
     wall, cpu = run.wall_seconds[kept], run.cpu_seconds[kept]
     modelled = link.phase_seconds(up, down, messages_up, messages_down, cpu)
-    survivors = run.survived[kept].sum(axis=1)
+    survived = run.survived[kept]
+    survivors = survived.sum(axis=1)
     some = len(survivors) > 0
 
     phases = tuple(
@@ -168,7 +170,9 @@ def summarise(run: Run, link: LinkModel) -> Summary:
             up[:, p],
             down[:, p],
             messages_up[:, p],
-            messages_down[:, p],
+            # A device that dropped out sent nothing: as a zero it would make the phase look cheap.
+            messages_up[:, p] > 0,
+            messages_down[:, p] > 0,
             wall[:, p],
             cpu[:, p],
             modelled[:, p],
@@ -180,7 +184,8 @@ def summarise(run: Run, link: LinkModel) -> Summary:
         up.sum(axis=1),
         down.sum(axis=1),
         messages_up.sum(axis=1),
-        messages_down.sum(axis=1),
+        survived,
+        survived,
         wall.sum(axis=1),
         cpu.sum(axis=1),
         modelled.sum(axis=1),
@@ -216,15 +221,17 @@ def _phase(
     up: NDArray[np.uint64],
     down: NDArray[np.uint64],
     messages_up: NDArray[np.uint64],
-    messages_down: NDArray[np.uint64],
+    sent: NDArray[np.bool_],
+    received: NDArray[np.bool_],
     wall: NDArray[np.float64],
     cpu: NDArray[np.float64],
     modelled: NDArray[np.float64],
 ) -> PhaseSummary:
-    """Summarise traffic (rounds, N), times (rounds, N + 1) and modelled seconds (rounds,)."""
+    """Summarise traffic (rounds, N), times (rounds, N + 1) and modelled seconds (rounds,).
+
+    `sent` and `received`, shape (rounds, N), say which devices the means up and down are over.
+    """
     some = len(modelled) > 0
-    # A device that dropped out sent nothing: as a zero it would make the protocol look cheaper.
-    sent, received = messages_up > 0, messages_down > 0
     return PhaseSummary(
         name=name,
         bytes_up_mean=_mean(up[sent]) if some else None,

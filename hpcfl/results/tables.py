@@ -80,8 +80,8 @@ def render_run(summary: Summary) -> str:
             "",
             table,
             "",
-            "device: the slowest device of each round; rank: the slowest of devices and server; "
-            "B/device: mean of those with any",
+            "device: the slowest device of each round; rank: the slowest of devices and server",
+            "B/device: mean over the devices that sent or received any; total: over the survivors",
             f"round, measured:  {_spread(summary.round_seconds)}",
             f"round, modelled:  {_spread(summary.modelled_round_seconds)}",
             f"                  (modelled at {_link(summary.link)})",

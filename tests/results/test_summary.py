@@ -53,10 +53,11 @@ def test_one_round_summed_up_by_hand(make_run: MakeRun) -> None:
     np.testing.assert_allclose([p.modelled_seconds for p in summary.phases], modelled, rtol=1e-12)
 
     total = summary.total
-    # Devices send 110, 210, 310 and 30 bytes and receive 25, 25, 25 and 40.
-    assert (total.bytes_up_mean, total.bytes_up_max) == (165, 310)
-    assert (total.bytes_down_mean, total.bytes_down_max) == (28.75, 40)
-    assert total.messages_up_mean == 2.25
+    # The survivors send 110, 210 and 310 bytes and receive 25 each; the one that dropped out does
+    # not lower their mean.
+    assert (total.bytes_up_mean, total.bytes_up_max) == (210, 310)
+    assert (total.bytes_down_mean, total.bytes_down_max) == (25, 40)
+    assert total.messages_up_mean == 2
     # CPU of the devices: 7, 4, 5 and 4 ms, so 7, not the 4 + 5 + 1 of the phases' slowest.
     assert total.device_cpu_seconds.median == pytest.approx(0.007)
     # Wall: 12, 13, 14, 5 and the server's 16 ms.
@@ -76,7 +77,7 @@ def test_percentiles_are_over_rounds(make_run: MakeRun) -> None:
     assert summary.total.device_cpu_seconds == approximately(0.021, 0.0336, 0.035)
     assert summary.phases[0].wall_seconds == approximately(0.033, 0.0528, 0.055)
     assert summary.round_seconds == approximately(0.3, 0.48, 0.5)
-    assert (summary.total.bytes_up_mean, summary.total.bytes_up_max) == (495, 1550)
+    assert (summary.total.bytes_up_mean, summary.total.bytes_up_max) == (630, 1550)
 
 
 def test_warm_up_rounds_change_no_figure(make_run: MakeRun) -> None:
@@ -113,12 +114,20 @@ def test_the_server_does_not_count_as_a_device(make_run: MakeRun) -> None:
 
 
 def test_survivors_and_validation_are_counted(make_run: MakeRun) -> None:
-    records = [simple_record(validated=False), simple_record(), simple_record(warmup=True)]
+    records = [simple_record(), simple_record(), simple_record(warmup=True)]
     records[0].survived[:] = [True, False, False, False]
     summary = summary_of(make_run("run.h5", records))
 
     assert (summary.survivors_min, summary.survivors_mean, summary.survivors_max) == (1, 2.0, 3)
-    assert (summary.rounds_validated, summary.rounds_total) == (2, 3)
+    assert (summary.rounds_validated, summary.rounds_total) == (3, 3)
+
+
+def test_a_round_with_a_wrong_aggregate_changes_no_figure(make_run: MakeRun) -> None:
+    wrong = simple_record(1000, validated=False)
+    summary = summary_of(make_run("run.h5", [simple_record(), wrong]))
+
+    assert summary.total == summary_of(make_run("right.h5", [simple_record()])).total
+    assert (summary.rounds_measured, summary.rounds_validated, summary.rounds_total) == (1, 1, 2)
 
 
 def test_what_the_run_was_is_copied(make_run: MakeRun) -> None:

@@ -74,7 +74,7 @@ def test_a_run_is_shown_phase_by_phase(summaries: list[Summary]) -> None:
         "40.00", "51.20",
     ]  # fmt: skip
     assert cells(text, "total") == [
-        "total", "330", "58",
+        "total", "420", "50",
         "14.00", "20.30", "21.00",
         "32.00", "46.40", "48.00",
         "120.0", "144.3",
@@ -115,17 +115,17 @@ def test_a_comparison_gives_ratios_and_the_absolute_values_of_its_base(
 
     assert text.splitlines()[:3] == [
         "baseline: secagg, N = 4, d = 10 (secagg.h5)",
-        "          up 660 B/device, device CPU 28.00 ms, modelled round 0.285 s",
+        "          up 840 B/device, device CPU 28.00 ms, modelled round 0.285 s",
         "ratio:    baseline / this run; above 1 this run is cheaper",
     ]
-    # Medians of scale 2 against scale 4: bytes 330 against 660, CPU 14 against 28 ms, modelled
+    # Medians of scale 2 against scale 4: bytes 420 against 840, CPU 14 against 28 ms, modelled
     # 2 * 70.1525 + 4 ms against 4 * 70.1525 + 4 ms.
     assert cells(text, "sparse") == [
-        "sparse", "4", "10", "0.1", "0.25", "330", "58",
+        "sparse", "4", "10", "0.1", "0.25", "420", "50",
         "14.00", "120.0", "0.200", "0.144", "2.00x", "2.00x", "1.97x",
     ]  # fmt: skip
     assert cells(text, "secagg") == [
-        "secagg", "4", "10", "-", "0.25", "660", "115",
+        "secagg", "4", "10", "-", "0.25", "840", "100",
         "28.00", "240.0", "0.400", "0.285", "1.00x", "1.00x", "1.00x",
     ]  # fmt: skip
 

@@ -1,0 +1,32 @@
+"""What the benchmark scripts share: rounds in one process, and a line for each figure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.comm.loopback import Loopback
+from hpcfl.results.record import RoundRecord
+
+
+def run(protocol: str, devices: int, **options: Any) -> tuple[Experiment, list[RoundRecord]]:
+    """Return an experiment and the records of its measured rounds, all validated."""
+    experiment = Experiment.prepare(Options(protocol=protocol, **options), devices)
+    records: list[RoundRecord] = []
+    experiment.run(Loopback(devices), records.append)
+    return experiment, [record for record in records if not record.warmup]
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    """Return the CPU seconds that this thread needs for some work."""
+    start = time.thread_time()
+    work()
+    return time.thread_time() - start
+
+
+def figure(name: str, value: float, limit: float, unit: str = "") -> None:
+    """Print a figure beside its limit."""
+    verdict = "met" if value <= limit else "NOT MET"
+    print(f"{name:<72} {value:10.4f}{unit}   at most {limit:g}{unit}: {verdict}")
