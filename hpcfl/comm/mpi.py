@@ -23,6 +23,8 @@ from hpcfl.errors import AgreedError, HpcflError
 SERVER_RANK = 0
 # One Gatherv brings at most this much to the server, which folds it before the next.
 GATHER_BYTES = 1 << 28
+# One Reduce that only checks or records adds up at most this many elements.
+REDUCE_ELEMENTS = 1 << 15
 
 
 class MpiTransport(Transport):
@@ -129,7 +131,12 @@ class MpiTransport(Transport):
 
     def sum_to_server(self, values: NDArray[Any]) -> NDArray[Any] | None:
         total = np.empty_like(values) if self.has_server else None
-        self._comm.Reduce(values, total, MPI.SUM, root=SERVER_RANK)
+        # In pieces: inner ranks of the reduction's tree buffer several of their children's.
+        mine, whole = values.reshape(-1), None if total is None else total.reshape(-1)
+        for start in range(0, mine.size, REDUCE_ELEMENTS):
+            part = slice(start, start + REDUCE_ELEMENTS)
+            target = None if whole is None else whole[part]
+            self._comm.Reduce(mine[part], target, MPI.SUM, root=SERVER_RANK)
         return total
 
     def max_to_server(self, value: float) -> float | None:

@@ -1,0 +1,318 @@
+"""Rounds of a protocol in one process, with everything that moved, for tests to look at."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hpcfl.algorithms import locations
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.comm.ledger import Ledger
+from hpcfl.comm.loopback import Loopback
+from hpcfl.comm.phases import Pattern, Step
+from hpcfl.comm.round import Round
+from hpcfl.crypto.keys import SecretSource, insecure_secrets
+from hpcfl.errors import HpcflError
+from hpcfl.results.record import RoundRecord
+
+SERVER = 2**32 - 1
+ALL = 2**32 - 2
+SECURE = ("secagg", "sparse")
+DROP_PHASES = ("advertise_keys", "share_keys", "masked_input", "unmask")
+ENVELOPE_BYTES = 16
+
+Change = Callable[["Header", NDArray[np.uint8]], NDArray[np.uint8]]
+
+
+class Source:
+    """Hands out secret bytes and remembers them."""
+
+    def __init__(self, source: SecretSource) -> None:
+        self._source = source
+        self.drawn: list[bytes] = []
+
+    def __call__(self, count: int) -> bytes:
+        self.drawn.append(self._source(count))
+        return self.drawn[-1]
+
+
+@dataclass(frozen=True)
+class Header:
+    """An envelope, read by hand."""
+
+    version: int
+    step: int
+    reserved: int
+    round: int
+    sender: int
+    receiver: int
+
+    @classmethod
+    def of(cls, message: NDArray[np.uint8]) -> Header:
+        return cls(*struct.unpack("<BBHIII", message[:ENVELOPE_BYTES].tobytes()))
+
+
+@dataclass(frozen=True)
+class Message:
+    """A sealed message as it was sent."""
+
+    pattern: Pattern
+    header: Header
+    sealed: bytes
+
+    @property
+    def payload(self) -> bytes:
+        return self.sealed[ENVELOPE_BYTES:]
+
+
+class Wire(Loopback):
+    """A loopback that keeps every message, and lets a test change what is delivered.
+
+    `change` is called with every message's header; for a route, with the header of the first of a
+    receiver's rows and all of them.
+    """
+
+    def __init__(self, devices: int, change: Change | None = None) -> None:
+        super().__init__(devices)
+        self._change = change or (lambda header, message: message)
+        self.messages: list[Message] = []
+        self.delivered_rows: dict[int, int] = {}
+        self.summed: dict[int, bytes] = {}
+        self.announced: list[tuple[int, int]] = []
+
+    def broadcast(
+        self, message: NDArray[np.uint8] | None, error: HpcflError | None = None
+    ) -> NDArray[np.uint8]:
+        message = super().broadcast(message, error)
+        self._keep(Pattern.BROADCAST, message)
+        return self._change(Header.of(message), message)
+
+    def gather(
+        self, senders: Sequence[int], produce: Any, largest: int
+    ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        for sender, message in super().gather(senders, produce, largest):
+            self._keep(Pattern.GATHER, message)
+            self.announced.append((message.size, largest))
+            yield sender, self._change(Header.of(message), message)
+
+    def reduce(self, senders: Sequence[int], produce: Any, group: Any, dim: int) -> Any:
+        def keep(sender: int) -> NDArray[np.uint8]:
+            payload = produce(sender)
+            self.summed[sender] = payload.tobytes()
+            return payload
+
+        return super().reduce(senders, keep, group, dim)
+
+    def route(
+        self, senders: Sequence[int], rows: list[NDArray[np.uint8]]
+    ) -> dict[int, NDArray[np.uint8]]:
+        for block in rows:
+            for row in block:
+                self._keep(Pattern.ROUTE, row)
+        received = super().route(senders, rows)
+        for receiver, block in received.items():
+            self.delivered_rows[receiver] = len(block)
+            received[receiver] = self._change(Header.of(block[0]), block)
+        return received
+
+    def _keep(self, pattern: Pattern, message: NDArray[np.uint8]) -> None:
+        self.messages.append(Message(pattern, Header.of(message), message.tobytes()))
+
+
+@dataclass
+class Played:
+    """A round, or the beginning of one, and everything about it."""
+
+    protocol: AggregationProtocol
+    index: int
+    vectors: NDArray[np.floating]
+    dropouts: Mapping[int, str]
+    sources: dict[int, Source]
+    devices: dict[int, Any]
+    server: Any
+    wire: Wire
+    record: RoundRecord = field(repr=False)
+
+    @property
+    def parameters(self) -> Parameters:
+        return self.protocol.parameters
+
+    def messages(self, phase: str, pattern: Pattern) -> list[Message]:
+        """Return the messages of one exchange, in the order in which they were sent."""
+        return [
+            message
+            for message in self.wire.messages
+            if message.pattern is pattern
+            and self.protocol.steps[message.header.step].phase == phase
+        ]
+
+    def sent(self, phase: str) -> dict[int, bytes]:
+        """Return what each device sent to the server in a phase, without envelopes."""
+        found = {m.header.sender: m.payload for m in self.messages(phase, Pattern.GATHER)}
+        return found or dict(self.wire.summed)
+
+    def told(self, phase: str) -> bytes:
+        """Return what the server told all devices in a phase, without envelope."""
+        (message,) = self.messages(phase, Pattern.BROADCAST)
+        return message.payload
+
+    def taking_part(self, phase: str) -> list[int]:
+        """Return the devices that have not dropped out before the end of a phase."""
+        order = self.protocol.phases()
+        return [
+            id
+            for id in range(self.parameters.devices)
+            if id not in self.dropouts or order.index(self.dropouts[id]) > order.index(phase)
+        ]
+
+    def refused(self, kind: type[HpcflError], call: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the error of exactly `kind` that a call ends with; no secret may be in it."""
+        with pytest.raises(HpcflError) as caught:
+            call(*arguments)
+        error = caught.value
+        assert kind is type(error), error
+        shown = str(error) + repr(error)
+        if error.__cause__ is not None or not error.__suppress_context__:
+            shown += f"{error.__cause__!r} {error.__context__!r}"
+        assert secrets_in(shown, self.sources.values()) == []
+        return error
+
+
+def secrets_in(text: str, sources: Any) -> list[str]:
+    """Return every form of every drawn secret that `text` shows."""
+    found = []
+    for secret in (secret for source in sources for secret in source.drawn):
+        forms = {
+            secret.hex(),
+            base64.b64encode(secret).decode().rstrip("="),
+            repr(secret)[2:-1],
+            str(list(secret))[1:-1],
+            str(int.from_bytes(secret, "little")),
+            str(int.from_bytes(secret, "big")),
+        }
+        found += [form for form in forms if form in text]
+    return found
+
+
+def make(name: str, devices: int, dim: int, **options: Any) -> Any:
+    """Return a protocol; few levels, so that no choice of the other parameters overflows."""
+    return find(name)(Parameters(devices, dim, **{"levels": 1000, **options}))
+
+
+def updates(protocol: AggregationProtocol, seed: int = 0) -> NDArray[np.float64]:
+    """Return a vector for every device, some coordinates of which lie beyond the clip."""
+    parameters = protocol.parameters
+    generator = np.random.default_rng(seed)
+    shape = (parameters.devices, parameters.dim)
+    return generator.uniform(-1.2, 1.2, shape) * parameters.clip
+
+
+def seeded_sources(devices: int, index: int = 0, seed: int = 0) -> dict[int, Source]:
+    """Return sources that repeat themselves, so that a test that fails can be repeated."""
+    return {id: Source(insecure_secrets(seed, index, id)) for id in range(devices)}
+
+
+def play(
+    protocol: AggregationProtocol,
+    vectors: NDArray[np.floating] | None = None,
+    dropouts: Mapping[int, str] | None = None,
+    *,
+    index: int = 0,
+    sources: dict[int, Source] | None = None,
+    upload: str = "gather",
+    before: str | tuple[str, Pattern] | None = None,
+    order: Sequence[int] | None = None,
+    change: Change | None = None,
+) -> Played:
+    """Play a round over the loopback transport.
+
+    `dropouts` maps a device to the phase before which it disappears. With `before`, a phase or one
+    of its patterns, only what comes before is played. `order` is the order in which devices are
+    played.
+    """
+    devices = protocol.parameters.devices
+    vectors = updates(protocol) if vectors is None else vectors
+    sources = seeded_sources(devices, index) if sources is None else sources
+    ids = range(devices) if order is None else order
+    phases = protocol.phases()
+    steps = list(itertools.takewhile(lambda step: not _is(step, before), protocol.steps))
+    played = Played(
+        protocol=protocol,
+        index=index,
+        vectors=vectors,
+        dropouts={} if dropouts is None else dropouts,
+        sources=sources,
+        devices={id: protocol.device(id, index, sources[id]) for id in ids},
+        server=protocol.server(index, np.zeros(protocol.parameters.dim, np.float32)),
+        wire=Wire(devices, change),
+        record=RoundRecord.empty(0, 0),
+    )
+    ledger = Ledger(phases, devices, range(devices), True)
+    played.record = ledger.record
+    Round(
+        tuple(steps),
+        played.wire,
+        ledger,
+        index=index,
+        devices=played.devices,
+        server=played.server,
+        inputs=lambda id: vectors[id],
+        dropouts=played.dropouts,
+        largest_upload=protocol.largest_upload,
+        reduce_group=protocol.summed_in if upload == "reduce" else None,
+    ).play()
+    return played
+
+
+def _is(step: Step, named: str | tuple[str, Pattern] | None) -> bool:
+    return named in (step.phase, (step.phase, step.pattern))
+
+
+def plain_sum(played: Played) -> NDArray[np.int64]:
+    """Return the sum of the survivors' quantised vectors, from the vectors and the wire alone."""
+    protocol, dim = played.protocol, played.parameters.dim
+    total = np.zeros(dim, np.int64)
+    for id in played.taking_part(protocol.upload_phase()):
+        where: NDArray[np.int64] | slice = slice(None)
+        if protocol.name == "sparse":
+            message = np.frombuffer(played.sent("masked_input")[id], np.uint8)
+            where, _ = locations.decode(message, dim)
+        total[where] += protocol.quantise(played.vectors[id][where], id, played.index)
+    return total
+
+
+def shares_by_receiver(
+    devices: Mapping[int, Any],
+) -> dict[int, tuple[NDArray[np.int64], NDArray[np.uint8]]]:
+    """Let every device share its keys; return who sent what to each, by sender."""
+    sent: dict[int, list[tuple[int, NDArray[np.uint8]]]] = {id: [] for id in devices}
+    for sender in sorted(devices):
+        for receiver, row in zip(*devices[sender].send_share_keys(), strict=True):
+            sent[int(receiver)].append((sender, row))
+    return {
+        receiver: (np.array([id for id, _ in rows]), np.stack([row for _, row in rows]))
+        for receiver, rows in sent.items()
+    }
+
+
+def bits(ids: Sequence[int], devices: int) -> bytes:
+    """Return a bitmap of devices, the first bit of a byte being its most significant."""
+    text = "".join("1" if id in ids else "0" for id in range(devices)).ljust(
+        -(-devices // 8) * 8, "0"
+    )
+    return bytes(int(text[k : k + 8], 2) for k in range(0, len(text), 8))
+
+
+def raw(content: bytes) -> NDArray[np.uint8]:
+    """Return bytes as a payload."""
+    return np.frombuffer(content, np.uint8)

@@ -1,0 +1,167 @@
+"""The sum that leaves a round is exactly the sum of the survivors' quantised vectors."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from protocol_rounds import DROP_PHASES, SECURE, Played, make, plain_sum, play, updates
+
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.algorithms.quantisation import largest_levels
+from hpcfl.errors import BelowThresholdError
+
+
+def assert_exact(played: Played) -> None:
+    survivors = played.taking_part("masked_input")
+    assert survivors == played.server.survivors
+    total = plain_sum(played)
+    assert total.tolist() == played.server.total.tolist()
+    decoded = played.protocol.decode(played.server.total)
+    assert (total / played.parameters.levels).tolist() == decoded.tolist()
+
+
+@st.composite
+def dropouts(draw: st.DrawFn, devices: int) -> dict[int, str]:
+    """Draw at most N - t devices that disappear, each before a phase of its own."""
+    most = devices - (devices // 2 + 1)
+    ids = draw(st.lists(st.integers(0, devices - 1), unique=True, max_size=most))
+    return {id: draw(st.sampled_from(DROP_PHASES)) for id in ids}
+
+
+@st.composite
+def configurations(draw: st.DrawFn, name: str) -> tuple[object, dict[int, str], int]:
+    """Draw a protocol with its parameters, its dropouts, and the number of the round."""
+    devices, dim = draw(st.integers(3, 40)), draw(st.integers(1, 300))
+    weights = None
+    if draw(st.booleans()):
+        raw = np.array(draw(st.lists(st.integers(0, 9), min_size=devices, max_size=devices)))
+        weights = (raw + (raw.sum() == 0)) / (raw + (raw.sum() == 0)).sum()
+    options = {
+        "alpha": draw(st.floats(1e-3, 1)),
+        "dropout": draw(st.floats(0, 0.49)),
+        "group": draw(st.sampled_from(["fq", "ring32"])),
+        "sampler": draw(st.sampled_from(["gaps", "dense"])),
+        "locations": draw(st.sampled_from(["auto", "bitmap", "gaps"])),
+        "clip": draw(st.sampled_from([1e-3, 1.0, 7.5])),
+        "weights": weights,
+        "seed": draw(st.integers(0, 2**31)),
+    }
+    tentative = Parameters(devices, dim, **options)
+    sent = tentative.selection_probability if name == "sparse" else 1.0
+    arrival = sent * (1 - tentative.dropout)
+    most = largest_levels(tentative.arithmetic, devices, tentative.clip, arrival)
+    levels = draw(st.sampled_from([1, most // 1000 + 1, most]))
+    protocol = make(name, devices, dim, **options, levels=levels)
+    return protocol, draw(dropouts(devices)), draw(st.integers(0, 2**32 - 1))
+
+
+@settings(deadline=None, max_examples=80)
+@given(configurations("secagg"), st.sampled_from(["gather", "reduce"]))
+def test_secagg_sums_exactly_what_the_survivors_quantised(drawn: tuple, upload: str) -> None:
+    protocol, dropouts, index = drawn
+    assert_exact(play(protocol, dropouts=dropouts, index=index, upload=upload))
+
+
+@settings(deadline=None, max_examples=80)
+@given(configurations("sparse"))
+def test_sparse_sums_exactly_what_the_survivors_sent(drawn: tuple) -> None:
+    protocol, dropouts, index = drawn
+    assert_exact(play(protocol, dropouts=dropouts, index=index))
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_any_number_of_devices_loses_all_it_can_spare_in_mixed_phases_and_ends_exactly(
+    name: str,
+) -> None:
+    generator = np.random.default_rng(1)
+    for devices in range(3, 41):
+        spare = devices - (devices // 2 + 1)
+        ids = generator.permutation(devices)[:spare].tolist()
+        dropouts = {id: DROP_PHASES[generator.integers(4)] for id in ids}
+        group = ("fq", "ring32")[devices % 2]
+        alpha = float(generator.uniform(0.05, 1))
+        protocol = make(name, devices, int(generator.integers(1, 400)), alpha=alpha, group=group)
+        assert_exact(play(protocol, dropouts=dropouts, index=devices))
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_every_way_in_which_five_devices_can_drop_out_ends_exactly_or_below_the_threshold(
+    name: str,
+) -> None:
+    protocol = make(name, 5, 20, alpha=0.9)
+    ways = [
+        {id: phase for id, phase in enumerate(way) if phase is not None}
+        for way in itertools.product([None, *DROP_PHASES], repeat=5)
+    ]
+    enough = [way for way in ways if len(way) <= 2]
+    assert len(enough) == 1 + 5 * 4 + 10 * 16
+    for way in enough:
+        assert_exact(play(protocol, dropouts=way))
+    for way in ways[::37]:
+        if way not in enough:
+            with pytest.raises(BelowThresholdError):
+                play(protocol, dropouts=way)
+
+
+@pytest.mark.parametrize("name", SECURE)
+@pytest.mark.parametrize("phase", DROP_PHASES)
+def test_devices_that_drop_before_one_phase_cost_the_round_nothing_but_themselves(
+    name: str, phase: str
+) -> None:
+    played = play(make(name, 12, 150, alpha=0.5), dropouts=dict.fromkeys([0, 3, 4, 10, 11], phase))
+
+    assert_exact(played)
+    gone = phase != "unmask"
+    assert ([1, 2, 5, 6, 7, 8, 9] if gone else list(range(12))) == played.server.survivors
+    assert played.server.total.any()
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_two_devices_are_enough_for_a_round(name: str) -> None:
+    assert_exact(play(make(name, 2, 50, alpha=1.0)))
+
+
+@pytest.mark.parametrize("group", ["fq", "ring32"])
+@pytest.mark.parametrize("name", SECURE)
+@pytest.mark.parametrize("side", [-1.0, 1.0])
+def test_the_largest_admissible_levels_do_not_wrap_around(
+    name: str, group: str, side: float
+) -> None:
+    options = {"group": group, "alpha": 1.0, "dropout": 0.0, "clip": 0.5}
+    tentative = Parameters(8, 40, **options)
+    arrival = tentative.selection_probability if name == "sparse" else 1.0
+    levels = largest_levels(tentative.arithmetic, 8, 0.5, arrival)
+    protocol = make(name, 8, 40, **options, levels=levels)
+    played = play(protocol, np.full((8, 40), side))
+
+    assert_exact(played)
+    # Where all eight devices contributed, the sum is within their rounding of the half range.
+    assert tentative.arithmetic.half_range - 16 <= int(np.abs(played.server.total).max())
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_a_device_that_drops_out_before_unmask_is_still_in_the_sum(name: str) -> None:
+    protocol = make(name, 6, 60, alpha=0.8)
+    leaving, staying = play(protocol, dropouts={1: "unmask", 5: "unmask"}), play(protocol)
+
+    assert list(range(6)) == leaving.server.survivors
+    assert staying.server.total.tolist() == leaving.server.total.tolist()
+
+
+def test_a_device_that_selects_nothing_sends_no_value_and_is_a_survivor() -> None:
+    played = play(make("sparse", 4, 3, alpha=1e-6, levels=1))
+
+    assert played.server.survivors == [0, 1, 2, 3]
+    assert played.server.total.tolist() == [0, 0, 0]
+    assert [len(payload) for payload in played.sent("masked_input").values()] == [8 + 0] * 4
+
+
+def test_selection_depends_on_the_round_so_that_every_coordinate_gets_its_turn() -> None:
+    protocol = make("sparse", 5, 40, alpha=0.3)
+    sums = [play(protocol, updates(protocol) + 2, index=index).server.total for index in range(30)]
+
+    assert np.count_nonzero(np.sum(sums, axis=0)) == 40

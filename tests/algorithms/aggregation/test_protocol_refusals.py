@@ -1,0 +1,271 @@
+"""What a device refuses, because answering could reveal more than a sum (safety rules 1 and 2).
+
+Every refusal is checked twice: that it is raised, and (in `Played.refused`) that no secret is in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from protocol_rounds import SECURE, Played, bits, make, play, raw, shares_by_receiver
+
+from hpcfl.comm.phases import Pattern
+from hpcfl.errors import HpcflError, MessageError, RefusedError
+
+DEVICES = 9  # t = 5
+WITHOUT_SHARES = 8  # dropped out before share_keys
+DROPPED = [0, 3]  # dropped out before masked_input
+SURVIVORS = [1, 2, 4, 5, 6, 7]
+
+# The points of X25519 with which every shared secret is zero, and their other encodings.
+LOW_ORDER = [
+    0,
+    1,
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+    2**255 - 20,
+    2**255 - 19,
+    2**255 - 18,
+]
+
+
+@pytest.fixture(params=SECURE)
+def asked(request: pytest.FixtureRequest) -> Played:
+    """A round in which the server is about to ask for shares."""
+    dropouts = dict.fromkeys(DROPPED, "masked_input") | {WITHOUT_SHARES: "share_keys"}
+    return play(make(request.param, DEVICES, 12), dropouts=dropouts, before="unmask")
+
+
+@pytest.fixture(params=SECURE)
+def listed(request: pytest.FixtureRequest) -> Played:
+    """A round in which the server is about to send the list of public keys."""
+    return play(make(request.param, DEVICES, 12), before=("advertise_keys", Pattern.BROADCAST))
+
+
+def ask(played: Played, id: int, survivors: list[int], dropped: list[int]) -> Any:
+    """Ask a device to unmask; return its answer."""
+    device = played.devices[id]
+    device.receive_unmask(raw(bits(survivors, DEVICES) + bits(dropped, DEVICES)))
+    return device.send_unmask()
+
+
+def assert_refused(
+    played: Played,
+    survivors: list[int],
+    dropped: list[int],
+    reason: str,
+    kind: type[HpcflError] = RefusedError,
+) -> None:
+    """Assert that device 2 refuses a request and does not answer it either."""
+    error = played.refused(kind, ask, played, 2, survivors, dropped)
+    assert reason in str(error)
+    played.refused(RefusedError, played.devices[2].send_unmask)
+
+
+def test_the_request_of_an_honest_server_is_answered(asked: Played) -> None:
+    assert bits(SURVIVORS, DEVICES) + bits(DROPPED, DEVICES) == asked.server.send_unmask().tobytes()
+    assert ask(asked, 2, SURVIVORS, DROPPED).size == 4 * (6 * 5 + 2 * 9)
+
+
+def test_both_secrets_of_a_device_are_refused(asked: Played) -> None:
+    assert_refused(asked, [*SURVIVORS, 3], DROPPED, "both secrets of device 3")
+    assert_refused(asked, SURVIVORS, [*DROPPED, 5], "both secrets of device 5")
+    assert_refused(asked, SURVIVORS, [*DROPPED, 2], "both secrets of device 2")
+
+
+def test_both_secrets_of_a_device_are_refused_one_after_the_other(asked: Played) -> None:
+    ask(asked, 2, SURVIVORS, DROPPED)
+
+    for survivors, dropped in [
+        ([*SURVIVORS, 3], [0]),
+        ([1, 2, 4, 5, 6], [*DROPPED, 7]),
+        (SURVIVORS, DROPPED),
+    ]:
+        error = asked.refused(RefusedError, ask, asked, 2, survivors, dropped)
+        assert "refuses a second unmasking request" in str(error)
+
+
+def test_a_second_request_is_refused_even_before_the_first_is_answered(asked: Played) -> None:
+    device = asked.devices[2]
+    device.receive_unmask(raw(bits(SURVIVORS, DEVICES) + bits(DROPPED, DEVICES)))
+    second = raw(bits([*SURVIVORS, 3], DEVICES) + bits([0], DEVICES))
+
+    asked.refused(RefusedError, device.receive_unmask, second)
+    # What was asked first is what is answered.
+    assert device.send_unmask().size == 4 * (6 * 5 + 2 * 9)
+
+
+def test_the_sum_of_fewer_than_t_devices_is_refused(asked: Played) -> None:
+    assert_refused(asked, SURVIVORS[:4], [6, 7, *DROPPED], "the sum of 4 devices")
+    assert_refused(asked, [2], sorted({*SURVIVORS, *DROPPED} - {2}), "the sum of 1 devices")
+    assert_refused(asked, [], sorted({*SURVIVORS, *DROPPED}), "the sum of 0 devices")
+
+
+def test_the_sum_of_exactly_t_devices_is_not_refused(asked: Played) -> None:
+    assert ask(asked, 2, SURVIVORS[:5], [*DROPPED, 7]).size == 4 * (5 * 5 + 3 * 9)
+
+
+def test_a_request_that_leaves_out_a_device_is_refused(asked: Played) -> None:
+    reason = "does not name exactly the devices that shared keys with it"
+    assert_refused(asked, SURVIVORS, [0], reason)
+    assert_refused(asked, SURVIVORS[:-1], DROPPED, reason)
+    assert_refused(asked, [1, 4, 5, 6, 7], DROPPED, reason)
+
+
+def test_a_request_that_names_a_device_without_shares_is_refused(asked: Played) -> None:
+    reason = "does not name exactly the devices that shared keys with it"
+    assert_refused(asked, [*SURVIVORS, WITHOUT_SHARES], DROPPED, reason)
+    assert_refused(asked, SURVIVORS, [*DROPPED, WITHOUT_SHARES], reason)
+
+
+def test_a_request_that_swaps_one_device_for_another_is_refused(asked: Played) -> None:
+    reason = "does not name exactly the devices that shared keys with it"
+    assert_refused(asked, SURVIVORS, [0, WITHOUT_SHARES], reason)
+
+
+def test_a_request_that_names_a_device_beyond_the_last_is_refused(asked: Played) -> None:
+    beyond = bytearray(bits(SURVIVORS, DEVICES) + bits(DROPPED, DEVICES))
+    for place in (1, 3):
+        changed = beyond.copy()
+        changed[place] |= 1
+        error = asked.refused(MessageError, asked.devices[2].receive_unmask, raw(bytes(changed)))
+        assert (error.phase, error.sender) == ("unmask", "the server")
+        assert "beyond the last" in error.reason
+
+
+def test_a_device_that_is_named_as_dropped_refuses(asked: Played) -> None:
+    without = [id for id in SURVIVORS if id != 2]
+    assert_refused(asked, without, [*DROPPED, 2], "it is named as dropped")
+
+
+@pytest.mark.parametrize("change", [lambda request: request[:-1], lambda request: request + b"\0"])
+def test_a_request_of_another_size_is_refused(asked: Played, change: Any) -> None:
+    request = raw(change(bits(SURVIVORS, DEVICES) + bits(DROPPED, DEVICES)))
+
+    error = asked.refused(MessageError, asked.devices[2].receive_unmask, request)
+    assert (error.phase, error.sender) == ("unmask", "the server")
+
+
+def test_a_device_that_was_not_asked_does_not_answer(asked: Played) -> None:
+    asked.refused(RefusedError, asked.devices[2].send_unmask)
+
+
+# the list of public keys
+
+
+def refuse_list(
+    played: Played,
+    keys: dict[int, bytes],
+    reason: str,
+    kind: type[HpcflError] = MessageError,
+    device: int = 2,
+) -> None:
+    message = bits(list(keys), DEVICES) + b"".join(keys[id] for id in sorted(keys))
+    receive = played.devices[device].receive_advertise_keys
+    error = played.refused(kind, receive, raw(message))
+    assert reason in str(error)
+    if kind is MessageError:
+        assert (error.phase, error.sender) == ("advertise_keys", "the server")
+
+
+def test_a_list_of_t_devices_is_taken_and_one_of_fewer_is_refused(listed: Played) -> None:
+    keys = listed.sent("advertise_keys")
+    refuse_list(
+        listed, {id: keys[id] for id in (1, 2, 3, 4)}, "share keys with 4 devices", RefusedError
+    )
+    message = bits([1, 2, 3, 4, 5], DEVICES) + b"".join(keys[id] for id in (1, 2, 3, 4, 5))
+    listed.devices[2].receive_advertise_keys(raw(message))
+
+    receivers, _ = listed.devices[2].send_share_keys()
+    assert receivers.tolist() == [1, 3, 4, 5]
+
+
+@pytest.mark.parametrize("place", [0, 31, 32, 63])
+def test_a_device_refuses_a_list_in_which_its_own_keys_are_altered(
+    listed: Played, place: int
+) -> None:
+    keys = listed.sent("advertise_keys")
+    altered = bytearray(keys[2])
+    altered[place] ^= 1
+    refuse_list(listed, {**keys, 2: bytes(altered)}, "own keys are not as it sent them")
+
+
+def test_a_device_refuses_a_list_without_itself(listed: Played) -> None:
+    keys = listed.sent("advertise_keys")
+    del keys[2]
+    refuse_list(listed, keys, "own keys are not as it sent them")
+
+
+def test_a_device_refuses_a_list_with_its_two_keys_exchanged(listed: Played) -> None:
+    keys = listed.sent("advertise_keys")
+    refuse_list(listed, {**keys, 2: keys[2][32:] + keys[2][:32]}, "own keys are not as it sent")
+
+
+@pytest.mark.parametrize(("to", "source"), [(0, 0), (32, 32), (0, 32), (32, 0)])
+@pytest.mark.parametrize("owner", [5, 2])
+def test_a_device_refuses_a_list_in_which_a_key_appears_twice(
+    listed: Played, owner: int, to: int, source: int
+) -> None:
+    keys = listed.sent("advertise_keys")
+    twice = bytearray(keys[7])
+    twice[to : to + 32] = keys[owner][source : source + 32]
+    refuse_list(listed, {**keys, 7: bytes(twice)}, "a public key is listed twice")
+
+
+def test_a_device_refuses_a_list_in_which_a_peer_has_one_key_for_both_uses(listed: Played) -> None:
+    keys = listed.sent("advertise_keys")
+    refuse_list(listed, {**keys, 7: keys[7][:32] * 2}, "a public key is listed twice")
+
+
+@pytest.mark.parametrize("point", LOW_ORDER)
+def test_a_transport_key_of_low_order_is_refused(listed: Played, point: int) -> None:
+    keys = listed.sent("advertise_keys")
+    low = point.to_bytes(32, "little")
+    refuse_list(listed, {**keys, 6: low + keys[6][32:]}, "low order")
+
+
+@pytest.mark.parametrize("point", LOW_ORDER)
+def test_a_mask_key_of_low_order_is_refused_before_any_vector_is_sent(
+    listed: Played, point: int
+) -> None:
+    message = listed.server.send_advertise_keys()
+    altered = message.copy()
+    altered[2 + 64 * 6 + 32 : 2 + 64 * 7] = raw(point.to_bytes(32, "little"))
+    for id, device in listed.devices.items():
+        device.receive_advertise_keys(altered if id == 2 else message)
+    shared = shares_by_receiver(listed.devices)
+
+    def go_on() -> None:
+        listed.devices[2].receive_share_keys(*shared[2])
+        listed.devices[2].send_masked_input(listed.vectors[2])
+
+    assert "low order" in str(listed.refused(MessageError, go_on))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 65, -1])
+def test_a_key_list_of_another_size_is_refused(listed: Played, cut: int) -> None:
+    message = listed.server.send_advertise_keys()
+
+    error = listed.refused(MessageError, listed.devices[2].receive_advertise_keys, message[:cut])
+    assert (error.phase, error.sender) == ("advertise_keys", "the server")
+
+
+def test_a_key_list_that_names_a_device_beyond_the_last_is_refused(listed: Played) -> None:
+    message = listed.server.send_advertise_keys().copy()
+    message[1] |= 1
+
+    error = listed.refused(MessageError, listed.devices[2].receive_advertise_keys, message)
+    assert "beyond the last, 8" in error.reason
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_a_device_with_the_shares_of_fewer_than_t_devices_refuses_to_go_on(name: str) -> None:
+    played = play(make(name, DEVICES, 12), before="share_keys")
+    device = played.devices[2]
+    senders, rows = shares_by_receiver(played.devices)[2]
+
+    error = played.refused(RefusedError, device.receive_share_keys, senders[:3], rows[:3])
+    assert "refuses to go on with 4 devices: the threshold is 5" in str(error)
+    device.receive_share_keys(senders[:4], rows[:4])
+    assert device.send_masked_input(played.vectors[2]).size

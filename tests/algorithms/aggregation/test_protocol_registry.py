@@ -1,0 +1,149 @@
+"""Protocols are found by name, and a new one needs nothing but its class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from protocol_rounds import play
+
+from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol, parse_vector
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.comm.loopback import Loopback
+from hpcfl.comm.phases import Pattern, Step
+from hpcfl.errors import UsageError, ValidationError
+from hpcfl.results.record import RoundRecord
+
+
+class PlainIntegers(QuantisedProtocol):
+    """The smallest protocol: quantised vectors, summed in the clear, in one phase."""
+
+    name = "plain-integers"
+    steps = (Step("upload", Pattern.GATHER, upload=True), Step("result", Pattern.LOCAL))
+
+    def device(self, id: int, round_index: int, secrets: Any) -> PlainDevice:
+        return PlainDevice(self, id, round_index)
+
+    def server(self, round_index: int, model: NDArray[np.float32]) -> PlainServer:
+        return PlainServer(self)
+
+
+class PlainDevice:
+    def __init__(self, protocol: PlainIntegers, id: int, round_index: int) -> None:
+        self.id = id
+        self._protocol, self._round = protocol, round_index
+
+    def send_upload(self, vector: NDArray[np.floating]) -> NDArray[np.int64]:
+        self._sent = self._protocol.quantise(vector, self.id, self._round)
+        return self._sent
+
+    def contribution(self) -> tuple[slice, NDArray[np.int64]]:
+        return slice(None), self._sent
+
+
+class PlainServer:
+    def __init__(self, protocol: PlainIntegers) -> None:
+        self.survivors: list[int] = []
+        self.total = np.zeros(protocol.parameters.dim, np.int64)
+
+    def receive_upload(self, sender: int, payload: NDArray[np.uint8]) -> None:
+        self.total += parse_vector(payload, "<i8", self.total.size, "upload", f"device {sender}")
+        self.survivors.append(sender)
+
+    def finish_result(self) -> None:
+        pass
+
+
+class Forgetful(PlainIntegers):
+    """A protocol whose server loses the first vector."""
+
+    def server(self, round_index: int, model: NDArray[np.float32]) -> PlainServer:
+        server = PlainServer(self)
+        server.total[:] = 1
+        return server
+
+
+def run(name: str, **options: Any) -> list[RoundRecord]:
+    records: list[RoundRecord] = []
+    experiment = Experiment.prepare(
+        Options(name, **{"dim": 30, "rounds": 2, "warmup": 0, **options}), devices=10
+    )
+    experiment.run(Loopback(10), records.append)
+    return records
+
+
+def test_a_protocol_of_ones_own_is_played_by_the_same_driver() -> None:
+    protocol = find(f"{__name__}:PlainIntegers")(Parameters(6, 40, dropout=0.0, levels=1000))
+    played = play(protocol, dropouts={1: "upload"})
+
+    assert played.server.survivors == [0, 2, 3, 4, 5]
+    total = sum(protocol.quantise(played.vectors[id], id, 0) for id in played.server.survivors)
+    assert total.tolist() == played.server.total.tolist()
+    sizes = [len(message.sealed) for message in played.messages("upload", Pattern.GATHER)]
+    assert sizes == [16 + 8 * 40] * 5
+
+
+def test_a_protocol_of_ones_own_is_measured_and_validated_as_the_built_in_ones() -> None:
+    for record in run(f"{__name__}:PlainIntegers"):
+        assert record.validated
+        assert record.survived.sum() == 7
+        assert (16 + 8 * 30) * record.survived.astype(int).tolist()[0] == record.bytes_up[0, 0]
+        assert record.bytes_up.sum() == 7 * (16 + 8 * 30)
+
+
+def test_a_protocol_of_ones_own_that_sums_wrongly_fails_the_run() -> None:
+    with pytest.raises(ValidationError, match="the aggregate of round 0 is wrong"):
+        run(f"{__name__}:Forgetful")
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_the_built_in_protocols_are_found_under_the_name_that_they_have(name: str) -> None:
+    kind = find(name)
+
+    assert name == kind.name
+    assert issubclass(kind, AggregationProtocol)
+    assert find(PROTOCOLS[name]) is kind
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_the_built_in_protocols_run_validated_rounds_in_an_experiment(name: str) -> None:
+    assert [record.validated for record in run(name, alpha=0.5)] == [True, True]
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UsageError) as caught:
+        find("secag")
+    sentence = "there is no protocol 'secag'; choose fedavg, secagg, sparse, or give MODULE:CLASS"
+    assert sentence == str(caught.value)
+    assert caught.value.exit_status == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["no_such_module:Class", "hpcfl.errors:NoSuchClass", "hpcfl.errors:", "no.such.module:C", ":C"],
+)
+def test_a_class_that_cannot_be_loaded_is_wrong_use(name: str) -> None:
+    with pytest.raises(UsageError, match=f"the protocol '{name}' cannot be loaded"):
+        find(name)
+
+
+@pytest.mark.parametrize("name", [".relative:Class", "..:Class"])
+def test_a_relative_module_is_wrong_use(name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be loaded"):
+        find(name)
+
+
+@pytest.mark.parametrize("name", ["os:path", "hpcfl.errors:UsageError", "json:dumps"])
+def test_something_that_is_no_protocol_is_wrong_use(name: str) -> None:
+    with pytest.raises(UsageError):
+        find(name)
+
+
+@pytest.mark.parametrize("name", ["secagg", "sparse"])
+def test_a_protocol_of_pairs_needs_two_devices(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} needs at least 2 devices, but there are 1"):
+        find(name)(Parameters(1, 5))

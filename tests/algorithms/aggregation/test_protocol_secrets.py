@@ -1,0 +1,205 @@
+"""Where keys and seeds come from, and that they go nowhere they should not (rules 3 and 5)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from protocol_rounds import SECURE, Played, Source, Wire, make, play, secrets_in, seeded_sources
+from slow_reference import SlowRound
+
+from hpcfl.bench import experiment
+from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.comm.phases import Pattern
+from hpcfl.crypto import keys
+from hpcfl.errors import BelowThresholdError
+
+DEVICES = 5
+
+
+def run(name: str, **options: object) -> tuple[Wire, Experiment]:
+    """Run an experiment as `hpcfl bench` does; return what moved."""
+    wire = Wire(DEVICES)
+    prepared = Experiment.prepare(
+        Options(name, **{"dim": 20, "alpha": 0.9, "rounds": 1, "warmup": 0, **options}), DEVICES
+    )
+    prepared.run(wire, store=None)
+    return wire, prepared
+
+
+def payloads(wire: Wire, prepared: Experiment, phase: str, pattern: Pattern) -> list[bytes]:
+    steps = prepared.protocol.steps
+    return [
+        message.payload
+        for message in wire.messages
+        if (steps[message.header.step].phase, message.pattern) == (phase, pattern)
+    ]
+
+
+def public_keys(wire: Wire, prepared: Experiment) -> list[bytes]:
+    both = payloads(wire, prepared, "advertise_keys", Pattern.GATHER)
+    return [part for pair in both for part in (pair[:32], pair[32:])]
+
+
+@pytest.fixture
+def fixed_system(monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
+    """Put a source that repeats itself in the place of the operating system's generator."""
+    source = Source(keys.insecure_secrets(5, 0, 0))
+    monkeypatch.setattr(experiment, "system_secrets", source)
+    return source
+
+
+def test_secrets_are_the_operating_systems_random_bytes() -> None:
+    assert keys.system_secrets is os.urandom
+    assert experiment.system_secrets is os.urandom
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_every_secret_of_a_run_is_drawn_from_the_systems_source(
+    name: str, fixed_system: Source
+) -> None:
+    wire, prepared = run(name, rounds=2, warmup=1)
+
+    # Two private keys a device, then a private-mask seed and the key of Shamir's coefficients.
+    one_round = [32] * 2 * DEVICES + [16] * 2 * DEVICES
+    assert one_round * 3 == [len(secret) for secret in fixed_system.drawn]
+    private = [secret for secret in fixed_system.drawn if len(secret) == 32]
+    expected = [keys.KeyPair.from_private(secret).public for secret in private]
+    assert expected == public_keys(wire, prepared)
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_nothing_but_the_given_source_decides_what_a_device_sends(name: str) -> None:
+    """That what is drawn is used, the slow reference checks: for keys, seed and coefficients."""
+    one = play(make(name, DEVICES, 20))
+    other = play(make(name, DEVICES, 20))
+
+    assert [m.sealed for m in one.wire.messages] == [m.sealed for m in other.wire.messages]
+    for source in one.sources.values():
+        assert [len(secret) for secret in source.drawn] == [32, 32, 16, 16]
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("name", SECURE)
+def test_every_secret_that_a_device_draws_matters(name: str, place: int) -> None:
+    one = play(make(name, DEVICES, 20, alpha=0.9))
+    sources = seeded_sources(DEVICES)
+    inner = sources[3]
+    drawn: list[bytes] = []
+
+    def changed(count: int) -> bytes:
+        drawn.append(inner(count))
+        return bytes(255 - byte for byte in drawn[-1]) if len(drawn) == place + 1 else drawn[-1]
+
+    other = play(make(name, DEVICES, 20, alpha=0.9), sources={**sources, 3: Source(changed)})
+
+    differ = {
+        phase
+        for phase, pattern in [
+            ("advertise_keys", Pattern.GATHER),
+            ("share_keys", Pattern.ROUTE),
+            ("masked_input", Pattern.GATHER),
+            ("unmask", Pattern.GATHER),
+        ]
+        if [m.sealed for m in one.messages(phase, pattern)]
+        != [m.sealed for m in other.messages(phase, pattern)]
+    }
+    assert [
+        {"advertise_keys", "share_keys"},
+        {"advertise_keys", "share_keys", "masked_input"},
+        {"share_keys", "masked_input", "unmask"},
+        {"share_keys", "unmask"},
+    ][place] == differ
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_the_experiments_seed_changes_the_vectors_and_no_key(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for seed in (0, 1):
+        source = Source(keys.insecure_secrets(5, 0, 0))
+        monkeypatch.setattr(experiment, "system_secrets", source)
+        wire, prepared = run(name, seed=seed, dropout=0.0)
+        sums = payloads(wire, prepared, "masked_input", Pattern.GATHER)
+        found.append((source.drawn, public_keys(wire, prepared), sums))
+
+    (drawn, public, sums), (drawn_again, public_again, other_sums) = found
+    assert drawn == drawn_again
+    assert public == public_again
+    assert sums != other_sums
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_runs_with_the_same_seed_have_no_key_in_common(name: str) -> None:
+    public = [key for _ in range(2) for key in public_keys(*run(name, seed=4))]
+
+    assert len(set(public)) == 2 * 2 * DEVICES
+
+
+@pytest.mark.parametrize("options", [{}, {"insecure_seed": 3}], ids=["system", "insecure"])
+@pytest.mark.parametrize("name", SECURE)
+def test_keys_are_fresh_in_every_round(name: str, options: dict[str, int]) -> None:
+    public = public_keys(*run(name, rounds=3, warmup=1, **options))
+
+    assert len(set(public)) == 4 * 2 * DEVICES
+
+
+def test_an_insecure_seed_fixes_keys_and_another_gives_others() -> None:
+    public = [public_keys(*run("secagg", insecure_seed=seed)) for seed in (3, 3, 4)]
+
+    assert public[0] == public[1]
+    assert set() == set(public[0]) & set(public[2])
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_no_secret_is_shown_by_the_names_of_the_parties_and_their_keys(name: str) -> None:
+    played = play(make(name, DEVICES, 20), dropouts={1: "masked_input"})
+    shown = "".join(
+        f"{thing!r} {thing!s}"
+        for thing in [
+            *played.devices.values(),
+            played.server,
+            played.protocol,
+            played.parameters,
+            *(keys.KeyPair.from_private(source.drawn[0]) for source in played.sources.values()),
+        ]
+    )
+
+    assert secrets_in(shown, played.sources.values()) == []
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_no_secret_moves_in_the_clear(name: str) -> None:
+    """Of a survivor, at most its seed leaves it, in shares; this looks for whole secrets."""
+    played = play(make(name, DEVICES, 20), dropouts={1: "masked_input"})
+    moved = b"".join(message.sealed for message in played.wire.messages)
+
+    for source in played.sources.values():
+        for secret in source.drawn:
+            assert secret not in moved
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_the_server_is_never_sent_t_shares_of_a_survivors_mask_key(name: str) -> None:
+    """Rule 1 over a whole round, read from the replies: one secret a device, never both."""
+    played = play(make(name, 7, 10), dropouts={2: "masked_input", 5: "masked_input"})
+    slow = SlowRound(played)
+    for j, content in played.sent("unmask").items():
+        place = slow.sharers.index(j)
+        words = set(np.frombuffer(content, "<u4").tolist())
+        for i in slow.sharers:
+            shares = [one[place] for one in slow.shares_of(i)]
+            key, seed = set(shares[:9]), set(shares[9:])
+            revealed = (key, seed) if i in slow.dropped else (seed, key)
+            assert revealed[0] <= words
+            assert set() == revealed[1] & words
+
+
+def test_the_sentence_of_a_failed_round_holds_no_secret() -> None:
+    played: Played = play(make("sparse", DEVICES, 10), before="unmask")
+
+    error = played.refused(BelowThresholdError, played.server.finish_unmask)
+    assert "0 of 5 devices answered" in str(error)

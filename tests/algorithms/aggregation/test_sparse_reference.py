@@ -1,0 +1,191 @@
+"""SparseSecAgg and SecAgg against the equations of the papers, worked out slowly."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from protocol_rounds import SECURE, Played, bits, make, play
+from slow_reference import MASK_KEY_LIMBS, SlowRound, lagrange, limbs
+
+from hpcfl.comm.phases import Pattern
+
+DEVICES, DIM = 7, 60
+# Every phase loses a device in some case; t = 4.
+DROPOUTS = {
+    "nobody": {},
+    "before masked_input": {1: "masked_input", 4: "masked_input", 6: "masked_input"},
+    "in every phase": {0: "share_keys", 2: "masked_input", 5: "unmask"},
+    "before any key": {6: "advertise_keys", 3: "masked_input", 0: "masked_input"},
+}
+CASES = [
+    pytest.param(sampler, group, dropouts, id=f"{sampler}-{group}-{name}")
+    for sampler, group in [("gaps", "fq"), ("dense", "ring32"), ("dense", "fq"), ("gaps", "ring32")]
+    for name, dropouts in DROPOUTS.items()
+]
+
+
+def play_sparse(sampler: str, group: str, dropouts: dict[int, str]) -> Played:
+    weights = np.arange(1.0, DEVICES + 1)
+    protocol = make(
+        "sparse",
+        DEVICES,
+        DIM,
+        alpha=0.7,
+        sampler=sampler,
+        group=group,
+        locations="bitmap",
+        weights=weights / weights.sum(),
+    )
+    return play(protocol, dropouts=dropouts, index=3)
+
+
+def quantised(played: Played, i: int, where: list[int]) -> dict[int, int]:
+    """Return device i's quantised values at some coordinates, after checking them by eq. 16."""
+    parameters = played.parameters
+    pi = Fraction(parameters.alpha) / (DEVICES - 1)
+    p = 1 - (1 - pi) ** (DEVICES - 1)
+    scale = Fraction(i + 1) / (DEVICES * (DEVICES + 1) // 2) / (p * (1 - Fraction("0.3")))
+    integers = played.protocol.quantise(played.vectors[i][where], i, played.index).tolist()
+    for k, integer in zip(where, integers, strict=True):
+        exact = parameters.levels * scale * Fraction(min(max(played.vectors[i][k], -1.0), 1.0))
+        # Rounded up or down; the product was formed in 53 bits.
+        assert math.floor(exact - Fraction(1, 10**9)) <= integer
+        assert integer <= math.floor(exact + Fraction(1, 10**9)) + 1
+    return dict(zip(where, integers, strict=True))
+
+
+def on_the_wire(played: Played, i: int) -> dict[int, int]:
+    """Return x_i as device i sent it with a bitmap, read byte by byte."""
+    payload = played.sent("masked_input")[i]
+    assert (payload[0], payload[1], int.from_bytes(payload[2:4], "little")) == (0, 0, 0)
+    cut = 8 + -(-DIM // 8)
+    digits = "".join(f"{byte:08b}" for byte in payload[8:cut])
+    where = [k for k, digit in enumerate(digits) if digit == "1"]
+    assert len(where) == int.from_bytes(payload[4:8], "little")
+    assert cut + 4 * len(where) == len(payload)
+    values = [int.from_bytes(payload[k : k + 4], "little") for k in range(cut, len(payload), 4)]
+    return dict(zip(where, values, strict=True))
+
+
+@pytest.mark.parametrize(("sampler", "group", "dropouts"), CASES)
+def test_every_value_on_the_wire_is_that_of_equation_18(
+    sampler: str, group: str, dropouts: dict[int, str]
+) -> None:
+    played = play_sparse(sampler, group, dropouts)
+    slow = SlowRound(played)
+
+    assert slow.survivors == list(played.sent("masked_input"))
+    for i in slow.survivors:
+        # M_i(l) = 1 - prod (1 - b_ij(l)): exactly these coordinates are sent.
+        selected = [
+            k for k in range(DIM) if 1 - math.prod(1 - (k in slow.b(i, j)) for j in slow.peers(i))
+        ]
+        assert selected == list(on_the_wire(played, i))
+        assert slow.upload(i, quantised(played, i, selected)) == on_the_wire(played, i)
+
+
+@pytest.mark.parametrize(("sampler", "group", "dropouts"), CASES)
+def test_the_server_removes_masks_by_the_corrected_equation_21_and_no_printed_form_would_do(
+    sampler: str, group: str, dropouts: dict[int, str]
+) -> None:
+    played = play_sparse(sampler, group, dropouts)
+    slow = SlowRound(played)
+    received = [0] * DIM
+    plain = [0] * DIM
+    for i in slow.survivors:
+        for k, value in on_the_wire(played, i).items():
+            received[k] += value
+        for k, value in quantised(played, i, slow.u(i)).items():
+            plain[k] += value
+
+    total = [slow.signed(element) for element in slow.unmask(received)]
+    assert plain == total
+    assert total == played.server.total.tolist()
+    decoded = played.protocol.decode(played.server.total)
+    assert [value / played.parameters.levels for value in total] == decoded.tolist()
+    if not slow.dropped:
+        return
+    for right_signs, right_indicator in [(False, False), (False, True), (True, False)]:
+        wrong = slow.unmask(received, right_signs=right_signs, right_indicator=right_indicator)
+        mistaken = [k for k in range(DIM) if slow.signed(wrong[k]) != plain[k]]
+        assert len(mistaken) > DIM // 10
+
+
+@pytest.mark.parametrize("group", ["fq", "ring32"])
+def test_a_secagg_upload_is_the_vector_plus_its_private_mask_plus_every_pairs_mask(
+    group: str,
+) -> None:
+    played = play(make("secagg", 6, 30, group=group), dropouts={4: "share_keys", 2: "masked_input"})
+    slow = SlowRound(played)
+    for i in slow.survivors:
+        integers = played.protocol.quantise(played.vectors[i], i, 0).tolist()
+        x = slow.upload(i, dict(enumerate(integers)))
+        content = b"".join(x[k].to_bytes(4, "little") for k in range(30))
+        assert content == played.sent("masked_input")[i]
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_shares_on_the_wire_lie_on_polynomials_of_degree_t_minus_1_through_the_secrets(
+    name: str,
+) -> None:
+    played = play(make(name, DEVICES, 5), dropouts={2: "share_keys"})
+    slow = SlowRound(played)
+    t = DEVICES // 2 + 1
+    rows = {
+        (m.header.sender, m.header.receiver): slow.decrypt(
+            m.header.sender, m.header.receiver, m.payload
+        )
+        for m in played.messages("share_keys", Pattern.ROUTE)
+        if m.header.receiver in slow.sharers
+    }
+    assert set(itertools.permutations(slow.sharers, 2)) == set(rows)
+    for i in slow.sharers:
+        peers = list(slow.peers(i))
+        secret = limbs(slow.drawn(i, "mask key")) + limbs(slow.drawn(i, "seed"))
+        for k, limb in enumerate(secret):
+            points = [(j + 1, rows[i, j][k]) for j in peers]
+            assert limb == lagrange(points[:t], at=0)
+            # All further shares lie on the same polynomial, but t - 1 shares do not give it: the
+            # chance that they do is 1 in q.
+            assert [y for _, y in points] == [lagrange(points[:t], at=x) for x, _ in points]
+            assert points[0][1] != lagrange(points[1:t], at=points[0][0])
+            # Its coefficients are those that the device's own randomness gives.
+            at_sharers = slow.shares_of(i)[k]
+            assert [rows[i, j][k] for j in peers] == [
+                share for j, share in zip(slow.sharers, at_sharers, strict=True) if j != i
+            ]
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_unmasking_replies_hold_one_share_of_one_secret_of_every_device_that_shared_keys(
+    name: str,
+) -> None:
+    dropouts = {2: "share_keys", 0: "masked_input", 5: "masked_input", 6: "unmask"}
+    played = play(make(name, 9, 5), dropouts=dropouts)
+    slow = SlowRound(played)
+
+    request = bits([1, 3, 4, 6, 7, 8], 9) + bits([0, 5], 9)
+    assert request == played.told("unmask")
+    assert list(played.sent("unmask")) == [1, 3, 4, 7, 8]
+    for j, content in played.sent("unmask").items():
+        place = slow.sharers.index(j)
+        seeds = [one[place] for i in slow.survivors for one in slow.shares_of(i)[MASK_KEY_LIMBS:]]
+        private = [one[place] for i in slow.dropped for one in slow.shares_of(i)[:MASK_KEY_LIMBS]]
+        assert np.array(seeds + private, "<u4").tobytes() == content
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_the_key_list_is_a_bitmap_of_devices_and_then_their_keys_as_they_sent_them(
+    name: str,
+) -> None:
+    played = play(make(name, 10, 4), dropouts={0: "advertise_keys"})
+    sent = played.sent("advertise_keys")
+
+    assert bits(range(1, 10), 10) + b"".join(sent[id] for id in range(1, 10)) == played.told(
+        "advertise_keys"
+    )
+    assert len(played.told("advertise_keys")) == 2 + 9 * 64
