@@ -1,17 +1,125 @@
+"""How this process was started, as far as its surroundings tell before MPI is touched.
+
+Nothing but `os` and `sys` is imported here: every rank asks these questions first of all, also for
+a usage error or ``--help``.
+"""
+
+from __future__ import annotations
+
 import os
+import sys
+
+# As in typing, which is not imported because it costs milliseconds. Type checkers know the name.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TextIO
+
+# The first that is set counts. A launcher's own variables come before those of the process manager
+# under it, because mpirun inside a Slurm job or step inherits the outer ones.
+_RANK_VARIABLES = (
+    "OMPI_COMM_WORLD_RANK",  # Open MPI
+    "MV2_COMM_WORLD_RANK",  # MVAPICH
+    "PMI_RANK",  # MPICH, Intel MPI, srun --mpi=pmi2
+    "PMIX_RANK",  # srun --mpi=pmix, prun
+)
+_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")
+
+# Slurm numbers the batch script, an interactive shell and other steps of its own from here on.
+_SLURM_RESERVED_STEPS = 0xFFFFFFF0
+
+_TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
-def launched_by_mpi():
-    return "OMPI_COMM_WORLD_SIZE" in os.environ
+def launched_by_mpi() -> bool:
+    """Return whether a launcher such as mpirun or srun started this process as an MPI rank.
+
+    A Slurm step of one task counts only if it offers a process manager: an interactive shell is
+    such a step as well, and what is typed there is no MPI job.
+    """
+    return any(_number(name) is not None for name in _RANK_VARIABLES) or _slurm_tasks() > 1
 
 
-def guess_rank():
-    return int(os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
+def guess_rank() -> int:
+    """Return the rank that this process will have in MPI, 0 if no launcher started it."""
+    ranks = [_number(name) for name in _RANK_VARIABLES]
+    if _slurm_tasks() > 1:
+        ranks.append(_number("SLURM_PROCID"))
+    return next((rank for rank in ranks if rank is not None), 0)
 
 
-def guess_size():
-    return int(os.environ["OMPI_COMM_WORLD_SIZE"]) if launched_by_mpi() else None
+def guess_size() -> int | None:
+    """Return the number of ranks that were started together, None if the launcher does not say."""
+    if not launched_by_mpi():
+        return None
+    sizes = [_number(name) for name in _SIZE_VARIABLES]
+    return next((size for size in sizes if size), _slurm_tasks() or None)
 
 
-def terminal_for_progress():
+def terminal_for_progress() -> TextIO | None:
+    """Return the stream for a progress bar on this rank, None where no person is looking.
+
+    Under a launcher our own streams do not tell: Open MPI gives a rank a pseudo-terminal as
+    standard output even when its own output goes to a file, and a pipe as standard error even when
+    it runs on a terminal. So the launcher's standard error is looked at, to which it forwards ours.
+
+    Returns
+    -------
+    TextIO or None
+        A stream whose ``isatty()`` is true.
+    """
+    stream: TextIO | None = sys.stderr
+    if stream is None or stream.closed or guess_rank() != 0:
+        return None
+    if stream.isatty():
+        return stream
+    if launched_by_mpi() and _forwarded_to_terminal():
+        return _ForwardedTerminal(stream)  # type: ignore[return-value]
     return None
+
+
+class _ForwardedTerminal:
+    """A stream that is a pipe by itself, but ends at a terminal; progress bars ask for that."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def isatty(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+def _forwarded_to_terminal() -> bool:
+    """Return whether the process that reads our standard error has a terminal as its own."""
+    try:
+        ours = os.readlink("/proc/self/fd/2")
+        if not ours.startswith(("pipe:", "socket:")):
+            return False
+        # A script between the launcher and us has the same pipe as we have.
+        ancestor, theirs = os.getppid(), ours
+        while theirs == ours:
+            theirs = os.readlink(f"/proc/{ancestor}/fd/2")
+            ancestor = _parent(ancestor)
+    except (OSError, ValueError, IndexError):
+        return False
+    return theirs.startswith(_TERMINALS)
+
+
+def _parent(process: int) -> int:
+    with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
+        # "pid (name) state ppid ...", and the name may itself hold blanks and brackets.
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+def _slurm_tasks() -> int:
+    """Return the number of tasks of the srun step that this process belongs to, 0 outside one."""
+    step = _number("SLURM_STEP_ID")
+    if step is None or step >= _SLURM_RESERVED_STEPS or _number("SLURM_PROCID") is None:
+        return 0
+    return _number("SLURM_STEP_NUM_TASKS") or _number("SLURM_NTASKS") or 0
+
+
+def _number(name: str) -> int | None:
+    value = os.environ.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() else None

@@ -136,12 +136,17 @@ def _output_error(world: World, options: Options, output: Path) -> HpcflError | 
     try:
         check_writable(output)
         if options.save_aggregate is not None:
-            try:
-                options.save_aggregate.open("ab").close()
-            except OSError as error:
-                raise UsageError(
-                    f"the aggregate cannot be saved to {options.save_aggregate}: {error.strerror}"
-                ) from None
+            _check_aggregate(options.save_aggregate)
     except HpcflError as error:
         return error
     return None
+
+
+def _check_aggregate(path: Path) -> None:
+    existed = path.exists()
+    try:
+        path.open("ab").close()
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        raise UsageError(f"the aggregate cannot be saved to {path}: {error.strerror}") from None

@@ -30,7 +30,15 @@ def find(name: str) -> type[AggregationProtocol]:
         raise UsageError(f"there is no protocol {name!r}; choose {known}, or give MODULE:CLASS")
     module, _, attribute = PROTOCOLS.get(name, name).partition(":")
     try:
-        found: type[AggregationProtocol] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(f"the protocol {name!r} cannot be loaded: {error}") from error
+
+    from hpcfl.algorithms.aggregation.base import AggregationProtocol
+
+    if not (isinstance(found, type) and issubclass(found, AggregationProtocol)):
+        raise UsageError(
+            f"{name!r} is no aggregation protocol: it must be a subclass of "
+            "hpcfl.algorithms.aggregation.base.AggregationProtocol"
+        )
     return found

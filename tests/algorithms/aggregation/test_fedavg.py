@@ -1,3 +1,5 @@
+# ruff: noqa: SIM300
+
 """FedAvg in the clear: the sum of the weighted vectors."""
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def test_vectors_are_summed_in_float64_not_float32() -> None:
     vectors = np.array([[1.0], [2.0**-30], [-1.0], [2.0**-30]])
     played = play(make("fedavg", 4, 1, dropout=0.0), vectors)
 
-    assert played.server.total.tolist() == [2.0**-31]
+    assert [2.0**-31] == played.server.total.tolist()
 
 
 @pytest.mark.parametrize("devices", [1, 4])
@@ -56,7 +58,7 @@ def test_a_round_without_uploads_fails_with_a_sentence(devices: int) -> None:
 def test_one_upload_is_enough() -> None:
     played = play(make("fedavg", 3, 5, dropout=0.0), np.ones((3, 5)), {0: "upload", 1: "upload"})
 
-    assert played.server.survivors == [2]
+    assert [2] == played.server.survivors
     np.testing.assert_allclose(played.server.total, np.full(5, 1 / 3), rtol=1e-7)
 
 
@@ -66,7 +68,7 @@ def test_the_server_refuses_a_vector_of_another_size(size: int) -> None:
 
     with pytest.raises(MessageError, match=f"{size} bytes came, 20 were expected") as caught:
         server.receive_upload(1, np.zeros(size, np.uint8))
-    assert (caught.value.phase, caught.value.sender) == ("upload", "device 1")
+    assert ("upload", "device 1") == (caught.value.phase, caught.value.sender)
 
 
 def test_an_upload_is_the_float32_vector_itself() -> None:

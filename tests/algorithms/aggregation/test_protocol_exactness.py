@@ -1,3 +1,5 @@
+# ruff: noqa: SIM300
+
 """The sum that leaves a round is exactly the sum of the survivors' quantised vectors."""
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ def test_every_way_in_which_five_devices_can_drop_out_ends_exactly_or_below_the_
         for way in itertools.product([None, *DROP_PHASES], repeat=5)
     ]
     enough = [way for way in ways if len(way) <= 2]
-    assert len(enough) == 1 + 5 * 4 + 10 * 16
+    assert 1 + 5 * 4 + 10 * 16 == len(enough)
     for way in enough:
         assert_exact(play(protocol, dropouts=way))
     for way in ways[::37]:
@@ -155,13 +157,13 @@ def test_a_device_that_drops_out_before_unmask_is_still_in_the_sum(name: str) ->
 def test_a_device_that_selects_nothing_sends_no_value_and_is_a_survivor() -> None:
     played = play(make("sparse", 4, 3, alpha=1e-6, levels=1))
 
-    assert played.server.survivors == [0, 1, 2, 3]
-    assert played.server.total.tolist() == [0, 0, 0]
-    assert [len(payload) for payload in played.sent("masked_input").values()] == [8 + 0] * 4
+    assert [0, 1, 2, 3] == played.server.survivors
+    assert [0, 0, 0] == played.server.total.tolist()
+    assert [8 + 0] * 4 == [len(payload) for payload in played.sent("masked_input").values()]
 
 
 def test_selection_depends_on_the_round_so_that_every_coordinate_gets_its_turn() -> None:
     protocol = make("sparse", 5, 40, alpha=0.3)
     sums = [play(protocol, updates(protocol) + 2, index=index).server.total for index in range(30)]
 
-    assert np.count_nonzero(np.sum(sums, axis=0)) == 40
+    assert 40 == np.count_nonzero(np.sum(sums, axis=0))

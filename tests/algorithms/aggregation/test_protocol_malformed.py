@@ -1,3 +1,5 @@
+# ruff: noqa: SIM300
+
 """A message that is not what its phase requires is an error that names its sender and its phase."""
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ def test_shares_of_another_size_are_refused(name: str, size: int) -> None:
 def test_rows_too_short_for_an_envelope_are_refused(name: str) -> None:
     with pytest.raises(MessageError) as caught:
         play_with_rows(name, lambda rows: rows[:, :15])
-    assert caught.value.phase == "share_keys"
+    assert "share_keys" == caught.value.phase
 
 
 @pytest.mark.parametrize("name", SECURE)
@@ -248,14 +250,14 @@ def test_a_message_without_room_for_an_envelope_is_refused(name: str) -> None:
 
 @pytest.fixture(params=SECURE)
 def collecting(request: pytest.FixtureRequest) -> Played:
-    """A round in which devices 0 to 3 are about to upload; device 4 shared no keys."""
+    """Return a round in which devices 0 to 3 are about to upload; device 4 shared no keys."""
     protocol = make(request.param, DEVICES, 12, alpha=0.9, locations="bitmap")
     return play(protocol, dropouts={4: "share_keys"}, before="masked_input")
 
 
 @pytest.fixture(params=SECURE)
 def unmasking(request: pytest.FixtureRequest) -> Played:
-    """A round in which devices 0, 2 and 3 are about to answer; device 1 uploaded nothing."""
+    """Return a round in which devices 0, 2 and 3 are about to answer; 1 uploaded nothing."""
     protocol = make(request.param, DEVICES, 12)
     dropouts = {1: "masked_input", 4: "share_keys"}
     return play(protocol, dropouts=dropouts, before=("unmask", Pattern.GATHER))
@@ -363,7 +365,7 @@ def test_every_word_is_an_element_of_the_ring(name: str) -> None:
     upload[-4:] = 255
 
     played.server.receive_masked_input(2, upload)
-    assert played.server.survivors == [2]
+    assert [2] == played.server.survivors
 
 
 def sparse_upload(body: bytes, values: int) -> Rows:
@@ -496,4 +498,4 @@ def test_unaltered_shares_combine(unmasking: Played) -> None:
     finish_with(unmasking, lambda shares: None)
     unmasking.server.finish_result()
 
-    assert unmasking.server.total.size == 12
+    assert 12 == unmasking.server.total.size

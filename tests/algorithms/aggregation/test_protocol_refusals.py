@@ -1,6 +1,8 @@
+# ruff: noqa: SIM300
+
 """What a device refuses, because answering could reveal more than a sum (safety rules 1 and 2).
 
-Every refusal is checked twice: that it is raised, and (in `Played.refused`) that no secret is in it.
+Every refusal is checked twice: that it is raised, and by `Played.refused` that it names no secret.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ LOW_ORDER = [
 
 @pytest.fixture(params=SECURE)
 def asked(request: pytest.FixtureRequest) -> Played:
-    """A round in which the server is about to ask for shares."""
+    """Return a round in which the server is about to ask for shares."""
     dropouts = dict.fromkeys(DROPPED, "masked_input") | {WITHOUT_SHARES: "share_keys"}
     return play(make(request.param, DEVICES, 12), dropouts=dropouts, before="unmask")
 
 
 @pytest.fixture(params=SECURE)
 def listed(request: pytest.FixtureRequest) -> Played:
-    """A round in which the server is about to send the list of public keys."""
+    """Return a round in which the server is about to send the list of public keys."""
     return play(make(request.param, DEVICES, 12), before=("advertise_keys", Pattern.BROADCAST))
 
 
@@ -65,7 +67,7 @@ def assert_refused(
 
 def test_the_request_of_an_honest_server_is_answered(asked: Played) -> None:
     assert bits(SURVIVORS, DEVICES) + bits(DROPPED, DEVICES) == asked.server.send_unmask().tobytes()
-    assert ask(asked, 2, SURVIVORS, DROPPED).size == 4 * (6 * 5 + 2 * 9)
+    assert 4 * (6 * 5 + 2 * 9) == ask(asked, 2, SURVIVORS, DROPPED).size
 
 
 def test_both_secrets_of_a_device_are_refused(asked: Played) -> None:
@@ -93,7 +95,7 @@ def test_a_second_request_is_refused_even_before_the_first_is_answered(asked: Pl
 
     asked.refused(RefusedError, device.receive_unmask, second)
     # What was asked first is what is answered.
-    assert device.send_unmask().size == 4 * (6 * 5 + 2 * 9)
+    assert 4 * (6 * 5 + 2 * 9) == device.send_unmask().size
 
 
 def test_the_sum_of_fewer_than_t_devices_is_refused(asked: Played) -> None:
@@ -103,7 +105,7 @@ def test_the_sum_of_fewer_than_t_devices_is_refused(asked: Played) -> None:
 
 
 def test_the_sum_of_exactly_t_devices_is_not_refused(asked: Played) -> None:
-    assert ask(asked, 2, SURVIVORS[:5], [*DROPPED, 7]).size == 4 * (5 * 5 + 3 * 9)
+    assert 4 * (5 * 5 + 3 * 9) == ask(asked, 2, SURVIVORS[:5], [*DROPPED, 7]).size
 
 
 def test_a_request_that_leaves_out_a_device_is_refused(asked: Played) -> None:
@@ -130,7 +132,7 @@ def test_a_request_that_names_a_device_beyond_the_last_is_refused(asked: Played)
         changed = beyond.copy()
         changed[place] |= 1
         error = asked.refused(MessageError, asked.devices[2].receive_unmask, raw(bytes(changed)))
-        assert (error.phase, error.sender) == ("unmask", "the server")
+        assert ("unmask", "the server") == (error.phase, error.sender)
         assert "beyond the last" in error.reason
 
 
@@ -144,7 +146,7 @@ def test_a_request_of_another_size_is_refused(asked: Played, change: Any) -> Non
     request = raw(change(bits(SURVIVORS, DEVICES) + bits(DROPPED, DEVICES)))
 
     error = asked.refused(MessageError, asked.devices[2].receive_unmask, request)
-    assert (error.phase, error.sender) == ("unmask", "the server")
+    assert ("unmask", "the server") == (error.phase, error.sender)
 
 
 def test_a_device_that_was_not_asked_does_not_answer(asked: Played) -> None:
@@ -166,7 +168,7 @@ def refuse_list(
     error = played.refused(kind, receive, raw(message))
     assert reason in str(error)
     if kind is MessageError:
-        assert (error.phase, error.sender) == ("advertise_keys", "the server")
+        assert ("advertise_keys", "the server") == (error.phase, error.sender)
 
 
 def test_a_list_of_t_devices_is_taken_and_one_of_fewer_is_refused(listed: Played) -> None:
@@ -178,7 +180,7 @@ def test_a_list_of_t_devices_is_taken_and_one_of_fewer_is_refused(listed: Played
     listed.devices[2].receive_advertise_keys(raw(message))
 
     receivers, _ = listed.devices[2].send_share_keys()
-    assert receivers.tolist() == [1, 3, 4, 5]
+    assert [1, 3, 4, 5] == receivers.tolist()
 
 
 @pytest.mark.parametrize("place", [0, 31, 32, 63])
@@ -248,7 +250,7 @@ def test_a_key_list_of_another_size_is_refused(listed: Played, cut: int) -> None
     message = listed.server.send_advertise_keys()
 
     error = listed.refused(MessageError, listed.devices[2].receive_advertise_keys, message[:cut])
-    assert (error.phase, error.sender) == ("advertise_keys", "the server")
+    assert ("advertise_keys", "the server") == (error.phase, error.sender)
 
 
 def test_a_key_list_that_names_a_device_beyond_the_last_is_refused(listed: Played) -> None:

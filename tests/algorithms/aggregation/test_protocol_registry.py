@@ -1,3 +1,5 @@
+# ruff: noqa: SIM300
+
 """Protocols are found by name, and a new one needs nothing but its class."""
 
 from __future__ import annotations
@@ -80,19 +82,19 @@ def test_a_protocol_of_ones_own_is_played_by_the_same_driver() -> None:
     protocol = find(f"{__name__}:PlainIntegers")(Parameters(6, 40, dropout=0.0, levels=1000))
     played = play(protocol, dropouts={1: "upload"})
 
-    assert played.server.survivors == [0, 2, 3, 4, 5]
+    assert [0, 2, 3, 4, 5] == played.server.survivors
     total = sum(protocol.quantise(played.vectors[id], id, 0) for id in played.server.survivors)
     assert total.tolist() == played.server.total.tolist()
     sizes = [len(message.sealed) for message in played.messages("upload", Pattern.GATHER)]
-    assert sizes == [16 + 8 * 40] * 5
+    assert [16 + 8 * 40] * 5 == sizes
 
 
 def test_a_protocol_of_ones_own_is_measured_and_validated_as_the_built_in_ones() -> None:
     for record in run(f"{__name__}:PlainIntegers"):
         assert record.validated
-        assert record.survived.sum() == 7
+        assert 7 == record.survived.sum()
         assert (16 + 8 * 30) * record.survived.astype(int).tolist()[0] == record.bytes_up[0, 0]
-        assert record.bytes_up.sum() == 7 * (16 + 8 * 30)
+        assert 7 * (16 + 8 * 30) == record.bytes_up.sum()
 
 
 def test_a_protocol_of_ones_own_that_sums_wrongly_fails_the_run() -> None:
@@ -111,7 +113,7 @@ def test_the_built_in_protocols_are_found_under_the_name_that_they_have(name: st
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_the_built_in_protocols_run_validated_rounds_in_an_experiment(name: str) -> None:
-    assert [record.validated for record in run(name, alpha=0.5)] == [True, True]
+    assert [True, True] == [record.validated for record in run(name, alpha=0.5)]
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
@@ -119,7 +121,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         find("secag")
     sentence = "there is no protocol 'secag'; choose fedavg, secagg, sparse, or give MODULE:CLASS"
     assert sentence == str(caught.value)
-    assert caught.value.exit_status == 2
+    assert 2 == caught.value.exit_status
 
 
 @pytest.mark.parametrize(

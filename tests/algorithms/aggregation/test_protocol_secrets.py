@@ -1,3 +1,5 @@
+# ruff: noqa: SIM300
+
 """Where keys and seeds come from, and that they go nowhere they should not (rules 3 and 5)."""
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ def test_nothing_but_the_given_source_decides_what_a_device_sends(name: str) -> 
 
     assert [m.sealed for m in one.wire.messages] == [m.sealed for m in other.wire.messages]
     for source in one.sources.values():
-        assert [len(secret) for secret in source.drawn] == [32, 32, 16, 16]
+        assert [32, 32, 16, 16] == [len(secret) for secret in source.drawn]
 
 
 @pytest.mark.parametrize("place", range(4))
@@ -136,7 +138,7 @@ def test_the_experiments_seed_changes_the_vectors_and_no_key(
 def test_runs_with_the_same_seed_have_no_key_in_common(name: str) -> None:
     public = [key for _ in range(2) for key in public_keys(*run(name, seed=4))]
 
-    assert len(set(public)) == 2 * 2 * DEVICES
+    assert 2 * 2 * DEVICES == len(set(public))
 
 
 @pytest.mark.parametrize("options", [{}, {"insecure_seed": 3}], ids=["system", "insecure"])
@@ -144,7 +146,7 @@ def test_runs_with_the_same_seed_have_no_key_in_common(name: str) -> None:
 def test_keys_are_fresh_in_every_round(name: str, options: dict[str, int]) -> None:
     public = public_keys(*run(name, rounds=3, warmup=1, **options))
 
-    assert len(set(public)) == 4 * 2 * DEVICES
+    assert 4 * 2 * DEVICES == len(set(public))
 
 
 def test_an_insecure_seed_fixes_keys_and_another_gives_others() -> None:
@@ -168,7 +170,7 @@ def test_no_secret_is_shown_by_the_names_of_the_parties_and_their_keys(name: str
         ]
     )
 
-    assert secrets_in(shown, played.sources.values()) == []
+    assert [] == secrets_in(shown, played.sources.values())
 
 
 @pytest.mark.parametrize("name", SECURE)

@@ -1,3 +1,5 @@
+# ruff: noqa: SIM300
+
 """A round ends with t = floor(N / 2) + 1 devices, and never with fewer."""
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def test_one_device_less_ends_the_round_with_a_sentence_that_says_how_many_are_m
         play(make(name, devices, 30), dropouts=dropouts, index=8)
     # Loopback raises the server's own error, not a copy as on other ranks.
     assert BelowThresholdError is caught.type
-    assert caught.value.exit_status == 1
+    assert 1 == caught.value.exit_status
 
 
 @pytest.mark.parametrize("name", SECURE)
@@ -69,7 +71,7 @@ def test_a_round_below_the_threshold_reveals_no_total(name: str) -> None:
         server.receive_unmask(id, played.devices[id].send_unmask())
 
     played.refused(BelowThresholdError, server.finish_unmask)
-    assert server.total.size == 0
+    assert 0 == server.total.size
 
 
 def test_with_reduce_a_round_below_the_threshold_ends_as_with_gather() -> None:

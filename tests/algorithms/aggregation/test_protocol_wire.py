@@ -1,3 +1,5 @@
+# ruff: noqa: SIM300
+
 """How many bytes move, who moves them, and that the ledger says the same."""
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def test_keys_shares_and_requests_have_the_documented_sizes(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def main_case() -> dict[str, tuple[float, NDArray[np.int64]]]:
+def main_case() -> dict[str, float]:
     """Average size of an upload of 100 devices with 165,000 coordinates, per coding.
 
     All keys are fixed, so this is one fixed number a coding. With fresh keys, the average over 50
@@ -106,12 +108,16 @@ def main_case() -> dict[str, tuple[float, NDArray[np.int64]]]:
 P = 1 - (1 - 0.1 / 99) ** 99
 
 
-def test_100_devices_send_4dp_bytes_of_values_and_d_bits_of_bitmap(main_case: dict) -> None:
+def test_100_devices_send_4dp_bytes_of_values_and_d_bits_of_bitmap(
+    main_case: dict[str, float],
+) -> None:
     paper = 4 * 165_000 * P + 165_000 / 8
     assert abs(main_case["bitmap"] / paper - 1) < 0.01
 
 
-def test_100_devices_send_4dp_bytes_of_values_and_gaps_near_the_entropy(main_case: dict) -> None:
+def test_100_devices_send_4dp_bytes_of_values_and_gaps_near_the_entropy(
+    main_case: dict[str, float],
+) -> None:
     entropy = -P * math.log2(P) - (1 - P) * math.log2(1 - P)
     assert main_case["gaps"] <= 1.01 * (4 * 165_000 * P + 165_000 * entropy / 8)
 
@@ -135,7 +141,7 @@ def test_no_message_to_the_server_is_larger_than_the_transport_was_told(
     """A transport decides by that bound how many messages it holds at once."""
     played = play(make(name, 20, dim, alpha=1.0), dropouts=dict.fromkeys(range(9), "masked_input"))
 
-    assert [(size, largest) for size, largest in played.wire.announced if size > largest] == []
+    assert [] == [(size, largest) for size, largest in played.wire.announced if size > largest]
 
 
 # envelopes
@@ -147,7 +153,7 @@ def test_every_message_says_its_step_round_sender_and_receiver(name: str) -> Non
     seen: dict[int, list[tuple[int, int]]] = {}
     for message in played.wire.messages:
         header = message.header
-        assert (header.version, header.reserved, header.round) == (1, 0, 2**32 - 1)
+        assert (1, 0, 2**32 - 1) == (header.version, header.reserved, header.round)
         seen.setdefault(header.step, []).append((header.sender, header.receiver))
 
     expected: dict[int, list[tuple[int, int]]] = {}
@@ -202,15 +208,15 @@ def test_what_devices_send_each_other_is_what_they_receive_but_for_those_that_le
 ) -> None:
     row = make(name, DEVICES, 50).phases().index("share_keys")
     everybody = play(make(name, DEVICES, 50)).record
-    assert everybody.bytes_up[row].tolist() == [8 * SHARE] * 9
-    assert everybody.bytes_down[row].tolist() == [8 * SHARE] * 9
+    assert [8 * SHARE] * 9 == everybody.bytes_up[row].tolist()
+    assert [8 * SHARE] * 9 == everybody.bytes_down[row].tolist()
 
     # Device 0 is on no list, device 4 is but takes no part: seven devices send it what is lost.
     record = play_with_dropouts(name).record
     there = [0 if id in (0, 4) else 1 for id in range(DEVICES)]
     assert [7 * SHARE * one for one in there] == record.bytes_up[row].tolist()
     assert [6 * SHARE * one for one in there] == record.bytes_down[row].tolist()
-    assert record.bytes_up[row].sum() - record.bytes_down[row].sum() == 7 * SHARE
+    assert 7 * SHARE == record.bytes_up[row].sum() - record.bytes_down[row].sum()
 
 
 def test_a_device_that_left_is_charged_nothing_from_then_on() -> None:
@@ -229,7 +235,7 @@ def test_with_reduce_the_ledger_holds_the_vectors_without_envelopes() -> None:
     row = protocol.phases().index("masked_input")
 
     uploads = [len(played.wire.summed.get(id, b"")) for id in range(DEVICES)]
-    assert uploads == [0, 200, 200, 200, 0, 200, 200, 0, 200]
+    assert [0, 200, 200, 200, 0, 200, 200, 0, 200] == uploads
     assert uploads == played.record.bytes_up[row].tolist()
     assert [size // 200 for size in uploads] == played.record.messages_up[row].tolist()
 

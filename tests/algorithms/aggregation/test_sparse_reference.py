@@ -1,3 +1,5 @@
+# ruff: noqa: SIM300
+
 """SparseSecAgg and SecAgg against the equations of the papers, worked out slowly."""
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def quantised(played: Played, i: int, where: list[int]) -> dict[int, int]:
 def on_the_wire(played: Played, i: int) -> dict[int, int]:
     """Return x_i as device i sent it with a bitmap, read byte by byte."""
     payload = played.sent("masked_input")[i]
-    assert (payload[0], payload[1], int.from_bytes(payload[2:4], "little")) == (0, 0, 0)
+    assert (0, 0, 0) == (payload[0], payload[1], int.from_bytes(payload[2:4], "little"))
     cut = 8 + -(-DIM // 8)
     digits = "".join(f"{byte:08b}" for byte in payload[8:cut])
     where = [k for k, digit in enumerate(digits) if digit == "1"]
@@ -170,7 +172,7 @@ def test_unmasking_replies_hold_one_share_of_one_secret_of_every_device_that_sha
 
     request = bits([1, 3, 4, 6, 7, 8], 9) + bits([0, 5], 9)
     assert request == played.told("unmask")
-    assert list(played.sent("unmask")) == [1, 3, 4, 7, 8]
+    assert [1, 3, 4, 7, 8] == list(played.sent("unmask"))
     for j, content in played.sent("unmask").items():
         place = slow.sharers.index(j)
         seeds = [one[place] for i in slow.survivors for one in slow.shares_of(i)[MASK_KEY_LIMBS:]]
@@ -188,4 +190,4 @@ def test_the_key_list_is_a_bitmap_of_devices_and_then_their_keys_as_they_sent_th
     assert bits(range(1, 10), 10) + b"".join(sent[id] for id in range(1, 10)) == played.told(
         "advertise_keys"
     )
-    assert len(played.told("advertise_keys")) == 2 + 9 * 64
+    assert 2 + 9 * 64 == len(played.told("advertise_keys"))

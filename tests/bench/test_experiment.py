@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcfl.algorithms.aggregation.secagg import SecAggServer
+from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.validation import agrees, expected_total
+from hpcfl.comm.loopback import Loopback
+from hpcfl.errors import HpcflError, UsageError, ValidationError
+from hpcfl.results.record import RoundRecord
+
+
+def run(protocol: str, devices: int = 6, **options: Any) -> list[RoundRecord]:
+    """Return the records of all rounds of a small experiment."""
+    options = {"dim": 300, "rounds": 2, "warmup": 1} | options
+    records: list[RoundRecord] = []
+    experiment = Experiment.prepare(Options(protocol=protocol, **options), devices)
+    experiment.run(Loopback(devices), records.append)
+    return records
+
+
+@pytest.mark.parametrize("protocol", ["fedavg", "secagg", "sparse"])
+def test_rounds_after_warm_up_are_measured_and_all_are_validated(protocol: str) -> None:
+    records = run(protocol)
+
+    assert [record.warmup for record in records] == [True, False, False]
+    assert all(record.validated for record in records)
+    assert [int(record.survived.sum()) for record in records] == [5, 5, 5]
+    assert all(record.round_seconds > 0 for record in records)
+
+
+@pytest.mark.parametrize("phase", ["advertise_keys", "share_keys", "masked_input", "unmask"])
+def test_devices_can_drop_out_before_any_phase(phase: str) -> None:
+    records = run("secagg", dropout_phase=phase)
+    index = ["model", "advertise_keys", "share_keys", "masked_input", "unmask"].index(phase)
+
+    for record in records:
+        silent = record.messages_up[index:-1].sum(axis=0) == 0
+        assert record.validated
+        assert silent.sum() == 1
+        # Who drops out after the upload is still part of the sum.
+        assert int(record.survived.sum()) == (6 if phase == "unmask" else 5)
+
+
+def test_cpu_is_entered_for_who_worked_and_wall_for_all() -> None:
+    record = run("secagg", dropout=0.0)[-1]
+    unmask = 4
+
+    assert (record.cpu_seconds[unmask] > 0).all()
+    assert (record.cpu_seconds[-1, :-1] == 0).all()
+    assert (record.wall_seconds > 0).all()
+    # In one process the devices' work adds up within the phase's elapsed time.
+    assert record.cpu_seconds[1].sum() <= 1.1 * record.wall_seconds[1].max() + 0.01
+
+
+def test_a_wrong_sum_is_stored_unvalidated_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = SecAggServer.finish_result
+
+    def finish_wrongly(self: SecAggServer) -> None:
+        finish(self)
+        self.total[17] += 1
+
+    monkeypatch.setattr(SecAggServer, "finish_result", finish_wrongly)
+    records: list[RoundRecord] = []
+    experiment = Experiment.prepare(Options("secagg", dim=300), 6)
+    with pytest.raises(ValidationError, match="the aggregate of round 0 is wrong"):
+        experiment.run(Loopback(6), records.append)
+
+    assert [record.validated for record in records] == [False]
+
+
+def test_a_survivor_left_out_of_the_sum_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = SecAggServer.finish_result
+
+    def forget_one(self: SecAggServer) -> None:
+        finish(self)
+        self.survivors = self.survivors[1:]
+
+    monkeypatch.setattr(SecAggServer, "finish_result", forget_one)
+    with pytest.raises(ValidationError):
+        run("secagg")
+
+
+def test_a_failure_to_store_ends_the_run() -> None:
+    def full(record: RoundRecord) -> None:
+        raise HpcflError("the disk is full")
+
+    experiment = Experiment.prepare(Options("fedavg", dim=10), 3)
+    with pytest.raises(HpcflError, match="the disk is full"):
+        experiment.run(Loopback(3), full)
+
+
+def test_float_sums_are_compared_within_their_rounding_error() -> None:
+    class Device:
+        id = 0
+
+        def __init__(self, values: list[float]) -> None:
+            self._values = np.array(values)
+
+        def contribution(self) -> tuple[slice, Any]:
+            return slice(None), self._values
+
+    devices = [Device([0.1, 1e9]), Device([0.2, 1.0]), Device([0.3, -1e9])]
+    found = expected_total(Loopback(3), devices, 2, exact=False)
+    assert found is not None
+    expected, tolerance = found
+
+    assert agrees(np.array([0.3 + 0.2 + 0.1, 1.0]), expected, tolerance)
+    assert not agrees(np.array([0.6 + 1e-12, 1.0]), expected, tolerance)
+    assert not agrees(np.array([0.6]), expected, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"rounds": 0}, "at least one measured round is needed"),
+        ({"warmup": -1}, "at least one measured round is needed"),
+        ({"uplink_mbps": 0.0}, "--uplink-mbps must be a number above 0"),
+        ({"upload": "reduce"}, "sparse cannot use --upload reduce"),
+        ({"dropout_phase": "result"}, "has no phase 'result' to drop out before"),
+        ({"levels": 2**30}, "the largest admissible number of levels is"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        Experiment.prepare(Options("sparse", **options), 10)
+
+
+def test_dim_must_fit_the_updates(tmp_path: Path) -> None:
+    np.save(tmp_path / "u.npy", np.ones((3, 5)))
+    with pytest.raises(UsageError, match=r"--dim is 6, but the rows of .* have 5 numbers"):
+        Experiment.prepare(Options("fedavg", dim=6, updates=tmp_path / "u.npy"), 3)
+
+    assert Experiment.prepare(Options("fedavg", updates=tmp_path / "u.npy"), 3).updates.dim == 5
+
+
+def test_every_option_is_recorded_with_its_value() -> None:
+    config = Experiment.prepare(Options("sparse"), 100).config()
+
+    assert (config["dim"], config["devices"], config["threshold"]) == (165_000, 100, 51)
+    assert config["dropout_phase"] == "masked_input"
+    # 1 / (p (1 - theta)), p = 0.09521 at N = 100 and alpha = 0.1.
+    assert config["scaled_by"] == pytest.approx(1 / (0.09521 * 0.7), rel=1e-3)

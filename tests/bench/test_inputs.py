@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from hpcfl.bench.inputs import FileUpdates, SyntheticUpdates, save_aggregate
+from hpcfl.errors import HpcflError, UsageError
+
+
+def test_synthetic_updates_repeat_for_a_seed_and_differ_otherwise() -> None:
+    updates = SyntheticUpdates(1000, seed=1)
+    vector = updates.vector(2, 3)
+
+    assert (vector.shape, vector.dtype) == ((1000,), np.float32)
+    np.testing.assert_array_equal(SyntheticUpdates(1000, seed=1).vector(2, 3), vector)
+    for other in (
+        updates.vector(2, 4),
+        updates.vector(3, 3),
+        SyntheticUpdates(1000, 2).vector(2, 3),
+    ):
+        assert not np.array_equal(other, vector)
+
+
+def test_synthetic_updates_have_the_stated_spread() -> None:
+    # 10^6 normal samples: the standard error of their deviation is 0.07 %.
+    assert np.std(SyntheticUpdates(10**6, 0).vector(0, 0)) == pytest.approx(0.01, rel=0.005)
+
+
+@pytest.mark.parametrize("name", ["updates.npy", "updates.h5"])
+def test_a_file_gives_each_device_its_row(tmp_path: Path, name: str) -> None:
+    rows = np.random.default_rng(1).normal(size=(3, 5))
+    path = tmp_path / name
+    if path.suffix == ".npy":
+        np.save(path, rows)
+    else:
+        with h5py.File(path, "w") as file:
+            file["updates"] = rows
+    updates = FileUpdates(path, devices=3)
+
+    assert (updates.dim, updates.weights) == (5, None)
+    for device in range(3):
+        np.testing.assert_array_equal(updates.vector(7, device), rows[device])
+
+
+def test_integer_rows_become_real_numbers(tmp_path: Path) -> None:
+    np.save(tmp_path / "u.npy", np.array([[1, 2], [3, 4]], np.int16))
+    vector = FileUpdates(tmp_path / "u.npy", 2).vector(0, 1)
+
+    assert (vector.tolist(), vector.dtype) == ([3.0, 4.0], np.float64)
+
+
+def test_weights_are_scaled_to_add_up_to_one(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "u.h5", "w") as file:
+        file["updates"] = np.ones((2, 5))
+        file["weights"] = [30.0, 10.0]
+    weights = FileUpdates(tmp_path / "u.h5", 2).weights
+
+    assert weights is not None
+    assert weights.tolist() == [0.75, 0.25]
+
+
+def write_bad_weights(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["updates"] = np.ones((2, 5))
+        file["weights"] = [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "sentence"),
+    [
+        ("u.npy", lambda path: None, "cannot be read"),
+        ("u.npy", lambda path: path.write_bytes(b"junk"), "cannot be read"),
+        ("u.h5", lambda path: path.write_bytes(b"junk"), "cannot be read"),
+        ("u.npy", lambda path: np.save(path, np.ones(5)), r"shape \(5,\); numbers of shape"),
+        ("u.npy", lambda path: np.save(path, np.array([["a"]])), "numbers of shape"),
+        (
+            "u.npy",
+            lambda path: np.save(path, np.array([[{}]]), allow_pickle=True),
+            "cannot be read",
+        ),
+        ("u.npy", lambda path: np.save(path, np.ones((3, 5))), "3 rows for 2 devices; give"),
+        ("u.h5", write_bad_weights, "are not 2 positive numbers"),
+    ],
+)
+def test_a_file_of_another_form_is_refused_with_a_sentence(
+    tmp_path: Path, name: str, write: object, sentence: str
+) -> None:
+    write(tmp_path / name)  # type: ignore[operator]
+    with pytest.raises(UsageError, match=sentence):
+        FileUpdates(tmp_path / name, devices=2)
+
+
+def test_a_row_with_nan_is_refused_by_number(tmp_path: Path) -> None:
+    np.save(tmp_path / "u.npy", np.array([[1.0, 2.0], [np.nan, 0.0]]))
+    updates = FileUpdates(tmp_path / "u.npy", 2)
+    with pytest.raises(HpcflError, match=r"row 1 of .*u\.npy holds a value that is not finite"):
+        updates.vector(0, 1)
+
+
+@pytest.mark.parametrize("name", ["sum.npy", "sum.h5"])
+def test_the_aggregate_is_saved_as_the_name_says(tmp_path: Path, name: str) -> None:
+    save_aggregate(tmp_path / name, np.array([0.5, -0.25]))
+    if name.endswith("npy"):
+        saved = np.load(tmp_path / name)
+    else:
+        with h5py.File(tmp_path / name) as file:
+            saved = file["aggregate"][()]
+
+    assert (saved.tolist(), saved.dtype) == ([0.5, -0.25], np.float64)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcfl.results import load
+
+
+def hpcfl(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, as if no launcher had started it."""
+    launchers = ("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
+    return subprocess.run(
+        [sys.executable, "-m", "hpcfl", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=variables,
+    )
+
+
+def test_one_process_plays_everybody_and_says_so(tmp_path: Path) -> None:
+    done = hpcfl("bench", "sparse", "--devices", 5, "--dim", 500, "--output", tmp_path)
+    (path,) = tmp_path.glob("sparse-5x500-*.h5")
+
+    assert done.returncode == 0, done.stderr
+    assert "transport     loopback" in done.stdout
+    assert "validated     12/12" in done.stdout
+    assert str(path) in done.stdout
+    assert load(path).environment["transport"] == "loopback"
+
+
+def test_json_is_all_that_stdout_holds(tmp_path: Path) -> None:
+    done = hpcfl(
+        *("bench", "secagg", "--devices", "3,4", "--dim", 50, "--rounds", 1, "--json"),
+        *("--output", tmp_path),
+    )
+    runs = json.loads(done.stdout)["runs"]
+
+    assert [run["devices"] for run in runs] == [3, 4]
+
+
+def test_a_results_file_can_be_named_and_is_never_overwritten(tmp_path: Path) -> None:
+    options = ("bench", "fedavg", "--devices", 3, "--dim", 10, "--output", tmp_path / "mine.h5")
+    first, second = hpcfl(*options), hpcfl(*options)
+
+    assert (first.returncode, second.returncode) == (0, 2)
+    assert second.stderr.count("\n") == 1
+    assert "exists already" in second.stderr
+
+
+def test_insecure_keys_are_announced_and_recorded_and_repeat(tmp_path: Path) -> None:
+    options = ("--devices", 4, "--dim", 400, "--rounds", 1, "--insecure-seed", 7)
+    for name in ("a", "b"):
+        done = hpcfl("bench", "sparse", *options, "--output", tmp_path / f"{name}.h5")
+        assert "keys are not secret" in done.stderr
+    a, b = load(tmp_path / "a.h5"), load(tmp_path / "b.h5")
+
+    assert a.config["insecure_seed"] == 7
+    # How many coordinates a device sends follows from its keys.
+    np.testing.assert_array_equal(a.bytes_up, b.bytes_up)
+
+
+def test_the_seed_of_the_experiment_fixes_no_key(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        hpcfl("bench", "sparse", "--devices", 6, "--dim", 9000, "--rounds", 2, "--seed", 1,
+              "--output", tmp_path / f"{name}.h5")  # fmt: skip
+    a, b = load(tmp_path / "a.h5"), load(tmp_path / "b.h5")
+
+    np.testing.assert_array_equal(a.survived, b.survived)
+    assert not np.array_equal(a.bytes_up, b.bytes_up)
+    assert a.config["insecure_seed"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["bench"], "Missing argument 'PROTOCOL'"),
+        (["bench", "sparse", "--devices", "3,x"], "'3,x' is no list of whole numbers"),
+        (["bench", "sparse", "--devices", "0"], "at least 1 device is needed"),
+        (["bench", "sparse", "--seed", "-1"], "-1 is not in the range"),
+        (["bench", "sparse", "--devices", "2,3", "--output", "x.h5"], "let --output name a folder"),
+        (["bench", "sparse", "--devices", "2,3", "--save-aggregate", "x"], "takes one number of"),
+        (["bench", "sparse", "--save-aggregate", "/proc/x"], "cannot be saved to /proc/x"),
+        (["bench", "math:pi"], "'math:pi' is no aggregation protocol"),
+        (["bench", "no_such_module:X"], "cannot be loaded"),
+        (["nonsense"], "No such command 'nonsense'"),
+    ],
+)
+def test_wrong_use_is_one_sentence_and_status_2(arguments: list[str], sentence: str) -> None:
+    done = hpcfl(*arguments)
+
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_help_lists_every_command_with_examples() -> None:
+    top, bench = hpcfl("--help"), hpcfl("bench", "--help")
+
+    assert (top.returncode, bench.returncode) == (0, 0)
+    for name in ("bench", "report", "doctor", "mpirun -n 101 hpcfl bench sparse"):
+        assert name in top.stdout
+    assert "mpirun -n 101 hpcfl bench sparse" in bench.stdout
+    assert "--dropout-model [exact|bernoulli]" in bench.stdout

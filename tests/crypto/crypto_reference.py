@@ -1,0 +1,103 @@
+"""Slow, independent versions of what `hpcfl.crypto` computes, and a test of distributions.
+
+All keys here are fixed: a test of a distribution that passes once passes always. Its level is the
+probability of a false alarm if the keys, or the order in which they are read, ever change. There
+are fewer than 100 such tests, so all of them together raise one with a probability below 1e-6.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+LEVEL = 1e-8
+Q = 4294967291
+
+
+def fixed_keys(count: int, seed: int = 0) -> list[bytes]:
+    """Return `count` 16-byte keys, always the same."""
+    raw = np.random.default_rng(seed).bytes(16 * count)
+    return [raw[start : start + 16] for start in range(0, len(raw), 16)]
+
+
+def stream_bytes(key: bytes, count: int, stream: int = 0, block: int = 0) -> bytes:
+    """Return keystream bytes made without a counter mode: every counter block is encrypted."""
+    blocks = -(-count // 16)
+    counters = np.empty((blocks, 2), ">u8")
+    counters[:, 0] = stream
+    counters[:, 1] = np.arange(blocks, dtype=np.uint64) + np.uint64(block)
+    cipher = Cipher(algorithms.AES128(key), modes.ECB()).encryptor()
+    return cipher.update(counters.tobytes())[:count]
+
+
+def group_elements(key: bytes, count: int, modulus: int) -> list[int]:
+    """Return the first elements of a key: at each position its first word below `modulus`."""
+    found = np.full(count, -1, np.int64)
+    stream = 0
+    while (missing := found < 0).any():
+        words = np.frombuffer(stream_bytes(key, 4 * count, stream), "<u4").astype(np.int64)
+        found[missing] = np.where(words < modulus, words, -1)[missing]
+        stream += 1
+    return found.tolist()
+
+
+def exact_thresholds(probability: Fraction, reach: int) -> list[int]:
+    """Return ``floor(2**64 (1 - probability)**g)`` for g from `reach` down to 1."""
+    stay = 1 - probability
+    top, bottom = 1 << 64, 1
+    thresholds = []
+    for _ in range(reach):
+        top, bottom = top * stay.numerator, bottom * stay.denominator
+        thresholds.append(top // bottom)
+    return thresholds[::-1]
+
+
+def gap_of(word: int, thresholds: list[int]) -> int:
+    """Return 1 plus the number of increasing `thresholds` that are above `word`."""
+    return 1 + len(thresholds) - bisect.bisect_right(thresholds, word)
+
+
+def select_by_gaps(key: bytes, dim: int, thresholds: list[int]) -> list[int]:
+    """Return the selected coordinates, one 64-bit word after the other, as the definition says."""
+    selected, reached = [], 0
+    words = _words64(key)
+    while reached < dim:
+        gap = gap_of(next(words), thresholds)
+        reached += min(gap, len(thresholds))
+        if gap <= len(thresholds) and reached <= dim:
+            selected.append(reached - 1)
+    return selected
+
+
+def _words64(key: bytes) -> Iterator[int]:
+    block = 0
+    while True:
+        raw = stream_bytes(key, 1 << 12, block=block)
+        yield from np.frombuffer(raw, "<u8").tolist()
+        block += 1 << 8
+
+
+def assert_fits(counts: ArrayLike, probabilities: ArrayLike) -> None:
+    """Assert that `counts` of categories fit their `probabilities` (chi-square at `LEVEL`)."""
+    observed, expected = np.asarray(counts), np.asarray(probabilities, np.float64)
+    expected = expected / expected.sum() * observed.sum()
+    assert expected.min() > 50, "too few for the chi-square approximation"
+    assert stats.chisquare(observed, expected).pvalue > LEVEL
+
+
+def assert_uniform(values: ArrayLike, modulus: int, bins: int = 256) -> None:
+    """Assert that integers are uniform below `modulus`, which is far above `bins`."""
+    parts = np.asarray(values).astype(np.uint64) * np.uint64(bins) // np.uint64(modulus)
+    assert_fits(np.bincount(parts.astype(np.int64), minlength=bins), np.ones(bins))
+
+
+def histogram(values: NDArray[np.int64], uppers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many values each bin holds; `uppers` are all bins' upper ends but the last."""
+    bins = np.searchsorted(uppers, values, side="left")
+    return np.bincount(bins, minlength=len(uppers) + 1)

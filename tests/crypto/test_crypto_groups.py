@@ -1,0 +1,306 @@
+"""Groups agree with Python's integers, and their masks are exactly uniform.
+
+F_q rejects one word in 859 million, so rejection is tested on smaller primes, which reject a half
+or a quarter of all words, and on made-up keystreams.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+from crypto_reference import LEVEL, assert_uniform, fixed_keys, group_elements, stream_bytes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from hpcfl.crypto import groups, keystream
+from hpcfl.crypto.groups import BLOCK_WORDS, FQ, GROUPS, RING32, Elements, Field, Group
+
+Q = FQ.modulus
+HALF = Field(2**31 - 1, "rejects a half")
+QUARTER = Field(3 * 2**30 + 1, "rejects a quarter")
+REAL = [FQ, RING32]
+ALL = [*REAL, HALF, QUARTER]
+LENGTHS = [1, 2, 3, BLOCK_WORDS - 1, BLOCK_WORDS, BLOCK_WORDS + 1, 2 * BLOCK_WORDS + 3]
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+each_group = pytest.mark.parametrize("group", ALL, ids=lambda group: group.name)
+
+
+def vector(length: int, modulus: int) -> Elements:
+    """Return elements of every size, the largest first."""
+    values = np.random.default_rng(length).integers(0, modulus, length)
+    values[0] = modulus - 1
+    return values.astype(np.uint32)
+
+
+def masked(group: Group, values: Elements, keys: list[bytes], signs: list[int]) -> list[int]:
+    """Return what `add_masks` should: sums of Python integers, reduced at the end."""
+    masks = [group_elements(key, values.size, group.modulus) for key in keys]
+    sums = list(values.tolist())
+    for sign, mask in zip(signs, masks, strict=True):
+        sums = [total + sign * element for total, element in zip(sums, mask, strict=True)]
+    return [total % group.modulus for total in sums]
+
+
+class FakeStream:
+    """A keystream of chosen words."""
+
+    def __init__(self, words: list[int]) -> None:
+        self._bytes = np.array(words, "<u4").tobytes()
+
+    def update(self, data: bytes) -> bytes:
+        out, self._bytes = self._bytes[: len(data)], self._bytes[len(data) :]
+        return out
+
+    def update_into(self, data: memoryview, out: memoryview) -> int:
+        out[:] = self.update(bytes(data))
+        return len(data)
+
+
+@pytest.fixture
+def fake_streams(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[int, list[int]]], None]:
+    """Return a function that makes every key's streams consist of given words."""
+
+    def use(streams: Mapping[int, list[int]]) -> None:
+        def open_stream(key: bytes, stream: int = 0, block: int = 0) -> FakeStream:
+            return FakeStream(streams[stream][4 * block :])
+
+        monkeypatch.setattr(keystream, "open_stream", open_stream)
+
+    return use
+
+
+# Arithmetic
+
+
+def test_q_is_the_largest_prime_below_2_32() -> None:
+    def is_prime(number: int) -> bool:
+        return all(number % divisor for divisor in range(2, 2**16))
+
+    assert next(filter(is_prime, range(2**32 - 1, 0, -1))) == Q
+
+
+def test_groups_are_known_by_their_names() -> None:
+    expected = {"fq": Q, "ring32": 2**32}
+    assert expected == {name: group.modulus for name, group in GROUPS.items()}
+    assert list(GROUPS) == [group.name for group in GROUPS.values()]
+
+
+@each_group
+def test_reducing_agrees_with_integers_wherever_int64_ends_or_the_modulus_begins(
+    group: Group,
+) -> None:
+    q = group.modulus
+    centres = [0, q, -q, 2 * q, q << 30, -(q << 30), 2**32, 2**31, group.half_range]
+    values = [centre + offset for centre in centres for offset in (-2, -1, 0, 1, 2)]
+    values += [-(2**63), 1 - 2**63, 2**63 - 2, 2**63 - 1]
+    reduced = group.reduce(np.array(values, np.int64))
+    assert [value % q for value in values] == reduced.tolist()
+    assert np.dtype(np.uint32) == reduced.dtype
+
+
+@each_group
+@settings(deadline=None)
+@given(values=st.lists(INT64, max_size=10))
+def test_reducing_agrees_with_integers(group: Group, values: list[int]) -> None:
+    expected = [value % group.modulus for value in values]
+    assert expected == group.reduce(np.array(values, np.int64)).tolist()
+
+
+@each_group
+def test_decoding_inverts_reducing_up_to_the_half_range(group: Group) -> None:
+    half = group.half_range
+    values = [-half, 1 - half, -2, -1, 0, 1, 2, half - 1, half]
+    assert values == group.decode(group.reduce(np.array(values, np.int64))).tolist()
+    assert 0 <= group.modulus - (2 * half + 1) <= 1, "the half range could be larger"
+
+
+@each_group
+@settings(deadline=None)
+@given(data=st.data())
+def test_a_decoded_sum_of_elements_is_the_sum_of_the_integers(
+    group: Group, data: st.DataObject
+) -> None:
+    """As long as the sum fits, whatever wraps on the way."""
+    half = group.half_range
+    parts = data.draw(st.lists(st.integers(-half, half), min_size=1, max_size=8))
+    parts.append(data.draw(st.integers(-half, half)) - sum(parts))
+    total = np.zeros(1, np.uint32)
+    for part in parts:
+        group.add_into(total, group.reduce(np.array([part], np.int64)))
+    assert [sum(parts)] == group.decode(total).tolist()
+
+
+@each_group
+@settings(deadline=None)
+@given(data=st.data())
+def test_addition_makes_a_commutative_group(group: Group, data: st.DataObject) -> None:
+    element = st.integers(0, group.modulus - 1) | st.just(group.modulus - 1)
+    a, b, c = (np.array([data.draw(element)], np.uint32) for _ in range(3))
+
+    def add(left: Elements, right: Elements) -> Elements:
+        total, kept = left.copy(), right.copy()
+        group.add_into(total, right)
+        assert kept == right
+        return total
+
+    negative = group.reduce(-a.astype(np.int64))
+    assert (int(a[0]) + int(b[0])) % group.modulus == add(a, b)[0]
+    assert add(b, a) == add(a, b)
+    assert add(add(a, b), c) == add(a, add(b, c))
+    assert add(a, negative) == 0
+
+
+# Masks
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@each_group
+def test_masks_are_added_as_integers_would_be(group: Group, length: int) -> None:
+    keys, signs = fixed_keys(3), [1, -1, -1]
+    values = vector(length, group.modulus)
+    before = values.copy()
+    out = group.add_masks(values, iter(keys), iter(signs))
+    assert masked(group, values, keys, signs) == out.tolist()
+    assert np.array_equal(before, values), "the vector itself was changed"
+
+
+@each_group
+def test_elements_are_the_beginning_of_the_mask(group: Group) -> None:
+    [key] = fixed_keys(1, seed=2)
+    length = 2 * BLOCK_WORDS + 3
+    mask = group.add_masks(np.zeros(length, np.uint32), [key], [1]).tolist()
+    for count in (0, 1, 5, BLOCK_WORDS + 1, length):
+        assert mask[:count] == group.elements([key], [count]).tolist()
+
+
+@each_group
+@settings(deadline=None)
+@given(counts=st.lists(st.integers(0, 30), max_size=6))
+def test_elements_of_many_keys_are_those_of_each_end_to_end(
+    group: Group, counts: list[int]
+) -> None:
+    keys = fixed_keys(len(counts), seed=3)
+    expected = [
+        element
+        for key, count in zip(keys, counts, strict=True)
+        for element in group_elements(key, count, group.modulus)
+    ]
+    assert expected == group.elements(keys, counts).tolist()
+
+
+@each_group
+def test_opposite_masks_cancel(group: Group) -> None:
+    keys = fixed_keys(2, seed=4)
+    values = vector(101, group.modulus)
+    once = group.add_masks(values, keys, [1, -1])
+    assert not np.array_equal(values, once)
+    assert np.array_equal(values, group.add_masks(once, keys, [-1, 1]))
+
+
+@pytest.mark.parametrize("streams", [1, 2, 5, 7])
+@each_group
+def test_masks_do_not_depend_on_how_many_streams_are_open(
+    group: Group, streams: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, signs = fixed_keys(5), [1, -1, -1, 1, 1]
+    values = vector(33, group.modulus)
+    monkeypatch.setattr(groups, "STREAMS_AT_ONCE", streams)
+    expected = masked(group, values, keys, signs)
+    assert expected == group.add_masks(values, keys, signs).tolist()
+
+
+@pytest.mark.parametrize("words", [4, 8, 64])
+@each_group
+def test_masks_do_not_depend_on_the_size_of_blocks(
+    group: Group, words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, signs = fixed_keys(3), [-1, 1, -1]
+    values = vector(203, group.modulus)
+    monkeypatch.setattr(groups, "BLOCK_WORDS", words)
+    expected = masked(group, values, keys, signs)
+    assert expected == group.add_masks(values, keys, signs).tolist()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@each_group
+def test_the_largest_masks_add_up_exactly_in_more_than_a_full_batch(
+    group: Group,
+    sign: int,
+    fake_streams: Callable[[Mapping[int, list[int]]], None],
+) -> None:
+    fake_streams({0: [group.modulus - 1] * 8})
+    count = groups.STREAMS_AT_ONCE + 1
+    values = vector(5, group.modulus)
+    expected = [(v + sign * count * (group.modulus - 1)) % group.modulus for v in values.tolist()]
+    masked_vector = group.add_masks(values, itertools.repeat(bytes(16), count), [sign] * count)
+    assert expected == masked_vector.tolist()
+
+
+@each_group
+def test_no_masks_leave_the_vector_as_it_is(group: Group) -> None:
+    values = vector(7, group.modulus)
+    assert values.tolist() == group.add_masks(values, [], []).tolist()
+
+
+@pytest.mark.parametrize("signs", [[1], [1, 1, 1]])
+@pytest.mark.parametrize("group", REAL, ids=lambda group: group.name)
+def test_every_mask_needs_its_sign(group: Group, signs: list[int]) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        group.add_masks(np.zeros(2, np.uint32), fixed_keys(2), signs)
+
+
+# Rejection
+
+
+@pytest.mark.parametrize("field", [FQ, HALF, QUARTER], ids=lambda field: field.name)
+def test_a_word_is_rejected_from_the_modulus_on(
+    field: Field, fake_streams: Callable[[Mapping[int, list[int]]], None]
+) -> None:
+    """The word at the same position of the first stream that has an element there replaces it."""
+    q, top = field.modulus, 2**32 - 1
+    streams = {
+        0: [0, q - 1, q, q + 1, top, q - 2, top, q],
+        1: [10, 11, 12, q, q - 1, 15, q, top],
+        2: [20, 21, 22, 23, 24, 25, q + 1, 0],
+        3: [30, 31, 32, 33, 34, 35, 36, 37],
+    }
+    fake_streams(streams)
+    expected = [0, q - 1, 12, 23, q - 1, q - 2, 36, 0]
+    for length in range(1, 9):
+        zeros = np.zeros(length, np.uint32)
+        assert expected[:length] == field.elements([bytes(16)], [length]).tolist()
+        assert expected[:length] == field.add_masks(zeros, [bytes(16)], [1]).tolist()
+
+
+def test_the_ring_takes_every_word(
+    fake_streams: Callable[[Mapping[int, list[int]]], None],
+) -> None:
+    words = [0, 1, Q - 1, Q, Q + 1, 2**31, 2**32 - 2, 2**32 - 1]
+    fake_streams({0: words})
+    assert words == RING32.elements([bytes(16)], [8]).tolist()
+    assert words == RING32.add_masks(np.zeros(8, np.uint32), [bytes(16)], [1]).tolist()
+
+
+@each_group
+def test_elements_are_uniform(group: Group) -> None:
+    """Reduced instead of rejected words would show with the prime that rejects a quarter."""
+    assert_uniform(group.elements(fixed_keys(60, seed=5), [1000] * 60), group.modulus)
+
+
+@pytest.mark.parametrize("field", [HALF, QUARTER], ids=lambda field: field.name)
+def test_replacements_are_uniform_and_independent_of_the_words_before_them(field: Field) -> None:
+    keys = fixed_keys(60, seed=6)
+    elements = field.elements(keys, [1000] * 60)
+    words = np.frombuffer(b"".join(stream_bytes(key, 4000) for key in keys), "<u4")
+    replaced = np.flatnonzero(words >= field.modulus)
+    assert_uniform(elements[replaced], field.modulus)
+    after = replaced[replaced > 0]
+    pairs = np.zeros((8, 8), np.int64)
+    parts = elements.astype(np.int64) * 8 // field.modulus
+    np.add.at(pairs, (parts[after - 1], parts[after]), 1)
+    assert stats.chi2_contingency(pairs).pvalue > LEVEL

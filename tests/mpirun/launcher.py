@@ -1,0 +1,80 @@
+"""Starts real MPI jobs with an outer time limit, so that nothing can hang."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+BIN = Path(sys.executable).parent
+LIMIT_SECONDS = 120
+
+needs_mpirun = pytest.mark.skipif(
+    not (BIN / "mpirun").exists() and shutil.which("mpirun") is None,
+    reason="no mpirun: install the extra 'mpi' or an MPI of your own",
+)
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a job: this interpreter's programs first, our modules found."""
+    variables = dict(os.environ)
+    variables["PATH"] = f"{BIN}{os.pathsep}{variables.get('PATH', '')}"
+    variables["PYTHONPATH"] = str(HERE)
+    return variables
+
+
+def start(*command: object, **options: Any) -> subprocess.Popen[str]:
+    """Start a command in a process group of its own."""
+    return subprocess.Popen(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+        **options,
+    )
+
+
+def finish(
+    job: subprocess.Popen[str], limit_seconds: float = LIMIT_SECONDS
+) -> subprocess.CompletedProcess[str]:
+    """Wait for a job; kill it and fail the test if it does not end in time."""
+    try:
+        out, err = job.communicate(timeout=limit_seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(job.pid, signal.SIGKILL)
+        out, err = job.communicate()
+        pytest.fail(f"the job hung for {limit_seconds} s\n{out}\n{err}")
+    return subprocess.CompletedProcess(job.args, job.returncode, out, err)
+
+
+def mpirun(
+    ranks: int, *command: object, limit_seconds: float = LIMIT_SECONDS
+) -> subprocess.CompletedProcess[str]:
+    """Run a command under mpirun, however few cores there are."""
+    launcher = ("mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n", ranks)
+    return finish(start(*launcher, *command), limit_seconds)
+
+
+def bench(
+    ranks: int, folder: Path, *options: object, limit_seconds: float = LIMIT_SECONDS
+) -> list[dict[str, Any]]:
+    """Run `hpcfl bench` that must succeed, and return the summaries it prints."""
+    job = mpirun(
+        ranks,
+        *("hpcfl", "bench", *options, "--output", folder, "--json"),
+        limit_seconds=limit_seconds,
+    )
+
+    assert job.returncode == 0, job.stderr
+    runs: list[dict[str, Any]] = json.loads(job.stdout)["runs"]
+    return runs

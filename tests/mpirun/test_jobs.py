@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from launcher import bench, finish, mpirun, needs_mpirun, start
+
+from hpcfl.results import load
+
+pytestmark = needs_mpirun
+
+SMALL = ("--dim", 2000, "--rounds", 2, "--warmup", 1)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 17])
+@pytest.mark.parametrize("protocol", ["fedavg", "secagg", "sparse"])
+def test_every_protocol_is_validated_on_any_number_of_ranks(
+    tmp_path: Path, ranks: int, protocol: str
+) -> None:
+    devices = max(3, ranks - 1)
+    (summary,) = bench(ranks, tmp_path, protocol, *SMALL, "--devices", devices)
+    (path,) = tmp_path.glob("*.h5")
+    run = load(path)
+
+    assert (summary["rounds_validated"], summary["rounds_total"]) == (3, 3)
+    assert summary["transport"] == "mpi"
+    assert (run.status, run.devices, run.dim) == ("complete", devices, 2000)
+    assert run.environment["ranks"] == ranks
+    # A third of the devices drop out before the upload, rounded down.
+    assert run.survived.sum(axis=1).tolist() == [devices - int(0.3 * devices)] * 3
+
+
+def test_without_the_option_every_rank_but_the_first_is_a_device(tmp_path: Path) -> None:
+    (summary,) = bench(5, tmp_path, "sparse", *SMALL)
+
+    assert summary["devices"] == 4
+
+
+def test_virtual_devices_share_ranks_and_cost_the_same_bytes(tmp_path: Path) -> None:
+    options = ("secagg", *SMALL, "--devices", 12)
+    (few,) = bench(3, tmp_path / "few", *options)
+    (many,) = bench(13, tmp_path / "many", *options)
+    few_run, many_run = (load(Path(summary["path"])) for summary in (few, many))
+
+    for name in ("bytes_up", "bytes_down", "messages_up", "messages_down", "survived"):
+        np.testing.assert_array_equal(getattr(few_run, name), getattr(many_run, name))
+
+
+def test_several_device_counts_in_one_launch_give_a_file_each(tmp_path: Path) -> None:
+    summaries = bench(6, tmp_path, "secagg", *SMALL, "--devices", "2,5,9")
+
+    assert [summary["devices"] for summary in summaries] == [2, 5, 9]
+    assert len(list(tmp_path.glob("secagg-*.h5"))) == 3
+    assert all(summary["rounds_validated"] == 3 for summary in summaries)
+
+
+@pytest.mark.parametrize("group", ["fq", "ring32"])
+def test_uploads_summed_within_reduce_give_the_same_sum(tmp_path: Path, group: str) -> None:
+    options = ("secagg", *SMALL, "--devices", 7, "--group", group)
+    sums = []
+    for upload in ("gather", "reduce"):
+        target = tmp_path / f"{upload}.npy"
+        bench(4, tmp_path / upload, *options, "--upload", upload, "--save-aggregate", target)
+        sums.append(np.load(target))
+
+    np.testing.assert_array_equal(sums[0], sums[1])
+
+
+def test_own_updates_are_aggregated_and_saved(tmp_path: Path) -> None:
+    updates = np.random.default_rng(1).normal(0, 0.1, (4, 50))
+    np.save(tmp_path / "updates.npy", updates)
+    options = ("--updates", tmp_path / "updates.npy", "--save-aggregate", tmp_path / "sum.npy")
+    bench(5, tmp_path / "out", "secagg", *options, "--rounds", 1, "--dropout", 0)
+
+    # Four devices of weight 1/4, each rounded to a level of 2^-20.
+    np.testing.assert_allclose(np.load(tmp_path / "sum.npy"), updates.mean(axis=0), atol=4 / 2**20)
+
+
+def test_a_rank_that_crashes_ends_the_job_with_its_traceback(tmp_path: Path) -> None:
+    job = mpirun(5, "hpcfl", "bench", "faulty_protocols:Crashing", *SMALL, "--output", tmp_path)
+
+    assert job.returncode != 0
+    assert "ZeroDivisionError: device 2 divides by zero" in job.stderr
+    assert re.search(r"\[rank 3 on \S+\] Traceback", job.stderr)
+
+
+def test_a_device_that_fails_alone_ends_the_job_with_a_sentence(tmp_path: Path) -> None:
+    job = mpirun(5, "hpcfl", "bench", "faulty_protocols:Refusing", *SMALL, "--output", tmp_path)
+
+    assert job.returncode != 0
+    assert re.search(r"\[rank 3 on \S+\] Error: device 2 refuses", job.stderr)
+    assert "Traceback" not in job.stderr
+
+
+def test_a_wrong_sum_fails_the_run_and_is_kept_as_evidence(tmp_path: Path) -> None:
+    job = mpirun(4, "hpcfl", "bench", "faulty_protocols:Wrong", *SMALL, "--output", tmp_path)
+    (path,) = tmp_path.glob("*.h5")
+    run = load(path)
+
+    assert job.returncode == 1
+    assert job.stderr.count("the aggregate of round 2 is wrong") == 1
+    assert (run.status, run.validated.tolist()) == ("failed", [True, True, False])
+
+
+def test_below_the_threshold_the_job_fails_once_and_keeps_finished_rounds(tmp_path: Path) -> None:
+    # With this seed rounds 0 and 1 keep enough of the six devices, and round 2 does not.
+    options = ("--dropout", 0.4, "--dropout-model", "bernoulli", "--devices", 6, "--seed", SEED)
+    job = mpirun(
+        4, "hpcfl", "bench", "secagg", *options, "--dim", 100, "--rounds", 9, "--output", tmp_path
+    )
+    (path,) = tmp_path.glob("*.h5")
+    run = load(path)
+
+    assert job.returncode == 1
+    assert job.stderr.count("Error: round 2 cannot end: ") == 1
+    assert "at least 4 are needed" in job.stderr
+    assert "Traceback" not in job.stderr
+    assert (run.status, run.validated.tolist()) == ("failed", [True, True])
+
+
+SEED = 5
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["sparse", "--alpha", "0"], "alpha is 0.0; it must be above 0"),
+        (["sparse", "--alpha", "1.5"], "alpha is 1.5"),
+        (["secagg", "--dropout", "0.5"], "dropout rate is 0.5; it must be at least 0 and below"),
+        (["secagg", "--devices", "1"], "secagg needs at least 2 devices, but there are 1"),
+        (["secagg", "--levels", str(2**40)], "the largest admissible number of levels is"),
+        (["secagg", "--no-such-option"], "No such option"),
+        (["nonsense"], "there is no protocol 'nonsense'"),
+        (["fedavg", "--upload", "reduce"], "fedavg cannot use --upload reduce"),
+        (["secagg", "--dropout-phase", "lunch"], "has no phase 'lunch' to drop out before"),
+        (["secagg", "--output", "/proc/nothing"], "cannot write results to /proc/nothing"),
+        (["secagg", "--updates", "/nowhere.npy"], "the updates in /nowhere.npy cannot be read"),
+    ],
+)
+def test_wrong_use_is_refused_once_with_a_sentence(options: list[str], sentence: str) -> None:
+    job = mpirun(3, "hpcfl", "bench", *options)
+
+    assert job.returncode == 2
+    assert job.stderr.count("Error: ") == 1
+    assert sentence in job.stderr
+    assert "Traceback" not in job.stderr
+
+
+def test_killing_the_server_leaves_all_finished_rounds_readable(tmp_path: Path) -> None:
+    job = start(
+        *("mpirun", "--map-by", ":OVERSUBSCRIBE", "-n", 4),
+        *("hpcfl", "bench", "secagg", "--dim", 5000, "--rounds", 100_000, "--output", tmp_path),
+    )
+    deadline = time.monotonic() + 60
+    while not (found := list(tmp_path.glob("*.h5"))) or load(found[0]).rounds < 5:
+        assert time.monotonic() < deadline, "no round was finished in time"
+        assert job.poll() is None, job.communicate()
+        time.sleep(0.2)
+    finished = load(found[0]).rounds
+    os.kill(_pid_of_rank(job.pid, 0), signal.SIGKILL)
+    ended = finish(job, limit_seconds=60)
+    run = load(found[0])
+
+    assert ended.returncode != 0
+    assert run.status == "running"
+    assert run.rounds >= finished
+    assert run.validated.all()
+    assert (run.bytes_up.sum(axis=(1, 2)) > 0).all()
+
+
+def _pid_of_rank(launcher: int, rank: int) -> int:
+    """Return the pid of a rank of a launcher on this host."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            variables = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if parent == launcher and b"OMPI_COMM_WORLD_RANK=%d" % rank in variables:
+            return int(folder.name)
+    raise AssertionError(f"no rank {rank} was found")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_main_job_runs_on_101_ranks(tmp_path: Path) -> None:
+    (summary,) = bench(101, tmp_path, "sparse", "--rounds", 2, "--warmup", 0, limit_seconds=360)
+
+    assert (summary["devices"], summary["dim"], summary["theta"]) == (100, 165_000, 0.3)
+    assert (summary["rounds_validated"], summary["survivors_min"]) == (2, 70)

@@ -1,0 +1,162 @@
+"""Run under mpirun by test_transports_under_mpi; alone, without MPI, these tests are skipped."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.comm.ledger import Ledger
+from hpcfl.comm.loopback import Loopback
+from hpcfl.comm.phases import Payload
+from hpcfl.comm.round import Round
+from hpcfl.comm.transport import Produce, Transport
+from hpcfl.crypto.groups import GROUPS
+from hpcfl.crypto.keys import insecure_secrets
+from hpcfl.errors import AgreedError, BelowThresholdError
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+DEVICES, DIM = 7, 5001
+DROPOUTS = {1: "advertise_keys", 4: "masked_input", 6: "unmask"}
+
+
+def transport() -> Transport:
+    from mpi4py import MPI
+
+    from hpcfl.comm.mpi import MpiTransport
+
+    return MpiTransport(MPI.COMM_WORLD.Dup(), DEVICES)
+
+
+class Recorder:
+    """Passes everything on to a transport, and keeps a hash of every message that arrives."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.seen: list[tuple[object, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def _keep(self, kind: str, party: int, message: Payload) -> None:
+        self.seen.append((kind, party, hashlib.sha256(message.tobytes()).hexdigest()))
+
+    def broadcast(self, *arguments: Any) -> Payload:
+        message = self._inner.broadcast(*arguments)
+        for device in self._inner.local_devices:
+            self._keep("broadcast", device, message)
+        return message
+
+    def gather(
+        self, senders: Sequence[int], produce: Produce, largest: int
+    ) -> Iterator[tuple[int, Payload]]:
+        for sender, message in self._inner.gather(senders, produce, largest):
+            self._keep("gather", sender, message)
+            yield sender, message
+
+    def route(self, *arguments: Any) -> dict[int, Payload]:
+        received = self._inner.route(*arguments)
+        for receiver, rows in received.items():
+            for row in rows:
+                self._keep("route", receiver, row)
+        return received
+
+
+def play(inner: Transport, name: str) -> list[tuple[object, ...]]:
+    """Play one round with fixed keys; return what this rank's parties received, sorted."""
+    protocol = find(name)(Parameters(DEVICES, DIM, alpha=0.5))
+    recorder: Any = Recorder(inner)
+    local = inner.local_devices
+    Round(
+        protocol.steps,
+        recorder,
+        Ledger(protocol.phases(), DEVICES, local, inner.has_server),
+        index=3,
+        devices={id: protocol.device(id, 3, insecure_secrets(1, 3, id)) for id in local},
+        server=protocol.server(3, np.ones(DIM, np.float32)) if inner.has_server else None,
+        inputs=lambda id: np.random.default_rng(id).normal(0, 0.1, DIM),
+        dropouts={} if name == "fedavg" else DROPOUTS,
+        largest_upload=protocol.largest_upload,
+    ).play()
+    return sorted(recorder.seen)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "secagg", "sparse"])
+def test_mpi_moves_the_same_bytes_as_the_loopback(name: str) -> None:
+    inner = transport()
+    mine = play(inner, name)
+    everything = play(Loopback(DEVICES), name)
+    local = set(inner.local_devices)
+    expected = [
+        message
+        for message in everything
+        if (message[0] == "gather" and inner.has_server)
+        or (message[0] != "gather" and message[1] in local)
+    ]
+
+    assert expected == mine
+    assert bool(expected) == (inner.has_server or bool(local))
+
+
+@pytest.mark.parametrize("group", ["fq", "ring32"])
+def test_reduce_is_the_sum_in_the_group(group: str) -> None:
+    inner = transport()
+    arithmetic = GROUPS[group]
+    vectors = np.random.default_rng(2).integers(0, arithmetic.modulus, (DEVICES, DIM), np.int64)
+    senders = [id for id in inner.local_devices if id != 4]
+    result = inner.reduce(
+        senders, lambda id: vectors[id].astype(np.uint32).view(np.uint8), arithmetic, DIM
+    )
+
+    if inner.has_server:
+        assert result is not None
+        expected = (vectors.sum(axis=0) - vectors[4]) % arithmetic.modulus
+        assert result[0] == [0, 1, 2, 3, 5, 6]
+        np.testing.assert_array_equal(result[1], expected)
+    else:
+        assert result is None
+
+
+def test_gather_in_small_windows_brings_the_same_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    import hpcfl.comm.mpi
+
+    monkeypatch.setattr(hpcfl.comm.mpi, "GATHER_BYTES", 25)
+    inner = transport()
+    senders = [id for id in inner.local_devices if id != 2]
+    got = list(inner.gather(senders, lambda id: np.full(id + 1, id, np.uint8), largest=10))
+
+    if inner.has_server:
+        assert [id for id, _ in got] == [0, 1, 3, 4, 5, 6]
+        assert all(message.tolist() == [id] * (id + 1) for id, message in got)
+    else:
+        assert got == []
+
+
+def test_an_error_of_the_server_is_raised_on_every_rank() -> None:
+    inner = transport()
+    error = BelowThresholdError("too few") if inner.has_server else None
+    with pytest.raises(AgreedError, match="too few"):
+        inner.agree(error)
+    with pytest.raises(AgreedError, match="too few"):
+        inner.broadcast(None, error)
+
+
+def test_sums_over_ranks_reach_the_server_whole() -> None:
+    inner = transport()
+    values = np.arange(100_000, dtype=np.int64).reshape(2, -1) + inner.rank
+    total = inner.sum_to_server(values)
+
+    ranks = inner.placement.ranks
+    if inner.has_server:
+        expected = ranks * np.arange(100_000).reshape(2, -1) + ranks * (ranks - 1) // 2
+        np.testing.assert_array_equal(total, expected)
+        assert inner.max_to_server(float(inner.rank)) == ranks - 1
+    else:
+        assert total is None
+        assert inner.max_to_server(float(inner.rank)) is None

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+from launcher import HERE, mpirun, needs_mpirun
+
+
+@needs_mpirun
+@pytest.mark.parametrize("ranks", [2, 3, 5, 11])
+def test_the_transport_tests_pass_under_mpirun(ranks: int) -> None:
+    job = mpirun(
+        ranks,
+        *(sys.executable, "-m", "pytest", "-q", "-x", "--only-mpi", "-p", "no:cacheprovider"),
+        HERE / "test_transports.py",
+    )
+
+    assert job.returncode == 0, job.stdout[-5000:]
+    assert " passed" in job.stdout
+    assert "skipped" not in job.stdout

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "hpcfl"
+
+# Imports point downwards only. What is not listed is a leaf, the lowest layer.
+LAYERS = {"cli": 4, "doctor": 3, "bench": 3, "algorithms": 2, "comm": 1}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def layer(module: str) -> int:
+    """Return the layer of a dotted module name within the package."""
+    return LAYERS.get(module.split(".")[1] if "." in module else "cli", 0)
+
+
+def imported(path: Path) -> set[str]:
+    """Return the modules of the package that a file imports anywhere."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in found if name.startswith("hpcfl.")}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_downwards(path: Path) -> None:
+    own = ".".join(("hpcfl", *path.relative_to(PACKAGE).with_suffix("").parts))
+    if own in ("hpcfl.__main__", "hpcfl.__init__"):
+        return
+    upward = sorted(name for name in imported(path) if layer(name) > layer(own))
+
+    assert upward == []
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "algorithms").rglob("*.py")), ids=str)
+def test_protocols_know_no_transport_clock_or_file(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    names = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    forbidden = {"mpi4py", "time", "pathlib", "os", "socket", "h5py"}
+
+    assert not {name.partition(".")[0] for name in names} & forbidden
+    assert {name for name in names if name.startswith("hpcfl.comm")} <= {"hpcfl.comm.phases"}
+
+
+@pytest.mark.parametrize("arguments", [["-c", "import hpcfl"], ["-m", "hpcfl", "--help"]])
+def test_help_needs_none_of_the_heavy_packages(arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    heavy = {"mpi4py", "numpy", "torch", "matplotlib", "pandas", "h5py", "cryptography"}
+
+    assert {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()} & heavy == set()
