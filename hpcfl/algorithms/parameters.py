@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -105,7 +106,8 @@ class Parameters:
     @property
     def selection_probability(self) -> float:
         """Probability p that a device sends a coordinate (eq. 14)."""
-        return float(1 - (1 - self.pair_probability) ** (self.devices - 1))
+        rate = float(self.pair_probability)
+        return -math.expm1((self.devices - 1) * math.log1p(-rate)) if rate < 1 else 1.0
 
     def weight(self, device: int) -> float:
         """Return the weight beta of a device."""
