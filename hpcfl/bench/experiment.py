@@ -115,7 +115,7 @@ class Experiment:
             seed=options.seed,
         )
         protocol = kind(parameters)
-        if options.upload == "reduce" and not (protocol.dense and protocol.summed_in):
+        if options.upload == "reduce" and (protocol.sparse_upload or not protocol.summed_in):
             raise UsageError(
                 f"{protocol.name} cannot use --upload reduce: MPI can only sum whole vectors of "
                 "group elements on the way"
@@ -139,11 +139,15 @@ class Experiment:
         return self.protocol.parameters.devices
 
     def config(self) -> dict[str, Any]:
-        """Return every option with its value, for the record."""
+        """Return every option with its value, for the record; None where it has no effect."""
         config = asdict(self.options)
         config["devices"] = self.devices
         for name in ("updates", "save_aggregate"):
             config[name] = None if config[name] is None else str(config[name])
+        if not self.protocol.sparse_upload:
+            config |= dict.fromkeys(("alpha", "sampler", "locations"))
+        if self.protocol.summed_in is None:
+            config |= dict.fromkeys(("group", "clip", "levels"))
         config["threshold"] = self.protocol.parameters.threshold
         config["scaled_by"] = 1 / self.protocol.arrival
         return config

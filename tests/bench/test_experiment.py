@@ -138,6 +138,15 @@ def test_dim_must_fit_the_updates(tmp_path: Path) -> None:
     assert Experiment.prepare(Options("fedavg", updates=tmp_path / "u.npy"), 3).updates.dim == 5
 
 
+def test_options_without_effect_are_recorded_without_a_value() -> None:
+    fedavg, secagg, sparse = (
+        Experiment.prepare(Options(name), 5).config() for name in ("fedavg", "secagg", "sparse")
+    )
+
+    assert [config["alpha"] for config in (fedavg, secagg, sparse)] == [None, None, 0.1]
+    assert [config["group"] for config in (fedavg, secagg, sparse)] == [None, "fq", "fq"]
+
+
 def test_every_option_is_recorded_with_its_value() -> None:
     config = Experiment.prepare(Options("sparse"), 100).config()
 

@@ -27,8 +27,9 @@ class AggregationProtocol(ABC):
         Its exchanges, in order.
     min_devices : int
         Fewer devices make no sense.
-    dense : bool
-        Whether an upload is a whole vector, so that uploads can be summed on the way.
+    sparse_upload : bool
+        Whether an upload is only some coordinates of the vector, as the parameters alpha, sampler
+        and locations say.
     summed_in : Group or None
         The group in which uploads are summed; None for real numbers.
     """
@@ -36,7 +37,7 @@ class AggregationProtocol(ABC):
     name: ClassVar[str]
     steps: ClassVar[tuple[Step, ...]]
     min_devices: ClassVar[int] = 1
-    dense: ClassVar[bool] = True
+    sparse_upload: ClassVar[bool] = False
 
     def __init__(self, parameters: Parameters) -> None:
         if parameters.devices < self.min_devices:

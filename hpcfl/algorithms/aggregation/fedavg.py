@@ -30,7 +30,6 @@ class FedAvg(AggregationProtocol):
         Step("upload", Pattern.GATHER, upload=True),
         Step("result", Pattern.LOCAL),
     )
-    dense = False
 
     def device(self, id: int, round_index: int, secrets: SecretSource) -> FedAvgDevice:
         return FedAvgDevice(self, id)

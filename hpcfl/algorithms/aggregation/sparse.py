@@ -35,7 +35,7 @@ class SparseSecAgg(SecAgg):
     """Secure aggregation of the coordinates that pairs of devices select together."""
 
     name = "sparse"
-    dense = False
+    sparse_upload = True
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
