@@ -7,6 +7,7 @@ fails, because a measurement is worth more than the description of its environme
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import os
 import platform
 import re
@@ -166,7 +167,7 @@ def timer_quality(clock: Callable[[], float]) -> tuple[float | None, float]:
         In seconds; the resolution is None if the clock stood still throughout.
     """
     readings = [clock() for _ in range(_TIMER_CALLS)]
-    steps = [later - earlier for earlier, later in zip(readings, readings[1:], strict=False)]
+    steps = [later - earlier for earlier, later in itertools.pairwise(readings)]
     resolution = min((step for step in steps if step > 0), default=None)
     # The best of several batches: the others were interrupted.
     overhead = min(_seconds_per_call(clock) for _ in range(5))

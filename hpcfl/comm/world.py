@@ -52,7 +52,7 @@ class World:
 
         taking_part = self.rank <= devices
         comm = self._control.Split(0 if taking_part else MPI.UNDEFINED, self.rank)
-        return MpiTransport(comm, devices) if taking_part else None
+        return MpiTransport(MPI.Intracomm(comm), devices) if taking_part else None
 
     def agree(self, error: HpcflError | None) -> None:
         """Raise rank 0's error, if it has one, on every rank."""

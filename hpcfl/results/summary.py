@@ -1,7 +1,7 @@
 """What a run cost, in the few figures that are reported.
 
-Only measured rounds count: never warm-up, never a round whose aggregate was wrong. The server is a population of its own: its figures are
-never averaged with those of the devices.
+Only measured rounds count: never warm-up, never a round whose aggregate was wrong. The server is a
+population of its own: its figures are never averaged with those of the devices.
 """
 
 from __future__ import annotations

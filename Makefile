@@ -1,0 +1,62 @@
+# Sets up .venv and works in it. "make help" lists the targets and what can be set.
+
+PYTHON ?= python3
+RANKS ?= 101
+# The embedded Open MPI is the extra "mpi": on a cluster that has its own, say EXTRAS=test,lint.
+EXTRAS ?= mpi,test,lint
+TEST_SECONDS ?= 3600
+
+VENV := .venv
+comma := ,
+# One stamp for each choice of extras, so that another choice is installed as well.
+STAMP := $(VENV)/.setup-$(subst $(comma),-,$(EXTRAS))
+# The test suite starts mpirun: whatever hangs in spite of its own limits ends here.
+LIMIT := $(if $(shell command -v timeout),timeout -k 30 $(TEST_SECONDS))
+
+ifeq ($(shell id -u),0)
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+endif
+
+.DEFAULT_GOAL := setup
+.DELETE_ON_ERROR:
+.PHONY: help setup bench test lint clean distclean
+
+help:
+	@echo 'make setup      set up $(VENV) (the default)'
+	@echo 'make bench      then run: mpirun -n $(RANKS) hpcfl bench sparse'
+	@echo 'make test       then run the whole test suite'
+	@echo 'make lint       then check style and types'
+	@echo 'make clean      remove caches and build products; results stay'
+	@echo 'make distclean  remove $(VENV) as well'
+	@echo 'Can be set: PYTHON=$(PYTHON) RANKS=$(RANKS) EXTRAS=$(EXTRAS) TEST_SECONDS=$(TEST_SECONDS)'
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || { \
+	    '$(PYTHON)' -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	        echo 'hpcfl needs Python 3.11 or newer, and $(PYTHON) is not:' \
+	             'make setup PYTHON=/path/to/python3.11' >&2; exit 1; }; \
+	    echo 'creating $(VENV)'; '$(PYTHON)' -m venv --clear $(VENV); }
+	$(VENV)/bin/python -m pip install --quiet --editable '.[$(EXTRAS)]'
+	$(if $(filter mpi,$(subst $(comma), ,$(EXTRAS))),$(VENV)/bin/python -m hpcfl.mpiconfig)
+	@touch $@
+
+bench: setup
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" mpirun -n $(RANKS) hpcfl bench sparse
+
+test: setup
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(LIMIT) $(VENV)/bin/python -m pytest
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name $(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)

@@ -1,0 +1,58 @@
+"""``hpcfl doctor``: whether everything that hpcfl needs is there and works."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command(name="doctor")
+@click.option("--fix", is_flag=True, help="Let the embedded mpirun start more ranks than cores.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path),
+    default=Path("results"),
+    show_default=True,
+    metavar="FOLDER",
+    help="Where results shall be written.",
+)
+def command(fix: bool, as_json: bool, results: Path) -> None:
+    """Check MPI and everything else that hpcfl needs, and say what to do.
+
+    The exit status is 0 if there is no problem; warnings are none.
+    """
+    from hpcfl import doctor
+
+    fixed = _fix() if fix else []
+    if not as_json:
+        for line in fixed:
+            click.echo(line)
+    checks = []
+    for check in doctor.examine(results):
+        checks.append(check)
+        if not as_json:
+            click.echo(doctor.render_line(check))
+    problems = sum(check.status == doctor.PROBLEM for check in checks)
+    if as_json:
+        found = {"problems": problems, "fixed": fixed, "checks": [vars(check) for check in checks]}
+        click.echo(json.dumps(found, indent=2))
+    else:
+        click.echo(f"\n{doctor.render_remedies(checks) or 'Everything is as it should be.'}")
+    if problems:
+        sys.exit(1)
+
+
+def _fix() -> list[str]:
+    """Change what can be changed; return what was done, or why nothing was, in sentences."""
+    from hpcfl.errors import UsageError
+    from hpcfl.mpiconfig import allow_oversubscription
+
+    try:
+        changed = allow_oversubscription(Path(sys.prefix))
+    except UsageError as error:
+        return [f"not fixed: {error}"]
+    return [f"fixed: {path}" for path in changed] or ["nothing to fix: mpirun's settings are made"]
