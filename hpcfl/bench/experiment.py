@@ -207,7 +207,8 @@ class Experiment:
             server=server,
             inputs=lambda id: self.updates.vector(index, id),
             dropouts=dropouts,
-            largest_upload=protocol.largest_upload,
+            dim=self.updates.dim,
+            largest_message=protocol.largest_message,
             reduce_group=protocol.summed_in if self.options.upload == "reduce" else None,
         )
         transport.barrier()

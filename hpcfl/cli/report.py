@@ -56,6 +56,11 @@ def command(
       hpcfl report sparse.h5 --uplink-mbps 10 --downlink-mbps 50 --latency-ms 30
       hpcfl report results/ --json > summary.json
     """
+    from hpcfl.launch import guess_rank
+
+    if guess_rank() != 0:
+        return  # started by mpirun all the same: one report is enough
+
     from hpcfl.results.reader import find, load
     from hpcfl.results.summary import choose_baseline, summarise
     from hpcfl.results.tables import render_comparison, render_details, render_run

@@ -85,8 +85,11 @@ def unseal_rows(
     Raises
     ------
     MessageError
-        If an envelope is not of this step, round and receiver, or a sender appears twice.
+        If a row is shorter than an envelope, an envelope is not of this step, round and receiver,
+        or a sender appears twice.
     """
+    if rows.shape[1] < BYTES:
+        raise MessageError(phase, "a device", f"rows of {rows.shape[1]} bytes hold no envelope")
     headers = read_headers(rows)
     senders = headers["sender"].astype(np.int64)
     wrong = (

@@ -39,8 +39,10 @@ class Round:
         Returns a device's vector; called when the device uploads, and not timed.
     dropouts : mapping of int to str
         The phase before which a device disappears, for every device that does.
-    largest_upload : int
-        No upload is larger than this, in bytes.
+    dim : int
+        Number d of coordinates of a vector.
+    largest_message : int
+        No device sends more than this to the server at once, in bytes, less envelope.
     reduce_group : Group or None
         Sum the uploads within the transport in this group instead of gathering them.
     """
@@ -56,7 +58,8 @@ class Round:
         server: Any | None,
         inputs: Inputs,
         dropouts: Mapping[int, str],
-        largest_upload: int,
+        dim: int,
+        largest_message: int,
         reduce_group: Group | None = None,
     ) -> None:
         self._steps = steps
@@ -67,7 +70,8 @@ class Round:
         self._server = server
         self._inputs = inputs
         self._dropouts = dropouts
-        self._largest_upload = largest_upload
+        self._dim = dim
+        self._largest_message = largest_message
         self._reduce_group = reduce_group
         self._server_error: HpcflError | None = None
 
@@ -119,7 +123,7 @@ class Round:
             self._ledger.sent(step.phase, id, message.size)
             return message
 
-        largest = envelope.BYTES + self._largest_upload
+        largest = envelope.BYTES + self._largest_message
         for id, message in self._transport.gather(list(self._live), produce, largest):
             self._serve(step, "receive", id, message, number)
         self._finish(step)
@@ -130,8 +134,7 @@ class Round:
             self._ledger.sent(step.phase, id, payload.nbytes)
             return payload
 
-        dim = self._largest_upload // 4
-        result = self._transport.reduce(list(self._live), produce, group, dim)
+        result = self._transport.reduce(list(self._live), produce, group, self._dim)
         if result is not None:
             self._serve(step, "receive_sum", *result)
         self._finish(step)

@@ -82,7 +82,8 @@ def play(inner: Transport, name: str) -> list[tuple[object, ...]]:
         server=protocol.server(3, np.ones(DIM, np.float32)) if inner.has_server else None,
         inputs=lambda id: np.random.default_rng(id).normal(0, 0.1, DIM),
         dropouts={} if name == "fedavg" else DROPOUTS,
-        largest_upload=protocol.largest_upload,
+        dim=DIM,
+        largest_message=protocol.largest_message,
     ).play()
     return sorted(recorder.seen)
 

@@ -31,7 +31,7 @@ def find(name: str) -> type[AggregationProtocol]:
     module, _, attribute = PROTOCOLS.get(name, name).partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise UsageError(f"the protocol {name!r} cannot be loaded: {error}") from error
 
     from hpcfl.algorithms.aggregation.base import AggregationProtocol

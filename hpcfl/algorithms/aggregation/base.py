@@ -57,8 +57,8 @@ class AggregationProtocol(ABC):
         return 1 - self.parameters.dropout
 
     @property
-    def largest_upload(self) -> int:
-        """An upper bound of the size of an upload, in bytes, without its envelope."""
+    def largest_message(self) -> int:
+        """An upper bound of what a device sends to the server at once, in bytes, less envelope."""
         return 4 * self.parameters.dim
 
     @classmethod

@@ -74,6 +74,7 @@ class FedAvgServer(ModelSender):
         self.survivors.append(sender)
 
     def finish_upload(self) -> None:
+        self.survivors.sort()
         if not self.survivors:
             raise BelowThresholdError("no device sent its vector: there is nothing to sum")
 

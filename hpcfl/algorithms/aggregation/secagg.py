@@ -63,6 +63,11 @@ class SecAgg(QuantisedProtocol):
         Step("result", Pattern.LOCAL),
     )
 
+    @property
+    def largest_message(self) -> int:
+        reply = 4 * MASK_KEY_LIMBS * self.parameters.devices
+        return max(super().largest_message, reply, 2 * keys.KEY_BYTES)
+
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> SecAggDevice:
         return SecAggDevice(self, id, round_index, secrets)
 
@@ -124,6 +129,7 @@ class SecAggDevice(ModelReceiver):
         self._transport_keys: dict[int, bytes] = {}
         self._shares: dict[int, Elements] = {}
         self._update: NDArray[np.floating] = np.empty(0)
+        self._uploaded = False
         self._request: tuple[list[int], list[int]] | None = None
 
     # advertise_keys
@@ -165,6 +171,8 @@ class SecAggDevice(ModelReceiver):
 
     def send_share_keys(self) -> tuple[Ids, Rows]:
         """Return an encrypted share of the mask key and of the private-mask seed for every peer."""
+        if self._seed:
+            raise RefusedError(f"device {self.id} refuses to share keys twice in a round")
         self._seed = self._secrets(SEED_BYTES)
         limbs = np.concatenate(
             [shamir.to_limbs(self._mask_pair.private), shamir.to_limbs(self._seed)]
@@ -228,6 +236,7 @@ class SecAggDevice(ModelReceiver):
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the private mask plus the pairwise masks."""
+        self._upload_once()
         self._update = vector
         integers = self._protocol.quantise(vector, self.id, self._round)
         elements = self._parameters.arithmetic.reduce(integers)
@@ -237,6 +246,12 @@ class SecAggDevice(ModelReceiver):
         signs = [pair_sign(self.id, peer) for peer in peers]
         masked = self._parameters.arithmetic.add_masks(elements, [private, *mask_keys], [1, *signs])
         return masked.astype("<u4", copy=False).view(np.uint8)
+
+    def _upload_once(self) -> None:
+        """Refuse to mask a second vector: the difference of two would be in the clear."""
+        if self._uploaded:
+            raise RefusedError(f"device {self.id} refuses to upload twice in a round")
+        self._uploaded = True
 
     def _mask_secrets(self) -> tuple[list[int], list[bytes]]:
         """Return the peers in U2 and the secret that this device's mask key shares with each."""
@@ -311,6 +326,8 @@ class SecAggServer(ModelSender):
     def receive_advertise_keys(self, sender: int, payload: Payload) -> None:
         """Keep a device's public keys."""
         parse_vector(payload, "u1", 2 * keys.KEY_BYTES, "advertise_keys", f"device {sender}")
+        if sender in self._public:
+            raise MessageError("advertise_keys", f"device {sender}", "it came twice")
         self._public[sender] = payload.tobytes()
 
     def finish_advertise_keys(self) -> None:
@@ -333,20 +350,25 @@ class SecAggServer(ModelSender):
 
     def receive_masked_input(self, sender: int, payload: Payload) -> None:
         """Add a device's masked vector to the sum (eq. 20)."""
-        self._admit(sender)
         vector = parse_vector(
             payload, "<u4", self._parameters.dim, "masked_input", f"device {sender}"
         )
-        self._check_elements(vector, sender)
+        self._check_elements(vector, f"device {sender}")
+        self._admit(sender)
         self._sum += vector
 
     def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
         """Take the sum of the masked vectors, formed on the way."""
+        if total.shape != self._sum.shape:
+            raise MessageError("masked_input", "the devices", f"a sum of shape {total.shape} came")
+        self._check_elements(total, "the devices")
         for sender in senders:
             self._admit(sender)
         self._sum += total
 
     def finish_masked_input(self) -> None:
+        # Requests, seeds and shares go by id, in whatever order the uploads came.
+        self.survivors.sort()
         self._require(len(self.survivors), "sent their masked vectors")
 
     def send_unmask(self) -> Payload:
@@ -362,6 +384,8 @@ class SecAggServer(ModelSender):
         shares = parse_vector(payload, "<u4", limbs, "unmask", f"device {sender}")
         if (shares >= FQ.modulus).any():
             raise MessageError("unmask", f"device {sender}", "a share is no field element")
+        if sender in self._replies:
+            raise MessageError("unmask", f"device {sender}", "it came twice")
         self._replies[sender] = shares
 
     def finish_unmask(self) -> None:
@@ -419,11 +443,13 @@ class SecAggServer(ModelSender):
     def _admit(self, sender: int) -> None:
         if sender not in self._sharers:
             raise MessageError("masked_input", f"device {sender}", "it shared no keys")
+        if sender in self.survivors:
+            raise MessageError("masked_input", f"device {sender}", "it came twice")
         self.survivors.append(sender)
 
-    def _check_elements(self, elements: Elements, sender: int) -> None:
+    def _check_elements(self, elements: Elements, sender: str) -> None:
         if elements.size and int(elements.max()) >= self._group.modulus:
-            raise MessageError("masked_input", f"device {sender}", "a value is no group element")
+            raise MessageError("masked_input", sender, "a value is no group element")
 
     def _require(self, count: int, what: str) -> None:
         if count < self._parameters.threshold:

@@ -47,10 +47,11 @@ class SparseSecAgg(SecAgg):
         return self.parameters.selection_probability * (1 - self.parameters.dropout)
 
     @property
-    def largest_upload(self) -> int:
+    def largest_message(self) -> int:
         bitmap = -(-self.parameters.dim // 8)
         # Gaps may be asked for where they are longer: two bits a coordinate bound them.
-        return locations.HEADER.itemsize + 2 * bitmap + 1 + 4 * self.parameters.dim
+        located = locations.HEADER.itemsize + 2 * bitmap + 1
+        return located + super().largest_message
 
     def device(self, id: int, round_index: int, secrets: SecretSource) -> SparseDevice:
         return SparseDevice(self, id, round_index, secrets)
@@ -85,6 +86,7 @@ class SparseDevice(SecAggDevice):
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the locations and the masked values of the selected coordinates (eq. 18)."""
+        self._upload_once()
         dim, group = self._parameters.dim, self._parameters.arithmetic
         peers, secrets = self._mask_secrets()
         positions, masks = self._protocol.pair_masks(self._round, self.id, peers, secrets)
@@ -118,7 +120,6 @@ class SparseServer(SecAggServer):
 
     def receive_masked_input(self, sender: int, payload: Payload) -> None:
         """Add a device's values to the sum at its locations (eq. 20)."""
-        self._admit(sender)
         try:
             positions, used = locations.decode(payload, self._parameters.dim)
         except ValueError as error:
@@ -126,7 +127,8 @@ class SparseServer(SecAggServer):
         values: Elements = parse_vector(
             payload[used:], "<u4", positions.size, "masked_input", f"device {sender}"
         )
-        self._check_elements(values, sender)
+        self._check_elements(values, f"device {sender}")
+        self._admit(sender)
         self._sum[positions] += values
         self._locations[sender] = positions
 

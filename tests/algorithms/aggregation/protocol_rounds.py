@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,7 +86,6 @@ class Wire(Loopback):
         super().__init__(devices)
         self._change = change or (lambda header, message: message)
         self.messages: list[Message] = []
-        self.delivered_rows: dict[int, int] = {}
         self.summed: dict[int, bytes] = {}
         self.announced: list[tuple[int, int]] = []
 
@@ -121,7 +120,6 @@ class Wire(Loopback):
                 self._keep(Pattern.ROUTE, row)
         received = super().route(senders, rows)
         for receiver, block in received.items():
-            self.delivered_rows[receiver] = len(block)
             received[receiver] = self._change(Header.of(block[0]), block)
         return received
 
@@ -179,27 +177,29 @@ class Played:
         """Return the error of exactly `kind` that a call ends with; no secret may be in it."""
         with pytest.raises(HpcflError) as caught:
             call(*arguments)
-        error = caught.value
-        assert kind is type(error), error
-        shown = str(error) + repr(error)
-        if error.__cause__ is not None or not error.__suppress_context__:
-            shown += f"{error.__cause__!r} {error.__context__!r}"
-        assert secrets_in(shown, self.sources.values()) == []
-        return error
+        assert kind is caught.type, caught.value
+        assert_tells_no_secret(caught.value, self.sources)
+        return caught.value
 
 
-def secrets_in(text: str, sources: Any) -> list[str]:
-    """Return every form of every drawn secret that `text` shows."""
+def assert_tells_no_secret(error: BaseException, sources: Mapping[int, Source]) -> None:
+    """Assert that an error, and what a traceback shows of the errors before it, hold no secret."""
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    assert [] == secrets_in(f"{error} {error!r} {before!r}", sources.values())
+
+
+def secrets_in(text: str, sources: Iterable[Source]) -> list[str]:
+    """Return what `text` shows of the drawn secrets: any six bytes of one, or a limb of one."""
     found = []
     for secret in (secret for source in sources for secret in source.drawn):
-        forms = {
-            secret.hex(),
-            base64.b64encode(secret).decode().rstrip("="),
-            repr(secret)[2:-1],
-            str(list(secret))[1:-1],
-            str(int.from_bytes(secret, "little")),
-            str(int.from_bytes(secret, "big")),
-        }
+        parts = [secret[k : k + 6] for k in range(len(secret) - 5)]
+        number = int.from_bytes(secret, "little")
+        limbs = [number >> shift & (2**31 - 1) for shift in range(0, 8 * len(secret), 31)]
+        forms = [base64.b64encode(secret[:30]).decode(), str(number)]
+        forms += [str(int.from_bytes(secret, "big"))]
+        forms += [form for part in parts for form in (part.hex(), repr(part)[2:-1])]
+        forms += [str(list(part))[1:-1] for part in parts]
+        forms += [str(limb) for limb in limbs if limb > 10**6]
         found += [form for form in forms if form in text]
     return found
 
@@ -238,7 +238,7 @@ def play(
 
     `dropouts` maps a device to the phase before which it disappears. With `before`, a phase or one
     of its patterns, only what comes before is played. `order` is the order in which devices are
-    played.
+    played. No error that ends the round may hold a secret.
     """
     devices = protocol.parameters.devices
     vectors = updates(protocol) if vectors is None else vectors
@@ -259,7 +259,7 @@ def play(
     )
     ledger = Ledger(phases, devices, range(devices), True)
     played.record = ledger.record
-    Round(
+    round_played = Round(
         tuple(steps),
         played.wire,
         ledger,
@@ -268,9 +268,15 @@ def play(
         server=played.server,
         inputs=lambda id: vectors[id],
         dropouts=played.dropouts,
-        largest_upload=protocol.largest_upload,
+        dim=protocol.parameters.dim,
+        largest_message=protocol.largest_message,
         reduce_group=protocol.summed_in if upload == "reduce" else None,
-    ).play()
+    )
+    try:
+        round_played.play()
+    except HpcflError as error:
+        assert_tells_no_secret(error, sources)
+        raise
     return played
 
 

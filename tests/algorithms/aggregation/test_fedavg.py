@@ -1,5 +1,3 @@
-# ruff: noqa: SIM300
-
 """FedAvg in the clear: the sum of the weighted vectors."""
 
 from __future__ import annotations

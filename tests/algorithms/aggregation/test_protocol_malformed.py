@@ -1,5 +1,3 @@
-# ruff: noqa: SIM300
-
 """A message that is not what its phase requires is an error that names its sender and its phase."""
 
 from __future__ import annotations
@@ -10,7 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from protocol_rounds import SECURE, Change, Header, Played, make, play, raw, seeded_sources
+from protocol_rounds import (
+    SECURE,
+    Change,
+    Header,
+    Played,
+    assert_tells_no_secret,
+    make,
+    play,
+    raw,
+    seeded_sources,
+)
 from slow_reference import MASK_KEY_LIMBS, SEED_LIMBS, Q
 
 from hpcfl.algorithms.aggregation import secagg
@@ -22,9 +30,14 @@ VICTIM = 2
 Rows = NDArray[np.uint8]
 
 
-def refused_in(phase: str, sender: str, reason: str, call: Callable[[], Any]) -> None:
+def refused_in(
+    phase: str, sender: str, reason: str, call: Callable[[], Any], of: Played | None = None
+) -> None:
+    """Assert that a call ends with the right error, which holds no secret of the round `of`."""
     with pytest.raises(MessageError) as caught:
         call()
+    if of is not None:
+        assert_tells_no_secret(caught.value, of.sources)
     assert (phase, sender) == (caught.value.phase, caught.value.sender)
     assert reason in caught.value.reason
     assert f"malformed {phase} message from {sender}: {caught.value.reason}" == str(caught.value)
@@ -245,6 +258,21 @@ def test_a_message_without_room_for_an_envelope_is_refused(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("phase", ["advertise_keys", "masked_input", "unmask"])
+@pytest.mark.parametrize("name", SECURE)
+def test_of_several_malformed_messages_the_first_is_reported(name: str, phase: str) -> None:
+    protocol = make(name, DEVICES, 8)
+
+    def change(header: Header, message: Rows) -> Rows:
+        return message[:20] if header.sender in (1, 2, 4) and is_gather(header) else message
+
+    def is_gather(header: Header) -> bool:
+        step = protocol.steps[header.step]
+        return (step.phase, step.pattern) == (phase, Pattern.GATHER)
+
+    refused_in(phase, "device 1", "", lambda: play(protocol, change=change))
+
+
 # what the server is sent
 
 
@@ -300,6 +328,7 @@ def test_the_server_refuses_shares_of_a_device_without_keys(name: str) -> None:
         "device 1",
         "it advertised no keys",
         lambda: played.server.receive_share_keys(np.array([0, 1, 2, 3])),
+        of=played,
     )
 
 
@@ -316,20 +345,79 @@ def test_the_server_refuses_an_upload_of_another_size(collecting: Played, change
     upload = change(upload_of(collecting, 2))
 
     refused_in(
-        "masked_input", "device 2", "", lambda: collecting.server.receive_masked_input(2, upload)
+        "masked_input",
+        "device 2",
+        "",
+        lambda: collecting.server.receive_masked_input(2, upload),
+        of=collecting,
     )
 
 
 def test_the_server_refuses_an_upload_of_a_device_that_shared_no_keys(collecting: Played) -> None:
+    upload = upload_of(collecting, 2)
     for sender in (4, 5, 2**32 - 1):
         refused_in(
             "masked_input",
             f"device {sender}",
             "it shared no keys",
-            lambda sender=sender: collecting.server.receive_masked_input(
-                sender, upload_of(collecting, 2)
-            ),
+            lambda sender=sender: collecting.server.receive_masked_input(sender, upload),
+            of=collecting,
         )
+
+
+def test_the_server_refuses_a_second_upload_of_a_device(collecting: Played) -> None:
+    upload = upload_of(collecting, 2)
+    collecting.server.receive_masked_input(2, upload)
+
+    refused_in(
+        "masked_input",
+        "device 2",
+        "it came twice",
+        lambda: collecting.server.receive_masked_input(2, upload),
+        of=collecting,
+    )
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_the_server_refuses_second_keys_of_a_device(name: str) -> None:
+    server = make(name, DEVICES, 12).server(0, np.zeros(12, np.float32))
+    server.receive_advertise_keys(3, np.zeros(64, np.uint8))
+
+    refused_in(
+        "advertise_keys",
+        "device 3",
+        "it came twice",
+        lambda: server.receive_advertise_keys(3, np.ones(64, np.uint8)),
+    )
+
+
+def test_the_server_refuses_a_second_answer_of_a_device(unmasking: Played) -> None:
+    answer = unmasking.devices[2].send_unmask()
+    unmasking.server.receive_unmask(2, answer)
+
+    refused_in(
+        "unmask",
+        "device 2",
+        "it came twice",
+        lambda: unmasking.server.receive_unmask(2, answer),
+        of=unmasking,
+    )
+
+
+@pytest.mark.parametrize(
+    ("total", "reason"),
+    [(np.zeros(1, np.uint32), "shape"), (np.full(4, Q, np.uint32), "no group element")],
+)
+def test_the_server_refuses_a_sum_of_another_form(total: np.ndarray, reason: str) -> None:
+    played = play(make("secagg", DEVICES, 4), before="masked_input")
+
+    refused_in(
+        "masked_input",
+        "the devices",
+        reason,
+        lambda: played.server.receive_sum_masked_input([0, 1, 2, 3], total),
+        of=played,
+    )
 
 
 def test_the_server_refuses_a_sum_with_a_device_that_shared_no_keys() -> None:
@@ -340,6 +428,7 @@ def test_the_server_refuses_a_sum_with_a_device_that_shared_no_keys() -> None:
         "device 4",
         "it shared no keys",
         lambda: played.server.receive_sum_masked_input([0, 1, 2, 4], np.zeros(4, np.uint32)),
+        of=played,
     )
 
 
@@ -355,6 +444,7 @@ def test_the_server_refuses_a_value_that_is_no_field_element(
         "device 2",
         "a value is no group element",
         lambda: collecting.server.receive_masked_input(2, upload),
+        of=collecting,
     )
 
 
@@ -385,7 +475,11 @@ def test_the_server_refuses_a_location_beyond_the_last_coordinate(upload: Rows) 
     played = play(make("sparse", DEVICES, 12), before="masked_input")
 
     refused_in(
-        "masked_input", "device 2", "", lambda: played.server.receive_masked_input(2, upload)
+        "masked_input",
+        "device 2",
+        "",
+        lambda: played.server.receive_masked_input(2, upload),
+        of=played,
     )
     # One coordinate less is the last one.
     played.server.receive_masked_input(1, sparse_upload(b"\0\0\0\0\1\0\0\0" + b"\0\x10", 1))
@@ -407,7 +501,11 @@ def test_the_server_refuses_locations_that_no_device_writes(upload: Rows) -> Non
     played = play(make("sparse", DEVICES, 12), before="masked_input")
 
     refused_in(
-        "masked_input", "device 2", "", lambda: played.server.receive_masked_input(2, upload)
+        "masked_input",
+        "device 2",
+        "",
+        lambda: played.server.receive_masked_input(2, upload),
+        of=played,
     )
 
 
@@ -419,6 +517,7 @@ def test_the_server_refuses_shares_of_a_device_that_is_no_survivor(unmasking: Pl
             f"device {sender}",
             "it is no survivor",
             lambda sender=sender: unmasking.server.receive_unmask(sender, reply),
+            of=unmasking,
         )
 
 
@@ -427,7 +526,11 @@ def test_the_server_refuses_a_reply_of_another_size(unmasking: Played, size: int
     reply = unmasking.devices[2].send_unmask()[:size]
 
     refused_in(
-        "unmask", "device 2", "bytes came", lambda: unmasking.server.receive_unmask(2, reply)
+        "unmask",
+        "device 2",
+        "bytes came",
+        lambda: unmasking.server.receive_unmask(2, reply),
+        of=unmasking,
     )
 
 
@@ -440,6 +543,7 @@ def test_the_server_refuses_a_share_that_is_no_field_element(unmasking: Played) 
         "device 2",
         "a share is no field element",
         lambda: unmasking.server.receive_unmask(2, reply),
+        of=unmasking,
     )
 
 
@@ -474,6 +578,7 @@ def test_shares_that_combine_to_a_wrong_mask_key_are_noticed(unmasking: Played, 
         "the survivors",
         "the shares give a wrong mask key for device 1",
         lambda: finish_with(unmasking, alter),
+        of=unmasking,
     )
 
 
@@ -491,6 +596,7 @@ def test_shares_that_combine_to_no_secret_are_noticed(unmasking: Played, secret:
         "the survivors",
         "the shares do not combine to a secret",
         lambda: finish_with(unmasking, alter),
+        of=unmasking,
     )
 
 

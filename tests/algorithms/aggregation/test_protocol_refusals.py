@@ -1,5 +1,3 @@
-# ruff: noqa: SIM300
-
 """What a device refuses, because answering could reveal more than a sum (safety rules 1 and 2).
 
 Every refusal is checked twice: that it is raised, and by `Played.refused` that it names no secret.
@@ -271,3 +269,23 @@ def test_a_device_with_the_shares_of_fewer_than_t_devices_refuses_to_go_on(name:
     assert "refuses to go on with 4 devices: the threshold is 5" in str(error)
     device.receive_share_keys(senders[:4], rows[:4])
     assert device.send_masked_input(played.vectors[2]).size
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_a_second_vector_is_never_masked(name: str) -> None:
+    # The difference of two uploads under the same masks is the difference of the vectors.
+    played = play(make(name, 3, 12), before="masked_input")
+    device = played.devices[1]
+    device.send_masked_input(played.vectors[1])
+    with pytest.raises(RefusedError, match="device 1 refuses to upload twice in a round"):
+        device.send_masked_input(2 * played.vectors[1])
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_keys_are_never_shared_twice(name: str) -> None:
+    # Two ciphertexts under one key and nonce give their plaintexts' difference away.
+    played = play(make(name, 3, 12), before="share_keys")
+    device = played.devices[1]
+    device.send_share_keys()
+    with pytest.raises(RefusedError, match="device 1 refuses to share keys twice in a round"):
+        device.send_share_keys()

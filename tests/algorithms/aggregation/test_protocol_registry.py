@@ -1,5 +1,3 @@
-# ruff: noqa: SIM300
-
 """Protocols are found by name, and a new one needs nothing but its class."""
 
 from __future__ import annotations

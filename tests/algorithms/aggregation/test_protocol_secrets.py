@@ -1,5 +1,3 @@
-# ruff: noqa: SIM300
-
 """Where keys and seeds come from, and that they go nowhere they should not (rules 3 and 5)."""
 
 from __future__ import annotations

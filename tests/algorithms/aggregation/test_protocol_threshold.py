@@ -1,5 +1,3 @@
-# ruff: noqa: SIM300
-
 """A round ends with t = floor(N / 2) + 1 devices, and never with fewer."""
 
 from __future__ import annotations

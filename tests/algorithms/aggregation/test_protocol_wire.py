@@ -1,5 +1,3 @@
-# ruff: noqa: SIM300
-
 """How many bytes move, who moves them, and that the ledger says the same."""
 
 from __future__ import annotations
@@ -122,15 +120,18 @@ def test_100_devices_send_4dp_bytes_of_values_and_gaps_near_the_entropy(
     assert main_case["gaps"] <= 1.01 * (4 * 165_000 * P + 165_000 * entropy / 8)
 
 
-@pytest.mark.parametrize("alpha", [0.001, 0.3, 1.0])
+@pytest.mark.parametrize(("devices", "alpha"), [(3, 0.001), (3, 0.3), (3, 1.0), (2, 1.0)])
 @pytest.mark.parametrize("coding", ["auto", "bitmap", "gaps"])
 @pytest.mark.parametrize("dim", [1, 7, 200])
-def test_no_upload_is_larger_than_announced(dim: int, coding: str, alpha: float) -> None:
-    protocol = make("sparse", 3, dim, alpha=alpha, locations=coding, levels=1)
+def test_no_upload_is_larger_than_announced(
+    dim: int, coding: str, devices: int, alpha: float
+) -> None:
+    """Two devices with alpha = 1 select every coordinate."""
+    protocol = make("sparse", devices, dim, alpha=alpha, locations=coding, levels=1)
     played = play(protocol)
 
     for payload in played.sent("masked_input").values():
-        assert len(payload) <= protocol.largest_upload
+        assert len(payload) <= protocol.largest_message
 
 
 @pytest.mark.parametrize("dim", [1, 500])

@@ -1,5 +1,3 @@
-# ruff: noqa: SIM300
-
 """SparseSecAgg and SecAgg against the equations of the papers, worked out slowly."""
 
 from __future__ import annotations
