@@ -49,7 +49,7 @@ def decode(message: Bytes, dim: int) -> tuple[Positions, int]:
     Raises
     ------
     ValueError
-        If the bytes are not what :func:`encode` writes for some set of positions below `dim`.
+        If the bytes do not begin with a coded set of positions below `dim`.
     """
     if message.size < HEADER.itemsize:
         raise ValueError("the locations have no header")

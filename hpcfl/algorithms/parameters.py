@@ -64,7 +64,7 @@ class Parameters:
     def __post_init__(self) -> None:
         _require(
             1 <= self.devices < MAX_DEVICES,
-            f"the number of devices is {self.devices}; at least 1 is needed",
+            f"the number of devices is {self.devices}; it must be 1 to {MAX_DEVICES - 1}",
         )
         _require(1 <= self.dim <= MAX_DIM, f"dim is {self.dim}; it must be 1 to {MAX_DIM}")
         _require(0 < self.alpha <= 1, f"alpha is {self.alpha}; it must be above 0, at most 1")
@@ -81,10 +81,10 @@ class Parameters:
         if self.weights is not None:
             _require(
                 self.weights.shape == (self.devices,),
-                f"there are {self.weights.size} weights for {self.devices} devices",
+                f"the weights have the shape {self.weights.shape} for {self.devices} devices",
             )
             _require(
-                bool(np.all(self.weights >= 0)) and abs(float(self.weights.sum()) - 1) < 1e-9,
+                bool(np.all(self.weights >= 0)) and abs(float(self.weights.sum()) - 1) < 1e-12,
                 "the devices' weights must not be negative and must add up to 1",
             )
 

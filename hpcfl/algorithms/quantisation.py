@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.crypto.groups import Group, Signed
-from hpcfl.errors import UsageError
+from hpcfl.errors import HpcflError, UsageError
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,17 @@ class Quantiser:
         Returns
         -------
         ndarray of int64
+
+        Raises
+        ------
+        HpcflError
+            If a value is not a number.
         """
-        scaled = np.clip(values, -self.clip, self.clip).astype(np.float64)
+        # In float64 before clipping: as a float32 the clip could be larger than it says.
+        scaled = values.astype(np.float64)
+        np.clip(scaled, -self.clip, self.clip, out=scaled)
+        if np.isnan(scaled.sum()):
+            raise HpcflError("an update holds a value that is not a number")
         scaled *= scale * self.levels
         scaled += generator.random(scaled.size)
         return np.floor(scaled, out=scaled).astype(np.int64)

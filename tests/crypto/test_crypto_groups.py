@@ -277,6 +277,16 @@ def test_a_word_is_rejected_from_the_modulus_on(
         assert expected[:length] == field.add_masks(zeros, [bytes(16)], [1]).tolist()
 
 
+@pytest.mark.parametrize("word", [Q - 1, Q, Q + 1, 2**32 - 1])
+def test_a_border_word_is_judged_without_larger_ones_around_it(
+    word: int, fake_streams: Callable[[Mapping[int, list[int]]], None]
+) -> None:
+    fake_streams({0: [word, 0, 0, 0], 1: [7, 0, 0, 0]})
+    expected = [word if word < Q else 7]
+    assert expected == FQ.elements([bytes(16)], [1]).tolist()
+    assert expected == FQ.add_masks(np.zeros(1, np.uint32), [bytes(16)], [1]).tolist()
+
+
 def test_the_ring_takes_every_word(
     fake_streams: Callable[[Mapping[int, list[int]]], None],
 ) -> None:

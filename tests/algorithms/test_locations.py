@@ -1,0 +1,251 @@
+"""Locations survive the wire, and what is no coding of locations is a ValueError."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from hpcfl.algorithms import locations
+from hpcfl.algorithms.locations import CODINGS
+
+HEADER = locations.HEADER.itemsize
+EXPLICIT = ("bitmap", "gaps")
+Sets = tuple[int, list[int]]
+
+each_coding = pytest.mark.parametrize("coding", CODINGS)
+
+
+@st.composite
+def sets(draw: st.DrawFn) -> Sets:
+    """Return a dimension and increasing positions below it, from very few to very many."""
+    dim = draw(st.integers(1, 300) | st.integers(1, 2**32 - 1))
+    if dim > 300:
+        return dim, sorted(draw(st.sets(st.integers(0, dim - 1), max_size=20)))
+    kept = draw(st.integers(0, 2**dim - 1))
+    if draw(st.booleans()):
+        kept &= draw(st.integers(0, 2**dim - 1)) & draw(st.integers(0, 2**dim - 1))
+    return dim, [at for at in range(dim) if kept >> at & 1]
+
+
+def encode(positions: list[int], dim: int, coding: str) -> bytes:
+    return locations.encode(np.array(positions, np.int64), dim, coding).tobytes()
+
+
+def decode(message: bytes, dim: int) -> tuple[list[int], int]:
+    positions, used = locations.decode(np.frombuffer(message, np.uint8), dim)
+    assert np.dtype(np.int64) == positions.dtype
+    return positions.tolist(), used
+
+
+def header(coding: int, rice: int, count: int, reserved: int = 0) -> bytes:
+    little = "little"
+    numbers = reserved.to_bytes(2, little) + count.to_bytes(4, little)
+    return bytes([coding, rice]) + numbers
+
+
+def peak_bytes(action: Callable[[], object]) -> int:
+    """Return how much memory `action` allocates at its peak."""
+    tracemalloc.start()
+    try:
+        action()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def assert_refused_or_increasing(message: bytes, dim: int) -> None:
+    """Assert that `message` is a ValueError or positions that a sum can be indexed with.
+
+    The server adds to its sum at all positions at once, so one twice would lose a value.
+    """
+    try:
+        positions, used = decode(message, dim)
+    except ValueError:
+        return
+    assert sorted(set(positions)) == positions
+    assert all(0 <= at < dim for at in positions)
+    assert HEADER <= used <= len(message)
+
+
+# Codings
+
+
+@each_coding
+@settings(deadline=None)
+@given(case=sets(), after=st.binary(max_size=9))
+@example(case=(1, []), after=b"")
+@example(case=(1, [0]), after=b"\xff")
+@example(case=(8, [7]), after=b"")
+@example(case=(9, [8]), after=b"\x80")
+@example(case=(300, []), after=b"\xff")
+@example(case=(300, [*range(300)]), after=b"\xff")
+@example(case=(300, [299]), after=b"")
+@example(case=(2**32 - 1, [2**32 - 2]), after=b"\x01")
+@example(case=(2**32 - 1, [0, 2**31, 2**32 - 2]), after=b"")
+def test_positions_come_back_and_what_follows_them_is_left_alone(
+    coding: str, case: Sets, after: bytes
+) -> None:
+    dim, positions = case
+    if coding == "bitmap" and dim > 300:
+        dim, positions = 300, [at for at in positions if at < 300]
+    message = encode(positions, dim, coding)
+    assert (positions, len(message)) == decode(message + after, dim)
+
+
+@settings(deadline=None)
+@given(case=sets())
+@example(case=(300, []))
+@example(case=(300, [*range(300)]))
+def test_auto_is_the_shorter_coding(case: Sets) -> None:
+    dim, positions = case
+    dim = min(dim, 5000)
+    positions = [at for at in positions if at < dim]
+    by_coding = {coding: encode(positions, dim, coding) for coding in EXPLICIT}
+    assert min(map(len, by_coding.values())) == len(encode(positions, dim, "auto"))
+    assert encode(positions, dim, "auto") in by_coding.values()
+    assert len(by_coding["bitmap"]) == HEADER + -(-dim // 8)
+
+
+def test_the_bitmap_is_the_documented_bytes() -> None:
+    expected = "00 00 0000 04000000 98 08"
+    assert bytes.fromhex(expected) == encode([0, 3, 4, 12], 16, "bitmap")
+
+
+def test_the_gaps_are_the_documented_bytes() -> None:
+    """Gaps 0, 2, 0, 7 with k = 1: upper parts 1 01 1 0001, lower parts 0 0 0 1, 4 bits unused."""
+    expected = "01 01 0000 04000000 b1 10"
+    assert bytes.fromhex(expected) == encode([0, 3, 4, 12], 16, "gaps")
+
+
+def test_no_location_costs_the_header_alone() -> None:
+    assert header(locations.GAPS, 0, 0) == encode([], 165_000, "auto")
+
+
+@pytest.mark.parametrize("probability", [0.0952, 0.02, 0.3])
+def test_coded_gaps_come_close_to_the_entropy(probability: float) -> None:
+    """Within 2 % at the density of SparseSecAgg with alpha = 0.1, within 4 % at others."""
+    dim = 165_000
+    entropy = -(probability * np.log2(probability) + (1 - probability) * np.log2(1 - probability))
+    allowed = 1.02 if probability == 0.0952 else 1.04
+    for seed in range(5):
+        selected = np.random.default_rng(seed).random(dim) < probability
+        message = locations.encode(np.flatnonzero(selected), dim, "gaps")
+        assert message.size <= allowed * dim * entropy / 8 + HEADER
+
+
+# Malformed input
+
+
+@settings(deadline=None, max_examples=300)
+@given(message=st.binary(max_size=60), dim=st.integers(1, 200) | st.integers(1, 2**32 - 1))
+def test_random_bytes_are_refused_or_are_increasing_positions(message: bytes, dim: int) -> None:
+    assert_refused_or_increasing(message, dim)
+
+
+@settings(deadline=None, max_examples=500)
+@given(
+    coding=st.integers(0, 1),
+    rice=st.integers(0, 31),
+    count=st.integers(0, 40) | st.integers(0, 2**32 - 1),
+    body=st.binary(max_size=60),
+    dim=st.integers(1, 200) | st.integers(1, 2**32 - 1),
+)
+def test_random_bodies_are_refused_or_are_increasing_positions(
+    coding: int, rice: int, count: int, body: bytes, dim: int
+) -> None:
+    assert_refused_or_increasing(header(coding, rice, count) + body, dim)
+
+
+@pytest.mark.parametrize("coding", EXPLICIT)
+@settings(deadline=None, max_examples=200)
+@given(case=sets(), data=st.data())
+def test_a_flipped_bit_is_refused_or_gives_increasing_positions(
+    coding: str, case: Sets, data: st.DataObject
+) -> None:
+    dim, positions = min(case[0], 300), [at for at in case[1] if at < 300]
+    message = bytearray(encode(positions, dim, coding))
+    flipped = data.draw(st.integers(0, 8 * len(message) - 1))
+    message[flipped // 8] ^= 1 << flipped % 8
+    assert_refused_or_increasing(bytes(message), dim)
+
+
+@pytest.mark.parametrize("coding", EXPLICIT)
+@pytest.mark.parametrize("positions", [[], [0], [4, 5, 99], [*range(100)], [*range(0, 100, 7)]])
+def test_a_message_cut_short_anywhere_is_refused(coding: str, positions: list[int]) -> None:
+    message = encode(positions, 100, coding)
+    for size in range(len(message)):
+        with pytest.raises(ValueError, match=r"no header|cut short"):
+            decode(message[:size], 100)
+
+
+BITMAP, GAPS = locations.BITMAP, locations.GAPS
+
+
+@pytest.mark.parametrize(
+    ("message", "dim", "reason"),
+    [
+        (b"", 10, "no header"),
+        (header(2, 0, 0), 10, "coding 2 is unknown"),
+        (header(255, 0, 0), 10, "coding 255 is unknown"),
+        (header(BITMAP, 1, 0) + bytes(2), 10, "coding 0 is unknown"),
+        (header(BITMAP, 0, 0, reserved=1) + bytes(2), 10, "header is invalid"),
+        (header(GAPS, 0, 0, reserved=256), 10, "header is invalid"),
+        (header(GAPS, 32, 1) + bytes(99), 10, "header is invalid"),
+        (header(GAPS, 255, 0), 10, "header is invalid"),
+        (header(GAPS, 0, 11) + b"\xff\xff", 10, "header is invalid"),
+        (header(BITMAP, 0, 2**32 - 1) + b"\xff\xc0", 10, "header is invalid"),
+        (header(BITMAP, 0, 3) + b"\xc0\x00", 10, "3 locations were announced, 2 came"),
+        (header(BITMAP, 0, 1) + b"\xc0\x00", 10, "1 locations were announced, 2 came"),
+        (header(BITMAP, 0, 0) + b"\x00\x20", 10, "bits beyond its end"),
+        (header(BITMAP, 0, 1) + b"\x00\x01", 10, "bits beyond its end"),
+        (header(GAPS, 0, 1) + b"\xc0", 10, "bits beyond their end"),
+        (header(GAPS, 0, 1) + b"\x81", 10, "bits beyond their end"),
+        (header(GAPS, 2, 1) + b"\xf0", 10, "bits beyond their end"),
+        (header(GAPS, 0, 1) + b"\x00\x00", 10, "cut short"),
+        (header(GAPS, 0, 1) + b"\x00\x20", 10, "beyond coordinate 9"),
+        (header(GAPS, 31, 1) + b"\x80\x00\x00", 10, "cut short"),
+        (header(GAPS, 31, 1) + b"\x80\x00\x00\x0a", 10, "beyond coordinate 9"),
+        (header(GAPS, 3, 2) + b"\xd7", 10, "beyond coordinate 9"),
+    ],
+)
+def test_a_malformed_message_is_refused_with_the_reason(
+    message: bytes, dim: int, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        decode(message, dim)
+
+
+@pytest.mark.parametrize("rice", [0, 1, 16, 31])
+@pytest.mark.parametrize("coding", [BITMAP, GAPS])
+def test_what_is_allocated_is_bounded_by_the_message_not_by_what_it_claims(
+    coding: int, rice: int
+) -> None:
+    dim = 2**32 - 1
+    message = np.frombuffer(header(coding, rice, dim) + b"\xff" * 1000, np.uint8)
+
+    def refuse() -> None:
+        with pytest.raises(ValueError, match=r"unknown|cut short"):
+            locations.decode(message, dim)
+
+    assert peak_bytes(refuse) < 1_000_000
+
+
+@pytest.mark.parametrize("coding", EXPLICIT)
+def test_the_values_after_the_locations_are_not_unpacked(coding: str) -> None:
+    message = np.frombuffer(encode([1, 4, 9], 1000, coding) + bytes(10**6), np.uint8)
+    assert peak_bytes(lambda: locations.decode(message, 1000)) < 100_000
+
+
+@pytest.mark.parametrize("coding", EXPLICIT)
+def test_decoded_positions_outlive_the_message(coding: str) -> None:
+    """It lies in a receive buffer that the next one overwrites."""
+    expected = [1, 4, 9]
+    buffer = np.frombuffer(encode(expected, 10, coding), np.uint8).copy()
+    positions, _ = locations.decode(buffer, 10)
+    buffer[:] = 0
+    assert expected == positions.tolist()

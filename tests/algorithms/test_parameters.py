@@ -1,0 +1,177 @@
+"""Parameters that cannot work are refused in a sentence; the others give the documented numbers."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from hpcfl.algorithms.parameters import MAX_DEVICES, MAX_DIM, Parameters
+from hpcfl.algorithms.quantisation import Quantiser, largest_levels
+from hpcfl.crypto.groups import GROUPS
+from hpcfl.errors import UsageError
+
+
+def make(**changes: Any) -> Parameters:
+    return Parameters(**{"devices": 4, "dim": 10, **changes})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("devices", 0, "the number of devices is 0; it must be 1 to"),
+        ("devices", -3, "the number of devices is -3; it must be 1 to"),
+        ("devices", MAX_DEVICES, f"the number of devices is {MAX_DEVICES}"),
+        ("dim", 0, f"dim is 0; it must be 1 to {MAX_DIM}"),
+        ("dim", -1, f"dim is -1; it must be 1 to {MAX_DIM}"),
+        ("dim", 2**32, f"dim is {2**32}; it must be 1 to {MAX_DIM}"),
+        ("alpha", 0.0, "alpha is 0.0; it must be above 0"),
+        ("alpha", -0.1, "alpha is -0.1"),
+        ("alpha", 1.5, "alpha is 1.5; .* at most 1"),
+        ("alpha", math.nan, "alpha is nan"),
+        ("dropout", -0.1, "dropout rate is -0.1; .* at least 0"),
+        ("dropout", 0.5, "dropout rate is 0.5; .* below 0.5"),
+        ("dropout", 1.0, "dropout rate is 1.0"),
+        ("dropout", math.nan, "dropout rate is nan"),
+        ("clip", 0.0, "clip is 0.0; it must be positive"),
+        ("clip", -1.0, "clip is -1.0"),
+        ("clip", math.inf, "clip is inf"),
+        ("clip", math.nan, "clip is nan"),
+        ("levels", 0, "levels is 0; it must be at least 1"),
+        ("levels", -5, "levels is -5"),
+        ("group", "fp", "group is 'fp'; choose one of fq, ring32"),
+        ("sampler", "", "sampler is ''; choose one of gaps, dense"),
+        ("locations", "rice", "locations is 'rice'; choose one of auto, bitmap, gaps"),
+    ],
+)
+def test_a_bad_value_is_refused_in_a_sentence_that_names_it(
+    name: str, value: Any, sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        make(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("weights", "sentence"),
+    [
+        ([0.5, 0.5], r"shape \(2,\) for 4 devices"),
+        ([0.2] * 5, r"shape \(5,\) for 4 devices"),
+        ([0.5, 0.5, 0.5, -0.5], "must not be negative"),
+        ([0.25, 0.25, 0.25, 0.26], "must add up to 1"),
+        ([0.0] * 4, "must add up to 1"),
+        ([1.0, 0.0, 0.0, math.nan], "must not be negative and must add up to 1"),
+        ([math.inf, 0.0, 0.0, 0.0], "must add up to 1"),
+    ],
+)
+def test_bad_weights_are_refused(weights: list[float], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        make(weights=np.array(weights))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("devices", 1),
+        ("devices", MAX_DEVICES - 1),
+        ("dim", 1),
+        ("dim", MAX_DIM),
+        ("alpha", 1.0),
+        ("alpha", 1e-9),
+        ("dropout", 0.0),
+        ("dropout", 0.4999),
+        ("clip", 1e-9),
+        ("levels", 1),
+        ("group", "ring32"),
+        ("sampler", "dense"),
+        ("locations", "bitmap"),
+        ("weights", np.array([0.0, 0.0, 1.0, 0.0])),
+        ("weights", np.full(4, 0.25)),
+    ],
+)
+def test_a_value_at_the_edge_of_what_is_allowed_is_taken(name: str, value: Any) -> None:
+    assert value is getattr(make(**{name: value}), name)
+
+
+def test_the_defaults_are_those_of_the_papers_experiment() -> None:
+    chosen = make()
+    expected = {"alpha": 0.1, "dropout": 0.3, "group": "fq", "sampler": "gaps", "locations": "auto"}
+    assert expected == {name: getattr(chosen, name) for name in expected}
+
+
+@pytest.mark.parametrize(
+    ("devices", "threshold"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (99, 50), (100, 51)]
+)
+def test_the_threshold_is_more_than_half_of_the_devices(devices: int, threshold: int) -> None:
+    assert threshold == make(devices=devices).threshold
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 4, 24, 25, 26, 100, 1001])
+@pytest.mark.parametrize("dropout", [0.0, 0.3, 0.49])
+def test_the_expected_dropouts_leave_at_least_the_threshold(devices: int, dropout: float) -> None:
+    chosen = make(devices=devices, dropout=dropout)
+    assert devices - math.floor(dropout * devices) >= chosen.threshold
+
+
+@settings(deadline=None)
+@given(devices=st.integers(2, 10**6), alpha=st.floats(0, 1, exclude_min=True))
+def test_the_pair_probability_is_alpha_over_n_minus_1_without_rounding(
+    devices: int, alpha: float
+) -> None:
+    probability = make(devices=devices, alpha=alpha).pair_probability
+    assert Fraction(alpha) == probability * (devices - 1)
+    assert 0 < probability <= 1
+
+
+@pytest.mark.parametrize(
+    ("devices", "probability"), [(25, 0.09535), (50, 0.09526), (75, 0.09522), (100, 0.09521)]
+)
+def test_the_selection_probability_has_the_documented_values(
+    devices: int, probability: float
+) -> None:
+    assert probability == round(make(devices=devices).selection_probability, 5)
+
+
+@settings(deadline=None)
+@given(devices=st.integers(2, 300), alpha=st.floats(1e-6, 1))
+@example(devices=2, alpha=1.0)
+def test_the_selection_probability_is_that_of_at_least_one_peer(devices: int, alpha: float) -> None:
+    """As a sum over the peer that is the first to select: pi (1 + x + x**2 + ...)."""
+    pair = alpha / (devices - 1)
+    expected = pair * math.fsum((1 - pair) ** peer for peer in range(devices - 1))
+    chosen = make(devices=devices, alpha=alpha)
+    assert pytest.approx(expected, rel=1e-9) == chosen.selection_probability
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_the_arithmetic_is_the_group_of_that_name(name: str) -> None:
+    assert GROUPS[name] is make(group=name).arithmetic
+
+
+def test_weights_are_equal_by_default() -> None:
+    expected = [0.25] * 4
+    assert expected == [make().weight(device) for device in range(4)]
+
+
+def test_a_device_has_the_weight_it_was_given() -> None:
+    weights = [0.1, 0.2, 0.3, 0.4]
+    chosen = make(weights=np.array(weights))
+    assert weights == [chosen.weight(device) for device in range(4)]
+
+
+def test_weights_that_are_taken_cannot_make_the_largest_levels_wrap() -> None:
+    """However far from 1 the sum of the weights may be."""
+    group = GROUPS["fq"]
+    levels = largest_levels(group, 1, 1.0, 1.0)
+    for excess in (1e-6, 9e-10, 1e-10, 1e-12):
+        try:
+            chosen = make(devices=1, weights=np.array([1 + excess]))
+        except UsageError:
+            continue
+        generator = np.random.default_rng(1)
+        quantised = Quantiser(1.0, levels).quantise(np.ones(1000), chosen.weight(0), generator)
+        assert quantised.tolist() == group.decode(group.reduce(quantised)).tolist()

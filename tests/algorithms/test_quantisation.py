@@ -1,0 +1,242 @@
+"""Quantisation is unbiased, and no admissible number of levels lets a sum wrap around.
+
+Seeds are fixed, so what passes once passes always. Distributions are tested at the level 1e-8;
+there are fewer than 50 such tests, so that together they would raise a false alarm with a
+probability below 1e-6 for other seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import DTypeLike, NDArray
+from scipy import stats
+
+from hpcfl.algorithms.quantisation import Quantiser, check_levels, largest_levels
+from hpcfl.crypto.groups import FQ, GROUPS, RING32, Field, Group
+from hpcfl.errors import HpcflError, UsageError
+
+LEVEL = 1e-8
+JUST_BELOW_1 = float(np.nextafter(1, 0))
+
+
+class Rounding(np.random.Generator):
+    """A generator that always draws the same number: 0 rounds down, nearly 1 rounds up."""
+
+    def __init__(self, drawn: float) -> None:
+        super().__init__(np.random.PCG64(0))
+        self._drawn = drawn
+
+    def random(self, size: int) -> NDArray[np.float64]:  # type: ignore[override]
+        return np.full(size, self._drawn)
+
+
+def quantise(
+    quantiser: Quantiser, values: list[float], scale: float = 1.0, drawn: float = 0.0
+) -> list[int]:
+    return quantiser.quantise(np.array(values), scale, Rounding(drawn)).tolist()
+
+
+# Rounding
+
+
+@settings(deadline=None)
+@given(
+    parts=st.lists(st.integers(-(2**20), 2**20), min_size=1, max_size=20),
+    levels=st.integers(1, 2**10),
+    seed=st.integers(0, 2**32),
+)
+def test_values_are_rounded_to_their_two_neighbours_only(
+    parts: list[int], levels: int, seed: int
+) -> None:
+    """On multiples of 1/1024 all products are exact, so that the neighbours are known exactly.
+
+    An integer z is its own neighbour, but z plus a number just below 1 can be z + 1 in floating
+    point. Here abs(z) is at most 2**20, so that has a probability below 2**-33 a value.
+    """
+    values = np.array(parts) / 1024
+    quantised = Quantiser(2.0**10, levels).quantise(values, 1.0, np.random.default_rng(seed))
+    for part, integer in zip(parts, quantised.tolist(), strict=True):
+        exact = Fraction(part * levels, 1024)
+        assert math.floor(exact) <= integer <= math.ceil(exact)
+
+
+@pytest.mark.parametrize("value", [2.25, -2.25, 0.001, -0.001, 1e6 + 0.5])
+def test_the_number_drawn_decides_which_neighbour(value: float) -> None:
+    quantiser = Quantiser(1e9, 1)
+    assert [math.floor(value)] == quantise(quantiser, [value], drawn=0)
+    assert [math.ceil(value)] == quantise(quantiser, [value], drawn=JUST_BELOW_1)
+
+
+@pytest.mark.parametrize(
+    ("value", "levels", "scale"),
+    [
+        (0.3, 1, 1.0),
+        (-0.3, 1, 1.0),
+        (0.001, 1, 1.0),
+        (-0.999, 1, 1.0),
+        (0.017, 1000, 0.05),
+        (-0.4, 2**20, 0.01 / 0.0666),
+        (0.7, 2**28, 7.5),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rounding_is_unbiased(value: float, levels: int, scale: float, dtype: DTypeLike) -> None:
+    """The probability of rounding up is the fractional part; 0.6 % off would show at one half."""
+    values = np.full(1_000_000, value, dtype)
+    quantised = Quantiser(1.0, levels).quantise(values, scale, np.random.default_rng(1))
+    exact = float(values[0]) * (scale * levels)
+    up = int((quantised == math.floor(exact) + 1).sum())
+    assert values.size == up + int((quantised == math.floor(exact)).sum())
+    probability = exact - math.floor(exact)
+    assert stats.binomtest(up, values.size, probability).pvalue > LEVEL
+
+
+def test_coordinates_are_rounded_independently() -> None:
+    values = np.full(200_000, 0.5)
+    up = Quantiser(1.0, 1).quantise(values, 1.0, np.random.default_rng(2)).reshape(-1, 2)
+    assert stats.chisquare(np.bincount(up[:, 0] * 2 + up[:, 1])).pvalue > LEVEL
+
+
+def test_the_generator_alone_decides_the_rounding() -> None:
+    quantiser, values = Quantiser(1.0, 10), np.linspace(-1, 1, 1000)
+    first, again, other = (
+        quantiser.quantise(values, 0.3, np.random.default_rng(seed)).tolist() for seed in (3, 3, 4)
+    )
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_quantising_returns_int64_and_leaves_its_input_alone(dtype: DTypeLike) -> None:
+    values = np.linspace(-3, 3, 50).astype(dtype)
+    before = values.copy()
+    quantised = Quantiser(1.0, 100).quantise(values, 2.0, np.random.default_rng(5))
+    assert np.dtype(np.int64) == quantised.dtype
+    assert before.tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("levels", [1, 1000, 2**20])
+def test_dequantising_a_quantised_vector_is_off_by_less_than_a_level(levels: int) -> None:
+    values = np.random.default_rng(6).uniform(-1, 1, 1000)
+    quantiser = Quantiser(1.0, levels)
+    back = quantiser.dequantise(quantiser.quantise(values, 1.0, np.random.default_rng(7)))
+    assert (np.abs(back - values) < 1 / levels).all()
+
+
+# Clipping
+
+
+def test_values_beyond_the_clip_count_as_the_clip() -> None:
+    quantiser = Quantiser(0.5, 64)
+    values = [0.5, 0.75, 1e30, math.inf, -0.5, -0.75, -1e30, -math.inf, 0.25, -0.25]
+    expected = [32] * 4 + [-32] * 4 + [16, -16]
+    assert expected == quantise(quantiser, values)
+    assert [2 * integer for integer in expected] == quantise(quantiser, values, scale=2.0)
+
+
+@pytest.mark.parametrize("clip", [0.1, 0.3, 0.001, 1 / 3, 1.0])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_value_is_clipped_to_more_than_the_clip(clip: float, dtype: DTypeLike) -> None:
+    """The nearest float32 to 0.1 is above 0.1, by more than a level if levels are many."""
+    levels = 2**30
+    values = np.array([2, -2], dtype)
+    quantised = Quantiser(clip, levels).quantise(values, 1.0, Rounding(0.5))
+    assert np.abs(quantised).max() <= math.ceil(Fraction(clip) * levels)
+
+
+# The largest number of levels
+
+
+def decoded_sum(
+    group: Group, levels: int, clip: float, scales: list[float], sign: int, dtype: DTypeLike
+) -> tuple[int, int]:
+    """Return what the devices' largest vectors add up to, as an integer and out of the group.
+
+    Every device sends the clip with one sign and rounds away from zero.
+    """
+    away = Rounding(JUST_BELOW_1 if sign > 0 else 0.0)
+    quantiser, values = Quantiser(clip, levels), np.full(1, sign * np.inf, dtype)
+    total, exact = np.zeros(1, np.uint32), 0
+    for scale in scales:
+        integers = quantiser.quantise(values, scale, away)
+        exact += int(integers[0])
+        group.add_into(total, group.reduce(integers))
+    return exact, int(group.decode(total)[0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@settings(deadline=None)
+@given(
+    group=st.sampled_from([FQ, RING32]),
+    weights=st.lists(st.integers(1, 100), min_size=1, max_size=60),
+    clip=st.floats(1e-4, 1e4),
+    arrival=st.floats(1e-3, 1),
+    sign=st.sampled_from([1, -1]),
+)
+def test_with_the_largest_levels_the_largest_sum_is_decoded(
+    dtype: DTypeLike, group: Group, weights: list[int], clip: float, arrival: float, sign: int
+) -> None:
+    levels = largest_levels(group, len(weights), clip, arrival)
+    scales = [weight / sum(weights) / arrival for weight in weights]
+    exact, decoded = decoded_sum(group, levels, clip, scales, sign, dtype)
+    assert exact == decoded
+
+
+@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("devices", [1, 3, 25, 100])
+@pytest.mark.parametrize(("clip", "arrival"), [(1.0, 1.0), (0.25, 0.5), (300.0, 0.0667)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_levels_are_within_a_rounding_per_device_of_the_first_that_wrap(
+    group: Group, devices: int, clip: float, arrival: float, sign: int
+) -> None:
+    largest = largest_levels(group, devices, clip, arrival)
+    wrapping = math.ceil((group.half_range + 2) * arrival / clip)
+    assert 0 < wrapping - largest <= math.ceil((devices + 2) * arrival / clip) + 1
+    scales = [1 / devices / arrival] * devices
+    exact, decoded = decoded_sum(group, wrapping, clip, scales, sign, np.float64)
+    assert abs(exact) > group.half_range
+    assert exact != decoded
+
+
+@pytest.mark.parametrize("devices", [25, 50, 75, 100])
+def test_the_bound_has_the_documented_values(devices: int) -> None:
+    """As derived by hand for q = 2**32 - 5, alpha = 0.1, theta = 0.3."""
+    arrival = (1 - (1 - 0.1 / (devices - 1)) ** (devices - 1)) * 0.7
+    for clip, expected in ((0.01, 1.4e10), (1.0, 1.43e8), (10.0, 1.43e7), (300.0, 4.77e5)):
+        assert pytest.approx(expected, rel=0.03) == largest_levels(FQ, devices, clip, arrival)
+    for levels, clip in ((2**16, 2183), (2**20, 136), (2**24, 8.5)):
+        check_levels(levels, FQ, devices, clip, arrival)
+        with pytest.raises(UsageError):
+            check_levels(levels, FQ, devices, clip * 1.01, arrival)
+
+
+def test_the_bound_is_exact_where_it_is_an_integer() -> None:
+    assert FQ.half_range - 7 == largest_levels(FQ, 7, 1.0, 1.0)
+    assert (RING32.half_range - 7) * 2 == largest_levels(RING32, 7, 0.5, 1.0)
+    small = Field(127, "small")
+    assert (small.half_range - 3) // 6 == largest_levels(small, 3, 6.0, 1.0)
+
+
+@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
+def test_levels_are_refused_from_the_first_inadmissible_number_on(group: Group) -> None:
+    largest = largest_levels(group, 100, 1.0, 0.0667)
+    check_levels(largest, group, 100, 1.0, 0.0667)
+    sentence = rf"^levels {largest + 1} with clip 1 .* {group.name}: .* of levels is {largest}$"
+    with pytest.raises(UsageError, match=sentence):
+        check_levels(largest + 1, group, 100, 1.0, 0.0667)
+
+
+def test_a_clip_too_large_for_one_level_is_refused_as_such() -> None:
+    with pytest.raises(UsageError, match=r"^clip 1e\+12 is too large .* any number of levels$"):
+        check_levels(1, FQ, 100, 1e12, 0.0667)
+
+
+def test_a_value_that_is_not_a_number_is_refused() -> None:
+    with pytest.raises(HpcflError, match="not a number"):
+        Quantiser(1.0, 10).quantise(np.array([0.5, np.nan]), 1.0, np.random.default_rng(0))

@@ -1,0 +1,245 @@
+"""Any t shares give the secret, t - 1 shares say nothing about it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from crypto_reference import LEVEL, assert_uniform, fixed_keys
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from hpcfl.crypto import shamir
+from hpcfl.crypto.groups import FQ, Elements
+
+Q = FQ.modulus
+ELEMENT = st.integers(0, Q - 1) | st.sampled_from([0, 1, 2**16 - 1, 2**16, Q - 1])
+
+
+def array(values: Sequence[int] | Sequence[Sequence[int]]) -> Elements:
+    return np.array(values, np.uint32)
+
+
+def random_coefficients(threshold: int, limbs: int, seed: int) -> Elements:
+    count = (threshold - 1) * limbs
+    return FQ.elements(fixed_keys(1, seed), [count]).reshape(threshold - 1, limbs)
+
+
+def evaluate(polynomial: Sequence[int], point: int) -> int:
+    """Return the value of a polynomial, lowest coefficient first, by Horner's rule."""
+    value = 0
+    for coefficient in reversed(polynomial):
+        value = (value * point + coefficient) % Q
+    return value
+
+
+def interpolate(points: Sequence[int], values: Sequence[int]) -> list[int]:
+    """Return the coefficients of the polynomial through all points, lowest first."""
+    total = [0] * len(points)
+    for point, value in zip(points, values, strict=True):
+        basis, scale = [1], value
+        for other in points:
+            if other != point:
+                # Times (X - other) / (point - other).
+                shifted, scaled = [0, *basis], [*basis, 0]
+                basis = [(a - other * b) % Q for a, b in zip(shifted, scaled, strict=True)]
+                scale = scale * pow(point - other, -1, Q) % Q
+        total = [(a + scale * b) % Q for a, b in zip(total, basis, strict=True)]
+    return total
+
+
+# Limbs
+
+
+@pytest.mark.parametrize(
+    ("secret", "limbs"),
+    [
+        (b"", []),
+        (b"\x05", [5]),
+        (b"\xff\xff\xff\xff", [2**31 - 1, 1]),
+        (b"\x00\x00\x00\x80" + bytes(3), [0, 1]),
+        (b"\xff" * 32, [2**31 - 1] * 8 + [2**8 - 1]),
+    ],
+    ids=["empty", "one byte", "one bit over", "bit 31", "32 bytes"],
+)
+def test_a_secret_is_cut_into_31_bit_limbs_the_lowest_first(
+    secret: bytes, limbs: list[int]
+) -> None:
+    assert limbs == shamir.to_limbs(secret).tolist()
+    assert len(limbs) == shamir.limb_count(len(secret))
+
+
+@settings(deadline=None)
+@given(secret=st.binary(max_size=64))
+def test_limbs_give_back_their_secret_and_are_field_elements(secret: bytes) -> None:
+    limbs = shamir.to_limbs(secret)
+    assert secret == shamir.from_limbs(limbs, len(secret))
+    assert limbs.size == shamir.limb_count(len(secret))
+    assert (limbs < 2**31).all()
+
+
+@pytest.mark.parametrize(
+    "limbs",
+    [[2**31, 0, 0, 0, 0], [0, 0, Q - 1, 0, 0], [0, 0, 0, 0, 2**4], [0, 0, 0, 0, 2**31 - 1]],
+    ids=["a limb of 32 bits", "a limb of q - 1", "a secret of 129 bits", "a secret of 155 bits"],
+)
+def test_limbs_of_no_16_byte_secret_are_refused(limbs: list[int]) -> None:
+    with pytest.raises(ValueError, match="do not combine to a secret"):
+        shamir.from_limbs(array(limbs), 16)
+
+
+# Splitting and combining
+
+
+@settings(deadline=None)
+@given(data=st.data(), secret=st.binary(min_size=1, max_size=40))
+def test_any_t_or_more_shares_give_the_secret(data: st.DataObject, secret: bytes) -> None:
+    recipients = data.draw(st.lists(st.integers(0, 2**31 - 2), min_size=1, max_size=9, unique=True))
+    threshold = data.draw(st.integers(1, len(recipients)))
+    limbs = shamir.to_limbs(secret)
+    coefficients = random_coefficients(threshold, limbs.size, data.draw(st.integers(0, 99)))
+    shares = shamir.split(limbs, coefficients, tuple(recipients))
+    rows = data.draw(st.permutations(range(len(recipients))))
+    rows = rows[: data.draw(st.integers(threshold, len(recipients)))]
+    combined = shamir.combine(shares[rows], tuple(recipients[row] for row in rows))
+    assert secret == shamir.from_limbs(combined, len(secret))
+
+
+@pytest.mark.parametrize("threshold", range(1, 7))
+def test_every_subset_of_t_of_6_shares_gives_the_secret(threshold: int) -> None:
+    limbs = shamir.to_limbs(bytes(range(200, 232)))
+    shares = shamir.split(limbs, random_coefficients(threshold, limbs.size, 1), tuple(range(6)))
+    for holders in itertools.combinations(range(6), threshold):
+        assert limbs.tolist() == shamir.combine(shares[list(holders)], holders).tolist()
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_a_share_is_the_polynomial_at_the_recipients_number_plus_1(data: st.DataObject) -> None:
+    terms, limbs = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3))
+    polynomials = [[data.draw(ELEMENT) for _ in range(terms)] for _ in range(limbs)]
+    recipients = data.draw(st.lists(st.integers(0, 2**31 - 2), min_size=1, max_size=4))
+    columns = array(polynomials).T
+    expected = [[evaluate(one, number + 1) for one in polynomials] for number in recipients]
+    assert expected == shamir.split(columns[0], columns[1:], tuple(recipients)).tolist()
+
+
+@pytest.mark.parametrize("count", [2, 100, 400])
+def test_the_largest_values_do_not_overflow_at_large_thresholds(count: int) -> None:
+    holders = tuple(range(count))
+    top = np.full((count, 1), Q - 1, np.uint32)
+    shares = shamir.split(top[0], top[1:], holders)
+    expected = [[evaluate([Q - 1] * count, number + 1)] for number in holders]
+    assert expected == shares.tolist()
+    secret = [Q - 1]
+    assert secret == shamir.combine(shares, holders).tolist()
+    assert secret == shamir.combine(top, holders).tolist(), "a constant has equal shares"
+
+
+def test_a_product_of_the_most_terms_does_not_overflow() -> None:
+    """The largest element, and the one with the largest halves."""
+    terms, values = shamir.MAX_TERMS, [Q - 1, 0xFFFEFFFF]
+    left = np.full((1, terms), Q - 1, np.uint64)
+    right = np.repeat(array([values]), terms, axis=0)
+    expected = [[terms * (Q - 1) * value % Q for value in values]]
+    assert expected == shamir._product(left, right).tolist()
+
+
+def test_a_threshold_that_could_overflow_is_refused() -> None:
+    coefficients = np.zeros((shamir.MAX_TERMS, 1), np.uint32)
+    with pytest.raises(ValueError, match=f"thresholds up to {shamir.MAX_TERMS}"):
+        shamir.split(array([1]), coefficients, (0,))
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_shares_of_a_sum_are_the_sums_of_shares(data: st.DataObject) -> None:
+    terms = data.draw(st.integers(1, 5))
+    first, second = (array([[data.draw(ELEMENT)] for _ in range(terms)]) for _ in range(2))
+    total = FQ.reduce(first.astype(np.int64) + second)
+    holders = tuple(range(terms))
+    shares = [shamir.split(one[0], one[1:], holders) for one in (first, second, total)]
+    added = FQ.reduce(shares[0].astype(np.int64) + shares[1])
+    assert shares[2].tolist() == added.tolist()
+    assert total[0].tolist() == shamir.combine(added, holders).tolist()
+
+
+def test_columns_are_secrets_of_their_own() -> None:
+    limbs = array([3, Q - 1, 0, 2**31])
+    coefficients = random_coefficients(3, 4, 2)
+    holders = (4, 0, 9)
+    together = shamir.split(limbs, coefficients, holders)
+    for column in range(4):
+        one = slice(column, column + 1)
+        alone = shamir.split(limbs[one], coefficients[:, one], holders)
+        assert alone.tolist() == together[:, one].tolist()
+        assert [limbs[column]] == shamir.combine(together[:, one], holders).tolist()
+
+
+# What does not belong together
+
+
+def test_two_shares_of_one_holder_are_refused() -> None:
+    with pytest.raises(ValueError, match="same holder"):
+        shamir.combine(array([[1], [2], [3]]), (0, 5, 0))
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_one_wrong_share_changes_the_secret(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 6))
+    threshold = data.draw(st.integers(1, count))
+    holders = tuple(range(count))
+    limb = array([data.draw(ELEMENT)])
+    shares = shamir.split(limb, random_coefficients(threshold, 1, 3), holders)
+    wrong = data.draw(st.integers(0, count - 1))
+    shares[wrong] = (int(shares[wrong, 0]) + data.draw(st.integers(1, Q - 1))) % Q
+    assert limb.tolist() != shamir.combine(shares, holders).tolist()
+
+
+def test_shares_under_another_holders_name_do_not_give_the_secret() -> None:
+    limbs = shamir.to_limbs(bytes(range(16)))
+    shares = shamir.split(limbs, random_coefficients(3, limbs.size, 4), (0, 1, 2))
+    assert limbs.tolist() == shamir.combine(shares, (0, 1, 2)).tolist()
+    for holders in ((1, 0, 2), (0, 1, 3)):
+        assert (limbs != shamir.combine(shares, holders)).all()
+
+
+# Secrecy
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_t_minus_1_shares_fit_every_secret(data: st.DataObject) -> None:
+    """Whatever secret is guessed, some coefficients explain the shares: exactly one choice."""
+    numbers = data.draw(st.lists(st.integers(0, 1000), min_size=1, max_size=7, unique=True))
+    recipients = tuple(numbers)
+    secret, guess = data.draw(ELEMENT), data.draw(ELEMENT)
+    coefficients = random_coefficients(len(recipients) + 1, 1, data.draw(st.integers(0, 99)))
+    shares = shamir.split(array([secret]), coefficients, recipients)
+    points = [0, *(number + 1 for number in recipients)]
+    other = interpolate(points, [guess, *shares[:, 0].tolist()])
+    assert guess == other[0]
+    explained = shamir.split(array(other[:1]), array(other[1:]).reshape(-1, 1), recipients)
+    assert shares.tolist() == explained.tolist()
+
+
+@pytest.mark.parametrize("secret", [0, 2**31 - 1])
+@pytest.mark.parametrize(
+    ("threshold", "holders"), [(2, (0,)), (2, (99,)), (3, (0, 1)), (3, (7, 2))]
+)
+def test_t_minus_1_shares_are_uniform_and_independent(
+    threshold: int, holders: tuple[int, ...], secret: int
+) -> None:
+    count = 60_000
+    limbs = np.full(count, secret, np.uint32)
+    shares = shamir.split(limbs, random_coefficients(threshold, count, 5), holders)
+    for share in shares:
+        assert_uniform(share, Q)
+    if len(holders) == 2:
+        parts = shares.astype(np.int64) * 16 // Q
+        joint = np.bincount(16 * parts[0] + parts[1], minlength=256)
+        assert stats.chisquare(joint).pvalue > LEVEL
