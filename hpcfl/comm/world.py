@@ -82,10 +82,12 @@ class World:
             MPI.THREAD_SERIALIZED: "serialized",
             MPI.THREAD_MULTIPLE: "multiple",
         }
+        library = MPI.Get_library_version().strip("\0\n ").partition("\n")[0]
         return {
             "transport": "mpi" if self.size > 1 else "loopback",
             "ranks": self.size,
-            "mpi_library": MPI.Get_library_version().strip("\0\n ").partition("\n")[0],
+            "mpi_library": library.partition(",")[0],
+            "mpi_library_text": library,
             "mpi_standard": ".".join(str(part) for part in MPI.Get_version()),
             "thread_level": levels[MPI.Query_thread()],
         }
