@@ -4,11 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.bench.experiment import Options
+from hpcfl.cli.bench import command
 from hpcfl.results import load
 
 
@@ -101,6 +105,17 @@ def test_wrong_use_is_one_sentence_and_status_2(arguments: list[str], sentence: 
     assert done.stderr.startswith("Error: ")
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
+
+
+def test_the_command_line_and_the_library_have_the_same_defaults() -> None:
+    options = {field.name: field.default for field in fields(Options)}
+    parameters = {field.name: field.default for field in fields(Parameters)}
+    typed = command.make_context("bench", ["secagg"]).params
+
+    for name in options.keys() - {"protocol"}:
+        assert options[name] == typed[name], name
+    for name in options.keys() & parameters.keys() - {"dim"}:
+        assert options[name] == parameters[name], name
 
 
 def test_help_lists_every_command_with_examples() -> None:
