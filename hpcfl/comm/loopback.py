@@ -22,7 +22,10 @@ class Loopback(Transport):
     name = "loopback"
 
     def __init__(self, devices: int) -> None:
-        super().__init__(Placement(devices, ranks=1), rank=0)
+        super().__init__(Placement.even(devices, ranks=1), rank=0)
+
+    def select(self, ids: Sequence[int]) -> Loopback:
+        return Loopback(len(ids))
 
     def agree(self, error: HpcflError | None) -> None:
         if error is not None:
@@ -60,6 +63,9 @@ class Loopback(Transport):
         return value
 
     def barrier(self) -> None:
+        pass
+
+    def wait_for_all(self) -> None:
         pass
 
 

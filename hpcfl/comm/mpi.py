@@ -6,6 +6,7 @@ to the protocol, and are not entered in the ledger.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from hpcfl.errors import AgreedError, HpcflError
 SERVER_RANK = 0
 # One Gatherv brings at most this much to the server, which folds it before the next.
 GATHER_BYTES = 1 << 28
+# A rank that waits outside timed regions looks this often whether it may go on.
+POLL_SECONDS = 0.005
 # One Reduce that only checks or records adds up at most this many elements.
 REDUCE_ELEMENTS = 1 << 15
 
@@ -32,11 +35,14 @@ class MpiTransport(Transport):
 
     name = "mpi"
 
-    def __init__(self, comm: MPI.Intracomm, devices: int) -> None:
-        super().__init__(Placement(devices, comm.size), comm.rank)
+    def __init__(self, comm: MPI.Intracomm, placement: Placement) -> None:
+        super().__init__(placement, comm.rank)
         self._comm = comm
         self._rank_of = self.placement.rank_of()
         self._sum_ops: dict[str, MPI.Op] = {}
+
+    def select(self, ids: Sequence[int]) -> MpiTransport:
+        return MpiTransport(self._comm, self.placement.select(ids))
 
     def agree(self, error: HpcflError | None) -> None:
         announce(self._comm, 0, error)
@@ -144,6 +150,19 @@ class MpiTransport(Transport):
 
     def barrier(self) -> None:
         self._comm.Barrier()
+
+    def wait_for_all(self) -> None:
+        wait(self._comm.Ibarrier())
+
+
+def wait(request: MPI.Request, limit_seconds: float = float("inf")) -> bool:
+    """Return whether the request completed within the limit, looking only now and then."""
+    end = time.monotonic() + limit_seconds
+    while not request.Test():
+        if time.monotonic() > end:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
 
 
 def announce(comm: MPI.Intracomm, size: int, error: HpcflError | None) -> int:

@@ -46,6 +46,16 @@ class Transport(ABC):
         return self.placement.local(self.rank)
 
     @abstractmethod
+    def select(self, ids: Sequence[int]) -> Transport:
+        """Return the transport of a round in which only some devices take part.
+
+        Parameters
+        ----------
+        ids : sequence of int
+            The devices that do, in increasing order; in the round they are numbered from 0.
+        """
+
+    @abstractmethod
     def agree(self, error: HpcflError | None) -> None:
         """Raise the server's error, if it has one, on every rank; other ranks pass None."""
 
@@ -110,3 +120,7 @@ class Transport(ABC):
     @abstractmethod
     def barrier(self) -> None:
         """Wait for all ranks."""
+
+    @abstractmethod
+    def wait_for_all(self) -> None:
+        """Wait for all ranks without taking time from those at work; never in a timed region."""

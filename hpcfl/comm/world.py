@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import sys
-import time
 import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpcfl import launch
 from hpcfl.comm.loopback import Loopback
+from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# A rank that waits for others outside timed regions looks this often.
-POLL_SECONDS = 0.02
 # Ranks that fail for the same reason fail together; one that waits longer failed alone.
 TOGETHER_SECONDS = 10.0
 
@@ -52,7 +50,9 @@ class World:
 
         taking_part = self.rank <= devices
         comm = self._control.Split(0 if taking_part else MPI.UNDEFINED, self.rank)
-        return MpiTransport(MPI.Intracomm(comm), devices) if taking_part else None
+        if not taking_part:
+            return None
+        return MpiTransport(MPI.Intracomm(comm), Placement.even(devices, comm.size))
 
     def agree(self, error: HpcflError | None) -> None:
         """Raise rank 0's error, if it has one, on every rank."""
@@ -67,7 +67,9 @@ class World:
     def settle(self, error: HpcflError | None) -> None:
         """Wait, without taking time from the ranks at work, until all are here; then agree."""
         if self._control is not None:
-            _wait(self._control.Ibarrier())
+            from hpcfl.comm.mpi import wait
+
+            wait(self._control.Ibarrier())
         self.agree(error)
 
     def facts(self) -> dict[str, Any]:
@@ -159,7 +161,9 @@ def fail(message: str, status: int) -> NoReturn:
         sys.exit(status)
     if comm.rank == 0:
         print(f"Error: {message}", file=sys.stderr, flush=True)
-    if not _wait(comm.Ibarrier(), TOGETHER_SECONDS):
+    from hpcfl.comm.mpi import wait
+
+    if not wait(comm.Ibarrier(), TOGETHER_SECONDS):
         if comm.rank != 0:
             print(f"{_here(comm)} Error: {message}", file=sys.stderr, flush=True)
         comm.Abort(status)
@@ -182,13 +186,3 @@ def _here(comm: MPI.Intracomm) -> str:
     import platform
 
     return f"[rank {comm.rank} on {platform.node()}]"
-
-
-def _wait(request: MPI.Request, limit_seconds: float = float("inf")) -> bool:
-    """Return whether the request completed within the limit, looking now and then."""
-    end = time.monotonic() + limit_seconds
-    while not request.Test():
-        if time.monotonic() > end:
-            return False
-        time.sleep(POLL_SECONDS)
-    return True

@@ -14,6 +14,7 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Payload
+from hpcfl.comm.placement import Placement
 from hpcfl.comm.round import Round
 from hpcfl.comm.transport import Produce, Transport
 from hpcfl.crypto.groups import GROUPS
@@ -31,7 +32,8 @@ def transport() -> Transport:
 
     from hpcfl.comm.mpi import MpiTransport
 
-    return MpiTransport(MPI.COMM_WORLD.Dup(), DEVICES)
+    comm = MPI.COMM_WORLD.Dup()
+    return MpiTransport(comm, Placement.even(DEVICES, comm.size))
 
 
 class Recorder:
