@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,8 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.bench.dropouts import DropoutSchedule
 from hpcfl.bench.inputs import FileUpdates, SyntheticUpdates, Updates, save_aggregate
-from hpcfl.bench.validation import agrees, expected_total
-from hpcfl.comm.ledger import Ledger
-from hpcfl.comm.round import Round
+from hpcfl.bench.rounds import play
 from hpcfl.comm.transport import Transport
-from hpcfl.crypto.keys import SecretSource, insecure_secrets, system_secrets
 from hpcfl.errors import HpcflError, UsageError, ValidationError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
@@ -178,7 +175,17 @@ class Experiment:
         model = np.zeros(dim, np.float32)
         aggregate = np.zeros(dim)
         for index in range(self.options.warmup + self.options.rounds):
-            record, aggregate = self._run_round(transport, index, model)
+            played = play(
+                self.protocol,
+                transport,
+                index=index,
+                model=model,
+                inputs=partial(self.updates.vector, index),
+                dropouts=self.schedule.draw(index),
+                reduce=self.options.upload == "reduce",
+                insecure_seed=self.options.insecure_seed,
+            )
+            record, aggregate = played.record, played.aggregate
             error = None
             if store is not None:
                 record.warmup = index < self.options.warmup
@@ -188,58 +195,6 @@ class Experiment:
             progress()
         if transport.has_server and self.options.save_aggregate is not None:
             save_aggregate(self.options.save_aggregate, aggregate)
-
-    def _run_round(
-        self, transport: Transport, index: int, model: np.ndarray
-    ) -> tuple[RoundRecord, np.ndarray]:
-        """Return this rank's record of a round, and at the server everybody's and the aggregate."""
-        protocol, local = self.protocol, transport.local_devices
-        ledger = Ledger(protocol.phases(), self.devices, local, transport.has_server)
-        devices = {id: protocol.device(id, index, self._secrets(index, id)) for id in local}
-        server = protocol.server(index, model) if transport.has_server else None
-        dropouts = self.schedule.draw(index)
-        played = Round(
-            protocol.steps,
-            transport,
-            ledger,
-            index=index,
-            devices=devices,
-            server=server,
-            inputs=lambda id: self.updates.vector(index, id),
-            dropouts=dropouts,
-            dim=self.updates.dim,
-            largest_message=protocol.largest_message,
-            reduce_group=protocol.summed_in if self.options.upload == "reduce" else None,
-        )
-        transport.barrier()
-        start = time.perf_counter()
-        played.play()
-        elapsed = time.perf_counter() - start
-
-        record = _add_up(transport, ledger.record, elapsed)
-        phases = protocol.phases()
-        last_missed = phases.index(protocol.upload_phase())
-        survivors = [
-            id
-            for id in range(self.devices)
-            if id not in dropouts or phases.index(dropouts[id]) > last_missed
-        ]
-        expected = expected_total(
-            transport,
-            [devices[id] for id in survivors if id in devices],
-            self.updates.dim,
-            exact=protocol.summed_in is not None,
-        )
-        if server is None or expected is None:
-            return record, np.empty(0)
-        record.survived[server.survivors] = True
-        record.validated = server.survivors == survivors and agrees(server.total, *expected)
-        return record, protocol.decode(server.total)
-
-    def _secrets(self, index: int, device: int) -> SecretSource:
-        if self.options.insecure_seed is None:
-            return system_secrets
-        return insecure_secrets(self.options.insecure_seed, index, device)
 
 
 def _updates(options: Options, devices: int) -> Updates:
@@ -268,21 +223,3 @@ def _store(
         f"the aggregate of round {index} is wrong: it is not the sum of the survivors' vectors; "
         "the results file keeps the round as evidence"
     )
-
-
-def _add_up(transport: Transport, record: RoundRecord, elapsed: float) -> RoundRecord:
-    """Return the sum of the ranks' records at the server, this rank's own elsewhere."""
-    for name in (
-        "bytes_up",
-        "bytes_down",
-        "messages_up",
-        "messages_down",
-        "wall_seconds",
-        "cpu_seconds",
-    ):
-        total = transport.sum_to_server(getattr(record, name))
-        if total is not None:
-            setattr(record, name, total)
-    longest = transport.max_to_server(elapsed)
-    record.round_seconds = elapsed if longest is None else longest
-    return record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from hpcfl.crypto.groups import Group
 from hpcfl.errors import HpcflError
 
 Inputs = Callable[[int], NDArray[np.floating]]
+Prepare = Callable[[Mapping[int, Any]], None]
 
 
 class Round:
@@ -36,7 +38,10 @@ class Round:
     server : server or None
         The server, on the rank that holds it.
     inputs : callable
-        Returns a device's vector; called when the device uploads, and not timed.
+        Returns a device's vector; called when the device uploads, and not entered as CPU time.
+    prepare : callable, optional
+        Called with the live devices of this rank before the upload, outside all timed regions: for
+        vectors that take long to make. All ranks wait for each other afterwards.
     dropouts : mapping of int to str
         The phase before which a device disappears, for every device that does.
     dim : int
@@ -45,6 +50,11 @@ class Round:
         No device sends more than this to the server at once, in bytes, less envelope.
     reduce_group : Group or None
         Sum the uploads within the transport in this group instead of gathering them.
+
+    Attributes
+    ----------
+    prepare_seconds : float
+        Elapsed time that `prepare` took, the wait for the other ranks included.
     """
 
     def __init__(
@@ -57,6 +67,7 @@ class Round:
         devices: Mapping[int, Any],
         server: Any | None,
         inputs: Inputs,
+        prepare: Prepare | None = None,
         dropouts: Mapping[int, str],
         dim: int,
         largest_message: int,
@@ -69,6 +80,8 @@ class Round:
         self._live = dict(devices)
         self._server = server
         self._inputs = inputs
+        self._prepare = prepare
+        self.prepare_seconds = 0.0
         self._dropouts = dropouts
         self._dim = dim
         self._largest_message = largest_message
@@ -92,6 +105,11 @@ class Round:
         for number, step in enumerate(self._steps):
             for device in [id for id in self._live if self._dropouts.get(id) == step.phase]:
                 del self._live[device]
+            if step.upload and self._prepare is not None:
+                start = time.perf_counter()
+                self._prepare(self._live)
+                self._transport.wait_for_all()
+                self.prepare_seconds = time.perf_counter() - start
             with self._ledger.phase(step.phase):
                 play[step.pattern](number, step)
         self._transport.agree(self._server_error)

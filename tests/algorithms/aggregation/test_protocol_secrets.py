@@ -10,7 +10,7 @@ import pytest
 from protocol_rounds import SECURE, Played, Source, Wire, make, play, secrets_in, seeded_sources
 from slow_reference import SlowRound
 
-from hpcfl.bench import experiment
+from hpcfl.bench import rounds
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto import keys
@@ -47,13 +47,13 @@ def public_keys(wire: Wire, prepared: Experiment) -> list[bytes]:
 def fixed_system(monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
     """Put a source that repeats itself in the place of the operating system's generator."""
     source = Source(keys.insecure_secrets(5, 0, 0))
-    monkeypatch.setattr(experiment, "system_secrets", source)
+    monkeypatch.setattr(rounds, "system_secrets", source)
     return source
 
 
 def test_secrets_are_the_operating_systems_random_bytes() -> None:
     assert keys.system_secrets is os.urandom
-    assert experiment.system_secrets is os.urandom
+    assert rounds.system_secrets is os.urandom
 
 
 @pytest.mark.parametrize("name", SECURE)
@@ -121,7 +121,7 @@ def test_the_experiments_seed_changes_the_vectors_and_no_key(
     found = []
     for seed in (0, 1):
         source = Source(keys.insecure_secrets(5, 0, 0))
-        monkeypatch.setattr(experiment, "system_secrets", source)
+        monkeypatch.setattr(rounds, "system_secrets", source)
         wire, prepared = run(name, seed=seed, dropout=0.0)
         sums = payloads(wire, prepared, "masked_input", Pattern.GATHER)
         found.append((source.drawn, public_keys(wire, prepared), sums))

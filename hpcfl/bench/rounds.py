@@ -1,0 +1,140 @@
+"""Plays one round of an aggregation protocol: timed, validated, and added up over the ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.bench.validation import agrees, expected_total
+from hpcfl.comm.ledger import Ledger
+from hpcfl.comm.round import Inputs, Prepare, Round
+from hpcfl.comm.transport import Transport
+from hpcfl.crypto.keys import SecretSource, insecure_secrets, system_secrets
+from hpcfl.results.record import RoundRecord
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of a round.
+
+    Attributes
+    ----------
+    record : RoundRecord
+        At the server what all ranks spent; elsewhere what this rank spent.
+    aggregate : ndarray of float64, shape (d,)
+        The decoded sum, at the server; empty elsewhere.
+    prepare_seconds : float
+        Elapsed time of making the vectors, kept out of the record.
+    """
+
+    record: RoundRecord
+    aggregate: NDArray[np.float64]
+    prepare_seconds: float
+
+
+def play(
+    protocol: AggregationProtocol,
+    transport: Transport,
+    *,
+    index: int,
+    model: NDArray[np.float32],
+    inputs: Inputs,
+    prepare: Prepare | None = None,
+    dropouts: Mapping[int, str],
+    reduce: bool = False,
+    insecure_seed: int | None = None,
+) -> Played:
+    """Play a round; every rank calls this.
+
+    Parameters
+    ----------
+    protocol : AggregationProtocol
+        The protocol, for as many devices as the transport has.
+    transport : Transport
+        How messages move.
+    index : int
+        Number of the round.
+    model : ndarray of float32, shape (d,)
+        The model that the server broadcasts; other ranks' values do not matter.
+    inputs, prepare, dropouts
+        As for :class:`~hpcfl.comm.round.Round`.
+    reduce : bool
+        Sum the uploads within the transport.
+    insecure_seed : int, optional
+        Seed of the keys, which come from the operating system without it.
+
+    Raises
+    ------
+    HpcflError
+        On every rank, if the server cannot go on; on one rank, if one of its devices cannot.
+    """
+    count = protocol.parameters.devices
+    local = transport.local_devices
+    ledger = Ledger(protocol.phases(), count, local, transport.has_server)
+    devices = {id: protocol.device(id, index, _secrets(insecure_seed, index, id)) for id in local}
+    server = protocol.server(index, model) if transport.has_server else None
+    round_ = Round(
+        protocol.steps,
+        transport,
+        ledger,
+        index=index,
+        devices=devices,
+        server=server,
+        inputs=inputs,
+        prepare=prepare,
+        dropouts=dropouts,
+        dim=protocol.parameters.dim,
+        largest_message=protocol.largest_message,
+        reduce_group=protocol.summed_in if reduce else None,
+    )
+    transport.barrier()
+    start = time.perf_counter()
+    round_.play()
+    elapsed = time.perf_counter() - start - round_.prepare_seconds
+
+    record = _add_up(transport, ledger.record, elapsed)
+    phases = protocol.phases()
+    last_missed = phases.index(protocol.upload_phase())
+    survivors = [
+        id for id in range(count) if id not in dropouts or phases.index(dropouts[id]) > last_missed
+    ]
+    expected = expected_total(
+        transport,
+        [devices[id] for id in survivors if id in devices],
+        protocol.parameters.dim,
+        exact=protocol.summed_in is not None,
+    )
+    if server is None or expected is None:
+        return Played(record, np.empty(0), round_.prepare_seconds)
+    record.survived[server.survivors] = True
+    record.validated = server.survivors == survivors and agrees(server.total, *expected)
+    return Played(record, protocol.decode(server.total), round_.prepare_seconds)
+
+
+def _secrets(insecure_seed: int | None, index: int, device: int) -> SecretSource:
+    if insecure_seed is None:
+        return system_secrets
+    return insecure_secrets(insecure_seed, index, device)
+
+
+def _add_up(transport: Transport, record: RoundRecord, elapsed: float) -> RoundRecord:
+    """Return the sum of the ranks' records at the server, this rank's own elsewhere."""
+    for name in (
+        "bytes_up",
+        "bytes_down",
+        "messages_up",
+        "messages_down",
+        "wall_seconds",
+        "cpu_seconds",
+    ):
+        total = transport.sum_to_server(getattr(record, name))
+        if total is not None:
+            setattr(record, name, total)
+    longest = transport.max_to_server(elapsed)
+    record.round_seconds = elapsed if longest is None else longest
+    return record
