@@ -10,6 +10,7 @@ VENV := .venv
 comma := ,
 # One stamp for each choice of extras, so that another choice is installed as well.
 STAMP := $(VENV)/.setup-$(subst $(comma),-,$(EXTRAS))
+TRAIN_STAMP := $(STAMP)-train
 # The test suite starts mpirun: whatever hangs in spite of its own limits ends here.
 LIMIT := $(if $(shell command -v timeout),timeout -k 30 $(TEST_SECONDS))
 
@@ -20,15 +21,16 @@ endif
 
 .DEFAULT_GOAL := setup
 .DELETE_ON_ERROR:
-.PHONY: help setup bench test lint clean distclean
+.PHONY: help setup setup-train bench test lint clean distclean
 
 help:
-	@echo 'make setup      set up $(VENV) (the default)'
-	@echo 'make bench      then run: mpirun -n $(RANKS) hpcfl bench sparse'
-	@echo 'make test       then run the whole test suite'
-	@echo 'make lint       then check style and types'
-	@echo 'make clean      remove caches and build products; results stay'
-	@echo 'make distclean  remove $(VENV) as well'
+	@echo 'make setup        set up $(VENV) (the default)'
+	@echo 'make setup-train  the same with PyTorch, for hpcfl train'
+	@echo 'make bench        then run: mpirun -n $(RANKS) hpcfl bench sparse'
+	@echo 'make test         then run the whole test suite'
+	@echo 'make lint         then check style and types'
+	@echo 'make clean        remove caches and build products; results stay'
+	@echo 'make distclean    remove $(VENV) as well'
 	@echo 'Can be set: PYTHON=$(PYTHON) RANKS=$(RANKS) EXTRAS=$(EXTRAS) TEST_SECONDS=$(TEST_SECONDS)'
 
 setup: $(STAMP)
@@ -43,13 +45,20 @@ $(STAMP): pyproject.toml
 	$(if $(filter mpi,$(subst $(comma), ,$(EXTRAS))),$(VENV)/bin/python -m hpcfl.mpiconfig)
 	@touch $@
 
+# Training needs PyTorch, which is large: only what uses it installs it.
+setup-train: $(TRAIN_STAMP)
+
+$(TRAIN_STAMP): $(STAMP)
+	$(VENV)/bin/python -m pip install --quiet --editable '.[train]'
+	@touch $@
+
 bench: setup
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" mpirun -n $(RANKS) hpcfl bench sparse
 
-test: setup
+test: setup-train
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(LIMIT) $(VENV)/bin/python -m pytest
 
-lint: setup
+lint: setup-train
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy

@@ -13,6 +13,8 @@ from hpcfl.errors import HpcflError
 
 COMMANDS = {
     "bench": "Measure an aggregation protocol on vectors.",
+    "train": "Train a model through an aggregation protocol.",
+    "data": "Fetch data sets to train on.",
     "report": "Print results files: one in full, or several side by side.",
     "doctor": "Check MPI and everything else that hpcfl needs.",
 }
@@ -47,6 +49,7 @@ def group() -> None:
       mpirun -n 101 hpcfl bench sparse             SparseSecAgg with 100 devices
       mpirun -n 101 hpcfl bench secagg             the baseline it is compared with
       hpcfl bench secagg --devices 20              in one process, without MPI
+      hpcfl train fedavg --devices 20              a model on scikit-learn's digits
       hpcfl report results/                        all results side by side
       hpcfl doctor                                 is MPI set up?
     """

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from hpcfl.cli.options import link_options, output_option, protocol_options, seed_options
+
 
 class DeviceCounts(click.ParamType):
     """Numbers of devices, separated by commas."""
@@ -36,81 +38,10 @@ class DeviceCounts(click.ParamType):
 @click.option("--dim", type=int, help="Length d of the vectors.  [default: 165000]")
 @click.option("--rounds", type=int, default=10, show_default=True, help="Measured rounds.")
 @click.option("--warmup", type=int, default=2, show_default=True, help="Rounds before them.")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("results"),
-    show_default=True,
-    help="Results file (.h5), or a folder for it.",
-)
+@output_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of updates, dropouts and rounding; never of a key.",
-)
-@click.option(
-    "--alpha",
-    type=float,
-    default=0.1,
-    show_default=True,
-    help="Fraction of the coordinates that a device sends (sparse).",
-)
-@click.option(
-    "--dropout",
-    type=float,
-    default=0.3,
-    show_default=True,
-    help="Fraction of the devices that disappear in a round.",
-)
-@click.option(
-    "--dropout-model",
-    type=click.Choice(["exact", "bernoulli"]),
-    default="exact",
-    show_default=True,
-    help="Exactly that fraction, rounded down, or each by chance.",
-)
-@click.option(
-    "--dropout-phase",
-    metavar="PHASE",
-    help="Phase before which they disappear.  [default: their upload]",
-)
-@click.option(
-    "--group",
-    type=click.Choice(["fq", "ring32"]),
-    default="fq",
-    show_default=True,
-    help="Integers modulo 2^32 - 5, or modulo 2^32.",
-)
-@click.option(
-    "--sampler",
-    type=click.Choice(["gaps", "dense"]),
-    default="gaps",
-    show_default=True,
-    help="How pairs select coordinates (sparse).",
-)
-@click.option(
-    "--locations",
-    type=click.Choice(["auto", "bitmap", "gaps"]),
-    default="auto",
-    show_default=True,
-    help="How locations are coded (sparse).",
-)
-@click.option(
-    "--upload",
-    type=click.Choice(["gather", "reduce"]),
-    default="gather",
-    show_default=True,
-    help="Gather the vectors, or sum them within MPI_Reduce.",
-)
-@click.option(
-    "--clip", type=float, default=1.0, show_default=True, help="Largest magnitude of a coordinate."
-)
-@click.option(
-    "--levels", type=int, default=2**20, show_default=True, help="Quantisation levels per unit."
-)
+@seed_options
+@protocol_options
 @click.option(
     "--updates",
     type=click.Path(path_type=Path),
@@ -121,30 +52,7 @@ class DeviceCounts(click.ParamType):
     type=click.Path(path_type=Path),
     help="Write the last round's decoded sum, as .npy or HDF5.",
 )
-@click.option(
-    "--uplink-mbps",
-    type=float,
-    default=100.0,
-    show_default=True,
-    help="Link model: a device's uplink in Mbit/s.",
-)
-@click.option(
-    "--downlink-mbps",
-    type=float,
-    default=100.0,
-    show_default=True,
-    help="Link model: a device's downlink in Mbit/s.",
-)
-@click.option(
-    "--latency-ms",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="Link model: latency in milliseconds.",
-)
-@click.option(
-    "--insecure-seed", type=int, help="Seed of keys too, for tests: nothing is secret then."
-)
+@link_options
 def command(devices: list[int] | None, output: Path, as_json: bool, **options: Any) -> None:
     """Measure PROTOCOL: fedavg, secagg, sparse, or MODULE:CLASS of your own.
 

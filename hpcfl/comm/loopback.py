@@ -31,6 +31,9 @@ class Loopback(Transport):
         if error is not None:
             raise error
 
+    def tell(self, value: int) -> int:
+        return value
+
     def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:
         self.agree(error)
         assert message is not None

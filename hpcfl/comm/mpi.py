@@ -47,6 +47,9 @@ class MpiTransport(Transport):
     def agree(self, error: HpcflError | None) -> None:
         announce(self._comm, 0, error)
 
+    def tell(self, value: int) -> int:
+        return announce(self._comm, value, None)
+
     def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:
         size = announce(self._comm, 0 if message is None else message.size, error)
         if message is None:

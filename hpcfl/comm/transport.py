@@ -60,6 +60,10 @@ class Transport(ABC):
         """Raise the server's error, if it has one, on every rank; other ranks pass None."""
 
     @abstractmethod
+    def tell(self, value: int) -> int:
+        """Return the server's value on every rank; other ranks' values do not matter."""
+
+    @abstractmethod
     def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:
         """Return the server's message on every rank, or raise the server's error there.
 

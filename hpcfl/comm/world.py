@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hpcfl import launch
@@ -14,7 +15,11 @@ from hpcfl.errors import HpcflError, UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+    from numpy.typing import NDArray
 
+    Array = NDArray[Any]
+
+MESSAGE_BYTES = 1 << 30
 # Ranks that fail for the same reason fail together; one that waits longer failed alone.
 TOGETHER_SECONDS = 10.0
 
@@ -54,6 +59,17 @@ class World:
             return None
         return MpiTransport(MPI.Intracomm(comm), Placement.even(devices, comm.size))
 
+    def rank_on_host(self) -> int:
+        """Return the number of this rank among those of its host; every rank calls this."""
+        if self._control is None:
+            return 0
+        from mpi4py import MPI
+
+        neighbours = self._control.Split_type(MPI.COMM_TYPE_SHARED)
+        rank = neighbours.rank
+        neighbours.Free()
+        return rank
+
     def agree(self, error: HpcflError | None) -> None:
         """Raise rank 0's error, if it has one, on every rank."""
         if self._control is None:
@@ -71,6 +87,44 @@ class World:
 
             wait(self._control.Ibarrier())
         self.agree(error)
+
+    def distribute(self, parts: Sequence[Mapping[str, Array]] | None) -> dict[str, Array]:
+        """Return this rank's part of what rank 0 has for all.
+
+        Parameters
+        ----------
+        parts : sequence of dict, or None
+            At rank 0, one dict of arrays for each rank; None elsewhere.
+        """
+        import json
+
+        import numpy as np
+
+        if self._control is None:
+            assert parts is not None
+            return dict(parts[0])
+        comm = self._control
+        if parts is None:
+            raw = np.empty(int(_receive(comm, np.empty(1, np.int64))[0]), np.uint8)
+            layout = json.loads(_receive(comm, raw).tobytes())
+            return {
+                name: _receive(comm, np.empty(shape, dtype))
+                for name, (shape, dtype) in layout.items()
+            }
+        for rank, part in enumerate(parts):
+            if rank == 0:
+                continue
+            arrays = {name: np.ascontiguousarray(array) for name, array in part.items()}
+            layout = {name: (array.shape, array.dtype.str) for name, array in arrays.items()}
+            raw = np.frombuffer(json.dumps(layout).encode(), np.uint8).copy()
+            comm.Send(np.array([raw.size], np.int64), rank)
+            comm.Send(raw, rank)
+            for array in arrays.values():
+                # As bytes in pieces: one message carries less than 2 GiB.
+                flat = array.reshape(-1).view(np.uint8)
+                for start in range(0, flat.size, MESSAGE_BYTES):
+                    comm.Send(flat[start : start + MESSAGE_BYTES], rank)
+        return dict(parts[0])
 
     def facts(self) -> dict[str, Any]:
         """Return what is known about MPI, for the record."""
@@ -110,6 +164,16 @@ class World:
         if everybody is None:
             return []
         return [row.tobytes().rstrip(b"\0").decode() for row in everybody]
+
+
+def _receive(comm: MPI.Intracomm, array: Array) -> Array:
+    """Fill an array with what rank 0 sends."""
+    import numpy as np
+
+    flat = array.reshape(-1).view(np.uint8)
+    for start in range(0, flat.size, MESSAGE_BYTES):
+        comm.Recv(flat[start : start + MESSAGE_BYTES], 0)
+    return array
 
 
 def connect() -> World:

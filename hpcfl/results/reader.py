@@ -54,6 +54,8 @@ class Run:
         Which devices are part of the aggregate.
     validated, warmup : ndarray of bool, shape (R,)
         Which rounds decoded to the right sum, and which only warmed up.
+    training : dict of str to ndarray of float64, shape (R,)
+        Figures of training, empty where nothing was trained.
     """
 
     path: Path
@@ -76,6 +78,7 @@ class Run:
     survived: NDArray[np.bool_]
     validated: NDArray[np.bool_]
     warmup: NDArray[np.bool_]
+    training: dict[str, NDArray[np.float64]]
 
     @property
     def rounds(self) -> int:
@@ -197,6 +200,7 @@ def _read(file: Any, path: Path) -> Run:
         phases=phases,
         config=_attributes(file["config"]),
         environment=_attributes(file["environment"]),
+        training={name: dataset[:finished] for name, dataset in file.get("training", {}).items()},
         **arrays,
     )
 

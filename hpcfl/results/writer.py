@@ -142,6 +142,11 @@ class ResultsWriter:
         Number of devices N.
     rounds : int
         Number of planned rounds, warm-up included. Space for all of them is allocated now.
+    training : sequence of str, optional
+        Names of further figures of each round, kept under ``/training``; a name ends in its unit
+        where it has one.
+    partition : array_like of int, shape (N, classes), optional
+        Number of samples of every device and class, kept under ``/partition``.
 
     Attributes
     ----------
@@ -169,6 +174,8 @@ class ResultsWriter:
         phases: Sequence[str],
         devices: int,
         rounds: int,
+        training: Sequence[str] = (),
+        partition: Any | None = None,
     ) -> None:
         if rounds < 1 or devices < 1 or not phases:
             raise ValueError("a results file needs a round, a device and a phase at least")
@@ -198,6 +205,11 @@ class ResultsWriter:
                 _fill_attributes(file.create_group("environment"), environment)
                 file.create_dataset("phases", data=list(phases), dtype=h5py.string_dtype())
                 _allocate(file.create_group("rounds"), rounds, len(phases), devices)
+                if partition is not None:
+                    table = file.create_dataset("partition", data=np.asarray(partition, np.int64))
+                    table.dims[0].label, table.dims[1].label = "device", "class"
+                if training:
+                    _allocate_training(file.create_group("training"), rounds, training)
             os.replace(draft, self.path)
             self._file = h5py.File(self.path, "r+", libver="earliest", locking="best-effort")
         except (OSError, RuntimeError) as error:
@@ -208,19 +220,23 @@ class ResultsWriter:
         group = self._file["rounds"]
         self._datasets = {name: group[name] for name, *_ in _DATASETS}
         self._finished = group[_FINISHED]
+        self._training = {name: self._file["training"][name] for name in training}
 
-    def append(self, record: RoundRecord) -> None:
+    def append(self, record: RoundRecord, training: Mapping[str, float] | None = None) -> None:
         """Write one round and make it safe against the death of this process.
 
         Parameters
         ----------
         record : RoundRecord
             The round; its arrays must have the shapes given by phases and devices.
+        training : mapping of str to float, optional
+            The round's values under `/training`, one for each name given at the start.
 
         Raises
         ------
         ValueError
-            If the file is closed, all planned rounds are written, or a shape does not fit.
+            If the file is closed, all planned rounds are written, a shape does not fit, or other
+            values than the planned ones are given.
         HpcflError
             If the file system refuses the data.
         """
@@ -228,6 +244,9 @@ class ResultsWriter:
             raise ValueError("the results file is closed")
         if self.written == self._rounds:
             raise ValueError(f"all {self._rounds} planned rounds are written")
+        learned = dict(training or {})
+        if learned.keys() != self._training.keys():
+            raise ValueError(f"{sorted(self._training)} were planned, not {sorted(learned)}")
         values = {name: np.asarray(getattr(record, name)) for name in self._datasets}
         for name, dataset in self._datasets.items():
             # h5py would broadcast a smaller array without a word.
@@ -238,6 +257,8 @@ class ResultsWriter:
         try:
             for name, dataset in self._datasets.items():
                 dataset[self.written] = values[name]
+            for name, dataset in self._training.items():
+                dataset[self.written] = learned[name]
             # Two flushes: the mark must not reach the file before what it vouches for.
             self._file.flush()
             self._finished[self.written] = True
@@ -287,8 +308,9 @@ class ResultsWriter:
         try:
             shutil.copyfile(self.path, copy)
             with h5py.File(copy, "r+", libver="earliest", locking="best-effort") as file:
-                for dataset in file["rounds"].values():
-                    dataset.resize(self.written, axis=0)
+                for group in ("rounds", "training"):
+                    for dataset in file.get(group, {}).values():
+                        dataset.resize(self.written, axis=0)
             os.replace(copy, self.path)
         except (OSError, RuntimeError):
             with suppress(OSError):
@@ -308,6 +330,17 @@ class ResultsWriter:
         traceback: TracebackType | None,
     ) -> None:
         self.close("complete" if kind is None else "failed")
+
+
+def _allocate_training(group: Any, rounds: int, names: Sequence[str]) -> None:
+    """Create a dataset of one number a round for each name, allocated."""
+    for name in names:
+        early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        dataset = group.create_dataset(
+            name, shape=(rounds,), maxshape=(None,), chunks=(1,), dtype=np.float64, dcpl=early
+        )
+        dataset.dims[0].label = "round"
 
 
 def _allocate(group: Any, rounds: int, phases: int, devices: int) -> None:

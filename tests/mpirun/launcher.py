@@ -78,3 +78,16 @@ def bench(
     assert job.returncode == 0, job.stderr
     runs: list[dict[str, Any]] = json.loads(job.stdout)["runs"]
     return runs
+
+
+def pid_of_rank(launcher: int, rank: int) -> int:
+    """Return the pid of a rank of a launcher on this host."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            variables = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if parent == launcher and b"OMPI_COMM_WORLD_RANK=%d" % rank in variables:
+            return int(folder.name)
+    raise AssertionError(f"no rank {rank} was found")

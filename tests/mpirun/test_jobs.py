@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launcher import bench, finish, mpirun, needs_mpirun, start
+from launcher import bench, finish, mpirun, needs_mpirun, pid_of_rank, start
 
 from hpcfl.results import load
 
@@ -162,7 +162,7 @@ def test_killing_the_server_leaves_all_finished_rounds_readable(tmp_path: Path) 
         assert job.poll() is None, job.communicate()
         time.sleep(0.2)
     finished = load(found[0]).rounds
-    os.kill(_pid_of_rank(job.pid, 0), signal.SIGKILL)
+    os.kill(pid_of_rank(job.pid, 0), signal.SIGKILL)
     ended = finish(job, limit_seconds=60)
     run = load(found[0])
 
@@ -171,19 +171,6 @@ def test_killing_the_server_leaves_all_finished_rounds_readable(tmp_path: Path) 
     assert run.rounds >= finished
     assert run.validated.all()
     assert (run.bytes_up.sum(axis=(1, 2)) > 0).all()
-
-
-def _pid_of_rank(launcher: int, rank: int) -> int:
-    """Return the pid of a rank of a launcher on this host."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            variables = (folder / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if parent == launcher and b"OMPI_COMM_WORLD_RANK=%d" % rank in variables:
-            return int(folder.name)
-    raise AssertionError(f"no rank {rank} was found")
 
 
 @pytest.mark.slow

@@ -120,7 +120,7 @@ class QuantisedProtocol(AggregationProtocol):
 
 
 # First element of the spawn keys of the run's seed: what the random numbers are for.
-ROUNDING, UPDATES, DROPOUTS = range(3)
+ROUNDING, UPDATES, DROPOUTS, TRAINING, SAMPLING = range(5)
 
 
 class ModelReceiver:

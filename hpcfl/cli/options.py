@@ -1,0 +1,141 @@
+"""Options that several commands share, declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+Command = Callable[..., Any]
+
+
+def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return one decorator that adds the options in the order given."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+output_option = click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("results"),
+    show_default=True,
+    help="Results file (.h5), or a folder for it.",
+)
+
+seed_options = _together(
+    click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="Seed of everything random but keys.",
+    ),
+    click.option(
+        "--insecure-seed",
+        type=int,
+        help="Seed of keys too, for tests: nothing is secret then.",
+    ),
+)
+
+protocol_options = _together(
+    click.option(
+        "--alpha",
+        type=float,
+        default=0.1,
+        show_default=True,
+        help="Fraction of the coordinates that a device sends (sparse).",
+    ),
+    click.option(
+        "--dropout",
+        type=float,
+        default=0.3,
+        show_default=True,
+        help="Fraction of the devices that disappear in a round.",
+    ),
+    click.option(
+        "--dropout-model",
+        type=click.Choice(["exact", "bernoulli"]),
+        default="exact",
+        show_default=True,
+        help="Exactly that fraction, rounded down, or each by chance.",
+    ),
+    click.option(
+        "--dropout-phase",
+        metavar="PHASE",
+        help="Phase before which they disappear.  [default: their upload]",
+    ),
+    click.option(
+        "--group",
+        type=click.Choice(["fq", "ring32"]),
+        default="fq",
+        show_default=True,
+        help="Integers modulo 2^32 - 5, or modulo 2^32.",
+    ),
+    click.option(
+        "--sampler",
+        type=click.Choice(["gaps", "dense"]),
+        default="gaps",
+        show_default=True,
+        help="How pairs select coordinates (sparse).",
+    ),
+    click.option(
+        "--locations",
+        type=click.Choice(["auto", "bitmap", "gaps"]),
+        default="auto",
+        show_default=True,
+        help="How locations are coded (sparse).",
+    ),
+    click.option(
+        "--upload",
+        type=click.Choice(["gather", "reduce"]),
+        default="gather",
+        show_default=True,
+        help="Gather the vectors, or sum them within MPI_Reduce.",
+    ),
+    click.option(
+        "--clip",
+        type=float,
+        default=1.0,
+        show_default=True,
+        help="Largest magnitude of a coordinate.",
+    ),
+    click.option(
+        "--levels",
+        type=int,
+        default=2**20,
+        show_default=True,
+        help="Quantisation levels per unit.",
+    ),
+)
+
+link_options = _together(
+    click.option(
+        "--uplink-mbps",
+        type=float,
+        default=100.0,
+        show_default=True,
+        help="Link model: a device's uplink in Mbit/s.",
+    ),
+    click.option(
+        "--downlink-mbps",
+        type=float,
+        default=100.0,
+        show_default=True,
+        help="Link model: a device's downlink in Mbit/s.",
+    ),
+    click.option(
+        "--latency-ms",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="Link model: latency in milliseconds.",
+    ),
+)

@@ -1,0 +1,1 @@
+"""Training for real: data sets, how devices share them, models and local training."""

@@ -1,0 +1,145 @@
+"""What all readers of data sets have in common: the result, and the words for bad files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.errors import UsageError
+
+Inputs = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+# First element of the spawn keys of the run's seed: what the random numbers are for. The layers
+# above count theirs from 0.
+SYNTHETIC, PARTITION = 100, 101
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A classification problem in memory, split as its publisher splits it.
+
+    Attributes
+    ----------
+    name : str
+        The name it was loaded by.
+    train_inputs : ndarray of float32, shape (n, *shape)
+        What devices train on.
+    train_labels : ndarray of int64, shape (n,)
+        Its classes, 0 to `classes` - 1.
+    test_inputs : ndarray of float32, shape (m, *shape)
+        What the model is evaluated on.
+    test_labels : ndarray of int64, shape (m,)
+        Its classes.
+    classes : int
+        Number of classes.
+    writers : ndarray of int64, shape (n,), or None
+        Who wrote each training sample, 0 upwards, where the data set knows.
+    note : str
+        What a reader of the results should know, such as a part of the data that was not there.
+    """
+
+    name: str
+    train_inputs: Inputs
+    train_labels: Labels
+    test_inputs: Inputs
+    test_labels: Labels
+    classes: int
+    writers: Labels | None = None
+    note: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return self.train_inputs.shape[1:]
+
+
+def generator_of(seed: int, purpose: int) -> np.random.Generator:
+    """Return the generator of the run's seed for a purpose, independent of all others."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(purpose,)))
+
+
+def find_data_dir(name: str, data_dir: Path | None) -> Path:
+    """Return the folder of the data sets: the given one, else that of HPCFL_DATA.
+
+    Parameters
+    ----------
+    name : str
+        The data set that is wanted, for the error message.
+    data_dir : path or None
+        What the user gave.
+
+    Raises
+    ------
+    UsageError
+        If there is neither.
+    """
+    if data_dir is not None:
+        return data_dir
+    if not os.environ.get("HPCFL_DATA"):
+        raise UsageError(
+            f"the data set {name} is read from files: give their folder with --data-dir DIR or in "
+            f"the environment variable HPCFL_DATA, and fill it with `hpcfl data fetch {name} "
+            "--data-dir DIR`"
+        )
+    return Path(os.environ["HPCFL_DATA"])
+
+
+def missing(path: Path, name: str, data_dir: Path) -> UsageError:
+    """Return the error for a file of a data set that is not there."""
+    return UsageError(f"{path} is missing: {_advice(name, data_dir)}")
+
+
+def damaged(path: Path, found: str, name: str, data_dir: Path) -> UsageError:
+    """Return the error for a file that is not what it should be.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    found : str
+        What is wrong with it and what was expected; it follows the file's name in the sentence.
+    name : str
+        The data set.
+    data_dir : path
+        The folder of the data sets.
+    """
+    return UsageError(f"{path} {found}: {_advice(name, data_dir)}")
+
+
+def _advice(name: str, data_dir: Path) -> str:
+    return f"get it with `hpcfl data fetch {name} --data-dir {data_dir}`"
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def scale(pixels: NDArray[np.uint8], mean: Inputs, deviation: Inputs) -> Inputs:
+    """Return pixels as numbers of about mean 0 and deviation 1.
+
+    Parameters
+    ----------
+    pixels : ndarray of uint8, shape (n, channels, height, width)
+        Intensities, 0 to 255.
+    mean, deviation : ndarray of float32, shape (channels,)
+        Of the intensities divided by 255.
+
+    Returns
+    -------
+    ndarray of float32, shape (n, channels, height, width)
+        ``(pixels / 255 - mean) / deviation``.
+    """
+    # In place: a copy of all images for each operation would take three times the memory.
+    inputs = pixels.astype(np.float32)
+    inputs /= np.float32(255)
+    inputs -= mean[:, None, None]
+    inputs /= deviation[:, None, None]
+    return inputs

@@ -1,0 +1,184 @@
+"""CIFAR-10, in the python version of A. Krizhevsky, V. Nair and G. Hinton.
+
+Its batches are pickles, and a pickle is a program. So a file's checksum is compared with the
+published file's before anything else, and it is then read by an unpickler for which the names
+that these files use stand for harmless classes of this module, and no other name exists.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.learning.base import Dataset, Labels, damaged, missing, scale
+
+CLASSES = 10
+IMAGE = (3, 32, 32)
+# Per channel (red, green, blue), of the 50,000 training images.
+MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)
+DEVIATION = np.array([0.2470, 0.2435, 0.2616], np.float32)
+
+TRAIN_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
+TEST_FILE = "test_batch"
+# SHA-256 of the publisher's files.
+DIGESTS = {
+    "data_batch_1": "54636561a3ce25bd3e19253c6b0d8538147b0ae398331ac4a2d86c6d987368cd",
+    "data_batch_2": "766b2cef9fbc745cf056b3152224f7cf77163b330ea9a15f9392beb8b89bc5a8",
+    "data_batch_3": "0f00d98ebfb30b3ec0ad19f9756dc2630b89003e10525f5e148445e82aa6a1f9",
+    "data_batch_4": "3f7bb240661948b8f4d53e36ec720d8306f5668bd0071dcb4e6c947f78e9682b",
+    "data_batch_5": "d91802434d8376bbaeeadf58a737e3a1b12ac839077e931237e0dcd43adcb154",
+    "test_batch": "f53d8d457504f7cff4ea9e021afcf0e0ad8e24a91f3fc42091b8adef61157831",
+}
+LARGEST_FILE = 2**26  # bytes; the published batches have 31 million
+
+
+def folder(data_dir: Path) -> Path:
+    """Return the folder of the batches."""
+    return data_dir / "cifar10" / "cifar-10-batches-py"
+
+
+def read(data_dir: Path, digests: Mapping[str, str] = DIGESTS) -> Dataset:
+    """Read CIFAR-10, from as many of the five training batches as are there.
+
+    Parameters
+    ----------
+    data_dir : path
+        Folder with the folder ``cifar10/cifar-10-batches-py``, in which at least
+        ``data_batch_1`` and ``test_batch`` are needed.
+    digests : mapping of str to str
+        SHA-256 that each file must have.
+
+    Returns
+    -------
+    Dataset
+        Images of shape (3, 32, 32), normalised by channel with `MEAN` and `DEVIATION`, and 10
+        classes. `note` says which training batches were there.
+
+    Raises
+    ------
+    UsageError
+        If a file is missing or not the published one.
+    """
+    found = [name for name in TRAIN_FILES if (folder(data_dir) / name).is_file()]
+    if TRAIN_FILES[0] not in found:
+        raise missing(folder(data_dir) / TRAIN_FILES[0], "cifar10", data_dir)
+    parts = [_read_batch(data_dir, name, digests) for name in found]
+    test_pixels, test_labels = _read_batch(data_dir, TEST_FILE, digests)
+    return Dataset(
+        name="cifar10",
+        train_inputs=scale(np.concatenate([part[0] for part in parts]), MEAN, DEVIATION),
+        train_labels=np.concatenate([part[1] for part in parts]),
+        test_inputs=scale(test_pixels, MEAN, DEVIATION),
+        test_labels=test_labels,
+        classes=CLASSES,
+        note=f"{len(found)} of {len(TRAIN_FILES)} training batches ({', '.join(found)})",
+    )
+
+
+def _read_batch(
+    data_dir: Path, name: str, digests: Mapping[str, str]
+) -> tuple[NDArray[np.uint8], Labels]:
+    """Return images, uint8 of shape (n, 3, 32, 32), and labels, int64 of shape (n,)."""
+    path = folder(data_dir) / name
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE)
+    except FileNotFoundError:
+        raise missing(path, "cifar10", data_dir) from None
+    except OSError as error:
+        raise damaged(path, f"cannot be read ({error.strerror})", "cifar10", data_dir) from None
+    # What is checked here is what is unpickled below: the file is not opened a second time.
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != digests[name]:
+        wrong = f"is not the published file (its SHA-256 is {digest}, not {digests[name]})"
+        raise damaged(path, wrong, "cifar10", data_dir)
+    try:
+        return parse_batch(content)
+    except pickle.UnpicklingError as error:
+        raise damaged(path, f"is no batch of CIFAR-10 ({error})", "cifar10", data_dir) from None
+
+
+def parse_batch(content: bytes) -> tuple[NDArray[np.uint8], Labels]:
+    """Parse a batch without running anything that it may ask for.
+
+    Parameters
+    ----------
+    content : bytes
+        A pickle of Python 2: a dictionary with ``data``, uint8 of shape (n, 3072), and
+        ``labels``, a list of n integers.
+
+    Returns
+    -------
+    pixels : ndarray of uint8, shape (n, 3, 32, 32)
+        The images; channels are red, green, blue.
+    labels : ndarray of int64, shape (n,)
+        Their classes.
+
+    Raises
+    ------
+    pickle.UnpicklingError
+        If it is anything else.
+    """
+    try:
+        batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+        pixels = batch[b"data"].values.reshape(-1, *IMAGE)
+        labels = np.array(batch[b"labels"])
+    except pickle.UnpicklingError:
+        raise
+    except Exception as error:  # a broken pickle can fail in any way
+        raise pickle.UnpicklingError(f"{type(error).__name__}: {error}") from None
+    if labels.dtype != np.int64 or labels.shape != (len(pixels),) or not len(pixels):
+        raise pickle.UnpicklingError("it does not have one label an image")
+    if labels.min() < 0 or labels.max() >= CLASSES:
+        raise pickle.UnpicklingError(f"its labels are not 0 to {CLASSES - 1}")
+    return pixels, labels
+
+
+class _Array:
+    """Stands for NumPy's array and for the function that pickle makes one with."""
+
+    values: NDArray[np.uint8]
+
+    def __init__(self, *arguments: object) -> None:
+        pass
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _version, shape, kind, column_major, values = state
+        if kind.name != b"u1" or column_major:
+            raise pickle.UnpicklingError("its images are not bytes in row-major order")
+        self.values = np.frombuffer(values, np.uint8).reshape(shape)
+
+
+class _Kind:
+    """Stands for NumPy's dtype."""
+
+    def __init__(self, name: bytes, *arguments: object) -> None:
+        self.name = name
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+# All that the published batches ask for, and what they get instead.
+KNOWN = {
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Kind,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in KNOWN:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch needs")
+        return KNOWN[module, name]
+
+    def persistent_load(self, pid: object) -> Any:
+        raise pickle.UnpicklingError("it refers to something outside, which no batch does")

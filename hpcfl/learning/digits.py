@@ -1,0 +1,57 @@
+"""The embedded default: the 1,797 handwritten digits that scikit-learn carries.
+
+They are the test part of "Optical Recognition of Handwritten Digits" of the UCI repository
+(E. Alpaydin, C. Kaynak, 1998).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcfl.errors import UsageError
+from hpcfl.learning.base import Dataset
+
+CLASSES = 10
+LARGEST_VALUE = 16
+TEST_SHARE = 5  # one of so many samples of a class is for testing
+
+
+def read() -> Dataset:
+    """Return the digits, 80 % of each class for training and 20 % for testing.
+
+    The split is always the same, whatever a run's seed is.
+
+    Returns
+    -------
+    Dataset
+        Images of shape (1, 8, 8), scaled to [0, 1], and 10 classes.
+
+    Raises
+    ------
+    UsageError
+        If scikit-learn is not installed.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise UsageError(
+            "the data set digits comes with scikit-learn, which is not installed: "
+            "pip install 'hpcfl[train]'"
+        ) from None
+    bundled = load_digits()
+    inputs = (bundled.images / LARGEST_VALUE).astype(np.float32)[:, None]
+    labels = bundled.target.astype(np.int64)
+
+    generator = np.random.default_rng(0)
+    testing = np.zeros(len(labels), bool)
+    for label in range(CLASSES):
+        members = generator.permutation(np.flatnonzero(labels == label))
+        testing[members[::TEST_SHARE]] = True
+    return Dataset(
+        name="digits",
+        train_inputs=inputs[~testing],
+        train_labels=labels[~testing],
+        test_inputs=inputs[testing],
+        test_labels=labels[testing],
+        classes=CLASSES,
+    )

@@ -1,0 +1,260 @@
+"""Downloads data sets, and keeps only files that are the publishers' own, by their checksums."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.learning import cifar10
+from hpcfl.learning.base import find_data_dir, sha256
+from hpcfl.learning.datasets import NAMES
+
+CHUNK = 2**16
+TIMEOUT = 30  # seconds without an answer
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file of a publisher.
+
+    Attributes
+    ----------
+    url : str
+        Where it is, all but its name.
+    file : str
+        Its name.
+    digest : str
+        Its SHA-256.
+    folder : str
+        Where it belongs in the folder of the data sets.
+    members : mapping of str to str
+        For an archive: the files to take out of it, by their name in it, with their SHA-256. They
+        go into the folder, without the folders of the archive, and the archive is not kept.
+    """
+
+    url: str
+    file: str
+    digest: str
+    folder: str
+    members: Mapping[str, str] = field(default_factory=dict)
+
+    def targets(self) -> dict[str, str]:
+        """Return the names of the files that are kept, with their SHA-256."""
+        if not self.members:
+            return {self.file: self.digest}
+        return {Path(member).name: digest for member, digest in self.members.items()}
+
+
+def _mnist(file: str, digest: str) -> Download:
+    # The publisher's own page no longer serves the files; this copy of them is the one that
+    # PyTorch's maintainers keep.
+    return Download("https://ossci-datasets.s3.amazonaws.com/mnist", file, digest, "mnist")
+
+
+def _adult(file: str, digest: str) -> Download:
+    url = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
+    return Download(url, file, digest, "adult")
+
+
+DOWNLOADS: dict[str, tuple[Download, ...]] = {
+    "mnist": (
+        _mnist(
+            "train-images-idx3-ubyte.gz",
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        ),
+        _mnist(
+            "train-labels-idx1-ubyte.gz",
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        ),
+        _mnist(
+            "t10k-images-idx3-ubyte.gz",
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        ),
+        _mnist(
+            "t10k-labels-idx1-ubyte.gz",
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        ),
+    ),
+    "cifar10": (
+        Download(
+            "https://www.cs.toronto.edu/~kriz",
+            "cifar-10-python.tar.gz",
+            "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+            "cifar10/cifar-10-batches-py",
+            {f"cifar-10-batches-py/{name}": digest for name, digest in cifar10.DIGESTS.items()},
+        ),
+    ),
+    "adult": (
+        _adult("adult.data", "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d"),
+        _adult("adult.test", "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05"),
+    ),
+}
+
+
+class Progress(Protocol):
+    """Shows how far a download is; what pooch asks of a progress bar."""
+
+    total: int
+
+    def update(self, size: int) -> None:
+        """Add so many bytes to those that have come."""
+
+    def reset(self) -> None:
+        """Count from 0 again."""
+
+    def close(self) -> None:
+        """End with a download."""
+
+
+def fetch(
+    name: str,
+    data_dir: Path | None,
+    base_url: str | None = None,
+    progress: Progress | None = None,
+    downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS,
+) -> list[Path]:
+    """Download what is missing or damaged of a data set.
+
+    Parameters
+    ----------
+    name : str
+        The data set.
+    data_dir : path or None
+        Folder of the data sets, made if needed. None stands for the environment variable
+        HPCFL_DATA.
+    base_url : str or None
+        Where a mirror has the files. What it sends must be the publisher's files all the same.
+    progress : Progress or None
+        Is told of each download's progress.
+    downloads : mapping of str to tuple of Download
+        The files of each data set.
+
+    Returns
+    -------
+    list of path
+        The files of the data set. Each appeared whole or not at all.
+
+    Raises
+    ------
+    UsageError
+        If there is nothing to download for this data set, or pooch is not installed.
+    HpcflError
+        If a file cannot be had, is not the publisher's, or cannot be written.
+    """
+    if name not in downloads:
+        raise UsageError(_why_not(name, data_dir))
+    folder = find_data_dir(name, data_dir)
+    for download in downloads[name]:
+        if not _is_there(download, folder):
+            url = f"{(base_url or download.url).rstrip('/')}/{download.file}"
+            _fetch_one(download, folder, url, progress)
+    return [
+        folder / download.folder / file
+        for download in downloads[name]
+        for file in download.targets()
+    ]
+
+
+def _why_not(name: str, data_dir: Path | None) -> str:
+    """Return the sentence for a data set that cannot be downloaded."""
+    if name == "femnist":
+        folder = data_dir or os.environ.get("HPCFL_DATA") or "DIR"
+        return (
+            "femnist is no file to download: LEAF makes it from NIST's forms, with "
+            "`./preprocess.sh -s niid --sf 0.1 -k 100 -t sample` in the folder data/femnist of "
+            "https://github.com/TalwalkarLab/leaf; copy the folders data/train and data/test that "
+            f"this makes to {folder}/femnist/train and {folder}/femnist/test"
+        )
+    if name in NAMES:
+        return f"the data set {name} needs no files: there is nothing to download"
+    return f"there is no data set {name!r} to download; there are {', '.join(DOWNLOADS)}"
+
+
+def _is_there(download: Download, data_dir: Path) -> bool:
+    """Return whether all the files are there and are the publisher's."""
+    folder = data_dir / download.folder
+    try:
+        return all(sha256(folder / file) == digest for file, digest in download.targets().items())
+    except OSError:
+        return False
+
+
+def _fetch_one(download: Download, data_dir: Path, url: str, progress: Progress | None) -> None:
+    folder = data_dir / download.folder
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        # In the same file system as the folder, so that a file can be moved there in one step.
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=data_dir) as temporary:
+            got = _download(url, download, Path(temporary), progress)
+            for file in _unpack(got, download) if download.members else [got]:
+                folder.mkdir(parents=True, exist_ok=True)
+                file.chmod(0o644)  # temporary files are for their owner alone
+                file.replace(folder / file.name)
+    except OSError as error:
+        reason = f"{error.strerror or error}: {error.filename or data_dir}"
+        raise HpcflError(f"{download.file} cannot be stored in {folder} ({reason})") from None
+
+
+def _download(url: str, download: Download, temporary: Path, progress: Progress | None) -> Path:
+    """Download a file into a temporary folder and check it; return its path."""
+    try:
+        import pooch
+        import requests
+    except ImportError:
+        raise UsageError(
+            "hpcfl data fetch downloads with pooch, which is not installed: "
+            "pip install 'hpcfl[train]'"
+        ) from None
+    pooch.get_logger().setLevel("WARNING")  # it would report every file on its own
+    downloader = pooch.HTTPDownloader(
+        progressbar=progress or False,
+        chunk_size=CHUNK,
+        timeout=TIMEOUT,
+        # A server that unpacked .gz files on the way would send other bytes than the publisher's.
+        headers={"Accept-Encoding": "identity"},
+    )
+    known = f"sha256:{download.digest}"
+    try:
+        path = pooch.retrieve(url, known, download.file, temporary, downloader=downloader)
+    except requests.RequestException as error:
+        raise HpcflError(f"{url} cannot be downloaded ({_in_short(error)})") from None
+    except ValueError:  # pooch's for a wrong checksum
+        raise HpcflError(
+            f"what {url} sent is not the publisher's {download.file} (SHA-256 "
+            f"{download.digest}) and was not kept: try again, or a mirror with --base-url"
+        ) from None
+    return Path(path)
+
+
+def _in_short(error: Exception) -> str:
+    """Return what a failed request says, without the objects that urllib3 prints."""
+    response = getattr(error, "response", None)
+    if response is not None:
+        return f"the server answered {response.status_code} {response.reason}"
+    cause: BaseException = error
+    while (inner := cause.__cause__ or cause.__context__) is not None:
+        cause = inner
+    return getattr(cause, "strerror", None) or str(cause) or type(error).__name__
+
+
+def _unpack(archive: Path, download: Download) -> list[Path]:
+    """Take the members out of an archive, next to it; check them and return their paths."""
+    inside = archive.parent / "unpacked"
+    try:
+        with tarfile.open(archive) as file:
+            for member in download.members:
+                file.extract(member, inside, filter="data")
+    except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
+        raise HpcflError(f"{download.file} cannot be unpacked ({error})") from None
+    archive.unlink()
+    for member, digest in download.members.items():
+        if not (inside / member).is_file() or sha256(inside / member) != digest:
+            raise HpcflError(f"{member} in {download.file} is not the publisher's file")
+    return [inside / member for member in download.members]

@@ -1,0 +1,110 @@
+"""FEMNIST as LEAF makes it (S. Caldas et al., "LEAF: a benchmark for federated settings").
+
+Each JSON file has a group of writers: ``users``, their names; ``num_samples``, as many numbers;
+and ``user_data``, by name, with ``x``, a list of images of 784 numbers from 0 (ink) to 1
+(paper), and ``y``, a list of as many classes. All of its files are read, one after another.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcfl.learning.base import Dataset, Inputs, Labels, damaged, missing
+
+CLASSES = 62  # ten digits, 26 capital and 26 small letters
+IMAGE = (1, 28, 28)
+PIXELS = 28 * 28
+
+
+def read_femnist(data_dir: Path) -> Dataset:
+    """Read FEMNIST.
+
+    Parameters
+    ----------
+    data_dir : path
+        Folder with the folders ``femnist/train`` and ``femnist/test`` of LEAF's JSON files.
+
+    Returns
+    -------
+    Dataset
+        Images of shape (1, 28, 28) in [0, 1] as LEAF scales them, 62 classes, and the writer of
+        each training sample. Writers are numbered as they come, files sorted by name; a writer
+        in two files is one writer.
+
+    Raises
+    ------
+    UsageError
+        If there are no files, or one is damaged or something else.
+    """
+    train_inputs, train_labels, writers = _read_part(data_dir, "train")
+    test_inputs, test_labels, _ = _read_part(data_dir, "test")
+    return Dataset(
+        name="femnist",
+        train_inputs=train_inputs,
+        train_labels=train_labels,
+        test_inputs=test_inputs,
+        test_labels=test_labels,
+        classes=CLASSES,
+        writers=writers,
+    )
+
+
+def _read_part(data_dir: Path, part: str) -> tuple[Inputs, Labels, Labels]:
+    """Return images, labels and writers of all files of a part."""
+    folder = data_dir / "femnist" / part
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise missing(folder / "*.json", "femnist", data_dir)
+    numbers: dict[str, int] = {}
+    inputs: list[Inputs] = []
+    labels: list[Labels] = []
+    writers: list[Labels] = []
+    for path in paths:
+        # A file's numbers take many times their size as Python objects: one file at a time.
+        try:
+            for user, images, classes in _parse(path):
+                number = numbers.setdefault(user, len(numbers))
+                inputs.append(images)
+                labels.append(classes)
+                writers.append(np.full(len(classes), number, np.int64))
+        except KeyError as error:
+            found = f"has no {error}, which LEAF's files have"
+            raise damaged(path, found, "femnist", data_dir) from None
+        except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            found = f"is no file of LEAF's FEMNIST ({error})"
+            raise damaged(path, found, "femnist", data_dir) from None
+    if not inputs:
+        raise damaged(paths[0], "has no samples, nor has another file", "femnist", data_dir)
+    return np.concatenate(inputs), np.concatenate(labels), np.concatenate(writers)
+
+
+def _parse(path: Path) -> list[tuple[str, Inputs, Labels]]:
+    """Return name, images and labels of each writer of a file who has samples."""
+    with path.open("rb") as file:
+        content = json.load(file)
+    if not isinstance(content, dict):
+        raise ValueError("it is no JSON object")
+    users, counts, data = content["users"], content["num_samples"], content["user_data"]
+    parsed = []
+    for user, count in zip(users, counts, strict=True):
+        if count:
+            parsed.append((user, *_parse_writer(user, count, data[user])))
+    return parsed
+
+
+def _parse_writer(user: str, count: int, data: dict[str, Any]) -> tuple[Inputs, Labels]:
+    images = np.asarray(data["x"], np.float32)
+    labels = np.asarray(data["y"])
+    if labels.shape != (count,) or labels.dtype != np.int64:
+        raise ValueError(f"writer {user!r} does not have the {count} labels of num_samples")
+    if images.shape != (count, PIXELS):
+        raise ValueError(f"writer {user!r} does not have {count} images of {PIXELS} pixels")
+    if labels.min() < 0 or labels.max() >= CLASSES:
+        raise ValueError(f"writer {user!r} has labels that are not 0 to {CLASSES - 1}")
+    if not ((images >= 0) & (images <= 1)).all():
+        raise ValueError(f"writer {user!r} has pixels that are not 0 to 1")
+    return images.reshape(count, *IMAGE), labels

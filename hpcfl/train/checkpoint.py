@@ -1,0 +1,124 @@
+"""The state of a training run on disk, from which it goes on as if nothing had happened.
+
+Devices keep nothing from round to round and all random numbers follow from seed and round, so the
+state is the server's alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.errors import HpcflError, UsageError
+
+VERSION = 1
+# What may differ between the run that was interrupted and the one that goes on.
+FREE = {
+    *("rounds", "target_accuracy", "max_seconds", "data_dir", "torch_device"),
+    *("uplink_mbps", "downlink_mbps", "latency_ms", "checkpoint_every", "resume"),
+}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The server's state between two rounds.
+
+    Attributes
+    ----------
+    next_round : int
+        The round to go on with.
+    weights : ndarray of float32, shape (d,)
+        The model.
+    velocity : ndarray of float64, shape (d,)
+        The server's momentum.
+    bytes_up : int
+        Bytes that all devices have sent so far.
+    config : dict
+        The options of the run.
+    """
+
+    next_round: int
+    weights: NDArray[np.float32]
+    velocity: NDArray[np.float64]
+    bytes_up: int
+    config: Mapping[str, Any]
+
+    def save(self, path: Path) -> None:
+        """Write the state so that the file is always whole, whenever the process dies.
+
+        Raises
+        ------
+        HpcflError
+            If the file system refuses it.
+        """
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with draft.open("wb") as file:
+                np.savez(
+                    file,
+                    version=VERSION,
+                    next_round=self.next_round,
+                    weights=self.weights,
+                    velocity=self.velocity,
+                    bytes_up=self.bytes_up,
+                    config=np.frombuffer(_bound(self.config).encode(), np.uint8),
+                )
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise HpcflError(f"cannot write the checkpoint {path}: {error.strerror}") from None
+
+
+def path_for(results: Path) -> Path:
+    """Return where the checkpoint of a run is kept: beside its results file."""
+    return results.with_suffix(".checkpoint.npz")
+
+
+def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
+    """Return the state in a file, which must be of a run with the same options.
+
+    Raises
+    ------
+    UsageError
+        If the file is no checkpoint, or of a run with other options.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if int(file["version"]) != VERSION:
+                raise UsageError(f"{path} was written by another version of hpcfl")
+            stored = json.loads(file["config"].tobytes())
+            checkpoint = Checkpoint(
+                next_round=int(file["next_round"]),
+                weights=file["weights"].astype(np.float32),
+                velocity=file["velocity"].astype(np.float64),
+                bytes_up=int(file["bytes_up"]),
+                config=config,
+            )
+    except (OSError, ValueError, KeyError, TypeError, BadZipFile, EOFError) as error:
+        raise UsageError(f"{path} cannot be read as a checkpoint: {error}") from None
+    wanted = json.loads(_bound(config))
+    other = [name for name in wanted if stored.get(name) != wanted[name]]
+    if other:
+        name = other[0]
+        raise UsageError(
+            f"{path} is of a run with {name} {stored.get(name)}, not {wanted[name]}: "
+            "resume with the same options"
+        )
+    if checkpoint.weights.shape != checkpoint.velocity.shape:
+        raise UsageError(f"{path} cannot be read as a checkpoint: its arrays do not fit")
+    return checkpoint
+
+
+def _bound(config: Mapping[str, Any]) -> str:
+    """Return the options that a resumed run must share, as JSON."""
+    return json.dumps({name: value for name, value in config.items() if name not in FREE})

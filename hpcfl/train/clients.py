@@ -1,0 +1,156 @@
+"""The devices' own data: partitioned on rank 0, sent to the ranks that hold the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.comm.placement import Placement
+from hpcfl.comm.world import World
+from hpcfl.errors import HpcflError, UsageError
+
+# What a rank needs besides its data: Python, NumPy, MPI and torch, measured as resident memory.
+RANK_BYTES = 350 * 10**6
+
+
+@dataclass(frozen=True)
+class Clients:
+    """What a rank knows of the data.
+
+    Attributes
+    ----------
+    first : int
+        The first device of this rank.
+    inputs, labels : ndarray
+        The samples of this rank's devices, device after device.
+    bounds : ndarray of int64
+        Where the samples of each of this rank's devices begin, and the number of samples.
+    sizes : ndarray of int64, shape (n,)
+        Number of samples of every device.
+    input_shape : tuple of int
+        Shape of a sample.
+    classes : int
+        Number of classes.
+    test_inputs, test_labels : ndarray
+        The held-out part, on rank 0; empty elsewhere.
+    table : ndarray of int64, shape (n, classes)
+        Number of samples of every device and class, on rank 0; empty elsewhere.
+    """
+
+    first: int
+    inputs: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    input_shape: tuple[int, ...]
+    classes: int
+    test_inputs: NDArray[np.float32]
+    test_labels: NDArray[np.int64]
+    table: NDArray[np.int64]
+
+    def samples(self, device: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return the inputs and labels of one of this rank's devices."""
+        start, stop = self.bounds[device - self.first : device - self.first + 2].tolist()
+        return self.inputs[start:stop], self.labels[start:stop]
+
+
+def load(
+    world: World,
+    placement: Placement,
+    name: str,
+    data_dir: Path | None,
+    partition: str,
+    seed: int,
+) -> Clients:
+    """Return this rank's part of a data set; every rank calls this.
+
+    Raises
+    ------
+    HpcflError
+        On every rank, if the data cannot be read or partitioned, or would not fit the memory.
+    """
+    error: HpcflError | None = None
+    parts: list[dict[str, NDArray[Any]]] | None = None
+    kept: dict[str, NDArray[Any]] = {}
+    hosts = world.hosts()
+    if world.rank == 0:
+        try:
+            parts, kept = _divide(placement, world.size, name, data_dir, partition, seed)
+            _check_memory(hosts, parts, placement.devices)
+        except HpcflError as problem:
+            error = problem
+    world.agree(error)
+    mine = world.distribute(parts)
+    empty = np.empty(0, np.int64)
+    return Clients(
+        first=int(mine["first"][0]),
+        inputs=mine["inputs"],
+        labels=mine["labels"],
+        bounds=mine["bounds"],
+        sizes=mine["sizes"],
+        input_shape=tuple(mine["input_shape"].tolist()),
+        classes=int(mine["classes"][0]),
+        test_inputs=kept.get("inputs", np.empty(0, np.float32)),
+        test_labels=kept.get("labels", empty),
+        table=kept.get("table", empty),
+    )
+
+
+def _divide(
+    placement: Placement,
+    ranks: int,
+    name: str,
+    data_dir: Path | None,
+    partition: str,
+    seed: int,
+) -> tuple[list[dict[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
+    """Return every rank's part, and what stays on rank 0."""
+    from hpcfl.learning import datasets
+    from hpcfl.learning import partition as partitions
+
+    data = datasets.load(name, data_dir, seed)
+    shares = partitions.make(partition, data, placement.devices, seed)
+    sizes = np.array([len(share) for share in shares], np.int64)
+    parts: list[dict[str, NDArray[Any]]] = []
+    for rank in range(ranks):
+        local = placement.local(rank) if rank < placement.ranks else range(0)
+        indices = np.concatenate([*(shares[id] for id in local), np.empty(0, np.int64)])
+        parts.append(
+            {
+                "first": np.array([local.start], np.int64),
+                "inputs": data.train_inputs[indices],
+                "labels": data.train_labels[indices],
+                "bounds": np.concatenate([[0], np.cumsum(sizes[local.start : local.stop])]),
+                "sizes": sizes,
+                "input_shape": np.array(data.train_inputs.shape[1:], np.int64),
+                "classes": np.array([data.classes], np.int64),
+            }
+        )
+    table = partitions.class_table(data.train_labels, shares, data.classes)
+    kept: dict[str, NDArray[Any]] = {
+        "inputs": data.test_inputs,
+        "labels": data.test_labels,
+        "table": table,
+    }
+    return parts, kept
+
+
+def _check_memory(hosts: Sequence[str], parts: list[dict[str, NDArray[Any]]], devices: int) -> None:
+    """Refuse to start if the ranks of this host, each with torch, would not fit its memory."""
+    from hpcfl import environment
+
+    here = hosts.count(hosts[0])
+    data = max(part["inputs"].nbytes for part in parts)
+    needed = here * (RANK_BYTES + 2 * data)
+    available = environment.capture_local()["memory_available_bytes"]
+    if len(parts) > 1 and available is not None and needed > available:
+        raise UsageError(
+            f"{here} ranks on this host, each with torch, need about {needed / 1e9:.0f} GB of "
+            f"memory and {available / 1e9:.0f} GB are free: let few ranks hold all devices, "
+            f"as in mpirun -n 3 hpcfl train ... --devices {devices}"
+        )

@@ -1,0 +1,333 @@
+"""Trains a model round by round: every update goes through a real aggregation protocol."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.base import TRAINING, AggregationProtocol
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.bench.dropouts import DropoutSchedule
+from hpcfl.bench.experiment import Options
+from hpcfl.bench.rounds import Played, play
+from hpcfl.comm.transport import Transport
+from hpcfl.errors import HpcflError, UsageError, ValidationError
+from hpcfl.results.record import RoundRecord
+from hpcfl.train.checkpoint import Checkpoint
+from hpcfl.train.clients import Clients
+from hpcfl.train.sampling import DeviceSampling
+
+if TYPE_CHECKING:
+    from hpcfl.learning.training import LocalOptions, Trainer
+
+ALGORITHMS = ("fedavg",)
+
+FIGURES = (
+    "accuracy",
+    "loss",
+    "participants",
+    "bytes_up_total",
+    "modelled_seconds",
+    "train_seconds",
+    "train_cpu_seconds",
+    "evaluate_seconds",
+)
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What `hpcfl train` was asked for; see ``hpcfl train --help``.
+
+    Attributes
+    ----------
+    algorithm : str
+        The federated algorithm.
+    aggregation : Options
+        The protocol and its options; its number of rounds is the largest number of rounds.
+    local : LocalOptions
+        How a device trains.
+    """
+
+    algorithm: str
+    aggregation: Options
+    local: LocalOptions
+    dataset: str = "digits"
+    data_dir: Path | None = None
+    partition: str = "iid"
+    model: str | None = None
+    per_round: int | None = None
+    sampling: str = "exact"
+    server_learning_rate: float = 1.0
+    server_momentum: float = 0.0
+    target_accuracy: float | None = None
+    max_seconds: float | None = None
+    torch_device: str = "auto"
+    checkpoint_every: int | None = None
+    resume: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in ALGORITHMS:
+            raise UsageError(
+                f"there is no algorithm {self.algorithm!r}; choose one of {', '.join(ALGORITHMS)}"
+            )
+        if self.aggregation.rounds < 1:
+            raise UsageError(f"--rounds is {self.aggregation.rounds}; it must be at least 1")
+        if self.checkpoint_every is not None and self.checkpoint_every < 1:
+            raise UsageError(
+                f"--checkpoint-every is {self.checkpoint_every}; it must be at least 1"
+            )
+        if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:
+            raise UsageError(
+                f"--target-accuracy is {self.target_accuracy}; it must be above 0, at most 1"
+            )
+        if not self.server_learning_rate > 0 or not 0 <= self.server_momentum < 1:
+            raise UsageError(
+                "the server's learning rate must be positive and its momentum at least 0 and "
+                f"below 1, not {self.server_learning_rate} and {self.server_momentum}"
+            )
+
+    def config(self, devices: int, model: str, dim: int) -> dict[str, Any]:
+        """Return every option with its value, for the record."""
+        flat = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("aggregation", "local")
+        }
+        flat |= asdict(self.aggregation) | asdict(self.local)
+        flat |= {"devices": devices, "model": model, "dim": dim}
+        return {
+            name: str(value) if isinstance(value, Path) else value for name, value in flat.items()
+        }
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What a round of training gave, at the server.
+
+    Attributes
+    ----------
+    record : RoundRecord
+        What the protocol cost, for all n devices.
+    figures : dict of str to float
+        The names of `FIGURES`: accuracy and loss on the held-out data; bytes that all devices
+        sent since the start; modelled seconds of this round (protocol and the slowest device's
+        training); elapsed seconds of training (all ranks) and of evaluation; CPU seconds that the
+        slowest device trained.
+    """
+
+    record: RoundRecord
+    figures: dict[str, float]
+
+
+class Training:
+    """A model in training on this rank.
+
+    Parameters
+    ----------
+    options : TrainOptions
+        What was asked for.
+    clients : Clients
+        This rank's data.
+    trainer : Trainer
+        Trains and evaluates the model on this rank.
+    weights : ndarray of float32, shape (d,)
+        The weights to start from.
+    """
+
+    def __init__(
+        self,
+        options: TrainOptions,
+        clients: Clients,
+        trainer: Trainer,
+        weights: NDArray[np.float32],
+    ) -> None:
+        self.weights = weights.copy()
+        self._options = options
+        self._clients = clients
+        self._trainer = trainer
+        self._velocity = np.zeros(weights.size)
+        self._bytes_up = 0
+        self._next_round = 0
+        devices = clients.sizes.size
+        per_round = options.per_round or devices
+        seed = options.aggregation.seed
+        self._sampling = DeviceSampling(devices, per_round, options.sampling, seed)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take up the state of an interrupted run, at the server."""
+        self._next_round = checkpoint.next_round
+        self.weights = checkpoint.weights
+        self._velocity = checkpoint.velocity
+        self._bytes_up = checkpoint.bytes_up
+
+    def checkpoint(self, config: Mapping[str, Any]) -> Checkpoint:
+        """Return the state between two rounds, at the server."""
+        return Checkpoint(self._next_round, self.weights, self._velocity, self._bytes_up, config)
+
+    def run(self, transport: Transport, store: Callable[[RoundResult], None] | None) -> None:
+        """Train until the target, the rounds or the time are reached.
+
+        Parameters
+        ----------
+        transport : Transport
+            How messages move; every rank with a transport calls this.
+        store : callable or None
+            Takes every round's result, on the server's rank.
+
+        Raises
+        ------
+        HpcflError
+            If a round cannot end or its aggregate is wrong. The rounds before it are stored.
+        """
+        start = time.monotonic()
+        first = transport.tell(self._next_round)
+        for index in range(first, self._options.aggregation.rounds):
+            result = self._round(transport, index)
+            error, done = None, 0
+            if store is not None and result is not None:
+                self._next_round = index + 1
+                error = _store(result, store, index)
+                done = int(self._is_done(result, time.monotonic() - start))
+            transport.wait_for_all()
+            transport.agree(error)
+            if transport.tell(done):
+                return
+
+    def _round(self, transport: Transport, index: int) -> RoundResult | None:
+        participants = self._sampling.draw(index)
+        protocol = self._protocol(participants)
+        chosen = transport.select(participants)
+        options = self._options.aggregation
+        updates: dict[int, NDArray[np.float32]] = {}
+        cpu = np.zeros(self._clients.sizes.size)
+
+        def train(live: Mapping[int, Any]) -> None:
+            for slot, device in live.items():
+                before = time.thread_time()
+                id = participants[slot]
+                updates[slot] = self._trainer.local_update(
+                    device.model,
+                    *self._clients.samples(id),
+                    np.random.SeedSequence(options.seed, spawn_key=(TRAINING, index, id)),
+                    index,
+                )
+                cpu[id] = time.thread_time() - before
+
+        phase = options.dropout_phase or protocol.upload_phase()
+        schedule = DropoutSchedule(
+            len(participants), options.dropout, options.dropout_model, phase, options.seed
+        )
+        played = play(
+            protocol,
+            chosen,
+            index=index,
+            model=self.weights,
+            inputs=updates.__getitem__,
+            prepare=train,
+            dropouts=schedule.draw(index),
+            reduce=options.upload == "reduce",
+            insecure_seed=options.insecure_seed,
+        )
+        slowest = transport.max_to_server(float(cpu.max()))
+        if slowest is None:
+            return None
+        return self._conclude(played, participants, slowest)
+
+    def _protocol(self, participants: list[int]) -> AggregationProtocol:
+        """Return the protocol for the devices of a round, weighted by their data."""
+        options = self._options.aggregation
+        sizes = self._clients.sizes[participants]
+        parameters = Parameters(
+            devices=len(participants),
+            dim=self.weights.size,
+            alpha=options.alpha,
+            dropout=options.dropout,
+            group=options.group,
+            sampler=options.sampler,
+            locations=options.locations,
+            clip=options.clip,
+            levels=options.levels,
+            weights=sizes / sizes.sum(),
+            seed=options.seed,
+        )
+        return find(options.protocol)(parameters)
+
+    def _conclude(self, played: Played, participants: list[int], slowest: float) -> RoundResult:
+        """Take the server's step and evaluate."""
+        options = self._options
+        self._velocity *= options.server_momentum
+        self._velocity += played.aggregate
+        self.weights -= (options.server_learning_rate * self._velocity).astype(np.float32)
+
+        start = time.monotonic()
+        accuracy, loss = self._trainer.evaluate(
+            self.weights, self._clients.test_inputs, self._clients.test_labels
+        )
+        evaluated = time.monotonic() - start
+
+        record = played.record
+        modelled = options.aggregation.link.phase_seconds(
+            record.bytes_up,
+            record.bytes_down,
+            record.messages_up,
+            record.messages_down,
+            record.cpu_seconds,
+        )
+        self._bytes_up += int(record.bytes_up.sum())
+        figures = {
+            "accuracy": accuracy,
+            "loss": loss,
+            "participants": float(len(participants)),
+            "bytes_up_total": float(self._bytes_up),
+            "modelled_seconds": float(modelled.sum()) + slowest,
+            "train_seconds": played.prepare_seconds,
+            "train_cpu_seconds": slowest,
+            "evaluate_seconds": evaluated,
+        }
+        return RoundResult(_for_all(record, participants, self._clients.sizes.size), figures)
+
+    def _is_done(self, result: RoundResult, elapsed: float) -> bool:
+        target, limit = self._options.target_accuracy, self._options.max_seconds
+        reached = target is not None and result.figures["accuracy"] >= target
+        return reached or (limit is not None and elapsed >= limit)
+
+
+def _for_all(record: RoundRecord, participants: list[int], devices: int) -> RoundRecord:
+    """Return the record of some devices as one of all devices, zero for the others."""
+    if len(participants) == devices:
+        return record
+    phases = len(record.bytes_up)
+    whole = RoundRecord.empty(phases, devices)
+    for name in ("bytes_up", "bytes_down", "messages_up", "messages_down"):
+        getattr(whole, name)[:, participants] = getattr(record, name)
+    for name in ("wall_seconds", "cpu_seconds"):
+        getattr(whole, name)[:, [*participants, devices]] = getattr(record, name)
+    whole.survived[participants] = record.survived
+    return replace(
+        whole,
+        round_seconds=record.round_seconds,
+        validated=record.validated,
+        warmup=record.warmup,
+    )
+
+
+def _store(
+    result: RoundResult, store: Callable[[RoundResult], None], index: int
+) -> HpcflError | None:
+    """Store a round; return what speaks against going on."""
+    try:
+        store(result)
+    except HpcflError as error:
+        return error
+    if result.record.validated:
+        return None
+    return ValidationError(
+        f"the aggregate of round {index} is wrong: it is not the sum of the survivors' updates"
+    )

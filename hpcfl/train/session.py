@@ -1,0 +1,165 @@
+"""What `hpcfl train` does: data, model, rounds, and a results file."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation import find
+from hpcfl.bench.session import default_devices
+from hpcfl.comm.placement import Placement
+from hpcfl.comm.world import World
+from hpcfl.errors import AgreedError, HpcflError
+from hpcfl.train import checkpoint, clients
+from hpcfl.train.experiment import FIGURES, RoundResult, Training, TrainOptions
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of a run, on rank 0.
+
+    Attributes
+    ----------
+    path : Path
+        The results file.
+    model : str
+        Name of the model.
+    weights : ndarray of float32, shape (d,)
+        The weights after the last round.
+    results : list of RoundResult
+        All rounds.
+    """
+
+    path: Path
+    model: str
+    weights: NDArray[np.float32]
+    results: list[RoundResult]
+
+
+def run(
+    world: World,
+    options: TrainOptions,
+    devices: int | None,
+    output: Path,
+    progress: Callable[[int, RoundResult], None] = lambda index, result: None,
+) -> Trained | None:
+    """Train a model; every rank calls this.
+
+    Parameters
+    ----------
+    world : World
+        The processes at hand.
+    options : TrainOptions
+        What to train, and how.
+    devices : int or None
+        Number n of devices; by default one on every rank but the server's.
+    output : path
+        Results file, or the folder for it.
+    progress : callable
+        Takes every finished round, on rank 0.
+
+    Returns
+    -------
+    Trained or None
+        On rank 0.
+
+    Raises
+    ------
+    HpcflError
+        On every rank, if something cannot work or fails. Finished rounds are kept.
+    """
+    from hpcfl.learning import models
+    from hpcfl.learning.training import Trainer, choose_device, single_thread
+
+    neighbour = world.rank_on_host()
+    count = devices or default_devices(world)
+    protocol = find(options.aggregation.protocol)
+    world.agree(_output_error(world, output))
+    ranks = min(world.size, count + 1)
+    mine = clients.load(
+        world,
+        Placement.even(count, ranks),
+        options.dataset,
+        options.data_dir,
+        options.partition,
+        options.aggregation.seed,
+    )
+    transport = world.transport(count)
+    if transport is None:
+        world.settle(None)
+        return None
+
+    single_thread()
+    name = options.model or models.DEFAULT_MODELS[options.dataset]
+    model = models.build(name, mine.input_shape, mine.classes, options.aggregation.seed)
+    weights = models.get_flat(model)
+    trainer = Trainer(model, options.local, choose_device(options.torch_device, neighbour))
+    training = Training(options, mine, trainer, weights)
+
+    results: list[RoundResult] = []
+    error, writer = None, None
+    if transport.has_server:
+        from hpcfl import environment
+        from hpcfl.results.writer import ResultsWriter, default_path
+
+        path = output
+        if path.suffix not in (".h5", ".hdf5"):
+            path = default_path(path, f"train-{protocol.name}", count, weights.size)
+        config = options.config(count, name, weights.size)
+        try:
+            if options.resume is not None:
+                training.restore(checkpoint.load(options.resume, config))
+            writer = ResultsWriter(
+                path,
+                protocol=protocol.name,
+                command=shlex.join(["hpcfl", *sys.argv[1:]]),
+                config=config,
+                environment=environment.capture(world.facts(), []),
+                phases=protocol.phases(),
+                devices=count,
+                rounds=options.aggregation.rounds,
+                training=FIGURES,
+                partition=mine.table,
+            )
+        except HpcflError as problem:
+            error = problem
+    failed: HpcflError | None = None
+    try:
+        transport.agree(error)
+        if writer is None:
+            training.run(transport, None)
+        else:
+            with writer:
+
+                def store(result: RoundResult) -> None:
+                    writer.append(result.record, result.figures)
+                    results.append(result)
+                    every = options.checkpoint_every
+                    if every is not None and len(results) % every == 0:
+                        training.checkpoint(config).save(checkpoint.path_for(writer.path))
+                    progress(len(results) - 1, result)
+
+                training.run(transport, store)
+    except AgreedError as agreed:
+        failed = agreed
+    world.settle(failed)
+    return None if writer is None else Trained(writer.path, name, training.weights, results)
+
+
+def _output_error(world: World, output: Path) -> HpcflError | None:
+    """Return, on rank 0, what is wrong with the place that results go to."""
+    if world.rank != 0:
+        return None
+    from hpcfl.results.writer import check_writable
+
+    try:
+        check_writable(output)
+    except HpcflError as error:
+        return error
+    return None

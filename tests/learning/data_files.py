@@ -1,0 +1,132 @@
+"""Writes tiny data sets in their publishers' formats, and finds the real ones."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+BATCHES = Path("cifar10/cifar-10-batches-py")
+
+
+def real_data(folder: str) -> Path:
+    """Return the folder of the real data sets, or skip the test."""
+    data_dir = os.environ.get("HPCFL_DATA")
+    if not data_dir:
+        pytest.skip("HPCFL_DATA does not name a folder of data sets")
+    if not (Path(data_dir) / folder).is_dir():
+        pytest.skip(f"the folder of HPCFL_DATA has no {folder}")
+    return Path(data_dir)
+
+
+def only_text(value: object) -> str:
+    """Name a test by its texts, not by whole files."""
+    return value if isinstance(value, str) else "file"
+
+
+def write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+# MNIST
+
+
+def idx_bytes(values: NDArray[np.uint8], magic: int | None = None) -> bytes:
+    magic = 2048 + values.ndim if magic is None else magic
+    return struct.pack(f">{1 + values.ndim}I", magic, *values.shape) + values.tobytes()
+
+
+def write_mnist(data_dir: Path, packed: bool = True) -> dict[str, NDArray[np.uint8]]:
+    """Write 20 training and 10 test images; return the arrays by their file's stem."""
+    generator = np.random.default_rng(0)
+    arrays = {}
+    for part, count in (("train", 20), ("t10k", 10)):
+        images = generator.integers(0, 256, (count, 28, 28), np.uint8)
+        labels = np.arange(count, dtype=np.uint8) % 10
+        arrays |= {f"{part}-images-idx3-ubyte": images, f"{part}-labels-idx1-ubyte": labels}
+    for stem, values in arrays.items():
+        content = idx_bytes(values)
+        path = data_dir / "mnist" / (f"{stem}.gz" if packed else stem)
+        write(path, gzip.compress(content) if packed else content)
+    return arrays
+
+
+# CIFAR-10
+
+
+def batch_bytes(images: NDArray[np.uint8], labels: list[int]) -> bytes:
+    """Return the pickle that Python 2 made of a batch; today's pickle writes another one."""
+    rows = images.reshape(len(images), 3072)
+    state = b"".join(
+        [
+            b"(K\x01",
+            b"J" + struct.pack("<i", rows.shape[0]) + b"J" + struct.pack("<i", rows.shape[1]),
+            b"\x86",
+            b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNN",
+            b"J\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb",
+            b"\x89T" + struct.pack("<i", rows.size) + rows.tobytes(),
+            b"tb",
+        ]
+    )
+    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R" + state
+    numbers = b"](" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
+    return b"\x80\x02}(U\x04data" + array + b"U\x06labels" + numbers + b"u."
+
+
+def write_batches(data_dir: Path, contents: dict[str, bytes]) -> dict[str, str]:
+    """Write files of CIFAR-10; return their SHA-256."""
+    for name, content in contents.items():
+        write(data_dir / BATCHES / name, content)
+    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+
+
+# Adult
+
+
+def adult_row(
+    age: object = 40,
+    workclass: str = "Private",
+    country: str = "Cuba",
+    label: str = "<=50K",
+    weight: object = 100_000,
+) -> str:
+    return (
+        f"{age}, {workclass}, {weight}, HS-grad, 9, Divorced, Sales, Unmarried, White, Male, "
+        f"0, 0, 40, {country}, {label}\n"
+    )
+
+
+def write_adult(data_dir: Path, train: list[str], test: list[str]) -> None:
+    write(data_dir / "adult" / "adult.data", "".join([*train, "\n"]).encode())
+    first = "|1x3 Cross validator\n"
+    write(data_dir / "adult" / "adult.test", "".join([first, *test, "\n"]).encode())
+
+
+# FEMNIST
+
+
+def leaf_bytes(samples: dict[str, list[int]], ink: float = 0.25) -> bytes:
+    """Return a JSON file with the given labels by writer; every pixel is `ink`."""
+    content = {
+        "users": list(samples),
+        "num_samples": [len(labels) for labels in samples.values()],
+        "user_data": {
+            user: {"x": [[ink] * 784 for _ in labels], "y": labels}
+            for user, labels in samples.items()
+        },
+    }
+    return json.dumps(content).encode()
+
+
+def write_femnist(data_dir: Path, train: list[bytes], test: list[bytes]) -> None:
+    for part, files in (("train", train), ("test", test)):
+        for number, content in enumerate(files):
+            write(data_dir / "femnist" / part / f"all_data_{number}.json", content)

@@ -1,0 +1,502 @@
+"""Readers give what the files say, and one sentence where the files are not what they should be."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import re
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_files import (
+    BATCHES,
+    adult_row,
+    batch_bytes,
+    idx_bytes,
+    leaf_bytes,
+    only_text,
+    real_data,
+    write_adult,
+    write_batches,
+    write_femnist,
+    write_mnist,
+)
+
+from hpcfl.errors import UsageError
+from hpcfl.learning import adult, cifar10, digits, leaf
+from hpcfl.learning.datasets import Dataset, load
+
+
+def assert_consistent(data: Dataset) -> None:
+    """Check types and shapes, and that labels are classes."""
+    for inputs, labels in (
+        (data.train_inputs, data.train_labels),
+        (data.test_inputs, data.test_labels),
+    ):
+        assert (inputs.dtype, labels.dtype) == (np.float32, np.int64)
+        assert inputs.shape == (len(labels), *data.shape)
+        assert labels.min() >= 0
+        assert labels.max() < data.classes
+        assert np.isfinite(inputs).all()
+    if data.writers is not None:
+        assert data.writers.dtype == np.int64
+        assert data.writers.shape == data.train_labels.shape
+
+
+def refused(read: Callable[[], object], path: Path, expected: str, name: str) -> None:
+    """Check for one sentence with the file, what was expected and the fetch command."""
+    with pytest.raises(UsageError) as caught:
+        read()
+    message = str(caught.value)
+    assert message.startswith(str(path))
+    assert re.search(expected, message)
+    assert f"`hpcfl data fetch {name} --data-dir " in message
+    assert "\n" not in message
+
+
+# Names and folders
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="there is no data set 'minst'; there are mnist, cifar10"):
+        load("minst")
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "adult", "femnist"])
+def test_without_a_folder_the_error_says_how_to_give_one(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HPCFL_DATA", raising=False)
+
+    with pytest.raises(UsageError, match=f"--data-dir DIR or .* HPCFL_DATA.* fetch {name} "):
+        load(name)
+
+
+def test_the_folder_may_come_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_mnist(tmp_path)
+    monkeypatch.setenv("HPCFL_DATA", str(tmp_path))
+
+    assert len(load("mnist").train_labels) == 20
+
+
+def test_the_given_folder_goes_before_the_environments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_mnist(tmp_path)
+    monkeypatch.setenv("HPCFL_DATA", str(tmp_path / "nowhere"))
+
+    assert len(load("mnist", tmp_path).train_labels) == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("mnist", "mnist/train-images-idx3-ubyte.gz"),
+        ("cifar10", "cifar10/cifar-10-batches-py/data_batch_1"),
+        ("adult", "adult/adult.data"),
+        ("femnist", "femnist/train/*.json"),
+    ],
+)
+def test_a_missing_file_is_named(name: str, file: str, tmp_path: Path) -> None:
+    refused(lambda: load(name, tmp_path), tmp_path / file, "is missing", name)
+
+
+# MNIST
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_mnist_is_read_packed_or_not(packed: bool, tmp_path: Path) -> None:
+    arrays = write_mnist(tmp_path, packed)
+
+    data = load("mnist", tmp_path)
+
+    assert_consistent(data)
+    assert (data.shape, data.classes) == ((1, 28, 28), 10)
+    expected = (arrays["t10k-images-idx3-ubyte"] / 255 - 0.1307) / 0.3081
+    np.testing.assert_allclose(data.test_inputs[:, 0], expected, atol=1e-5)
+    assert data.train_labels.tolist() == arrays["train-labels-idx1-ubyte"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "ends in the header"),
+        (b"\x00" * 15, "ends in the header"),
+        (idx_bytes(np.zeros(20, np.uint8)), "magic number is 2049, that of images is 2051"),
+        (idx_bytes(np.zeros((20, 28, 27), np.uint8)), "28 x 27 pixels, not 28 x 28"),
+        (idx_bytes(np.zeros((20, 28, 28), np.uint8))[:-1], "fewer values than the 20 images"),
+        (idx_bytes(np.zeros((20, 28, 28), np.uint8)) + b"\x00", "more values than the 20 images"),
+        (idx_bytes(np.zeros((19, 28, 28), np.uint8)), "20 labels for the 19 images"),
+        (idx_bytes(np.zeros((0, 28, 28), np.uint8)), "claims 0 images"),
+        (struct.pack(">4I", 2051, 2**32 - 1, 28, 28), "claims 4294967295 images"),
+        (struct.pack(">4I", 2051, 1, 2**32 - 1, 2**32 - 1), "pixels, not 28 x 28"),
+    ],
+    ids=only_text,
+)
+def test_damaged_images_of_mnist_are_refused(content: bytes, expected: str, tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    images = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"
+    images.write_bytes(gzip.compress(content))
+    named = images.with_name("train-labels-idx1-ubyte.gz") if "20 labels" in expected else images
+
+    refused(lambda: load("mnist", tmp_path), named, expected, "mnist")
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda packed: packed[:-9], "end-of-stream"),
+        (lambda packed: b"<html>not found</html>", "[Nn]ot a gzip"),
+        (lambda packed: packed[:40] + b"\xff" * 40 + packed[80:], "cannot be read"),
+    ],
+    ids=["truncated", "a web page", "altered"],
+)
+def test_damaged_packing_of_mnist_is_refused(
+    damage: Callable[[bytes], bytes], expected: str, tmp_path: Path
+) -> None:
+    write_mnist(tmp_path)
+    path = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"
+    path.write_bytes(damage(path.read_bytes()))
+
+    refused(lambda: load("mnist", tmp_path), path, expected, "mnist")
+
+
+def test_labels_of_mnist_beyond_nine_are_refused(tmp_path: Path) -> None:
+    write_mnist(tmp_path, packed=False)
+    path = tmp_path / "mnist" / "t10k-labels-idx1-ubyte"
+    path.write_bytes(idx_bytes(np.full(10, 10, np.uint8)))
+
+    refused(lambda: load("mnist", tmp_path), path, "the label 10, where labels are 0 to 9", "mnist")
+
+
+def test_the_real_mnist() -> None:
+    data = load("mnist", real_data("mnist"))
+
+    assert_consistent(data)
+    counts = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert np.bincount(data.train_labels).tolist() == counts
+    assert data.test_inputs.shape == (10_000, 1, 28, 28)
+    # The constants of the normalisation are those of this very file.
+    assert abs(float(data.train_inputs.mean(dtype=np.float64))) < 1e-3
+    assert abs(float(data.train_inputs.std(dtype=np.float64)) - 1) < 1e-3
+
+
+# CIFAR-10
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (4, 3, 32, 32), np.uint8)
+
+
+class Harmful:
+    def __init__(self, function: Callable[..., object], *arguments: object) -> None:
+        self._call = function, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return self._call
+
+
+def test_cifar10_is_read_from_the_batches_that_are_there(tmp_path: Path) -> None:
+    contents = {
+        "data_batch_1": batch_bytes(IMAGES[:2], [0, 9]),
+        "data_batch_3": batch_bytes(IMAGES[2:3], [5]),
+        "test_batch": batch_bytes(IMAGES[3:], [1]),
+    }
+    data = cifar10.read(tmp_path, write_batches(tmp_path, contents))
+
+    assert_consistent(data)
+    assert (data.shape, data.classes) == ((3, 32, 32), 10)
+    assert data.train_labels.tolist() == [0, 9, 5]
+    assert data.note == "2 of 5 training batches (data_batch_1, data_batch_3)"
+    green = (IMAGES[3, 1] / 255 - 0.4822) / 0.2435
+    np.testing.assert_allclose(data.test_inputs[0, 1], green, atol=1e-5)
+
+
+@pytest.mark.parametrize("absent", ["data_batch_1", "test_batch"])
+def test_cifar10_needs_its_first_and_its_test_batch(absent: str, tmp_path: Path) -> None:
+    names = ["data_batch_1", "data_batch_2", "test_batch"]
+    batch = batch_bytes(IMAGES[:1], [0])
+    digests = write_batches(tmp_path, {name: batch for name in names if name != absent})
+    path = tmp_path / BATCHES / absent
+
+    refused(lambda: cifar10.read(tmp_path, digests), path, "is missing", "cifar10")
+
+
+def test_a_batch_with_another_checksum_is_not_unpickled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unpickle(content: bytes) -> None:
+        raise AssertionError("it was unpickled")
+
+    monkeypatch.setattr(cifar10, "parse_batch", unpickle)
+    write_batches(tmp_path, {"data_batch_1": batch_bytes(IMAGES[:1], [0])})
+    path = tmp_path / BATCHES / "data_batch_1"
+
+    refused(lambda: load("cifar10", tmp_path), path, "not the published file", "cifar10")
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_malicious_batch_runs_nothing_even_with_the_right_checksum(
+    protocol: int, tmp_path: Path
+) -> None:
+    trace = tmp_path / "it ran"
+    attack = pickle.dumps({"data": Harmful(os.mkdir, str(trace))}, protocol)
+    digests = write_batches(tmp_path, {"data_batch_1": attack})
+    path = tmp_path / BATCHES / "data_batch_1"
+
+    refused(lambda: cifar10.read(tmp_path, digests), path, "asks for .*mkdir", "cifar10")
+    assert not trace.exists()
+    pickle.loads(attack)  # it is an attack indeed
+    assert trace.exists()
+
+
+@pytest.mark.parametrize(
+    "function", [eval, getattr, np.fromfile, np.load, pickle.loads], ids=lambda f: f.__name__
+)
+def test_the_unpickler_knows_no_name_that_batches_do_not_need(
+    function: Callable[..., object],
+) -> None:
+    with pytest.raises(pickle.UnpicklingError, match="which no batch needs"):
+        cifar10.parse_batch(pickle.dumps(Harmful(function, "1"), 2))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"<html>",
+        batch_bytes(IMAGES, [0, 1, 2, 3])[:-20],
+        batch_bytes(IMAGES, [0, 1, 2]),
+        batch_bytes(IMAGES, [0, 1, 2, 10]),
+        batch_bytes(IMAGES[:0], []),
+        batch_bytes(IMAGES, [0, 1, 2, 3]).replace(b"u1", b"O8"),
+        batch_bytes(IMAGES, [0, 1, 2, 3]).replace(struct.pack("<i", 3072), b"\xff\xff\xff\x7f", 1),
+        pickle.dumps([1, 2]),
+        pickle.dumps({b"data": 1, b"labels": [1]}),
+    ],
+    ids=[
+        "empty",
+        "a web page",
+        "truncated",
+        "a label too few",
+        "a label too large",
+        "no images",
+        "an array of objects",
+        "a false shape",
+        "a list",
+        "a number for images",
+    ],
+)
+def test_what_is_no_batch_is_refused(content: bytes) -> None:
+    with pytest.raises(pickle.UnpicklingError):
+        cifar10.parse_batch(content)
+
+
+def test_the_real_cifar10() -> None:
+    data = load("cifar10", real_data("cifar10"))
+
+    assert_consistent(data)
+    counts = [1005, 974, 1032, 1016, 999, 937, 1030, 1001, 1025, 981]
+    assert np.bincount(data.train_labels[:10_000]).tolist() == counts
+    assert np.bincount(data.test_labels).tolist() == [1000] * 10
+    assert data.test_labels[:5].tolist() == [3, 8, 8, 0, 6]
+    assert data.note.endswith("data_batch_1)") or "data_batch_2" in data.note
+    assert np.abs(data.train_inputs.mean(axis=(0, 2, 3), dtype=np.float64)).max() < 0.02
+    # Neighbouring pixels are alike: rows, columns and channels are not mixed up.
+    steps = [np.abs(np.diff(data.test_inputs[:100], axis=axis)).mean() for axis in (2, 3)]
+    assert max(steps) < 0.3
+
+
+# Adult
+
+
+def test_adult_is_standardised_and_one_hot_by_its_training_part(tmp_path: Path) -> None:
+    train = [
+        adult_row(age=20, workclass="Private", country="Cuba"),
+        adult_row(age=40, workclass="?", country="Cuba", label=">50K"),
+        adult_row(age=60, workclass="Private", country="Peru"),
+    ]
+    test = [adult_row(age=80, workclass="?", country="Laos", label=">50K.")]
+    write_adult(tmp_path, train, test)
+
+    data = adult.read(tmp_path, train_rows=3, test_rows=1)
+
+    assert_consistent(data)
+    assert data.train_labels.tolist() == [0, 1, 0]
+    assert data.test_labels.tolist() == [1]
+    # age, workclass (? and Private), fnlwgt, 1, 1, 1, 1, 1, 1, 1, gain, loss, hours, country (2)
+    assert data.shape == (1 + 2 + 1 + 1 + 1 + 5 + 3 + 2,)
+    np.testing.assert_allclose(data.train_inputs[:, 0], [-(1.5**0.5), 0, 1.5**0.5], rtol=1e-6)
+    assert data.train_inputs[:, 1:3].tolist() == [[0, 1], [1, 0], [0, 1]]
+    assert data.train_inputs[:, 3].tolist() == [0, 0, 0]  # a constant fnlwgt
+    assert data.train_inputs[:, -2:].tolist() == [[1, 0], [1, 0], [0, 1]]
+    np.testing.assert_allclose(data.test_inputs[0, 0], 2 * 1.5**0.5, rtol=1e-6)
+    assert data.test_inputs[0, 1:3].tolist() == [1, 0]
+    assert data.test_inputs[0, -2:].tolist() == [0, 0]  # Laos is not in the training part
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([adult_row()], "has 1 of the 2 rows"),
+        ([adult_row()] * 3, "more than the 2 rows"),
+        ([adult_row(), adult_row()[:40]], "line 2 has . fields, where a row has 15"),
+        ([adult_row(), adult_row(label="yes")], "line 2 has none of the labels <=50K and >50K"),
+        ([adult_row(age="?"), adult_row()], "line 1 has no whole number as its age"),
+        ([adult_row(weight="nan"), adult_row()], "line 1 has no whole number as its fnlwgt"),
+        ([adult_row(weight="9" * 400), adult_row()], "no whole number as its fnlwgt"),
+        ([adult_row(country="Perú"), adult_row()], "cannot be read"),
+    ],
+    ids=only_text,
+)
+def test_damaged_files_of_adult_are_refused(rows: list[str], expected: str, tmp_path: Path) -> None:
+    write_adult(tmp_path, rows, [adult_row(label="<=50K.")])
+    path = tmp_path / "adult" / "adult.data"
+
+    refused(lambda: adult.read(tmp_path, 2, 1), path, expected, "adult")
+
+
+def test_the_real_adult() -> None:
+    data = load("adult", real_data("adult"))
+
+    assert_consistent(data)
+    assert np.bincount(data.train_labels).tolist() == [24_720, 7_841]
+    assert np.bincount(data.test_labels).tolist() == [12_435, 3_846]
+    assert data.shape == (108,)
+    assert np.abs(data.train_inputs[:, 0].std(dtype=np.float64) - 1) < 1e-5
+    # Of the 14 attributes eight are categories, and each row has exactly one value of each.
+    binary = ((data.train_inputs == 0) | (data.train_inputs == 1)).all(axis=0)
+    assert binary.sum() == 102
+    assert (data.train_inputs[:, binary].sum(axis=1) == 8).all()
+
+
+# FEMNIST
+
+
+def test_femnist_keeps_writers_across_files(tmp_path: Path) -> None:
+    train = [leaf_bytes({"f01": [0, 61], "f00": [3]}), leaf_bytes({"f02": [5], "f01": [7]})]
+    write_femnist(tmp_path, train, [leaf_bytes({"f00": [1]}, ink=1.0)])
+
+    data = load("femnist", tmp_path)
+
+    assert_consistent(data)
+    assert (data.shape, data.classes) == ((1, 28, 28), 62)
+    assert data.train_labels.tolist() == [0, 61, 3, 5, 7]
+    assert data.writers is not None
+    assert data.writers.tolist() == [0, 0, 1, 2, 0]
+    assert np.unique(data.train_inputs).tolist() == [0.25]
+    assert np.unique(data.test_inputs).tolist() == [1.0]
+
+
+def changed(key: str, value: object) -> bytes:
+    content = json.loads(leaf_bytes({"a": [1, 2]}))
+    if key in content:
+        content[key] = value
+    else:
+        content["user_data"]["a"][key] = value
+    return json.dumps(content).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "is no file of LEAF"),
+        (leaf_bytes({"a": [1]})[:-30], "is no file of LEAF"),
+        (b"[" * 100_000, "is no file of LEAF"),
+        (b"[]", "it is no JSON object"),
+        (b'{"users": []}', "has no 'num_samples'"),
+        (b"\xff\xfe{", "is no file of LEAF"),
+        (changed("num_samples", [3]), "does not have the 3 labels"),
+        (changed("num_samples", [2, 2]), "is no file of LEAF"),
+        (changed("num_samples", 2), "is no file of LEAF"),
+        (changed("users", ["b"]), "has no 'b'"),
+        (changed("users", [["b"]]), "is no file of LEAF"),
+        (changed("user_data", []), "is no file of LEAF"),
+        (changed("y", [1, 62]), "labels that are not 0 to 61"),
+        (changed("y", [1, -1]), "labels that are not 0 to 61"),
+        (changed("y", [1, 1.5]), "labels"),
+        (changed("y", [1, 10**30]), "labels"),
+        (changed("x", [[0.0] * 784]), "does not have 2 images of 784 pixels"),
+        (changed("x", [[0.0] * 784, [0.0] * 783]), "is no file of LEAF"),
+        (changed("x", [[0.0] * 784, [2.0] * 784]), "pixels that are not 0 to 1"),
+        (changed("x", [[0.0] * 784, [-0.1] * 784]), "pixels that are not 0 to 1"),
+        (changed("x", [[0.0] * 784, [float("nan")] * 784]), "pixels that are not 0 to 1"),
+        (changed("x", [[0.0] * 784, [10**400] * 784]), "is no file of LEAF"),
+        (leaf_bytes({}), "has no samples"),
+    ],
+    ids=only_text,
+)
+def test_damaged_files_of_femnist_are_refused(
+    content: bytes, expected: str, tmp_path: Path
+) -> None:
+    write_femnist(tmp_path, [content], [leaf_bytes({"a": [1]})])
+    path = tmp_path / "femnist" / "train" / "all_data_0.json"
+
+    refused(lambda: leaf.read_femnist(tmp_path), path, expected, "femnist")
+
+
+# Without files
+
+
+def test_digits_are_scaled_and_split_by_class() -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    data = load("digits")
+
+    assert_consistent(data)
+    assert (data.shape, data.classes) == ((1, 8, 8), 10)
+    assert len(data.train_labels) + len(data.test_labels) == 1797
+    assert (data.train_inputs.min(), data.train_inputs.max()) == (0, 1)
+    counts = np.bincount(data.test_labels) / np.bincount(
+        np.concatenate([data.train_labels, data.test_labels])
+    )
+    np.testing.assert_allclose(counts, 0.2, atol=0.01)
+
+
+def test_digits_are_split_alike_for_every_seed() -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    one, other = load("digits", seed=1), load("digits", seed=2)
+
+    np.testing.assert_array_equal(one.test_inputs, other.test_inputs)
+
+
+@pytest.mark.parametrize("name", ["digits", "synthetic"])
+def test_digits_and_synthetic_need_no_folder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HPCFL_DATA", raising=False)
+    if name == "digits":
+        pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+
+    assert load(name).name == name
+
+
+def test_digits_without_scikit_learn_say_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+
+    with pytest.raises(UsageError, match=r"pip install 'hpcfl\[train\]'"):
+        digits.read()
+
+
+def test_synthetic_data_are_drawn_from_the_seed() -> None:
+    one, again, other = (load("synthetic", seed=seed) for seed in (1, 1, 2))
+
+    np.testing.assert_array_equal(one.train_inputs, again.train_inputs)
+    np.testing.assert_array_equal(one.test_labels, again.test_labels)
+    assert not np.array_equal(one.train_inputs, other.train_inputs)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_synthetic_data_can_be_classified(seed: int) -> None:
+    """The nearest mean of the training part is nearly the best classifier: about 98 %."""
+    data = load("synthetic", seed=seed)
+    assert_consistent(data)
+    assert np.bincount(data.train_labels).tolist() == [400] * 10
+
+    means = np.stack([data.train_inputs[data.train_labels == c].mean(axis=0) for c in range(10)])
+    distances = ((data.test_inputs[:, None] - means) ** 2).sum(axis=2)
+
+    assert (distances.argmin(axis=1) == data.test_labels).mean() > 0.9

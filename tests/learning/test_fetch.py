@@ -1,0 +1,427 @@
+"""What is fetched is the publisher's, whole, or is not there: against a server on this machine."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import re
+import socket
+import stat
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from data_files import batch_bytes, only_text, real_data, write_adult, write_mnist
+
+from hpcfl.cli.data import _Progress, command
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.learning import cifar10
+from hpcfl.learning.datasets import load
+from hpcfl.learning.fetch import DOWNLOADS, Download, fetch
+
+
+class Server:
+    """An HTTP server with files in memory, which remembers what was asked for."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        self.announce_more = 0
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                name = self.path.removeprefix("/mirror/")
+                outer.asked.append(name)
+                content = outer.files.get(name)
+                if content is None:
+                    self.send_error(404)
+                    return
+                self.send_response(200)
+                if name.endswith("gz") and "gzip" in self.headers["Accept-Encoding"]:
+                    self.send_header("Content-Encoding", "gzip")  # as some servers do
+                self.send_header("Content-Length", str(len(content) + outer.announce_more))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}/mirror"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    pytest.importorskip("pooch", reason="pooch is not installed")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    server = Server()
+    thread = threading.Thread(target=server.http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.http.shutdown()
+    thread.join()
+    server.http.server_close()
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def table(server: Server, **contents: bytes) -> dict[str, tuple[Download, ...]]:
+    """Put files on the server; return the table of a data set `tiny` of these files."""
+    server.files |= contents
+    downloads = [
+        Download(server.url, file, digest(content), "tiny") for file, content in contents.items()
+    ]
+    return {"tiny": tuple(downloads)}
+
+
+def archive(contents: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as file:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def archive_table(
+    server: Server, content: bytes, members: dict[str, str]
+) -> dict[str, tuple[Download, ...]]:
+    server.files["all.tar.gz"] = content
+    return {"tiny": (Download(server.url, "all.tar.gz", digest(content), "tiny/in", members),)}
+
+
+def everything(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+# Files
+
+
+def test_files_are_downloaded_to_their_folder(server: Server, tmp_path: Path) -> None:
+    downloads = table(server, a=b"first", b=b"second" * 100_000)
+
+    paths = fetch("tiny", tmp_path / "new" / "data", downloads=downloads)
+
+    assert paths == [tmp_path / "new" / "data" / "tiny" / name for name in "ab"]
+    assert [path.read_bytes() for path in paths] == [b"first", b"second" * 100_000]
+    assert everything(tmp_path / "new" / "data") == ["tiny", "tiny/a", "tiny/b"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o644}
+
+
+def test_the_folder_may_come_from_the_environment(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPCFL_DATA", str(tmp_path))
+
+    assert fetch("tiny", None, downloads=table(server, a=b"1")) == [tmp_path / "tiny" / "a"]
+
+
+def test_packed_files_stay_packed(server: Server, tmp_path: Path) -> None:
+    packed = gzip.compress(b"values")
+
+    (path,) = fetch("tiny", tmp_path, downloads=table(server, **{"values.gz": packed}))
+
+    assert path.read_bytes() == packed
+
+
+def test_only_what_is_missing_or_damaged_is_downloaded(server: Server, tmp_path: Path) -> None:
+    downloads = table(server, a=b"1", b=b"2", c=b"3")
+    fetch("tiny", tmp_path, downloads=downloads)
+    (tmp_path / "tiny" / "a").unlink()
+    (tmp_path / "tiny" / "c").write_bytes(b"damaged")
+    server.asked.clear()
+
+    paths = fetch("tiny", tmp_path, downloads=downloads)
+
+    assert server.asked == ["a", "c"]
+    assert [path.read_bytes() for path in paths] == [b"1", b"2", b"3"]
+
+
+def test_a_mirror_is_asked_instead_of_the_publisher(server: Server, tmp_path: Path) -> None:
+    server.files["a"] = b"1"
+    downloads = {"tiny": (Download("http://publisher.invalid", "a", digest(b"1"), "tiny"),)}
+
+    fetch("tiny", tmp_path, base_url=f"{server.url}/", downloads=downloads)
+
+    assert server.asked == ["a"]
+
+
+# Nothing wrong is kept
+
+
+def test_a_file_with_another_checksum_is_not_kept(server: Server, tmp_path: Path) -> None:
+    downloads = table(server, a=b"right")
+    server.files["a"] = b"wrong"
+
+    with pytest.raises(
+        HpcflError, match=f"{server.url}/a sent is not the publisher's a "
+    ) as caught:
+        fetch("tiny", tmp_path, downloads=downloads)
+
+    assert "--base-url" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert everything(tmp_path) == []
+
+
+def test_a_damaged_file_is_not_replaced_by_another_wrong_one(
+    server: Server, tmp_path: Path
+) -> None:
+    downloads = table(server, a=b"right")
+    server.files["a"] = b"wrong"
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "a").write_bytes(b"old")
+
+    with pytest.raises(HpcflError):
+        fetch("tiny", tmp_path, downloads=downloads)
+
+    assert (tmp_path / "tiny" / "a").read_bytes() == b"old"
+
+
+def test_a_download_cut_off_is_not_kept(server: Server, tmp_path: Path) -> None:
+    downloads = table(server, a=b"all of it")
+    server.files["a"] = b"all of"
+    server.announce_more = 3
+
+    with pytest.raises(HpcflError, match=r"/a (cannot be downloaded|sent is not)"):
+        fetch("tiny", tmp_path, downloads=downloads)
+
+    assert everything(tmp_path) == []
+
+
+def test_a_server_without_the_file_is_reported(server: Server, tmp_path: Path) -> None:
+    downloads = table(server, a=b"1")
+    server.files.clear()
+
+    with pytest.raises(HpcflError, match=r"/a cannot be downloaded \(the server answered 404 "):
+        fetch("tiny", tmp_path, downloads=downloads)
+
+    assert everything(tmp_path) == []
+
+
+def test_an_unreachable_server_is_reported(server: Server, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # but nobody listens
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+
+        with pytest.raises(HpcflError, match=r"/a cannot be downloaded \(Connection refused\)"):
+            fetch("tiny", tmp_path, url, downloads=table(server, a=b"1"))
+
+    assert everything(tmp_path) == []
+
+
+def test_what_is_no_url_is_reported(tmp_path: Path) -> None:
+    pytest.importorskip("pooch", reason="pooch is not installed")
+    with pytest.raises(HpcflError, match=r"nonsense/train-images.* cannot be downloaded \(Inv"):
+        fetch("mnist", tmp_path, base_url="nonsense")
+
+
+def test_a_folder_that_cannot_be_written_is_reported(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+
+    with pytest.raises(HpcflError, match=r"a cannot be stored in .*file/tiny \(File exists: "):
+        fetch("tiny", tmp_path / "file", downloads=table(server, a=b"1"))
+
+
+# Archives
+
+
+def test_an_archive_is_unpacked_and_only_its_files_are_kept(server: Server, tmp_path: Path) -> None:
+    content = archive({"top/a": b"1", "top/b": b"2", "top/readme": b"3"})
+    members = {"top/a": digest(b"1"), "top/b": digest(b"2")}
+    downloads = archive_table(server, content, members)
+
+    paths = fetch("tiny", tmp_path, downloads=downloads)
+    fetch("tiny", tmp_path, downloads=downloads)
+
+    assert everything(tmp_path) == ["tiny", "tiny/in", "tiny/in/a", "tiny/in/b"]
+    assert [path.read_bytes() for path in paths] == [b"1", b"2"]
+    assert server.asked == ["all.tar.gz"]  # the second time, all was there
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (archive({"top/b": b"1"}), "all.tar.gz cannot be unpacked"),
+        (archive({"top/a": b"2"}), "top/a in all.tar.gz is not the publisher's file"),
+        (b"no archive", "all.tar.gz cannot be unpacked"),
+    ],
+    ids=only_text,
+)
+def test_an_archive_of_something_else_is_not_kept(
+    content: bytes, expected: str, server: Server, tmp_path: Path
+) -> None:
+    downloads = archive_table(server, content, {"top/a": digest(b"1")})
+
+    with pytest.raises(HpcflError, match=expected):
+        fetch("tiny", tmp_path, downloads=downloads)
+
+    assert everything(tmp_path) == []
+
+
+def test_an_archive_cannot_write_elsewhere(server: Server, tmp_path: Path) -> None:
+    content = archive({"../../outside": b"1"})
+    downloads = archive_table(server, content, {"../../outside": digest(b"1")})
+
+    with pytest.raises(HpcflError, match=r"cannot be unpacked .*outside"):
+        fetch("tiny", tmp_path / "data", downloads=downloads)
+
+    assert everything(tmp_path) == ["data"]
+
+
+def test_a_link_in_an_archive_is_not_followed(server: Server, tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as file:
+        member = tarfile.TarInfo("top/a")
+        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        file.addfile(member)
+    downloads = archive_table(server, packed.getvalue(), {"top/a": digest(b"1")})
+
+    with pytest.raises(HpcflError, match=r"cannot be unpacked .*is a link"):
+        fetch("tiny", tmp_path, downloads=downloads)
+
+
+# The table of the publishers' files
+
+
+@pytest.mark.parametrize("name", DOWNLOADS)
+def test_the_table_has_the_names_and_checksums_of_the_real_files(name: str) -> None:
+    data_dir = real_data(name)
+    checked = 0
+    for download in DOWNLOADS[name]:
+        for file, expected in download.targets().items():
+            path = data_dir / download.folder / file
+            if path.is_file():
+                assert digest(path.read_bytes()) == expected
+                checked += 1
+
+    assert checked >= 2
+
+
+def test_fetched_files_are_where_the_readers_look(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiny files under the publishers' names, fetched by the real table with other checksums."""
+    write_mnist(tmp_path / "made")
+    write_adult(tmp_path / "made", ["a"], ["b"])
+    batch = batch_bytes(np.zeros((1, 3, 32, 32), np.uint8), [3])
+    batches = {f"cifar-10-batches-py/{name}": batch for name in cifar10.DIGESTS}
+    server.files = {path.name: path.read_bytes() for path in (tmp_path / "made").glob("*/*")}
+    server.files["cifar-10-python.tar.gz"] = archive(batches)
+    tiny = {
+        name: tuple(
+            Download(
+                server.url,
+                entry.file,
+                digest(server.files[entry.file]),
+                entry.folder,
+                dict.fromkeys(entry.members, digest(batch)),
+            )
+            for entry in entries
+        )
+        for name, entries in DOWNLOADS.items()
+    }
+    got = tmp_path / "got"
+    for name in tiny:
+        fetch(name, got, downloads=tiny)
+
+    assert len(load("mnist", got).train_labels) == 20
+    digests = dict.fromkeys(cifar10.DIGESTS, digest(batch))
+    assert cifar10.read(got, digests).note.startswith("5 of 5 training batches")
+    with pytest.raises(UsageError, match=r"adult\.data cannot be read \(line 1 has 1 fields"):
+        load("adult", got)
+
+
+# The command
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(command, ["fetch", *map(str, arguments)])
+
+
+def test_the_command_says_where_the_files_are(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(DOWNLOADS, "tiny", table(server, a=b"1", b=b"2")["tiny"])
+
+    result = run("tiny", "--data-dir", tmp_path, "--base-url", server.url)
+
+    assert result.exit_code == 0
+    assert result.stdout == f"{tmp_path}/tiny/a\n{tmp_path}/tiny/b\n"
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("femnist", "LEAF makes it .*DIR/femnist/train and DIR/femnist/test"),
+        ("digits", "digits needs no files"),
+        ("synthetic", "synthetic needs no files"),
+        ("minst", "no data set 'minst' to download; there are mnist, cifar10, adult"),
+        ("mnist", "--data-dir DIR"),
+    ],
+)
+def test_the_command_explains_what_it_cannot_fetch(
+    name: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HPCFL_DATA", raising=False)
+
+    error = run(name).exception
+
+    assert isinstance(error, UsageError)
+    assert re.search(expected, str(error))
+
+
+def test_without_pooch_the_error_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pooch", None)
+
+    with pytest.raises(UsageError, match=r"pip install 'hpcfl\[train\]'"):
+        fetch("mnist", tmp_path)
+
+
+def test_only_one_rank_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+
+    result = run("mnist", "--data-dir", tmp_path)
+
+    assert result.exit_code == 0
+    assert everything(tmp_path) == []
+
+
+def test_progress_is_told_of_all_bytes_and_leaves_its_line_empty(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetch(
+        "tiny",
+        tmp_path,
+        progress=_Progress(),
+        downloads=table(server, a=b"1" * 2_000_000, b=b"2" * 100_000),
+    )
+    shown = capsys.readouterr().err
+
+    assert re.match(r"\r0\.1 of 2\.0 MB ", shown)
+    assert re.search(r"\r0\.1 of 0\.1 MB ", shown)
+    assert shown.endswith(f"\r{'':40}\r")
+
+
+def test_pooch_is_imported_only_to_download() -> None:
+    code = "import sys, hpcfl.cli.data, hpcfl.learning.fetch; print('pooch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout == "False\n"

@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hpcfl.errors import UsageError
+from hpcfl.learning import models
+from hpcfl.learning.training import LocalOptions, Trainer, choose_device, single_thread
+
+torch = pytest.importorskip("torch")
+
+SHAPE, CLASSES = (1, 8, 8), 5
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    single_thread()
+    yield
+    torch.set_num_threads(before)
+
+
+def data(samples: int, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    rng = np.random.default_rng(seed)
+    inputs = rng.standard_normal((samples, *SHAPE), dtype=np.float32)
+    return inputs, rng.integers(CLASSES, size=samples)
+
+
+def trainer(name: str = "softmax", **options: Any) -> tuple[Trainer, NDArray[np.float32]]:
+    """Return a trainer and its model's initial weights."""
+    model = models.build(name, SHAPE, CLASSES, seed=3)
+    return Trainer(model, LocalOptions(**options)), models.get_flat(model)
+
+
+def seed(number: int = 0) -> np.random.SeedSequence:
+    return np.random.SeedSequence(number)
+
+
+def softmax_gradient(
+    weights: NDArray[np.float64], inputs: NDArray[Any], labels: NDArray[Any]
+) -> tuple[NDArray[np.float64], float]:
+    """Return gradient and mean cross-entropy of softmax regression, in float64."""
+    x = inputs.reshape(len(inputs), -1).astype(np.float64)
+    logits = x @ weights.reshape(CLASSES, -1).T
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities = exponentials / exponentials.sum(axis=1, keepdims=True)
+    loss = -np.log(probabilities[np.arange(len(x)), labels]).mean()
+    return ((probabilities - np.eye(CLASSES)[labels]).T @ x / len(x)).reshape(-1), float(loss)
+
+
+def count_batches(monkeypatch: pytest.MonkeyPatch) -> list[NDArray[np.float32]]:
+    """Return a list that gets the inputs of every step of training from now on."""
+    seen: list[NDArray[np.float32]] = []
+    step = Trainer._step
+
+    def recorded(self: Trainer, inputs: Any, labels: Any, learning_rate: float) -> None:
+        seen.append(inputs.numpy().reshape(len(inputs), -1)[:, 0].copy())
+        step(self, inputs, labels, learning_rate)
+
+    monkeypatch.setattr(Trainer, "_step", recorded)
+    return seen
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_softmax_regression_moves_as_gradient_descent_written_out_does(
+    momentum: float, weight_decay: float
+) -> None:
+    inputs, labels = data(40)
+    one, start = trainer(
+        epochs=None, steps=6, batch_size=0, learning_rate=0.3, momentum=momentum,
+        weight_decay=weight_decay, decay=0.5,
+    )  # fmt: skip
+    update = one.local_update(start, inputs, labels, seed(), round_index=2)
+
+    weights = start.astype(np.float64)
+    velocity = np.zeros_like(weights)
+    for _ in range(6):
+        gradient, _ = softmax_gradient(weights, inputs, labels)
+        velocity = momentum * velocity + gradient + weight_decay * weights
+        weights = weights - 0.3 * 0.5**2 * velocity
+    # float32 against float64: relative steps of 6e-8, a few hundred of them in sums.
+    assert np.abs(start - weights).max() > 0.01
+    np.testing.assert_allclose(update, start - weights, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["2nn", "femnist-cnn"])
+def test_deep_models_move_as_with_torchs_optimiser(name: str) -> None:
+    inputs, labels = data(30)
+    one, start = trainer(
+        name, epochs=None, steps=5, batch_size=0, learning_rate=0.1, weight_decay=0.01
+    )
+    update = one.local_update(start, inputs, labels, seed(), round_index=0)
+
+    model = models.build(name, SHAPE, CLASSES, seed=3)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5, weight_decay=0.01)
+    for _ in range(5):
+        optimiser.zero_grad()
+        logits = model(torch.from_numpy(inputs))
+        torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels)).backward()
+        optimiser.step()
+    # The order of the samples differs, so sums are rounded differently.
+    np.testing.assert_allclose(update, start - models.get_flat(model), rtol=0, atol=2e-6)
+    assert np.abs(update).max() > 1e-3
+
+
+def test_the_update_is_what_to_subtract_and_the_given_weights_are_not_changed() -> None:
+    inputs, labels = data(50)
+    one, start = trainer("2nn", epochs=2)
+    kept = start.copy()
+    update = one.local_update(start, inputs, labels, seed(), round_index=0)
+
+    assert update.dtype == np.float32
+    assert np.array_equal(update, start - models.get_flat(one.model))
+    assert np.array_equal(start, kept)
+
+
+def test_the_update_stays_as_it_is_when_the_next_device_trains() -> None:
+    inputs, labels = data(50)
+    one, start = trainer("2nn", epochs=1)
+    update = one.local_update(start, inputs, labels, seed(), round_index=0)
+    kept = update.copy()
+    one.local_update(start, *data(50, seed=1), seed(1), round_index=0)
+
+    assert np.array_equal(update, kept)
+
+
+@pytest.mark.parametrize("name", ["softmax", "2nn", "femnist-cnn"])
+@pytest.mark.parametrize("batch_size", [0, 7])
+def test_the_same_device_and_round_give_the_same_bits_whatever_was_trained_before(
+    name: str, batch_size: int
+) -> None:
+    inputs, labels = data(40)
+    fresh, start = trainer(name, epochs=2, batch_size=batch_size)
+    expected = fresh.local_update(start, inputs, labels, seed(9), round_index=3)
+    used, _ = trainer(name, epochs=2, batch_size=batch_size)
+    used.local_update(start + 1, *data(33, seed=1), seed(1), round_index=0)
+    used.evaluate(start, inputs, labels)
+    same = seed(9)
+
+    assert np.array_equal(expected, used.local_update(start, inputs, labels, same, round_index=3))
+    assert np.array_equal(expected, used.local_update(start, inputs, labels, same, round_index=3))
+
+
+def test_another_seed_shuffles_otherwise() -> None:
+    inputs, labels = data(40)
+    one, start = trainer(epochs=1, batch_size=7)
+    first = one.local_update(start, inputs, labels, seed(0), round_index=0)
+
+    assert not np.array_equal(first, one.local_update(start, inputs, labels, seed(1), 0))
+
+
+def test_dropout_follows_the_seed_and_torchs_generator_is_left_alone() -> None:
+    from torch import nn
+
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, CLASSES))
+    one = Trainer(model, LocalOptions(epochs=None, steps=1, batch_size=0))
+    start, (inputs, labels) = models.get_flat(model), data(30)
+    first = one.local_update(start, inputs, labels, seed(0), round_index=0)
+    # Neither the state of torch's generator nor an evaluation in between may show.
+    torch.rand(3)
+    one.evaluate(start, inputs, labels)
+    before = torch.get_rng_state()
+    again = one.local_update(start, inputs, labels, seed(0), round_index=0)
+    other = one.local_update(start, inputs, labels, seed(1), round_index=0)
+
+    assert torch.equal(before, torch.get_rng_state())
+    assert np.array_equal(first, again)
+    # All data in one step: without dropout the seed would change rounding only.
+    assert np.abs(first - other).max() > 1e-3
+    assert one.evaluate(start, inputs, labels) == one.evaluate(start, inputs, labels)
+
+
+def test_an_epoch_visits_every_sample_once_in_a_new_order_and_keeps_the_last_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = count_batches(monkeypatch)
+    inputs, labels = data(31)
+    one, start = trainer(epochs=3, batch_size=10)
+    one.local_update(start, inputs, labels, seed(), round_index=0)
+    passes = [np.concatenate(seen[first : first + 4]) for first in (0, 4, 8)]
+
+    assert [len(batch) for batch in seen] == [10, 10, 10, 1] * 3
+    assert all(np.array_equal(np.sort(one), np.sort(inputs[:, 0, 0, 0])) for one in passes)
+    assert not np.array_equal(passes[0], passes[1])
+    assert not np.array_equal(passes[1], passes[2])
+
+
+def test_steps_go_on_over_newly_shuffled_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = count_batches(monkeypatch)
+    inputs, labels = data(31)
+    one, start = trainer(epochs=None, steps=6, batch_size=10)
+    by_steps = one.local_update(start, inputs, labels, seed(), round_index=0)
+
+    assert [len(batch) for batch in seen] == [10, 10, 10, 1, 10, 10]
+    assert not np.array_equal(seen[0], seen[4])
+
+    # As many steps as two epochs have are those two epochs.
+    one, start = trainer(epochs=None, steps=8, batch_size=10)
+    by_steps = one.local_update(start, inputs, labels, seed(), round_index=0)
+    two, start = trainer(epochs=2, batch_size=10)
+    assert np.array_equal(by_steps, two.local_update(start, inputs, labels, seed(), 0))
+
+
+def test_the_learning_rate_decays_by_the_round() -> None:
+    inputs, labels = data(40)
+    decaying, start = trainer(epochs=2, learning_rate=0.4, decay=0.5)
+    constant, _ = trainer(epochs=2, learning_rate=0.1)
+    update = decaying.local_update(start, inputs, labels, seed(), round_index=2)
+
+    assert np.array_equal(update, constant.local_update(start, inputs, labels, seed(), 2))
+    assert not np.array_equal(update, decaying.local_update(start, inputs, labels, seed(), 0))
+
+
+@pytest.mark.parametrize("options", [{"epochs": 2}, {"epochs": None, "steps": 3}])
+def test_a_device_without_data_changes_nothing(options: dict[str, Any]) -> None:
+    one, start = trainer(**options)
+    update = one.local_update(start, *data(0), seed(), round_index=0)
+
+    assert np.array_equal(update, np.zeros_like(start))
+
+
+def test_evaluation_is_accuracy_and_mean_loss_over_all_samples() -> None:
+    inputs, labels = data(103)
+    one, start = trainer()
+    accuracy, loss = one.evaluate(start, inputs, labels, batch=10)
+    _, expected = softmax_gradient(start.astype(np.float64), inputs, labels)
+    logits = inputs.reshape(103, -1) @ start.reshape(CLASSES, -1).T
+
+    assert accuracy == (logits.argmax(axis=1) == labels).mean()
+    assert loss == pytest.approx(expected, rel=1e-6)
+
+
+def test_evaluation_without_data_is_not_a_number() -> None:
+    one, start = trainer()
+
+    assert all(math.isnan(value) for value in one.evaluate(start, *data(0)))
+
+
+def test_training_lowers_the_loss() -> None:
+    inputs, labels = data(60)
+    one, start = trainer("2nn", epochs=20, learning_rate=0.1)
+    update = one.local_update(start, inputs, labels, seed(), round_index=0)
+
+    assert one.evaluate(start - update, inputs, labels) > (0.99, 0.0)
+    assert (
+        one.evaluate(start - update, inputs, labels)[1]
+        < one.evaluate(start, inputs, labels)[1] / 10
+    )
+
+
+def test_tensors_and_arrays_of_other_kinds_train_alike() -> None:
+    inputs, labels = data(40)
+    one, start = trainer(epochs=1)
+    expected = one.local_update(start, inputs, labels, seed(), round_index=0)
+    for kind in (
+        (torch.from_numpy(inputs), torch.from_numpy(labels)),
+        (inputs.astype(np.float64), labels.astype(np.uint8)),
+        (np.asfortranarray(inputs), labels.astype(np.int32)),
+    ):
+        assert np.array_equal(expected, one.local_update(start, *kind, seed(), 0))
+
+
+def test_read_only_arrays_are_used_without_a_warning() -> None:
+    inputs, labels = data(40)
+    one, start = trainer(epochs=1)
+    for array in (inputs, labels, start):
+        array.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one.local_update(start, inputs, labels, seed(), round_index=0)
+
+
+@pytest.mark.parametrize("length", [1, 319, 321])
+def test_weights_of_another_length_are_refused(length: int) -> None:
+    one, _ = trainer()
+
+    with pytest.raises(ValueError, match="320 parameters"):
+        one.local_update(np.zeros(length, np.float32), *data(5), seed(), round_index=0)
+
+
+def test_a_label_for_every_input_is_required() -> None:
+    one, start = trainer()
+
+    with pytest.raises(ValueError, match="5 inputs and 4 labels"):
+        one.local_update(start, data(5)[0], data(4)[1], seed(), round_index=0)
+
+
+def test_a_model_with_running_statistics_is_refused() -> None:
+    from torch import nn
+
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, CLASSES))
+
+    with pytest.raises(UsageError, match="running_mean"):
+        Trainer(model, LocalOptions())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 3}, "either local epochs or local steps"),
+        ({"epochs": None}, "either local epochs or local steps"),
+        ({"epochs": 0}, "local epochs must be at least 1"),
+        ({"epochs": None, "steps": 0}, "local steps must be at least 1"),
+        ({"batch_size": -1}, "batch size"),
+        ({"learning_rate": 0.0}, "learning rate must be above 0"),
+        ({"learning_rate": math.nan}, "learning rate must be above 0"),
+        ({"learning_rate": math.inf}, "learning rate must be above 0"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"momentum": -0.1}, "momentum"),
+        ({"decay": 0.0}, "decay"),
+        ({"decay": 1.1}, "decay"),
+        ({"weight_decay": -1.0}, "weight decay"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        LocalOptions(**options)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wanted", "local_rank", "device"),
+    [
+        (0, "auto", 3, "cpu"),
+        (0, "cpu", 3, "cpu"),
+        (2, "auto", 0, "cuda:0"),
+        (2, "auto", 3, "cuda:1"),
+        (2, "cuda", 4, "cuda:0"),
+        (2, "cpu", 0, "cpu"),
+    ],
+)
+def test_ranks_share_the_gpus_of_their_node(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, wanted: str, local_rank: int, device: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+
+    assert device == choose_device(wanted, local_rank)
+
+
+def test_a_gpu_that_is_not_there_or_a_device_that_does_not_exist_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    with pytest.raises(UsageError, match="no GPU"):
+        choose_device("cuda", 0)
+    with pytest.raises(UsageError, match="auto, cpu or cuda"):
+        choose_device("tpu", 0)

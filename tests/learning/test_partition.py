@@ -1,0 +1,348 @@
+"""Partitions share out every sample once, and as their names promise.
+
+Seeds are fixed, so what passes once passes always. Distributions are tested at the level 1e-8;
+there are four such tests, so that together they would raise a false alarm with a probability
+below 1e-7 for other seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from data_files import real_data
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from hpcfl.errors import UsageError
+from hpcfl.learning import partition
+from hpcfl.learning.base import Dataset
+from hpcfl.learning.datasets import load
+from hpcfl.learning.partition import Parts
+
+LEVEL = 1e-8
+
+LABELS = st.lists(st.integers(0, 5), min_size=1, max_size=60).map(
+    lambda labels: np.array(labels, np.int64)
+)
+SEEDS = st.integers(0, 2**32)
+
+
+def dataset(labels: NDArray[np.int64], writers: NDArray[np.int64] | None = None) -> Dataset:
+    inputs = np.zeros((len(labels), 1), np.float32)
+    return Dataset("some", inputs, labels, inputs, labels, 6, writers)
+
+
+def assert_shared_out(parts: Parts, devices: int, samples: int) -> None:
+    """Check that each sample is on exactly one device, in ascending order there."""
+    assert len(parts) == devices
+    assert {part.dtype for part in parts} == {np.dtype(np.int64)}
+    assert np.sort(np.concatenate(parts)).tolist() == list(range(samples))
+    assert all((np.diff(part) > 0).all() for part in parts)
+
+
+def sizes(parts: Parts) -> list[int]:
+    return [len(part) for part in parts]
+
+
+# What holds for all
+
+
+@given(labels=LABELS, seed=SEEDS, data=st.data())
+def test_every_sample_is_on_one_device(
+    labels: NDArray[np.int64], seed: int, data: st.DataObject
+) -> None:
+    devices = data.draw(st.integers(1, len(labels)))
+    count = data.draw(st.integers(devices, len(labels)))
+    concentration = data.draw(st.floats(1e-6, 1e6))
+    several = data.draw(st.integers(1, len(labels) // devices))
+
+    for parts in (
+        partition.iid(labels, devices, seed),
+        partition.shards(labels, devices, seed, count),
+        partition.label_shards(labels, devices, seed, several),
+        partition.dirichlet(labels, devices, seed, concentration),
+    ):
+        assert_shared_out(parts, devices, len(labels))
+        assert min(sizes(parts)) >= 1
+
+
+PARTITIONS: dict[str, Callable[[NDArray[np.int64], int, int], Parts]] = {
+    "iid": partition.iid,
+    "shards": partition.shards,
+    "two-digit": partition.label_shards,
+    "dirichlet:0.5": lambda labels, devices, seed: partition.dirichlet(labels, devices, seed, 0.5),
+    "writer": partition.by_writer,
+}
+
+
+@pytest.mark.parametrize("spec", PARTITIONS)
+def test_a_seed_gives_the_same_partition_and_another_seed_another(spec: str) -> None:
+    """Two seeds agree by chance with a probability below 20! / 20**20 < 1e-7."""
+    values = np.repeat(np.arange(100), 10)  # classes, or writers
+    one, again, other = (PARTITIONS[spec](values, 20, seed) for seed in (1, 1, 2))
+
+    assert [part.tolist() for part in one] == [part.tolist() for part in again]
+    assert [part.tolist() for part in one] != [part.tolist() for part in other]
+
+
+@pytest.mark.parametrize("spec", PARTITIONS)
+def test_make_gives_the_partition_of_that_name(spec: str) -> None:
+    values = np.arange(1000) % 100
+    made = partition.make(spec, dataset(values, writers=values), 20, 3)
+
+    expected = PARTITIONS[spec](values, 20, 3)
+    assert [part.tolist() for part in made] == [part.tolist() for part in expected]
+
+
+# IID
+
+
+@given(labels=LABELS, seed=SEEDS, data=st.data())
+def test_iid_parts_differ_by_at_most_one_sample(
+    labels: NDArray[np.int64], seed: int, data: st.DataObject
+) -> None:
+    devices = data.draw(st.integers(1, len(labels)))
+
+    held = sizes(partition.iid(labels, devices, seed))
+
+    assert max(held) - min(held) <= 1
+
+
+def test_iid_parts_have_all_classes_in_proportion() -> None:
+    """Chi-squared of the table of devices and classes, sorted labels."""
+    labels = np.repeat(np.arange(10), 1000)
+    table = partition.class_table(labels, partition.iid(labels, 20, 0), 10)
+
+    assert stats.chi2_contingency(table).pvalue > LEVEL
+
+
+# Shards
+
+
+@given(counts=st.lists(st.integers(1, 40), min_size=1, max_size=8), seed=SEEDS, data=st.data())
+def test_a_shard_has_at_most_two_classes_where_classes_are_no_smaller(
+    counts: list[int], seed: int, data: st.DataObject
+) -> None:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    labels = np.random.default_rng(seed).permutation(labels)
+    fewest = -(-len(labels) // min(counts))  # so that no shard is larger than a class
+    shards = data.draw(st.integers(fewest, len(labels)))
+
+    cut = partition.cut_by_label(labels, shards)
+
+    assert max(len(np.unique(labels[shard])) for shard in cut) <= 2
+    assert max(sizes(cut)) - min(sizes(cut)) <= 1
+
+
+@pytest.mark.parametrize("devices", [25, 50, 75, 100])
+def test_shards_are_the_papers(devices: int) -> None:
+    """On MNIST's 60,000 samples: 300 shards of 200, 300/N a device, as many samples as IID."""
+    counts = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), counts))
+
+    parts = partition.shards(labels, devices, 1)
+
+    assert_shared_out(parts, devices, 60_000)
+    assert set(sizes(parts)) == {60_000 // devices}
+    shard_of = np.empty(60_000, np.int64)
+    for number, shard in enumerate(partition.cut_by_label(labels, 300)):
+        shard_of[shard] = number
+    assert {len(np.unique(shard_of[part])) for part in parts} == {300 // devices}
+    most = (partition.class_table(labels, parts, 10) > 0).sum(axis=1).max()
+    assert most <= 2 * 300 // devices
+
+
+def test_shards_that_do_not_divide_are_spread_evenly() -> None:
+    labels = np.repeat(np.arange(10), 600)
+
+    held = sizes(partition.shards(labels, 70, 0))
+
+    assert sorted(held) == [80] * 50 + [100] * 20  # 4 or 5 shards of 20
+
+
+def test_shards_are_dealt_out_at_random() -> None:
+    """Neighbouring shards are rarely on one device: each device's classes are a random draw.
+
+    Undealt, the first class's 30 shards would be on three of the 25 devices, which have 12 each.
+    At random they are on 18 on average; all on seven or fewer has a probability below
+    C(25, 7) C(84, 30) / C(300, 30) < 1e-12.
+    """
+    labels = np.repeat(np.arange(10), 600)
+    table = partition.class_table(labels, partition.shards(labels, 25, 0), 10)
+
+    assert (table[:, 0] > 0).sum() >= 8
+
+
+def test_two_digit_parts_are_two_shards_each() -> None:
+    """With ten classes of equal size and ten devices, a shard is half a class."""
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
+
+    parts = partition.label_shards(labels, 10, 0)
+    table = partition.class_table(labels, parts, 10)
+
+    assert set(sizes(parts)) == {100}
+    assert set(table.ravel().tolist()) <= {0, 50, 100}
+    assert (table > 0).sum(axis=1).max() == 2
+
+
+# Dirichlet
+
+
+@pytest.mark.parametrize("concentration", [0.1, 1.0, 10.0])
+def test_a_class_is_divided_by_dirichlet_proportions(concentration: float) -> None:
+    """One device's shares of 500 classes are independent, of the law Beta(a, (N - 1) a).
+
+    Shares are rounded to multiples of 1/2000, many of them to 0. So they are compared with drawn
+    shares that are rounded alike, and ties are broken at random in both.
+    """
+    devices, classes, size = 5, 500, 2000
+    labels = np.repeat(np.arange(classes), size)
+    parts = partition.dirichlet(labels, devices, 0, concentration, minimum=0)
+    shares = partition.class_table(labels, parts, classes)[2] / size
+
+    generator = np.random.default_rng(1)
+    drawn = generator.beta(concentration, (devices - 1) * concentration, 100_000)
+    reference = np.rint(drawn * size) / size
+
+    jitter = generator.uniform(-0.5, 0.5, classes) / size
+    other_jitter = generator.uniform(-0.5, 0.5, len(reference)) / size
+    compared = stats.ks_2samp(shares + jitter, reference + other_jitter)
+    assert compared.pvalue > LEVEL
+
+
+def test_rounding_favours_no_device() -> None:
+    """With equal proportions 5 samples of a class cannot be cut for 20 devices without rounding.
+
+    Each of 400 classes gives a device 0 or 1 samples, 1/4 on average and independently: outside
+    of 30 to 170 is 8 standard deviations, below 1e-12 for a device.
+    """
+    labels = np.repeat(np.arange(400), 5)
+
+    held = sizes(partition.dirichlet(labels, 20, 0, 1e6))
+
+    assert min(held) > 30
+    assert max(held) < 170
+
+
+def test_dirichlet_parts_of_a_class_are_drawn_from_all_of_it() -> None:
+    """Not the first and the last half: both are about half and half on either device."""
+    one, other = partition.dirichlet(np.zeros(1000, np.int64), 2, 0, 1e6)
+
+    assert 400 < one.mean() < 600
+    assert 400 < other.mean() < 600
+
+
+@given(labels=LABELS, seed=SEEDS, data=st.data())
+def test_a_small_concentration_leaves_each_device_the_minimum(
+    labels: NDArray[np.int64], seed: int, data: st.DataObject
+) -> None:
+    devices = data.draw(st.integers(1, len(labels)))
+    minimum = data.draw(st.integers(0, len(labels) // devices))
+
+    parts = partition.dirichlet(labels, devices, seed, 1e-3, minimum)
+
+    assert_shared_out(parts, devices, len(labels))
+    assert min(sizes(parts)) >= minimum
+
+
+@pytest.mark.parametrize("concentration", ["0", "-1", "nan", "inf", "1e7"])
+def test_impossible_concentrations_are_refused(concentration: str) -> None:
+    with pytest.raises(UsageError, match="must be positive and at most 1e\\+06"):
+        partition.make(f"dirichlet:{concentration}", dataset(np.zeros(9, np.int64)), 3, 0)
+
+
+def test_a_minimum_that_the_samples_do_not_give_is_refused() -> None:
+    with pytest.raises(UsageError, match="10 samples do not give 4 to each of 3 devices"):
+        partition.dirichlet(np.zeros(10, np.int64), 3, 0, 1.0, minimum=4)
+
+
+# Writers
+
+
+@given(writers=LABELS, seed=SEEDS, data=st.data())
+def test_writers_stay_whole_and_are_dealt_out_evenly(
+    writers: NDArray[np.int64], seed: int, data: st.DataObject
+) -> None:
+    devices = data.draw(st.integers(1, len(np.unique(writers))))
+
+    parts = partition.by_writer(writers, devices, seed)
+
+    assert_shared_out(parts, devices, len(writers))
+    held = [set(writers[part].tolist()) for part in parts]
+    assert sum(map(len, held)) == len(set.union(*held))
+    assert max(map(len, held)) - min(map(len, held)) <= 1
+
+
+# Words for what cannot be
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("", "there is no partition ''; there are iid, shards, two-digit, dirichlet"),
+        ("IID", "there is no partition 'IID'"),
+        ("iid:3", "there is no partition 'iid:3'"),
+        ("dirichlet", "has no concentration: give a number, as in dirichlet:0.5"),
+        ("dirichlet:", "has no concentration"),
+        ("dirichlet:a", "has no concentration"),
+        ("writer", "the data set some does not say who wrote what"),
+    ],
+)
+def test_wrong_specifications_are_refused(spec: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        partition.make(spec, dataset(np.zeros(9, np.int64)), 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "devices", "expected"),
+    [
+        ("iid", 401, "400 samples cannot be shared out among 401 devices"),
+        ("iid", 0, "among 0 devices"),
+        ("shards", 301, "300 shards cannot be shared out among 301 devices"),
+        ("two-digit", 201, "400 samples cannot be cut into 402 shards"),
+        ("dirichlet:1", 401, "400 samples cannot be shared out among 401 devices"),
+        ("writer", 5, "4 writers cannot be shared out among 5 devices"),
+    ],
+)
+def test_more_devices_than_there_is_for_them_are_refused(
+    spec: str, devices: int, expected: str
+) -> None:
+    labels = np.arange(400) % 4
+
+    with pytest.raises(UsageError, match=expected):
+        partition.make(spec, dataset(labels, writers=labels), devices, 0)
+
+
+def test_too_few_samples_for_the_papers_shards_are_refused() -> None:
+    with pytest.raises(UsageError, match="100 samples cannot be cut into 300 shards"):
+        partition.make("shards", dataset(np.arange(100) % 4), 5, 0)
+
+
+# The table
+
+
+def test_the_class_table_counts_samples() -> None:
+    labels = np.array([0, 2, 2, 1])
+    table = partition.class_table(labels, [np.array([1, 2]), np.array([0, 3])], 4)
+
+    assert table.dtype == np.int64
+    assert table.tolist() == [[0, 0, 2, 0], [1, 1, 0, 0]]
+
+
+def test_the_class_table_of_a_device_without_samples_is_zero() -> None:
+    parts = partition.dirichlet(np.zeros(4, np.int64), 2, 0, 1e-6, minimum=0)
+
+    assert sorted(partition.class_table(np.zeros(4, np.int64), parts, 2)[:, 0].tolist()) == [0, 4]
+
+
+def test_the_papers_shards_of_the_real_mnist() -> None:
+    data = load("mnist", real_data("mnist"))
+
+    cut = partition.cut_by_label(data.train_labels, 300)
+
+    assert set(sizes(cut)) == {200}
+    assert max(len(np.unique(data.train_labels[shard])) for shard in cut) == 2

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from launcher import finish, mpirun, needs_mpirun, pid_of_rank, start
+
+from hpcfl.results import load
+
+pytest.importorskip("torch")
+pytestmark = needs_mpirun
+
+TRAIN = ("hpcfl", "train", "fedavg", "--epochs", 1, "--learning-rate", 0.1)
+
+
+def model_after(folder: Path, ranks: int, rounds: int, *options: object) -> np.ndarray:
+    """Train for some rounds; return the model."""
+    file = folder / "run.h5"
+    job = mpirun(
+        ranks,
+        *(*TRAIN, "--rounds", rounds, "--checkpoint-every", rounds, "--output", file, *options),
+    )
+
+    assert job.returncode == 0, job.stderr
+    weights: np.ndarray = np.load(file.with_suffix(".checkpoint.npz"))["weights"]
+    return weights
+
+
+@pytest.mark.parametrize("aggregate", ["fedavg", "sparse"])
+def test_virtual_devices_give_the_model_of_one_device_a_rank(
+    tmp_path: Path, aggregate: str
+) -> None:
+    options = ("--aggregate", aggregate, "--devices", 6, "--per-round", 5, "--insecure-seed", 1)
+    models = []
+    for ranks in (2, 3, 7):
+        folder = tmp_path / str(ranks)
+        folder.mkdir()
+        models.append(model_after(folder, ranks, 3, *options))
+
+    np.testing.assert_array_equal(models[0], models[1])
+    np.testing.assert_array_equal(models[0], models[2])
+
+
+def test_a_killed_run_goes_on_to_the_model_of_an_undisturbed_one(tmp_path: Path) -> None:
+    options = ("--aggregate", "secagg", "--devices", 4, "--dropout", 0.25)
+    killed = tmp_path / "killed.h5"
+    checkpoint = killed.with_suffix(".checkpoint.npz")
+    job = start(
+        *("mpirun", "--map-by", ":OVERSUBSCRIBE", "-n", 3, *TRAIN, "--rounds", 10_000),
+        *("--checkpoint-every", 3, "--output", killed, *options),
+    )
+    deadline = time.monotonic() + 60
+    while not checkpoint.exists():
+        assert time.monotonic() < deadline, "no checkpoint was written in time"
+        assert job.poll() is None, job.communicate()
+        time.sleep(0.05)
+    os.kill(pid_of_rank(job.pid, 0), signal.SIGKILL)
+    assert finish(job, 60).returncode != 0
+    reached = int(np.load(checkpoint)["next_round"])
+    for name in ("resumed", "whole"):
+        (tmp_path / name).mkdir()
+    resumed = model_after(
+        tmp_path / "resumed", 3, reached + 2, *options, "--checkpoint-every", 1,
+        "--resume", checkpoint,
+    )  # fmt: skip
+    whole = model_after(tmp_path / "whole", 3, reached + 2, *options)
+
+    np.testing.assert_array_equal(resumed, whole)
+    assert load(killed).rounds >= reached
+    assert load(tmp_path / "resumed" / "run.h5").rounds == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--dataset", "mnist", "--data-dir", "/nowhere"], "hpcfl data fetch mnist"),
+        (["--partition", "nonsense"], "nonsense"),
+        (["--resume", "/nowhere.npz"], "cannot be read as a checkpoint"),
+        (["--model", "nonsense"], "nonsense"),
+    ],
+)
+def test_wrong_use_of_train_is_refused_once_with_a_sentence(
+    options: list[str], sentence: str, tmp_path: Path
+) -> None:
+    job = mpirun(3, *TRAIN, "--output", tmp_path, *options)
+
+    assert job.returncode == 2
+    assert job.stderr.count("Error: ") == 1
+    assert sentence in job.stderr
+    assert "Traceback" not in job.stderr
