@@ -6,19 +6,17 @@ The module is imported without torch, so that names and defaults are known befor
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import math
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
+from hpcfl.plugins import load_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -280,14 +278,8 @@ def _load_own(name: str, input_shape: tuple[int, ...], classes: int) -> nn.Modul
     """Return the model that a function of the user's builds."""
     from torch import nn
 
-    module, _, function = name.partition(":")
-    # Last, so that a file of the current folder never hides an installed module. It stays there,
-    # because the user's code may import its neighbours later.
-    if not {"", str(Path.cwd())} & set(sys.path):
-        sys.path.append(str(Path.cwd()))
     try:
-        make = getattr(importlib.import_module(module), function)
-        model = make(input_shape, classes)
+        model = load_object(name)(input_shape, classes)
     except Exception as error:
         raise UsageError(f"cannot load the model {name}: {_cause(error)}") from error
     if not isinstance(model, nn.Module):

@@ -15,7 +15,7 @@ import pytest
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
-LIMIT_SECONDS = 120
+LIMIT_SECONDS = 240
 
 needs_mpirun = pytest.mark.skipif(
     not (BIN / "mpirun").exists() and shutil.which("mpirun") is None,

@@ -53,7 +53,7 @@ def test_a_killed_run_goes_on_to_the_model_of_an_undisturbed_one(tmp_path: Path)
         *("mpirun", "--map-by", ":OVERSUBSCRIBE", "-n", 3, *TRAIN, "--rounds", 10_000),
         *("--checkpoint-every", 3, "--output", killed, *options),
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not checkpoint.exists():
         assert time.monotonic() < deadline, "no checkpoint was written in time"
         assert job.poll() is None, job.communicate()

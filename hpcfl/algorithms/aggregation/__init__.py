@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from hpcfl.errors import UsageError
+from hpcfl.plugins import load_object
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
@@ -28,10 +28,9 @@ def find(name: str) -> type[AggregationProtocol]:
     if name not in PROTOCOLS and ":" not in name:
         known = ", ".join(PROTOCOLS)
         raise UsageError(f"there is no protocol {name!r}; choose {known}, or give MODULE:CLASS")
-    module, _, attribute = PROTOCOLS.get(name, name).partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        found = load_object(PROTOCOLS.get(name, name))
+    except Exception as error:
         raise UsageError(f"the protocol {name!r} cannot be loaded: {error}") from error
 
     from hpcfl.algorithms.aggregation.base import AggregationProtocol

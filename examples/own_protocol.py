@@ -1,0 +1,67 @@
+"""A protocol of one's own: every device sends only the signs of its vector, one bit a coordinate.
+
+Run it from this folder, with as many devices as you like:
+
+    mpirun -n 5 hpcfl bench own_protocol:SignSum
+    hpcfl train fedavg --devices 10 --aggregate own_protocol:SignSum --server-learning-rate 0.02
+"""
+
+import numpy as np
+
+from hpcfl.algorithms.aggregation.base import (
+    AggregationProtocol,
+    ModelReceiver,
+    ModelSender,
+    parse_vector,
+)
+from hpcfl.comm.phases import Pattern, Step
+
+
+class SignSum(AggregationProtocol):
+    """The mean of the signs, in the clear (signSGD by majority, without the final vote)."""
+
+    name = "sign-sum"
+    steps = (
+        Step("model", Pattern.BROADCAST),
+        Step("upload", Pattern.GATHER, upload=True),
+    )
+
+    def device(self, id, round_index, secrets):
+        return SignDevice(self, id)
+
+    def server(self, round_index, model):
+        return SignServer(self, model)
+
+    def decode(self, total):
+        return total / (self.parameters.devices * self.arrival)
+
+
+class SignDevice(ModelReceiver):
+    """Sends the signs of its vector."""
+
+    def __init__(self, protocol, id):
+        super().__init__(protocol.parameters.dim)
+        self.id = id
+
+    def send_upload(self, vector):
+        self._positive = vector >= 0
+        return np.packbits(self._positive)
+
+    def contribution(self):
+        """Return what the round's validation adds up, on its own path."""
+        return slice(None), np.where(self._positive, 1.0, -1.0)
+
+
+class SignServer(ModelSender):
+    """Adds the signs up."""
+
+    def __init__(self, protocol, model):
+        super().__init__(model)
+        self._dim = protocol.parameters.dim
+        self.survivors = []
+        self.total = np.zeros(self._dim)
+
+    def receive_upload(self, sender, payload):
+        bits = parse_vector(payload, "u1", -(-self._dim // 8), "upload", f"device {sender}")
+        self.total += np.where(np.unpackbits(bits, count=self._dim), 1.0, -1.0)
+        self.survivors.append(sender)

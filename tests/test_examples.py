@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def hpcfl(folder: Path, *arguments: object) -> str:
+    """Run the command line among the examples; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcfl", *map(str, arguments), "--output", str(folder)],
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_protocol_of_the_examples_is_measured_and_validated(tmp_path: Path) -> None:
+    out = hpcfl(tmp_path, "bench", "own_protocol:SignSum", "--devices", 6, "--dim", 1001)
+
+    assert "validated     12/12" in out
+    # An envelope of 16 bytes and a bit for each coordinate.
+    assert f" {16 + 126} " in out
+
+
+def test_the_protocol_of_the_examples_trains(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    out = hpcfl(
+        tmp_path,
+        *("train", "fedavg", "--devices", 10, "--rounds", 5, "--dropout", 0),
+        *("--aggregate", "own_protocol:SignSum", "--server-learning-rate", 0.02),
+    )
+
+    assert "after 5 rounds, all aggregates validated" in out
+
+
+def test_the_model_of_the_examples_trains(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    out = hpcfl(
+        tmp_path, "train", "fedavg", "--devices", 5, "--rounds", 2, "--model", "own_model:network"
+    )
+
+    assert "own_model:network, 2730 parameters" in out
