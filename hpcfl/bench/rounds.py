@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import AggregationProtocol
-from hpcfl.bench.validation import agrees, expected_total
+from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.bench.validation import agrees, expected_total, quantisation
 from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.round import Inputs, Prepare, Round
 from hpcfl.comm.transport import Transport
@@ -30,11 +30,16 @@ class Played:
         The decoded sum, at the server; empty elsewhere.
     prepare_seconds : float
         Elapsed time of making the vectors, kept out of the record.
+    quantisation_error, clipped_fraction : float
+        As :func:`~hpcfl.bench.validation.quantisation` says; NaN where it was not asked for, for
+        protocols that do not quantise, and except at the server.
     """
 
     record: RoundRecord
     aggregate: NDArray[np.float64]
     prepare_seconds: float
+    quantisation_error: float = float("nan")
+    clipped_fraction: float = float("nan")
 
 
 def play(
@@ -48,6 +53,7 @@ def play(
     dropouts: Mapping[int, str],
     reduce: bool = False,
     insecure_seed: int | None = None,
+    with_quantisation: bool = False,
 ) -> Played:
     """Play a round; every rank calls this.
 
@@ -67,6 +73,8 @@ def play(
         Sum the uploads within the transport.
     insecure_seed : int, optional
         Seed of the keys, which come from the operating system without it.
+    with_quantisation : bool
+        Find out, untimed, what clipping and rounding did to the sum.
 
     Raises
     ------
@@ -103,17 +111,19 @@ def play(
     survivors = [
         id for id in range(count) if id not in dropouts or phases.index(dropouts[id]) > last_missed
     ]
-    expected = expected_total(
-        transport,
-        [devices[id] for id in survivors if id in devices],
-        protocol.parameters.dim,
-        exact=protocol.summed_in is not None,
-    )
-    if server is None or expected is None:
-        return Played(record, np.empty(0), round_.prepare_seconds)
-    record.survived[server.survivors] = True
-    record.validated = server.survivors == survivors and agrees(server.total, *expected)
-    return Played(record, protocol.decode(server.total), round_.prepare_seconds)
+    here = [devices[id] for id in survivors if id in devices]
+    dim = protocol.parameters.dim
+    expected = expected_total(transport, here, dim, exact=protocol.summed_in is not None)
+    aggregate = np.empty(0)
+    if server is not None and expected is not None:
+        record.survived[server.survivors] = True
+        record.validated = server.survivors == survivors and agrees(server.total, *expected)
+        aggregate = protocol.decode(server.total)
+    played = Played(record, aggregate, round_.prepare_seconds)
+    if not with_quantisation or not isinstance(protocol, QuantisedProtocol):
+        return played
+    error, clipped = quantisation(transport, here, aggregate, dim)
+    return replace(played, quantisation_error=error, clipped_fraction=clipped)
 
 
 def _secrets(insecure_seed: int | None, index: int, device: int) -> SecretSource:

@@ -56,6 +56,41 @@ def expected_total(
     return summed, 2 * transport.placement.devices * UNIT_ROUNDOFF * magnitudes
 
 
+def quantisation(
+    transport: Transport, survivors: Iterable[Any], aggregate: NDArray[np.float64], dim: int
+) -> tuple[float, float]:
+    """Return how far an aggregate is from the sum of the vectors before they became integers.
+
+    Parameters
+    ----------
+    transport : Transport
+        Adds up the ranks; every rank calls this.
+    survivors : iterable of device
+        The devices of this rank that are in the sum; they have a method ``unquantised``.
+    aggregate : ndarray of float64, shape (d,)
+        The decoded sum, at the server.
+    dim : int
+        Number d of coordinates.
+
+    Returns
+    -------
+    tuple of float
+        Root mean square error of a coordinate, clipping and rounding together, and the fraction of
+        the values sent that were clipped; NaN except at the server.
+    """
+    total = np.zeros(dim)
+    counts = np.zeros(2, np.int64)
+    for device in survivors:
+        where, values, clipped = device.unquantised()
+        total[where] += values
+        counts += (clipped, values.size)
+    summed = transport.sum_to_server(total)
+    counted = transport.sum_to_server(counts)
+    if summed is None or counted is None:
+        return float("nan"), float("nan")
+    return float(np.sqrt(np.mean((aggregate - summed) ** 2))), float(counted[0] / counted[1])
+
+
 def agrees(total: NDArray[Any], expected: NDArray[Any], tolerance: NDArray[Any]) -> bool:
     """Return whether every element of `total` is the expected one, up to the tolerance."""
     return total.shape == expected.shape and bool(np.all(np.abs(total - expected) <= tolerance))

@@ -120,6 +120,8 @@ def command(
           --data-dir data --target-accuracy 0.97
       mpirun -n 17 hpcfl train fedavg --aggregate secagg --dataset adult --partition dirichlet:0.5
     """
+    import math
+
     from hpcfl.bench.experiment import Options
     from hpcfl.comm.world import connect
     from hpcfl.learning.training import LocalOptions
@@ -154,12 +156,24 @@ def command(
     if as_json:
         import json
 
-        click.echo(json.dumps({"path": str(trained.path), "rounds": rounds}, indent=2))
+        plain = [
+            {name: None if math.isnan(value) else value for name, value in figures.items()}
+            for figures in rounds
+        ]
+        click.echo(json.dumps({"path": str(trained.path), "rounds": plain}, indent=2))
         return
     modelled = sum(figures["modelled_seconds"] for figures in rounds)
     click.echo(
         f"\n{trained.model}, {trained.weights.size} parameters: accuracy "
         f"{rounds[-1]['accuracy']:.4f} after {len(rounds)} rounds, all aggregates validated\n"
         f"sent up by all devices: {rounds[-1]['bytes_up_total'] / 1e6:.3f} MB\n"
-        f"modelled: {modelled:.1f} s, training included\n\nResults: {trained.path}"
+        f"modelled: {modelled:.1f} s, training included"
     )
+    if not math.isnan(rounds[-1]["clipped_fraction"]):
+        clipped = max(figures["clipped_fraction"] for figures in rounds)
+        error = max(figures["quantisation_error"] for figures in rounds)
+        click.echo(
+            f"clipped: at most {clipped:.2%} of the values of a round; "
+            f"quantisation error of a coordinate: at most {error:.2e} (root mean square)"
+        )
+    click.echo(f"\nResults: {trained.path}")

@@ -38,6 +38,8 @@ FIGURES = (
     "train_seconds",
     "train_cpu_seconds",
     "evaluate_seconds",
+    "quantisation_error",
+    "clipped_fraction",
 )
 
 
@@ -119,7 +121,9 @@ class RoundResult:
         The names of `FIGURES`: accuracy and loss on the held-out data; bytes that all devices
         sent since the start; modelled seconds of this round (protocol and the slowest device's
         training); elapsed seconds of training (all ranks) and of evaluation; CPU seconds that the
-        slowest device trained.
+        slowest device trained; root mean square error that clipping and rounding made in a
+        coordinate of the aggregate, and the fraction of the values sent that were clipped (NaN for
+        protocols that do neither).
     """
 
     record: RoundRecord
@@ -234,6 +238,7 @@ class Training:
             dropouts=schedule.draw(index),
             reduce=options.upload == "reduce",
             insecure_seed=options.insecure_seed,
+            with_quantisation=True,
         )
         slowest = transport.max_to_server(float(cpu.max()))
         if slowest is None:
@@ -290,6 +295,8 @@ class Training:
             "train_seconds": played.prepare_seconds,
             "train_cpu_seconds": slowest,
             "evaluate_seconds": evaluated,
+            "quantisation_error": played.quantisation_error,
+            "clipped_fraction": played.clipped_fraction,
         }
         return RoundResult(_for_all(record, participants, self._clients.sizes.size), figures)
 

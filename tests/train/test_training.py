@@ -65,6 +65,22 @@ def test_secagg_gives_fedavgs_model_up_to_quantisation(tmp_path: Path) -> None:
     assert not np.array_equal(secure.weights, plain.weights)
 
 
+def test_rounding_and_clipping_are_reported(tmp_path: Path) -> None:
+    plain = train(tmp_path, "fedavg", rounds=1).results[0].figures
+    fine = train(tmp_path, "secagg", rounds=1, levels=2**20).results[0].figures
+    coarse = train(tmp_path, "secagg", rounds=1, levels=2**10).results[0].figures
+    narrow = train(tmp_path, "sparse", rounds=1, alpha=1.0, clip=1e-3).results[0].figures
+
+    assert np.isnan([plain["quantisation_error"], plain["clipped_fraction"]]).all()
+    # Six devices round by less than a level each; the error of one is uniform at most.
+    assert 0 < fine["quantisation_error"] < 6 / 2**20
+    assert 0 < coarse["quantisation_error"] < 6 / 2**10
+    assert coarse["quantisation_error"] > 100 * fine["quantisation_error"]
+    assert fine["clipped_fraction"] == 0
+    assert 0.5 < narrow["clipped_fraction"] < 1
+    assert narrow["quantisation_error"] > 100 * fine["quantisation_error"]
+
+
 def test_the_same_seed_gives_the_same_model(tmp_path: Path) -> None:
     one, two, other = (train(tmp_path, "secagg", seed=seed) for seed in (1, 1, 2))
 

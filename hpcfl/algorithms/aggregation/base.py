@@ -112,8 +112,11 @@ class QuantisedProtocol(AggregationProtocol):
         spawn_key = (ROUNDING, round_index, device)
         seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key)
         generator = np.random.Generator(np.random.SFC64(seeds))
-        scale = self.parameters.weight(device) / self.arrival
-        return self.quantiser.quantise(values, scale, generator)
+        return self.quantiser.quantise(values, self.scale(device), generator)
+
+    def scale(self, device: int) -> float:
+        """Return what a device multiplies its vector by, beta / arrival."""
+        return self.parameters.weight(device) / self.arrival
 
     def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
         return self.quantiser.dequantise(total)

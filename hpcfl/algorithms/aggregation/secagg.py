@@ -265,6 +265,13 @@ class SecAggDevice(ModelReceiver):
     def contribution(self) -> tuple[NDArray[np.int64] | slice, NDArray[np.int64]]:
         return slice(None), self._protocol.quantise(self._update, self.id, self._round)
 
+    def unquantised(self) -> tuple[NDArray[np.int64] | slice, NDArray[np.float64], int]:
+        """Return the contribution before clipping and rounding, and how much was clipped."""
+        where, _ = self.contribution()
+        scaled = self._update.astype(np.float64) * self._protocol.scale(self.id)
+        clipped = int(np.count_nonzero(np.abs(self._update) > self._parameters.clip))
+        return where, scaled, clipped
+
     # unmask
 
     def receive_unmask(self, payload: Payload) -> None:
