@@ -77,7 +77,7 @@ def run(
     from hpcfl.learning import models
     from hpcfl.learning.training import Trainer, choose_device, single_thread
 
-    neighbour = world.rank_on_host()
+    neighbour, hosts = world.rank_on_host(), world.hosts()
     count = devices or default_devices(world)
     protocol = find(options.aggregation.protocol)
     world.agree(_output_error(world, output))
@@ -120,7 +120,7 @@ def run(
                 protocol=protocol.name,
                 command=shlex.join(["hpcfl", *sys.argv[1:]]),
                 config=config,
-                environment=environment.capture(world.facts(), []),
+                environment=environment.capture(world.facts(), hosts),
                 phases=protocol.phases(),
                 devices=count,
                 rounds=options.aggregation.rounds,
