@@ -15,9 +15,9 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.bench.dropouts import DropoutSchedule
 from hpcfl.bench.inputs import FileUpdates, SyntheticUpdates, Updates, save_aggregate
-from hpcfl.bench.rounds import play
+from hpcfl.bench.rounds import keep, play
 from hpcfl.comm.transport import Transport
-from hpcfl.errors import HpcflError, UsageError, ValidationError
+from hpcfl.errors import UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
 
@@ -189,7 +189,7 @@ class Experiment:
             error = None
             if store is not None:
                 record.warmup = index < self.options.warmup
-                error = _store(record, store, index)
+                error = keep(partial(store, record), record.validated, index)
                 model -= aggregate.astype(np.float32)
             transport.agree(error)
             progress()
@@ -207,19 +207,3 @@ def _updates(options: Options, devices: int) -> Updates:
             f"--dim is {options.dim}, but the rows of {options.updates} have {updates.dim} numbers"
         )
     return updates
-
-
-def _store(
-    record: RoundRecord, store: Callable[[RoundRecord], None], index: int
-) -> HpcflError | None:
-    """Store a round; return what speaks against going on."""
-    try:
-        store(record)
-    except HpcflError as error:
-        return error
-    if record.validated:
-        return None
-    return ValidationError(
-        f"the aggregate of round {index} is wrong: it is not the sum of the survivors' vectors; "
-        "the results file keeps the round as evidence"
-    )

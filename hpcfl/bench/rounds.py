@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.round import Inputs, Prepare, Round
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import SecretSource, insecure_secrets, system_secrets
+from hpcfl.errors import HpcflError, ValidationError
 from hpcfl.results.record import RoundRecord
 
 
@@ -124,6 +125,30 @@ def play(
         return played
     error, clipped = quantisation(transport, here, aggregate, dim)
     return replace(played, quantisation_error=error, clipped_fraction=clipped)
+
+
+def keep(store: Callable[[], None], validated: bool, index: int) -> HpcflError | None:
+    """Store a round; return what speaks against going on.
+
+    Parameters
+    ----------
+    store : callable
+        Stores the round, whether its aggregate is right or not.
+    validated : bool
+        Whether it is.
+    index : int
+        Number of the round.
+    """
+    try:
+        store()
+    except HpcflError as error:
+        return error
+    if validated:
+        return None
+    return ValidationError(
+        f"the aggregate of round {index} is wrong: it is not the sum of the survivors' vectors; "
+        "the results file keeps the round as evidence"
+    )
 
 
 def _secrets(insecure_seed: int | None, index: int, device: int) -> SecretSource:

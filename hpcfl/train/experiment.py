@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,9 @@ from hpcfl.algorithms.aggregation.base import TRAINING, AggregationProtocol
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.bench.dropouts import DropoutSchedule
 from hpcfl.bench.experiment import Options
-from hpcfl.bench.rounds import Played, play
+from hpcfl.bench.rounds import Played, keep, play
 from hpcfl.comm.transport import Transport
-from hpcfl.errors import HpcflError, UsageError, ValidationError
+from hpcfl.errors import UsageError
 from hpcfl.results.record import RoundRecord
 from hpcfl.train.checkpoint import Checkpoint
 from hpcfl.train.clients import Clients
@@ -197,7 +198,7 @@ class Training:
             error, done = None, 0
             if store is not None and result is not None:
                 self._next_round = index + 1
-                error = _store(result, store, index)
+                error = keep(partial(store, result), result.record.validated, index)
                 done = int(self._is_done(result, time.monotonic() - start))
             transport.wait_for_all()
             transport.agree(error)
@@ -322,19 +323,4 @@ def _for_all(record: RoundRecord, participants: list[int], devices: int) -> Roun
         round_seconds=record.round_seconds,
         validated=record.validated,
         warmup=record.warmup,
-    )
-
-
-def _store(
-    result: RoundResult, store: Callable[[RoundResult], None], index: int
-) -> HpcflError | None:
-    """Store a round; return what speaks against going on."""
-    try:
-        store(result)
-    except HpcflError as error:
-        return error
-    if result.record.validated:
-        return None
-    return ValidationError(
-        f"the aggregate of round {index} is wrong: it is not the sum of the survivors' updates"
     )
