@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
@@ -59,6 +60,52 @@ class Options:
         """The link that modelled seconds are for."""
         return LinkModel(self.uplink_mbps, self.downlink_mbps, self.latency_ms)
 
+    def build(
+        self, devices: int, dim: int, weights: NDArray[np.float64] | None = None
+    ) -> tuple[AggregationProtocol, DropoutSchedule]:
+        """Return the protocol and its dropouts for a number of devices.
+
+        Parameters
+        ----------
+        devices, dim : int
+            Number N of devices, and d of coordinates.
+        weights : ndarray of float64, shape (N,), optional
+            The devices' weights; equal by default.
+
+        Raises
+        ------
+        UsageError
+            If the options do not go together.
+        """
+        parameters = Parameters(
+            devices=devices,
+            dim=dim,
+            alpha=self.alpha,
+            dropout=self.dropout,
+            group=self.group,
+            sampler=self.sampler,
+            locations=self.locations,
+            clip=self.clip,
+            levels=self.levels,
+            weights=weights,
+            seed=self.seed,
+        )
+        protocol = find(self.protocol)(parameters)
+        if self.upload == "reduce" and (protocol.sparse_upload or not protocol.summed_in):
+            raise UsageError(
+                f"{protocol.name} cannot use --upload reduce: MPI can only sum whole vectors of "
+                "group elements on the way"
+            )
+        phase = self.dropout_phase or protocol.upload_phase()
+        droppable = [name for name in protocol.phases() if name not in ("model", "result")]
+        if phase not in droppable:
+            raise UsageError(
+                f"{protocol.name} has no phase {phase!r} to drop out before; "
+                f"choose one of {', '.join(droppable)}"
+            )
+        schedule = DropoutSchedule(devices, self.dropout, self.dropout_model, phase, self.seed)
+        return protocol, schedule
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -96,38 +143,9 @@ class Experiment:
                 "at least one measured round is needed"
             )
         _ = options.link  # refuses an impossible link
-        kind = find(options.protocol)
         updates = _updates(options, devices)
-        parameters = Parameters(
-            devices=devices,
-            dim=updates.dim,
-            alpha=options.alpha,
-            dropout=options.dropout,
-            group=options.group,
-            sampler=options.sampler,
-            locations=options.locations,
-            clip=options.clip,
-            levels=options.levels,
-            weights=updates.weights,
-            seed=options.seed,
-        )
-        protocol = kind(parameters)
-        if options.upload == "reduce" and (protocol.sparse_upload or not protocol.summed_in):
-            raise UsageError(
-                f"{protocol.name} cannot use --upload reduce: MPI can only sum whole vectors of "
-                "group elements on the way"
-            )
-        phase = options.dropout_phase or protocol.upload_phase()
-        droppable = [name for name in protocol.phases() if name not in ("model", "result")]
-        if phase not in droppable:
-            raise UsageError(
-                f"{protocol.name} has no phase {phase!r} to drop out before; "
-                f"choose one of {', '.join(droppable)}"
-            )
-        options = replace(options, dim=updates.dim, dropout_phase=phase)
-        schedule = DropoutSchedule(
-            devices, options.dropout, options.dropout_model, phase, options.seed
-        )
+        protocol, schedule = options.build(devices, updates.dim, updates.weights)
+        options = replace(options, dim=updates.dim, dropout_phase=schedule.phase)
         return cls(options, protocol, updates, schedule)
 
     @property

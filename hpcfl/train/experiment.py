@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import TRAINING, AggregationProtocol
-from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.dropouts import DropoutSchedule
+from hpcfl.algorithms.aggregation.base import TRAINING
 from hpcfl.bench.experiment import Options
 from hpcfl.bench.rounds import Played, keep, play
 from hpcfl.comm.transport import Transport
@@ -207,7 +204,10 @@ class Training:
 
     def _round(self, transport: Transport, index: int) -> RoundResult | None:
         participants = self._sampling.draw(index)
-        protocol = self._protocol(participants)
+        sizes = self._clients.sizes[participants]
+        protocol, schedule = self._options.aggregation.build(
+            len(participants), self.weights.size, sizes / sizes.sum()
+        )
         chosen = transport.select(participants)
         options = self._options.aggregation
         updates: dict[int, NDArray[np.float32]] = {}
@@ -225,10 +225,6 @@ class Training:
                 )
                 cpu[id] = time.thread_time() - before
 
-        phase = options.dropout_phase or protocol.upload_phase()
-        schedule = DropoutSchedule(
-            len(participants), options.dropout, options.dropout_model, phase, options.seed
-        )
         played = play(
             protocol,
             chosen,
@@ -245,25 +241,6 @@ class Training:
         if slowest is None:
             return None
         return self._conclude(played, participants, slowest)
-
-    def _protocol(self, participants: list[int]) -> AggregationProtocol:
-        """Return the protocol for the devices of a round, weighted by their data."""
-        options = self._options.aggregation
-        sizes = self._clients.sizes[participants]
-        parameters = Parameters(
-            devices=len(participants),
-            dim=self.weights.size,
-            alpha=options.alpha,
-            dropout=options.dropout,
-            group=options.group,
-            sampler=options.sampler,
-            locations=options.locations,
-            clip=options.clip,
-            levels=options.levels,
-            weights=sizes / sizes.sum(),
-            seed=options.seed,
-        )
-        return find(options.protocol)(parameters)
 
     def _conclude(self, played: Played, participants: list[int], slowest: float) -> RoundResult:
         """Take the server's step and evaluate."""

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation import find
 from hpcfl.bench.session import default_devices
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
@@ -79,7 +78,9 @@ def run(
 
     neighbour, hosts = world.rank_on_host(), world.hosts()
     count = devices or default_devices(world)
-    protocol = find(options.aggregation.protocol)
+    # Wrong options are refused before any data are read.
+    protocol, _ = options.aggregation.build(options.per_round or count, dim=1)
+    _ = options.aggregation.link
     world.agree(_output_error(world, output))
     ranks = min(world.size, count + 1)
     mine = clients.load(

@@ -169,6 +169,9 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, content: bytes | None) 
     ("options", "sentence"),
     [
         ({"rounds": 0}, "--rounds is 0"),
+        ({"aggregate": "sparse", "upload": "reduce"}, "sparse cannot use --upload reduce"),
+        ({"aggregate": "secagg", "dropout_phase": "lunch"}, "has no phase 'lunch' to drop out"),
+        ({"uplink_mbps": 0.0}, "--uplink-mbps must be a number above 0"),
         ({"target_accuracy": 1.5}, "--target-accuracy is 1.5"),
         ({"server_momentum": 1.0}, "the server's learning rate must be positive"),
         ({"partition": "nonsense"}, "nonsense"),
