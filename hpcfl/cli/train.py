@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hpcfl.cli.options import link_options, output_option, protocol_options, seed_options
+from hpcfl.train.presets import PRESETS
 
 if TYPE_CHECKING:
     from hpcfl.train.experiment import RoundResult
@@ -20,11 +22,27 @@ TRAIN = (
     *("dataset", "data_dir", "partition", "model", "per_round", "sampling"),
     *("server_learning_rate", "server_momentum"),
     *("target_accuracy", "max_seconds", "torch_device", "checkpoint_every", "resume"),
+    *("error_feedback", "device_loss"),
 )
+
+
+def _use_preset(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
+    """Let a preset's settings be the defaults of this call."""
+    if name is not None:
+        context.default_map = PRESETS[name]
 
 
 @click.command("train")
 @click.argument("algorithm")
+@click.option(
+    "--preset",
+    type=click.Choice(list(PRESETS)),
+    metavar="NAME",
+    is_eager=True,
+    expose_value=False,
+    callback=_use_preset,
+    help=f"Settings of a paper; other options override them: {', '.join(PRESETS)}.",
+)
 @click.option(
     "--aggregate",
     default="fedavg",
@@ -85,6 +103,12 @@ TRAIN = (
     help="Where devices train; ranks share a GPU.",
 )
 @click.option(
+    "--error-feedback",
+    is_flag=True,
+    help="Add what a device has not sent to its next update (rand-k, top-k).",
+)
+@click.option("--device-loss", is_flag=True, help="Record the loss on every device's own data.")
+@click.option(
     "--checkpoint-every",
     type=int,
     metavar="ROUNDS",
@@ -100,7 +124,9 @@ TRAIN = (
 @seed_options
 @protocol_options
 @link_options
+@click.pass_context
 def command(
+    context: click.Context,
     algorithm: str,
     aggregate: str,
     devices: int | None,
@@ -108,10 +134,16 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Train a model by ALGORITHM (fedavg), its updates summed by an aggregation protocol.
+    """Train a model by ALGORITHM, its updates summed by an aggregation protocol.
 
     Every round's update goes through the protocol, the checks and the ledger that `hpcfl bench`
     measures.
+
+    \b
+    Algorithms:
+      fedavg    every device sends its update
+      rand-k    a random part alpha of its coordinates, in the clear
+      top-k     the part alpha of the largest magnitude, in the clear
 
     \b
     Examples:
@@ -119,6 +151,8 @@ def command(
       mpirun -n 3 hpcfl train fedavg --aggregate sparse --devices 100 --dataset mnist \\
           --data-dir data --target-accuracy 0.97
       mpirun -n 17 hpcfl train fedavg --aggregate secagg --dataset adult --partition dirichlet:0.5
+      hpcfl train top-k --alpha 0.01 --error-feedback
+      mpirun -n 3 hpcfl train fedavg --preset sparse-secagg-mnist --aggregate sparse --devices 25
     """
     import math
 
@@ -128,7 +162,15 @@ def command(
     from hpcfl.train import session
     from hpcfl.train.experiment import TrainOptions
 
-    if options["epochs"] is None and options["steps"] is None:
+    # Of a preset's steps and typed epochs, or the other way round, what is typed is meant.
+    typed = {
+        name
+        for name in ("epochs", "steps")
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    if len(typed) == 1:
+        options[({"epochs", "steps"} - typed).pop()] = None
+    elif options["epochs"] is None and options["steps"] is None:
         options["epochs"] = 5
     local = LocalOptions(**{name: options.pop(name) for name in LOCAL})
     training = {name: options.pop(name) for name in TRAIN}
@@ -175,5 +217,10 @@ def command(
         click.echo(
             f"clipped: at most {clipped:.2%} of the values of a round; "
             f"quantisation error of a coordinate: at most {error:.2e} (root mean square)"
+        )
+    if not math.isnan(rounds[-1]["overlap"]):
+        click.echo(
+            f"coordinates that a pair of devices has in common: {rounds[0]['overlap']:.1%} in the "
+            f"first round, {rounds[-1]['overlap']:.1%} in the last"
         )
     click.echo(f"\nResults: {trained.path}")

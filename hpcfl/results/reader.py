@@ -54,8 +54,9 @@ class Run:
         Which devices are part of the aggregate.
     validated, warmup : ndarray of bool, shape (R,)
         Which rounds decoded to the right sum, and which only warmed up.
-    training : dict of str to ndarray of float64, shape (R,)
-        Figures of training, empty where nothing was trained.
+    training : dict of str to ndarray of float64, shape (R,) or (R, N)
+        Figures of training, of the rounds or of the rounds and devices; empty where nothing was
+        trained.
     """
 
     path: Path

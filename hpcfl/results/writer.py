@@ -145,6 +145,8 @@ class ResultsWriter:
     training : sequence of str, optional
         Names of further figures of each round, kept under ``/training``; a name ends in its unit
         where it has one.
+    device_training : sequence of str, optional
+        Names of further figures of each round and device, kept there too.
     partition : array_like of int, shape (N, classes), optional
         Number of samples of every device and class, kept under ``/partition``.
 
@@ -175,6 +177,7 @@ class ResultsWriter:
         devices: int,
         rounds: int,
         training: Sequence[str] = (),
+        device_training: Sequence[str] = (),
         partition: Any | None = None,
     ) -> None:
         if rounds < 1 or devices < 1 or not phases:
@@ -208,8 +211,10 @@ class ResultsWriter:
                 if partition is not None:
                     table = file.create_dataset("partition", data=np.asarray(partition, np.int64))
                     table.dims[0].label, table.dims[1].label = "device", "class"
-                if training:
-                    _allocate_training(file.create_group("training"), rounds, training)
+                if training or device_training:
+                    group = file.create_group("training")
+                    _allocate_training(group, rounds, training)
+                    _allocate_training(group, rounds, device_training, devices)
             os.replace(draft, self.path)
             self._file = h5py.File(self.path, "r+", libver="earliest", locking="best-effort")
         except (OSError, RuntimeError) as error:
@@ -220,16 +225,18 @@ class ResultsWriter:
         group = self._file["rounds"]
         self._datasets = {name: group[name] for name, *_ in _DATASETS}
         self._finished = group[_FINISHED]
-        self._training = {name: self._file["training"][name] for name in training}
+        self._training = {
+            name: self._file["training"][name] for name in (*training, *device_training)
+        }
 
-    def append(self, record: RoundRecord, training: Mapping[str, float] | None = None) -> None:
+    def append(self, record: RoundRecord, training: Mapping[str, Any] | None = None) -> None:
         """Write one round and make it safe against the death of this process.
 
         Parameters
         ----------
         record : RoundRecord
             The round; its arrays must have the shapes given by phases and devices.
-        training : mapping of str to float, optional
+        training : mapping of str to float or ndarray of shape (N,), optional
             The round's values under `/training`, one for each name given at the start.
 
         Raises
@@ -248,17 +255,17 @@ class ResultsWriter:
         if learned.keys() != self._training.keys():
             raise ValueError(f"{sorted(self._training)} were planned, not {sorted(learned)}")
         values = {name: np.asarray(getattr(record, name)) for name in self._datasets}
-        for name, dataset in self._datasets.items():
+        values |= {name: np.asarray(value) for name, value in learned.items()}
+        datasets = self._datasets | self._training
+        for name, dataset in datasets.items():
             # h5py would broadcast a smaller array without a word.
             if values[name].shape != dataset.shape[1:]:
                 raise ValueError(
                     f"{name} has the shape {values[name].shape}, not {dataset.shape[1:]}"
                 )
         try:
-            for name, dataset in self._datasets.items():
+            for name, dataset in datasets.items():
                 dataset[self.written] = values[name]
-            for name, dataset in self._training.items():
-                dataset[self.written] = learned[name]
             # Two flushes: the mark must not reach the file before what it vouches for.
             self._file.flush()
             self._finished[self.written] = True
@@ -332,15 +339,24 @@ class ResultsWriter:
         self.close("complete" if kind is None else "failed")
 
 
-def _allocate_training(group: Any, rounds: int, names: Sequence[str]) -> None:
-    """Create a dataset of one number a round for each name, allocated."""
+def _allocate_training(
+    group: Any, rounds: int, names: Sequence[str], devices: int | None = None
+) -> None:
+    """Create a dataset of one number a round, or a round and device, for each name, allocated."""
+    tail = () if devices is None else (devices,)
     for name in names:
         early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         dataset = group.create_dataset(
-            name, shape=(rounds,), maxshape=(None,), chunks=(1,), dtype=np.float64, dcpl=early
+            name,
+            shape=(rounds, *tail),
+            maxshape=(None, *tail),
+            chunks=(1, *tail),
+            dtype=np.float64,
+            dcpl=early,
         )
-        dataset.dims[0].label = "round"
+        for axis, label in zip(range(1 + len(tail)), ("round", "device"), strict=False):
+            dataset.dims[axis].label = label
 
 
 def _allocate(group: Any, rounds: int, phases: int, devices: int) -> None:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import TRAINING
+from hpcfl.algorithms.aggregation.base import TRAINING, AggregationProtocol
+from hpcfl.algorithms.federated.sparsification import (
+    SPARSIFIERS,
+    Sparsifier,
+    pairwise_overlap,
+    selection_counts,
+)
 from hpcfl.bench.experiment import Options
 from hpcfl.bench.rounds import Played, keep, play
 from hpcfl.comm.transport import Transport
@@ -25,7 +31,7 @@ from hpcfl.train.sampling import DeviceSampling
 if TYPE_CHECKING:
     from hpcfl.learning.training import LocalOptions, Trainer
 
-ALGORITHMS = ("fedavg",)
+ALGORITHMS = ("fedavg", *SPARSIFIERS)
 
 FIGURES = (
     "accuracy",
@@ -38,7 +44,9 @@ FIGURES = (
     "evaluate_seconds",
     "quantisation_error",
     "clipped_fraction",
+    "overlap",
 )
+DEVICE_FIGURES = ("device_loss",)
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,8 @@ class TrainOptions:
     target_accuracy: float | None = None
     max_seconds: float | None = None
     torch_device: str = "auto"
+    error_feedback: bool = False
+    device_loss: bool = False
     checkpoint_every: int | None = None
     resume: Path | None = None
 
@@ -91,6 +101,32 @@ class TrainOptions:
             raise UsageError(
                 "the server's learning rate must be positive and its momentum at least 0 and "
                 f"below 1, not {self.server_learning_rate} and {self.server_momentum}"
+            )
+        if self.error_feedback and self.algorithm not in SPARSIFIERS:
+            raise UsageError(
+                f"--error-feedback is for {' and '.join(SPARSIFIERS)}: {self.algorithm} leaves "
+                "nothing of an update unsent"
+            )
+        if self.error_feedback and (self.checkpoint_every is not None or self.resume is not None):
+            raise UsageError(
+                "--error-feedback cannot be checkpointed: every device keeps what it has not sent, "
+                "and a checkpoint holds the server's state alone"
+            )
+
+    def check_aggregation(self, protocol: AggregationProtocol) -> None:
+        """Refuse a protocol that cannot sum what the algorithm's devices send.
+
+        Raises
+        ------
+        UsageError
+            If updates are sparsified by each device for itself, and masked.
+        """
+        if self.algorithm in SPARSIFIERS and protocol.summed_in is not None:
+            raise UsageError(
+                f"{self.algorithm} cannot be aggregated by {protocol.name}: devices choose their "
+                "coordinates each for itself, so the masks of a pair would not meet and cancel; "
+                "use --aggregate fedavg, or train fedavg with --aggregate sparse, where pairs "
+                "choose together"
             )
 
     def config(self, devices: int, model: str, dim: int) -> dict[str, Any]:
@@ -121,11 +157,16 @@ class RoundResult:
         training); elapsed seconds of training (all ranks) and of evaluation; CPU seconds that the
         slowest device trained; root mean square error that clipping and rounding made in a
         coordinate of the aggregate, and the fraction of the values sent that were clipped (NaN for
-        protocols that do neither).
+        protocols that do neither); part of its coordinates that a pair of devices chose both (NaN
+        for algorithms that choose none).
+    device_figures : dict of str to ndarray of float64, shape (n,)
+        The names of `DEVICE_FIGURES` if they were asked for: loss of the model that a round starts
+        from, on each device's own data (NaN for those that did not train).
     """
 
     record: RoundRecord
     figures: dict[str, float]
+    device_figures: dict[str, NDArray[np.float64]]
 
 
 class Training:
@@ -161,6 +202,11 @@ class Training:
         per_round = options.per_round or devices
         seed = options.aggregation.seed
         self._sampling = DeviceSampling(devices, per_round, options.sampling, seed)
+        self._sparsifier: Sparsifier | None = None
+        if options.algorithm in SPARSIFIERS:
+            self._sparsifier = SPARSIFIERS[options.algorithm](
+                options.aggregation.alpha, seed, options.error_feedback
+            )
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up the state of an interrupted run, at the server."""
@@ -212,17 +258,21 @@ class Training:
         options = self._options.aggregation
         updates: dict[int, NDArray[np.float32]] = {}
         cpu = np.zeros(self._clients.sizes.size)
+        # Loss, and 1 where there is one: summed over the ranks, of which one has the device.
+        losses = np.zeros((2, self._clients.sizes.size))
 
         def train(live: Mapping[int, Any]) -> None:
             for slot, device in live.items():
-                before = time.thread_time()
                 id = participants[slot]
-                updates[slot] = self._trainer.local_update(
-                    device.model,
-                    *self._clients.samples(id),
-                    np.random.SeedSequence(options.seed, spawn_key=(TRAINING, index, id)),
-                    index,
-                )
+                samples = self._clients.samples(id)
+                if self._options.device_loss:
+                    losses[:, id] = self._trainer.evaluate(device.model, *samples)[1], 1
+                before = time.thread_time()
+                seed = np.random.SeedSequence(options.seed, spawn_key=(TRAINING, index, id))
+                update = self._trainer.local_update(device.model, *samples, seed, index)
+                if self._sparsifier is not None:
+                    update = self._sparsifier.sparsify(update, id, index)
+                updates[slot] = update
                 cpu[id] = time.thread_time() - before
 
         played = play(
@@ -238,12 +288,35 @@ class Training:
             with_quantisation=True,
         )
         slowest = transport.max_to_server(float(cpu.max()))
+        overlap = self._overlap(transport)
+        device_figures = {}
+        if self._options.device_loss:
+            summed = transport.sum_to_server(losses)
+            if summed is not None:
+                device_figures["device_loss"] = np.where(summed[1] > 0, summed[0], np.nan)
         if slowest is None:
             return None
-        return self._conclude(played, participants, slowest)
+        figures = self._conclude(played, participants, slowest) | {"overlap": overlap}
+        record = _for_all(played.record, participants, self._clients.sizes.size)
+        return RoundResult(record, figures, device_figures)
 
-    def _conclude(self, played: Played, participants: list[int], slowest: float) -> RoundResult:
-        """Take the server's step and evaluate."""
+    def _overlap(self, transport: Transport) -> float:
+        """Return the pairwise overlap of the coordinates chosen in this round, at the server."""
+        if self._sparsifier is None:
+            return float("nan")
+        counts = transport.sum_to_server(
+            selection_counts(self._sparsifier.selected.values(), self.weights.size)
+        )
+        self._sparsifier.selected.clear()
+        if counts is None:
+            return float("nan")
+        size = self._sparsifier.count(self.weights.size)
+        return pairwise_overlap(counts, int(counts.sum()) // size, size)
+
+    def _conclude(
+        self, played: Played, participants: list[int], slowest: float
+    ) -> dict[str, float]:
+        """Take the server's step and evaluate; return the round's figures."""
         options = self._options
         self._velocity *= options.server_momentum
         self._velocity += played.aggregate
@@ -264,7 +337,7 @@ class Training:
             record.cpu_seconds,
         )
         self._bytes_up += int(record.bytes_up.sum())
-        figures = {
+        return {
             "accuracy": accuracy,
             "loss": loss,
             "participants": float(len(participants)),
@@ -276,7 +349,6 @@ class Training:
             "quantisation_error": played.quantisation_error,
             "clipped_fraction": played.clipped_fraction,
         }
-        return RoundResult(_for_all(record, participants, self._clients.sizes.size), figures)
 
     def _is_done(self, result: RoundResult, elapsed: float) -> bool:
         target, limit = self._options.target_accuracy, self._options.max_seconds

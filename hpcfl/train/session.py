@@ -16,7 +16,7 @@ from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError
 from hpcfl.train import checkpoint, clients
-from hpcfl.train.experiment import FIGURES, RoundResult, Training, TrainOptions
+from hpcfl.train.experiment import DEVICE_FIGURES, FIGURES, RoundResult, Training, TrainOptions
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ def run(
     count = devices or default_devices(world)
     # Wrong options are refused before any data are read.
     protocol, _ = options.aggregation.build(options.per_round or count, dim=1)
+    options.check_aggregation(protocol)
     _ = options.aggregation.link
     world.agree(_output_error(world, output))
     ranks = min(world.size, count + 1)
@@ -111,7 +112,8 @@ def run(
 
         path = output
         if path.suffix not in (".h5", ".hdf5"):
-            path = default_path(path, f"train-{protocol.name}", count, weights.size)
+            what = protocol.name if options.algorithm == "fedavg" else options.algorithm
+            path = default_path(path, f"train-{what}", count, weights.size)
         config = options.config(count, name, weights.size)
         try:
             if options.resume is not None:
@@ -126,6 +128,7 @@ def run(
                 devices=count,
                 rounds=options.aggregation.rounds,
                 training=FIGURES,
+                device_training=DEVICE_FIGURES if options.device_loss else (),
                 partition=mine.table,
             )
         except HpcflError as problem:
@@ -139,7 +142,7 @@ def run(
             with writer:
 
                 def store(result: RoundResult) -> None:
-                    writer.append(result.record, result.figures)
+                    writer.append(result.record, result.figures | result.device_figures)
                     results.append(result)
                     every = options.checkpoint_every
                     if every is not None and len(results) % every == 0:

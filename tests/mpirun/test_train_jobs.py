@@ -47,6 +47,20 @@ def test_virtual_devices_give_the_model_of_one_device_a_rank(
     np.testing.assert_array_equal(models[0], models[2])
 
 
+def test_the_overlap_of_devices_on_several_ranks_is_that_of_all(tmp_path: Path) -> None:
+    overlaps = []
+    for ranks in (2, 4):
+        file = tmp_path / f"{ranks}.h5"
+        options = ("--devices", 6, "--rounds", 2, "--epochs", 1, "--device-loss")
+        job = mpirun(ranks, "hpcfl", "train", "top-k", *options, "--output", file)
+        assert job.returncode == 0, job.stderr
+        training = load(file).training
+        overlaps.append((training["overlap"].tolist(), training["device_loss"].tolist()))
+
+    np.testing.assert_equal(overlaps[0], overlaps[1])
+    assert 0.1 < overlaps[0][0][0] < 1
+
+
 def test_a_killed_run_goes_on_to_the_model_of_an_undisturbed_one(tmp_path: Path) -> None:
     options = ("--aggregate", "secagg", "--devices", 4, "--dropout", 0.25)
     killed = tmp_path / "killed.h5"

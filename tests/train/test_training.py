@@ -17,21 +17,31 @@ from hpcfl.train.session import Trained
 
 pytest.importorskip("torch")
 
+from scipy import stats
+
+from hpcfl.learning import datasets
 from hpcfl.learning.training import LocalOptions
 
 PROTOCOL = set(Options.__dataclass_fields__)
+RATE = 0.1
 
 
 def train(
-    folder: Path, aggregate: str = "fedavg", devices: int = 6, epochs: int = 1, **options: Any
+    folder: Path,
+    aggregate: str = "fedavg",
+    devices: int = 6,
+    epochs: int = 1,
+    momentum: float = 0.5,
+    algorithm: str = "fedavg",
+    **options: Any,
 ) -> Trained:
     """Train softmax regression on the bundled digits in one process."""
     options = {"rounds": 3, "dropout": 0.0} | options
     protocol = {name: options.pop(name) for name in list(options) if name in PROTOCOL}
     asked = TrainOptions(
-        "fedavg",
+        algorithm,
         Options(aggregate, warmup=0, **protocol),
-        LocalOptions(epochs=epochs, batch_size=20, learning_rate=0.1),
+        LocalOptions(epochs=epochs, batch_size=20, learning_rate=RATE, momentum=momentum),
         **options,
     )
     trained = session.run(World(None), asked, devices, folder)
@@ -63,6 +73,112 @@ def test_secagg_gives_fedavgs_model_up_to_quantisation(tmp_path: Path) -> None:
 
     np.testing.assert_allclose(secure.weights, plain.weights, rtol=0, atol=devices / levels + 1e-6)
     assert not np.array_equal(secure.weights, plain.weights)
+
+
+def test_after_many_rounds_secagg_is_fedavg_up_to_the_sum_of_its_roundings(tmp_path: Path) -> None:
+    """A bound that holds because training itself brings two models no further apart.
+
+    The loss of softmax regression is convex and its gradient Lipschitz with max |x|^2 / 2 (the
+    covariance of a categorical variable has no eigenvalue above 1/2). A step of SGD with a rate of
+    at most 2 over that, and so a round of FedAvg, does not move two models apart in the l2 norm.
+    What a round adds is the rounding: below N / levels in each of d coordinates, and float32.
+    """
+    levels, devices, rounds = 2**16, 6, 20
+    same = {"devices": devices, "rounds": rounds, "momentum": 0.0}
+    plain = train(tmp_path, "fedavg", **same)
+    secure = train(tmp_path, "secagg", levels=levels, **same)
+    inputs = datasets.load("digits", None, 0).train_inputs
+    lipschitz = float((inputs.reshape(len(inputs), -1) ** 2).sum(axis=1).max()) / 2
+    assert RATE <= 2 / lipschitz
+
+    dim = plain.weights.size
+    rounding = np.sqrt(dim) * devices / levels
+    # A step rounds each weight once or twice, to half a unit in the last place of at most 1.
+    steps = rounds * (1500 // devices // 20 + 1)
+    float32 = 4 * steps * np.sqrt(dim) * 2.0**-24
+    distance = float(np.linalg.norm(secure.weights - plain.weights))
+    assert np.abs(plain.weights).max() < 1
+    assert 0 < distance <= rounds * rounding + float32
+    # The models have gone much further than they may be apart.
+    assert np.linalg.norm(plain.weights) > 20 * (rounds * rounding + float32)
+
+
+def test_sparse_at_alpha_1_is_fedavg_on_average_and_not_in_a_round(tmp_path: Path) -> None:
+    """At alpha = 1 a device still sends only a part p of its coordinates (eq. 14), 0.598 of 6.
+
+    So no round gives fedavg's model; the mean over the choices does. Fresh keys choose anew every
+    time. By Student's t the test would fail once in a million times although all is right.
+    """
+    plain = train(tmp_path, rounds=1).weights
+    start = train(tmp_path, rounds=1, server_learning_rate=1e-12).weights
+    step = plain - start
+    runs = [train(tmp_path, "sparse", rounds=1, alpha=1.0).weights - start for _ in range(40)]
+    along = np.array([float(run @ step) / float(step @ step) for run in runs])
+
+    margin = stats.t.ppf(1 - 1e-6 / 2, len(along) - 1) * along.std(ddof=1) / np.sqrt(len(along))
+    assert abs(along.mean() - 1) <= margin
+    # Without the scale 1 / p the mean would be 0.6.
+    assert margin < 0.2
+    for run in runs:
+        assert np.linalg.norm(run - step) > 0.3 * np.linalg.norm(step)
+
+
+@pytest.mark.parametrize("algorithm", ["rand-k", "top-k"])
+@pytest.mark.parametrize("error_feedback", [False, True])
+def test_sparsified_training_learns_and_sends_what_it_chose(
+    tmp_path: Path, algorithm: str, error_feedback: bool
+) -> None:
+    trained = train(
+        tmp_path, algorithm=algorithm, rounds=40, alpha=0.1, error_feedback=error_feedback
+    )
+    run = load(trained.path)
+
+    assert run.training["accuracy"][-1] > 0.8
+    # Envelope, header, at most a bitmap of 640 bits, and 64 values (or fewer: some are zero).
+    assert run.bytes_up.max() <= 16 + 8 + 80 + 4 * 64
+    assert run.bytes_up.max() > 16 + 8 + 4 * 50
+    overlap = run.training["overlap"]
+    assert ((0 < overlap) & (overlap < 1)).all()
+
+
+def test_the_overlap_of_rand_k_is_k_over_d_and_top_k_has_more_in_common(tmp_path: Path) -> None:
+    drawn = load(train(tmp_path, algorithm="rand-k", devices=12, rounds=30).path)
+    largest = load(train(tmp_path, algorithm="top-k", devices=12, rounds=30).path)
+
+    # Of each of 66 pairs in 30 rounds, the common part of 64 of 640 is hypergeometric.
+    pair = stats.hypergeom(640, 64, 64).std() / 64
+    assert abs(drawn.training["overlap"].mean() - 0.1) < 6 * pair / np.sqrt(66 * 30)
+    assert (largest.training["overlap"] > 0.2).all()
+
+
+def test_only_devices_of_the_same_round_have_coordinates_in_common(tmp_path: Path) -> None:
+    run = load(train(tmp_path, algorithm="top-k", devices=3, per_round=1, rounds=4).path)
+
+    assert np.isnan(run.training["overlap"]).all()
+
+
+def test_error_feedback_makes_top_k_reach_the_model_of_whole_updates(tmp_path: Path) -> None:
+    """Without it, coordinates whose updates are always small are never learned."""
+    same = {"rounds": 60, "momentum": 0.0}
+    whole = train(tmp_path, **same).weights
+    with_memory = train(tmp_path, algorithm="top-k", alpha=0.05, error_feedback=True, **same)
+    without = train(tmp_path, algorithm="top-k", alpha=0.05, **same)
+
+    far = np.linalg.norm(without.weights - whole)
+    assert np.linalg.norm(with_memory.weights - whole) < far / 2
+
+
+def test_the_loss_of_every_device_is_that_of_the_model_it_received(tmp_path: Path) -> None:
+    trained = train(tmp_path, devices=9, per_round=4, rounds=3, device_loss=True)
+    run = load(trained.path)
+    losses = run.training["device_loss"]
+
+    assert losses.shape == (3, 9)
+    assert (~np.isnan(losses)).sum(axis=1).tolist() == [4] * 3
+    assert ((~np.isnan(losses)) == run.survived).all()
+    # The first model is near zero, so each of ten classes has about a tenth.
+    assert np.nanmax(np.abs(losses[0] - np.log(10))) < 0.5
+    assert np.nanmean(losses[2]) < np.nanmean(losses[0])
 
 
 def test_rounding_and_clipping_are_reported(tmp_path: Path) -> None:
@@ -178,6 +294,13 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, content: bytes | None) 
         ({"per_round": 9}, "9 devices a round are asked for; there are 6"),
         ({"aggregate": "nonsense"}, "there is no protocol 'nonsense'"),
         ({"model": "nonsense"}, "nonsense"),
+        ({"algorithm": "top-k", "aggregate": "secagg"}, "top-k cannot be aggregated by secagg"),
+        ({"algorithm": "rand-k", "aggregate": "sparse"}, "rand-k cannot be aggregated by sparse"),
+        ({"error_feedback": True}, "--error-feedback is for rand-k and top-k"),
+        (
+            {"algorithm": "top-k", "error_feedback": True, "checkpoint_every": 2},
+            "--error-feedback cannot be checkpointed",
+        ),
     ],
 )
 def test_options_that_cannot_work_are_refused(

@@ -123,7 +123,7 @@ class QuantisedProtocol(AggregationProtocol):
 
 
 # First element of the spawn keys of the run's seed: what the random numbers are for.
-ROUNDING, UPDATES, DROPOUTS, TRAINING, SAMPLING = range(5)
+ROUNDING, UPDATES, DROPOUTS, TRAINING, SAMPLING, SPARSIFICATION = range(6)
 
 
 class ModelReceiver:

@@ -1,6 +1,10 @@
 """FedAvg in the clear: every device sends its weighted vector, the server adds them up.
 
 The floor that every protective protocol is compared with (McMahan et al. 2017).
+
+On the wire, ``upload`` is d float32. A vector with so many zeros that this is shorter is sent as
+the locations of the others (:mod:`hpcfl.algorithms.locations`), followed by one float32 for each:
+that is what a sparsified update costs without masks.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation.base import (
     AggregationProtocol,
     ModelReceiver,
@@ -18,7 +23,7 @@ from hpcfl.algorithms.aggregation.base import (
 )
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.crypto.keys import SecretSource
-from hpcfl.errors import BelowThresholdError
+from hpcfl.errors import BelowThresholdError, MessageError
 
 
 class FedAvg(AggregationProtocol):
@@ -47,13 +52,20 @@ class FedAvgDevice(ModelReceiver):
     def __init__(self, protocol: FedAvg, id: int) -> None:
         super().__init__(protocol.parameters.dim)
         self.id = id
+        self._coding = protocol.parameters.locations
         self._scale = protocol.parameters.weight(id) / protocol.arrival
         self._sent = np.empty(0, np.float32)
 
     def send_upload(self, vector: NDArray[np.floating]) -> Payload:
-        """Return the weighted vector, float32, little-endian."""
+        """Return the weighted vector, float32, little-endian; zeros left out if that is shorter."""
         self._sent = (vector * self._scale).astype("<f4")
-        return self._sent.view(np.uint8)
+        whole = self._sent.view(np.uint8)
+        if 4 * np.count_nonzero(self._sent) + locations.HEADER.itemsize >= whole.size:
+            return whole
+        positions = np.flatnonzero(self._sent)
+        coded = locations.encode(positions, self._sent.size, self._coding)
+        sparse = np.concatenate([coded, self._sent[positions].view(np.uint8)])
+        return sparse if sparse.size < whole.size else whole
 
     def contribution(self) -> tuple[slice, NDArray[np.float64]]:
         return slice(None), self._sent.astype(np.float64)
@@ -70,7 +82,18 @@ class FedAvgServer(ModelSender):
 
     def receive_upload(self, sender: int, payload: Payload) -> None:
         """Add a device's vector to the sum."""
-        self.total += parse_vector(payload, "<f4", self._dim, "upload", f"device {sender}")
+        name = f"device {sender}"
+        # Only what is shorter than the whole vector is sent with locations.
+        if payload.size >= 4 * self._dim:
+            self.total += parse_vector(payload, "<f4", self._dim, "upload", name)
+        else:
+            try:
+                positions, used = locations.decode(payload, self._dim)
+            except ValueError as error:
+                raise MessageError("upload", name, str(error)) from None
+            self.total[positions] += parse_vector(
+                payload[used:], "<f4", positions.size, "upload", name
+            )
         self.survivors.append(sender)
 
     def finish_upload(self) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from protocol_rounds import make, play
 
+from hpcfl.algorithms import locations
 from hpcfl.errors import BelowThresholdError, MessageError
 
 
@@ -60,13 +61,58 @@ def test_one_upload_is_enough() -> None:
     np.testing.assert_allclose(played.server.total, np.full(5, 1 / 3), rtol=1e-7)
 
 
-@pytest.mark.parametrize("size", [0, 19, 21, 40])
+@pytest.mark.parametrize("size", [21, 24, 40])
 def test_the_server_refuses_a_vector_of_another_size(size: int) -> None:
     server = make("fedavg", 3, 5).server(0, np.zeros(5, np.float32))
 
     with pytest.raises(MessageError, match=f"{size} bytes came, 20 were expected") as caught:
         server.receive_upload(1, np.zeros(size, np.uint8))
     assert ("upload", "device 1") == (caught.value.phase, caught.value.sender)
+
+
+@pytest.mark.parametrize("size", [0, 7, 8, 9, 16, 19])
+def test_the_server_refuses_a_vector_that_is_cut_short(size: int) -> None:
+    server = make("fedavg", 3, 5).server(0, np.zeros(5, np.float32))
+    # A bitmap of five locations, three of them in use, and two of three values.
+    sparse = np.frombuffer(
+        bytes([0, 0, 0, 0, 3, 0, 0, 0, 0b10101000]) + np.ones(2, "<f4").tobytes(), np.uint8
+    )
+
+    with pytest.raises(MessageError) as caught:
+        server.receive_upload(1, np.resize(sparse, size))
+    assert ("upload", "device 1") == (caught.value.phase, caught.value.sender)
+    assert server.survivors == []
+    assert not server.total.any()
+
+
+@pytest.mark.parametrize("extra", [1, 4])
+def test_the_server_refuses_bytes_after_the_last_value(extra: int) -> None:
+    device = make("fedavg", 3, 50).device(1, 0, bytes)
+    payload = device.send_upload(np.eye(50)[7])
+    server = make("fedavg", 3, 50).server(0, np.zeros(50, np.float32))
+
+    with pytest.raises(MessageError, match=f"{4 + extra} bytes came, 4 were expected"):
+        server.receive_upload(1, np.append(payload, np.zeros(extra, np.uint8)))
+    server.receive_upload(1, payload)
+    assert [7] == np.flatnonzero(server.total).tolist()
+
+
+@pytest.mark.parametrize("coding", ["auto", "bitmap", "gaps"])
+@pytest.mark.parametrize("nonzero", [0, 1, 30, 150, 290, 299, 300])
+def test_zeros_are_left_out_where_that_is_shorter(coding: str, nonzero: int) -> None:
+    """With 300 coordinates, a bitmap of locations takes 38 bytes and their header 8."""
+    generator = np.random.default_rng(nonzero)
+    vectors = np.zeros((3, 300))
+    for vector in vectors:
+        where = generator.permutation(300)[:nonzero]
+        vector[where] = generator.standard_normal(nonzero)
+    played = play(make("fedavg", 3, 300, dropout=0.0, locations=coding), vectors)
+
+    for id, payload in played.sent("upload").items():
+        located = locations.encode(np.flatnonzero(vectors[id]), 300, coding)
+        assert len(payload) == min(1200, located.size + 4 * nonzero)
+    expected = (vectors / 3).astype(np.float32).astype(np.float64).sum(axis=0)
+    np.testing.assert_allclose(played.server.total, expected, rtol=0, atol=1e-15)
 
 
 def test_an_upload_is_the_float32_vector_itself() -> None:

@@ -1,0 +1,1 @@
+"""Federated algorithms: what each device contributes to a round."""

@@ -1,0 +1,147 @@
+"""Sparsification in the clear: every device sends k = round(alpha d) coordinates of its update.
+
+``rand-k`` draws them, ``top-k`` takes those of the largest magnitude. Devices choose differently:
+that is why these updates cannot be masked, and what SparseSecAgg is an answer to (Ergun, Sami and
+Guler 2021, Figure 2). The devices' overlap measures it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation.base import SPARSIFICATION
+
+Positions = NDArray[np.int64]
+Vector = NDArray[np.float32]
+
+
+class Sparsifier(ABC):
+    """Chooses the coordinates of an update that are sent, and remembers the others if asked to.
+
+    Parameters
+    ----------
+    alpha : float
+        Fraction of the coordinates that are sent, in (0, 1].
+    seed : int
+        Seed of the run.
+    error_feedback : bool
+        Add what a device has not sent to its next update (Seide et al. 2014; Karimireddy et al.
+        2019). The values sent are then those of the update, whatever `scale` says.
+
+    Attributes
+    ----------
+    selected : dict of int to ndarray of int64, shape (k,)
+        What each device chose in its latest round, increasing.
+    """
+
+    def __init__(self, alpha: float, seed: int, error_feedback: bool = False) -> None:
+        self._alpha = alpha
+        self._seed = seed
+        self._unsent: dict[int, Vector] | None = {} if error_feedback else None
+        self.selected: dict[int, Positions] = {}
+
+    def count(self, dim: int) -> int:
+        """Return the number k of coordinates that are sent of `dim`, at least one."""
+        return max(1, round(self._alpha * dim))
+
+    def sparsify(self, update: Vector, device: int, round_index: int) -> Vector:
+        """Return a device's update with all but k coordinates set to zero.
+
+        Parameters
+        ----------
+        update : ndarray of float32, shape (d,)
+            What the device learned in this round.
+        device, round_index : int
+            Whose it is, and when: all that chance depends on besides the seed.
+
+        Returns
+        -------
+        ndarray of float32, shape (d,)
+            Without error feedback, scaled so that its mean over all choices is the update, where
+            that is possible.
+        """
+        if self._unsent is not None and device in self._unsent:
+            update = update + self._unsent[device]
+        positions = np.sort(self._choose(update, device, round_index))
+        self.selected[device] = positions
+        sent = np.zeros_like(update)
+        if self._unsent is None:
+            sent[positions] = np.float32(self.scale(update.size)) * update[positions]
+            return sent
+        sent[positions] = update[positions]
+        self._unsent[device] = update - sent
+        return sent
+
+    @abstractmethod
+    def scale(self, dim: int) -> float:
+        """Return what the values sent are multiplied by without error feedback."""
+
+    @abstractmethod
+    def _choose(self, update: Vector, device: int, round_index: int) -> Positions:
+        """Return the k coordinates to send, in any order."""
+
+
+class RandK(Sparsifier):
+    """k coordinates drawn at random, independently by every device in every round."""
+
+    def scale(self, dim: int) -> float:
+        """Return d / k, without which the mean would be k / d of the update."""
+        return dim / self.count(dim)
+
+    def _choose(self, update: Vector, device: int, round_index: int) -> Positions:
+        spawn_key = (SPARSIFICATION, round_index, device)
+        generator = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=spawn_key))
+        return generator.choice(update.size, self.count(update.size), replace=False, shuffle=False)
+
+
+class TopK(Sparsifier):
+    """The k coordinates of the largest magnitude."""
+
+    def scale(self, dim: int) -> float:
+        """Return 1: the choice is not random, so no factor makes it unbiased."""
+        return 1.0
+
+    def _choose(self, update: Vector, device: int, round_index: int) -> Positions:
+        first = update.size - self.count(update.size)
+        return np.argpartition(np.abs(update), first)[first:]
+
+
+SPARSIFIERS: dict[str, type[Sparsifier]] = {"rand-k": RandK, "top-k": TopK}
+
+
+def selection_counts(selections: Iterable[Positions], dim: int) -> NDArray[np.int64]:
+    """Return how many of the `selections` hold each coordinate, shape (d,)."""
+    counts = np.zeros(dim, np.int64)
+    for positions in selections:
+        counts[positions] += 1
+    return counts
+
+
+def pairwise_overlap(counts: NDArray[np.int64], selections: int, size: int) -> float:
+    """Return which part of its coordinates a pair of devices has in common, mean over all pairs.
+
+    A coordinate that c devices chose is common to c (c - 1) / 2 pairs.
+
+    Parameters
+    ----------
+    counts : ndarray of int64, shape (d,)
+        How many devices chose each coordinate.
+    selections : int
+        Number of devices that chose.
+    size : int
+        Number k of coordinates that each of them chose.
+
+    Returns
+    -------
+    float
+        NaN with fewer than two devices.
+    """
+    if selections < 2:
+        return float("nan")
+    common = int((counts * (counts - 1)).sum()) // 2
+    pairs = selections * (selections - 1) // 2
+    return common / (pairs * size)

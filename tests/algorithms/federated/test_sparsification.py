@@ -1,0 +1,113 @@
+"""rand-k and top-k: what is chosen, what is sent, what is remembered."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from hpcfl.algorithms.federated.sparsification import (
+    SPARSIFIERS,
+    RandK,
+    TopK,
+    pairwise_overlap,
+    selection_counts,
+)
+
+# Of the tests that draw at random: they would fail once in a million seeds although all is right.
+FALSE_ALARM = 1e-6
+
+
+def update_of(seed: int, dim: int = 200) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(dim).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", SPARSIFIERS)
+@pytest.mark.parametrize(("alpha", "kept"), [(0.1, 20), (0.001, 1), (1.0, 200), (0.5, 100)])
+def test_exactly_k_coordinates_are_sent(name: str, alpha: float, kept: int) -> None:
+    sparsifier = SPARSIFIERS[name](alpha, seed=0)
+    sent = sparsifier.sparsify(update_of(1), 3, 0)
+
+    assert np.count_nonzero(sent) == kept
+    assert np.flatnonzero(sent).tolist() == sparsifier.selected[3].tolist()
+
+
+def test_top_k_sends_the_largest_magnitudes_as_they_are() -> None:
+    update = update_of(2)
+    sent = TopK(0.1, seed=0).sparsify(update, 0, 0)
+    largest = sorted(range(200), key=lambda k: -abs(float(update[k])))[:20]
+
+    assert np.flatnonzero(sent).tolist() == sorted(largest)
+    assert sent[largest].tolist() == update[largest].tolist()
+
+
+def test_rand_k_draws_every_coordinate_equally_often_and_is_unbiased() -> None:
+    update = np.arange(1, 51, dtype=np.float32)
+    sparsifier = RandK(0.2, seed=4)
+    rounds = 4000
+    sent = np.array([sparsifier.sparsify(update, 0, r) for r in range(rounds)])
+
+    np.testing.assert_array_equal(np.unique(sent / update), [0, 5])
+    counts = (sent != 0).sum(axis=0)
+    # A count is binomial; 50 of them, two sides each.
+    low, high = stats.binom.ppf([FALSE_ALARM / 100, 1 - FALSE_ALARM / 100], rounds, 0.2)
+    assert low <= counts.min()
+    assert counts.max() <= high
+
+
+def test_rand_k_depends_on_seed_device_and_round_and_on_nothing_else() -> None:
+    def chosen(seed: int, device: int, round_index: int, data: int = 0) -> list[int]:
+        sparsifier = RandK(0.1, seed)
+        sparsifier.sparsify(update_of(data), device, round_index)
+        return sparsifier.selected[device].tolist()
+
+    assert chosen(1, 2, 3) == chosen(1, 2, 3, data=9)
+    assert len({tuple(chosen(*which)) for which in itertools.product((1, 2), repeat=3)}) == 8
+
+
+@pytest.mark.parametrize("name", SPARSIFIERS)
+def test_with_error_feedback_nothing_of_any_update_is_lost(name: str) -> None:
+    """What was sent so far plus what is remembered is the sum of the updates, and it is sent."""
+    sparsifier = SPARSIFIERS[name](0.1, seed=5, error_feedback=True)
+    learned, sent = np.zeros(200), np.zeros(200)
+    for round_index in range(20):
+        update = update_of(round_index)
+        learned += update
+        sent += sparsifier.sparsify(update, 7, round_index)
+    everything = sent.copy()
+    for round_index in range(20, 400):
+        everything += sparsifier.sparsify(np.zeros(200, np.float32), 7, round_index)
+
+    assert np.abs(learned - sent).max() > 1
+    # top-k empties its memory in ten rounds; rand-k leaves a coordinate out 380 times with
+    # probability 0.9**380, 4e-18.
+    np.testing.assert_allclose(everything, learned, rtol=0, atol=1e-4)
+
+
+def test_devices_do_not_share_what_they_remember() -> None:
+    sparsifier = TopK(0.1, seed=0, error_feedback=True)
+    sparsifier.sparsify(update_of(1), 0, 0)
+    fresh = TopK(0.1, seed=0, error_feedback=True)
+
+    np.testing.assert_array_equal(
+        sparsifier.sparsify(update_of(2), 1, 0), fresh.sparsify(update_of(2), 1, 0)
+    )
+
+
+@given(st.lists(st.sets(st.integers(0, 29), min_size=6, max_size=6), min_size=2, max_size=8))
+def test_the_overlap_is_the_mean_over_all_pairs(chosen: list[set[int]]) -> None:
+    pairs = list(itertools.combinations(chosen, 2))
+    expected = sum(len(one & two) / 6 for one, two in pairs) / len(pairs)
+    counts = selection_counts([np.array(sorted(one)) for one in chosen], 30)
+
+    assert pairwise_overlap(counts, len(chosen), 6) == pytest.approx(expected, abs=1e-12)
+
+
+def test_one_device_has_nothing_in_common_with_nobody() -> None:
+    counts = selection_counts([np.array([1, 2])], 5)
+
+    assert np.isnan(pairwise_overlap(counts, 1, 2))

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcfl.results import load
+from hpcfl.train.presets import PRESETS
+
+pytest.importorskip("torch")
+
+
+def train(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hpcfl", "train", *map(str, arguments)]
+    environment = {name: value for name, value in os.environ.items() if name != "HPCFL_DATA"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+
+def trained_config(folder: Path, *arguments: object) -> dict[str, object]:
+    """Train on digits for a round; return the options of the run."""
+    job = train(*arguments, "--dataset", "digits", "--rounds", 1, "--json", "--output", folder)
+    assert job.returncode == 0, job.stderr
+    return load(json.loads(job.stdout)["path"]).config
+
+
+def test_a_preset_sets_what_is_not_typed(tmp_path: Path) -> None:
+    config = trained_config(
+        tmp_path,
+        *("fedavg", "--preset", "zcdp-adult-lr", "--model", "softmax", "--devices", 5),
+        *("--per-round", 4),
+    )
+
+    assert (config["steps"], config["epochs"], config["momentum"]) == (10, "none", 0.0)
+    assert (config["devices"], config["per_round"], config["dropout"]) == (5, 4, 0.0)
+    assert config["model"] == "softmax"
+
+
+@pytest.mark.parametrize("preset", ["zcdp-adult-lr", "locks-mnist"])
+def test_epochs_or_steps_that_are_typed_replace_those_of_a_preset(
+    tmp_path: Path, preset: str
+) -> None:
+    small = ("--model", "softmax", "--devices", 5, "--per-round", 4)
+    steps = trained_config(tmp_path / "a", "fedavg", "--preset", preset, *small, "--steps", 3)
+    epochs = trained_config(tmp_path / "b", "fedavg", "--preset", preset, *small, "--epochs", 2)
+
+    assert (steps["steps"], steps["epochs"]) == (3, "none")
+    assert (epochs["steps"], epochs["epochs"]) == ("none", 2)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_names_options_and_values_that_exist(preset: str, tmp_path: Path) -> None:
+    """Up to the data, which are not there: everything before them is checked first."""
+    job = train("fedavg", "--preset", preset, "--rounds", 1, "--output", tmp_path)
+
+    assert job.returncode == 2
+    assert "is read from files: give their folder with --data-dir" in job.stderr
+    assert f"the data set {PRESETS[preset]['dataset']} " in job.stderr
+
+
+def test_the_settings_of_presets_are_options_of_the_command() -> None:
+    from hpcfl.cli.train import command
+
+    options = {parameter.name for parameter in command.params}
+    for settings in PRESETS.values():
+        assert settings.keys() <= options
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
+    job = train("fedavg", "--preset", "nonsense")
+
+    assert job.returncode == 2
+    assert "'nonsense' is not one of 'sparse-secagg-mnist'" in job.stderr
+
+
+def test_the_overlap_is_told_at_the_end(tmp_path: Path) -> None:
+    job = train("rand-k", "--devices", 8, "--rounds", 2, "--output", tmp_path)
+
+    assert job.returncode == 0, job.stderr
+    assert "coordinates that a pair of devices has in common: " in job.stdout
+    assert list(tmp_path.glob("train-rand-k-8x640-*.h5"))
