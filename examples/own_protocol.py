@@ -44,12 +44,11 @@ class SignDevice(ModelReceiver):
         self.id = id
 
     def send_upload(self, vector):
-        self._positive = vector >= 0
-        return np.packbits(self._positive)
+        return np.packbits(vector >= 0)
 
-    def contribution(self):
+    def contribution(self, vector):
         """Return what the round's validation adds up, on its own path."""
-        return slice(None), np.where(self._positive, 1.0, -1.0)
+        return slice(None), np.where(vector >= 0, 1.0, -1.0)
 
 
 class SignServer(ModelSender):

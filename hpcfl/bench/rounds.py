@@ -114,7 +114,8 @@ def play(
     ]
     here = [devices[id] for id in survivors if id in devices]
     dim = protocol.parameters.dim
-    expected = expected_total(transport, here, dim, exact=protocol.summed_in is not None)
+    exact = protocol.summed_in is not None
+    expected = expected_total(transport, here, inputs, dim, exact)
     aggregate = np.empty(0)
     if server is not None and expected is not None:
         record.survived[server.survivors] = True
@@ -123,7 +124,7 @@ def play(
     played = Played(record, aggregate, round_.prepare_seconds)
     if not with_quantisation or not isinstance(protocol, QuantisedProtocol):
         return played
-    error, clipped = quantisation(transport, here, aggregate, dim)
+    error, clipped = quantisation(transport, here, inputs, aggregate, dim)
     return replace(played, quantisation_error=error, clipped_fraction=clipped)
 
 

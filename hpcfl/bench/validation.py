@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.comm.phases import Device
+from hpcfl.comm.round import Inputs
 from hpcfl.comm.transport import Transport
 
 UNIT_ROUNDOFF = 2.0**-53
 
 
 def expected_total(
-    transport: Transport, survivors: Iterable[Device], dim: int, exact: bool
+    transport: Transport, survivors: Iterable[Device], inputs: Inputs, dim: int, exact: bool
 ) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """Return the sum of what the survivors contributed, and by how much it may be off.
 
@@ -29,6 +30,8 @@ def expected_total(
         Adds up the ranks; every rank calls this.
     survivors : iterable of Device
         The devices of this rank that are in the sum.
+    inputs : callable
+        Returns a device's vector.
     dim : int
         Number d of coordinates.
     exact : bool
@@ -43,7 +46,7 @@ def expected_total(
     total = np.zeros(dim, np.int64 if exact else np.float64)
     magnitude = np.zeros(dim)
     for device in survivors:
-        where, values = device.contribution()
+        where, values = device.contribution(inputs(device.id))
         total[where] += values
         if not exact:
             magnitude[where] += np.abs(values)
@@ -57,7 +60,11 @@ def expected_total(
 
 
 def quantisation(
-    transport: Transport, survivors: Iterable[Any], aggregate: NDArray[np.float64], dim: int
+    transport: Transport,
+    survivors: Iterable[Any],
+    inputs: Inputs,
+    aggregate: NDArray[np.float64],
+    dim: int,
 ) -> tuple[float, float]:
     """Return how far an aggregate is from the sum of the vectors before they became integers.
 
@@ -67,6 +74,8 @@ def quantisation(
         Adds up the ranks; every rank calls this.
     survivors : iterable of device
         The devices of this rank that are in the sum; they have a method ``unquantised``.
+    inputs : callable
+        Returns a device's vector.
     aggregate : ndarray of float64, shape (d,)
         The decoded sum, at the server.
     dim : int
@@ -81,7 +90,7 @@ def quantisation(
     total = np.zeros(dim)
     counts = np.zeros(2, np.int64)
     for device in survivors:
-        where, values, clipped = device.unquantised()
+        where, values, clipped = device.unquantised(inputs(device.id))
         total[where] += values
         counts += (clipped, values.size)
     summed = transport.sum_to_server(total)

@@ -69,8 +69,14 @@ class Device(Protocol):
 
     id: int
 
-    def contribution(self) -> tuple[NDArray[np.int64] | slice, NDArray[Any]]:
-        """Return where and what the device added to the sum, for validation only."""
+    def contribution(
+        self, vector: NDArray[np.floating]
+    ) -> tuple[NDArray[np.int64] | slice, NDArray[Any]]:
+        """Return where and what the device added to the sum, for validation only.
+
+        `vector` is the one that it uploaded, made again: a device that kept it would take as much
+        memory as the vector, for each of the thousands of devices on a rank.
+        """
 
 
 class Server(Protocol):

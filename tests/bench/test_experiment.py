@@ -96,16 +96,15 @@ def test_a_failure_to_store_ends_the_run() -> None:
 
 def test_float_sums_are_compared_within_their_rounding_error() -> None:
     class Device:
-        id = 0
+        def __init__(self, id: int) -> None:
+            self.id = id
 
-        def __init__(self, values: list[float]) -> None:
-            self._values = np.array(values)
+        def contribution(self, vector: Any) -> tuple[slice, Any]:
+            return slice(None), vector
 
-        def contribution(self) -> tuple[slice, Any]:
-            return slice(None), self._values
-
-    devices = [Device([0.1, 1e9]), Device([0.2, 1.0]), Device([0.3, -1e9])]
-    found = expected_total(Loopback(3), devices, 2, exact=False)
+    vectors = np.array([[0.1, 1e9], [0.2, 1.0], [0.3, -1e9]])
+    devices = [Device(id) for id in range(3)]
+    found = expected_total(Loopback(3), devices, vectors.__getitem__, 2, exact=False)
     assert found is not None
     expected, tolerance = found
 

@@ -54,21 +54,23 @@ class FedAvgDevice(ModelReceiver):
         self.id = id
         self._coding = protocol.parameters.locations
         self._scale = protocol.parameters.weight(id) / protocol.arrival
-        self._sent = np.empty(0, np.float32)
 
     def send_upload(self, vector: NDArray[np.floating]) -> Payload:
         """Return the weighted vector, float32, little-endian; zeros left out if that is shorter."""
-        self._sent = (vector * self._scale).astype("<f4")
-        whole = self._sent.view(np.uint8)
-        if 4 * np.count_nonzero(self._sent) + locations.HEADER.itemsize >= whole.size:
+        weighted = self._weighted(vector)
+        whole = weighted.view(np.uint8)
+        if 4 * np.count_nonzero(weighted) + locations.HEADER.itemsize >= whole.size:
             return whole
-        positions = np.flatnonzero(self._sent)
-        coded = locations.encode(positions, self._sent.size, self._coding)
-        sparse = np.concatenate([coded, self._sent[positions].view(np.uint8)])
+        positions = np.flatnonzero(weighted)
+        coded = locations.encode(positions, weighted.size, self._coding)
+        sparse = np.concatenate([coded, weighted[positions].view(np.uint8)])
         return sparse if sparse.size < whole.size else whole
 
-    def contribution(self) -> tuple[slice, NDArray[np.float64]]:
-        return slice(None), self._sent.astype(np.float64)
+    def contribution(self, vector: NDArray[np.floating]) -> tuple[slice, NDArray[np.float64]]:
+        return slice(None), self._weighted(vector).astype(np.float64)
+
+    def _weighted(self, vector: NDArray[np.floating]) -> NDArray[np.float32]:
+        return (vector * self._scale).astype("<f4")
 
 
 class FedAvgServer(ModelSender):

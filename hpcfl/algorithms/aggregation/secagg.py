@@ -128,7 +128,6 @@ class SecAggDevice(ModelReceiver):
         self._mask_public: dict[int, bytes] = {}
         self._transport_keys: dict[int, bytes] = {}
         self._shares: dict[int, Elements] = {}
-        self._update: NDArray[np.floating] = np.empty(0)
         self._uploaded = False
         self._request: tuple[list[int], list[int]] | None = None
 
@@ -237,7 +236,6 @@ class SecAggDevice(ModelReceiver):
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the private mask plus the pairwise masks."""
         self._upload_once()
-        self._update = vector
         integers = self._protocol.quantise(vector, self.id, self._round)
         elements = self._parameters.arithmetic.reduce(integers)
         peers, secrets = self._mask_secrets()
@@ -262,14 +260,23 @@ class SecAggDevice(ModelReceiver):
             raise _from_server("advertise_keys", "a public key has low order") from None
         return peers, secrets
 
-    def contribution(self) -> tuple[NDArray[np.int64] | slice, NDArray[np.int64]]:
-        return slice(None), self._protocol.quantise(self._update, self.id, self._round)
+    def sent(self) -> NDArray[np.int64] | slice:
+        """Return the coordinates that the upload holds, in the order of its values."""
+        return slice(None)
 
-    def unquantised(self) -> tuple[NDArray[np.int64] | slice, NDArray[np.float64], int]:
+    def contribution(
+        self, vector: NDArray[np.floating]
+    ) -> tuple[NDArray[np.int64] | slice, NDArray[np.int64]]:
+        where = self.sent()
+        return where, self._protocol.quantise(vector[where], self.id, self._round)
+
+    def unquantised(
+        self, vector: NDArray[np.floating]
+    ) -> tuple[NDArray[np.int64] | slice, NDArray[np.float64], int]:
         """Return the contribution before clipping and rounding, and how much was clipped."""
-        where, _ = self.contribution()
-        scaled = self._update.astype(np.float64) * self._protocol.scale(self.id)
-        clipped = int(np.count_nonzero(np.abs(self._update) > self._parameters.clip))
+        where = self.sent()
+        scaled = vector[where].astype(np.float64) * self._protocol.scale(self.id)
+        clipped = int(np.count_nonzero(np.abs(vector[where]) > self._parameters.clip))
         return where, scaled, clipped
 
     # unmask

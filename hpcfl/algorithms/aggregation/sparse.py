@@ -97,14 +97,13 @@ class SparseDevice(SecAggDevice):
         np.add.at(pairwise, positions, masks)
         key = self._protocol.private_mask_key(self._round, self.id, self._seed)
         private = group.elements([key], [self._locations.size])
-        self._update = vector[self._locations]
-        integers = self._protocol.quantise(self._update, self.id, self._round)
+        integers = self._protocol.quantise(vector[self._locations], self.id, self._round)
         values = group.reduce(integers + pairwise[self._locations] + private)
         coded = locations.encode(self._locations, dim, self._parameters.locations)
         return np.concatenate([coded, values.astype("<u4", copy=False).view(np.uint8)])
 
-    def contribution(self) -> tuple[Positions, NDArray[np.int64]]:
-        return self._locations, self._protocol.quantise(self._update, self.id, self._round)
+    def sent(self) -> Positions:
+        return self._locations
 
 
 class SparseServer(SecAggServer):

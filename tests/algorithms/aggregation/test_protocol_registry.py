@@ -38,11 +38,10 @@ class PlainDevice:
         self._protocol, self._round = protocol, round_index
 
     def send_upload(self, vector: NDArray[np.floating]) -> NDArray[np.int64]:
-        self._sent = self._protocol.quantise(vector, self.id, self._round)
-        return self._sent
+        return self._protocol.quantise(vector, self.id, self._round)
 
-    def contribution(self) -> tuple[slice, NDArray[np.int64]]:
-        return slice(None), self._sent
+    def contribution(self, vector: NDArray[np.floating]) -> tuple[slice, NDArray[np.int64]]:
+        return slice(None), self._protocol.quantise(vector, self.id, self._round)
 
 
 class PlainServer:
