@@ -39,6 +39,13 @@ class Loopback(Transport):
         assert message is not None
         return message
 
+    def scatter(self, receivers: Sequence[int], produce: Produce) -> Iterator[tuple[int, Payload]]:
+        listening = set(receivers)
+        for id in self.local_devices:
+            message = produce(id)
+            if id in listening:
+                yield id, message
+
     def gather(
         self, senders: Sequence[int], produce: Produce, largest: int
     ) -> Iterator[tuple[int, Payload]]:

@@ -22,8 +22,10 @@ from hpcfl.crypto.groups import Elements, Field, Group
 from hpcfl.errors import AgreedError, HpcflError
 
 SERVER_RANK = 0
-# One Gatherv brings at most this much to the server, which folds it before the next.
-GATHER_BYTES = 1 << 28
+# One Gatherv or Scatterv moves at most this much from or to the server, or one message.
+WINDOW_BYTES = 1 << 28
+# No call moves more than this: MPI counts with 32 bits.
+CALL_BYTES = 1 << 30
 # A rank that waits outside timed regions looks this often whether it may go on.
 POLL_SECONDS = 0.005
 # One Reduce that only checks or records adds up at most this many elements.
@@ -54,14 +56,53 @@ class MpiTransport(Transport):
         size = announce(self._comm, 0 if message is None else message.size, error)
         if message is None:
             message = np.empty(size, np.uint8)
-        self._comm.Bcast([message, size, MPI.BYTE], root=SERVER_RANK)
+        for start in range(0, size, CALL_BYTES):
+            self._comm.Bcast([message[start : start + CALL_BYTES], MPI.BYTE], root=SERVER_RANK)
         return message
+
+    def scatter(self, receivers: Sequence[int], produce: Produce) -> Iterator[tuple[int, Payload]]:
+        devices, first = self.placement.devices, 0
+        while first < devices:
+            messages: list[Payload] = []
+            size = 0
+            while self.has_server and first + len(messages) < devices and size < WINDOW_BYTES:
+                messages.append(produce(first + len(messages)))
+                size += messages[-1].size
+            stop = first + self.tell(len(messages))
+            sizes = np.array([message.size for message in messages], np.int64)
+            yield from self._scatter_window(range(first, stop), receivers, messages, sizes)
+            first = stop
+
+    def _scatter_window(
+        self,
+        window: range,
+        receivers: Sequence[int],
+        messages: list[Payload],
+        sizes: NDArray[np.int64],
+    ) -> Iterator[tuple[int, Payload]]:
+        if not self.has_server:
+            sizes = np.empty(len(window), np.int64)
+        self._comm.Bcast(sizes, root=SERVER_RANK)
+        counts = self._bytes_by_rank(window, sizes)
+        received = np.empty(int(counts[self.rank]), np.uint8)
+        sent = _concatenate(messages)
+        messages.clear()
+        for whole, now, part in self._calls(counts):
+            layout = [sent[whole], now, MPI.BYTE] if self.has_server else None
+            self._comm.Scatterv(layout, [received[part], MPI.BYTE], root=SERVER_RANK)
+        listening = set(receivers)
+        start = 0
+        for id, size in zip(window, sizes.tolist(), strict=True):
+            if self._rank_of[id] == self.rank:
+                if id in listening:
+                    yield id, received[start : start + size]
+                start += size
 
     def gather(
         self, senders: Sequence[int], produce: Produce, largest: int
     ) -> Iterator[tuple[int, Payload]]:
         devices = self.placement.devices
-        at_once = max(1, GATHER_BYTES // largest)
+        at_once = max(1, WINDOW_BYTES // largest)
         for first in range(0, devices, at_once):
             window = range(first, min(first + at_once, devices))
             yield from self._gather_window(window, [id for id in senders if id in window], produce)
@@ -74,18 +115,40 @@ class MpiTransport(Transport):
         for sender, message in zip(senders, messages, strict=True):
             sizes[sender - window.start] = message.size
         self._comm.Allreduce(MPI.IN_PLACE, sizes, MPI.SUM)
-        ranks = self._rank_of[window.start : window.stop]
-        counts = np.bincount(ranks, sizes, self._comm.size).astype(np.int64)
+        counts = self._bytes_by_rank(window, sizes)
         sent = _concatenate(messages)
+        messages.clear()
         received = np.empty(int(sizes.sum()) if self.has_server else 0, np.uint8)
-        layout = [received, counts, MPI.BYTE] if self.has_server else None
-        self._comm.Gatherv([sent, MPI.BYTE], layout, root=SERVER_RANK)
+        for whole, now, part in self._calls(counts):
+            layout = [received[whole], now, MPI.BYTE] if self.has_server else None
+            self._comm.Gatherv([sent[part], MPI.BYTE], layout, root=SERVER_RANK)
         if self.has_server:
             start = 0
             for sender, size in zip(window, sizes.tolist(), strict=True):
                 if size:
                     yield sender, received[start : start + size]
                 start += size
+
+    def _bytes_by_rank(self, window: range, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        ranks = self._rank_of[window.start : window.stop]
+        return np.bincount(ranks, sizes, self._comm.size).astype(np.int64)
+
+    def _calls(self, counts: NDArray[np.int64]) -> Iterator[tuple[slice, NDArray[np.int64], slice]]:
+        """Yield, for each call, its part of all bytes, its bytes by rank, its part of this rank's.
+
+        Parameters
+        ----------
+        counts : ndarray of int64, shape (ranks,)
+            How many bytes are each rank's; all bytes are in the order of the ranks.
+        """
+        ends = np.cumsum(counts)
+        done = 0
+        for start in range(0, max(1, int(ends[-1])), CALL_BYTES):
+            stop = start + CALL_BYTES
+            now = np.clip(ends, start, stop) - np.clip(ends - counts, start, stop)
+            mine = int(now[self.rank])
+            yield slice(start, stop), now, slice(done, done + mine)
+            done += mine
 
     def reduce(
         self, senders: Sequence[int], produce: Produce, group: Group, dim: int
@@ -94,7 +157,10 @@ class MpiTransport(Transport):
         for sender in senders:
             group.add_into(mine, produce(sender).view("<u4"))
         total = np.empty(dim, np.uint32) if self.has_server else None
-        self._comm.Reduce(mine, total, self._sum_op(group), root=SERVER_RANK)
+        for start in range(0, dim, CALL_BYTES // 4):
+            part = slice(start, start + CALL_BYTES // 4)
+            target = None if total is None else total[part]
+            self._comm.Reduce(mine[part], target, self._sum_op(group), root=SERVER_RANK)
         ids = self.present(senders)
         return None if total is None or ids is None else (ids.tolist(), total)
 

@@ -13,11 +13,13 @@ and a device's ``receive_unmask`` the broadcast:
 pattern    sender                          receiver
 =========  ==============================  ==================================
 BROADCAST  ``server.send_X()``             ``device.receive_X(payload)``
+SCATTER    ``server.send_X(id)``           ``device.receive_X(payload)``
 GATHER     ``device.send_X()``             ``server.receive_X(id, payload)``
 ROUTE      ``device.send_X()``             ``device.receive_X(senders, rows)``
 LOCAL      ..                              ``server.finish_X()``
 =========  ==============================  ==================================
 
+Where the server has nothing for a device, its ``send_X(id)`` of a scatter returns None.
 The device's ``send_X`` of an upload step takes the device's vector. After a gather, the server's
 ``finish_X()`` is called if there is one; in a route ``receive_X(ids)`` tells it who took part.
 """
@@ -40,6 +42,7 @@ class Pattern(Enum):
     """Who sends to whom in a step."""
 
     BROADCAST = "the server to every live device, one message for all"
+    SCATTER = "the server to every live device, one message each"
     GATHER = "every live device to the server"
     ROUTE = "every live device to others, one row each, all rows of the same size"
     LOCAL = "nobody: the server works alone"

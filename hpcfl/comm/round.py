@@ -14,7 +14,7 @@ from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.groups import Group
-from hpcfl.errors import HpcflError
+from hpcfl.errors import HpcflError, MessageError
 
 Inputs = Callable[[int], NDArray[np.floating]]
 Prepare = Callable[[Mapping[int, Any]], None]
@@ -98,6 +98,7 @@ class Round:
         """
         play = {
             Pattern.BROADCAST: self._broadcast,
+            Pattern.SCATTER: self._scatter,
             Pattern.GATHER: self._gather,
             Pattern.ROUTE: self._route,
             Pattern.LOCAL: self._local,
@@ -128,6 +129,30 @@ class Round:
                 )
                 getattr(device, f"receive_{step.phase}")(payload)
             self._ledger.received(step.phase, id, message.size)
+
+    def _scatter(self, number: int, step: Step) -> None:
+        def produce(id: int) -> Payload:
+            payload = self._serve(step, "send", id)
+            if payload is None:
+                return np.empty(0, np.uint8)
+            return self._seal(number, envelope.SERVER, id, payload)
+
+        self._transport.agree(self._server_error)
+        left_out = 0
+        for id, message in self._transport.scatter(list(self._live), produce):
+            if not message.size:
+                left_out += 1
+                continue
+            with self._ledger.work(step.phase, id):
+                payload = envelope.unseal(
+                    message, step.phase, number, self._index, envelope.SERVER, id
+                )
+                getattr(self._live[id], f"receive_{step.phase}")(payload)
+            self._ledger.received(step.phase, id, message.size)
+        # An error of the server comes first: it is why messages are missing.
+        self._transport.agree(self._server_error)
+        if left_out:
+            raise MessageError(step.phase, "the server", f"{left_out} devices got no message")
 
     def _gather(self, number: int, step: Step) -> None:
         if step.upload and self._reduce_group is not None:

@@ -71,6 +71,21 @@ class Transport(ABC):
         """
 
     @abstractmethod
+    def scatter(self, receivers: Sequence[int], produce: Produce) -> Iterator[tuple[int, Payload]]:
+        """Yield ``(id, message)`` of every receiver on this rank, by id.
+
+        Must be exhausted on every rank.
+
+        Parameters
+        ----------
+        receivers : sequence of int
+            The devices of this rank that listen, in increasing order.
+        produce : callable
+            Makes the message for a device, empty if there is none; called at the server, once for
+            each of the N devices, in increasing order.
+        """
+
+    @abstractmethod
     def gather(
         self, senders: Sequence[int], produce: Produce, largest: int
     ) -> Iterator[tuple[int, Payload]]:

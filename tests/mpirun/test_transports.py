@@ -55,6 +55,11 @@ class Recorder:
             self._keep("broadcast", device, message)
         return message
 
+    def scatter(self, *arguments: Any) -> Iterator[tuple[int, Payload]]:
+        for receiver, message in self._inner.scatter(*arguments):
+            self._keep("scatter", receiver, message)
+            yield receiver, message
+
     def gather(
         self, senders: Sequence[int], produce: Produce, largest: int
     ) -> Iterator[tuple[int, Payload]]:
@@ -129,7 +134,7 @@ def test_reduce_is_the_sum_in_the_group(group: str) -> None:
 def test_gather_in_small_windows_brings_the_same_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     import hpcfl.comm.mpi
 
-    monkeypatch.setattr(hpcfl.comm.mpi, "GATHER_BYTES", 25)
+    monkeypatch.setattr(hpcfl.comm.mpi, "WINDOW_BYTES", 25)
     inner = transport()
     senders = [id for id in inner.local_devices if id != 2]
     got = list(inner.gather(senders, lambda id: np.full(id + 1, id, np.uint8), largest=10))
@@ -139,6 +144,63 @@ def test_gather_in_small_windows_brings_the_same_messages(monkeypatch: pytest.Mo
         assert all(message.tolist() == [id] * (id + 1) for id, message in got)
     else:
         assert got == []
+
+
+@pytest.mark.parametrize("window", [1, 25, 10**6])
+@pytest.mark.parametrize("call", [1, 7, 64, 2**30])
+def test_messages_of_any_size_move_in_calls_of_a_limited_size(
+    monkeypatch: pytest.MonkeyPatch, window: int, call: int
+) -> None:
+    import hpcfl.comm.mpi
+
+    monkeypatch.setattr(hpcfl.comm.mpi, "WINDOW_BYTES", window)
+    monkeypatch.setattr(hpcfl.comm.mpi, "CALL_BYTES", call)
+    inner = transport()
+    data = np.random.default_rng(5).integers(0, 256, (DEVICES, 90), np.uint8)
+    sizes = [90, 0, 3, 17, 1, 0, 64]
+    senders = [id for id in inner.local_devices if sizes[id]]
+
+    got = list(inner.gather(senders, lambda id: data[id, : sizes[id]], largest=90))
+    told = inner.broadcast(data.reshape(-1) if inner.has_server else None)
+    scattered = list(inner.scatter(senders, lambda id: data[id, : sizes[id]]))
+
+    expected = [(id, data[id, : sizes[id]].tolist()) for id in range(DEVICES) if sizes[id]]
+    assert [(id, m.tolist()) for id, m in got] == (expected if inner.has_server else [])
+    assert told.tolist() == data.reshape(-1).tolist()
+    assert [(id, m.tolist()) for id, m in scattered] == [
+        one for one in expected if one[0] in inner.local_devices
+    ]
+
+
+def test_a_scatter_asks_the_server_once_for_every_device_and_nobody_else() -> None:
+    inner = transport()
+    asked = []
+
+    def produce(id: int) -> Payload:
+        asked.append(id)
+        return np.array([id] if id % 2 else [], np.uint8)
+
+    listening = [id for id in inner.local_devices if id != 3]
+    got = {id: message.tolist() for id, message in inner.scatter(listening, produce)}
+
+    assert asked == (list(range(DEVICES)) if inner.has_server else [])
+    assert got == {id: [id] if id % 2 else [] for id in listening}
+
+
+@pytest.mark.parametrize("call", [8, 40, 2**30])
+def test_sums_move_in_calls_of_a_limited_size(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    import hpcfl.comm.mpi
+
+    monkeypatch.setattr(hpcfl.comm.mpi, "CALL_BYTES", call)
+    inner = transport()
+    vectors = np.arange(DEVICES * 33, dtype=np.uint32).reshape(DEVICES, 33)
+    result = inner.reduce(
+        list(inner.local_devices), lambda id: vectors[id].view(np.uint8), GROUPS["fq"], 33
+    )
+
+    if inner.has_server:
+        assert result is not None
+        assert result[1].tolist() == vectors.sum(axis=0).tolist()
 
 
 def test_an_error_of_the_server_is_raised_on_every_rank() -> None:
