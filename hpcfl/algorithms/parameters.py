@@ -47,6 +47,17 @@ class Parameters:
         The devices' weights beta, adding up to 1; equal by default.
     seed : int
         Seed of the stochastic rounding; never of a key.
+    degree : int, optional
+        Number k of neighbours with which a device shares keys and masks, even; by default the
+        protocol's own choice.
+    gamma : float
+        Fraction of the devices that may collude with the server, in [0, 0.5): what a degree is
+        chosen for.
+    min_cohort : int
+        Fewest honest survivors of a cohort that is accepted.
+    security_bits, correctness_bits : int
+        A degree is chosen, and a floor accepted, so that what they promise fails with a
+        probability of at most 2 to the minus this: a secret is revealed, a round cannot end.
     """
 
     devices: int
@@ -60,6 +71,11 @@ class Parameters:
     levels: int = 2**20
     weights: NDArray[np.float64] | None = field(default=None, compare=False)
     seed: int = 0
+    degree: int | None = None
+    gamma: float = 0.1
+    min_cohort: int = 1
+    security_bits: int = 40
+    correctness_bits: int = 20
 
     def __post_init__(self) -> None:
         _require(
@@ -75,6 +91,22 @@ class Parameters:
         )
         _require(0 < self.clip < float("inf"), f"clip is {self.clip}; it must be positive")
         _require(self.levels >= 1, f"levels is {self.levels}; it must be at least 1")
+        _require(
+            self.degree is None or (self.degree >= 2 and self.degree % 2 == 0),
+            f"the degree is {self.degree}; it must be an even number of at least 2",
+        )
+        _require(
+            0 <= self.gamma < 0.5,
+            f"gamma is {self.gamma}; it must be at least 0 and below 0.5, as a threshold of more "
+            "than half protects against no more colluding devices",
+        )
+        _require(self.min_cohort >= 1, f"min-cohort is {self.min_cohort}; it must be at least 1")
+        for name in ("security_bits", "correctness_bits"):
+            value = getattr(self, name)
+            _require(
+                1 <= value <= 1000,
+                f"{name.replace('_', '-')} is {value}; it must be 1 to 1000",
+            )
         for name, known in (("group", GROUPS), ("sampler", SAMPLERS), ("locations", CODINGS)):
             value = getattr(self, name)
             _require(value in known, f"{name} is {value!r}; choose one of {', '.join(known)}")
@@ -99,15 +131,23 @@ class Parameters:
         return GROUPS[self.group]
 
     @property
+    def neighbours(self) -> int:
+        """Number of devices that a device of a sparse protocol makes pairs with."""
+        return min(self.degree or self.devices - 1, self.devices - 1)
+
+    @property
     def pair_probability(self) -> Fraction:
-        """Probability pi = alpha / (N - 1) that a pair selects a coordinate (eq. 13)."""
-        return Fraction(self.alpha) / (self.devices - 1)
+        """Probability pi = alpha / (N - 1) that a pair selects a coordinate (eq. 13).
+
+        On a ring of degree k it is alpha / k, so that a device sends as much.
+        """
+        return Fraction(self.alpha) / self.neighbours
 
     @property
     def selection_probability(self) -> float:
         """Probability p that a device sends a coordinate (eq. 14)."""
         rate = float(self.pair_probability)
-        return -math.expm1((self.devices - 1) * math.log1p(-rate)) if rate < 1 else 1.0
+        return -math.expm1(self.neighbours * math.log1p(-rate)) if rate < 1 else 1.0
 
     def weight(self, device: int) -> float:
         """Return the weight beta of a device."""

@@ -54,6 +54,11 @@ class Options:
     latency_ms: float = 0.0
     seed: int = 0
     insecure_seed: int | None = None
+    degree: int | None = None
+    gamma: float = 0.1
+    min_cohort: int = 1
+    security_bits: int = 40
+    correctness_bits: int = 20
 
     @property
     def link(self) -> LinkModel:
@@ -89,6 +94,11 @@ class Options:
             levels=self.levels,
             weights=weights,
             seed=self.seed,
+            degree=self.degree,
+            gamma=self.gamma,
+            min_cohort=self.min_cohort,
+            security_bits=self.security_bits,
+            correctness_bits=self.correctness_bits,
         )
         protocol = find(self.protocol)(parameters)
         if self.upload == "reduce" and (protocol.sparse_upload or not protocol.summed_in):

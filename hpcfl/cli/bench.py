@@ -54,9 +54,17 @@ class DeviceCounts(click.ParamType):
 )
 @link_options
 def command(devices: list[int] | None, output: Path, as_json: bool, **options: Any) -> None:
-    """Measure PROTOCOL: fedavg, secagg, sparse, or MODULE:CLASS of your own.
+    """Measure PROTOCOL on vectors, or MODULE:CLASS of your own.
 
     Every round is checked, timed by phase and device, and written to an HDF5 file.
+
+    \b
+    Protocols:
+      fedavg        plain vectors, the floor
+      secagg        masks between all pairs (Bonawitz et al. 2017)
+      secagg-graph  masks between neighbours on a ring (Bell et al. 2020)
+      sparse        coordinates that pairs select (Ergun et al. 2021)
+      cohort        as many coordinates, each masked within a cohort
 
     \b
     Examples:
@@ -64,6 +72,7 @@ def command(devices: list[int] | None, output: Path, as_json: bool, **options: A
       mpirun -n 101 hpcfl bench secagg --devices 25,50,75,100
       mpirun -n 17 hpcfl bench secagg --group ring32 --upload reduce --dropout 0
       mpirun -n 5 hpcfl bench sparse --devices 1000 --dim 10000
+      mpirun -n 3 hpcfl bench secagg-graph --devices 10000 --dim 10000 --rounds 1 --warmup 0
       hpcfl bench sparse --updates updates.npy --save-aggregate sum.npy
     """
     from hpcfl import launch

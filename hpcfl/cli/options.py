@@ -51,7 +51,7 @@ protocol_options = _together(
         type=float,
         default=0.1,
         show_default=True,
-        help="Fraction of the coordinates that a device sends (sparse).",
+        help="Fraction of the coordinates that a device sends (sparse, cohort, rand-k, top-k).",
     ),
     click.option(
         "--dropout",
@@ -71,6 +71,41 @@ protocol_options = _together(
         "--dropout-phase",
         metavar="PHASE",
         help="Phase before which they disappear.  [default: their upload]",
+    ),
+    click.option(
+        "--degree",
+        type=int,
+        metavar="K",
+        help="Neighbours with whom a device shares keys and masks, even.  "
+        "[default: all for secagg and sparse; chosen for secagg-graph and cohort]",
+    ),
+    click.option(
+        "--gamma",
+        type=float,
+        default=0.1,
+        show_default=True,
+        help="Fraction of the devices that may collude with the server: for choosing a degree.",
+    ),
+    click.option(
+        "--min-cohort",
+        type=int,
+        default=1,
+        show_default=True,
+        help="Refuse cohorts that may have fewer honest survivors than this.",
+    ),
+    click.option(
+        "--security-bits",
+        type=int,
+        default=40,
+        show_default=True,
+        help="What a degree or --min-cohort promises fails with probability 2 to the minus this.",
+    ),
+    click.option(
+        "--correctness-bits",
+        type=int,
+        default=20,
+        show_default=True,
+        help="The same for a round that cannot end as too many neighbours dropped out.",
     ),
     click.option(
         "--group",

@@ -47,7 +47,7 @@ def _use_preset(context: click.Context, parameter: click.Parameter, name: str | 
     "--aggregate",
     default="fedavg",
     show_default=True,
-    help="Protocol that sums the updates: fedavg, secagg, sparse, or MODULE:CLASS.",
+    help="Protocol that sums the updates: one of hpcfl bench's, or MODULE:CLASS.",
 )
 @click.option(
     "--devices",

@@ -133,3 +133,20 @@ def _gap_tables(
 
 
 SAMPLERS: dict[str, type[GapSampler | DenseSampler]] = {"gaps": GapSampler, "dense": DenseSampler}
+
+
+def permutation(seed: bytes, count: int) -> NDArray[np.int64]:
+    """Return a permutation of ``range(count)`` that follows from a seed on every machine.
+
+    The numbers are sorted by 128 random bits each. Two of them are equal, and the order is then
+    not uniform, with a probability below ``count**2 / 2**129``.
+
+    Parameters
+    ----------
+    seed : bytes
+        At least 16 bytes, of which the first 16 are used.
+    count : int
+        Number of elements.
+    """
+    words = keystream.read([seed[: keystream.KEY_BYTES]], [16 * count]).view("<u8").reshape(-1, 2)
+    return np.lexsort((words[:, 1], words[:, 0]))

@@ -90,6 +90,28 @@ def combine(shares: Elements, holders: tuple[int, ...]) -> Elements:
     return _product(_weights_at_zero(holders)[None, :], shares)[0]
 
 
+def combine_each(shares: Elements, holders: NDArray[np.int64]) -> Elements:
+    """Return many secrets' limbs, each from the shares of holders of its own.
+
+    Parameters
+    ----------
+    shares : ndarray of uint32, shape (S, t, L)
+        For each of S secrets, one row a holder.
+    holders : ndarray of int64, shape (S, t)
+        Numbers of each secret's holders, in the order of the rows; different within a secret.
+
+    Returns
+    -------
+    ndarray of uint32, shape (S, L)
+    """
+    weights = _weights_at_zero_each(holders)[:, None, :]
+    q = np.uint64(FQ.modulus)
+    low = (shares & np.uint32(0xFFFF)).astype(np.uint64)
+    high = (shares >> np.uint32(16)).astype(np.uint64)
+    products = weights @ low + ((weights @ high % q) << np.uint64(16))
+    return (products[:, 0] % q).astype(np.uint32)
+
+
 def _product(left: Matrix, right: Elements) -> Elements:
     """Return ``left @ right`` modulo q; both hold elements of F_q."""
     if left.shape[1] > MAX_TERMS:
@@ -126,3 +148,34 @@ def _weights_at_zero(holders: tuple[int, ...]) -> Matrix:
         denominators = denominators * difference % np.uint64(q)
     inverses = [pow(int(value), -1, q) for value in denominators]
     return numerators * np.array(inverses, np.uint64) % np.uint64(q)
+
+
+def _weights_at_zero_each(holders: NDArray[np.int64]) -> Matrix:
+    """Return Lagrange's weights for the value at zero for each row of holders, shape (S, t)."""
+    q = np.uint64(FQ.modulus)
+    points = holders.astype(np.uint64) + np.uint64(1)
+    numerators = np.ones_like(points)
+    denominators = np.ones_like(points)
+    for k in range(points.shape[1]):
+        point = points[:, k : k + 1]
+        # The factors of all weights but the k-th; those of the k-th itself are 1.
+        numerator = np.broadcast_to(point, points.shape).copy()
+        denominator = (point + q - points) % q
+        numerator[:, k] = denominator[:, k] = 1
+        numerators = numerators * numerator % q
+        denominators = denominators * denominator % q
+    return numerators * _inverse(denominators) % q
+
+
+def _inverse(values: Matrix) -> Matrix:
+    """Return the inverses modulo q of numbers that are not zero: their powers q - 2 (Fermat)."""
+    q = np.uint64(FQ.modulus)
+    result = np.ones_like(values)
+    power = values.copy()
+    exponent = FQ.modulus - 2
+    while exponent:
+        if exponent & 1:
+            result = result * power % q
+        power = power * power % q
+        exponent >>= 1
+    return result

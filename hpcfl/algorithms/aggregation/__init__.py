@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 PROTOCOLS = {
     "fedavg": "hpcfl.algorithms.aggregation.fedavg:FedAvg",
     "secagg": "hpcfl.algorithms.aggregation.secagg:SecAgg",
+    "secagg-graph": "hpcfl.algorithms.aggregation.graph:GraphSecAgg",
     "sparse": "hpcfl.algorithms.aggregation.sparse:SparseSecAgg",
+    "cohort": "hpcfl.algorithms.aggregation.cohort:Cohort",
 }
 
 

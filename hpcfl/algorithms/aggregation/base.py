@@ -35,7 +35,7 @@ class AggregationProtocol(ABC):
     """
 
     name: ClassVar[str]
-    steps: ClassVar[tuple[Step, ...]]
+    steps: tuple[Step, ...]
     min_devices: ClassVar[int] = 1
     sparse_upload: ClassVar[bool] = False
 

@@ -3,26 +3,27 @@
 The names of the sets are the paper's: U1 advertised keys, U2 shared them, U3 uploaded, U4 answered
 the unmasking request. The server is honest but curious, and devices may vanish at any step.
 
-Messages, after the envelope (all numbers little-endian; ids increase; "bits" are a bitmap of N
-bits, the first bit of a byte being its most significant):
+Messages, after the envelope (all numbers little-endian):
 
 ==============  ===============  =================================================================
 phase           direction        payload
 ==============  ===============  =================================================================
 model           to devices       d float32
 advertise_keys  to the server    share-transport key (32 bytes), mask key (32)
-advertise_keys  to devices       bits of U1, then the two keys of every member
+advertise_keys  to devices       the keys of those it is linked with (see the module `topology`)
 share_keys      device to peer   AES-GCM ciphertext of 9 + 5 limbs: shares of the mask key's
                                  private half and of the private-mask seed
 masked_input    to the server    d group elements
-unmask          to devices       bits of U3, bits of U2 without U3
-unmask          to the server    shares: 5 limbs for each member of U3, 9 for each of U2 without U3
+unmask          to devices       U3, and U2 without U3 (see the module `topology`)
+unmask          to the server    shares: 5 limbs for each member of U3, 9 for each of U2 without
+                                 U3, of those whose shares the device holds
 ==============  ===============  =================================================================
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -35,6 +36,14 @@ from hpcfl.algorithms.aggregation.base import (
     QuantisedProtocol,
     parse_vector,
 )
+from hpcfl.algorithms.aggregation.topology import (
+    Complete,
+    Topology,
+    from_server,
+    ring_of,
+    to_flags,
+)
+from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
 from hpcfl.crypto import keys, shamir
 from hpcfl.crypto.groups import FQ, Elements
@@ -48,11 +57,17 @@ SHARE_BYTES = 4 * (MASK_KEY_LIMBS + SEED_LIMBS) + TAG_BYTES
 
 
 class SecAgg(QuantisedProtocol):
-    """Secure aggregation of whole vectors."""
+    """Secure aggregation of whole vectors.
+
+    Attributes
+    ----------
+    topology : Topology
+        Who shares keys and masks with whom.
+    """
 
     name = "secagg"
     min_devices = 2
-    steps = (
+    steps: tuple[Step, ...] = (
         Step("model", Pattern.BROADCAST),
         Step("advertise_keys", Pattern.GATHER),
         Step("advertise_keys", Pattern.BROADCAST),
@@ -63,9 +78,26 @@ class SecAgg(QuantisedProtocol):
         Step("result", Pattern.LOCAL),
     )
 
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters)
+        self.topology = self._topology()
+        self.steps = tuple(
+            replace(step, pattern=self.topology.pattern)
+            if step.phase != "model" and step.pattern is Pattern.BROADCAST
+            else step
+            for step in type(self).steps
+        )
+
+    def _topology(self) -> Topology:
+        """Return SecAgg's complete graph, or the ring that is asked for."""
+        parameters = self.parameters
+        if parameters.degree is None:
+            return Complete(parameters.devices, parameters.threshold)
+        return ring_of(parameters)
+
     @property
     def largest_message(self) -> int:
-        reply = 4 * MASK_KEY_LIMBS * self.parameters.devices
+        reply = 4 * MASK_KEY_LIMBS * (self.topology.degree + 1)
         return max(super().largest_message, reply, 2 * keys.KEY_BYTES)
 
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> SecAggDevice:
@@ -73,6 +105,10 @@ class SecAgg(QuantisedProtocol):
 
     def server(self, round_index: int, model: NDArray[np.float32]) -> SecAggServer:
         return SecAggServer(self, round_index, model)
+
+    def round_context(self, round_index: int) -> bytes:
+        """Return the context in which a round's keys are linked."""
+        return f"hpcfl/1 {self.name} round {round_index} links".encode()
 
     def pair_context(self, round_index: int, i: int, j: int, use: str) -> bytes:
         """Return the context in which the secret of a pair of devices gives a key for one use."""
@@ -124,10 +160,10 @@ class SecAggDevice(ModelReceiver):
         self._round = round_index
         self._secrets = secrets
         self._seed = b""
-        self._members: list[int] = []
-        self._mask_public: dict[int, bytes] = {}
-        self._transport_keys: dict[int, bytes] = {}
-        self._shares: dict[int, Elements] = {}
+        # By holder: the keys that shares travel under, whether a share came, and the shares.
+        self._transport_keys: list[bytes] = []
+        self._have = np.zeros(0, np.bool_)
+        self._shares = np.zeros((0, MASK_KEY_LIMBS + SEED_LIMBS), np.uint32)
         self._uploaded = False
         self._request: tuple[list[int], list[int]] | None = None
 
@@ -141,30 +177,28 @@ class SecAggDevice(ModelReceiver):
         return np.frombuffer(public, np.uint8)
 
     def receive_advertise_keys(self, payload: Payload) -> None:
-        """Take the keys of U1, which must hold this device's own and no key twice."""
-        members, listed = _parse_key_list(payload, self._parameters.devices)
-        if len(members) < self._parameters.threshold:
-            raise RefusedError(
-                f"device {self.id} refuses to share keys with {len(members)} devices: "
-                f"the threshold is {self._parameters.threshold}"
-            )
-        table = dict(zip(members, listed, strict=True))
+        """Take the keys of those this device is linked with: no key twice, its own as it sent."""
         own = self._transport_pair.public + self._mask_pair.public
-        if table.get(self.id) != own:
-            raise _from_server("advertise_keys", "this device's own keys are not as it sent them")
-        transport = {id: both[: keys.KEY_BYTES] for id, both in table.items()}
-        mask = {id: both[keys.KEY_BYTES :] for id, both in table.items()}
-        if len({*transport.values(), *mask.values()}) != 2 * len(members):
-            raise _from_server("advertise_keys", "a public key is listed twice")
-        self._members = members
-        peers = [id for id in members if id != self.id]
-        try:
-            secrets = keys.agree(self._transport_pair.private, [transport[id] for id in peers])
-        except ValueError:
-            raise _from_server("advertise_keys", "a public key has low order") from None
-        derived = self._protocol.pair_keys(self._round, self.id, peers, secrets, "share transport")
-        self._transport_keys = dict(zip(peers, derived, strict=True))
-        self._mask_public = mask
+        topology = self._protocol.topology
+        self._links = topology.read_key_list(payload, self.id, own)
+        self._links.check_keys()
+        holders = self._links.holders
+        if len(holders) < topology.threshold:
+            raise RefusedError(
+                f"device {self.id} refuses to share keys with {len(holders)} devices: "
+                f"the threshold is {topology.threshold}"
+            )
+        topology.check_place(self._links, self._protocol.round_context(self._round))
+        peers = [k for k, id in enumerate(holders) if id != self.id]
+        secrets = self._agree(
+            self._transport_pair.private, [self._links.transport_key(k) for k in peers]
+        )
+        ids = [holders[k] for k in peers]
+        derived = self._protocol.pair_keys(self._round, self.id, ids, secrets, "share transport")
+        derived.insert(holders.index(self.id), b"")
+        self._transport_keys = derived
+        self._have = np.zeros(len(holders), np.bool_)
+        self._shares = np.zeros((len(holders), MASK_KEY_LIMBS + SEED_LIMBS), np.uint32)
 
     # share_keys
 
@@ -176,37 +210,37 @@ class SecAggDevice(ModelReceiver):
         limbs = np.concatenate(
             [shamir.to_limbs(self._mask_pair.private), shamir.to_limbs(self._seed)]
         )
-        degree = self._parameters.threshold - 1
+        degree = self._protocol.topology.threshold - 1
         uniform = FQ.elements([self._secrets(SEED_BYTES)], [degree * limbs.size])
-        shares = shamir.split(limbs, uniform.reshape(degree, -1), tuple(self._members))
-        peers = list(self._transport_keys)
-        rows = np.empty((len(peers), SHARE_BYTES), np.uint8)
-        row = 0
-        for id, share in zip(self._members, shares.astype("<u4"), strict=True):
+        shares = shamir.split(limbs, uniform.reshape(degree, -1), self._links.numbers)
+        holders = self._links.holders
+        rows = np.empty((len(holders), SHARE_BYTES), np.uint8)
+        for k, (id, share) in enumerate(zip(holders, shares.astype("<u4"), strict=True)):
             if id == self.id:
-                self._shares[id] = share
+                self._keep_share(k, share)
                 continue
             nonce, associated = self._share_labels(self.id, id)
-            cipher = AESGCM(self._transport_keys[id])
-            rows[row] = np.frombuffer(cipher.encrypt(nonce, share.tobytes(), associated), np.uint8)
-            row += 1
-        return np.array(peers, np.int64), rows
+            cipher = AESGCM(self._transport_keys[k])
+            rows[k] = np.frombuffer(cipher.encrypt(nonce, share.tobytes(), associated), np.uint8)
+        own = holders.index(self.id)
+        return np.delete(np.array(holders, np.int64), own), np.delete(rows, own, axis=0)
 
     def receive_share_keys(self, senders: Ids, rows: Rows) -> None:
         """Decrypt the shares of the peers in U2, which must be at least t - 1."""
-        if len(senders) + 1 < self._parameters.threshold:
+        threshold = self._protocol.topology.threshold
+        if len(senders) + 1 < threshold:
             raise RefusedError(
                 f"device {self.id} refuses to go on with {len(senders) + 1} devices: "
-                f"the threshold is {self._parameters.threshold}"
+                f"the threshold is {threshold}"
             )
+        index = {id: k for k, id in enumerate(self._links.holders) if id != self.id}
         for sender, row in zip(senders.tolist(), rows, strict=True):
-            if sender not in self._transport_keys:
+            if sender not in index:
                 raise MessageError("share_keys", f"device {sender}", "it advertised no keys")
+            key = self._transport_keys[index[sender]]
             nonce, associated = self._share_labels(sender, self.id)
             try:
-                share = AESGCM(self._transport_keys[sender]).decrypt(
-                    nonce, row.tobytes(), associated
-                )
+                share = AESGCM(key).decrypt(nonce, row.tobytes(), associated)
             except (InvalidTag, ValueError):
                 raise MessageError(
                     "share_keys", f"device {sender}", "it does not decrypt"
@@ -220,8 +254,15 @@ class SecAggDevice(ModelReceiver):
             )
             if (limbs >= FQ.modulus).any():
                 raise MessageError("share_keys", f"device {sender}", "a share is no field element")
-            self._shares[sender] = limbs
-        self._members = sorted(self._shares)
+            self._keep_share(index[sender], limbs)
+
+    def _keep_share(self, index: int, limbs: Elements) -> None:
+        self._have[index] = True
+        self._shares[index] = limbs
+
+    def _members(self) -> list[int]:
+        """Return the holders in U2, this device included."""
+        return [id for id, came in zip(self._links.holders, self._have, strict=True) if came]
 
     def _share_labels(self, sender: int, receiver: int) -> tuple[bytes, bytes]:
         """Return the nonce and the associated data of a share; each key seals one a direction."""
@@ -253,12 +294,16 @@ class SecAggDevice(ModelReceiver):
 
     def _mask_secrets(self) -> tuple[list[int], list[bytes]]:
         """Return the peers in U2 and the secret that this device's mask key shares with each."""
-        peers = [id for id in self._members if id != self.id]
+        holders = self._links.holders
+        peers = [k for k in np.flatnonzero(self._have).tolist() if holders[k] != self.id]
+        public = [self._links.mask_key(k) for k in peers]
+        return [holders[k] for k in peers], self._agree(self._mask_pair.private, public)
+
+    def _agree(self, private: bytes, public: list[bytes]) -> list[bytes]:
         try:
-            secrets = keys.agree(self._mask_pair.private, [self._mask_public[id] for id in peers])
+            return keys.agree(private, public)
         except ValueError:
-            raise _from_server("advertise_keys", "a public key has low order") from None
-        return peers, secrets
+            raise from_server("advertise_keys", "a public key has low order") from None
 
     def sent(self) -> NDArray[np.int64] | slice:
         """Return the coordinates that the upload holds, in the order of its values."""
@@ -283,7 +328,8 @@ class SecAggDevice(ModelReceiver):
 
     def receive_unmask(self, payload: Payload) -> None:
         """Check the server's request: answering a wrong one could reveal this or another vector."""
-        survivors, dropped = _parse_request(payload, self._parameters.devices)
+        topology = self._protocol.topology
+        survivors, dropped = topology.read_request(payload, self._links)
         both = sorted({*survivors} & {*dropped})
         if self._request is not None:
             raise RefusedError(f"device {self.id} refuses a second unmasking request")
@@ -291,12 +337,12 @@ class SecAggDevice(ModelReceiver):
             raise RefusedError(
                 f"device {self.id} refuses to reveal its shares of both secrets of device {both[0]}"
             )
-        if len(survivors) < self._parameters.threshold:
+        if len(survivors) < topology.threshold:
             raise RefusedError(
                 f"device {self.id} refuses to unmask the sum of {len(survivors)} devices: "
-                f"the threshold is {self._parameters.threshold}"
+                f"the threshold is {topology.threshold}"
             )
-        if sorted(survivors + dropped) != self._members:
+        if sorted(survivors + dropped) != sorted(self._members()):
             raise RefusedError(
                 f"device {self.id} refuses to unmask: the request does not name exactly the "
                 "devices that shared keys with it"
@@ -310,9 +356,11 @@ class SecAggDevice(ModelReceiver):
         if self._request is None:
             raise RefusedError(f"device {self.id} was not asked to unmask")
         survivors, dropped = self._request
-        parts = [self._shares[id][MASK_KEY_LIMBS:] for id in survivors]
-        parts += [self._shares[id][:MASK_KEY_LIMBS] for id in dropped]
-        return np.concatenate(parts).astype("<u4", copy=False).view(np.uint8)
+        index = {id: k for k, id in enumerate(self._links.holders)}
+        seeds = self._shares[[index[id] for id in survivors], MASK_KEY_LIMBS:]
+        mask_keys = self._shares[[index[id] for id in dropped], :MASK_KEY_LIMBS]
+        parts = np.concatenate([seeds.reshape(-1), mask_keys.reshape(-1)])
+        return parts.astype("<u4", copy=False).view(np.uint8)
 
 
 class SecAggServer(ModelSender):
@@ -327,7 +375,8 @@ class SecAggServer(ModelSender):
         self._public: dict[int, bytes] = {}
         self._sharers: list[int] = []
         self._sum = np.zeros(self._parameters.dim, np.int64)
-        self._replies: dict[int, Elements] = {}
+        self._seed_shares: dict[int, Elements] = {}
+        self._mask_key_shares: dict[int, Elements] = {}
         self._unmasked = np.empty(0, np.uint32)
         self.survivors: list[int] = []
         self.total = np.empty(0, np.int64)
@@ -335,7 +384,7 @@ class SecAggServer(ModelSender):
     @property
     def dropped(self) -> list[int]:
         """The devices that shared keys but sent no vector."""
-        return sorted({*self._sharers} - {*self.survivors})
+        return np.flatnonzero(self._gone).tolist()
 
     def receive_advertise_keys(self, sender: int, payload: Payload) -> None:
         """Keep a device's public keys."""
@@ -346,13 +395,12 @@ class SecAggServer(ModelSender):
 
     def finish_advertise_keys(self) -> None:
         self._require(len(self._public), "advertised keys")
+        context = self._protocol.round_context(self._round)
+        self._links = self._protocol.topology.link(self._public, context)
 
-    def send_advertise_keys(self) -> Payload:
-        """Return the keys of all devices that advertised any."""
-        members = sorted(self._public)
-        listed = b"".join(self._public[id] for id in members)
-        bits = _to_bits(members, self._parameters.devices)
-        return np.concatenate([bits, np.frombuffer(listed, np.uint8)])
+    def send_advertise_keys(self, receiver: int | None = None) -> Payload | None:
+        """Return the keys of those that a device is linked with."""
+        return self._links.key_list(receiver)
 
     def receive_share_keys(self, ids: Ids) -> None:
         """Take note of who shared keys."""
@@ -383,33 +431,37 @@ class SecAggServer(ModelSender):
     def finish_masked_input(self) -> None:
         # Requests, seeds and shares go by id, in whatever order the uploads came.
         self.survivors.sort()
+        devices = self._parameters.devices
+        self._survived = to_flags(self.survivors, devices)
+        self._gone = to_flags(self._sharers, devices) & ~self._survived
         self._require(len(self.survivors), "sent their masked vectors")
 
-    def send_unmask(self) -> Payload:
+    def send_unmask(self, receiver: int | None = None) -> Payload | None:
         """Return the request: whose sum is to be unmasked, and who dropped out."""
-        devices = self._parameters.devices
-        return np.concatenate([_to_bits(self.survivors, devices), _to_bits(self.dropped, devices)])
+        return self._links.request(receiver, self._survived, self._gone)
 
     def receive_unmask(self, sender: int, payload: Payload) -> None:
         """Keep a survivor's shares."""
         if sender not in self.survivors:
             raise MessageError("unmask", f"device {sender}", "it is no survivor")
-        limbs = SEED_LIMBS * len(self.survivors) + MASK_KEY_LIMBS * len(self.dropped)
+        cut = SEED_LIMBS * self._links.asked_of(sender, self._survived).size
+        limbs = cut + MASK_KEY_LIMBS * self._links.asked_of(sender, self._gone).size
         shares = parse_vector(payload, "<u4", limbs, "unmask", f"device {sender}")
         if (shares >= FQ.modulus).any():
             raise MessageError("unmask", f"device {sender}", "a share is no field element")
-        if sender in self._replies:
+        if sender in self._seed_shares:
             raise MessageError("unmask", f"device {sender}", "it came twice")
-        self._replies[sender] = shares
+        self._seed_shares[sender] = shares[:cut].reshape(-1, SEED_LIMBS)
+        self._mask_key_shares[sender] = shares[cut:].reshape(-1, MASK_KEY_LIMBS)
 
     def finish_unmask(self) -> None:
         """Reconstruct the secrets and take the masks off the sum (eq. 21, corrected)."""
-        self._require(len(self._replies), "answered the unmasking request")
-        holders = tuple(sorted(self._replies)[: self._parameters.threshold])
-        limbs = shamir.combine(np.stack([self._replies[id] for id in holders]), holders)
-        cut = SEED_LIMBS * len(self.survivors)
-        seeds = self._secrets_from(limbs[:cut], SEED_LIMBS, SEED_BYTES)
-        private = self._secrets_from(limbs[cut:], MASK_KEY_LIMBS, keys.KEY_BYTES)
+        self._require(len(self._seed_shares), "answered the unmasking request")
+        combine = self._links.combine
+        seed_limbs = combine(self._seed_shares, self._survived, SEED_LIMBS)
+        key_limbs = combine(self._mask_key_shares, self._gone, MASK_KEY_LIMBS)
+        seeds = self._secrets_from(seed_limbs, SEED_BYTES)
+        private = self._secrets_from(key_limbs, keys.KEY_BYTES)
         self._check_mask_keys(private)
         self._remove_masks(seeds, private)
 
@@ -417,9 +469,9 @@ class SecAggServer(ModelSender):
         """Return to signed integers."""
         self.total = self._group.decode(self._unmasked)
 
-    def _secrets_from(self, limbs: Elements, width: int, secret_bytes: int) -> list[bytes]:
+    def _secrets_from(self, limbs: Elements, secret_bytes: int) -> list[bytes]:
         try:
-            return [shamir.from_limbs(one, secret_bytes) for one in limbs.reshape(-1, width)]
+            return [shamir.from_limbs(one, secret_bytes) for one in limbs]
         except ValueError as error:
             raise MessageError("unmask", "the survivors", str(error)) from None
 
@@ -441,22 +493,25 @@ class SecAggServer(ModelSender):
         ]
         signs = [-1] * len(mask_keys)
         for id, key in zip(self.dropped, private, strict=True):
-            mask_keys += self._protocol.pair_keys(
-                self._round, id, self.survivors, self._agree(key), "additive mask"
-            )
-            signs += [-pair_sign(survivor, id) for survivor in self.survivors]
+            peers = self._links.neighbours(id, self._survived)
+            secrets = self._agree(key, peers)
+            mask_keys += self._protocol.pair_keys(self._round, id, peers, secrets, "additive mask")
+            signs += [-pair_sign(survivor, id) for survivor in peers]
         self._unmasked = self._group.add_masks(self._group.reduce(self._sum), mask_keys, signs)
 
-    def _agree(self, private: bytes) -> list[bytes]:
-        """Return the secrets that a dropped device's mask key shares with the survivors."""
-        return keys.agree(private, [self._mask_public(id) for id in self.survivors])
+    def _agree(self, private: bytes, peers: list[int]) -> list[bytes]:
+        """Return the secrets that a dropped device's mask key shares with its peers."""
+        return keys.agree(private, [self._mask_public(id) for id in peers])
 
     def _mask_public(self, id: int) -> bytes:
         return self._public[id][keys.KEY_BYTES :]
 
-    def _admit(self, sender: int) -> None:
+    def _check_sharer(self, sender: int) -> None:
         if sender not in self._sharers:
             raise MessageError("masked_input", f"device {sender}", "it shared no keys")
+
+    def _admit(self, sender: int) -> None:
+        self._check_sharer(sender)
         if sender in self.survivors:
             raise MessageError("masked_input", f"device {sender}", "it came twice")
         self.survivors.append(sender)
@@ -471,41 +526,3 @@ class SecAggServer(ModelSender):
                 f"round {self._round} cannot end: {count} of {self._parameters.devices} devices "
                 f"{what}, at least {self._parameters.threshold} are needed"
             )
-
-
-def _from_server(phase: str, reason: str) -> MessageError:
-    return MessageError(phase, "the server", reason)
-
-
-def _to_bits(ids: Sequence[int], devices: int) -> Payload:
-    bits = np.zeros(devices, np.bool_)
-    bits[list(ids)] = True
-    return np.packbits(bits)
-
-
-def _from_bits(payload: Payload, devices: int, phase: str) -> list[int]:
-    bits = np.unpackbits(payload)
-    if bits[devices:].any():
-        raise _from_server(phase, f"it names a device beyond the last, {devices - 1}")
-    return np.flatnonzero(bits).tolist()
-
-
-def _parse_key_list(payload: Payload, devices: int) -> tuple[list[int], list[bytes]]:
-    cut = -(-devices // 8)
-    if payload.size < cut:
-        raise _from_server("advertise_keys", f"{payload.size} bytes hold no list of devices")
-    members = _from_bits(payload[:cut], devices, "advertise_keys")
-    size = 2 * keys.KEY_BYTES
-    listed = parse_vector(
-        payload[cut:], "u1", size * len(members), "advertise_keys", "the server"
-    ).tobytes()
-    return members, [listed[k : k + size] for k in range(0, len(listed), size)]
-
-
-def _parse_request(payload: Payload, devices: int) -> tuple[list[int], list[int]]:
-    cut = -(-devices // 8)
-    parse_vector(payload, "u1", 2 * cut, "unmask", "the server")
-    return (
-        _from_bits(payload[:cut], devices, "unmask"),
-        _from_bits(payload[cut:], devices, "unmask"),
-    )

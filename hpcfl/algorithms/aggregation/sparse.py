@@ -138,6 +138,7 @@ class SparseServer(SecAggServer):
             self._sum[positions] -= self._group.elements([key], [positions.size])
         for id, key in zip(self.dropped, private, strict=True):
             # What the dropped device would have added is what its peers' masks lack to cancel.
-            missing = self._protocol.pair_masks(self._round, id, self.survivors, self._agree(key))
+            peers = self._links.neighbours(id, self._survived)
+            missing = self._protocol.pair_masks(self._round, id, peers, self._agree(key, peers))
             np.add.at(self._sum, *missing)
         self._unmasked = self._group.reduce(self._sum)

@@ -1,0 +1,20 @@
+"""SecAgg+ (Bell et al., CCS 2020): secure aggregation on a masking graph of few neighbours.
+
+Everything is SecAgg's but who shares keys and masks with whom: a device does so with the k nearest
+on a ring. Degree and threshold follow from the fractions of devices that may collude and drop out
+(:mod:`hpcfl.crypto.graphsecurity`), so that a device works O(log N), not O(N).
+"""
+
+from __future__ import annotations
+
+from hpcfl.algorithms.aggregation.secagg import SecAgg
+from hpcfl.algorithms.aggregation.topology import Topology, ring_of
+
+
+class GraphSecAgg(SecAgg):
+    """Secure aggregation of whole vectors on a ring."""
+
+    name = "secagg-graph"
+
+    def _topology(self) -> Topology:
+        return ring_of(self.parameters)
