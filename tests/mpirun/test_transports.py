@@ -77,7 +77,8 @@ class Recorder:
 
 def play(inner: Transport, name: str) -> list[tuple[object, ...]]:
     """Play one round with fixed keys; return what this rank's parties received, sorted."""
-    protocol = find(name)(Parameters(DEVICES, DIM, alpha=0.5))
+    degree = 4 if name == "secagg-graph" else None
+    protocol = find(name)(Parameters(DEVICES, DIM, alpha=0.5, degree=degree))
     recorder: Any = Recorder(inner)
     local = inner.local_devices
     Round(
@@ -95,7 +96,7 @@ def play(inner: Transport, name: str) -> list[tuple[object, ...]]:
     return sorted(recorder.seen)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "secagg", "sparse"])
+@pytest.mark.parametrize("name", ["fedavg", "secagg", "secagg-graph", "sparse", "cohort"])
 def test_mpi_moves_the_same_bytes_as_the_loopback(name: str) -> None:
     inner = transport()
     mine = play(inner, name)
