@@ -174,6 +174,8 @@ class Experiment:
         if self.protocol.summed_in is None:
             config |= dict.fromkeys(("group", "clip", "levels"))
         config["threshold"] = self.protocol.parameters.threshold
+        config |= self.protocol.settings()
+        config["promises"] = self.protocol.promises()
         config["scaled_by"] = 1 / self.protocol.arrival
         return config
 

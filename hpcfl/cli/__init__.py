@@ -16,6 +16,7 @@ COMMANDS = {
     "train": "Train a model through an aggregation protocol.",
     "data": "Fetch data sets to train on.",
     "report": "Print results files: one in full, or several side by side.",
+    "privacy": "Say what a protocol hides, and what not.",
     "doctor": "Check MPI and everything else that hpcfl needs.",
 }
 

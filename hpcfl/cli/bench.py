@@ -91,14 +91,15 @@ def command(devices: list[int] | None, output: Path, as_json: bool, **options: A
     def report(path: Path) -> None:
         from hpcfl.results import load
         from hpcfl.results.summary import summarise
-        from hpcfl.results.tables import render_run
+        from hpcfl.results.tables import render_promises, render_run
 
         run = load(path)
         summary = summarise(run, asked.link)
         if as_json:
             summaries.append(summary.as_dict())
         else:
-            click.echo(f"{render_run(summary)}\n\nResults: {path}\n")
+            parts = [render_run(summary), render_promises(run), f"Results: {path}"]
+            click.echo("\n\n".join(part for part in parts if part) + "\n")
 
     asked = Options(**options)
     stream = launch.terminal_for_progress() if first else None

@@ -63,7 +63,12 @@ def command(
 
     from hpcfl.results.reader import find, load
     from hpcfl.results.summary import choose_baseline, summarise
-    from hpcfl.results.tables import render_comparison, render_details, render_run
+    from hpcfl.results.tables import (
+        render_comparison,
+        render_details,
+        render_promises,
+        render_run,
+    )
 
     files = find(paths)
     options = {
@@ -98,7 +103,8 @@ def command(
     if as_json:
         click.echo(_json(summaries, chosen))
     elif len(summaries) == 1:
-        click.echo(f"{render_details(runs[0])}\n\n{render_run(summaries[0])}")
+        parts = [render_details(runs[0]), render_run(summaries[0]), render_promises(runs[0])]
+        click.echo("\n\n".join(part for part in parts if part))
     else:
         click.echo(render_comparison(summaries, baseline))
     if len(runs) < len(files):

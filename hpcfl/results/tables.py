@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -170,11 +171,30 @@ def render_details(run: Run) -> str:
         "finished": run.finished or "not finished",
     }
     blocks = [_pairs(about)]
-    for title, values in (("options", run.config), ("environment", run.environment)):
+    options = {name: value for name, value in run.config.items() if name != "promises"}
+    for title, values in (("options", options), ("environment", run.environment)):
         known = {name: value for name, value in sorted(values.items()) if value not in ("none", "")}
         if known:
             blocks.append(f"{title}\n{_pairs(known, indent='  ')}")
     return "\n".join(blocks)
+
+
+def render_promises(run: Run) -> str:
+    """Return what the run's protocol hides, and how surely, as it was recorded; "" if nothing was.
+
+    Returns
+    -------
+    str
+        Lines of text of at most 119 characters, without a newline at the end.
+    """
+    try:
+        sentences = json.loads(str(run.config.get("promises", "[]")))
+    except ValueError:
+        sentences = []
+    return "\n".join(
+        textwrap.fill(str(sentence), _WIDTH, initial_indent="- ", subsequent_indent="  ")
+        for sentence in sentences
+    )
 
 
 def _table(

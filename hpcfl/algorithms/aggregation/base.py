@@ -61,6 +61,14 @@ class AggregationProtocol(ABC):
         """An upper bound of what a device sends to the server at once, in bytes, less envelope."""
         return 4 * self.parameters.dim
 
+    def settings(self) -> dict[str, Any]:
+        """Return what the protocol has chosen by itself, for the record."""
+        return {}
+
+    def promises(self) -> list[str]:
+        """Return, in sentences, what the protocol hides with these parameters, and how surely."""
+        return []
+
     @classmethod
     def phases(cls) -> list[str]:
         """Return the names of the phases, in order."""

@@ -22,18 +22,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import parse_vector
 from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer, pair_sign
-from hpcfl.algorithms.aggregation.topology import RingLinks, Topology, ring_of
+from hpcfl.algorithms.aggregation.topology import RingLinks, Topology, population_of, ring_of
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.groups import Group
 from hpcfl.crypto.keys import SecretSource
 from hpcfl.errors import UsageError
+from hpcfl.privacy.cohorts import below_floor_probability, cohort_size, smallest_cohort
 
 
 @dataclass(frozen=True)
@@ -100,14 +102,15 @@ class Cohort(SecAgg):
                 f"a cohort of alpha N = {parameters.alpha:g} x {parameters.devices} devices hides "
                 f"nobody: raise alpha to at least {2 / parameters.devices:g}"
             )
+        self._check_floor()
 
     def _topology(self) -> Topology:
         return ring_of(self.parameters)
 
     @property
     def cohort_size(self) -> int:
-        """Number m = round(alpha N) of devices of a cohort."""
-        return round(self.parameters.alpha * self.parameters.devices)
+        """Number m of devices of a cohort: alpha N, rounded half up."""
+        return cohort_size(self.parameters.devices, self.parameters.alpha)
 
     @property
     def arrival(self) -> float:
@@ -118,6 +121,44 @@ class Cohort(SecAgg):
     def largest_message(self) -> int:
         run = math.ceil(self.parameters.dim * self.cohort_size / self.parameters.devices)
         return max(super().largest_message - 4 * self.parameters.dim, 0) + 4 * (run + 1)
+
+    def _below(self, floor: int) -> float:
+        """Return at most how likely it is that any cohort has fewer honest survivors than this."""
+        devices = self.parameters.devices
+        return below_floor_probability(
+            population_of(self.parameters), self.cohort_size, floor, blocks=devices
+        )
+
+    def _check_floor(self) -> None:
+        floor, devices = self.parameters.min_cohort, self.parameters.devices
+        failure = 2.0**-self.parameters.security_bits
+        if floor == 1 or self._below(floor) <= failure:
+            return
+        found = (
+            f"one of the {devices} cohorts of {self.cohort_size} devices may have fewer than "
+            f"{floor} honest survivors, with a probability of up to {self._below(floor):.2g}, "
+            f"which is above 2^-{self.parameters.security_bits}"
+        )
+        try:
+            size = smallest_cohort(population_of(self.parameters), floor, devices, failure)
+        except UsageError:
+            raise UsageError(f"{found}; so may all devices together: lower --min-cohort") from None
+        raise UsageError(
+            f"{found}: raise alpha to {size / devices:g}, for cohorts of {size}, or lower "
+            "--min-cohort or --security-bits"
+        )
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | {"cohort_size": self.cohort_size}
+
+    def promises(self) -> list[str]:
+        floor = max(2, self.parameters.min_cohort)
+        return [
+            *super().promises(),
+            f"every coordinate is the sum of a cohort of {self.cohort_size}; one of the "
+            f"{self.parameters.devices} cohorts has fewer than {floor} honest survivors with a "
+            f"probability of at most {self._below(floor):.2g}",
+        ]
 
     def segments(self, ring: int) -> Segments:
         """Return the segments on a ring of this many devices."""

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -94,6 +95,12 @@ class SecAgg(QuantisedProtocol):
         if parameters.degree is None:
             return Complete(parameters.devices, parameters.threshold)
         return ring_of(parameters)
+
+    def settings(self) -> dict[str, Any]:
+        return {"degree": self.topology.degree, "threshold": self.topology.threshold}
+
+    def promises(self) -> list[str]:
+        return [self.topology.promise(self.parameters)]
 
     @property
     def largest_message(self) -> int:

@@ -31,6 +31,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,8 @@ from hpcfl.crypto import keys, shamir
 from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.sampling import permutation
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
+from hpcfl.privacy.population import Population, count_of
+from hpcfl.privacy.ring import best_threshold, choose, failures, log2
 
 Flags = NDArray[np.bool_]
 
@@ -161,6 +164,10 @@ class Topology(ABC):
     threshold: int
 
     @abstractmethod
+    def promise(self, parameters: Parameters) -> str:
+        """Return in a sentence what the topology protects, and how surely."""
+
+    @abstractmethod
     def link(self, public: Mapping[int, bytes], context: bytes) -> Links:
         """Link the devices that advertised keys; `context` names protocol and round."""
 
@@ -192,6 +199,12 @@ class Complete(Topology):
         self._devices = devices
         self.degree = devices - 1
         self.threshold = threshold
+
+    def promise(self, parameters: Parameters) -> str:
+        return (
+            f"every device shares keys and masks with the {self.degree} others; "
+            f"{self.threshold} devices reconstruct a secret, fewer learn nothing of it"
+        )
 
     def link(self, public: Mapping[int, bytes], context: bytes) -> CompleteLinks:
         return CompleteLinks(self._devices, self.threshold, public)
@@ -262,6 +275,17 @@ class Ring(Topology):
             raise ValueError(f"the degree of a ring is even, not {degree}")
         self.degree = min(degree, devices - 1)
         self.threshold = threshold
+
+    def promise(self, parameters: Parameters) -> str:
+        population = population_of(parameters)
+        found = failures(population, self.degree, self.threshold)
+        return (
+            f"every device shares keys and masks with {self.degree} neighbours; {self.threshold} "
+            f"of them reconstruct a secret. If {population.colluding} devices collude and "
+            f"{population.dropped} drop out, a secret is revealed with a probability of at most "
+            f"{log2(found.revealed)}, the honest are not all linked with {log2(found.split)}, a "
+            f"round cannot end with {log2(found.stuck)}"
+        )
 
     def link(self, public: Mapping[int, bytes], context: bytes) -> RingLinks:
         return RingLinks(self, public, context)
@@ -394,9 +418,20 @@ def ring_order(public: Mapping[int, bytes], context: bytes) -> NDArray[np.int64]
 
 
 def ring_of(parameters: Parameters) -> Ring:
-    """Return the ring with the degree that is asked for."""
-    degree = min(parameters.degree or parameters.devices - 1, parameters.devices - 1)
-    return Ring(parameters.devices, degree, degree // 2 + 1)
+    """Return the ring with the degree that is asked for, or the smallest that is safe."""
+    if parameters.degree is None:
+        chosen = choose(
+            population_of(parameters), parameters.security_bits, parameters.correctness_bits
+        )
+        return Ring(parameters.devices, chosen.degree, chosen.threshold)
+    degree = min(parameters.degree, parameters.devices - 1)
+    return Ring(parameters.devices, degree, best_threshold(population_of(parameters), degree))
+
+
+def population_of(parameters: Parameters) -> Population:
+    """Return who is to be reckoned with: devices, colluding ones, and dropouts."""
+    colluding = count_of(Fraction(repr(parameters.gamma)), parameters.devices)
+    return Population(parameters.devices, colluding, parameters.dropout)
 
 
 def from_server(phase: str, reason: str) -> MessageError:

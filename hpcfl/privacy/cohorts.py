@@ -1,0 +1,170 @@
+"""How many honest devices a cohort holds, and how likely it is that they are too few.
+
+A cohort is m of the N devices, drawn uniformly, that send one block of coordinates together. If h
+of the N devices are honest and survive, the number c of them in a cohort is hypergeometric,
+
+    Pr[c | h] = C(h, c) C(N - h, m - c) / C(N, m),
+
+and the probability for a population is its mean over h. The anonymity set of a value in the block
+is those c devices, if the honest survivors of the cohort are connected by masks.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from hpcfl.errors import UsageError
+from hpcfl.privacy.distributions import Counts, Floats, hypergeometric
+from hpcfl.privacy.population import Population
+
+
+def cohort_size(devices: int, alpha: float) -> int:
+    """Return the number m of devices in a cohort: alpha N, rounded half up, and at least 1.
+
+    Parameters
+    ----------
+    devices : int
+        Number N of devices.
+    alpha : float
+        Fraction of the coordinates that a device sends, in (0, 1].
+
+    Raises
+    ------
+    UsageError
+        If alpha is not in (0, 1].
+    """
+    if not 0 < alpha <= 1:
+        raise UsageError(f"alpha is {alpha}; it must be above 0, at most 1")
+    return max(1, int(Fraction(repr(float(alpha))) * devices + Fraction(1, 2)))
+
+
+def honest_in_cohort(population: Population, cohort: int) -> Floats:
+    """Return the distribution of the number c of honest survivors in a cohort.
+
+    Parameters
+    ----------
+    population : Population
+        The devices.
+    cohort : int
+        Number m of devices in the cohort.
+
+    Returns
+    -------
+    ndarray of float64, shape (m + 1,)
+        Pr[c] for c = 0 to m.
+    """
+    _check(population, cohort)
+    survivors, probability = population.honest_survivors()
+    return probability @ _in_cohort(population, cohort, survivors, cohort + 1)
+
+
+def below_floor_probability(
+    population: Population, cohort: int, floor: int, blocks: int = 1
+) -> float:
+    """Return a bound on the probability that a block has fewer than `floor` honest survivors.
+
+    Given h, each block falls below with the probability Pr[c < floor | h]; for several blocks the
+    union bound min(1, blocks Pr[c < floor | h]) is taken, then the mean over h. For one block this
+    is exact. A cohort without any honest survivor counts as below, although it exposes nobody.
+
+    Parameters
+    ----------
+    population : Population
+        The devices. With the model ``"targeted"`` the probability is over the cohorts alone and
+        holds for any choice of the floor(theta N) devices that drop out before cohorts are known.
+    cohort : int
+        Number m of devices in a cohort.
+    floor : int
+        Number of honest survivors that every cohort should hold.
+    blocks : int
+        Number of blocks of a round.
+
+    Raises
+    ------
+    UsageError
+        If the cohort is larger than the population, or a number is not positive.
+    """
+    _check(population, cohort)
+    for name, value in (("floor", floor), ("number of blocks", blocks)):
+        if value < 1:
+            raise UsageError(f"the {name} is {value}; it must be at least 1")
+    survivors, probability = population.honest_survivors()
+    below = _in_cohort(population, cohort, survivors, min(floor, cohort + 1)).sum(axis=1)
+    # Both minima keep rounding errors from making a probability larger than 1.
+    return min(1.0, float(probability @ np.minimum(1, blocks * below)))
+
+
+def smallest_cohort(population: Population, floor: int, blocks: int, failure: float) -> int:
+    """Return the smallest cohort that keeps the floor in all blocks but with a small probability.
+
+    Parameters
+    ----------
+    population, floor, blocks
+        See :func:`below_floor_probability`.
+    failure : float
+        Largest probability that is accepted, above 0 and below 1.
+
+    Raises
+    ------
+    UsageError
+        If even a cohort of all devices does not keep it, or the failure probability is impossible.
+    """
+    _check_failure(failure)
+
+    def keeps(cohort: int) -> bool:
+        return below_floor_probability(population, cohort, floor, blocks) <= failure
+
+    low, high = 1, population.devices
+    if not keeps(high):
+        raise UsageError(
+            f"even all {high} devices together have fewer than {floor} honest survivors with a "
+            f"probability above {failure:g}; choose a lower floor"
+        )
+    while low < high:  # a larger cohort never has fewer honest survivors
+        middle = (low + high) // 2
+        low, high = (low, middle) if keeps(middle) else (middle + 1, high)
+    return low
+
+
+def largest_floor(population: Population, cohort: int, blocks: int, failure: float) -> int:
+    """Return the largest floor that all blocks keep but with a small probability; 0 if none.
+
+    Parameters
+    ----------
+    population, cohort, blocks
+        See :func:`below_floor_probability`.
+    failure : float
+        Largest probability that is accepted, above 0 and below 1.
+
+    Raises
+    ------
+    UsageError
+        See :func:`below_floor_probability`, or if the failure probability is impossible.
+    """
+    _check_failure(failure)
+    low, high = 0, cohort
+    while low < high:
+        middle = (low + high + 1) // 2
+        kept = below_floor_probability(population, cohort, middle, blocks) <= failure
+        low, high = (middle, high) if kept else (low, middle - 1)
+    return low
+
+
+def _in_cohort(population: Population, cohort: int, survivors: Counts, sizes: int) -> Floats:
+    """Return Pr[c | h] for each h of `survivors` (rows) and each c below `sizes` (columns)."""
+    return hypergeometric(population.devices, survivors[:, np.newaxis], cohort, np.arange(sizes))
+
+
+def _check(population: Population, cohort: int) -> None:
+    if not 1 <= cohort <= population.devices:
+        raise UsageError(
+            f"a cohort of {cohort} devices cannot be drawn from {population.devices}; "
+            f"it must be 1 to {population.devices}"
+        )
+
+
+def _check_failure(failure: float) -> None:
+    if not 0 < failure < 1:
+        raise UsageError(f"the failure probability is {failure}; it must be above 0 and below 1")

@@ -1,0 +1,509 @@
+"""What a curious server learns of each honest device in a round: formulas beside a simulation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hpcfl.errors import UsageError
+from hpcfl.privacy import formulas, simulate
+from hpcfl.privacy.cohorts import below_floor_probability, cohort_size, honest_in_cohort
+from hpcfl.privacy.distributions import Counts, Floats
+from hpcfl.privacy.population import Population
+
+PROTOCOLS = ("fedavg", "secagg", "secagg-graph", "sparse", "cohort")
+DEFAULT_DIM = 165_000
+# The formulas of SparseSecAgg take time quadratic in the number of devices.
+MAX_DEVICES = 10_000
+
+# Half the width of a 95 % confidence interval, in standard errors.
+_NORMAL_95 = 1.959964
+# Probabilities of anonymity sets below this are not listed, unless the simulation met one.
+_LISTED = 1e-6
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One quantity, by formula and by simulation.
+
+    Attributes
+    ----------
+    formula : float or None
+        The exact value; None where no closed form is known.
+    simulation : float or None
+        The estimate; None where the simulation had nothing to estimate it from.
+    standard_error : float or None
+        Of the estimate. That of a share is at least what one more event would have added: a share
+        that was never met may still be as large as a few of these.
+    """
+
+    formula: float | None
+    simulation: float | None
+    standard_error: float | None
+
+    @property
+    def difference(self) -> float | None:
+        """Simulation minus formula."""
+        if self.formula is None or self.simulation is None:
+            return None
+        return self.simulation - self.formula
+
+    @property
+    def margin(self) -> float | None:
+        """Half the width of the simulation's 95 % confidence interval."""
+        return None if self.standard_error is None else _NORMAL_95 * self.standard_error
+
+    @property
+    def value(self) -> float:
+        """The formula's value where there is one, else the simulation's, else NaN."""
+        known = self.simulation if self.formula is None else self.formula
+        return math.nan if known is None else known
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Return everything about the quantity, for JSON."""
+        return asdict(self) | {"difference": self.difference}
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What a round of a protocol exposes to a curious server and the devices that collude with it.
+
+    A *contributor* at a coordinate is an honest device that survives and sends it. The *anonymity
+    set* of a value that a contributor sent is the set of contributors whose sum the server learns
+    instead of the value: its component in the coordinate's masking graph.
+
+    Attributes
+    ----------
+    protocol : str
+        One of :data:`PROTOCOLS`.
+    population : Population
+        Devices, colluders and dropouts.
+    dim : int
+        Number d of coordinates.
+    alpha : float or None
+        Fraction of the coordinates that a device sends; None for protocols that send all.
+    degree : int or None
+        Neighbours of a device in the masking graph; None if all are.
+    cohort : int or None
+        Devices in a cohort; None for protocols without.
+    samples, seed : int
+        Coordinates that were simulated, each of a round of its own, and the seed.
+    theorem_2 : float or None
+        The paper's T, for the protocols with an alpha: a number of contributors.
+    contributors : Figure
+        Expected number of contributors at a coordinate.
+    sole : Figure
+        Fraction of the coordinates with exactly one contributor (the paper's Figures 4(b), 5(c)).
+    sole_of_dim : Figure
+        Of the d coordinates of an honest survivor, the fraction where it is the only contributor.
+    split : Figure
+        Fraction of the coordinates at which the server learns more than one sum of contributors.
+    sent : Figure
+        Fraction of the d coordinates that an honest survivor sends.
+    alone_of_sent, alone_of_dim : Figure
+        Fraction of the values that an honest survivor sends, and of its d coordinates, that are
+        exposed alone: the anonymity set has one member.
+    alone_at_coordinate : Figure
+        Expected number of values exposed alone at a coordinate. It bounds the probability that
+        there is any (union bound); for ``secagg-graph`` that is one probability a round.
+    mean_set : Figure
+        Mean size of the anonymity set of a sent value.
+    sizes : dict of int to Figure
+        Distribution of that size. Those below 1e-6 that were not met are left out.
+    size_ranges : dict of (int, int) to Figure
+        The same for sizes from the first to the second number: 1, 2, 3, 4, 5 to 8, 9 to 16, ...
+    floor : int or None
+        Size that was asked for.
+    below_floor : Figure or None
+        Fraction of sent values whose anonymity set has fewer than `floor` members.
+    blocks : int or None
+        For ``cohort`` with a floor and a block length: number of blocks of a round.
+    block_below_floor, round_below_floor : float or None
+        For ``cohort`` with a floor: probability that a cohort has fewer than `floor` honest
+        survivors, and with a block length the union bound for all blocks of a round.
+    """
+
+    protocol: str
+    population: Population
+    dim: int
+    alpha: float | None
+    degree: int | None
+    cohort: int | None
+    samples: int
+    seed: int
+    theorem_2: float | None
+    contributors: Figure
+    sole: Figure
+    sole_of_dim: Figure
+    split: Figure
+    sent: Figure
+    alone_of_sent: Figure
+    alone_of_dim: Figure
+    alone_at_coordinate: Figure
+    mean_set: Figure
+    sizes: dict[int, Figure]
+    size_ranges: dict[tuple[int, int], Figure]
+    floor: int | None = None
+    below_floor: Figure | None = None
+    blocks: int | None = None
+    block_below_floor: float | None = None
+    round_below_floor: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON; counts of an honest survivor's d coordinates included."""
+        found = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__}
+        found |= found.pop("population") | {
+            "honest": self.population.honest,
+            "mean_honest_survivors": self.population.mean_honest_survivors,
+        }
+        found["sizes"] = [{"size": s} | figure.as_dict() for s, figure in self.sizes.items()]
+        found["size_ranges"] = [
+            {"smallest": low, "largest": high} | figure.as_dict()
+            for (low, high), figure in self.size_ranges.items()
+        ]
+        for name in ("sole", "alone"):
+            figure: Figure = getattr(self, f"{name}_of_dim")
+            found[f"{name}_count"] = scaled(figure, self.dim).as_dict()
+        return found
+
+
+@dataclass(frozen=True)
+class _Formulas:
+    """The closed forms of a protocol; None where there is none.
+
+    `sizes` has the probability of an anonymity set of size s, seen from a sent value, at index s.
+    """
+
+    contributors: float
+    sent: float
+    alone_of_dim: float
+    sole: float | None = None
+    split: float | None = None
+    sizes: Floats | None = None
+
+
+def exposure(
+    protocol: str,
+    population: Population,
+    *,
+    alpha: float = 0.1,
+    degree: int | None = None,
+    dim: int = DEFAULT_DIM,
+    floor: int | None = None,
+    block: int | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+) -> Exposure:
+    """Return what a round exposes.
+
+    Parameters
+    ----------
+    protocol : str
+        One of :data:`PROTOCOLS`.
+    population : Population
+        Devices, colluders and dropouts. Dropouts happen after key sharing, before the upload.
+    alpha : float
+        Fraction of the coordinates that a device sends (``sparse`` and ``cohort``).
+    degree : int, optional
+        Neighbours of a device in the masking graph, an even number: required by ``secagg-graph``;
+        for ``sparse``, whose pairs then select with probability alpha / degree, and within a
+        cohort, all devices are neighbours by default.
+    dim : int
+        Number d of coordinates; it enters counts only.
+    floor : int, optional
+        Anonymity sets with fewer members than this are counted.
+    block : int, optional
+        Coordinates in a block (``cohort``), for the probability of a whole round.
+    samples : int, optional
+        Coordinates to simulate; :func:`default_samples` by default.
+    seed : int
+        Seed of the simulation.
+
+    Raises
+    ------
+    UsageError
+        If the parameters do not fit together.
+    """
+    devices = population.devices
+    samples = default_samples(devices) if samples is None else samples
+    _check(protocol, devices, alpha, degree, dim, floor, block, samples)
+    cohort = cohort_size(devices, alpha) if protocol == "cohort" else None
+    if degree is not None and degree >= (cohort or devices) - 1:
+        degree = None  # all are neighbours
+    closed, draw = _PROTOCOLS[protocol](population, alpha, degree)
+    figures = _compare(
+        closed, simulate.simulate(population, draw, samples, seed), population, floor
+    )
+    if cohort is not None and floor is not None:
+        figures["block_below_floor"] = below_floor_probability(population, cohort, floor)
+        if block is not None:
+            blocks = -(-dim // block)
+            bound = below_floor_probability(population, cohort, floor, blocks)
+            figures |= {"blocks": blocks, "round_below_floor": bound}
+    sparse = protocol in ("sparse", "cohort")
+    return Exposure(
+        protocol=protocol,
+        population=population,
+        dim=dim,
+        alpha=alpha if sparse else None,
+        degree=degree,
+        cohort=cohort,
+        samples=samples,
+        seed=seed,
+        theorem_2=formulas.theorem_2(alpha, population.dropout, population.honest)
+        if sparse
+        else None,
+        floor=floor,
+        **figures,
+    )
+
+
+def default_samples(devices: int) -> int:
+    """Return a number of samples that takes seconds: 100,000, fewer with over 200 devices."""
+    return max(1000, min(100_000, 20_000_000 // devices))
+
+
+def scaled(figure: Figure, factor: float) -> Figure:
+    """Return a figure in another unit."""
+    parts = (figure.formula, figure.simulation, figure.standard_error)
+    return Figure(*(None if part is None else factor * part for part in parts))
+
+
+# --- The protocols: their closed forms, and how to draw their masks ---
+
+
+def _fedavg(
+    population: Population, alpha: float, degree: int | None
+) -> tuple[_Formulas, simulate.Draw]:
+    survivors, probability = population.honest_survivors()
+    closed = _Formulas(
+        contributors=population.mean_honest_survivors,
+        sent=1.0,
+        alone_of_dim=1.0,
+        sole=_at(survivors == 1, probability),
+        split=_at(survivors > 1, probability),
+        sizes=np.array([0.0, 1.0]),
+    )
+    return closed, simulate.in_the_clear
+
+
+def _secagg(
+    population: Population, alpha: float, degree: int | None
+) -> tuple[_Formulas, simulate.Draw]:
+    """All devices are one cohort."""
+    return _cohort(population, 1.0, degree)
+
+
+def _cohort(
+    population: Population, alpha: float, degree: int | None
+) -> tuple[_Formulas, simulate.Draw]:
+    devices = population.devices
+    cohort = cohort_size(devices, alpha)
+    honest = honest_in_cohort(population, cohort)
+    size, weight = formulas.size_biased(np.arange(cohort + 1), honest)
+    sent = cohort / devices
+    sizes: Floats | None
+    if degree is None:
+        degree = cohort - 1
+        alone, split, sizes = _at(size == 1, weight), 0.0, np.zeros(cohort + 1)
+        sizes[size] = weight
+    else:
+        alone = float(weight @ formulas.ring_alone(cohort, degree, size))
+        likely = np.flatnonzero(honest > 1e-20)  # the others change nothing
+        splits = [formulas.ring_split(cohort, degree, int(number)) for number in likely]
+        # Rounding must not make it more than 1.
+        split, sizes = min(1.0, float(honest[likely] @ splits)), None
+    closed = _Formulas(
+        contributors=sent * population.mean_honest_survivors,
+        sent=sent,
+        alone_of_dim=sent * alone,
+        sole=float(honest[1]),
+        split=split,
+        sizes=sizes,
+    )
+    return closed, partial(simulate.ring, cohort, degree)
+
+
+def _sparse(
+    population: Population, alpha: float, degree: int | None
+) -> tuple[_Formulas, simulate.Draw]:
+    graph = formulas.SparseGraph(population.devices, alpha, degree)
+    survivors, weight = formulas.seen_from_a_value(population)
+    mean = population.mean_honest_survivors
+    closed = _Formulas(
+        contributors=mean * graph.sent,
+        sent=graph.sent,
+        alone_of_dim=float(weight @ graph.alone(survivors)),
+    )
+    if degree is None:
+        numbers, probability = population.honest_survivors()
+        closed = replace(
+            closed,
+            sole=mean * float(weight @ graph.sole(survivors)),
+            # Rounding must not make it negative.
+            split=max(0.0, 1 - float(probability @ graph.one_sum(numbers))),
+            sizes=weight @ graph.component_sizes(survivors) / graph.sent,
+        )
+    return closed, partial(simulate.selecting_pairs, alpha, graph.degree)
+
+
+_Protocol = Callable[[Population, float, int | None], tuple[_Formulas, simulate.Draw]]
+_PROTOCOLS: dict[str, _Protocol] = {
+    "fedavg": _fedavg,
+    "secagg": _secagg,
+    "secagg-graph": _secagg,
+    "sparse": _sparse,
+    "cohort": _cohort,
+}
+
+
+# --- Formulas and observations side by side ---
+
+
+def _compare(
+    closed: _Formulas,
+    seen: simulate.Observations,
+    population: Population,
+    floor: int | None,
+) -> dict[str, Any]:
+    """Return the figures of :class:`Exposure`, by name."""
+    values = seen.size * seen.components  # one for every member
+    everywhere = np.ones(seen.survivors.size)
+    contributors = seen.per_sample(values)
+    alone = seen.per_sample(np.where(seen.size == 1, values, 0))
+    parts = seen.per_sample(seen.components)
+    sole = (contributors == 1).astype(np.float64)
+    mean = population.mean_honest_survivors
+    alone_of_sent = closed.alone_of_dim / closed.sent
+    sizes = closed.sizes
+    listed = _sizes_to_list(sizes, seen)
+
+    def between(low: int, high: int) -> Figure:
+        """Return the share of sent values whose anonymity set has from `low` to `high` members."""
+        return _share(
+            None if sizes is None else float(sizes[low : high + 1].sum()),
+            seen.per_sample(np.where((low <= seen.size) & (seen.size <= high), values, 0)),
+            contributors,
+            event=high,
+        )
+
+    figures: dict[str, Any] = {
+        "contributors": _ratio(closed.contributors, contributors, everywhere),
+        "sole": _share(closed.sole, sole, everywhere),
+        "sole_of_dim": _share(
+            None if closed.sole is None else closed.sole / mean, sole, seen.survivors
+        ),
+        "split": _share(closed.split, (parts > 1).astype(np.float64), everywhere),
+        "sent": _share(closed.sent, contributors, seen.survivors),
+        "alone_of_sent": _share(alone_of_sent, alone, contributors),
+        "alone_of_dim": _share(closed.alone_of_dim, alone, seen.survivors),
+        "alone_at_coordinate": _share(mean * closed.alone_of_dim, alone, everywhere),
+        "mean_set": _ratio(
+            None if sizes is None else float(sizes @ np.arange(sizes.size)),
+            seen.per_sample(values * seen.size),
+            contributors,
+        ),
+        "sizes": {size: between(size, size) for size in listed},
+        "size_ranges": {
+            (low, high): between(low, high)
+            for low, high in _ranges(max(listed, default=1))
+            if any(low <= size <= high for size in listed)
+        },
+    }
+    if floor is not None:
+        figures["below_floor"] = between(1, floor - 1)
+    return figures
+
+
+def _sizes_to_list(sizes: Floats | None, seen: simulate.Observations) -> list[int]:
+    likely = [] if sizes is None else np.flatnonzero(sizes >= _LISTED).tolist()
+    return sorted({*likely, *np.unique(seen.size).tolist()})
+
+
+def _ranges(largest: int) -> list[tuple[int, int]]:
+    """Return the first and last sizes of ranges that reach `largest`."""
+    ranges = [(1, 1), (2, 2)]
+    while ranges[-1][1] < largest:
+        low = ranges[-1][1] + 1
+        ranges.append((low, low) if low < 5 else (low, 2 * (low - 1)))
+    return ranges
+
+
+def _ratio(formula: float | None, parts: Floats, wholes: Floats | Counts) -> Figure:
+    """Compare with the sum of `parts` over the sum of `wholes`, each one for every sample.
+
+    The standard error is that of a ratio estimator, in which samples are independent, not the
+    values within one (Cochran 1977, ch. 6).
+    """
+    whole, samples = float(wholes.sum()), parts.size
+    if whole == 0:
+        return Figure(formula, None, None)
+    ratio = float(parts.sum()) / whole
+    squares = float(np.square(parts - ratio * wholes).sum())
+    return Figure(formula, ratio, math.sqrt(squares * samples / max(1, samples - 1)) / whole)
+
+
+def _share(
+    formula: float | None, parts: Floats, wholes: Floats | Counts, event: float = 1
+) -> Figure:
+    """Compare as :func:`_ratio`, where one event adds `event` to the parts.
+
+    What was never met has no spread, but it is known only to within about one event.
+    """
+    found = _ratio(formula, parts, wholes)
+    if found.standard_error is None:
+        return found
+    least = event / float(wholes.sum())
+    return replace(found, standard_error=max(found.standard_error, least))
+
+
+def _at(chosen: Any, probability: Floats) -> float:
+    return float(probability[chosen].sum())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Figure):
+        return value.as_dict()
+    return asdict(value) if isinstance(value, Population) else value
+
+
+def _check(
+    protocol: str,
+    devices: int,
+    alpha: float,
+    degree: int | None,
+    dim: int,
+    floor: int | None,
+    block: int | None,
+    samples: int,
+) -> None:
+    if protocol not in PROTOCOLS:
+        raise UsageError(f"no protocol {protocol!r}; choose one of {', '.join(PROTOCOLS)}")
+    if devices > MAX_DEVICES:
+        raise UsageError(f"the number of devices is {devices}; it must be at most {MAX_DEVICES}")
+    if not 0 < alpha <= 1:
+        raise UsageError(f"alpha is {alpha}; it must be above 0, at most 1")
+    if protocol == "secagg-graph" and degree is None:
+        raise UsageError("secagg-graph needs the number of neighbours of a device: give a degree")
+    if degree is not None:
+        if protocol in ("fedavg", "secagg"):
+            raise UsageError(
+                f"{protocol} has no masking graph to choose the degree of; leave it out"
+            )
+        if degree < 2 or (degree % 2 and degree != devices - 1):
+            raise UsageError(
+                f"the degree is {degree}; a Harary graph on a ring needs an even number from 2"
+            )
+    counts = {"dim": dim, "floor": floor, "block": block, "number of samples": samples}
+    for name, value in counts.items():
+        if value is not None and value < 1:
+            raise UsageError(f"the {name} is {value}; it must be at least 1")
+    if block is not None and protocol != "cohort":
+        raise UsageError(f"{protocol} has no blocks; leave the block length out")
+    if block is not None and floor is None:
+        raise UsageError("a block length matters for a floor only: give a floor too")

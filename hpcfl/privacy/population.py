@@ -1,0 +1,119 @@
+"""Who is there: devices, those that collude with the server, and those that drop out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from hpcfl.errors import UsageError
+from hpcfl.privacy.distributions import Counts, Floats, binomial, hypergeometric
+
+MODELS = ("exact", "bernoulli", "targeted")
+
+# A number of survivors less probable than this is left out of every sum.
+_NEGLIGIBLE = 1e-60
+
+
+@dataclass(frozen=True)
+class Population:
+    """Devices of a round, as seen by a curious server with colluding devices.
+
+    Attributes
+    ----------
+    devices : int
+        Number N of devices.
+    colluding : int
+        Number A of devices that tell the server all they know; the other H = N - A are honest.
+        Fewer than the secret-sharing threshold floor(N/2) + 1, which could open every mask.
+    dropout : float
+        Dropout rate theta, in [0, 0.5).
+    model : str
+        ``"exact"``: floor(theta N) of the N devices drop out, drawn at random; ``"bernoulli"``:
+        each device with probability theta; ``"targeted"``: floor(theta N) devices drop out and
+        all of them are honest, the worst that someone who can cut links can do.
+    """
+
+    devices: int
+    colluding: int
+    dropout: float = 0.0
+    model: str = "exact"
+
+    def __post_init__(self) -> None:
+        if self.devices < 2:
+            raise UsageError(f"the number of devices is {self.devices}; it must be at least 2")
+        if not 0 <= self.colluding <= self.devices // 2:
+            raise UsageError(
+                f"{self.colluding} of {self.devices} devices collude; it must be 0 to "
+                f"{self.devices // 2}, as more could open every mask with their shares"
+            )
+        if not 0 <= self.dropout < 0.5:
+            raise UsageError(
+                f"the dropout rate is {self.dropout}; it must be at least 0 and below 0.5, "
+                "as more than half of the devices must stay to unmask the sum"
+            )
+        if self.model not in MODELS:
+            raise UsageError(
+                f"the dropout model is {self.model!r}; choose one of {', '.join(MODELS)}"
+            )
+        if self.model == "targeted" and self.dropped >= self.honest:
+            raise UsageError(
+                f"all {self.honest} honest devices drop out of the round; "
+                "give a lower dropout rate or fewer colluding devices"
+            )
+
+    @property
+    def honest(self) -> int:
+        """Number H of devices that do not collude."""
+        return self.devices - self.colluding
+
+    @property
+    def dropped(self) -> int:
+        """Number floor(theta N) of devices that drop out, in the models that fix it."""
+        # The rate as it was written: 0.29 * 100 is below 29 in binary floating point.
+        return int(Fraction(repr(float(self.dropout))) * self.devices)
+
+    def honest_survivors(self) -> tuple[Counts, Floats]:
+        """Return the numbers h of honest devices that may survive, and their probabilities.
+
+        Returns
+        -------
+        survivors : ndarray of int64, shape (n,)
+            Increasing. Numbers with a probability below 1e-60 are left out.
+        probability : ndarray of float64, shape (n,)
+        """
+        survivors = np.arange(self.honest + 1)
+        if self.model == "exact":
+            probability = hypergeometric(
+                self.devices, self.honest, self.devices - self.dropped, survivors
+            )
+        elif self.model == "bernoulli":
+            probability = binomial(self.honest, 1 - self.dropout, survivors)
+        else:
+            probability = np.where(survivors == self.honest - self.dropped, 1.0, 0.0)
+        likely = probability > _NEGLIGIBLE
+        return survivors[likely], probability[likely]
+
+    @property
+    def mean_honest_survivors(self) -> float:
+        """Expected number of honest survivors, E[h]."""
+        if self.model == "exact":
+            return self.honest * (self.devices - self.dropped) / self.devices
+        if self.model == "bernoulli":
+            return self.honest * (1 - self.dropout)
+        return float(self.honest - self.dropped)
+
+
+def count_of(fraction: Fraction, devices: int) -> int:
+    """Return floor(fraction * devices), exactly.
+
+    Raises
+    ------
+    UsageError
+        If the fraction is not in [0, 1].
+    """
+    if not 0 <= fraction <= 1:
+        raise UsageError(f"the fraction {fraction} of the devices is not between 0 and 1")
+    return math.floor(fraction * devices)

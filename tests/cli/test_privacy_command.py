@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hpcfl.cli.privacy import command
+from hpcfl.errors import UsageError
+from hpcfl.privacy.exposure import exposure
+from hpcfl.privacy.population import Population
+
+
+def privacy(*arguments: object) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def rows(result: Result) -> dict[str, list[str]]:
+    """Return the table: the label, and the last four columns."""
+    lines = [line for line in result.stdout.splitlines() if len(line.split()) > 4]
+    return {" ".join(line.split()[:-4]): line.split()[-4:] for line in lines}
+
+
+def hpcfl(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, as if no launcher had started it."""
+    launchers = ("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
+    return subprocess.run(
+        [sys.executable, "-m", "hpcfl", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=variables,
+    )
+
+
+def test_table_shows_formula_simulation_and_difference() -> None:
+    result = privacy("exposure", "sparse", "--dropout", 0, "--samples", 5000)
+    table = rows(result)
+    alone = table["exposed alone, of what it sends"]
+    formula, simulation, margin, difference = map(float, alone)
+
+    assert result.exit_code == 0
+    assert "devices N       100, of which 33 collude with the server" in result.stdout
+    assert "theta = 0, exact; 67 honest survivors on average" in result.stdout
+    assert table["SparseSecAgg's T (Theorem 2)"] == ["6.376", "-", "-", "-"]
+    assert alone[0] == "0.3223"
+    assert abs(difference) < 2.5 * margin < 0.05
+    assert simulation - formula == pytest.approx(difference, abs=1e-4)
+    assert table["exposed alone, as a count"][0] == "5063"
+    assert table["a device's count of these"][0] == "64.12"
+    assert table["sent values in a set of 2"][0] == "0.614"
+    assert "sent values in a set of 5 to 8" in table
+
+
+def test_json_is_what_the_library_returns() -> None:
+    result = privacy(
+        *("exposure", "cohort", "--devices", 30, "--alpha", 0.5, "--dropout", 0.2, "--degree", 4),
+        *("--dropout-model", "bernoulli", "--colluding", 7, "--dim", 1000, "--floor", 3),
+        *("--block", 128, "--samples", 200, "--seed", 5, "--json"),
+    )
+    found = exposure("cohort", Population(30, 7, 0.2, "bernoulli"), alpha=0.5, degree=4, dim=1000,
+                     floor=3, block=128, samples=200, seed=5)  # fmt: skip
+
+    assert json.loads(result.stdout) == found.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "colluding"),
+    [
+        ([], 33),
+        (["--gamma", "1/4"], 25),
+        (["--gamma", "0.29"], 29),
+        (["--colluding", "0"], 0),
+        (["--devices", "99"], 33),
+    ],
+)
+def test_colluding_devices(arguments: list[str], colluding: int) -> None:
+    result = privacy("exposure", "sparse", "--samples", 10, "--json", *arguments)
+
+    assert json.loads(result.stdout)["colluding"] == colluding
+
+
+def test_cohorts_report_their_floor() -> None:
+    table = rows(privacy("exposure", "cohort", "--floor", 2, "--block", 1024, "--samples", 100))
+
+    assert table["a cohort has fewer than 2 contributors"][0] == "0.01412"
+    assert table["any of 162 cohorts has, at most, fewer than 2 contributors"][0] == "0.9969"
+    assert table["sent values in a set below 2"][0] == "0.002744"
+
+
+def test_a_graph_shows_its_degree_and_no_formula_it_has_not() -> None:
+    result = privacy(
+        *("exposure", "secagg-graph", "--devices", 50, "--degree", 6, "--samples", 100)
+    )
+
+    assert "masks           between a device and 6 neighbours\n" in result.stdout
+    assert rows(result)["anonymity set of a sent value, mean"][0] == "-"
+    assert "Theorem 2" not in result.stdout
+    assert "alpha " not in result.stdout
+
+
+def test_nothing_to_estimate_from_is_a_dash() -> None:
+    table = rows(privacy("exposure", "sparse", "--alpha", 1e-9, "--samples", 10))
+
+    assert table["exposed alone, of what it sends"][1:] == ["-", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sparse", "--gamma", "1/3", "--colluding", "3"], "give one of them"),
+        (["sparse", "--gamma", "2"], "not between 0 and 1"),
+        (["sparse", "--gamma", "2/3"], "66 of 100 devices collude"),
+        (["sparse", "--dropout", "0.5"], "below 0.5"),
+        (["secagg-graph"], "give a degree"),
+        (["nothing"], "choose one of"),
+    ],
+)
+def test_wrong_use_is_a_sentence(arguments: list[str], words: str) -> None:
+    error = privacy("exposure", *arguments).exception
+
+    assert isinstance(error, UsageError)
+    assert words in str(error)
+
+
+@pytest.mark.parametrize("gamma", ["a", "1/0", "nan", "inf"])
+def test_gamma_must_be_a_fraction(gamma: str) -> None:
+    done = privacy("exposure", "sparse", "--gamma", gamma)
+
+    assert done.exit_code == 2
+    assert "is no fraction like 1/3" in done.stderr
+
+
+def test_command_line_knows_the_group_and_fails_with_status_2() -> None:
+    done = hpcfl("privacy", "exposure", "sparse", "--alpha", 2)
+
+    assert done.returncode == 2
+    assert done.stderr == "Error: alpha is 2.0; it must be above 0, at most 1\n"
+    assert "hpcfl privacy exposure sparse" in hpcfl("privacy", "exposure", "--help").stdout
+
+
+def test_only_the_first_rank_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
+
+    assert privacy("exposure", "sparse", "--samples", 10).stdout == ""

@@ -1,0 +1,430 @@
+from __future__ import annotations
+
+import json
+import math
+from itertools import combinations, permutations
+
+import numpy as np
+import pytest
+from graphs import Sums, components, harary, honest_survivors, subsets
+
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.crypto.sampling import GapSampler
+from hpcfl.errors import UsageError
+from hpcfl.privacy.exposure import PROTOCOLS, Exposure, Figure, default_samples, exposure
+from hpcfl.privacy.population import Population
+
+NAMES = (
+    "contributors",
+    "sole",
+    "sole_of_dim",
+    "split",
+    "sent",
+    "alone_of_sent",
+    "alone_of_dim",
+    "alone_at_coordinate",
+    "mean_set",
+)
+MODELS = [("exact", 0.0), ("exact", 0.4), ("bernoulli", 0.3), ("targeted", 0.2)]
+
+
+def formulas(found: Exposure) -> dict[str, float]:
+    known = {name: getattr(found, name).formula for name in NAMES}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def assert_formulas_are(found: Exposure, sums: Sums) -> None:
+    expected = sums.expected()
+    for name, value in formulas(found).items():
+        assert value == pytest.approx(expected[name], rel=1e-10, abs=1e-14), name
+    for size, figure in found.sizes.items():
+        if figure.formula is not None:
+            assert figure.formula == pytest.approx(sums.sizes().get(size, 0.0), rel=1e-10)
+
+
+def sparse_case_by_case(
+    devices: int, colluding: int, dropout: float, model: str, probability: float
+) -> Sums:
+    pairs = list(combinations(range(devices), 2))
+    sums = Sums()
+    for selecting in subsets(range(len(pairs))):
+        chosen = [pairs[index] for index in selecting]
+        weight = probability ** len(chosen) * (1 - probability) ** (len(pairs) - len(chosen))
+        senders = {device for pair in chosen for device in pair}
+        for honest, likely in honest_survivors(devices, colluding, dropout, model).items():
+            sums.add(weight * likely, len(honest), components(honest & senders, chosen))
+    return sums
+
+
+@pytest.mark.parametrize(("model", "dropout"), MODELS)
+@pytest.mark.parametrize(("colluding", "alpha"), [(0, 0.4), (2, 1.0)])
+def test_sparse_formulas_agree_with_all_cases(
+    model: str, dropout: float, colluding: int, alpha: float
+) -> None:
+    found = exposure("sparse", Population(5, colluding, dropout, model), alpha=alpha, samples=10)
+
+    assert set(formulas(found)) == set(NAMES)
+    assert_formulas_are(
+        found, sparse_case_by_case(5, colluding, dropout, model, probability=alpha / 4)
+    )
+
+
+def cohort_case_by_case(population: Population, cohort: int, degree: int | None) -> Sums:
+    """Draw each cohort in each order, as the order decides who is a neighbour."""
+    edges = set(combinations(range(cohort), 2)) if degree is None else harary(cohort, degree)
+    orders = list(permutations(range(population.devices), cohort))
+    sums = Sums()
+    cases = honest_survivors(
+        population.devices, population.colluding, population.dropout, population.model
+    )
+    for honest, likely in cases.items():
+        for order in orders:
+            places = [place for place, device in enumerate(order) if device in honest]
+            sums.add(likely / len(orders), len(honest), components(places, edges))
+    return sums
+
+
+@pytest.mark.parametrize(("model", "dropout"), MODELS)
+@pytest.mark.parametrize("degree", [None, 2])
+def test_cohort_formulas_agree_with_all_cases(
+    model: str, dropout: float, degree: int | None
+) -> None:
+    population = Population(6, 2, dropout, model)
+    found = exposure("cohort", population, alpha=0.65, degree=degree, samples=10)
+
+    assert found.cohort == 4
+    assert len(formulas(found)) == len(NAMES) - (degree is not None)
+    assert_formulas_are(found, cohort_case_by_case(population, 4, degree))
+
+
+@pytest.mark.parametrize(("model", "dropout"), MODELS)
+@pytest.mark.parametrize("degree", [None, 2, 4])
+def test_secagg_formulas_agree_with_all_cases(
+    model: str, dropout: float, degree: int | None
+) -> None:
+    population = Population(6, 1, dropout, model)
+    protocol = "secagg" if degree is None else "secagg-graph"
+    found = exposure(protocol, population, degree=degree, samples=10)
+
+    assert_formulas_are(found, cohort_case_by_case(population, 6, degree))
+
+
+@pytest.mark.parametrize(("model", "dropout"), MODELS)
+def test_fedavg_hides_nothing(model: str, dropout: float) -> None:
+    found = exposure("fedavg", Population(4, 1, dropout, model), samples=10)
+    sums = Sums()
+    for honest, likely in honest_survivors(4, 1, dropout, model).items():
+        sums.add(likely, len(honest), components(honest, []))
+
+    assert_formulas_are(found, sums)
+    assert found.alone_of_sent.formula == found.alone_of_sent.simulation == 1
+
+
+@pytest.mark.parametrize(
+    ("protocol", "devices", "colluding", "options"),
+    [
+        ("fedavg", 10, 3, {}),
+        ("secagg", 10, 3, {}),
+        ("secagg-graph", 30, 10, {"degree": 4}),
+        ("secagg-graph", 31, 10, {"degree": 8}),
+        ("sparse", 30, 10, {"alpha": 0.1}),
+        ("sparse", 30, 0, {"alpha": 1.0}),
+        ("sparse", 100, 33, {"alpha": 0.1}),
+        ("sparse", 30, 10, {"alpha": 0.5, "degree": 6}),
+        ("sparse", 9, 2, {"alpha": 0.9, "degree": 2}),
+        ("sparse", 2, 0, {"alpha": 1.0}),
+        ("cohort", 30, 10, {"alpha": 0.2}),
+        ("cohort", 40, 10, {"alpha": 0.5, "degree": 4}),
+        ("cohort", 5, 1, {"alpha": 0.2}),
+    ],
+)
+@pytest.mark.parametrize(("model", "dropout"), MODELS)
+def test_simulation_agrees_with_the_formulas(
+    protocol: str, devices: int, colluding: int, options: dict, model: str, dropout: float
+) -> None:
+    population = Population(devices, colluding, dropout, model)
+    found = exposure(protocol, population, samples=10_000, floor=3, **options)
+    figures = {name: getattr(found, name) for name in (*NAMES, "below_floor")}
+
+    assert len(formulas(found)) >= 5
+    # 4.5 standard errors: once in 150,000 figures by chance, and the seed is fixed.
+    for name, figure in figures.items():
+        if figure.formula is not None:
+            assert abs(figure.difference) <= 4.5 * figure.standard_error + 1e-9, name
+    values = found.samples * found.contributors.simulation
+    for size, figure in found.sizes.items():
+        if figure.formula is not None:
+            rare = math.sqrt(figure.formula * size / values)
+            assert abs(figure.difference) <= 4.5 * max(figure.standard_error, rare) + 1e-9, size
+
+
+def test_the_patterns_that_devices_draw_expose_what_the_formula_says() -> None:
+    devices, colluding, dropped, dim = 20, 6, {8, 15}, 30_000
+    honest = set(range(colluding, devices)) - dropped
+    pairs = list(combinations(range(devices), 2))
+    sampler = GapSampler(Parameters(devices, dim, alpha=0.3).pair_probability)
+    keys = [bytes([a, b] * 8) for a, b in pairs]
+    positions, counts = sampler.select(keys, dim)
+    selecting: list[list[tuple[int, int]]] = [[] for _ in range(dim)]
+    for pair, chosen in zip(pairs, np.split(positions, np.cumsum(counts)[:-1]), strict=True):
+        for position in chosen:
+            selecting[position].append(pair)
+    sizes = [
+        len(component)
+        for chosen in selecting
+        for component in components(honest & {device for pair in chosen for device in pair}, chosen)
+    ]
+    # Two honest devices drop out for sure.
+    found = exposure("sparse", Population(devices, colluding, 0.1, "targeted"), alpha=0.3,
+                     samples=10)  # fmt: skip
+    expected = dim * found.alone_at_coordinate.formula
+
+    assert found.population.mean_honest_survivors == len(honest)
+    assert sizes.count(1) == pytest.approx(expected, abs=4 * math.sqrt(expected))
+    assert np.dot(sizes, sizes) / sum(sizes) == pytest.approx(found.mean_set.formula, rel=0.01)
+
+
+# --- Values known from elsewhere ---
+
+
+@pytest.mark.parametrize(
+    ("devices", "dropout", "theorem_2", "sole_percent", "count"),
+    [
+        (25, 0.0, 1.62, "18.5", 1800),
+        (25, 0.3, 1.13, "26.3", 3644),
+        (50, 0.0, 3.24, "11.8", 574),
+        (50, 0.3, 2.26, "21.1", 1464),
+        (75, 0.0, 4.76, "6.05", 200),
+        (75, 0.3, 3.33, "13.3", 626),
+        (100, 0.0, 6.38, "2.60", 64),
+        (100, 0.3, 4.46, "7.17", 252),
+    ],
+)
+def test_metric_of_the_papers_figures(
+    devices: int, dropout: float, theorem_2: float, sole_percent: str, count: int
+) -> None:
+    population = Population(devices, devices // 3, dropout, "bernoulli")
+    found = exposure("sparse", population, alpha=0.1, samples=10)
+    decimals = len(sole_percent.partition(".")[2])
+
+    assert round(found.theorem_2, 2) == theorem_2
+    assert f"{100 * found.sole.formula:.{decimals}f}" == sole_percent
+    assert round(165_000 * found.sole_of_dim.formula) == count
+
+
+def test_the_papers_seven_in_ten_thousand_are_without_dropouts() -> None:
+    """N = 100, alpha = 0.2: "only 0.07 % can be singled out" (Ergün et al. 2021, Section VII)."""
+    percent = [
+        100 * exposure("sparse", Population(100, *rest), alpha=0.2, samples=10).sole.formula
+        for rest in [(33, 0.0), (34, 0.0), (33, 0.3, "bernoulli"), (34, 0.3, "bernoulli")]
+    ]
+
+    assert percent == pytest.approx([0.0604, 0.0656, 0.43, 0.46], rel=0.01)
+
+
+def test_a_third_to_a_half_of_what_sparse_sends_is_exposed_alone() -> None:
+    calm = exposure("sparse", Population(100, 33), samples=20_000)
+    stormy = exposure("sparse", Population(100, 33, 0.3, "bernoulli"), samples=20_000)
+    bench = exposure("sparse", Population(100, 33, 0.3, "exact"), samples=20_000)
+
+    for found, of_sent, of_dim, count in [(calm, 0.32, 0.0307, 5063), (stormy, 0.52, 0.0496, 8184)]:
+        assert round(found.alone_of_sent.formula, 2) == of_sent
+        assert round(found.alone_of_dim.formula, 4) == of_dim
+        assert round(165_000 * found.alone_of_dim.formula) == pytest.approx(count, abs=1)
+        assert abs(found.alone_of_sent.simulation - of_sent) < 2.5 * found.alone_of_sent.margin
+    assert round(bench.alone_of_sent.formula, 2) == 0.52
+    assert [round(stormy.sizes[size].formula, 2) for size in (1, 2)] == [0.52, 0.45]
+    assert round(stormy.mean_set.formula, 1) == 1.5
+
+
+def test_sparse_exposes_without_any_adversary_and_with_everything_sent() -> None:
+    nobody = exposure("sparse", Population(100, 0), samples=10_000)
+    everything = exposure("sparse", Population(100, 33), alpha=1.0, samples=10_000)
+
+    assert nobody.alone_of_sent.formula == 0
+    assert round(nobody.sizes[2].formula, 2) == 0.86
+    assert round(nobody.mean_set.formula, 2) == pytest.approx(2.16, abs=0.01)
+    assert round(everything.alone_of_sent.formula, 2) == 0.23
+    assert everything.alone_of_sent.simulation == pytest.approx(0.23, abs=0.005)
+
+
+def test_share_exposed_alone_hardly_depends_on_the_number_of_devices() -> None:
+    for dropout, low, high in [(0.0, 0.32, 0.36), (0.3, 0.51, 0.55)]:
+        shares = [
+            exposure("sparse", Population(devices, devices // 3, dropout, "bernoulli"),
+                     samples=10).alone_of_sent.formula
+            for devices in (25, 50, 75, 100)
+        ]  # fmt: skip
+        assert low <= round(min(shares), 2)
+        assert round(max(shares), 2) <= high
+
+
+def test_a_cohort_has_the_contributors_of_sparse_but_hides_each_among_them() -> None:
+    sparse = exposure("sparse", Population(100, 33, 0.3), samples=10)
+    cohort = exposure("cohort", Population(100, 33, 0.3), samples=10)
+
+    assert cohort.theorem_2 == sparse.theorem_2
+    assert cohort.contributors.formula == pytest.approx(sparse.contributors.formula, rel=0.06)
+    assert cohort.mean_set.formula > 3 * sparse.mean_set.formula
+    # Few, but not none: ten devices may be one honest survivor and nine others.
+    assert cohort.alone_of_sent.formula == pytest.approx(0.00274, rel=0.01)
+
+
+# --- Large populations, tiny probabilities ---
+
+
+def test_a_thousand_devices() -> None:
+    population = Population(1000, 333, 0.3, "bernoulli")
+    found = exposure("sparse", population, alpha=1.0, samples=2000)
+
+    assert sum(figure.formula for figure in found.sizes.values()) == pytest.approx(1, abs=1e-5)
+    assert abs(found.mean_set.difference) < 4.5 * found.mean_set.standard_error
+
+
+def test_a_ring_of_a_thousand_falls_apart_as_rarely_as_enumeration_cannot_see() -> None:
+    found = exposure("secagg-graph", Population(1000, 333, 0.3), degree=40, samples=10)
+    denser = exposure("secagg-graph", Population(1000, 333, 0.3), degree=100, samples=10)
+    # About h**2 / 2 pairs of gaps, each pair of 40 places without any of the 46.7 % survivors.
+    rough = 467**2 / 2 * 0.533**40
+
+    assert rough / 3 < found.split.formula < 3 * rough
+    assert 0 < denser.split.formula < 1e-22
+
+
+def test_what_was_never_met_is_not_given_as_certain() -> None:
+    found = exposure("secagg-graph", Population(100, 0), degree=20, samples=500)
+
+    assert found.split.simulation == 0
+    assert found.split.standard_error == 1 / 500
+    assert found.alone_of_sent.standard_error == 1 / (500 * 100)
+
+
+def test_estimates_spread_as_their_standard_error_says() -> None:
+    """Values at one coordinate depend on each other; the standard error must allow for that."""
+    runs = [
+        exposure("sparse", Population(60, 10, 0.2), alpha=0.8, samples=200, seed=seed)
+        for seed in range(150)
+    ]
+    for name in ("contributors", "alone_of_sent", "mean_set"):
+        figures = [getattr(run, name) for run in runs]
+        spread = np.std([figure.simulation for figure in figures])
+        claimed = np.mean([figure.standard_error for figure in figures])
+        assert 0.8 < spread / claimed < 1.25, name
+
+
+# --- What is returned ---
+
+
+def test_complete_graphs_are_not_called_regular() -> None:
+    population = Population(10, 3)
+
+    assert exposure("secagg-graph", population, degree=9, samples=10).degree is None
+    assert exposure("cohort", population, alpha=0.5, degree=4, samples=10).degree is None
+    assert exposure("cohort", population, alpha=0.5, degree=2, samples=10).degree == 2
+
+
+def test_ranges_of_sizes_hold_all_sizes() -> None:
+    found = exposure("secagg", Population(60, 20, 0.3), samples=3000)
+    ranges = found.size_ranges
+
+    assert list(ranges) == [(17, 32), (33, 64)]
+    for attribute in ("formula", "simulation"):
+        for low, high in ranges:
+            parts = [getattr(f, attribute) for s, f in found.sizes.items() if low <= s <= high]
+            assert getattr(ranges[low, high], attribute) == pytest.approx(sum(parts), abs=1e-4)
+
+
+def test_floor_of_a_cohort() -> None:
+    population = Population(50, 10, 0.2)
+    found = exposure("cohort", population, alpha=0.2, floor=4, block=100, dim=950, samples=5000)
+    without = exposure("cohort", population, alpha=0.2, floor=4, samples=10)
+    sizes = found.sizes
+
+    assert found.below_floor.formula == pytest.approx(sum(sizes[s].formula for s in (1, 2, 3)))
+    assert found.blocks == 10
+    assert 0 < found.block_below_floor < found.round_below_floor
+    assert found.round_below_floor <= 10.001 * found.block_below_floor
+    assert without.block_below_floor == found.block_below_floor
+    assert (without.blocks, without.round_below_floor) == (None, None)
+
+
+def test_the_seed_repeats_a_simulation() -> None:
+    a, b, c = (
+        exposure("sparse", Population(20, 5, 0.2), samples=500, seed=seed) for seed in (1, 1, 2)
+    )
+
+    assert a == b
+    assert a.contributors.simulation != c.contributors.simulation
+
+
+def test_nothing_to_estimate_from_is_none() -> None:
+    found = exposure("sparse", Population(10, 3), alpha=1e-9, samples=10)
+
+    assert found.alone_of_sent.simulation is None
+    assert found.alone_of_sent.difference is None
+    assert found.alone_of_sent.margin is None
+    assert found.alone_of_sent.value == found.alone_of_sent.formula
+    assert found.contributors.simulation == 0
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_value_of_a_figure() -> None:
+    assert Figure(0.5, 0.6, 0.1).value == 0.5
+    assert Figure(None, 0.6, 0.1).value == 0.6
+    assert math.isnan(Figure(None, None, None).value)
+    assert Figure(0.5, 0.6, 0.1).difference == pytest.approx(0.1)
+    assert Figure(0.5, 0.6, 0.1).margin == pytest.approx(0.196, abs=1e-4)
+
+
+def test_dictionary_has_counts_and_sizes() -> None:
+    found = exposure("sparse", Population(20, 5, 0.2), dim=1000, samples=500)
+    plain = found.as_dict()
+
+    assert plain["devices"] == 20
+    assert plain["honest"] == 15
+    assert plain["alone_count"]["formula"] == 1000 * found.alone_of_dim.formula
+    assert plain["sole_count"]["simulation"] == 1000 * found.sole_of_dim.simulation
+    assert plain["sizes"][0]["size"] == 1
+    assert plain["size_ranges"][0] | {"smallest": 1, "largest": 1} == plain["size_ranges"][0]
+    assert plain["contributors"]["difference"] == found.contributors.difference
+    assert json.loads(json.dumps(plain)) == plain
+
+
+def test_default_number_of_samples() -> None:
+    assert [default_samples(n) for n in (10, 200, 1000, 10_000)] == [100_000, 100_000, 20_000, 2000]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "words"),
+    [
+        ("top-k", {}, "choose one of fedavg"),
+        ("sparse", {"alpha": 0.0}, "alpha is 0.0"),
+        ("sparse", {"alpha": 1.1}, "alpha is 1.1"),
+        ("sparse", {"alpha": math.nan}, "alpha is nan"),
+        ("secagg-graph", {}, "give a degree"),
+        ("secagg-graph", {"degree": 3}, "even number"),
+        ("secagg-graph", {"degree": 0}, "even number"),
+        ("secagg", {"degree": 4}, "leave it out"),
+        ("sparse", {"dim": 0}, "dim is 0"),
+        ("sparse", {"samples": 0}, "number of samples is 0"),
+        ("cohort", {"floor": 0}, "floor is 0"),
+        ("cohort", {"floor": 2, "block": 0}, "block is 0"),
+        ("cohort", {"block": 10}, "give a floor"),
+        ("sparse", {"floor": 2, "block": 10}, "has no blocks"),
+    ],
+)
+def test_impossible_parameters_are_refused(protocol: str, options: dict, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        exposure(protocol, Population(10, 3), **options)
+
+
+def test_too_many_devices_are_refused() -> None:
+    with pytest.raises(UsageError, match="at most 10000"):
+        exposure("sparse", Population(10_001, 3))
+
+
+def test_protocols_are_those_that_can_be_asked_for() -> None:
+    for protocol in PROTOCOLS:
+        degree = 4 if protocol == "secagg-graph" else None
+        found = exposure(protocol, Population(10, 3), degree=degree, samples=10)
+        assert (found.theorem_2 is None) == (protocol not in ("sparse", "cohort"))

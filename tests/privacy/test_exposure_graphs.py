@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from fractions import Fraction
+from math import comb
+
+import numpy as np
+import pytest
+from graphs import components, harary, subsets
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcfl.privacy.distributions import binomial, hypergeometric, log_binomial
+from hpcfl.privacy.formulas import SparseGraph, ring_alone, ring_split
+from hpcfl.privacy.population import Population
+from hpcfl.privacy.simulate import connected_components, ring, selecting_pairs, simulate
+
+EDGES = st.integers(1, 12).flatmap(
+    lambda size: st.tuples(
+        st.just(size),
+        st.lists(st.tuples(st.integers(0, size - 1), st.integers(0, size - 1)), max_size=20),
+    )
+)
+
+
+@given(EDGES)
+def test_components_are_those_found_by_search(graph: tuple[int, list[tuple[int, int]]]) -> None:
+    size, edges = graph
+    left, right = np.array(edges, np.int64).reshape(-1, 2).T
+    expected = {vertex: min(found) for found in components(range(size), edges) for vertex in found}
+
+    assert dict(enumerate(connected_components(size, left, right).tolist())) == expected
+
+
+def test_components_of_long_paths() -> None:
+    order = np.random.default_rng(0).permutation(5000)
+
+    assert (connected_components(5000, order[:-1], order[1:]) == 0).all()
+
+
+def test_log_binomials_are_exact_to_ten_digits_and_impossible_outside() -> None:
+    assert np.exp(log_binomial(10_000, 4) - np.log(float(comb(10_000, 4)))) == pytest.approx(1)
+    exact = Fraction(comb(10_000, 5000), 2**9900)
+    assert np.exp(log_binomial(10_000, 5000) - 9900 * np.log(2)) == pytest.approx(
+        float(exact), rel=1e-9
+    )
+    assert np.isneginf(log_binomial(np.array([3, 3, 0]), np.array([4, -1, 1]))).all()
+    assert log_binomial(np.array([0, 7]), np.array([0, 7])) == pytest.approx([0, 0])
+
+
+def test_probabilities_at_the_edges() -> None:
+    assert binomial(5, 0.0, np.arange(6)).tolist() == [1, 0, 0, 0, 0, 0]
+    assert binomial(5, 1.0, np.arange(6)).tolist() == [0, 0, 0, 0, 0, 1]
+    assert binomial(3, 0.25, np.arange(4)) * 64 == pytest.approx([27, 27, 9, 1])
+    assert hypergeometric(5, 2, 3, np.arange(4)) * 10 == pytest.approx([1, 6, 3, 0])
+
+
+def connected_by_gilbert(size: int, probability: Fraction) -> Fraction:
+    """Gilbert (1959): 1 minus the probability that vertex 1 is in a smaller component."""
+    known = [Fraction(1), Fraction(1)]
+    for s in range(2, size + 1):
+        smaller = (
+            comb(s - 1, k - 1) * known[k] * (1 - probability) ** (k * (s - k)) for k in range(1, s)
+        )
+        known.append(1 - sum(smaller))
+    return known[size]
+
+
+@pytest.mark.parametrize("size", [2, 3, 7, 30])
+@pytest.mark.parametrize("devices", [31, 1000])
+def test_component_of_everybody_is_a_connected_graph(size: int, devices: int) -> None:
+    graph = SparseGraph(devices, 0.5)
+    together = graph.component_sizes(np.array([size]))[0, size]
+    exact = connected_by_gilbert(size, Fraction(graph.pair_probability))
+
+    # With 30 of 1000 devices this is 1e-55: a sum with a minus sign would have no digit right.
+    assert together == pytest.approx(float(exact), rel=1e-9, abs=0)
+
+
+@given(st.integers(2, 300), st.floats(1e-6, 1), st.data())
+def test_each_value_sent_is_in_one_component(
+    devices: int, alpha: float, data: st.DataObject
+) -> None:
+    survivors = np.array([data.draw(st.integers(1, devices))])
+    graph = SparseGraph(devices, alpha)
+
+    assert graph.component_sizes(survivors).sum() == pytest.approx(graph.sent, rel=1e-9)
+
+
+@given(st.integers(3, 200), st.floats(1e-3, 1), st.data())
+def test_alone_is_the_closed_form(devices: int, alpha: float, data: st.DataObject) -> None:
+    h = data.draw(st.integers(1, devices))
+    x = 1 - alpha / (devices - 1)
+
+    assert SparseGraph(devices, alpha).alone(np.array([h]))[0] == pytest.approx(
+        x ** (h - 1) * (1 - x ** (devices - h)), rel=1e-9, abs=1e-15
+    )
+
+
+@pytest.mark.parametrize(
+    ("places", "degree"), [(3, 2), (6, 2), (9, 4), (9, 6), (10, 2), (7, 6), (6, 5)]
+)
+def test_ring_formulas_agree_with_all_choices_of_survivors(places: int, degree: int) -> None:
+    complete = degree == places - 1
+    edges = harary(places, 2 * degree if complete else degree)
+    for h in range(1, places + 1):
+        split = alone = 0
+        chosen = [survivors for survivors in subsets(range(places)) if len(survivors) == h]
+        for survivors in chosen:
+            found = components(survivors, edges)
+            split += len(found) > 1
+            alone += sum(len(component) == 1 for component in found)
+
+        assert ring_split(places, degree, h) == pytest.approx(split / len(chosen), rel=1e-12)
+        assert ring_alone(places, degree, np.array([h]))[0] == pytest.approx(
+            alone / len(chosen) / h, rel=1e-12
+        )
+
+
+def test_ring_split_of_many_is_what_all_terms_add_up_to() -> None:
+    for places, degree, h in [(400, 20, 200), (400, 4, 200), (300, 2, 10), (1000, 60, 467)]:
+        reach, terms = degree // 2, []
+        for j in range(2, h + 1):
+            if places - 1 - reach * j >= h - 1:
+                ways = comb(h, j) * comb(places - 1 - reach * j, h - 1)
+                terms.append((-1) ** j * (j - 1) * Fraction(ways, comb(places - 1, h - 1)))
+        assert ring_split(places, degree, h) == pytest.approx(float(sum(terms)), rel=1e-14, abs=0)
+
+
+def test_a_ring_links_the_components_of_the_whole_graph() -> None:
+    honest = np.random.default_rng(0).random((400, 12)) < 0.5
+    drawn = ring(9, 4, honest, np.random.default_rng(1))
+    # The same generator again: the order of devices is the first thing that is drawn.
+    order = np.random.default_rng(1).permuted(np.broadcast_to(np.arange(12), (400, 12)), axis=1)
+    root = connected_components(honest.size, drawn.left, drawn.right)
+    split = 0
+    for row in range(400):
+        cohort = order[row, :9].tolist()
+        linked = [(cohort[a], cohort[b]) for a, b in harary(9, 4)]
+        expected = components([device for device in cohort if honest[row, device]], linked)
+        split += len(expected) > 1
+        roots = [{int(root[12 * row + device]) for device in found} for found in expected]
+
+        assert sorted(np.flatnonzero(drawn.sends[row])) == sorted(cohort)
+        assert all(len(found) == 1 for found in roots)
+        assert len(set.union(set(), *roots)) == len(expected)
+    assert 20 < split < 380
+
+
+def test_pairs_are_selected_alike_and_independently() -> None:
+    samples, devices = 40_000, 5
+    everybody = np.ones((samples, devices), np.bool_)
+    for degree, pairs in [(4, 10), (2, 5)]:
+        drawn = selecting_pairs(0.8, degree, everybody, np.random.default_rng(3))
+        sample = drawn.left // devices
+        number = np.bincount(sample, minlength=samples)
+        probability = 0.8 / degree
+
+        assert (drawn.right // devices == sample).all()
+        assert (drawn.left != drawn.right).all()
+        seen = np.stack([drawn.left, drawn.right], axis=1)
+        assert len(np.unique(np.sort(seen, axis=1), axis=0)) == len(seen)
+        assert (np.flatnonzero(drawn.sends) == np.unique(seen)).all()
+        counts = np.bincount(number, minlength=pairs + 1)
+        expected = samples * binomial(pairs, probability, np.arange(pairs + 1))
+        assert (np.abs(counts - expected) < 4.5 * np.sqrt(expected) + 3).all()
+        low, high = np.sort(seen % devices, axis=1).T
+        each = np.bincount(low * devices + high, minlength=devices**2)
+        each = each[each > 0]
+        per_pair = samples * probability * pairs / 10
+        assert len(each) == 10
+        assert (np.abs(each - per_pair) < 4.5 * np.sqrt(per_pair)).all()
+
+
+def test_observations_do_not_depend_on_where_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    def everybody_in_a_line(honest: np.ndarray, generator: np.random.Generator) -> object:
+        return ring(honest.shape[1], honest.shape[1], honest, generator)
+
+    population = Population(6, 0)
+    whole = simulate(population, everybody_in_a_line, 50, 0)
+    monkeypatch.setattr("hpcfl.privacy.simulate._AT_ONCE", 42)  # 7 samples at once
+    cut = simulate(population, everybody_in_a_line, 50, 0)
+
+    for seen in (whole, cut):
+        assert seen.survivors.tolist() == [6] * 50
+        assert seen.sample.tolist() == list(range(50))
+        assert seen.size.tolist() == [6] * 50
+        assert seen.components.tolist() == [1] * 50
