@@ -92,18 +92,19 @@ class SparseDevice(SecAggDevice):
         positions, masks = self._protocol.pair_masks(self._round, self.id, peers, secrets)
         selected = np.zeros(dim, np.bool_)
         selected[positions] = True
-        self._locations = np.flatnonzero(selected)
+        where = np.flatnonzero(selected)
+        # Kept as it is sent, a few bits a location: there may be thousands of devices on a rank.
+        self._coded = locations.encode(where, dim, self._parameters.locations)
         pairwise = np.zeros(dim, np.int64)
         np.add.at(pairwise, positions, masks)
         key = self._protocol.private_mask_key(self._round, self.id, self._seed)
-        private = group.elements([key], [self._locations.size])
-        integers = self._protocol.quantise(vector[self._locations], self.id, self._round)
-        values = group.reduce(integers + pairwise[self._locations] + private)
-        coded = locations.encode(self._locations, dim, self._parameters.locations)
-        return np.concatenate([coded, values.astype("<u4", copy=False).view(np.uint8)])
+        private = group.elements([key], [where.size])
+        integers = self._protocol.quantise(vector[where], self.id, self._round)
+        values = group.reduce(integers + pairwise[where] + private)
+        return np.concatenate([self._coded, values.astype("<u4", copy=False).view(np.uint8)])
 
     def sent(self) -> Positions:
-        return self._locations
+        return locations.decode(self._coded, self._parameters.dim)[0]
 
 
 class SparseServer(SecAggServer):
@@ -115,7 +116,7 @@ class SparseServer(SecAggServer):
         self, protocol: SparseSecAgg, round_index: int, model: NDArray[np.float32]
     ) -> None:
         super().__init__(protocol, round_index, model)
-        self._locations: dict[int, Positions] = {}
+        self._coded: dict[int, Payload] = {}
 
     def receive_masked_input(self, sender: int, payload: Payload) -> None:
         """Add a device's values to the sum at its locations (eq. 20)."""
@@ -129,11 +130,12 @@ class SparseServer(SecAggServer):
         self._check_elements(values, f"device {sender}")
         self._admit(sender)
         self._sum[positions] += values
-        self._locations[sender] = positions
+        # A copy, without the values: they would take as much memory as all vectors.
+        self._coded[sender] = payload[:used].copy()
 
     def _remove_masks(self, seeds: list[bytes], private: list[bytes]) -> None:
         for id, seed in zip(self.survivors, seeds, strict=True):
-            positions = self._locations[id]
+            positions, _ = locations.decode(self._coded[id], self._parameters.dim)
             key = self._protocol.private_mask_key(self._round, id, seed)
             self._sum[positions] -= self._group.elements([key], [positions.size])
         for id, key in zip(self.dropped, private, strict=True):
