@@ -35,6 +35,25 @@ def test_every_protocol_is_validated_on_any_number_of_ranks(
     assert run.survived.sum(axis=1).tolist() == [devices - int(0.3 * devices)] * 3
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("secagg-graph", "--degree", 6, "--dropout", 0.1),
+        ("sparse", "--degree", 6, "--dropout", 0.1, "--alpha", 0.5),
+        ("cohort", "--degree", 6, "--dropout", 0.1, "--alpha", 0.3),
+        ("cohort", "--alpha", 0.8),
+    ],
+    ids=lambda options: "-".join(map(str, options[:3])),
+)
+@pytest.mark.parametrize("phase", ["advertise_keys", "share_keys", "masked_input"])
+def test_rings_are_validated_whenever_devices_drop_out(
+    tmp_path: Path, options: tuple[object, ...], phase: str
+) -> None:
+    (summary,) = bench(4, tmp_path, *options, *SMALL, "--devices", 20, "--dropout-phase", phase)
+
+    assert summary["rounds_validated"] == summary["rounds_total"] == 3
+
+
 def test_without_the_option_every_rank_but_the_first_is_a_device(tmp_path: Path) -> None:
     (summary,) = bench(5, tmp_path, "sparse", *SMALL)
 
