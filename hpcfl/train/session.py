@@ -115,6 +115,7 @@ def run(
             what = protocol.name if options.algorithm == "fedavg" else options.algorithm
             path = default_path(path, f"train-{what}", count, weights.size)
         config = options.config(count, name, weights.size)
+        config |= protocol.settings() | {"promises": protocol.promises()}
         try:
             if options.resume is not None:
                 training.restore(checkpoint.load(options.resume, config))

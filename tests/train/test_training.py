@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,15 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, content: bytes | None) 
         path.write_bytes(content)
     with pytest.raises(UsageError, match="cannot be read as a checkpoint"):
         train(tmp_path, resume=path)
+
+
+def test_what_the_protocol_promises_is_recorded(tmp_path: Path) -> None:
+    run = load(train(tmp_path, "cohort", devices=20, rounds=1, alpha=0.2).path)
+
+    assert (run.config["cohort_size"], run.config["degree"]) == (4, 6)
+    first, second = json.loads(str(run.config["promises"]))
+    assert "6 neighbours" in first
+    assert "cohort of 4" in second
 
 
 @pytest.mark.parametrize(

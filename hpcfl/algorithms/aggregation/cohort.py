@@ -118,9 +118,10 @@ class Cohort(SecAgg):
         return self.cohort_size / self.parameters.devices * (1 - self.parameters.dropout)
 
     @property
-    def largest_message(self) -> int:
-        run = math.ceil(self.parameters.dim * self.cohort_size / self.parameters.devices)
-        return max(super().largest_message - 4 * self.parameters.dim, 0) + 4 * (run + 1)
+    def largest_upload(self) -> int:
+        # One segment more, for the rounding where devices vanished before the ring was made.
+        segments = min(self.cohort_size + 1, self.parameters.devices)
+        return 4 * math.ceil(segments / self.parameters.devices * self.parameters.dim) + 4
 
     def _below(self, floor: int) -> float:
         """Return at most how likely it is that any cohort has fewer honest survivors than this."""

@@ -103,9 +103,14 @@ class SecAgg(QuantisedProtocol):
         return [self.topology.promise(self.parameters)]
 
     @property
+    def largest_upload(self) -> int:
+        """An upper bound of the bytes of a masked vector."""
+        return 4 * self.parameters.dim
+
+    @property
     def largest_message(self) -> int:
         reply = 4 * MASK_KEY_LIMBS * (self.topology.degree + 1)
-        return max(super().largest_message, reply, 2 * keys.KEY_BYTES)
+        return max(self.largest_upload, reply, 2 * keys.KEY_BYTES)
 
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> SecAggDevice:
         return SecAggDevice(self, id, round_index, secrets)

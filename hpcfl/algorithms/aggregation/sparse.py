@@ -47,11 +47,11 @@ class SparseSecAgg(SecAgg):
         return self.parameters.selection_probability * (1 - self.parameters.dropout)
 
     @property
-    def largest_message(self) -> int:
+    def largest_upload(self) -> int:
         bitmap = -(-self.parameters.dim // 8)
         # Gaps may be asked for where they are longer: two bits a coordinate bound them.
         located = locations.HEADER.itemsize + 2 * bitmap + 1
-        return located + super().largest_message
+        return located + super().largest_upload
 
     def device(self, id: int, round_index: int, secrets: SecretSource) -> SparseDevice:
         return SparseDevice(self, id, round_index, secrets)
