@@ -17,6 +17,7 @@ COMMANDS = {
     "data": "Fetch data sets to train on.",
     "report": "Print results files: one in full, or several side by side.",
     "privacy": "Say what a protocol hides, and what not.",
+    "plot": "Draw figures of results.",
     "doctor": "Check MPI and everything else that hpcfl needs.",
 }
 
@@ -52,6 +53,7 @@ def group() -> None:
       hpcfl bench secagg --devices 20              in one process, without MPI
       hpcfl train fedavg --devices 20              a model on scikit-learn's digits
       hpcfl report results/                        all results side by side
+      hpcfl plot results/ --kind accuracy          what training reached
       hpcfl doctor                                 is MPI set up?
     """
 

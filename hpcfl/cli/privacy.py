@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import click
@@ -75,11 +76,6 @@ def command() -> None:
 )
 @click.option("--floor", type=int, help="Report anonymity sets with fewer members than this.")
 @click.option(
-    "--block",
-    type=int,
-    help="Coordinates in a block (cohort), for a whole round's probability to fall below --floor.",
-)
-@click.option(
     "--samples",
     type=int,
     help="Coordinates to simulate.  [default: 100000, fewer with over 200 devices]",
@@ -88,6 +84,12 @@ def command() -> None:
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the simulation."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    help="Also draw T and what is exposed against alpha, for several dropout rates: "
+    ".png, .svg or .pdf (sparse, cohort).",
+)
 def exposure(
     protocol: str,
     devices: int,
@@ -96,6 +98,7 @@ def exposure(
     gamma: Fraction | None,
     colluding: int | None,
     as_json: bool,
+    plot: Path | None,
     **options: Any,
 ) -> None:
     """Show what a round of PROTOCOL exposes: fedavg, secagg, secagg-graph, sparse or cohort.
@@ -111,9 +114,10 @@ def exposure(
     Examples:
       hpcfl privacy exposure sparse
       hpcfl privacy exposure sparse --devices 1000 --alpha 0.2 --dropout 0 --gamma 1/4
-      hpcfl privacy exposure cohort --floor 2 --block 1024
+      hpcfl privacy exposure cohort --floor 2
       hpcfl privacy exposure secagg-graph --devices 1000 --degree 40
       hpcfl privacy exposure sparse --colluding 0 --json > exposure.json
+      hpcfl privacy exposure sparse --plot exposure.png
     """
     from hpcfl.launch import guess_rank
 
@@ -129,6 +133,13 @@ def exposure(
     elif gamma is not None:
         raise UsageError("--gamma and --colluding say the same in two ways: give one of them")
     population = Population(devices, colluding, dropout, dropout_model)
+    if plot is not None:
+        from hpcfl.plots import exposure as figures
+        from hpcfl.plots import style
+
+        style.check_path(plot)
+        style.save(figures.draw(protocol, devices, colluding, figures.DROPOUTS), plot)
+        click.echo(f"Figure: {plot}", err=as_json)
     found = find_exposure(protocol, population, **options)
     if as_json:
         import json

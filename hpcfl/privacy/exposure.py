@@ -121,11 +121,9 @@ class Exposure:
         Size that was asked for.
     below_floor : Figure or None
         Fraction of sent values whose anonymity set has fewer than `floor` members.
-    blocks : int or None
-        For ``cohort`` with a floor and a block length: number of blocks of a round.
-    block_below_floor, round_below_floor : float or None
+    cohort_below_floor, round_below_floor : float or None
         For ``cohort`` with a floor: probability that a cohort has fewer than `floor` honest
-        survivors, and with a block length the union bound for all blocks of a round.
+        survivors, and the union bound for the N cohorts of a round.
     """
 
     protocol: str
@@ -150,8 +148,7 @@ class Exposure:
     size_ranges: dict[tuple[int, int], Figure]
     floor: int | None = None
     below_floor: Figure | None = None
-    blocks: int | None = None
-    block_below_floor: float | None = None
+    cohort_below_floor: float | None = None
     round_below_floor: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -195,7 +192,6 @@ def exposure(
     degree: int | None = None,
     dim: int = DEFAULT_DIM,
     floor: int | None = None,
-    block: int | None = None,
     samples: int | None = None,
     seed: int = 0,
 ) -> Exposure:
@@ -217,8 +213,6 @@ def exposure(
         Number d of coordinates; it enters counts only.
     floor : int, optional
         Anonymity sets with fewer members than this are counted.
-    block : int, optional
-        Coordinates in a block (``cohort``), for the probability of a whole round.
     samples : int, optional
         Coordinates to simulate; :func:`default_samples` by default.
     seed : int
@@ -231,7 +225,7 @@ def exposure(
     """
     devices = population.devices
     samples = default_samples(devices) if samples is None else samples
-    _check(protocol, devices, alpha, degree, dim, floor, block, samples)
+    _check(protocol, devices, alpha, degree, dim, floor, samples)
     cohort = cohort_size(devices, alpha) if protocol == "cohort" else None
     if degree is not None and degree >= (cohort or devices) - 1:
         degree = None  # all are neighbours
@@ -240,11 +234,10 @@ def exposure(
         closed, simulate.simulate(population, draw, samples, seed), population, floor
     )
     if cohort is not None and floor is not None:
-        figures["block_below_floor"] = below_floor_probability(population, cohort, floor)
-        if block is not None:
-            blocks = -(-dim // block)
-            bound = below_floor_probability(population, cohort, floor, blocks)
-            figures |= {"blocks": blocks, "round_below_floor": bound}
+        figures["cohort_below_floor"] = below_floor_probability(population, cohort, floor)
+        figures["round_below_floor"] = below_floor_probability(
+            population, cohort, floor, blocks=population.devices
+        )
     sparse = protocol in ("sparse", "cohort")
     return Exposure(
         protocol=protocol,
@@ -479,7 +472,6 @@ def _check(
     degree: int | None,
     dim: int,
     floor: int | None,
-    block: int | None,
     samples: int,
 ) -> None:
     if protocol not in PROTOCOLS:
@@ -499,11 +491,7 @@ def _check(
             raise UsageError(
                 f"the degree is {degree}; a Harary graph on a ring needs an even number from 2"
             )
-    counts = {"dim": dim, "floor": floor, "block": block, "number of samples": samples}
+    counts = {"dim": dim, "floor": floor, "number of samples": samples}
     for name, value in counts.items():
         if value is not None and value < 1:
             raise UsageError(f"the {name} is {value}; it must be at least 1")
-    if block is not None and protocol != "cohort":
-        raise UsageError(f"{protocol} has no blocks; leave the block length out")
-    if block is not None and floor is None:
-        raise UsageError("a block length matters for a floor only: give a floor too")

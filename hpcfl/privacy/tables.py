@@ -73,7 +73,7 @@ def _header(found: Exposure) -> dict[str, str]:
     if found.alpha is not None:
         header["alpha"] = f"{found.alpha:g}"
     if found.cohort is not None:
-        header["cohort m"] = f"{found.cohort} devices a block"
+        header["cohort m"] = f"{found.cohort} devices"
     if found.protocol != "fedavg":
         header["masks"] = (
             "between all pairs of devices"
@@ -97,8 +97,8 @@ def _floor(found: Exposure) -> list[list[str]]:
         return []
     rows = [_row(f"sent values in a set below {found.floor}", found.below_floor)]
     for label, bound in (
-        ("a cohort has", found.block_below_floor),
-        (f"any of {found.blocks} cohorts has, at most,", found.round_below_floor),
+        ("a cohort has", found.cohort_below_floor),
+        (f"any of {found.population.devices} cohorts has, at most,", found.round_below_floor),
     ):
         if bound is not None:
             name = f"{label} fewer than {found.floor} contributors"

@@ -57,6 +57,8 @@ class Run:
     training : dict of str to ndarray of float64, shape (R,) or (R, N)
         Figures of training, of the rounds or of the rounds and devices; empty where nothing was
         trained.
+    partition : ndarray of int64, shape (N, classes), or None
+        Number of samples of every device and class, where something was trained.
     """
 
     path: Path
@@ -80,6 +82,7 @@ class Run:
     validated: NDArray[np.bool_]
     warmup: NDArray[np.bool_]
     training: dict[str, NDArray[np.float64]]
+    partition: NDArray[np.int64] | None = None
 
     @property
     def rounds(self) -> int:
@@ -202,6 +205,7 @@ def _read(file: Any, path: Path) -> Run:
         config=_attributes(file["config"]),
         environment=_attributes(file["environment"]),
         training={name: dataset[:finished] for name, dataset in file.get("training", {}).items()},
+        partition=file["partition"][()] if "partition" in file else None,
         **arrays,
     )
 

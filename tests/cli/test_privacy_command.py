@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -61,10 +62,10 @@ def test_json_is_what_the_library_returns() -> None:
     result = privacy(
         *("exposure", "cohort", "--devices", 30, "--alpha", 0.5, "--dropout", 0.2, "--degree", 4),
         *("--dropout-model", "bernoulli", "--colluding", 7, "--dim", 1000, "--floor", 3),
-        *("--block", 128, "--samples", 200, "--seed", 5, "--json"),
+        *("--samples", 200, "--seed", 5, "--json"),
     )
     found = exposure("cohort", Population(30, 7, 0.2, "bernoulli"), alpha=0.5, degree=4, dim=1000,
-                     floor=3, block=128, samples=200, seed=5)  # fmt: skip
+                     floor=3, samples=200, seed=5)  # fmt: skip
 
     assert json.loads(result.stdout) == found.as_dict()
 
@@ -86,10 +87,10 @@ def test_colluding_devices(arguments: list[str], colluding: int) -> None:
 
 
 def test_cohorts_report_their_floor() -> None:
-    table = rows(privacy("exposure", "cohort", "--floor", 2, "--block", 1024, "--samples", 100))
+    table = rows(privacy("exposure", "cohort", "--floor", 2, "--samples", 100))
 
     assert table["a cohort has fewer than 2 contributors"][0] == "0.01412"
-    assert table["any of 162 cohorts has, at most, fewer than 2 contributors"][0] == "0.9969"
+    assert table["any of 100 cohorts has, at most, fewer than 2 contributors"][0] == "0.9589"
     assert table["sent values in a set below 2"][0] == "0.002744"
 
 
@@ -148,3 +149,30 @@ def test_only_the_first_rank_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
 
     assert privacy("exposure", "sparse", "--samples", 10).stdout == ""
+
+
+@pytest.mark.parametrize("protocol", ["sparse", "cohort"])
+def test_exposure_is_drawn_against_alpha(tmp_path: Path, protocol: str) -> None:
+    path = tmp_path / "new" / "exposure.svg"
+    job = privacy(
+        *("exposure", protocol, "--devices", 20, "--samples", 50, "--plot", path, "--json")
+    )
+
+    assert json.loads(job.stdout)["devices"] == 20
+    assert path.read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "name", "sentence"),
+    [
+        ("secagg", "e.png", "secagg sends all coordinates, so there is nothing to draw"),
+        ("sparse", "e.gif", "does not end in .png, .svg or .pdf"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(
+    tmp_path: Path, protocol: str, name: str, sentence: str
+) -> None:
+    job = hpcfl("privacy", "exposure", protocol, "--plot", tmp_path / name)
+
+    assert job.returncode == 2
+    assert sentence in job.stderr

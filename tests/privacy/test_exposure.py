@@ -336,16 +336,15 @@ def test_ranges_of_sizes_hold_all_sizes() -> None:
 
 def test_floor_of_a_cohort() -> None:
     population = Population(50, 10, 0.2)
-    found = exposure("cohort", population, alpha=0.2, floor=4, block=100, dim=950, samples=5000)
-    without = exposure("cohort", population, alpha=0.2, floor=4, samples=10)
+    found = exposure("cohort", population, alpha=0.2, floor=4, samples=5000)
+    without = exposure("cohort", population, alpha=0.2, samples=10)
     sizes = found.sizes
 
     assert found.below_floor.formula == pytest.approx(sum(sizes[s].formula for s in (1, 2, 3)))
-    assert found.blocks == 10
-    assert 0 < found.block_below_floor < found.round_below_floor
-    assert found.round_below_floor <= 10.001 * found.block_below_floor
-    assert without.block_below_floor == found.block_below_floor
-    assert (without.blocks, without.round_below_floor) == (None, None)
+    assert 0 < found.cohort_below_floor < found.round_below_floor
+    # The union bound, for as many cohorts as there are devices.
+    assert found.round_below_floor <= 50.001 * found.cohort_below_floor
+    assert (without.cohort_below_floor, without.round_below_floor) == (None, None)
 
 
 def test_the_seed_repeats_a_simulation() -> None:
@@ -408,9 +407,6 @@ def test_default_number_of_samples() -> None:
         ("sparse", {"dim": 0}, "dim is 0"),
         ("sparse", {"samples": 0}, "number of samples is 0"),
         ("cohort", {"floor": 0}, "floor is 0"),
-        ("cohort", {"floor": 2, "block": 0}, "block is 0"),
-        ("cohort", {"block": 10}, "give a floor"),
-        ("sparse", {"floor": 2, "block": 10}, "has no blocks"),
     ],
 )
 def test_impossible_parameters_are_refused(protocol: str, options: dict, words: str) -> None:

@@ -1,0 +1,67 @@
+"""The paper's privacy guarantee T, and what is exposed all the same, against alpha."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcfl.errors import UsageError
+from hpcfl.plots.style import line_style, new_figure
+from hpcfl.privacy.exposure import exposure
+from hpcfl.privacy.population import Population
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PROTOCOLS = ("sparse", "cohort")
+ALPHAS = np.linspace(0.02, 0.5, 13)
+DROPOUTS = (0.0, 0.1, 0.3, 0.45)
+# The lines are drawn by formula; the simulation that comes with it may be small.
+_SAMPLES = 100
+
+
+def draw(protocol: str, devices: int, colluding: int, dropouts: Sequence[float]) -> Figure:
+    """Return two panels over alpha: contributors at a coordinate, and values exposed alone.
+
+    Parameters
+    ----------
+    protocol : {"sparse", "cohort"}
+        The protocol.
+    devices, colluding : int
+        Numbers N of devices, and of those that collude with the server.
+    dropouts : sequence of float
+        Dropout rates theta, a line each.
+
+    Raises
+    ------
+    UsageError
+        If the protocol has no alpha.
+    """
+    if protocol not in PROTOCOLS:
+        raise UsageError(
+            f"{protocol} sends all coordinates, so there is nothing to draw over alpha; "
+            f"choose {' or '.join(PROTOCOLS)}"
+        )
+    figure, (left, right) = new_figure(9.6, 3.8, columns=2)
+    for number, dropout in enumerate(dropouts):
+        population = Population(devices, colluding, dropout)
+        # A cohort of one device would be no cohort.
+        alphas = [alpha for alpha in ALPHAS if protocol != "cohort" or alpha * devices >= 2]
+        found = [
+            exposure(protocol, population, alpha=float(alpha), samples=_SAMPLES) for alpha in alphas
+        ]
+        style = line_style(number, len(alphas)) | {"label": f"theta = {dropout:g}"}
+        left.plot(alphas, [one.theorem_2 or 0.0 for one in found], **style)
+        right.plot(alphas, [100 * one.alone_of_sent.value for one in found], **style)
+    left.set_ylabel("honest contributors, T of Theorem 2")
+    right.set_ylabel("sent values exposed alone, %")
+    for axes in (left, right):
+        axes.set_xlabel("alpha")
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    figure.suptitle(f"{protocol}, N = {devices}, {colluding} colluding", fontsize=10)
+    return figure

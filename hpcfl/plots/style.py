@@ -1,0 +1,85 @@
+"""What all figures have in common: sizes, colours, and how they are saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcfl.errors import HpcflError, UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = (".png", ".svg", ".pdf")
+# Okabe and Ito's palette, without yellow, which is pale on paper: told apart by colour-blind eyes.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Lines differ in these too, so that they are told apart in black and white.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+DASHES = ("-", "--", "-.", ":")
+
+
+def new_figure(
+    width: float = 6.4, height: float = 4.0, columns: int = 1
+) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure of so many inches, and its axes side by side.
+
+    Raises
+    ------
+    HpcflError
+        If matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise HpcflError("figures need matplotlib: pip install hpcfl[plot]") from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(1, columns, squeeze=False)[0]
+    return figure, list(axes)
+
+
+def line_style(number: int, points: int) -> dict[str, Any]:
+    """Return how the line with this number looks, with about ten markers on it."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
+        "marker": MARKERS[number % len(MARKERS)],
+        # Markers of neighbouring lines lie side by side where there are enough points.
+        "markevery": (number % 3 if points > 20 else 0, max(1, points // 10)),
+        "markersize": 4,
+        "linewidth": 1.4,
+    }
+
+
+def check_path(path: Path) -> None:
+    """Refuse a name that says no known format.
+
+    Raises
+    ------
+    UsageError
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(
+            f"{path} does not end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}: "
+            "the ending says the format of the figure"
+        )
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure; the same figure gives the same file.
+
+    Raises
+    ------
+    UsageError
+        If the name says no known format, or the file cannot be written.
+    """
+    from matplotlib import rc_context
+
+    check_path(path)
+    undated: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with rc_context({"svg.hashsalt": "hpcfl"}):
+            figure.savefig(path, dpi=200, metadata=undated.get(path.suffix.lower()))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
