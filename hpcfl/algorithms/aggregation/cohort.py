@@ -7,10 +7,15 @@ server learns one sum over its survivors. As many values are sent as by SparseSe
 locations: who sends what follows from the round's keys.
 
 The devices are on a ring (see :mod:`hpcfl.algorithms.aggregation.topology`), n of them, in an order
-drawn from the keys that all of them advertised. The vector is cut into n segments of equal length,
-also around the ring, and the device at position p sends the segments p to p + m - 1. Segment s then
-has the cohort of the m positions s - m + 1 to s, a device sends one run of coordinates, and two
-devices have a run in common: no position is drawn, sent or looked up.
+drawn from the keys that all of them advertised. The coordinates are dealt out around the ring too,
+in n segments of equal length, and the device at position p sends the segments p to p + m - 1.
+Segment s then has the cohort of the m positions s - m + 1 to s, a device sends one run of places,
+and two devices have a run in common: no location is drawn, sent or looked up.
+
+Neighbouring coordinates belong to the same part of a model, and if one cohort had them all, the
+luck of that cohort (who dropped out, whose data) would move the part as a whole. So coordinate l
+does not lie at place l, but coordinates are dealt out in steps of the golden section of d: every
+segment then has its coordinates spread over the vector as evenly as can be.
 
 On the wire, ``masked_input`` is one group element for each coordinate of the run, and nothing else.
 If devices vanish before they advertise keys, the cohorts are round(m n / N), so that a coordinate
@@ -22,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,7 +46,7 @@ from hpcfl.privacy.cohorts import below_floor_probability, cohort_size, smallest
 
 @dataclass(frozen=True)
 class Segments:
-    """The vector's segments on a ring, and which of them a device sends.
+    """The places of the coordinates on a ring, in segments, and which of them a device sends.
 
     Attributes
     ----------
@@ -56,8 +62,13 @@ class Segments:
     ring: int
     size: int
 
+    def dealt(self, start: int, count: int) -> NDArray[np.int64]:
+        """Return the coordinates that lie at `count` places from `start` on, in their order."""
+        places = np.arange(start, start + count, dtype=np.uint64) % np.uint64(self.dim)
+        return (places * np.uint64(golden_step(self.dim)) % np.uint64(self.dim)).astype(np.int64)
+
     def bound(self, segment: int) -> int:
-        """Return where a segment begins; segment n + s is s, and begins d coordinates later."""
+        """Return where a segment begins; segment n + s is s, and begins d places later."""
         turns, rest = divmod(segment, self.ring)
         return turns * self.dim + rest * self.dim // self.ring
 
@@ -67,8 +78,7 @@ class Segments:
 
     def coordinates(self, position: int) -> NDArray[np.int64]:
         """Return the coordinates that the device at a position sends, in their order."""
-        start = self.bound(position)
-        return np.arange(start, start + self.length(position)) % self.dim
+        return self.dealt(self.bound(position), self.length(position))
 
     def common(self, position: int, other: int) -> Iterator[tuple[bool, int, int]]:
         """Yield what the device at a position has in common with another.
@@ -87,6 +97,21 @@ class Segments:
         behind = self.ring - ahead
         if 0 < behind < self.size:
             yield False, 0, self.bound(position - behind + self.size) - own
+
+
+@lru_cache(maxsize=8)
+def golden_step(dim: int) -> int:
+    """Return the number nearest to the golden section of `dim` that has no divisor in common.
+
+    Its multiples modulo `dim` are all numbers below `dim`, and any of them in a row lie as evenly
+    as can be (the three-distance theorem).
+    """
+    nearest = round(dim * (math.sqrt(5) - 1) / 2)
+    for distance in range(dim):
+        for step in (nearest - distance, nearest + distance):
+            if step > 0 and math.gcd(step, dim) == 1:
+                return step
+    raise AssertionError("unreachable: 1 has no divisor in common with any number")
 
 
 class Cohort(SecAgg):
@@ -272,7 +297,7 @@ class CohortServer(SecAggServer):
         self._add_run(position, values.astype(np.int64), 1)
 
     def _add_run(self, position: int, run: NDArray[np.int64], sign: int) -> None:
-        """Add a run to the sum at a position's coordinates, which may wrap around its end."""
+        """Add a run to the sum, which is kept by place; it may wrap around the end."""
         start = self._segments.bound(position)
         first = min(run.size, self._sum.size - start)
         self._sum[start : start + first] += sign * run[:first]
@@ -299,4 +324,6 @@ class CohortServer(SecAggServer):
             # What the dropped device would have added is what its peers' masks lack to cancel.
             missing = self._protocol.pair_masks(self._round, segments, (id, position), others)
             self._add_run(position, missing, 1)
-        self._unmasked = group.reduce(self._sum)
+        total = np.empty_like(self._sum)
+        total[segments.dealt(0, self._sum.size)] = self._sum
+        self._unmasked = group.reduce(total)
