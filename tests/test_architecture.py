@@ -15,6 +15,7 @@ LAYERS = {
     "doctor": 3,
     "bench": 3,
     "train": 3,
+    "attack": 3,
     "algorithms": 2,
     "comm": 1,
     "plots": 1,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,12 @@ from hpcfl.bench.dropouts import DropoutSchedule
 from hpcfl.bench.inputs import FileUpdates, SyntheticUpdates, Updates, save_aggregate
 from hpcfl.bench.rounds import keep, play
 from hpcfl.comm.transport import Transport
-from hpcfl.errors import UsageError
+from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
+
+if TYPE_CHECKING:
+    from hpcfl.attack.recording import Recorder
 
 UPLOADS = ("gather", "reduce")
 DEFAULT_DIM = 165_000
@@ -49,6 +52,7 @@ class Options:
     levels: int = 2**20
     updates: Path | None = None
     save_aggregate: Path | None = None
+    keep_transcript: Path | None = None
     uplink_mbps: float = 100.0
     downlink_mbps: float = 100.0
     latency_ms: float = 0.0
@@ -155,6 +159,11 @@ class Experiment:
         _ = options.link  # refuses an impossible link
         updates = _updates(options, devices)
         protocol, schedule = options.build(devices, updates.dim, updates.weights)
+        if options.keep_transcript is not None:
+            from hpcfl.attack import recording
+
+            insecure, reduce = options.insecure_seed is not None, options.upload == "reduce"
+            recording.check(protocol, insecure=insecure, reduce=reduce)
         options = replace(options, dim=updates.dim, dropout_phase=schedule.phase)
         return cls(options, protocol, updates, schedule)
 
@@ -167,7 +176,7 @@ class Experiment:
         """Return every option with its value, for the record; None where it has no effect."""
         config = asdict(self.options)
         config["devices"] = self.devices
-        for name in ("updates", "save_aggregate"):
+        for name in ("updates", "save_aggregate", "keep_transcript"):
             config[name] = None if config[name] is None else str(config[name])
         if not self.protocol.sparse_upload:
             config |= dict.fromkeys(("alpha", "sampler", "locations"))
@@ -204,7 +213,11 @@ class Experiment:
         dim = self.updates.dim
         model = np.zeros(dim, np.float32)
         aggregate = np.zeros(dim)
-        for index in range(self.options.warmup + self.options.rounds):
+        rounds = self.options.warmup + self.options.rounds
+        recorder = None
+        for index in range(rounds):
+            if index == rounds - 1:
+                recorder = self._recorder(index)
             played = play(
                 self.protocol,
                 transport,
@@ -214,6 +227,7 @@ class Experiment:
                 dropouts=self.schedule.draw(index),
                 reduce=self.options.upload == "reduce",
                 insecure_seed=self.options.insecure_seed,
+                recorder=recorder,
             )
             record, aggregate = played.record, played.aggregate
             error = None
@@ -225,6 +239,28 @@ class Experiment:
             progress()
         if transport.has_server and self.options.save_aggregate is not None:
             save_aggregate(self.options.save_aggregate, aggregate)
+        if recorder is not None:
+            transport.agree(self._save_transcript(recorder))
+
+    def _recorder(self, index: int) -> Recorder | None:
+        """Return what takes down a round, if that is asked for."""
+        if self.options.keep_transcript is None:
+            return None
+        from hpcfl.algorithms.aggregation.secagg import SecAgg
+        from hpcfl.attack.recording import Recorder
+
+        assert isinstance(self.protocol, SecAgg)
+        return Recorder(self.protocol, index, self.config())
+
+    def _save_transcript(self, recorder: Recorder) -> HpcflError | None:
+        """Write, at the server, what was taken down; return what speaks against it."""
+        if recorder.transcript is None or self.options.keep_transcript is None:
+            return None
+        try:
+            recorder.transcript.save(self.options.keep_transcript)
+        except HpcflError as error:
+            return error
+        return None
 
 
 def _updates(options: Options, devices: int) -> Updates:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import SecretSource, insecure_secrets, system_secrets
 from hpcfl.errors import HpcflError, ValidationError
 from hpcfl.results.record import RoundRecord
+
+if TYPE_CHECKING:
+    from hpcfl.attack.recording import Recorder
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ def play(
     reduce: bool = False,
     insecure_seed: int | None = None,
     with_quantisation: bool = False,
+    recorder: Recorder | None = None,
 ) -> Played:
     """Play a round; every rank calls this.
 
@@ -76,6 +81,8 @@ def play(
         Seed of the keys, which come from the operating system without it.
     with_quantisation : bool
         Find out, untimed, what clipping and rounding did to the sum.
+    recorder : Recorder, optional
+        Keeps what the server received and, untimed, what it takes to attack the round.
 
     Raises
     ------
@@ -100,6 +107,7 @@ def play(
         dim=protocol.parameters.dim,
         largest_message=protocol.largest_message,
         reduce_group=protocol.summed_in if reduce else None,
+        listen=None if recorder is None else recorder.hear,
     )
     transport.barrier()
     start = time.perf_counter()
@@ -121,6 +129,8 @@ def play(
         record.survived[server.survivors] = True
         record.validated = server.survivors == survivors and agrees(server.total, *expected)
         aggregate = protocol.decode(server.total)
+    if recorder is not None:
+        recorder.collect(transport, devices, here, server, inputs)
     played = Played(record, aggregate, round_.prepare_seconds)
     if not with_quantisation or not isinstance(protocol, QuantisedProtocol):
         return played

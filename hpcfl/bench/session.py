@@ -125,6 +125,8 @@ def _refuse_single_file(options: Options, output: Path) -> None:
         )
     if options.save_aggregate is not None:
         raise UsageError("--save-aggregate takes one number of devices")
+    if options.keep_transcript is not None:
+        raise UsageError("--keep-transcript takes one number of devices")
 
 
 def _output_error(world: World, options: Options, output: Path) -> HpcflError | None:
@@ -136,17 +138,19 @@ def _output_error(world: World, options: Options, output: Path) -> HpcflError | 
     try:
         check_writable(output)
         if options.save_aggregate is not None:
-            _check_aggregate(options.save_aggregate)
+            _check_file(options.save_aggregate, "aggregate")
+        if options.keep_transcript is not None:
+            _check_file(options.keep_transcript, "transcript")
     except HpcflError as error:
         return error
     return None
 
 
-def _check_aggregate(path: Path) -> None:
+def _check_file(path: Path, what: str) -> None:
     existed = path.exists()
     try:
         path.open("ab").close()
         if not existed:
             path.unlink()
     except OSError as error:
-        raise UsageError(f"the aggregate cannot be saved to {path}: {error.strerror}") from None
+        raise UsageError(f"the {what} cannot be saved to {path}: {error.strerror}") from None

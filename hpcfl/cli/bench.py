@@ -52,6 +52,12 @@ class DeviceCounts(click.ParamType):
     type=click.Path(path_type=Path),
     help="Write the last round's decoded sum, as .npy or HDF5.",
 )
+@click.option(
+    "--keep-transcript",
+    type=click.Path(path_type=Path),
+    help="Write the last round's messages, a fraction --gamma of the devices' keys and all honest "
+    "devices' values to an .npz file, for 'hpcfl attack'. Needs --insecure-seed.",
+)
 @link_options
 def command(devices: list[int] | None, output: Path, as_json: bool, **options: Any) -> None:
     """Measure PROTOCOL on vectors, or MODULE:CLASS of your own.
@@ -87,6 +93,8 @@ def command(devices: list[int] | None, output: Path, as_json: bool, **options: A
     rounds = len(counts) * (options["rounds"] + options["warmup"])
     if first and options["insecure_seed"] is not None:
         click.echo("Warning: --insecure-seed is given: keys are not secret.", err=True)
+    if first and options["keep_transcript"] is not None:
+        click.echo("Warning: --keep-transcript is given: values are not secret either.", err=True)
 
     def report(path: Path) -> None:
         from hpcfl.results import load
@@ -99,6 +107,8 @@ def command(devices: list[int] | None, output: Path, as_json: bool, **options: A
             summaries.append(summary.as_dict())
         else:
             parts = [render_run(summary), render_promises(run), f"Results: {path}"]
+            if asked.keep_transcript is not None:
+                parts.append(f"Transcript of the last round, insecure: {asked.keep_transcript}")
             click.echo("\n\n".join(part for part in parts if part) + "\n")
 
     asked = Options(**options)

@@ -18,6 +18,7 @@ from hpcfl.errors import HpcflError, MessageError
 
 Inputs = Callable[[int], NDArray[np.floating]]
 Prepare = Callable[[Mapping[int, Any]], None]
+Listen = Callable[[str, int, Payload], None]
 
 
 class Round:
@@ -50,6 +51,9 @@ class Round:
         No device sends more than this to the server at once, in bytes, less envelope.
     reduce_group : Group or None
         Sum the uploads within the transport in this group instead of gathering them.
+    listen : callable, optional
+        Called at the server with phase, sender and sealed message of everything gathered, as it
+        comes. It may keep the message.
 
     Attributes
     ----------
@@ -72,6 +76,7 @@ class Round:
         dim: int,
         largest_message: int,
         reduce_group: Group | None = None,
+        listen: Listen | None = None,
     ) -> None:
         self._steps = steps
         self._transport = transport
@@ -86,6 +91,7 @@ class Round:
         self._dim = dim
         self._largest_message = largest_message
         self._reduce_group = reduce_group
+        self._listen = listen
         self._server_error: HpcflError | None = None
 
     def play(self) -> None:
@@ -168,6 +174,8 @@ class Round:
 
         largest = envelope.BYTES + self._largest_message
         for id, message in self._transport.gather(list(self._live), produce, largest):
+            if self._listen is not None:
+                self._listen(step.phase, id, message)
             self._serve(step, "receive", id, message, number)
         self._finish(step)
 

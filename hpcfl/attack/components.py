@@ -1,0 +1,281 @@
+"""The attack on a recorded round: what the server learns beyond the sums that it is meant to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.attack.prediction import Prediction, predict
+from hpcfl.attack.search import search
+from hpcfl.attack.stripping import Adversary, Remainder
+from hpcfl.attack.transcript import Transcript, Values
+from hpcfl.crypto.groups import Elements, Group
+from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, UsageError
+
+Numbers = NDArray[np.int64]
+
+LARGEST = 3
+# Values that are searched at once: what takes a few hundred MB.
+AT_ONCE = 1 << 22
+
+
+@dataclass
+class Sums:
+    """What was found of one size: values for 1, sums of so many values else.
+
+    Attributes
+    ----------
+    size : int
+        Number of values in a sum.
+    tested, skipped : int
+        Subsets that were tried, and coordinates at which there were too many to tell.
+    small, found, correct : int
+        Subsets with a small sum; those that were recognised, which do not overlap; those of them
+        with the sum of the true values.
+    beyond : int
+        Those of the correct ones that are not the whole sum of a coordinate, which the server is
+        allowed to learn.
+    by_chance : float
+        How many of those that were tried and are no true sum are expected to be small.
+    """
+
+    size: int
+    tested: int = 0
+    skipped: int = 0
+    small: int = 0
+    found: int = 0
+    correct: int = 0
+    beyond: int = 0
+    by_chance: float = 0.0
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What came of an attack.
+
+    Attributes
+    ----------
+    protocol : str
+        The protocol of the round.
+    devices, dim, round_index : int
+        Number N of devices and d of coordinates, and which round.
+    colluding, dropped, honest : int
+        Devices that collude with the server; that shared keys but sent nothing; honest survivors.
+    sent : int
+        Values that the honest survivors sent.
+    allowed : int
+        Coordinates that honest survivors sent, at each of which the server is allowed to learn
+        their sum. All of these sums were found, and equal the true ones.
+    contributors : tuple of (int, float, int)
+        Fewest, mean and most honest survivors in one of these sums.
+    sums : list of Sums
+        What was recognised, by size.
+    unresolved : int
+        Values that are in none of the recognised sums.
+    by_device : tuple of (float, float, float)
+        The part of what it sent that was recovered alone and is correct, of the honest survivor
+        with the smallest part, in the median, and with the largest.
+    prediction : Prediction
+        Number of values exposed alone.
+    values : ndarray of int64, shape (n, 3)
+        Every value that was recovered alone: device, coordinate and the quantised value.
+    """
+
+    protocol: str
+    devices: int
+    dim: int
+    round_index: int
+    colluding: int
+    dropped: int
+    honest: int
+    sent: int
+    allowed: int
+    contributors: tuple[int, float, int]
+    sums: list[Sums]
+    unresolved: int
+    by_device: tuple[float, float, float]
+    prediction: Prediction
+    values: Numbers
+
+    @property
+    def alone(self) -> Sums:
+        """What was found of single values."""
+        return self.sums[0]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the number of correct single values is the predicted one, within its error."""
+        return self.prediction.low <= self.alone.correct <= self.prediction.high
+
+    @property
+    def beyond(self) -> int:
+        """Number of correct sums, single values included, beyond those that are allowed."""
+        return sum(one.beyond for one in self.sums)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything but the values themselves, for JSON."""
+        found = asdict(self)
+        del found["values"]
+        found["prediction"] |= {"low": self.prediction.low, "high": self.prediction.high}
+        return found | {
+            "alone_of_sent": self.alone.correct / self.sent,
+            "alone_of_dim": self.alone.correct / (self.honest * self.dim),
+            "beyond": self.beyond,
+            "agrees": self.agrees,
+        }
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Values of some coordinates, ordered by coordinate.
+
+    Attributes
+    ----------
+    coordinates, devices, bounds : ndarray of int64, shape (n,)
+        Where and from whom a value is, and its largest possible magnitude.
+    elements : ndarray of uint32, shape (n,)
+        What is left of it.
+    truth : ndarray of int64, shape (n,)
+        What it is.
+    """
+
+    coordinates: Numbers
+    devices: Numbers
+    bounds: Numbers
+    elements: Elements
+    truth: Numbers
+
+
+def attack(transcript: Transcript, largest: int = LARGEST) -> Findings:
+    """Recover what the server can of the values that honest survivors sent.
+
+    Parameters
+    ----------
+    transcript : Transcript
+        A round.
+    largest : int
+        Sums of up to so many values are recognised.
+
+    Raises
+    ------
+    UsageError
+        If the transcript does not fit together.
+    HpcflError
+        If it does, but the sums that are left are not those of the true values.
+    """
+    try:
+        adversary = Adversary(transcript)
+        remainders = [adversary.strip(id) for id in sorted(transcript.truth)]
+    except (MessageError, BelowThresholdError) as error:
+        raise UsageError(f"the transcript does not fit together: {error}") from None
+    for one in remainders:
+        if one.coordinates.size != transcript.truth[one.device].size:
+            raise UsageError(
+                "the transcript does not fit together: the true values of device "
+                f"{one.device} are not as many as it sent"
+            )
+    sent = sum(one.coordinates.size for one in remainders)
+    if not sent:
+        raise UsageError("no honest survivor sent anything: there is nothing to recover")
+
+    group, dim = adversary.protocol.summed_in, transcript.parameters.dim
+    bounds = {one.device: adversary.bound(one.device) for one in remainders}
+    contributors = np.zeros(dim, np.int64)
+    sums = [Sums(size) for size in range(1, largest + 1)]
+    values = [np.empty((0, 3), np.int64)]
+    alone = np.zeros(transcript.parameters.devices, np.int64)
+    unresolved = sent
+    for entries in _parts(remainders, transcript.truth, bounds, dim):
+        counts = np.bincount(entries.coordinates, minlength=dim)
+        contributors += counts
+        _check_sums(entries, group, dim)
+        trials = search(entries.coordinates, entries.elements, entries.bounds, group, largest)
+        for trial, tally in zip(trials, sums, strict=True):
+            _, right = _judge(entries, trial.sets, group)
+            whole = counts[entries.coordinates[trial.sets[:, 0]]] == tally.size
+            tally.tested += trial.tested
+            tally.skipped += trial.skipped
+            tally.small += trial.small
+            tally.found += len(trial.sets)
+            tally.correct += int(np.count_nonzero(right))
+            tally.beyond += int(np.count_nonzero(right & ~whole))
+            # Those that are components are not uniform.
+            uniform = trial.tested - int(np.count_nonzero(right))
+            tally.by_chance += trial.by_chance * uniform / max(1, trial.tested)
+            unresolved -= trial.sets.size
+        singles = trials[0].sets[:, 0]
+        found, right = _judge(entries, trials[0].sets, group)
+        values.append(
+            np.stack([entries.devices[singles], entries.coordinates[singles], found], axis=1)
+        )
+        np.add.at(alone, entries.devices[singles[right]], 1)
+    reached = contributors[contributors > 0]
+    parts = [alone[one.device] / max(1, one.coordinates.size) for one in remainders]
+    return Findings(
+        protocol=transcript.protocol,
+        devices=transcript.parameters.devices,
+        dim=dim,
+        round_index=transcript.round_index,
+        colluding=int(transcript.colluding.sum()),
+        dropped=int(transcript.dropped.sum()),
+        honest=len(remainders),
+        sent=sent,
+        allowed=reached.size,
+        contributors=(int(reached.min()), float(reached.mean()), int(reached.max())),
+        sums=sums,
+        unresolved=unresolved,
+        by_device=(float(min(parts)), float(np.median(parts)), float(max(parts))),
+        prediction=predict(adversary, transcript),
+        values=np.concatenate(values),
+    )
+
+
+def _parts(
+    remainders: list[Remainder], truth: Mapping[int, Values], bounds: Mapping[int, int], dim: int
+) -> Iterator[Entries]:
+    """Yield all values, so many coordinates at a time that they fit into memory."""
+    orders = [np.argsort(one.coordinates, kind="stable") for one in remainders]
+    by_place = [one.coordinates[order] for one, order in zip(remainders, orders, strict=True)]
+    step = max(1, AT_ONCE // len(remainders))
+    for start in range(0, dim, step):
+        stop = min(start + step, dim)
+        chosen = [
+            order[slice(*np.searchsorted(places, [start, stop]))]
+            for places, order in zip(by_place, orders, strict=True)
+        ]
+        pairs = list(zip(remainders, chosen, strict=True))
+        coordinates = np.concatenate([one.coordinates[k] for one, k in pairs])
+        order = np.argsort(coordinates, kind="stable")
+        if order.size:
+            sizes = [k.size for k in chosen]
+            devices = np.array([one.device for one in remainders], np.int64)
+            reach = np.array([bounds[one.device] for one in remainders], np.int64)
+            yield Entries(
+                coordinates[order],
+                np.repeat(devices, sizes)[order],
+                np.repeat(reach, sizes)[order],
+                np.concatenate([one.elements[k] for one, k in pairs])[order],
+                np.concatenate([truth[one.device][k] for one, k in pairs])[order].astype(np.int64),
+            )
+
+
+def _judge(entries: Entries, sets: Numbers, group: Group) -> tuple[Numbers, NDArray[np.bool_]]:
+    """Return the sums of some sets of entries, and which of them are the true ones."""
+    found = group.decode(group.reduce(entries.elements[sets].sum(axis=1, dtype=np.int64)))
+    return found, found == entries.truth[sets].sum(axis=1)
+
+
+def _check_sums(entries: Entries, group: Group, dim: int) -> None:
+    """Refuse a transcript in which not even the sums that the server may learn are right."""
+    difference = np.zeros(dim, np.int64)
+    np.add.at(difference, entries.coordinates, entries.elements.astype(np.int64) - entries.truth)
+    wrong = np.flatnonzero(group.reduce(difference))
+    if wrong.size:
+        raise HpcflError(
+            f"the sum at coordinate {wrong[0]} is not that of the true values: the transcript is "
+            "not of one round, or damaged"
+        )

@@ -1,0 +1,168 @@
+"""Keeps of a round what a curious server and the devices that collude with it hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.secagg import MASK_KEY_LIMBS, SecAgg
+from hpcfl.algorithms.aggregation.topology import population_of, to_flags
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.attack.transcript import PROTOCOLS, Flags, Transcript
+from hpcfl.comm.phases import Payload
+from hpcfl.comm.round import Inputs
+from hpcfl.comm.transport import Transport
+from hpcfl.crypto.keys import KEY_BYTES
+from hpcfl.errors import UsageError
+
+# First element of a spawn key of the run's seed; those below are numbered in `aggregation.base`.
+COLLUSION = 6
+
+MOST_BYTES = 2 * 10**9
+
+
+def check(protocol: AggregationProtocol, *, insecure: bool, reduce: bool) -> None:
+    """Refuse to keep a transcript of what cannot be attacked, or without being asked twice.
+
+    Parameters
+    ----------
+    protocol : AggregationProtocol
+        What is to be run.
+    insecure : bool
+        Whether the run's keys are insecure already.
+    reduce : bool
+        Whether uploads are summed on the way.
+
+    Raises
+    ------
+    UsageError
+    """
+    name, parameters = protocol.name, protocol.parameters
+    if not isinstance(protocol, SecAgg) or name not in PROTOCOLS:
+        raise UsageError(
+            f"--keep-transcript keeps rounds of {', '.join(PROTOCOLS)}, not of {name}: there are "
+            "no masks to take off, or none that the attack knows; leave it out"
+        )
+    if not insecure:
+        raise UsageError(
+            "--keep-transcript writes secret keys and the devices' values to a file: it is for "
+            "demonstrations, and must be given together with --insecure-seed"
+        )
+    if reduce:
+        raise UsageError(
+            "--keep-transcript needs every device's upload, which --upload reduce sums on the way: "
+            "leave one of them out"
+        )
+    sent = parameters.dim * protocol.arrival / (1 - parameters.dropout)
+    # A value of an upload and its true value take 4 bytes each.
+    each = 8 * sent + 4 * MASK_KEY_LIMBS * (protocol.topology.degree + 1)
+    if parameters.devices * each > MOST_BYTES:
+        raise UsageError(
+            f"a transcript of {parameters.devices} devices would take about "
+            f"{parameters.devices * each / 1e9:.1f} GB, more than {MOST_BYTES / 1e9:.0f}: "
+            "lower --devices or --dim"
+        )
+
+
+def colluding(parameters: Parameters) -> Flags:
+    """Return the floor(gamma N) devices that collude with the server, drawn from the run's seed.
+
+    Returns
+    -------
+    ndarray of bool, shape (N,)
+    """
+    seeds = np.random.SeedSequence(parameters.seed, spawn_key=(COLLUSION,))
+    order = np.random.default_rng(seeds).permutation(parameters.devices)
+    count = population_of(parameters).colluding
+    return to_flags(order[:count].tolist(), parameters.devices)
+
+
+class Recorder:
+    """Takes down one round; every rank has one.
+
+    Parameters
+    ----------
+    protocol : SecAgg
+        The protocol.
+    round_index : int
+        The round.
+    config : dict
+        The run's options, for the record.
+
+    Attributes
+    ----------
+    transcript : Transcript or None
+        What was taken down; None before :meth:`collect`, and except at the server.
+    """
+
+    def __init__(self, protocol: SecAgg, round_index: int, config: Mapping[str, Any]) -> None:
+        self._protocol = protocol
+        self._round = round_index
+        self._config = config
+        self._heard: dict[str, dict[int, Payload]] = {}
+        self.transcript: Transcript | None = None
+
+    def hear(self, phase: str, sender: int, message: Payload) -> None:
+        """Keep a message that the server receives; not a copy, which would take measured time."""
+        self._heard.setdefault(phase, {})[sender] = message
+
+    def collect(
+        self,
+        transport: Transport,
+        devices: Mapping[int, Any],
+        survivors: Iterable[Any],
+        server: Any | None,
+        inputs: Inputs,
+    ) -> None:
+        """Collect from all ranks what the server has not received; every rank calls this.
+
+        Parameters
+        ----------
+        transport : Transport
+            How it moves, outside the ledger.
+        devices : mapping of int to device
+            The devices of this rank.
+        survivors : iterable of device
+            Those of them whose vectors are in the sum.
+        server : server or None
+            The server, on the rank that holds it.
+        inputs : callable
+            Returns a device's vector.
+        """
+        parameters = self._protocol.parameters
+        colludes = colluding(parameters)
+        honest = {device.id: device for device in survivors if not colludes[device.id]}
+        # A device that vanished at once has no keys.
+        telling = [id for id in devices if colludes[id] and hasattr(devices[id], "_mask_pair")]
+
+        def mask_key(id: int) -> Payload:
+            return np.frombuffer(devices[id]._mask_pair.private, np.uint8)
+
+        def contribution(id: int) -> Payload:
+            _, integers = honest[id].contribution(inputs(id))
+            return integers.astype("<i4").view(np.uint8)
+
+        keys = dict(transport.gather(sorted(telling), mask_key, KEY_BYTES))
+        values = dict(transport.gather(sorted(honest), contribution, 4 * parameters.dim))
+        if server is None:
+            return
+        survived = to_flags(server.survivors, parameters.devices)
+        nothing = np.empty(0, np.uint8)  # a transport may leave out an empty message
+        self.transcript = Transcript(
+            protocol=self._protocol.name,
+            parameters=parameters,
+            config=self._config,
+            round_index=self._round,
+            survived=survived,
+            dropped=to_flags(server.dropped, parameters.devices),
+            colluding=colludes,
+            messages=self._heard,
+            mask_keys={id: key.tobytes() for id, key in keys.items()},
+            truth={
+                id: values.get(id, nothing).view("<i4")
+                for id in np.flatnonzero(survived & ~colludes).tolist()
+            },
+        )

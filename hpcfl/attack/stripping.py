@@ -1,0 +1,237 @@
+"""Takes off every mask that a curious server and the devices that collude with it know.
+
+From the replies to its unmasking request the server reconstructs, as the protocol has it, the seed
+of every survivor's private mask and the mask key of every device that dropped out. It holds each
+upload by itself. Colluding devices tell it their mask keys. What is left on an honest survivor's
+values is the masks that it has in common with other honest survivors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms import locations
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.base import parse_vector
+from hpcfl.algorithms.aggregation.cohort import Cohort
+from hpcfl.algorithms.aggregation.secagg import MASK_KEY_LIMBS, SEED_LIMBS, SecAgg, pair_sign
+from hpcfl.algorithms.aggregation.sparse import SparseSecAgg
+from hpcfl.algorithms.aggregation.topology import RingLinks
+from hpcfl.attack.transcript import Flags, Transcript
+from hpcfl.comm import envelope
+from hpcfl.comm.phases import Pattern, Payload
+from hpcfl.crypto import keys, shamir
+from hpcfl.crypto.groups import FQ, Elements
+from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
+from hpcfl.errors import MessageError
+
+Positions = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """What is left of one honest survivor's upload.
+
+    Attributes
+    ----------
+    device : int
+        The survivor.
+    coordinates : ndarray of int64, shape (n,)
+        What it sent, in the order of its upload.
+    elements : ndarray of uint32, shape (n,)
+        Group elements: its values plus the masks that it shares with honest survivors.
+    """
+
+    device: int
+    coordinates: Positions
+    elements: Elements
+
+
+class Adversary:
+    """The server after a round, and the devices that collude with it.
+
+    Parameters
+    ----------
+    transcript : Transcript
+        What they hold. The true values in it are not looked at.
+
+    Attributes
+    ----------
+    protocol : SecAgg
+        The protocol of the round.
+    links : Links
+        Who shares masks with whom, which the server knows.
+    shared : ndarray of bool, shape (N,)
+        Who shared keys, and so is masked with.
+    honest : ndarray of bool, shape (N,)
+        The honest survivors.
+
+    Raises
+    ------
+    MessageError
+        If a message is malformed.
+    BelowThresholdError
+        If too few replies came to unmask the sum.
+    """
+
+    def __init__(self, transcript: Transcript) -> None:
+        self.protocol = cast(type[SecAgg], find(transcript.protocol))(transcript.parameters)
+        self._round = transcript.round_index
+        self._transcript = transcript
+        self._public = {
+            id: parse_vector(
+                payload, "u1", 2 * keys.KEY_BYTES, "advertise_keys", f"device {id}"
+            ).tobytes()
+            for id, payload in self._payloads("advertise_keys").items()
+        }
+        context = self.protocol.round_context(self._round)
+        self.links = self.protocol.topology.link(self._public, context)
+        self.shared: Flags = transcript.survived | transcript.dropped
+        self.honest: Flags = transcript.survived & ~transcript.colluding
+        self._uploads = self._payloads("masked_input")
+        self._seeds, self._mask_keys = self._reconstruct()
+        self._secrets = self._agree()
+
+    def _payloads(self, phase: str) -> dict[int, Payload]:
+        """Return what every device sent in a phase, without envelopes."""
+        steps = self.protocol.steps
+        (number,) = (
+            k for k, step in enumerate(steps) if (step.phase, step.pattern) == (phase, _UP)
+        )
+        return {
+            id: envelope.unseal(message, phase, number, self._round, id, envelope.SERVER)
+            for id, message in self._transcript.messages[phase].items()
+        }
+
+    def _reconstruct(self) -> tuple[dict[int, bytes], dict[int, bytes]]:
+        """Return all survivors' private-mask seeds, and all mask keys that are known, by device."""
+        survived, dropped = self._transcript.survived, self._transcript.dropped
+        seed_shares, key_shares = {}, {}
+        for id, payload in self._payloads("unmask").items():
+            cut = SEED_LIMBS * self.links.asked_of(id, survived).size
+            limbs = cut + MASK_KEY_LIMBS * self.links.asked_of(id, dropped).size
+            shares = parse_vector(payload, "<u4", limbs, "unmask", f"device {id}")
+            if (shares >= FQ.modulus).any():
+                raise MessageError("unmask", f"device {id}", "a share is no field element")
+            seed_shares[id] = shares[:cut].reshape(-1, SEED_LIMBS)
+            key_shares[id] = shares[cut:].reshape(-1, MASK_KEY_LIMBS)
+        seeds = self._combine(seed_shares, survived, SEED_LIMBS, SEED_BYTES)
+        mask_keys = self._combine(key_shares, dropped, MASK_KEY_LIMBS, keys.KEY_BYTES)
+        mask_keys |= self._transcript.mask_keys
+        for id, private in mask_keys.items():
+            if keys.KeyPair.from_private(private).public != self._mask_public(id):
+                raise MessageError("unmask", f"device {id}", "its mask key is not the advertised")
+        return seeds, mask_keys
+
+    def _combine(
+        self, shares: dict[int, Elements], owners: Flags, width: int, size: int
+    ) -> dict[int, bytes]:
+        try:
+            limbs = self.links.combine(shares, owners, width)
+            secrets = [shamir.from_limbs(one, size) for one in limbs]
+        except ValueError as error:
+            raise MessageError("unmask", "the survivors", str(error)) from None
+        return dict(zip(np.flatnonzero(owners).tolist(), secrets, strict=True))
+
+    def _mask_public(self, id: int) -> bytes:
+        return self._public[id][keys.KEY_BYTES :]
+
+    def _agree(self) -> dict[int, list[tuple[int, bytes]]]:
+        """Return, for every honest survivor, with whom its masks are known, and their secret."""
+        found: dict[int, list[tuple[int, bytes]]] = {
+            id: [] for id in np.flatnonzero(self.honest).tolist()
+        }
+        for id, private in self._mask_keys.items():
+            if not self.shared[id]:
+                continue  # vanished before anybody masked with it
+            victims = self.links.neighbours(id, self.honest)
+            try:
+                secrets = keys.agree(private, [self._mask_public(victim) for victim in victims])
+            except ValueError:
+                raise MessageError(
+                    "advertise_keys", f"one of {victims}", "its mask key has low order"
+                ) from None
+            for victim, secret in zip(victims, secrets, strict=True):
+                found[victim].append((id, secret))
+        return found
+
+    def strip(self, id: int) -> Remainder:
+        """Return what is left of an honest survivor's upload.
+
+        Raises
+        ------
+        MessageError
+            If the upload is malformed.
+        """
+        key = self.protocol.private_mask_key(self._round, id, self._seeds[id])
+        upload, known = self._uploads[id], self._secrets[id]
+        coordinates, elements = _STRIP[self.protocol.name](self, id, upload, key, known)
+        return Remainder(id, coordinates, elements)
+
+    def _values(self, id: int, payload: Payload, count: int) -> Elements:
+        values = parse_vector(payload, "<u4", count, "masked_input", f"device {id}")
+        if (values >= self.protocol.summed_in.modulus).any():
+            raise MessageError("masked_input", f"device {id}", "a value is no group element")
+        return values
+
+    def _strip_whole(
+        self, id: int, upload: Payload, key: bytes, known: list[tuple[int, bytes]]
+    ) -> tuple[Positions, Elements]:
+        protocol, dim = self.protocol, self.protocol.parameters.dim
+        peers, secrets = [peer for peer, _ in known], [secret for _, secret in known]
+        masks = protocol.pair_keys(self._round, id, peers, secrets, "additive mask")
+        signs = [-pair_sign(id, peer) for peer in peers]
+        values = self._values(id, upload, dim).astype(np.uint32)
+        return np.arange(dim), protocol.summed_in.add_masks(values, [key, *masks], [-1, *signs])
+
+    def _strip_sparse(
+        self, id: int, upload: Payload, key: bytes, known: list[tuple[int, bytes]]
+    ) -> tuple[Positions, Elements]:
+        protocol, group = cast(SparseSecAgg, self.protocol), self.protocol.summed_in
+        dim = protocol.parameters.dim
+        try:
+            where, used = locations.decode(upload, dim)
+        except ValueError as error:
+            raise MessageError("masked_input", f"device {id}", str(error)) from None
+        values = self._values(id, upload[used:], where.size)
+        peers, secrets = [peer for peer, _ in known], [secret for _, secret in known]
+        pairwise = np.zeros(dim, np.int64)
+        np.add.at(pairwise, *protocol.pair_masks(self._round, id, peers, secrets))
+        private = group.elements([key], [where.size])
+        return where, group.reduce(values.astype(np.int64) - private - pairwise[where])
+
+    def _strip_run(
+        self, id: int, upload: Payload, key: bytes, known: list[tuple[int, bytes]]
+    ) -> tuple[Positions, Elements]:
+        protocol, group = cast(Cohort, self.protocol), self.protocol.summed_in
+        links = cast(RingLinks, self.links)
+        segments, position = protocol.segments(links.size), int(links.position[id])
+        where = segments.coordinates(position)
+        values = self._values(id, upload, where.size)
+        others = [(peer, int(links.position[peer]), secret) for peer, secret in known]
+        pairwise = protocol.pair_masks(self._round, segments, (id, position), others)
+        private = group.elements([key], [where.size])
+        return where, group.reduce(values.astype(np.int64) - private - pairwise)
+
+    def bound(self, id: int) -> int:
+        """Return the largest magnitude that a device's value can have, from what is public."""
+        parameters = self.protocol.parameters
+        return math.floor(parameters.levels * parameters.clip * self.protocol.scale(id)) + 1
+
+
+_UP = Pattern.GATHER
+_Strip = Callable[
+    [Adversary, int, Payload, bytes, list[tuple[int, bytes]]], tuple[Positions, Elements]
+]
+_STRIP: dict[str, _Strip] = {
+    "secagg": Adversary._strip_whole,
+    "secagg-graph": Adversary._strip_whole,
+    "sparse": Adversary._strip_sparse,
+    "cohort": Adversary._strip_run,
+}

@@ -1,0 +1,238 @@
+"""What a curious server and the devices that collude with it hold after a round, as a file.
+
+It is a ``.npz`` file of plain arrays, without pickle. Beside what the adversary holds it has the
+values that honest devices contributed, which the adversary does not know and which its findings are
+compared with. So the file is insecure, and says so. Lists of ndarrays of different lengths are
+stored end to end:
+
+==================  =========================================================================
+array               content
+==================  =========================================================================
+format, warning     text: :data:`FORMAT` and :data:`WARNING`
+header              JSON, UTF-8: protocol, round, parameters, config
+weights             float64, the devices' weights; empty if they are equal
+survived            bool, shape (N,): whose upload is in the sum
+dropped             bool, shape (N,): who shared keys, but sent no upload
+colluding           bool, shape (N,)
+PHASE_devices       senders of the messages that the server received in each of :data:`PHASES`
+PHASE_sizes         lengths of their messages in bytes
+PHASE_data          their messages, envelopes included
+mask_keys_devices   colluding devices that advertised keys; likewise _sizes and _data, the private
+                    halves of their mask keys
+truth_devices       honest survivors; likewise _sizes and _data, the integers that each
+                    contributed, in the order of its upload
+==================  =========================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import is_zipfile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.comm.phases import Payload
+from hpcfl.crypto.keys import KEY_BYTES
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.privacy.population import MODELS
+
+FORMAT = "hpcfl transcript 1"
+WARNING = "INSECURE: this file holds secret keys, and the values of devices in the clear"
+PHASES = ("advertise_keys", "masked_input", "unmask")
+# Which protocols' masks the attack knows how to take off.
+PROTOCOLS = ("secagg", "secagg-graph", "sparse", "cohort")
+
+Flags = NDArray[np.bool_]
+Values = NDArray[np.int32]
+Lists = Mapping[int, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """One round, as the adversary saw it, and the truth.
+
+    Attributes
+    ----------
+    protocol : str
+        One of :data:`PROTOCOLS`.
+    parameters : Parameters
+        What it was run with.
+    config : dict
+        The options of the run, for the record.
+    round_index : int
+        The round.
+    survived, dropped, colluding : ndarray of bool, shape (N,)
+        Whose upload is in the sum; who shared keys but sent none; who colludes with the server.
+    messages : dict of str to dict of int to ndarray of uint8
+        For each of :data:`PHASES` the sealed message of every sender.
+    mask_keys : dict of int to bytes
+        The private half of the mask key of every colluding device that advertised keys.
+    truth : dict of int to ndarray of int32
+        What every honest survivor contributed, in the order of its upload.
+    """
+
+    protocol: str
+    parameters: Parameters
+    config: Mapping[str, Any]
+    round_index: int
+    survived: Flags
+    dropped: Flags
+    colluding: Flags
+    messages: Mapping[str, Mapping[int, Payload]]
+    mask_keys: Mapping[int, bytes]
+    truth: Mapping[int, Values]
+
+    def __post_init__(self) -> None:
+        devices, config = self.parameters.devices, self.config
+        _require(config["dropout_model"] in MODELS, "its model of dropouts is unknown")
+        _require(isinstance(config["dropout_phase"], str), "the phase of dropouts is missing")
+        _require(self.protocol in PROTOCOLS, f"no masks of {self.protocol!r} are known")
+        for name in ("survived", "dropped", "colluding"):
+            flags: Flags = getattr(self, name)
+            _require(
+                flags.dtype == np.bool_ and flags.shape == (devices,),
+                f"{name!r} is not a flag for each of the {devices} devices",
+            )
+        _require(not (self.survived & self.dropped).any(), "a device survived and dropped out")
+        uploaded, advertised = (self.messages[name] for name in ("masked_input", "advertise_keys"))
+        _require({*uploaded} == _set(self.survived), "uploads are not those of the survivors")
+        _require(
+            {*advertised} >= _set(self.survived | self.dropped), "keys of a device are missing"
+        )
+        _require({*advertised} <= {*range(devices)}, "there are keys of unknown devices")
+        _require({*self.messages["unmask"]} <= {*uploaded}, "not only survivors replied")
+        _require(
+            {*self.mask_keys} == {*advertised} & _set(self.colluding),
+            "the mask keys are not those of the colluding devices",
+        )
+        _require(
+            all(len(key) == KEY_BYTES for key in self.mask_keys.values()),
+            f"a mask key has not {KEY_BYTES} bytes",
+        )
+        _require(
+            {*self.truth} == _set(self.survived & ~self.colluding),
+            "the true values are not those of the honest survivors",
+        )
+
+    def save(self, path: Path) -> None:
+        """Write the transcript, so that no half-written file ever has this name.
+
+        Raises
+        ------
+        HpcflError
+            If the file system refuses it.
+        """
+        parameters = asdict(self.parameters)
+        weights = parameters.pop("weights")
+        header = {
+            "protocol": self.protocol,
+            "round": self.round_index,
+            "parameters": parameters,
+            "config": self.config,
+        }
+        keys = {id: np.frombuffer(key, np.uint8) for id, key in self.mask_keys.items()}
+        arrays: dict[str, Any] = {
+            "format": np.array(FORMAT),
+            "warning": np.array(WARNING),
+            "header": np.frombuffer(json.dumps(header, default=str).encode(), np.uint8),
+            "weights": np.empty(0) if weights is None else weights,
+            "survived": self.survived,
+            "dropped": self.dropped,
+            "colluding": self.colluding,
+            **_pack("mask_keys", keys, np.uint8),
+            **_pack("truth", self.truth, np.int32),
+        }
+        for phase in PHASES:
+            arrays |= _pack(phase, self.messages[phase], np.uint8)
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with draft.open("wb") as file:
+                np.savez(file, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise HpcflError(f"cannot write the transcript {path}: {error.strerror}") from None
+
+
+def load(path: Path) -> Transcript:
+    """Return the transcript in a file.
+
+    Raises
+    ------
+    UsageError
+        If the file is no transcript, damaged, or of another version.
+    """
+    try:
+        with path.open("rb") as raw:
+            if not is_zipfile(raw):
+                raise ValueError("it is no .npz file")
+            with np.load(raw, allow_pickle=False) as file:
+                if str(file["format"]) != FORMAT:
+                    raise ValueError(f"its format is not {FORMAT!r}")
+                return _read(file)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    except Exception as error:  # a damaged archive fails in many ways
+        raise UsageError(
+            f"{path} cannot be read as a transcript of 'hpcfl bench --keep-transcript': {error}"
+        ) from None
+
+
+def _read(file: Mapping[str, NDArray[Any]]) -> Transcript:
+    header = json.loads(file["header"].tobytes())
+    weights = file["weights"]
+    return Transcript(
+        protocol=header["protocol"],
+        parameters=Parameters(**header["parameters"], weights=weights if weights.size else None),
+        config=dict(header["config"]),
+        round_index=int(header["round"]),
+        survived=file["survived"],
+        dropped=file["dropped"],
+        colluding=file["colluding"],
+        messages={phase: _unpack(phase, file, np.uint8) for phase in PHASES},
+        mask_keys={id: key.tobytes() for id, key in _unpack("mask_keys", file, np.uint8).items()},
+        truth=_unpack("truth", file, np.int32),
+    )
+
+
+def _pack(name: str, lists: Lists, dtype: type) -> dict[str, NDArray[Any]]:
+    ids = sorted(lists)
+    return {
+        f"{name}_devices": np.array(ids, np.int64),
+        f"{name}_sizes": np.array([lists[id].size for id in ids], np.int64),
+        f"{name}_data": np.concatenate([*(lists[id] for id in ids), np.empty(0, dtype)]),
+    }
+
+
+def _unpack(name: str, file: Mapping[str, NDArray[Any]], dtype: type) -> dict[int, NDArray[Any]]:
+    ids, sizes, data = (file[f"{name}_{part}"] for part in ("devices", "sizes", "data"))
+    _require(
+        ids.dtype == sizes.dtype == np.int64
+        and ids.ndim == 1
+        and ids.shape == sizes.shape
+        and bool((np.diff(ids) > 0).all())
+        and bool((sizes >= 0).all())
+        and data.dtype == dtype
+        and data.shape == (sizes.sum(),),
+        f"its arrays {name!r} do not fit together",
+    )
+    parts = np.split(data, np.cumsum(sizes)[:-1]) if ids.size else []
+    return dict(zip(ids.tolist(), parts, strict=True))
+
+
+def _set(flags: Flags) -> set[int]:
+    return {*np.flatnonzero(flags).tolist()}
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)

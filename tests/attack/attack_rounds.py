@@ -1,0 +1,153 @@
+"""Recorded rounds for the tests of the attack, and their masking graphs found in another way."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter, defaultdict
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation.cohort import golden_step
+from hpcfl.algorithms.aggregation.topology import Ring
+from hpcfl.attack.transcript import Transcript, load
+from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.comm.loopback import Loopback
+from hpcfl.crypto import keys
+
+SEED = 3
+
+
+def recorded(protocol: str, devices: int = 10, **options: Any) -> tuple[Experiment, Transcript]:
+    """Return an experiment of one round and its transcript; few levels, so that chance is rare."""
+    defaults = {"dim": 400, "rounds": 1, "warmup": 0, "levels": 2000, "alpha": 0.3, "gamma": 0.2}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "round.npz"
+        insecure = {"insecure_seed": SEED, "keep_transcript": path}
+        experiment = Experiment.prepare(Options(protocol, **defaults | insecure | options), devices)
+        experiment.run(Loopback(devices), lambda record: None)
+        return experiment, load(path)
+
+
+class Graph:
+    """The graph of masks between honest survivors at every coordinate, from the devices' keys.
+
+    Attributes
+    ----------
+    sets : dict of int to list of set of int
+        For each coordinate that honest survivors sent, the components of those that sent it.
+    values : dict of (int, int) to float
+        The scaled vector of an honest survivor at a coordinate that it sent, before rounding.
+    """
+
+    def __init__(self, experiment: Experiment, transcript: Transcript) -> None:
+        self._protocol: Any = experiment.protocol
+        self._round = transcript.round_index
+        parameters = experiment.protocol.parameters
+        shared = np.flatnonzero(transcript.survived | transcript.dropped).tolist()
+        honest = set(np.flatnonzero(transcript.survived & ~transcript.colluding).tolist())
+        self._pairs = {}
+        for id in range(parameters.devices):
+            source = keys.insecure_secrets(SEED, self._round, id)
+            source(keys.KEY_BYTES)  # the share-transport key
+            self._pairs[id] = keys.KeyPair.generate(source)
+        where, edges = self._masks(transcript, shared)
+        self.values = {}
+        senders = defaultdict(set)
+        for id in honest:
+            vector = experiment.updates.vector(self._round, id)
+            scale = parameters.levels * experiment.protocol.scale(id)  # type: ignore[attr-defined]
+            for coordinate in where[id]:
+                self.values[id, coordinate] = scale * np.clip(
+                    float(vector[coordinate]), -parameters.clip, parameters.clip
+                )
+                senders[coordinate].add(id)
+        self.sets = {
+            coordinate: components(ids, edges[coordinate]) for coordinate, ids in senders.items()
+        }
+
+    def _masks(self, transcript: Transcript, shared: list[int]) -> tuple[Any, Any]:
+        """Return the coordinates of every device and the pairs that mask every coordinate."""
+        protocol, dim = self._protocol, self._protocol.parameters.dim
+        place, reach = self._ring(transcript)
+        linked = [
+            (i, j)
+            for i, j in combinations(shared, 2)
+            if place is None
+            or min((place[i] - place[j]) % len(place), (place[j] - place[i]) % len(place)) <= reach
+        ]
+        where: dict[int, set[int]] = {id: set() for id in shared}
+        edges = defaultdict(list)
+        if protocol.name == "cohort":
+            size = max(1, round(protocol.cohort_size * len(place) / protocol.parameters.devices))
+            bounds = [s * dim // len(place) for s in range(len(place) + 1)]
+            for id in shared:
+                for segment in range(place[id], place[id] + size):
+                    first = segment % len(place)
+                    places = range(bounds[first], bounds[first + 1])
+                    where[id] |= {place * golden_step(dim) % dim for place in places}
+        elif protocol.name != "sparse":
+            where = {id: set(range(dim)) for id in shared}
+        for i, j in linked:
+            common = where[i] & where[j]
+            if protocol.name == "sparse":
+                common = self._selected(i, j)
+                where[i] |= common
+                where[j] |= common
+            for coordinate in common:
+                edges[coordinate].append((i, j))
+        return where, edges
+
+    def _ring(self, transcript: Transcript) -> tuple[dict[int, int] | None, int]:
+        """Return the device's places, and how far apart neighbours are."""
+        topology = self._protocol.topology
+        if not isinstance(topology, Ring):
+            return None, 0
+        public = {
+            id: message[16:].tobytes()
+            for id, message in transcript.messages["advertise_keys"].items()
+        }
+        order = topology.link(public, self._protocol.round_context(self._round)).order
+        reach = len(order) if len(order) - 1 <= topology.degree else topology.degree // 2
+        return {int(id): place for place, id in enumerate(order)}, reach
+
+    def _selected(self, i: int, j: int) -> set[int]:
+        protocol = self._protocol
+        secrets = keys.agree(self._pairs[i].private, [self._pairs[j].public])
+        use = protocol.pair_keys(self._round, i, [j], secrets, "multiplicative mask")
+        return set(protocol._sampler.select(use, protocol.parameters.dim)[0].tolist())
+
+    def alone(self) -> set[tuple[int, int]]:
+        """Return device and coordinate of every value that is alone."""
+        return {
+            (next(iter(one)), coordinate)
+            for coordinate, sets in self.sets.items()
+            for one in sets
+            if len(one) == 1
+        }
+
+    def sizes(self, proper: bool = False) -> Counter[int]:
+        """Return how many components have which size; only those beside others, if so asked."""
+        return Counter(
+            len(one) for sets in self.sets.values() for one in sets if len(sets) > 1 or not proper
+        )
+
+
+def components(vertices: set[int], edges: list[tuple[int, int]]) -> list[set[int]]:
+    """Return the connected components, by merging the two sides of every edge."""
+    of = {vertex: {vertex} for vertex in vertices}
+    for left, right in edges:
+        if left in of and right in of and of[left] is not of[right]:
+            merged = of[left] | of[right]
+            of |= dict.fromkeys(merged, merged)
+    return [set(one) for one in {frozenset(one) for one in of.values()}]
+
+
+def changed(values: NDArray[Any], index: int, by: int = 1) -> NDArray[Any]:
+    """Return a copy of an array with one element changed."""
+    copy = values.copy()
+    copy[index] += values.dtype.type(by)
+    return copy

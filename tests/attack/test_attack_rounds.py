@@ -1,0 +1,406 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from attack_rounds import Graph, changed, components, recorded
+
+from hpcfl.attack import components as module
+from hpcfl.attack.components import Findings, attack
+from hpcfl.attack.prediction import predict
+from hpcfl.attack.stripping import Adversary
+from hpcfl.attack.tables import render
+from hpcfl.attack.transcript import Transcript
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.privacy.exposure import exposure
+from hpcfl.privacy.formulas import SparseGraph
+from hpcfl.privacy.population import Population
+
+
+def check(found: Findings, graph: Graph) -> None:
+    """Compare findings with the graph of the round, in which values are told from chance."""
+    sizes, proper = graph.sizes(), graph.sizes(proper=True)
+    values = {(int(id), int(place)): int(value) for id, place, value in found.values}
+
+    assert values.keys() == graph.alone()
+    # Rounded at random to one of the two integers beside it.
+    assert all(abs(value - graph.values[key]) < 1 for key, value in values.items())
+    for one in found.sums:
+        assert (one.found, one.correct, one.beyond) == (
+            sizes[one.size],
+            sizes[one.size],
+            proper[one.size],
+        )
+        assert one.by_chance < 0.5
+    assert found.sent == sum(size * count for size, count in sizes.items())
+    assert found.unresolved == sum(size * sizes[size] for size in sizes if size > len(found.sums))
+    assert found.allowed == len(graph.sets)
+    assert found.agrees
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dropout": 0.0, "gamma": 0.4},
+        {"gamma": 0.0},
+        {"group": "ring32", "seed": 1},
+        {"sampler": "dense"},
+        {"degree": 4, "dropout": 0.2},
+        {"alpha": 1.0},
+        {"dropout_phase": "advertise_keys"},
+        {"dropout_phase": "share_keys", "gamma": 0.4},
+        {"dropout_phase": "unmask"},
+        {"dropout_phase": "advertise_keys", "degree": 6, "dropout": 0.2, "gamma": 0.3},
+        {"warmup": 1, "rounds": 2},
+    ],
+    ids=str,
+)
+def test_sparse_exposes_exactly_the_components_of_its_masks(options: dict[str, Any]) -> None:
+    experiment, transcript = recorded("sparse", **options)
+    found = attack(transcript)
+
+    check(found, Graph(experiment, transcript))
+    assert found.alone.correct > 0
+    assert found.beyond > 0
+    assert found.round_index == transcript.round_index == options.get("warmup", 0) * 2
+
+
+@pytest.mark.parametrize("name", ["secagg", "secagg-graph", "cohort"])
+@pytest.mark.parametrize("phase", ["advertise_keys", "share_keys", "masked_input", "unmask"])
+def test_the_others_expose_nothing_but_the_allowed_sums(name: str, phase: str) -> None:
+    experiment, transcript = recorded(name, dropout_phase=phase, alpha=0.9, gamma=0.1)
+    found = attack(transcript)
+
+    check(found, Graph(experiment, transcript))
+    assert (found.alone.found, found.beyond, found.prediction.count) == (0, 0, 0)
+    assert found.allowed == 400
+    assert "Beyond that it learned nothing." in render(found)
+
+
+def test_a_cohort_with_one_honest_survivor_exposes_that_one() -> None:
+    experiment, transcript = recorded("cohort", gamma=0.4, dropout=0.2, seed=5)
+    graph = Graph(experiment, transcript)
+    sole = {place for place, sets in graph.sets.items() if len(set.union(*sets)) == 1}
+    found = attack(transcript)
+
+    check(found, graph)
+    assert 0 < len(sole) < 300
+    assert set(found.values[:, 1].tolist()) == sole
+    assert found.prediction.count == found.alone.correct == len(sole)
+    # That value is the sum that the server is allowed to learn.
+    assert found.beyond == 0
+    assert f"{len(sole)} of them are a single device's value" in " ".join(render(found).split())
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("secagg-graph", {"degree": 2, "devices": 12}),
+        ("secagg", {"degree": 2, "devices": 12}),
+        ("cohort", {"degree": 2, "devices": 14, "alpha": 0.5, "gamma": 0.3}),
+        ("cohort", {"degree": 4, "devices": 14, "alpha": 0.7}),
+        ("cohort", {"degree": 2, "devices": 12, "alpha": 0.8, "dropout_phase": "share_keys"}),
+    ],
+)
+def test_on_a_ring_of_few_neighbours_the_honest_fall_apart(
+    name: str, options: dict[str, Any]
+) -> None:
+    options = {"gamma": 0.4, "dropout": 0.1, "seed": 2} | options
+    experiment, transcript = recorded(name, **options)
+    found = attack(transcript)
+
+    check(found, Graph(experiment, transcript))
+    assert found.beyond > 0
+    assert found.prediction.count == found.alone.correct > 0
+    assert found.prediction.standard_error == 0
+
+
+def test_values_of_unequal_weight_are_recognised_by_their_own_bounds(tmp_path: Path) -> None:
+    weights = np.arange(1, 11) ** 3.0
+    with h5py.File(tmp_path / "updates.h5", "w") as file:
+        # All of them at the clip, so that no smaller bound would do.
+        file["updates"] = np.where(np.arange(4000).reshape(10, 400) % 3, 1.0, -1.0)
+        file["weights"] = weights
+    experiment, transcript = recorded("sparse", updates=tmp_path / "updates.h5")
+    graph = Graph(experiment, transcript)
+    scales = {abs(value) for value in graph.values.values()}
+
+    assert max(scales) > 50 * min(scales)
+    check(attack(transcript), graph)
+
+
+def test_larger_sums_are_recognised_if_asked_for() -> None:
+    experiment, transcript = recorded("sparse", alpha=1.0)
+    graph = Graph(experiment, transcript)
+    found = attack(transcript, largest=5)
+
+    check(found, graph)
+    assert found.sums[4].correct > 0
+    assert len(attack(transcript, largest=1).sums) == 1
+
+
+def test_many_levels_make_chance_finds_which_are_told_from_true_ones() -> None:
+    experiment, transcript = recorded("sparse", levels=2**26, dim=4000, alpha=0.5, gamma=0.0)
+    graph = Graph(experiment, transcript)
+    found = attack(transcript)
+    alone = found.alone
+
+    # Most of these chance finds hide a value that could be part of a sum.
+    assert alone.by_chance > 50
+    assert abs(alone.found - alone.correct - alone.by_chance) < 5 * math.sqrt(alone.by_chance)
+    assert alone.correct == graph.sizes()[1]
+    assert found.sums[1].correct < graph.sizes()[2]
+    assert found.agrees
+
+
+def test_where_a_value_is_not_small_nothing_is_tried() -> None:
+    _, transcript = recorded("secagg", devices=3, levels=2**30, dropout=0.0, gamma=0.0)
+    found = attack(transcript)
+
+    assert [(one.tested, one.skipped, one.found) for one in found.sums] == [(0, 400, 0)] * 3
+    assert found.unresolved == found.sent == 1200
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"devices": 5, "gamma": 0.2, "dropout": 0.0},
+        {"devices": 5, "gamma": 0.2, "dropout": 0.2, "dropout_phase": "unmask"},
+        {"devices": 6, "gamma": 0.2, "dropout": 0.0, "degree": 4},
+        {"devices": 5, "gamma": 0.0, "dropout": 0.0},
+    ],
+    ids=str,
+)
+def test_mean_and_error_of_the_prediction_are_those_of_all_patterns(
+    options: dict[str, Any],
+) -> None:
+    _, transcript = recorded("sparse", alpha=0.9, **options)
+    adversary = Adversary(transcript)
+    devices = transcript.parameters.devices
+    everybody = np.ones(devices, np.bool_)
+    pairs = [
+        (i, j) for i in range(devices) for j in adversary.links.neighbours(i, everybody) if i < j
+    ]
+    honest = set(np.flatnonzero(adversary.honest).tolist())
+    probability = float(transcript.parameters.pair_probability)
+    moments = np.zeros(3)
+    for pattern in product([False, True], repeat=len(pairs)):
+        chosen = [pair for pair, taken in zip(pairs, pattern, strict=True) if taken]
+        senders = {id for pair in chosen for id in pair} & honest
+        alone = sum(len(one) == 1 for one in components(senders, chosen))
+        weight = math.prod(probability if taken else 1 - probability for taken in pattern)
+        moments += weight * np.array([1, alone, alone**2])
+    found = predict(adversary, transcript)
+
+    assert moments[0] == pytest.approx(1)
+    assert found.count == pytest.approx(400 * moments[1], rel=1e-9, abs=1e-9)
+    assert found.standard_error**2 == pytest.approx(
+        400 * (moments[2] - moments[1] ** 2), rel=1e-9, abs=1e-9
+    )
+
+
+def test_the_prediction_is_the_closed_form_for_the_number_of_honest_survivors() -> None:
+    _, transcript = recorded("sparse", devices=20)
+    found = attack(transcript)
+    survivors = np.array([found.honest])
+    alone = float(SparseGraph(20, 0.3).alone(survivors)[0])
+
+    assert found.prediction.count == pytest.approx(400 * found.honest * alone)
+    assert found.prediction.low < found.prediction.count < found.prediction.high
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("sparse", {"dropout": 0.0}),
+        ("sparse", {"dropout": 0.3}),
+        ("sparse", {"dropout": 0.3, "degree": 20}),
+        ("sparse", {"dropout": 0.2, "dropout_model": "bernoulli"}),
+        ("cohort", {"dropout": 0.0}),
+        ("cohort", {"dropout": 0.3}),
+        ("secagg", {"dropout": 0.3}),
+        ("secagg-graph", {"dropout": 0.3, "degree": 20}),
+    ],
+)
+def test_before_the_round_the_expectation_is_that_of_the_formulas(
+    name: str, options: dict[str, Any]
+) -> None:
+    _, transcript = recorded(name, devices=40, gamma=0.33, dim=50, **options)
+    who = Population(40, 13, options["dropout"], options.get("dropout_model", "exact"))
+    formulas = exposure(name, who, alpha=0.3, degree=options.get("degree"), samples=1)
+
+    before = predict(Adversary(transcript), transcript).before
+    assert before == pytest.approx(formulas.alone_of_sent.formula, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("phase", "before"),
+    [("unmask", True), ("share_keys", False), ("advertise_keys", False)],
+)
+def test_before_the_round_other_dropouts_count_as_what_they_are(phase: str, before: bool) -> None:
+    _, transcript = recorded("sparse", devices=20, dim=50, dropout_phase=phase)
+    nobody = exposure("sparse", Population(20, 4, 0.0), alpha=0.3, samples=1).alone_of_sent.formula
+    expected = predict(Adversary(transcript), transcript).before
+
+    # Who vanishes after the upload has sent; whoever does before, makes the graph smaller.
+    assert expected == (pytest.approx(nobody) if before else None)
+
+
+def test_cohorts_along_a_ring_of_few_neighbours_have_no_closed_form() -> None:
+    _, transcript = recorded("cohort", devices=20, dim=50, degree=8)  # cohorts of 6
+
+    assert predict(Adversary(transcript), transcript).before is None
+
+
+def test_the_part_of_each_device_is_told_without_chance_finds() -> None:
+    experiment, transcript = recorded("sparse", levels=2**26, dim=2000)
+    graph = Graph(experiment, transcript)
+    sent = {id: sum(key[0] == id for key in graph.values) for id in transcript.truth}
+    parts = sorted(sum(key[0] == id for key in graph.alone()) / sent[id] for id in sent)
+
+    found = attack(transcript)
+    assert found.by_device == (parts[0], pytest.approx(np.median(parts)), parts[-1])
+    assert found.alone.found > found.alone.correct
+
+
+def test_nothing_to_recover_is_said() -> None:
+    _, transcript = recorded("sparse", dim=1, alpha=0.001)
+
+    with pytest.raises(UsageError, match="no honest survivor sent anything"):
+        attack(transcript)
+
+
+def test_a_device_that_sent_nothing_is_no_obstacle() -> None:
+    experiment, transcript = recorded("sparse", dim=4, alpha=0.2)
+    sizes = [values.size for values in transcript.truth.values()]
+
+    assert min(sizes) == 0 < max(sizes)
+    check(attack(transcript), Graph(experiment, transcript))
+
+
+def with_message(transcript: Transcript, phase: str, index: int, by: int = 1) -> Transcript:
+    """Return a transcript with a byte of the first message of a phase changed."""
+    id = min(transcript.messages[phase])
+    message = changed(transcript.messages[phase][id], index, by)
+    phases = {**transcript.messages, phase: {**transcript.messages[phase], id: message}}
+    return replace(transcript, messages=phases)
+
+
+@pytest.mark.parametrize(
+    ("phase", "index", "sentence"),
+    [
+        ("masked_input", 0, "its version is 2, expected 1"),
+        ("masked_input", 4, "its round is 1, expected 0"),
+        ("masked_input", 16, "the locations' coding . is unknown|announced|are cut short"),
+        ("masked_input", -4, "the sum at coordinate .* is not that of the true values"),
+        ("unmask", 16, "do not combine to a secret|sum at coordinate"),
+        ("unmask", -4, "its mask key is not the advertised|do not combine"),
+    ],
+)
+def test_messages_that_do_not_fit_are_refused_with_a_sentence(
+    phase: str, index: int, sentence: str
+) -> None:
+    _, transcript = recorded("sparse", gamma=0.4)
+
+    with pytest.raises(HpcflError, match=sentence):
+        attack(with_message(transcript, phase, index))
+
+
+@pytest.mark.parametrize("phase", ["masked_input", "unmask"])
+def test_what_is_no_element_is_refused(phase: str) -> None:
+    _, transcript = recorded("sparse", gamma=0.4)
+    id = min(set(transcript.messages[phase]) & set(transcript.truth))
+    message = transcript.messages[phase][id].copy()
+    message[-4:] = 255
+    phases = {**transcript.messages, phase: {**transcript.messages[phase], id: message}}
+
+    with pytest.raises(UsageError, match=r"is no (group|field) element"):
+        attack(replace(transcript, messages=phases))
+
+
+@pytest.mark.parametrize("who", ["dropped", "colluding"])
+def test_a_mask_key_that_is_not_the_advertised_one_is_refused(who: str) -> None:
+    _, transcript = recorded("sparse", gamma=0.4)
+    id = int(np.flatnonzero(getattr(transcript, who))[0])
+    keys = dict(transcript.messages["advertise_keys"])
+    keys[id] = changed(keys[id], -32)
+    phases = {**transcript.messages, "advertise_keys": keys}
+
+    with pytest.raises(UsageError, match=f"device {id}: its mask key is not the advertised"):
+        attack(replace(transcript, messages=phases))
+
+
+def test_a_key_of_low_order_is_refused() -> None:
+    _, transcript = recorded("sparse", gamma=0.4)
+    id = min(transcript.truth)
+    message = transcript.messages["advertise_keys"][id].copy()
+    message[-32:] = 0
+    keys = {**transcript.messages["advertise_keys"], id: message}
+    phases = {**transcript.messages, "advertise_keys": keys}
+
+    with pytest.raises(UsageError, match="its mask key has low order"):
+        attack(replace(transcript, messages=phases))
+
+
+@pytest.mark.parametrize("name", ["sparse", "cohort", "secagg"])
+def test_searching_in_small_parts_finds_the_same(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, transcript = recorded(name, levels=2**20, gamma=0.4)
+    whole = attack(transcript)
+    monkeypatch.setattr(module, "AT_ONCE", 100)
+    parts = attack(transcript)
+
+    for one, other in zip(parts.sums, whole.sums, strict=True):
+        assert one.by_chance == pytest.approx(other.by_chance, rel=0.05)
+        one.by_chance = other.by_chance
+    assert parts.as_dict() == whole.as_dict()
+    np.testing.assert_array_equal(np.sort(parts.values, axis=0), np.sort(whole.values, axis=0))
+
+
+def test_true_values_of_another_round_are_refused() -> None:
+    _, transcript = recorded("sparse")
+    id = min(transcript.truth)
+    values = transcript.truth[id]
+    wrong = replace(transcript, truth={**transcript.truth, id: changed(values, 0)})
+    short = replace(transcript, truth={**transcript.truth, id: values[:-1]})
+
+    with pytest.raises(HpcflError, match="is not that of the true values"):
+        attack(wrong)
+    with pytest.raises(UsageError, match=f"device {id} are not as many as it sent"):
+        attack(short)
+
+
+def test_too_few_replies_are_refused() -> None:
+    _, transcript = recorded("sparse", devices=12, degree=4, dropout=0.0)
+    few = {id: transcript.messages["unmask"][id] for id in (0, 1)}
+    short = replace(transcript, messages={**transcript.messages, "unmask": few})
+
+    with pytest.raises(UsageError, match=r"does not fit together: .* at least .* are needed"):
+        attack(short)
+
+
+def test_the_true_values_are_not_used_to_find_any() -> None:
+    _, transcript = recorded("sparse")
+    found = attack(transcript)
+    # At one coordinate, what two devices sent alone is changed so that their sum stays the same.
+    places, counts = np.unique(found.values[:, 1], return_counts=True)
+    place = places[counts > 1][0]
+    truth = dict(transcript.truth)
+    adversary = Adversary(transcript)
+    two = found.values[found.values[:, 1] == place, 0][:2].tolist()
+    for id, by in zip(two, (1, -1), strict=True):
+        index = adversary.strip(id).coordinates.tolist().index(place)
+        truth[id] = changed(truth[id], index, by)
+    again = attack(replace(transcript, truth=truth))
+
+    np.testing.assert_array_equal(again.values, found.values)
+    assert again.alone.found == found.alone.found == found.alone.correct
+    assert again.alone.correct == found.alone.correct - 2

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from attack_rounds import recorded
+
+from hpcfl.attack.components import attack
+from hpcfl.attack.transcript import FORMAT, PHASES, Transcript, load
+from hpcfl.errors import HpcflError, UsageError
+
+
+@pytest.fixture(scope="module")
+def transcript() -> Transcript:
+    return recorded("sparse", devices=8, dim=60)[1]
+
+
+def rewritten(path: Path, **arrays: Any) -> Path:
+    """Return a copy of a file with some of its arrays replaced, or left out where None."""
+    with np.load(path) as file:
+        kept = {name: file[name] for name in file.files} | arrays
+    target = path.with_name("rewritten.npz")
+    np.savez(target, **{name: array for name, array in kept.items() if array is not None})
+    return target
+
+
+def test_what_is_written_is_read(transcript: Transcript, tmp_path: Path) -> None:
+    weights = np.arange(1, 9) / 36
+    transcript = replace(transcript, parameters=replace(transcript.parameters, weights=weights))
+    transcript.save(tmp_path / "round.npz")
+    read = load(tmp_path / "round.npz")
+
+    assert read.parameters == transcript.parameters
+    np.testing.assert_array_equal(read.parameters.weights, weights)
+    for name in ("protocol", "config", "round_index", "mask_keys"):
+        assert getattr(read, name) == getattr(transcript, name)
+    for name in ("survived", "dropped", "colluding"):
+        np.testing.assert_array_equal(getattr(read, name), getattr(transcript, name))
+    for phase in PHASES:
+        assert list(read.messages[phase]) == list(transcript.messages[phase])
+        for id, message in transcript.messages[phase].items():
+            np.testing.assert_array_equal(read.messages[phase][id], message)
+    for id, values in transcript.truth.items():
+        np.testing.assert_array_equal(read.truth[id], values)
+    assert [path.name for path in tmp_path.iterdir()] == ["round.npz"]
+
+
+def test_the_file_says_that_it_is_insecure_and_needs_no_pickle(
+    transcript: Transcript, tmp_path: Path
+) -> None:
+    transcript.save(tmp_path / "round.npz")
+    with np.load(tmp_path / "round.npz", allow_pickle=False) as file:
+        assert {file[name].dtype.kind for name in file.files} <= set("Uuibf")
+        assert str(file["warning"]).startswith("INSECURE: this file holds secret keys")
+        config = json.loads(file["header"].tobytes())["config"]
+
+    assert (config["insecure_seed"], config["seed"]) == (3, 0)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    transcript: Transcript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "round.npz"
+    path.write_text("before")
+
+    def full(file: Any, **arrays: Any) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(HpcflError, match=r"cannot write the transcript .*: No space left"):
+        transcript.save(path)
+
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("round.npz", "before")]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (None, "cannot be read: No such file"),
+        (b"", r"it is no \.npz file"),
+        (b"\x80\x04N.", r"it is no \.npz file"),
+        (b"PK\x05\x06" + bytes(18), "No data left in file"),
+    ],
+)
+def test_foreign_files_are_refused(content: bytes | None, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "foreign.npz"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(UsageError, match=sentence):
+        load(path)
+
+
+def test_a_folder_an_array_and_pickles_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "array.npy", np.ones(3))
+    np.savez(tmp_path / "other.npz", format=np.array("mine"))
+    np.savez(tmp_path / "pickle.npz", format=np.array([None], object), allow_pickle=True)
+
+    for name, sentence in (
+        ("", "cannot be read: Is a directory"),
+        ("array.npy", r"it is no \.npz file"),
+        ("other.npz", f"its format is not '{FORMAT}'"),
+        ("pickle.npz", "allow_pickle"),
+    ):
+        with pytest.raises(UsageError, match=sentence):
+            load(tmp_path / name)
+
+
+def header(transcript: Transcript, **changes: Any) -> Any:
+    """Return the stored header with something else in it."""
+    parameters = {"devices": 8, "dim": 60, "alpha": 0.3, "levels": 2000, "gamma": 0.2}
+    content = {
+        "protocol": "sparse",
+        "round": 0,
+        "parameters": parameters | changes.pop("parameters", {}),
+        "config": dict(transcript.config) | changes.pop("config", {}),
+    }
+    return np.frombuffer(json.dumps(content | changes).encode(), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"protocol": "os:system"}, "no masks of 'os:system' are known"),
+        ({"protocol": "fedavg"}, "no masks of 'fedavg' are known"),
+        ({"parameters": {"devices": 9}}, "not a flag for each of the 9 devices"),
+        ({"parameters": {"alpha": 2}}, "alpha is 2; it must be above 0"),
+        ({"parameters": {"colour": 1}}, "unexpected keyword argument 'colour'"),
+        ({"round": None}, "cannot be read as a transcript"),
+        ({"config": {"dropout_model": "none"}}, "its model of dropouts is unknown"),
+        ({"config": {"dropout_phase": None}}, "the phase of dropouts is missing"),
+    ],
+)
+def test_headers_that_do_not_fit_are_refused(
+    transcript: Transcript, changes: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    transcript.save(tmp_path / "round.npz")
+
+    load(rewritten(tmp_path / "round.npz", header=header(transcript)))
+    with pytest.raises(UsageError, match=sentence):
+        load(rewritten(tmp_path / "round.npz", header=header(transcript, **changes)))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "sentence"),
+    [
+        ("header", None, "header is not a file in the archive"),
+        ("header", lambda a: a[:-1], "cannot be read as a transcript"),
+        ("survived", lambda a: a.astype(np.int8), "'survived' is not a flag for each"),
+        ("survived", lambda a: ~a, "a device survived|uploads are not those of the survivors"),
+        ("dropped", lambda a: np.ones_like(a), "a device survived and dropped out"),
+        ("colluding", lambda a: ~a, "the mask keys are not those of the colluding devices"),
+        ("masked_input_sizes", lambda a: a + 1, "its arrays 'masked_input' do not fit together"),
+        ("masked_input_data", lambda a: a[1:], "its arrays 'masked_input' do not fit together"),
+        ("masked_input_data", lambda a: a.astype(int), "its arrays 'masked_input' do not fit"),
+        ("masked_input_devices", lambda a: a[::-1], "its arrays 'masked_input' do not fit"),
+        ("masked_input_devices", lambda a: a + 100, "uploads are not those of the survivors"),
+        ("advertise_keys_devices", lambda a: a + 1, "keys of a device are missing"),
+        ("unmask_devices", lambda a: a + 100, "not only survivors replied"),
+        ("mask_keys_devices", lambda a: a + 100, "the mask keys are not those"),
+        ("truth_devices", lambda a: a + 100, "the true values are not those of the honest"),
+        ("truth_data", lambda a: a.astype(float), "its arrays 'truth' do not fit together"),
+        ("weights", lambda a: np.ones(3), "the weights have the shape"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(
+    transcript: Transcript, name: str, change: Any, sentence: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "round.npz"
+    transcript.save(path)
+    with np.load(path) as file:
+        array = None if change is None else change(file[name])
+
+    with pytest.raises(UsageError, match=sentence):
+        load(rewritten(path, **{name: array}))
+
+
+def test_mask_keys_of_another_length_are_refused(transcript: Transcript) -> None:
+    short = {id: key[:-1] for id, key in transcript.mask_keys.items()}
+
+    with pytest.raises(ValueError, match="a mask key has not 32 bytes"):
+        replace(transcript, mask_keys=short)
+
+
+def test_keys_of_unknown_devices_are_refused(transcript: Transcript) -> None:
+    keys = {**transcript.messages["advertise_keys"], 99: np.zeros(80, np.uint8)}
+
+    with pytest.raises(ValueError, match="there are keys of unknown devices"):
+        replace(transcript, messages={**transcript.messages, "advertise_keys": keys})
+
+
+def test_no_damage_ends_with_a_traceback(transcript: Transcript, tmp_path: Path) -> None:
+    path = tmp_path / "round.npz"
+    transcript.save(path)
+    whole = path.read_bytes()
+    generator = np.random.default_rng(0)
+    places = generator.integers(0, len(whole), 300)
+    # The directory at the end, and the headers of the arrays, are where most can go wrong.
+    starts = [whole.index(name.encode()) for name in zipfile.ZipFile(path).namelist()]
+    places = [*places, *(start + k for start in starts for k in range(0, 120, 7))]
+    places += range(len(whole) - 400, len(whole), 3)
+    refused = 0
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= int(generator.integers(1, 256))
+        path.write_bytes(damaged)
+        try:
+            attack(load(path))
+        except HpcflError:
+            refused += 1
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UsageError, match=r"it is no \.npz file"):
+        load(path)
+
+    assert refused > len(places) / 2
