@@ -82,7 +82,8 @@ def search(
             trial.tested += subsets * int(np.count_nonzero(tried))
             trial.by_chance += float(by_chance[tried].sum())
             trial.skipped += int(np.count_nonzero(~tried))
-            found.extend(_small(members[:, tried], size, elements, bounds, group))
+            if tried.any():
+                found.extend(_small(members[:, tried], size, elements, bounds, group))
         if found:
             sets, magnitudes = (np.concatenate(parts) for parts in zip(*found, strict=True))
             trial.small = len(sets)

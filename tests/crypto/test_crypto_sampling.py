@@ -1,8 +1,9 @@
-"""Both samplers draw i.i.d. Bernoulli patterns, from integers alone."""
+"""Both samplers draw i.i.d. Bernoulli patterns, and permutations are uniform; from integers."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -17,14 +18,16 @@ from crypto_reference import (
     group_elements,
     histogram,
     select_by_gaps,
+    stream_bytes,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from hpcfl.crypto import keystream
 from hpcfl.crypto.groups import FQ
-from hpcfl.crypto.sampling import SAMPLERS, DenseSampler, GapSampler, Sampler
+from hpcfl.crypto.sampling import SAMPLERS, DenseSampler, GapSampler, Sampler, permutation
 
 HALF, TENTH, HUNDREDTH = Fraction(1, 2), Fraction(1, 10), Fraction(1, 100)
 PAIR = Fraction(0.1) / 99
@@ -313,3 +316,62 @@ def test_gaps_and_dense_cannot_be_told_apart() -> None:
         )
     for table in zip(*seen, strict=True):
         assert stats.chi2_contingency(np.array(table)).pvalue > LEVEL
+
+
+# Permutations
+
+
+@settings(deadline=None)
+@given(seed=st.binary(min_size=16, max_size=40), count=st.integers(0, 300))
+def test_a_permutation_has_every_number_once_sorted_by_128_bits_each(
+    seed: bytes, count: int
+) -> None:
+    found = permutation(seed, count)
+    blocks = [stream_bytes(seed[:16], 16, block=k) for k in range(count)]
+    halves = [(block[:8], block[8:]) for block in blocks]
+    ranks = [tuple(int.from_bytes(half, "little") for half in two) for two in halves]
+    assert sorted(range(count), key=ranks.__getitem__) == found.tolist()
+    assert [*range(count)] == sorted(found.tolist())
+
+
+def test_of_equal_first_halves_the_second_halves_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As unsigned numbers: the highest bit counts most."""
+    words = [(5, 2**63), (5, 1), (2**63, 0), (4, 2**64 - 1), (5, 2**63 - 1), (2**64 - 1, 0)]
+    content = np.array(words, "<u8").view(np.uint8).reshape(-1)
+    monkeypatch.setattr(keystream, "read", lambda keys, sizes: content)
+    assert [3, 1, 4, 0, 2, 5] == permutation(bytes(16), 6).tolist()
+
+
+def test_two_machines_draw_the_same_permutation() -> None:
+    """It is what it was where this test was written."""
+    seed = bytes(range(16))
+    expected = [1, 10, 3, 5, 9, 0, 2, 8, 11, 4, 7, 6]
+    assert expected == permutation(seed, 12).tolist()
+    whole = permutation(seed, 10_000).astype("<i8").tobytes()
+    assert (
+        "790b0a0383f284e65454debe7056b0e40d5e1eddc6ef6648a6ec6b9881d4ec8c"
+        == hashlib.sha256(whole).hexdigest()
+    )
+
+
+def test_a_permutation_follows_from_the_first_16_bytes_of_its_seed() -> None:
+    seed = bytes(range(16))
+    assert permutation(seed, 50).tolist() == permutation(seed + b"more", 50).tolist()
+    for place in range(16):
+        other = seed[:place] + b"x" + seed[place + 1 :]
+        assert permutation(seed, 50).tolist() != permutation(other, 50).tolist()
+
+
+def test_all_24_permutations_of_4_are_equally_likely() -> None:
+    seen = [tuple(permutation(seed, 4).tolist()) for seed in fixed_keys(12_000, seed=12)]
+    counts = Counter(seen)
+    assert 24 == len(counts)
+    assert_fits(list(counts.values()), np.ones(24))
+
+
+def test_numbers_are_equally_likely_everywhere_and_after_each_other() -> None:
+    """Where 0 lies among 40, and how far from it 1 lies."""
+    drawn = np.array([permutation(seed, 40) for seed in fixed_keys(4000, seed=13)])
+    places = np.argsort(drawn, axis=1)
+    assert_fits(np.bincount(places[:, 0], minlength=40), np.ones(40))
+    assert_fits(np.bincount((places[:, 1] - places[:, 0]) % 40, minlength=40)[1:], np.ones(39))

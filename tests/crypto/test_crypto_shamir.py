@@ -179,6 +179,58 @@ def test_columns_are_secrets_of_their_own() -> None:
         assert [limbs[column]] == shamir.combine(together[:, one], holders).tolist()
 
 
+# Many secrets, each with holders of its own
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_secrets_combined_together_are_those_combined_one_by_one(data: st.DataObject) -> None:
+    secrets, threshold = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 8))
+    limbs = data.draw(st.integers(1, 9))
+    number = st.integers(0, 12) | st.integers(0, 2**31 - 2)
+    row = st.lists(number, min_size=threshold, max_size=threshold, unique=True)
+    holders = data.draw(st.lists(row, min_size=secrets, max_size=secrets))
+    shares = random_coefficients(2, secrets * threshold * limbs, data.draw(st.integers(0, 99)))
+    shares = shares.reshape(secrets, threshold, limbs)
+    shares[0, 0] = data.draw(ELEMENT)
+    expected = [
+        shamir.combine(own, tuple(row)).tolist() for own, row in zip(shares, holders, strict=True)
+    ]
+    combined = shamir.combine_each(shares, np.array(holders, np.int64))
+    assert expected == combined.tolist()
+    assert np.uint32 == combined.dtype
+
+
+@settings(deadline=None)
+@given(data=st.data(), seed=st.integers(0, 99))
+def test_each_secret_comes_back_from_any_of_its_shares(data: st.DataObject, seed: int) -> None:
+    """As on a ring: 7 slots a secret, of which some stay away, others for every secret."""
+    threshold = data.draw(st.integers(1, 7))
+    secrets = [bytes(key) for key in fixed_keys(4, seed)]
+    chosen = [data.draw(st.permutations(range(7)))[:threshold] for _ in secrets]
+    shares = []
+    for secret, slots in zip(secrets, chosen, strict=True):
+        limbs = shamir.to_limbs(secret)
+        coefficients = random_coefficients(threshold, limbs.size, seed)
+        shares.append(shamir.split(limbs, coefficients, tuple(range(7)))[slots])
+    combined = shamir.combine_each(np.stack(shares), np.array(chosen))
+    assert secrets == [shamir.from_limbs(limbs, 16) for limbs in combined]
+
+
+@pytest.mark.parametrize("threshold", [1, 100, 400])
+def test_the_largest_values_do_not_overflow_when_combined_together(threshold: int) -> None:
+    """A constant has equal shares; the slots begin anywhere, as they do where some stay away."""
+    holders = np.stack([np.arange(threshold), 7 + np.arange(threshold)])
+    for value in (Q - 1, 0xFFFEFFFF, 1):
+        shares = np.full((2, threshold, 3), value, np.uint32)
+        assert [[value] * 3] * 2 == shamir.combine_each(shares, holders).tolist()
+
+
+def test_where_there_is_no_secret_none_is_combined() -> None:
+    combined = shamir.combine_each(np.zeros((0, 4, 9), np.uint32), np.zeros((0, 4), np.int64))
+    assert (0, 9) == combined.shape
+
+
 # What does not belong together
 
 

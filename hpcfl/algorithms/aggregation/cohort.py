@@ -40,7 +40,7 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.groups import Group
 from hpcfl.crypto.keys import SecretSource
-from hpcfl.errors import UsageError
+from hpcfl.errors import BelowThresholdError, RefusedError, UsageError
 from hpcfl.privacy.cohorts import below_floor_probability, cohort_size, smallest_cohort
 
 
@@ -188,7 +188,7 @@ class Cohort(SecAgg):
 
     def segments(self, ring: int) -> Segments:
         """Return the segments on a ring of this many devices."""
-        size = max(1, round(self.cohort_size * ring / self.parameters.devices))
+        size = round(self.cohort_size * ring / self.parameters.devices)
         return Segments(self.parameters.dim, ring, size)
 
     def device(self, id: int, round_index: int, secrets: SecretSource) -> CohortDevice:
@@ -249,6 +249,14 @@ class CohortDevice(SecAggDevice):
     def _segments(self) -> Segments:
         return self._protocol.segments(self._links.ring)
 
+    def receive_advertise_keys(self, payload: Payload) -> None:
+        super().receive_advertise_keys(payload)
+        if self._segments.size < 2:
+            raise RefusedError(
+                f"device {self.id} refuses to send alone: with {self._links.ring} devices on the "
+                f"ring, nobody else is in its cohorts"
+            )
+
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the run of the quantised vector plus the private mask plus the pairs' masks."""
         self._upload_once()
@@ -284,6 +292,15 @@ class CohortServer(SecAggServer):
     @property
     def _segments(self) -> Segments:
         return self._protocol.segments(self._links.size)
+
+    def finish_advertise_keys(self) -> None:
+        super().finish_advertise_keys()
+        if self._segments.size < 2:
+            raise BelowThresholdError(
+                f"round {self._round} cannot go on: only {self._links.size} of "
+                f"{self._parameters.devices} devices advertised keys, which leaves nobody to share "
+                f"a cohort with; raise alpha"
+            )
 
     def receive_masked_input(self, sender: int, payload: Payload) -> None:
         """Add a device's run to the sum."""

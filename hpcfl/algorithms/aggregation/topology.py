@@ -273,6 +273,7 @@ class Ring(Topology):
     def __init__(self, devices: int, degree: int, threshold: int) -> None:
         if degree % 2 and degree < devices - 1:
             raise ValueError(f"the degree of a ring is even, not {degree}")
+        self._devices = devices
         self.degree = min(degree, devices - 1)
         self.threshold = threshold
 
@@ -300,14 +301,21 @@ class Ring(Topology):
         ring, position = payload[:8].view("<u4").tolist()
         if position >= ring:
             raise from_server("advertise_keys", f"there is no position {position} of {ring}")
+        if ring > self._devices:
+            raise from_server(
+                "advertise_keys", f"{self._devices} devices do not make a ring of {ring}"
+            )
         count, middle = self.slots(ring)
-        # Not the announced size: it could be anything, and only what came takes memory.
         listed = parse_vector(
             payload[8:], "u1", NEIGHBOUR.itemsize * (count - 1), "advertise_keys", "the server"
         ).view(NEIGHBOUR)
         holders = listed["id"].tolist()
         if own in holders or len({*holders}) != len(holders):
             raise from_server("advertise_keys", "a neighbour is listed twice")
+        if max(holders, default=0) >= self._devices:
+            raise from_server(
+                "advertise_keys", f"it names a device beyond the last, {self._devices - 1}"
+            )
         holders.insert(middle, own)
         both = np.insert(listed["keys"], middle, np.frombuffer(advertised, np.uint8), axis=0)
         return Neighbourhood(own, holders, tuple(range(count)), both.tobytes(), position, ring)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from slow_ring import cohort_size, holders, ring_order, run
 
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import find
@@ -27,7 +28,10 @@ from hpcfl.results.record import RoundRecord
 
 SERVER = 2**32 - 1
 ALL = 2**32 - 2
-SECURE = ("secagg", "sparse")
+SECURE = ("secagg", "sparse", "secagg-graph", "cohort")
+# On a ring the server has a message of its own for each device, instead of one for all.
+BROADCASTING = ("secagg", "sparse")
+SCATTERING = ("secagg-graph", "cohort")
 DROP_PHASES = ("advertise_keys", "share_keys", "masked_input", "unmask")
 ENVELOPE_BYTES = 16
 
@@ -95,6 +99,15 @@ class Wire(Loopback):
         message = super().broadcast(message, error)
         self._keep(Pattern.BROADCAST, message)
         return self._change(Header.of(message), message)
+
+    def scatter(
+        self, receivers: Sequence[int], produce: Any
+    ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        for receiver, message in super().scatter(receivers, produce):
+            if message.size:
+                self._keep(Pattern.SCATTER, message)
+                message = self._change(Header.of(message), message)
+            yield receiver, message
 
     def gather(
         self, senders: Sequence[int], produce: Any, largest: int
@@ -164,6 +177,10 @@ class Played:
         (message,) = self.messages(phase, Pattern.BROADCAST)
         return message.payload
 
+    def told_each(self, phase: str) -> dict[int, bytes]:
+        """Return what the server told each device alone in a phase, without envelopes."""
+        return {m.header.receiver: m.payload for m in self.messages(phase, Pattern.SCATTER)}
+
     def taking_part(self, phase: str) -> list[int]:
         """Return the devices that have not dropped out before the end of a phase."""
         order = self.protocol.phases()
@@ -205,8 +222,28 @@ def secrets_in(text: str, sources: Iterable[Source]) -> list[str]:
 
 
 def make(name: str, devices: int, dim: int, **options: Any) -> Any:
-    """Return a protocol; few levels, so that no choice of the other parameters overflows."""
-    return find(name)(Parameters(devices, dim, **{"levels": 1000, **options}))
+    """Return a protocol; few levels, so that no choice of the other parameters overflows.
+
+    A ring is complete unless a degree is given: all others are neighbours, as in SecAgg. Half of
+    the devices make a cohort.
+    """
+    defaults: dict[str, Any] = {"levels": 1000}
+    if name in SCATTERING:
+        defaults["degree"] = max(2, devices - devices % 2)
+    if name == "cohort":
+        defaults["alpha"] = max(0.5, 2 / devices)
+    return find(name)(Parameters(devices, dim, **{**defaults, **options}))
+
+
+def on_ring(name: str, devices: int, dim: int, degree: int, threshold: int, **options: Any) -> Any:
+    """Return a protocol on a ring of this degree, whose shares combine from `threshold` on.
+
+    The threshold that the protocol chose by itself would depend on the probabilities that it was
+    chosen for; what a ring does with a threshold does not.
+    """
+    protocol = make(name, devices, dim, degree=degree, **options)
+    protocol.topology.threshold = threshold
+    return protocol
 
 
 def updates(protocol: AggregationProtocol, seed: int = 0) -> NDArray[np.float64]:
@@ -284,15 +321,31 @@ def _is(step: Step, named: str | tuple[str, Pattern] | None) -> bool:
     return named in (step.phase, (step.phase, step.pattern))
 
 
+def places(played: Played) -> dict[int, tuple[int, int]]:
+    """Return the ring size and the position that the server told each device."""
+    told = played.told_each("advertise_keys")
+    return {id: struct.unpack("<II", message[:8]) for id, message in told.items()}
+
+
+def sent_by(played: Played, id: int) -> NDArray[np.int64] | slice:
+    """Return the coordinates that a device sent, in their order, from what was on the wire."""
+    parameters = played.parameters
+    if played.protocol.name == "sparse":
+        message = np.frombuffer(played.sent("masked_input")[id], np.uint8)
+        return locations.decode(message, parameters.dim)[0]
+    if played.protocol.name == "cohort":
+        ring, position = places(played)[id]
+        size = cohort_size(parameters.devices, parameters.alpha, ring)
+        return np.array(run(parameters.dim, ring, size, position), np.int64)
+    return slice(None)
+
+
 def plain_sum(played: Played) -> NDArray[np.int64]:
     """Return the sum of the survivors' quantised vectors, from the vectors and the wire alone."""
-    protocol, dim = played.protocol, played.parameters.dim
-    total = np.zeros(dim, np.int64)
+    protocol = played.protocol
+    total = np.zeros(played.parameters.dim, np.int64)
     for id in played.taking_part(protocol.upload_phase()):
-        where: NDArray[np.int64] | slice = slice(None)
-        if protocol.name == "sparse":
-            message = np.frombuffer(played.sent("masked_input")[id], np.uint8)
-            where, _ = locations.decode(message, dim)
+        where = sent_by(played, id)
         total[where] += protocol.quantise(played.vectors[id][where], id, played.index)
     return total
 
@@ -317,6 +370,41 @@ def bits(ids: Sequence[int], devices: int) -> bytes:
         -(-devices // 8) * 8, "0"
     )
     return bytes(int(text[k : k + 8], 2) for k in range(0, len(text), 8))
+
+
+def key_list(played: Played, receiver: int, keys: Mapping[int, bytes]) -> NDArray[np.uint8]:
+    """Return the server's message with these keys to a device; on a ring, in the order they give.
+
+    On a ring a device is not sent its own keys, but they decide its place.
+    """
+    parameters = played.parameters
+    if parameters.degree is None:
+        listed = b"".join(keys[id] for id in sorted(keys))
+        return raw(bits(list(keys), parameters.devices) + listed)
+    order = ring_order(keys, f"{played.protocol.name} round {played.index}")
+    return ring_list(order, order.index(receiver), keys, parameters.degree)
+
+
+def ring_list(
+    order: list[int], position: int, keys: Mapping[int, bytes], degree: int
+) -> NDArray[np.uint8]:
+    """Return the server's message to the device at a position of a ring."""
+    neighbours = [id for id in holders(order, order[position], degree) if id != order[position]]
+    content = struct.pack("<II", len(order), position)
+    return raw(content + b"".join(struct.pack("<I", id) + keys[id] for id in neighbours))
+
+
+def request(
+    played: Played, receiver: int, survivors: Sequence[int], dropped: Sequence[int]
+) -> NDArray[np.uint8]:
+    """Return the server's message that asks a device to unmask."""
+    devices, degree = played.parameters.devices, played.parameters.degree
+    if degree is None:
+        return raw(bits(survivors, devices) + bits(dropped, devices))
+    label = f"{played.protocol.name} round {played.index}"
+    slots = holders(ring_order(played.sent("advertise_keys"), label), receiver, degree)
+    named = [[k for k, id in enumerate(slots) if id in ids] for ids in (survivors, dropped)]
+    return raw(bits(named[0], len(slots)) + bits(named[1], len(slots)))
 
 
 def raw(content: bytes) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""SparseSecAgg and SecAgg again: plain integers, from the papers' equations and the wire format.
+"""The secure protocols again: plain integers, from the papers' equations and the wire format.
 
 Nothing here calls the protocols' code. Keys come from the secrets that the devices drew; X25519 and
 AES are the `cryptography` package's, everything else is Python integers.
@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from protocol_rounds import Played
+from slow_ring import cohort_size, holders, leads, ring_order, run
 
 Q = 2**32 - 5
 MODULUS = {"fq": Q, "ring32": 2**32}
@@ -112,9 +113,15 @@ class SlowRound:
         self.sharers = self.played.taking_part("share_keys")
         self.survivors = self.played.taking_part("masked_input")
         self.dropped = [id for id in self.sharers if id not in self.survivors]
+        self.on_ring = parameters.degree is not None
+        if self.on_ring:
+            members = self.played.taking_part("advertise_keys")
+            self.degree = min(parameters.degree, self.devices - 1)
+            self.order = ring_order({id: self.advertised(id) for id in members}, self._label)
         self._secrets: dict[tuple[str, int, int], bytes] = {}
         self._patterns: dict[tuple[int, int], set[int]] = {}
         self._masks: dict[tuple[int, int], list[int]] = {}
+        self._runs: dict[int, list[int]] = {}
 
     # keys
 
@@ -126,6 +133,10 @@ class SlowRound:
     def public(self, device: int, what: str) -> bytes:
         private = X25519PrivateKey.from_private_bytes(self.drawn(device, what))
         return private.public_key().public_bytes_raw()
+
+    def advertised(self, device: int) -> bytes:
+        """Return the two public keys that a device sends."""
+        return self.public(device, "transport key") + self.public(device, "mask key")
 
     def pair_key(self, i: int, j: int, use: str) -> bytes:
         """Return the key of a pair of devices for one use."""
@@ -144,21 +155,41 @@ class SlowRound:
 
     # shares
 
-    def shares_of(self, device: int) -> list[list[int]]:
-        """Return, for every limb of a device's secrets, its polynomial's values at the sharers."""
-        degree = self.devices // 2
+    @property
+    def threshold(self) -> int:
+        return self.played.protocol.topology.threshold if self.on_ring else self.devices // 2 + 1
+
+    def holders(self, device: int) -> list[int]:
+        """Return who is given shares of a device's secrets, in their order in messages."""
+        if self.on_ring:
+            return holders(self.order, device, self.degree)
+        return self.played.taking_part("advertise_keys")
+
+    def point(self, owner: int, holder: int) -> int:
+        """Return the point at which a holder's shares are: its slot, or its id, plus 1."""
+        return 1 + (self.holders(owner).index(holder) if self.on_ring else holder)
+
+    def shares_of(self, device: int) -> dict[int, list[int]]:
+        """Return each holder's share of every limb of a device's secrets."""
+        degree = self.threshold - 1
         secret = limbs(self.drawn(device, "mask key")) + limbs(self.drawn(device, "seed"))
         uniform = elements(self.drawn(device, "coefficients"), degree * len(secret), Q)
-        return [
-            [
-                (
-                    limb
-                    + sum(uniform[p * len(secret) + k] * (x + 1) ** (p + 1) for p in range(degree))
-                )
-                % Q
-                for x in self.sharers
+        shares = {}
+        for holder in self.holders(device):
+            x = self.point(device, holder)
+            shares[holder] = [
+                (limb + sum(uniform[p * len(secret) + k] * x ** (p + 1) for p in range(degree))) % Q
+                for k, limb in enumerate(secret)
             ]
-            for k, limb in enumerate(secret)
+        return shares
+
+    def reply(self, holder: int) -> list[int]:
+        """Return what a holder answers to the unmasking request, share by share."""
+        owners = self.holders(holder)
+        seeds = [i for i in owners if i in self.survivors]
+        private = [i for i in owners if i in self.dropped]
+        return [share for i in seeds for share in self.shares_of(i)[holder][MASK_KEY_LIMBS:]] + [
+            share for i in private for share in self.shares_of(i)[holder][:MASK_KEY_LIMBS]
         ]
 
     def decrypt(self, sender: int, receiver: int, ciphertext: bytes) -> list[int]:
@@ -176,18 +207,28 @@ class SlowRound:
         key = hkdf(self.drawn(i, "seed"), f"hpcfl/1 {self._label} device {i} private mask")
         return elements(key, self.dim, self.modulus)
 
+    def run(self, i: int) -> list[int]:
+        """Return the coordinates that a device of a cohort sends, in their order."""
+        if i not in self._runs:
+            ring = len(self.order)
+            size = cohort_size(self.devices, self.played.parameters.alpha, ring)
+            self._runs[i] = run(self.dim, ring, size, self.order.index(i))
+        return self._runs[i]
+
     def b(self, i: int, j: int) -> set[int]:
-        """Return the coordinates l with b_ij(l) = 1 (eq. 13); SecAgg's pairs mask all."""
+        """Return the coordinates l with b_ij(l) = 1 (eq. 13): those that a pair masks."""
         pair = (min(i, j), max(i, j))
         if pair not in self._patterns:
             parameters = self.played.parameters
-            if self.played.protocol.name == "secagg":
-                self._patterns[pair] = set(range(self.dim))
-            else:
-                probability = Fraction(parameters.alpha) / (self.devices - 1)
+            if self.played.protocol.name == "sparse":
+                peers = self.degree if self.on_ring else self.devices - 1
                 key = self.pair_key(i, j, "multiplicative mask")
                 pattern = PATTERNS[parameters.sampler]
-                self._patterns[pair] = pattern(key, self.dim, probability)
+                self._patterns[pair] = pattern(key, self.dim, Fraction(parameters.alpha) / peers)
+            elif self.played.protocol.name == "cohort":
+                self._patterns[pair] = {*self.run(i)} & {*self.run(j)}
+            else:
+                self._patterns[pair] = set(range(self.dim))
         return self._patterns[pair]
 
     def r(self, i: int, j: int, position: int) -> int:
@@ -199,22 +240,47 @@ class SlowRound:
         """
         pair = (min(i, j), max(i, j))
         if pair not in self._masks:
-            key = self.pair_key(i, j, "additive mask")
-            selected = sorted(self.b(i, j))
-            rest = [k for k in range(self.dim) if k not in self.b(i, j)]
-            in_order = elements(key, self.dim, self.modulus)
-            mask = [0] * self.dim
-            for coordinate, element in zip(selected + rest, in_order, strict=True):
-                mask[coordinate] = element
-            self._masks[pair] = mask
+            if self.played.protocol.name == "cohort":
+                self._masks[pair] = self._cohort_mask(*pair)
+            else:
+                key = self.pair_key(i, j, "additive mask")
+                selected = sorted(self.b(i, j))
+                rest = [k for k in range(self.dim) if k not in self.b(i, j)]
+                in_order = elements(key, self.dim, self.modulus)
+                mask = [0] * self.dim
+                for coordinate, element in zip(selected + rest, in_order, strict=True):
+                    mask[coordinate] = element
+                self._masks[pair] = mask
         return self._masks[pair][position]
 
+    def _cohort_mask(self, i: int, j: int) -> list[int]:
+        """Return the mask that two devices of cohorts have in common.
+
+        What both send are up to two runs, each with a stream of its own. Of the two devices, the
+        one whose run began earlier names the stream; it is used from where the other's run begins.
+        """
+        mask = [0] * self.dim
+        runs = {one: {at: k for k, at in enumerate(self.run(one))} for one in (i, j)}
+        for leader, follower in ((i, j), (j, i)):
+            key = self.pair_key(i, j, f"additive mask of the run of {leader}")
+            stream = elements(key, self.dim, self.modulus)
+            places = self.order.index(leader), self.order.index(follower)
+            for coordinate in self.b(i, j):
+                if leads(self.dim, len(self.order), coordinate, *places):
+                    mask[coordinate] = stream[runs[follower][coordinate]]
+        return mask
+
     def u(self, i: int) -> list[int]:
-        """Return U_i (eq. 19): where some pair of device i selected something."""
+        """Return U_i (eq. 19), what device i sends: for sparse, where some pair selected."""
+        if self.played.protocol.name == "cohort":
+            return self.run(i)
+        if self.played.protocol.name != "sparse":
+            return list(range(self.dim))
         return sorted(set().union(*(self.b(i, j) for j in self.peers(i))))
 
-    def peers(self, i: int) -> Iterator[int]:
-        return (j for j in self.sharers if j != i)
+    def peers(self, i: int) -> list[int]:
+        """Return those with which device i has masks: who shared keys and is linked with it."""
+        return [j for j in self.sharers if j != i and j in self.holders(i)]
 
     def pairwise(self, i: int, position: int) -> int:
         """Return what the pairs of device i add at a coordinate: the last two sums of eq. 18."""
@@ -247,7 +313,7 @@ class SlowRound:
             for k, mask in zip(self.u(i), self.private_mask(i), strict=False):
                 result[k] -= mask
         for i in self.dropped:
-            for j in self.survivors:
+            for j in {*self.survivors} & {*self.peers(i)}:
                 where = self.b(i, j) if right_indicator else self.u(i)
                 for k in where:
                     result[k] += (sign if j > i else -sign) * self.r(i, j, k)

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from protocol_rounds import DROP_PHASES, SECURE, Played, make, plain_sum, play, updates
+from protocol_rounds import (
+    BROADCASTING,
+    DROP_PHASES,
+    SECURE,
+    Played,
+    make,
+    on_ring,
+    plain_sum,
+    play,
+    updates,
+)
+from slow_ring import holders, ring_order
 
-from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import largest_levels
-from hpcfl.errors import BelowThresholdError
+from hpcfl.errors import BelowThresholdError, HpcflError, RefusedError
 
 
 def assert_exact(played: Played) -> None:
@@ -25,23 +37,24 @@ def assert_exact(played: Played) -> None:
 
 
 @st.composite
-def dropouts(draw: st.DrawFn, devices: int) -> dict[int, str]:
+def dropouts(draw: st.DrawFn, devices: int, most: int | None = None) -> dict[int, str]:
     """Draw at most N - t devices that disappear, each before a phase of its own."""
-    most = devices - (devices // 2 + 1)
+    most = devices - (devices // 2 + 1) if most is None else most
     ids = draw(st.lists(st.integers(0, devices - 1), unique=True, max_size=most))
     return {id: draw(st.sampled_from(DROP_PHASES)) for id in ids}
 
 
 @st.composite
-def configurations(draw: st.DrawFn, name: str) -> tuple[object, dict[int, str], int]:
-    """Draw a protocol with its parameters, its dropouts, and the number of the round."""
-    devices, dim = draw(st.integers(3, 40)), draw(st.integers(1, 300))
+def options(draw: st.DrawFn, name: str, devices: int, dim: int) -> dict[str, Any]:
+    """Draw a protocol's parameters; where a ring is not asked for, everybody is a neighbour."""
     weights = None
     if draw(st.booleans()):
         raw = np.array(draw(st.lists(st.integers(0, 9), min_size=devices, max_size=devices)))
         weights = (raw + (raw.sum() == 0)) / (raw + (raw.sum() == 0)).sum()
-    options = {
-        "alpha": draw(st.floats(1e-3, 1)),
+    # The cohorts of 3 or more stay of more than one where half of the devices vanish.
+    least = 3 / devices if name == "cohort" else 1e-3
+    found = {
+        "alpha": draw(st.floats(least, 1)),
         "dropout": draw(st.floats(0, 0.49)),
         "group": draw(st.sampled_from(["fq", "ring32"])),
         "sampler": draw(st.sampled_from(["gaps", "dense"])),
@@ -50,13 +63,53 @@ def configurations(draw: st.DrawFn, name: str) -> tuple[object, dict[int, str], 
         "weights": weights,
         "seed": draw(st.integers(0, 2**31)),
     }
-    tentative = Parameters(devices, dim, **options)
-    sent = tentative.selection_probability if name == "sparse" else 1.0
-    arrival = sent * (1 - tentative.dropout)
+    arrival = make(name, devices, dim, **{**found, "levels": 1}).arrival
+    tentative = make(name, devices, dim, **{**found, "levels": 1}).parameters
     most = largest_levels(tentative.arithmetic, devices, tentative.clip, arrival)
-    levels = draw(st.sampled_from([1, most // 1000 + 1, most]))
-    protocol = make(name, devices, dim, **options, levels=levels)
+    return found | {"levels": draw(st.sampled_from([1, most // 1000 + 1, most]))}
+
+
+@st.composite
+def configurations(draw: st.DrawFn, name: str) -> tuple[Any, dict[int, str], int]:
+    """Draw a protocol with its parameters, its dropouts, and the number of the round."""
+    devices, dim = draw(st.integers(3, 40)), draw(st.integers(1, 300))
+    protocol = make(name, devices, dim, **draw(options(name, devices, dim)))
     return protocol, draw(dropouts(devices)), draw(st.integers(0, 2**32 - 1))
+
+
+@st.composite
+def rings(draw: st.DrawFn) -> tuple[Any, dict[int, str], int]:
+    """Draw a protocol on a ring of any degree and threshold, and dropouts that may be too many."""
+    name = draw(st.sampled_from(SECURE))
+    devices, dim = draw(st.integers(3, 30)), draw(st.integers(1, 100))
+    degree = 2 * draw(st.integers(1, devices // 2 + 1))
+    threshold = draw(st.integers(2, 2 + min(degree, devices - 1) // 2))
+    chosen = draw(options(name, devices, dim))
+    protocol = on_ring(name, devices, dim, degree, threshold, **chosen)
+    most = draw(st.sampled_from([devices // 5, devices // 2, devices]))
+    return protocol, draw(dropouts(devices, most)), draw(st.integers(0, 2**32 - 1))
+
+
+def ending(protocol: Any, dropouts: Mapping[int, str], index: int) -> type[HpcflError] | None:
+    """Return with which error a round on a ring has to end, worked out from sets of devices."""
+    devices = protocol.parameters.devices
+    degree, threshold = protocol.topology.degree, protocol.topology.threshold
+    gone = {id: DROP_PHASES.index(phase) for id, phase in dropouts.items()}
+    u1, u2, u3, u4 = ({i for i in range(devices) if gone.get(i, 4) > k} for k in range(4))
+    majority = devices // 2 + 1
+    if len(u1) < majority:
+        return BelowThresholdError
+    begun = play(protocol, dropouts=dropouts, index=index, before="share_keys")
+    order = ring_order(begun.sent("advertise_keys"), f"{protocol.name} round {index}")
+    held = {i: {*holders(order, i, degree)} for i in u1}
+    for needed, acting, present in [(u2, u2, u2), (u3, u4, u3)]:
+        if len(needed) < majority:
+            return BelowThresholdError
+        if any(len(held[i] & present) < threshold for i in acting):
+            return RefusedError
+    if len(u4) < majority or any(len(held[i] & u4) < threshold for i in u2):
+        return BelowThresholdError
+    return None
 
 
 @settings(deadline=None, max_examples=80)
@@ -64,6 +117,36 @@ def configurations(draw: st.DrawFn, name: str) -> tuple[object, dict[int, str], 
 def test_secagg_sums_exactly_what_the_survivors_quantised(drawn: tuple, upload: str) -> None:
     protocol, dropouts, index = drawn
     assert_exact(play(protocol, dropouts=dropouts, index=index, upload=upload))
+
+
+@settings(deadline=None, max_examples=15)
+@given(configurations("secagg-graph"), st.sampled_from(["gather", "reduce"]))
+def test_secagg_on_a_complete_ring_sums_exactly_what_the_survivors_quantised(
+    drawn: tuple, upload: str
+) -> None:
+    protocol, dropouts, index = drawn
+    assert_exact(play(protocol, dropouts=dropouts, index=index, upload=upload))
+
+
+@settings(deadline=None, max_examples=30)
+@given(configurations("cohort"))
+def test_cohorts_sum_exactly_what_the_survivors_sent(drawn: tuple) -> None:
+    protocol, dropouts, index = drawn
+    assert_exact(play(protocol, dropouts=dropouts, index=index))
+
+
+@settings(deadline=None, max_examples=70)
+@given(rings())
+def test_a_round_on_a_ring_ends_exactly_or_for_want_of_neighbours(drawn: tuple) -> None:
+    """Which of the two it is follows from who is whose neighbour and who is still there."""
+    protocol, dropouts, index = drawn
+    error = ending(protocol, dropouts, index)
+    event("exact" if error is None else error.__name__)
+    if error is None:
+        assert_exact(play(protocol, dropouts=dropouts, index=index))
+        return
+    with pytest.raises(error):
+        play(protocol, dropouts=dropouts, index=index)
 
 
 @settings(deadline=None, max_examples=80)
@@ -78,12 +161,14 @@ def test_any_number_of_devices_loses_all_it_can_spare_in_mixed_phases_and_ends_e
     name: str,
 ) -> None:
     generator = np.random.default_rng(1)
-    for devices in [*range(3, 41), 100]:
+    # On rings fewer, as these are the same devices and only linked in another way.
+    counts = [*range(3, 41), 100] if name in BROADCASTING else [*range(3, 12), 25, 40]
+    for devices in counts:
         spare = devices - (devices // 2 + 1)
         ids = generator.permutation(devices)[:spare].tolist()
         dropouts = {id: DROP_PHASES[generator.integers(4)] for id in ids}
         group = ("fq", "ring32")[devices % 2]
-        alpha = float(generator.uniform(0.05, 1))
+        alpha = float(generator.uniform(0.05 if name != "cohort" else 3 / devices, 1))
         protocol = make(name, devices, int(generator.integers(1, 400)), alpha=alpha, group=group)
         assert_exact(play(protocol, dropouts=dropouts, index=devices))
 
@@ -99,7 +184,8 @@ def test_every_way_in_which_five_devices_can_drop_out_ends_exactly_or_below_the_
     ]
     enough = [way for way in ways if len(way) <= 2]
     assert 1 + 5 * 4 + 10 * 16 == len(enough)
-    for way in enough:
+    # On rings every third, of those with nobody, one and two.
+    for way in enough if name in BROADCASTING else enough[::3]:
         assert_exact(play(protocol, dropouts=way))
     for way in ways[::37]:
         if way not in enough:
@@ -132,15 +218,14 @@ def test_the_largest_admissible_levels_do_not_wrap_around(
     name: str, group: str, side: float
 ) -> None:
     options = {"group": group, "alpha": 1.0, "dropout": 0.0, "clip": 0.5}
-    tentative = Parameters(8, 40, **options)
-    arrival = tentative.selection_probability if name == "sparse" else 1.0
-    levels = largest_levels(tentative.arithmetic, 8, 0.5, arrival)
+    tentative = make(name, 8, 40, **options)
+    levels = largest_levels(tentative.summed_in, 8, 0.5, tentative.arrival)
     protocol = make(name, 8, 40, **options, levels=levels)
     played = play(protocol, np.full((8, 40), side))
 
     assert_exact(played)
     # Where all eight devices contributed, the sum is within their rounding of the half range.
-    assert tentative.arithmetic.half_range - 16 <= int(np.abs(played.server.total).max())
+    assert tentative.summed_in.half_range - 16 <= int(np.abs(played.server.total).max())
 
 
 @pytest.mark.parametrize("name", SECURE)

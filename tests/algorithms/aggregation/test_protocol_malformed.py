@@ -19,7 +19,7 @@ from protocol_rounds import (
     raw,
     seeded_sources,
 )
-from slow_reference import MASK_KEY_LIMBS, SEED_LIMBS, Q
+from slow_reference import MASK_KEY_LIMBS, SEED_LIMBS, Q, SlowRound, lagrange
 
 from hpcfl.algorithms.aggregation import secagg
 from hpcfl.comm.phases import Pattern
@@ -200,7 +200,7 @@ def test_a_share_that_is_no_field_element_is_refused(
     def split_wrongly(*arguments: Any) -> NDArray[np.uint32]:
         shares = split(*arguments)
         if next(calls) == 3:
-            shares[VICTIM, -1] = Q
+            shares[:, -1] = Q
         return shares
 
     monkeypatch.setattr(secagg.shamir, "split", split_wrongly)
@@ -235,7 +235,7 @@ def test_a_device_refuses_a_message_of_the_server_of_another_round(name: str, ph
 
     def change(header: Header, message: Rows) -> Rows:
         step = protocol.steps[header.step]
-        if (step.phase, step.pattern) == (phase, Pattern.BROADCAST):
+        if step.phase == phase and step.pattern in (Pattern.BROADCAST, Pattern.SCATTER):
             message = message.copy()
             message[4] ^= 1
         return message
@@ -557,27 +557,35 @@ def finish_with(played: Played, change: Callable[[NDArray[np.uint32]], None]) ->
     played.server.finish_unmask()
 
 
-# Lagrange's weight of device 2 (point 3) for the value at zero, with devices 0 and 3: 1 * 4 over
-# (1 - 3) * (4 - 3).
-WEIGHT = 1 * 4 * pow((1 - 3) * (4 - 3), -1, Q) % Q
+def move(played: Played, owner: int, limb: int, amount: int) -> Callable[[Any], None]:
+    """Return what changes device 2's share of a limb, so that the limb is off by an amount.
+
+    Devices 0, 2 and 3 combine; with SecAgg's points 1, 3 and 4 the weight of device 2 for the value
+    at zero is 1 * 4 over (1 - 3) * (4 - 3).
+    """
+    slow = SlowRound(played)
+    points = [(slow.point(owner, holder), int(holder == 2)) for holder in (0, 2, 3)]
+    delta = amount * pow(lagrange(points, at=0), -1, Q)
+    # Shares of seeds come first; owners in the order of the holder's list.
+    held = [id for id in slow.holders(2) if id in (0, 2, 3)]
+    place = SEED_LIMBS * held.index(owner) if owner in held else SEED_LIMBS * len(held)
+
+    def alter(shares: NDArray[np.uint32]) -> None:
+        shares[place + limb] = (int(shares[place + limb]) + delta) % Q
+
+    return alter
 
 
 @pytest.mark.parametrize("limb", range(1, MASK_KEY_LIMBS - 1))
 def test_shares_that_combine_to_a_wrong_mask_key_are_noticed(unmasking: Played, limb: int) -> None:
     """The altered share moves one limb of device 1's key by 2**20: still a 32-byte string."""
-    place = 3 * SEED_LIMBS + limb
     key = int.from_bytes(unmasking.sources[1].drawn[1], "little")
     step = -(2**20) if key >> 31 * limb + 20 & 1 else 2**20
-    delta = step * pow(WEIGHT, -1, Q)
-
-    def alter(shares: NDArray[np.uint32]) -> None:
-        shares[place] = (int(shares[place]) + delta) % Q
-
     refused_in(
         "unmask",
         "the survivors",
         "the shares give a wrong mask key for device 1",
-        lambda: finish_with(unmasking, alter),
+        lambda: finish_with(unmasking, move(unmasking, 1, limb, step)),
         of=unmasking,
     )
 
@@ -585,17 +593,13 @@ def test_shares_that_combine_to_a_wrong_mask_key_are_noticed(unmasking: Played, 
 @pytest.mark.parametrize("secret", ["seed", "mask key"])
 def test_shares_that_combine_to_no_secret_are_noticed(unmasking: Played, secret: str) -> None:
     """The highest limb of a seed has 4 bits, that of a key 8: 30 is beyond both."""
-    place = SEED_LIMBS - 1 if secret == "seed" else 3 * SEED_LIMBS + MASK_KEY_LIMBS - 1
-    delta = 2**30 * pow(WEIGHT, -1, Q)
-
-    def alter(shares: NDArray[np.uint32]) -> None:
-        shares[place] = (int(shares[place]) + delta) % Q
+    owner, limb = (3, SEED_LIMBS - 1) if secret == "seed" else (1, MASK_KEY_LIMBS - 1)
 
     refused_in(
         "unmask",
         "the survivors",
         "the shares do not combine to a secret",
-        lambda: finish_with(unmasking, alter),
+        lambda: finish_with(unmasking, move(unmasking, owner, limb, 2**30)),
         of=unmasking,
     )
 

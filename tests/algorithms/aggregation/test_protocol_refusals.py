@@ -8,9 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from protocol_rounds import SECURE, Played, bits, make, play, raw, shares_by_receiver
+from protocol_rounds import (
+    BROADCASTING,
+    SECURE,
+    Played,
+    key_list,
+    make,
+    play,
+    raw,
+    request,
+    shares_by_receiver,
+)
 
-from hpcfl.comm.phases import Pattern
 from hpcfl.errors import HpcflError, MessageError, RefusedError
 
 DEVICES = 9  # t = 5
@@ -39,14 +48,19 @@ def asked(request: pytest.FixtureRequest) -> Played:
 
 @pytest.fixture(params=SECURE)
 def listed(request: pytest.FixtureRequest) -> Played:
+    return listing(request.param)
+
+
+def listing(name: str) -> Played:
     """Return a round in which the server is about to send the list of public keys."""
-    return play(make(request.param, DEVICES, 12), before=("advertise_keys", Pattern.BROADCAST))
+    protocol = make(name, DEVICES, 12)
+    return play(protocol, before=("advertise_keys", protocol.topology.pattern))
 
 
 def ask(played: Played, id: int, survivors: list[int], dropped: list[int]) -> Any:
     """Ask a device to unmask; return its answer."""
     device = played.devices[id]
-    device.receive_unmask(raw(bits(survivors, DEVICES) + bits(dropped, DEVICES)))
+    device.receive_unmask(request(played, id, survivors, dropped))
     return device.send_unmask()
 
 
@@ -64,7 +78,8 @@ def assert_refused(
 
 
 def test_the_request_of_an_honest_server_is_answered(asked: Played) -> None:
-    assert bits(SURVIVORS, DEVICES) + bits(DROPPED, DEVICES) == asked.server.send_unmask().tobytes()
+    expected = request(asked, 2, SURVIVORS, DROPPED).tobytes()
+    assert expected == asked.server.send_unmask(2).tobytes()
     assert 4 * (6 * 5 + 2 * 9) == ask(asked, 2, SURVIVORS, DROPPED).size
 
 
@@ -88,8 +103,8 @@ def test_both_secrets_of_a_device_are_refused_one_after_the_other(asked: Played)
 
 def test_a_second_request_is_refused_even_before_the_first_is_answered(asked: Played) -> None:
     device = asked.devices[2]
-    device.receive_unmask(raw(bits(SURVIVORS, DEVICES) + bits(DROPPED, DEVICES)))
-    second = raw(bits([*SURVIVORS, 3], DEVICES) + bits([0], DEVICES))
+    device.receive_unmask(request(asked, 2, SURVIVORS, DROPPED))
+    second = request(asked, 2, [*SURVIVORS, 3], [0])
 
     asked.refused(RefusedError, device.receive_unmask, second)
     # What was asked first is what is answered.
@@ -125,7 +140,7 @@ def test_a_request_that_swaps_one_device_for_another_is_refused(asked: Played) -
 
 
 def test_a_request_that_names_a_device_beyond_the_last_is_refused(asked: Played) -> None:
-    beyond = bytearray(bits(SURVIVORS, DEVICES) + bits(DROPPED, DEVICES))
+    beyond = bytearray(request(asked, 2, SURVIVORS, DROPPED).tobytes())
     for place in (1, 3):
         changed = beyond.copy()
         changed[place] |= 1
@@ -141,9 +156,9 @@ def test_a_device_that_is_named_as_dropped_refuses(asked: Played) -> None:
 
 @pytest.mark.parametrize("change", [lambda request: request[:-1], lambda request: request + b"\0"])
 def test_a_request_of_another_size_is_refused(asked: Played, change: Any) -> None:
-    request = raw(change(bits(SURVIVORS, DEVICES) + bits(DROPPED, DEVICES)))
+    changed = raw(change(request(asked, 2, SURVIVORS, DROPPED).tobytes()))
 
-    error = asked.refused(MessageError, asked.devices[2].receive_unmask, request)
+    error = asked.refused(MessageError, asked.devices[2].receive_unmask, changed)
     assert ("unmask", "the server") == (error.phase, error.sender)
 
 
@@ -161,9 +176,8 @@ def refuse_list(
     kind: type[HpcflError] = MessageError,
     device: int = 2,
 ) -> None:
-    message = bits(list(keys), DEVICES) + b"".join(keys[id] for id in sorted(keys))
     receive = played.devices[device].receive_advertise_keys
-    error = played.refused(kind, receive, raw(message))
+    error = played.refused(kind, receive, key_list(played, device, keys))
     assert reason in str(error)
     if kind is MessageError:
         assert ("advertise_keys", "the server") == (error.phase, error.sender)
@@ -174,30 +188,34 @@ def test_a_list_of_t_devices_is_taken_and_one_of_fewer_is_refused(listed: Played
     refuse_list(
         listed, {id: keys[id] for id in (1, 2, 3, 4)}, "share keys with 4 devices", RefusedError
     )
-    message = bits([1, 2, 3, 4, 5], DEVICES) + b"".join(keys[id] for id in (1, 2, 3, 4, 5))
-    listed.devices[2].receive_advertise_keys(raw(message))
+    enough = {id: keys[id] for id in (1, 2, 3, 4, 5)}
+    listed.devices[2].receive_advertise_keys(key_list(listed, 2, enough))
 
     receivers, _ = listed.devices[2].send_share_keys()
-    assert [1, 3, 4, 5] == receivers.tolist()
+    assert [1, 3, 4, 5] == sorted(receivers.tolist())
 
 
 @pytest.mark.parametrize("place", [0, 31, 32, 63])
-def test_a_device_refuses_a_list_in_which_its_own_keys_are_altered(
-    listed: Played, place: int
-) -> None:
+@pytest.mark.parametrize("name", BROADCASTING)
+def test_a_device_refuses_a_list_in_which_its_own_keys_are_altered(name: str, place: int) -> None:
+    listed = listing(name)
     keys = listed.sent("advertise_keys")
     altered = bytearray(keys[2])
     altered[place] ^= 1
     refuse_list(listed, {**keys, 2: bytes(altered)}, "own keys are not as it sent them")
 
 
-def test_a_device_refuses_a_list_without_itself(listed: Played) -> None:
+@pytest.mark.parametrize("name", BROADCASTING)
+def test_a_device_refuses_a_list_without_itself(name: str) -> None:
+    listed = listing(name)
     keys = listed.sent("advertise_keys")
     del keys[2]
     refuse_list(listed, keys, "own keys are not as it sent them")
 
 
-def test_a_device_refuses_a_list_with_its_two_keys_exchanged(listed: Played) -> None:
+@pytest.mark.parametrize("name", BROADCASTING)
+def test_a_device_refuses_a_list_with_its_two_keys_exchanged(name: str) -> None:
+    listed = listing(name)
     keys = listed.sent("advertise_keys")
     refuse_list(listed, {**keys, 2: keys[2][32:] + keys[2][:32]}, "own keys are not as it sent")
 
@@ -229,11 +247,10 @@ def test_a_transport_key_of_low_order_is_refused(listed: Played, point: int) -> 
 def test_a_mask_key_of_low_order_is_refused_before_any_vector_is_sent(
     listed: Played, point: int
 ) -> None:
-    message = listed.server.send_advertise_keys()
-    altered = message.copy()
-    altered[2 + 64 * 6 + 32 : 2 + 64 * 7] = raw(point.to_bytes(32, "little"))
+    keys = listed.sent("advertise_keys")
+    altered = {**keys, 6: keys[6][:32] + point.to_bytes(32, "little")}
     for id, device in listed.devices.items():
-        device.receive_advertise_keys(altered if id == 2 else message)
+        device.receive_advertise_keys(key_list(listed, id, altered if id == 2 else keys))
     shared = shares_by_receiver(listed.devices)
 
     def go_on() -> None:
@@ -245,13 +262,15 @@ def test_a_mask_key_of_low_order_is_refused_before_any_vector_is_sent(
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 65, -1])
 def test_a_key_list_of_another_size_is_refused(listed: Played, cut: int) -> None:
-    message = listed.server.send_advertise_keys()
+    message = listed.server.send_advertise_keys(2)
 
     error = listed.refused(MessageError, listed.devices[2].receive_advertise_keys, message[:cut])
     assert ("advertise_keys", "the server") == (error.phase, error.sender)
 
 
-def test_a_key_list_that_names_a_device_beyond_the_last_is_refused(listed: Played) -> None:
+@pytest.mark.parametrize("name", BROADCASTING)
+def test_a_key_list_that_names_a_device_beyond_the_last_is_refused(name: str) -> None:
+    listed = listing(name)
     message = listed.server.send_advertise_keys().copy()
     message[1] |= 1
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from protocol_rounds import play
+from protocol_rounds import SECURE, play
 
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol, parse_vector
@@ -116,7 +116,10 @@ def test_the_built_in_protocols_run_validated_rounds_in_an_experiment(name: str)
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
         find("secag")
-    sentence = "there is no protocol 'secag'; choose fedavg, secagg, sparse, or give MODULE:CLASS"
+    sentence = (
+        "there is no protocol 'secag'; choose fedavg, secagg, secagg-graph, sparse, cohort, "
+        "or give MODULE:CLASS"
+    )
     assert sentence == str(caught.value)
     assert 2 == caught.value.exit_status
 
@@ -142,7 +145,7 @@ def test_something_that_is_no_protocol_is_wrong_use(name: str) -> None:
         find(name)
 
 
-@pytest.mark.parametrize("name", ["secagg", "sparse"])
+@pytest.mark.parametrize("name", SECURE)
 def test_a_protocol_of_pairs_needs_two_devices(name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} needs at least 2 devices, but there are 1"):
         find(name)(Parameters(1, 5))

@@ -63,9 +63,8 @@ def test_devices_lost_in_several_phases_together_end_the_round_where_the_last_on
 def test_a_round_below_the_threshold_reveals_no_total(name: str) -> None:
     played = play(make(name, 5, 10), dropouts={0: "unmask", 1: "unmask"}, before="unmask")
     server = played.server
-    request = server.send_unmask()
     for id in (3, 4):
-        played.devices[id].receive_unmask(request)
+        played.devices[id].receive_unmask(server.send_unmask(id))
         server.receive_unmask(id, played.devices[id].send_unmask())
 
     played.refused(BelowThresholdError, server.finish_unmask)
@@ -76,3 +75,25 @@ def test_with_reduce_a_round_below_the_threshold_ends_as_with_gather() -> None:
     dropouts = dict.fromkeys([1, 2], "masked_input")
     with pytest.raises(BelowThresholdError, match="2 of 4 devices sent their masked vectors"):
         play(make("secagg", 4, 10), dropouts=dropouts, upload="reduce")
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="a threshold of 1 ends with a traceback")
+@pytest.mark.parametrize("name", SECURE)
+def test_a_ring_without_colluding_devices_can_be_played(name: str) -> None:
+    """A few shares are then enough, so the threshold is as low as it can be."""
+    played = play(make(name, 11, 30, degree=4, alpha=0.5, gamma=0.0), dropouts={3: "masked_input"})
+
+    assert plain_sum(played).tolist() == played.server.total.tolist()
+
+
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="where all thresholds are bad, it is the largest"
+)
+@pytest.mark.parametrize(("devices", "degree"), [(100, 6), (100, 10), (50, 6)])
+def test_a_degree_that_is_asked_for_has_a_threshold_with_which_rounds_can_end(
+    devices: int, degree: int
+) -> None:
+    """Of k neighbours, 0.7 k stay on average where 30 % drop out."""
+    protocol = make("secagg-graph", devices, 5, degree=degree, dropout=0.3)
+
+    assert protocol.topology.threshold <= 0.7 * degree

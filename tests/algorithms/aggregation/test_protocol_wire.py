@@ -7,8 +7,21 @@ import math
 
 import numpy as np
 import pytest
+import slow_ring
 from numpy.typing import NDArray
-from protocol_rounds import ALL, SECURE, SERVER, Played, make, play
+from protocol_rounds import (
+    ALL,
+    SCATTERING,
+    SECURE,
+    SERVER,
+    Played,
+    make,
+    on_ring,
+    places,
+    play,
+    sent_by,
+)
+from slow_reference import SlowRound
 
 from hpcfl.comm.phases import Pattern
 
@@ -69,21 +82,94 @@ def test_keys_shares_and_requests_have_the_documented_sizes(name: str) -> None:
         for phase, pattern in [
             ("model", Pattern.BROADCAST),
             ("advertise_keys", Pattern.GATHER),
-            ("advertise_keys", Pattern.BROADCAST),
+            ("advertise_keys", played.protocol.topology.pattern),
             ("share_keys", Pattern.ROUTE),
-            ("unmask", Pattern.BROADCAST),
+            ("unmask", played.protocol.topology.pattern),
             ("unmask", Pattern.GATHER),
         ]
     }
+    # On the ring of eight, a place and the seven others; requests are over the eight slots.
+    told = {
+        ("advertise_keys", Pattern.BROADCAST): {16 + 2 + 8 * 64},
+        ("unmask", Pattern.BROADCAST): {16 + 2 + 2},
+    }
+    if name in SCATTERING:
+        told = {
+            ("advertise_keys", Pattern.SCATTER): {16 + 8 + 7 * 68},
+            ("unmask", Pattern.SCATTER): {16 + 1 + 1},
+        }
 
     assert {
         ("model", Pattern.BROADCAST): {16 + 4 * 50},
         ("advertise_keys", Pattern.GATHER): {16 + 64},
-        ("advertise_keys", Pattern.BROADCAST): {16 + 2 + 8 * 64},
         ("share_keys", Pattern.ROUTE): {SHARE},
-        ("unmask", Pattern.BROADCAST): {16 + 2 + 2},
         ("unmask", Pattern.GATHER): {16 + 4 * (6 * 5 + 1 * 9)},
-    } == sizes
+    } | told == sizes
+
+
+@pytest.mark.parametrize("count", [12, 11, 7])
+@pytest.mark.parametrize("name", SECURE)
+def test_on_a_ring_what_moves_depends_on_the_degree_and_not_on_the_devices(
+    name: str, count: int
+) -> None:
+    """All but the last advertise keys; of the rest, one drops out and one more after it."""
+    protocol = on_ring(name, count + 1, 40, 6, 2, alpha=0.5)
+    played = play(protocol, dropouts={count: "advertise_keys", 1: "masked_input"})
+    slow = SlowRound(played)
+
+    listed = {len(m.sealed) for m in played.messages("advertise_keys", Pattern.SCATTER)}
+    assert {16 + 8 + 6 * 68} == listed
+    # Seven slots: one byte for the survivors and one for the dropped.
+    assert {18} == {len(m.sealed) for m in played.messages("unmask", Pattern.SCATTER)}
+    assert 6 * count == len(played.messages("share_keys", Pattern.ROUTE))
+    for id, reply in played.sent("unmask").items():
+        dropped = 1 in slow.holders(id)
+        assert 4 * (5 * (7 - dropped) + 9 * dropped) == len(reply) <= protocol.largest_message
+
+
+@pytest.mark.parametrize("degree", [2, 6, 8, 14, 16])
+def test_a_request_has_a_bit_for_every_slot(degree: int) -> None:
+    played = play(on_ring("secagg-graph", 20, 5, degree, 2))
+
+    requests = played.told_each("unmask")
+    survivors = "1" * (degree + 1) + "0" * (-(degree + 1) % 8)
+    expected = int(survivors, 2).to_bytes(len(survivors) // 8, "big")
+    assert {expected + bytes(len(expected))} == {*requests.values()}
+    assert 20 == len(requests)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.35, 1.0])
+@pytest.mark.parametrize("dim", [1, 4, 10, 1003])
+@pytest.mark.parametrize("gone", [0, 2])
+def test_an_upload_of_a_cohort_is_4_bytes_for_every_coordinate_of_its_run_and_no_more(
+    dim: int, alpha: float, gone: int
+) -> None:
+    protocol = make("cohort", 10, dim, alpha=alpha, levels=1)
+    dropouts = dict.fromkeys(range(gone), "advertise_keys")
+    played = play(protocol, dropouts=dropouts)
+    told = places(played)
+    sizes = {id: len(m) for id, m in played.sent("masked_input").items()}
+
+    size = slow_ring.cohort_size(10, alpha, 10 - gone)
+    assert 4 * size * dim == sum(sizes.values())
+    for id, (ring, position) in told.items():
+        assert 4 * len(slow_ring.run(dim, ring, size, position)) == sizes[id]
+        assert abs(sizes[id] - 4 * size * dim / ring) < 4
+        assert sizes[id] <= protocol.largest_message
+
+
+def test_on_a_ring_a_sparse_device_sends_as_many_coordinates_as_among_all() -> None:
+    """Each of 6 neighbours selects with alpha / 6, so p = 1 - (1 - alpha / 6)^6.
+
+    The keys are fixed; with fresh ones, 9 devices with 20,000 coordinates each would be off by
+    more than six standard deviations once in 5e8 times.
+    """
+    played = play(on_ring("sparse", 9, 20_000, 6, 2, alpha=0.3))
+    sent = sum(sent_by(played, id).size for id in range(9))
+
+    p = 1 - (1 - 0.3 / 6) ** 6
+    # Each coordinate that a pair selects is sent by both, which doubles the variance at most.
+    assert abs(sent - 180_000 * p) < 6 * math.sqrt(2 * 180_000 * p * (1 - p))
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +248,8 @@ def test_every_message_says_its_step_round_sender_and_receiver(name: str) -> Non
         present = played.taking_part(step.phase)
         if step.pattern is Pattern.BROADCAST:
             expected[number] = [(SERVER, ALL)]
+        elif step.pattern is Pattern.SCATTER:
+            expected[number] = [(SERVER, id) for id in present]
         elif step.pattern is Pattern.GATHER:
             expected[number] = [(id, SERVER) for id in present]
         elif step.pattern is Pattern.ROUTE:

@@ -1,0 +1,164 @@
+"""Who sends which coordinates in a cohort, against runs that are written out and searched."""
+
+from __future__ import annotations
+
+from math import gcd
+
+import numpy as np
+import pytest
+import slow_ring
+from hypothesis import given
+from hypothesis import strategies as st
+from protocol_rounds import make
+
+from hpcfl.algorithms.aggregation.cohort import Segments, golden_step
+
+# Fewer coordinates than segments, as many, multiples, and what does not divide.
+DIMS = (1, 2, 3, 5, 7, 8, 12, 19)
+SHAPES = [(dim, ring, size) for dim in DIMS for ring in range(1, 9) for size in range(1, ring + 1)]
+
+
+def slow_runs(dim: int, ring: int, size: int) -> list[list[int]]:
+    return [slow_ring.run(dim, ring, size, position) for position in range(ring)]
+
+
+def test_every_coordinate_is_sent_by_exactly_m_devices_and_by_none_twice() -> None:
+    for dim, ring, size in SHAPES:
+        segments = Segments(dim, ring, size)
+        sent = [segments.coordinates(position).tolist() for position in range(ring)]
+        assert all(len({*one}) == len(one) for one in sent)
+        together = sorted(at for one in sent for at in one)
+        assert [at for at in range(dim) for _ in range(size)] == together
+
+
+def test_a_device_sends_the_m_segments_from_its_position_on_in_order() -> None:
+    for dim, ring, size in SHAPES:
+        segments = Segments(dim, ring, size)
+        for position, expected in enumerate(slow_runs(dim, ring, size)):
+            assert expected == segments.coordinates(position).tolist()
+            assert len(expected) == segments.length(position)
+
+
+def test_the_cohort_of_a_segment_is_the_m_positions_that_end_with_it() -> None:
+    for dim, ring, size in SHAPES:
+        segments = Segments(dim, ring, size)
+        for at in range(dim):
+            s = slow_ring.segment_of(dim, ring)[at]
+            cohort = {(s - back) % ring for back in range(size)}
+            assert cohort == {p for p in range(ring) if at in segments.coordinates(p).tolist()}
+
+
+def test_what_two_devices_have_in_common_is_the_intersection_of_their_runs() -> None:
+    """Each coordinate once, and both sides have the same coordinates in the same order."""
+    for dim, ring, size in SHAPES:
+        segments = Segments(dim, ring, size)
+        runs = slow_runs(dim, ring, size)
+        for one in range(ring):
+            assert [] == list(segments.common(one, one))
+            for other in range(one):
+                mine, theirs = segments.common(one, other), segments.common(other, one)
+                parts = {first: runs[one][start:stop] for first, start, stop in mine}
+                mirrored = {not first: runs[other][start:stop] for first, start, stop in theirs}
+                assert parts == mirrored
+                both = [at for part in parts.values() for at in part]
+                assert len({*both}) == len(both)
+                assert {*runs[one]} & {*runs[other]} == {*both}
+                for first, part in parts.items():
+                    leads = [slow_ring.leads(dim, ring, at, one, other) for at in part]
+                    assert [first] * len(part) == leads
+
+
+def test_two_runs_that_meet_at_both_ends_have_two_parts_in_common() -> None:
+    for ring in range(2, 9):
+        for size in range(1, ring + 1):
+            for ahead in range(1, ring):
+                parts = list(Segments(5 * ring, ring, size).common(0, ahead))
+                expected = [True] * (ahead < size) + [False] * (ring - ahead < size)
+                assert expected == [first for first, _, _ in parts]
+                # Both only where two cohorts of size m cannot lie side by side.
+                assert len(parts) < 2 or 2 * size > ring
+
+
+@given(st.integers(1, 2**32 - 1), st.integers(1, 2**31), st.data())
+def test_segments_are_of_equal_length_to_one_coordinate_at_any_size(
+    dim: int, ring: int, data: st.DataObject
+) -> None:
+    size = data.draw(st.integers(1, ring))
+    position = data.draw(st.integers(0, ring - 1))
+    segments = Segments(dim, ring, size)
+
+    assert 0 == segments.bound(0)
+    assert dim == segments.bound(ring)
+    lengths = {segments.bound(position + 1) - segments.bound(position)}
+    lengths |= {segments.bound(1), dim - segments.bound(ring - 1)}
+    assert lengths <= {dim // ring, -(-dim // ring)}
+    # Around the ring and back, also before position 0.
+    for turns in (-2, -1, 1, 2):
+        moved = segments.bound(position + turns * ring)
+        assert turns * dim == moved - segments.bound(position)
+    assert abs(segments.length(position) - dim * size / ring) < 1
+    assert dim == Segments(dim, ring, ring).length(position)
+
+
+@pytest.mark.parametrize(
+    ("devices", "alpha", "size"),
+    [
+        (10, 0.2, 2),
+        (10, 0.25, 3),  # rounded half up
+        (10, 0.35, 4),  # though 0.35 is a little less in binary
+        (10, 0.249, 2),
+        (7, 0.5, 4),
+        (100, 0.1, 10),
+        (3, 1.0, 3),
+    ],
+)
+def test_a_cohort_has_alpha_n_devices_rounded(devices: int, alpha: float, size: int) -> None:
+    protocol = make("cohort", devices, 50, alpha=alpha)
+
+    assert size == protocol.cohort_size
+    assert Segments(50, devices, size) == protocol.segments(devices)
+    assert slow_ring.cohort_size(devices, alpha, devices) == size
+
+
+@given(st.integers(2, 300), st.floats(0.01, 1), st.data())
+def test_a_cohort_shrinks_in_proportion_with_the_ring(
+    devices: int, alpha: float, data: st.DataObject
+) -> None:
+    protocol = make("cohort", devices, 50, alpha=max(alpha, 2 / devices))
+    ring = data.draw(st.integers(devices // 2 + 1, devices))
+    size = protocol.segments(ring).size
+
+    assert slow_ring.cohort_size(devices, protocol.parameters.alpha, ring) == size
+    assert 1 <= size <= ring
+    assert abs(size - protocol.cohort_size * ring / devices) <= 0.5
+    longest = max(protocol.segments(ring).length(p) for p in range(ring))
+    assert 4 * longest <= protocol.largest_message
+
+
+@given(st.integers(1, 2**32 - 1))
+def test_coordinates_are_dealt_out_in_steps_that_reach_all_of_them(dim: int) -> None:
+    step = golden_step(dim)
+
+    assert 1 == gcd(step, dim)
+    assert 1 <= step <= max(1, dim - 1)
+    # Of 40 numbers in a row one has no divisor in common with a number of at most nine primes, and
+    # the product of the first ten primes is above 2**32.
+    assert abs(step - dim * (5**0.5 - 1) / 2) <= 21
+    places = np.array([0, 1, dim - 1])
+    dealt = [int(Segments(dim, 1, 1).dealt(int(place), 1)[0]) for place in places]
+    assert [0, step % dim, (dim - 1) * step % dim] == dealt
+
+
+@pytest.mark.parametrize(("dim", "step"), [(1, 1), (2, 1), (3, 2), (10, 7), (165_000, 101_977)])
+def test_the_step_is_what_it_was_where_this_test_was_written(dim: int, step: int) -> None:
+    assert step == golden_step(dim)
+
+
+@pytest.mark.parametrize("dim", [1000, 165_000, 2**17])
+def test_what_a_device_sends_is_spread_evenly_over_the_vector(dim: int) -> None:
+    segments = Segments(dim, 25, 3)
+    for position in range(25):
+        where = np.sort(segments.coordinates(position))
+        gaps = np.diff(where, append=where[0] + dim)
+        # Evenly spread, all would be 25 / 3; drawn at random, the longest about 70.
+        assert gaps.max() <= 2.7 * 25 / 3
