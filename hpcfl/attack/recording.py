@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.base import COLLUSION, AggregationProtocol
 from hpcfl.algorithms.aggregation.secagg import MASK_KEY_LIMBS, SecAgg
 from hpcfl.algorithms.aggregation.topology import population_of, to_flags
 from hpcfl.algorithms.parameters import Parameters
@@ -17,9 +17,6 @@ from hpcfl.comm.round import Inputs
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import KEY_BYTES
 from hpcfl.errors import UsageError
-
-# First element of a spawn key of the run's seed; those below are numbered in `aggregation.base`.
-COLLUSION = 6
 
 MOST_BYTES = 2 * 10**9
 

@@ -222,7 +222,11 @@ class Adversary:
     def bound(self, id: int) -> int:
         """Return the largest magnitude that a device's value can have, from what is public."""
         parameters = self.protocol.parameters
-        return math.floor(parameters.levels * parameters.clip * self.protocol.scale(id)) + 1
+        arrival = None
+        if isinstance(self.protocol, Cohort):
+            arrival = self.protocol.arrival_on(cast(RingLinks, self.links).size)
+        scale = self.protocol.scale(id, arrival)
+        return math.floor(parameters.levels * parameters.clip * scale) + 1
 
 
 _UP = Pattern.GATHER

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.plots import KINDS
@@ -20,12 +22,12 @@ if TYPE_CHECKING:
     "--kind",
     type=click.Choice(list(KINDS)),
     required=True,
-    help="; ".join(f"{name}: {what}" for name, what in KINDS.items()) + ".",
+    help="; ".join(f"{name}: {kind.what}" for name, kind in KINDS.items()) + ".",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
-    help="File of the figure: .png, .svg or .pdf.  [default: KIND.png]",
+    help="File of the figure: .png, .svg or .pdf; overwritten.  [default: KIND.png]",
 )
 @click.option(
     "--against",
@@ -34,9 +36,15 @@ if TYPE_CHECKING:
     show_default=True,
     help="What accuracy is drawn over.",
 )
-@click.option("--target", type=float, help="Accuracy to mark.")
+@click.option("--target", type=float, help="Accuracy to mark, from 0 to 1.")
+@click.option("--log-x", is_flag=True, help="Draw it over a logarithmic axis.")
+@click.pass_context
 def command(
-    paths: tuple[str, ...], kind: str, output: Path | None, against: str, target: float | None
+    context: click.Context,
+    paths: tuple[str, ...],
+    kind: str,
+    output: Path | None,
+    **options: Any,
 ) -> None:
     """Draw a figure of results.
 
@@ -57,28 +65,22 @@ def command(
 
     path = output or Path(f"{kind}.png")
     style.check_path(path)
-    runs, left_out = _training_runs(paths)
-    if kind == "partition":
-        from hpcfl.plots import partition
+    taken = KINDS[kind].options
+    for name in options.keys() - set(taken):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise UsageError(f"--{name.replace('_', '-')} has no meaning for --kind {kind}")
+    chosen = {name: options[name] for name in taken}
+    module = KINDS[kind].module()
 
-        if len(runs) > 1:
-            raise UsageError(
-                f"a figure shows one run's partition, and there are {len(runs)} training runs: "
-                "name one file"
-            )
-        figure = partition.draw(runs[0])
-    else:
-        from hpcfl.plots import accuracy
-
-        figure = accuracy.draw(runs, against, target)
-    style.save(figure, path)
+    runs, unreadable = _runs(paths, lambda run: module.lacking(run, **chosen))
+    style.save(module.draw(runs, **chosen), path)
     click.echo(f"Figure: {path}")
-    if left_out:
+    if unreadable:
         raise SystemExit(1)
 
 
-def _training_runs(paths: tuple[str, ...]) -> tuple[list[Run], int]:
-    """Return the training runs, and how many files could not be read; warn of each left out."""
+def _runs(paths: tuple[str, ...], lacking: Callable[[Run], str | None]) -> tuple[list[Run], int]:
+    """Return the runs to draw, and how many files could not be read; warn of each left out."""
     from hpcfl.results.reader import find, load
 
     files = find(paths)
@@ -93,12 +95,25 @@ def _training_runs(paths: tuple[str, ...]) -> tuple[list[Run], int]:
             unreadable += 1
             click.echo(f"warning: {error}; left out", err=True)
             continue
-        if run.training and run.rounds:
+        reason = lacking(run)
+        if reason is None:
             runs.append(run)
+            _warn_about(run)
         elif len(files) == 1:
-            raise UsageError(f"{file} has no finished round of training to draw")
+            raise UsageError(f"{file} {reason}")
         else:
-            click.echo(f"warning: {file} has no finished round of training; left out", err=True)
+            click.echo(f"warning: {file} {reason}; left out", err=True)
     if not runs:
-        raise UsageError(f"none of the {len(files)} files has a finished round of training")
+        raise UsageError(f"none of the {len(files)} files can be drawn")
     return runs, unreadable
+
+
+def _warn_about(run: Run) -> None:
+    if run.status == "failed":
+        click.echo(f"warning: {run.path} is of a run that failed", err=True)
+    elif run.status != "complete":
+        click.echo(
+            f"warning: {run.path} is of a run that has not ended or was killed "
+            f"(status {run.status})",
+            err=True,
+        )

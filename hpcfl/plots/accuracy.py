@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.plots.style import line_style, new_figure
+from hpcfl.errors import UsageError
+from hpcfl.plots.style import legend_below, line_style, new_figure
 from hpcfl.results.reader import Run
 
 if TYPE_CHECKING:
@@ -19,40 +21,82 @@ AXES = {
     "bytes": "sent up by all devices, MB",
     "seconds": "modelled time, s",
 }
-# Options by which runs are told apart, beyond protocol and number of devices, if they differ.
+# What is trained: in the title if it is the same for all runs.
+_TASK = ("dataset", "partition", "model")
+# Options by which runs are told apart, beyond protocol, number of devices and task.
 _TOLD_APART = (
-    *("dataset", "partition", "model", "alpha", "dropout", "degree", "epochs", "steps"),
-    *("batch_size", "learning_rate", "momentum", "levels", "seed"),
+    *("alpha", "dropout", "dropout_model", "degree", "locations", "gamma", "min_cohort"),
+    *("levels", "clip", "error_feedback", "per_round", "sampling"),
+    *("epochs", "steps", "batch_size", "learning_rate", "momentum", "decay", "weight_decay"),
+    *("server_learning_rate", "server_momentum", "seed"),
 )
+_LINK = ("uplink_mbps", "downlink_mbps", "latency_ms")
+_NEEDED = {"rounds": (), "bytes": ("bytes_up_total",), "seconds": ("modelled_seconds",)}
 
 
-def draw(runs: Sequence[Run], against: str, target: float | None = None) -> Figure:
+def lacking(run: Run, against: str = "rounds", **_: object) -> str | None:
+    """Return in words why a run's accuracy cannot be drawn, None if it can."""
+    if not run.training:
+        return "has no training: hpcfl train writes it"
+    for name in ("accuracy", *_NEEDED[against]):
+        if name not in run.training:
+            return f"does not record {name}"
+        if run.training[name].shape != (run.rounds,):
+            return f"is damaged: its {name} has the shape {run.training[name].shape}"
+    if not run.validated.any():
+        return "has no finished round"
+    return None
+
+
+def draw(
+    runs: Sequence[Run],
+    against: str = "rounds",
+    target: float | None = None,
+    log_x: bool = False,
+) -> Figure:
     """Return a line for each run: its accuracy on held-out data after each round.
+
+    A round whose aggregate was wrong is left out.
 
     Parameters
     ----------
     runs : sequence of Run
-        Training runs.
+        Training runs, none of them :func:`lacking` anything.
     against : {"rounds", "bytes", "seconds"}
-        What is across: rounds, bytes that all devices sent, or modelled seconds, since the start.
+        What is across: rounds, bytes that all devices sent (MB, 10^6 bytes), or modelled seconds,
+        since the start.
     target : float, optional
-        An accuracy that is marked.
+        An accuracy that is marked, from 0 to 1.
+    log_x : bool
+        Whether the axis across is logarithmic.
+
+    Raises
+    ------
+    UsageError
+        If the target is no accuracy.
+    HpcflError
+        If matplotlib is not installed.
     """
+    if target is not None and not 0 <= target <= 1:
+        raise UsageError(f"--target must be an accuracy from 0 to 1, not {target:g}")
     figure, (axes,) = new_figure()
-    for number, (run, label) in enumerate(zip(runs, labels(runs), strict=True)):
-        across = spent(run, against)
-        accuracy = run.training["accuracy"]
+    for number, (run, label) in enumerate(zip(runs, labels(runs, against), strict=True)):
+        kept = run.validated
+        across, accuracy = spent(run, against)[kept], run.training["accuracy"][kept]
         axes.plot(across, accuracy, label=label, **line_style(number, accuracy.size))
     if target is not None:
-        axes.axhline(target, color="0.5", linewidth=0.8)
-        axes.annotate(
-            f"{target:g}", (1, target), xycoords=("axes fraction", "data"), va="bottom", ha="right"
-        )
+        axes.axhline(target, color="0.4", linewidth=1, dashes=(1, 2), label=f"target {target:g}")
     axes.set_xlabel(AXES[against])
     axes.set_ylabel("accuracy on held-out data")
+    axes.set_title(_title(runs), fontsize=10)
     axes.grid(alpha=0.3)
-    axes.set_xlim(left=0)
-    axes.legend(fontsize=8)
+    if log_x:
+        axes.set_xscale("log")
+    else:
+        axes.set_xlim(left=0)
+        if against == "rounds":
+            axes.locator_params(axis="x", integer=True)
+    legend_below(figure, axes)
     return figure
 
 
@@ -65,16 +109,54 @@ def spent(run: Run, against: str) -> NDArray[np.float64]:
     return np.arange(1.0, run.rounds + 1)
 
 
-def labels(runs: Sequence[Run]) -> list[str]:
-    """Return a name for each run: protocol, devices, and the options in which they differ."""
+def labels(runs: Sequence[Run], against: str = "rounds") -> list[str]:
+    """Return a name for each run, no two the same.
+
+    It holds protocol, devices, and the options in which the runs differ; the file's name where
+    that is not enough.
+    """
+    options = (*_TASK, *_TOLD_APART, *(_LINK if against == "seconds" else ()))
+    # A file of an older version does not record an option, which is no difference.
     differing = [
-        name for name in _TOLD_APART if len({str(run.config.get(name)) for run in runs}) > 1
+        name
+        for name in options
+        if len({_value(run, name) for run in runs if name in run.config}) > 1
     ]
-    return [", ".join(_parts(run, differing)) for run in runs]
+    names = [", ".join(_parts(run, differing, against)) for run in runs]
+    for more in ([run.path.name for run in runs], [str(run.path) for run in runs]):
+        count = Counter(names)
+        names = [
+            f"{name}, {file}" if count[name] > 1 else name
+            for name, file in zip(names, more, strict=True)
+        ]
+    return names
 
 
-def _parts(run: Run, differing: list[str]) -> list[str]:
-    algorithm: Any = run.config.get("algorithm", "fedavg")
-    name = run.protocol if algorithm == "fedavg" else algorithm
-    parts = [str(name), f"N = {run.devices}"]
-    return parts + [f"{name} {run.config.get(name)}" for name in differing]
+def _parts(run: Run, differing: list[str], against: str) -> list[str]:
+    algorithm = _value(run, "algorithm") or "fedavg"
+    parts = [run.protocol if algorithm == "fedavg" else algorithm, f"N = {run.devices}"]
+    for name in differing:
+        value = _value(run, name)
+        if value is None:
+            continue
+        words = name.replace("_", " ")
+        parts.append(value if name in _TASK else words if value == "True" else f"{words} {value}")
+    # The bytes go on from the run that was interrupted; its rounds and seconds are not here.
+    if _value(run, "resume") is not None and against != "bytes":
+        parts.append(f"{against} since resumed")
+    return parts
+
+
+def _title(runs: Sequence[Run]) -> str:
+    """Return what all runs train."""
+    values = [{_value(run, name) for run in runs} for name in _TASK]
+    common = [next(iter(value)) for value in values if len(value) == 1]
+    return ", ".join(value for value in common if value is not None)
+
+
+def _value(run: Run, name: str) -> str | None:
+    """Return an option's value in words, None where it has none or is off."""
+    value = run.config.get(name)
+    if value is None or value is False or value == "none":
+        return None
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -2,47 +2,129 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
-from hpcfl.plots.style import new_figure
+from hpcfl.plots.style import new_figure, tick_step
 from hpcfl.results.reader import Run
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
-# With more cells than this in a row, numbers would overlap.
-WRITTEN_COLUMNS = 30
+# Inches of a cell, as long as the figure may grow.
+_CELL = (0.3, 0.26)
+_LARGEST = (11.8, 10.6)
+# Points: smaller numbers cannot be read, larger ones look crude.
+_FONT_SIZES = (5.0, 8.0)
+# A digit is about this much as wide as its font is high.
+_DIGIT = 0.64
 
 
-def draw(run: Run) -> Figure:
+def lacking(run: Run) -> str | None:
+    """Return in words why a run's partition cannot be drawn, None if it can."""
+    if run.partition is None:
+        return "holds no partition: hpcfl train writes it"
+    table = run.partition
+    if table.ndim != 2 or table.shape[0] != run.devices or not table.size:
+        return f"is damaged: its partition has the shape {table.shape}"
+    if table.dtype.kind not in "iu":
+        return "is damaged: its partition does not hold whole numbers"
+    return None
+
+
+def draw(runs: Sequence[Run]) -> Figure:
     """Return a map of a training run's samples: devices across, classes up, numbers as colours.
+
+    The numbers are also written into the cells where they can be read.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        One run, not :func:`lacking` anything; its partition has the shape (N, classes).
 
     Raises
     ------
     UsageError
-        If the run did not train.
+        If there are several runs.
+    HpcflError
+        If matplotlib is not installed.
     """
-    if run.partition is None:
-        raise UsageError(f"{run.path} holds no partition: it is not of hpcfl train")
-    table = run.partition.T
+    if len(runs) > 1:
+        raise UsageError(
+            f"a figure shows the partition of one run and there are {len(runs)}: name one file"
+        )
+    (run,) = runs
+    table = np.asarray(run.partition).T
     classes, devices = table.shape
-    width = min(14.0, max(4.5, 2.2 + 0.3 * devices))
-    figure, (axes,) = new_figure(width, min(12.0, max(3.0, 1.4 + 0.26 * classes)))
-    image = axes.imshow(table, origin="lower", aspect="auto", cmap="Blues", vmin=0)
+    # Few cells are drawn wider, so that there is room for the title.
+    width = min(_LARGEST[0], max(3.0, _CELL[0] * devices))
+    height = min(_LARGEST[1], max(1.6, _CELL[1] * classes))
+    figure, (axes,) = new_figure(width + 1.8, height + 1.2)
+
+    image = axes.imshow(
+        table,
+        origin="lower",
+        aspect="auto",
+        cmap=_colours(),
+        # No sample at all is white: a single one must not look like it.
+        vmin=1,
+        vmax=max(2, int(table.max())),
+        # Blurred only where there are more devices than pixels.
+        interpolation="nearest" if devices <= 2000 else "auto",
+    )
     axes.set_xlabel("device")
     axes.set_ylabel("class")
-    axes.set_yticks(range(0, classes, max(1, classes // 20)))
-    axes.set_xticks(range(0, devices, max(1, devices // 20)))
-    settings = f"{run.config['dataset']}, {run.config['partition']}"
-    axes.set_title(f"{settings}: {table.sum():,} samples on {devices} devices", fontsize=10)
-    figure.colorbar(image, ax=axes, label="samples", pad=0.01)
-    if devices <= WRITTEN_COLUMNS:
-        dark = table.max() / 2
-        for row, column in np.argwhere(table).tolist():
-            count = int(table[row, column])
-            colour = "white" if count > dark else "black"
-            axes.text(column, row, f"{count}", ha="center", va="center", size=6, color=colour)
+    axes.set_xticks(range(0, devices, tick_step(devices)))
+    axes.set_yticks(range(0, classes, tick_step(classes)))
+    axes.set_title(_title(run, int(table.sum())), fontsize=10)
+    # 0.15 inches wide in every figure.
+    bar = figure.colorbar(image, ax=axes, pad=0.01, fraction=0.2 / width, aspect=height / 0.15)
+    bar.set_label("samples (white: none)")
+    _write_numbers(axes, image, table, 72 * width / devices, 72 * height / classes)
     return figure
+
+
+def _colours() -> Colormap:
+    """Return the map of colours for 1 sample and more, with white for none."""
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
+
+    blues = colormaps["Blues"](np.linspace(0.12, 1, 256))
+    return ListedColormap(blues).with_extremes(under="white")
+
+
+def _title(run: Run, samples: int) -> str:
+    settings = [run.config.get(name) for name in ("dataset", "partition")]
+    devices = f"{run.devices:,} device{'s' if run.devices != 1 else ''}"
+    counted = f"{samples:,} samples on {devices}"
+    known = ", ".join(str(value) for value in settings if value is not None)
+    return f"{known}: {counted}" if known else counted
+
+
+def _write_numbers(
+    axes: Axes, image: AxesImage, table: NDArray[np.int64], width: float, height: float
+) -> None:
+    """Write the numbers above 0 into cells of so many points, if they are then legible."""
+    digits = len(str(table.max()))
+    size = min(_FONT_SIZES[1], 0.6 * height, 0.9 * width / (_DIGIT * digits))
+    if size < _FONT_SIZES[0]:
+        return
+    colours = image.to_rgba(table)
+    for row, column in np.argwhere(table).tolist():
+        red, green, blue, _ = colours[row, column]
+        # On a darker ground than this, white has more contrast than black.
+        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.42
+        axes.text(
+            *(column, row, f"{table[row, column]}"),
+            ha="center",
+            va="center",
+            size=size,
+            color="white" if dark else "black",
+        )

@@ -1,9 +1,13 @@
-"""What all figures have in common: sizes, colours, and how they are saved."""
+"""What all figures have in common: sizes, colours, legends, and how they are saved."""
 
 from __future__ import annotations
 
+import itertools
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hpcfl.errors import HpcflError, UsageError
 
@@ -14,9 +18,13 @@ if TYPE_CHECKING:
 FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito's palette, without yellow, which is pale on paper: told apart by colour-blind eyes.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# Lines differ in these too, so that they are told apart in black and white.
+# Lines differ in these too, so that they are told apart in black and white. Their numbers have no
+# common divisor, so that 28 lines all look different.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", "-.", ":")
+# Inches: a letter of a legend of this many points, and the sample of a line beside it.
+_LEGEND_POINTS = 8
+_LETTER, _SAMPLE, _ROW = 0.068, 0.8, 0.19
 
 
 def new_figure(
@@ -42,13 +50,45 @@ def line_style(number: int, points: int) -> dict[str, Any]:
     """Return how the line with this number looks, with about ten markers on it."""
     return {
         "color": COLOURS[number % len(COLOURS)],
-        "linestyle": DASHES[number // len(COLOURS) % len(DASHES)],
+        "linestyle": DASHES[number % len(DASHES)],
         "marker": MARKERS[number % len(MARKERS)],
         # Markers of neighbouring lines lie side by side where there are enough points.
         "markevery": (number % 3 if points > 20 else 0, max(1, points // 10)),
         "markersize": 4,
         "linewidth": 1.4,
     }
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """Put the legend below the axes, where it hides no data, and make the figure so much higher."""
+    handles, names = axes.get_legend_handles_labels()
+    width, height = figure.get_size_inches()
+    letters = int((width - _SAMPLE) / _LETTER)
+    wrapped = [_wrap(name, letters) for name in names]
+    entry = _SAMPLE + _LETTER * max(min(len(name), letters) for name in names)
+    columns = max(1, min(len(names), int(width / entry)))
+    lines = np.array_split([name.count("\n") + 1 for name in wrapped], columns)
+    figure.set_size_inches(width, height + 0.1 + _ROW * max(sum(column) for column in lines))
+    figure.legend(
+        handles,
+        wrapped,
+        loc="outside lower center",
+        ncols=columns,
+        fontsize=_LEGEND_POINTS,
+        handlelength=4,  # long enough to show dots and dashes
+    )
+
+
+def _wrap(name: str, letters: int) -> str:
+    """Break a name like ``sparse, N = 100, seed 3`` at its commas, where it is too long."""
+    parts = name.replace(" ", "\xa0").replace(",\xa0", ", ")
+    return textwrap.fill(parts, letters, break_on_hyphens=False).replace("\xa0", " ")
+
+
+def tick_step(count: int) -> int:
+    """Return the distance of ticks, of 1, 2, 5, 10, 20, ..., that gives 25 ticks at most."""
+    steps = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
+    return next(step for step in steps if count <= 25 * step)
 
 
 def check_path(path: Path) -> None:
@@ -82,4 +122,6 @@ def save(figure: Figure, path: Path) -> None:
         with rc_context({"svg.hashsalt": "hpcfl"}):
             figure.savefig(path, dpi=200, metadata=undated.get(path.suffix.lower()))
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+        raise UsageError(
+            f"cannot write {path} ({error.strerror or error}): choose another place"
+        ) from None

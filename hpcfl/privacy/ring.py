@@ -29,6 +29,9 @@ from hpcfl.errors import UsageError
 from hpcfl.privacy.distributions import Floats, hypergeometric
 from hpcfl.privacy.population import Population
 
+# With a threshold of 1, every share would be the secret.
+SMALLEST_THRESHOLD = 2
+
 
 @dataclass(frozen=True)
 class RingParameters:
@@ -121,7 +124,9 @@ def choose(population: Population, security_bits: int, correctness_bits: int) ->
         # Probability that fewer than t neighbours survive, for t = 0, 1, ...
         fewer = np.concatenate([[0.0], np.cumsum(surviving)])
         threshold = int(np.flatnonzero(devices * fewer <= correct)[-1])
-        if threshold and population.honest * float(colluding[threshold:].sum()) <= secure:
+        if threshold < SMALLEST_THRESHOLD:
+            continue
+        if population.honest * float(colluding[threshold:].sum()) <= secure:
             return failures(population, degree, threshold)
     return failures(population, devices - 1, devices // 2 + 1)
 
@@ -136,8 +141,15 @@ def best_threshold(population: Population, degree: int) -> int:
     """
     if degree == population.devices - 1:
         return population.devices // 2 + 1
-    found = [failures(population, degree, t) for t in range(1, degree + 1)]
-    return min(found, key=lambda one: (one.revealed + one.stuck, one.threshold)).threshold
+    failures(population, degree, degree)  # refuses an impossible degree
+    colluding, surviving = _neighbours(population, degree)
+    # Expected numbers, not probabilities: those of poor thresholds are all near 1.
+    expected = {
+        t: population.honest * float(colluding[t:].sum())
+        + population.devices * float(surviving[:t].sum())
+        for t in range(SMALLEST_THRESHOLD, degree + 1)
+    }
+    return min(expected, key=lambda t: (expected[t], t))
 
 
 def _neighbours(population: Population, degree: int) -> tuple[Floats, Floats]:

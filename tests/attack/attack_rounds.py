@@ -55,11 +55,14 @@ class Graph:
             source(keys.KEY_BYTES)  # the share-transport key
             self._pairs[id] = keys.KeyPair.generate(source)
         where, edges = self._masks(transcript, shared)
+        arrival = None
+        if transcript.protocol == "cohort":
+            arrival = self._protocol.arrival_on(len(transcript.messages["advertise_keys"]))
         self.values = {}
         senders = defaultdict(set)
         for id in honest:
             vector = experiment.updates.vector(self._round, id)
-            scale = parameters.levels * experiment.protocol.scale(id)  # type: ignore[attr-defined]
+            scale = parameters.levels * self._protocol.scale(id, arrival)
             for coordinate in where[id]:
                 self.values[id, coordinate] = scale * np.clip(
                     float(vector[coordinate]), -parameters.clip, parameters.clip

@@ -136,6 +136,17 @@ def test_values_of_unequal_weight_are_recognised_by_their_own_bounds(tmp_path: P
     check(attack(transcript), graph)
 
 
+def test_on_a_smaller_ring_values_are_larger_and_recognised(tmp_path: Path) -> None:
+    np.save(tmp_path / "updates.npy", np.ones((10, 400)))
+    # Three vanish at once; of seven, each sends two sevenths instead of three tenths.
+    options: dict[str, Any] = {"dropout_phase": "advertise_keys", "gamma": 0.4, "levels": 2**16}
+    experiment, transcript = recorded("cohort", updates=tmp_path / "updates.npy", **options)
+    found = attack(transcript)
+
+    check(found, Graph(experiment, transcript))
+    assert found.alone.correct > 0
+
+
 def test_larger_sums_are_recognised_if_asked_for() -> None:
     experiment, transcript = recorded("sparse", alpha=1.0)
     graph = Graph(experiment, transcript)

@@ -120,6 +120,15 @@ def test_too_many_subsets_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None
     assert (twos.tested, twos.skipped) == (10, 1)
 
 
+def test_where_nothing_is_tried_no_subsets_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_SUBSETS", 0)
+    # There could be millions of them.
+    monkeypatch.setattr(module, "combinations", None)
+    (ones,) = search(np.zeros(3, np.int64), np.ones(3, np.uint32), np.ones(3, np.int64), FQ, 1)
+
+    assert (ones.tested, ones.skipped, len(ones.sets)) == (0, 1, 0)
+
+
 def test_of_overlapping_sums_the_smallest_are_taken() -> None:
     q = FQ.modulus
     # 0 + 1 is 5, 1 + 2 is 2, 2 + 3 is 9, the others are large. With 1 + 2, none of these is left.

@@ -1,69 +1,243 @@
+"""`hpcfl plot` on results files of real runs."""
+
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import h5py
+import numpy as np
 import pytest
+from click.testing import CliRunner, Result
+
+from hpcfl.cli.plot import command
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.plots import KINDS, style
 
 pytest.importorskip("torch")
 
 
 def hpcfl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hpcfl", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    line = [sys.executable, "-m", "hpcfl", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120)
+
+
+def plot(*arguments: object, **more: Any) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments], **more)
+
+
+@dataclass
+class Results:
+    """A folder with a training run, a run without training, and a damaged file."""
+
+    folder: Path
+    rounds: list[dict[str, float]]  # of the training run, as it printed them
+
+    @property
+    def trained(self) -> Path:
+        return self.folder / "trained.h5"
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a training run, a run without training, and a damaged file."""
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("results")
-    train = ("train", "fedavg", "--devices", 5, "--rounds", 2, "--output", folder / "trained.h5")
-    bench = ("bench", "fedavg", "--devices", 3, "--dim", 10, "--output", folder / "bench.h5")
-    for job in (hpcfl(*train), hpcfl(*bench)):
-        assert job.returncode == 0, job.stderr
+    trained, bench = folder / "trained.h5", folder / "bench.h5"
+    train = hpcfl(
+        *("train", "fedavg", "--devices", 5, "--rounds", 2, "--partition", "dirichlet:0.3"),
+        *("--output", trained, "--json"),
+    )
+    assert train.returncode == 0, train.stderr
+    job = hpcfl("bench", "fedavg", "--devices", 3, "--dim", 10, "--output", bench)
+    assert job.returncode == 0, job.stderr
     (folder / "damaged.h5").write_bytes(b"nothing")
-    return folder
+    return Results(folder, json.loads(train.stdout)["rounds"])
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the list that figures go to, instead of to files."""
+    figures: list[Any] = []
+    monkeypatch.setattr(style, "save", lambda figure, path: figures.append(figure))
+    return figures
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
-@pytest.mark.parametrize("kind", ["partition", "accuracy"])
-def test_a_training_run_is_drawn(results: Path, tmp_path: Path, kind: str, ending: str) -> None:
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_training_run_is_drawn(results: Results, tmp_path: Path, kind: str, ending: str) -> None:
     path = tmp_path / f"figure.{ending}"
-    job = hpcfl("plot", results / "trained.h5", "--kind", kind, "--output", path)
+    result = plot(results.trained, "--kind", kind, "--output", path)
 
-    assert (job.returncode, job.stdout) == (0, f"Figure: {path}\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, f"Figure: {path}\n", "")
     start = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending]
     assert path.read_bytes().startswith(start)
 
 
-def test_files_that_cannot_be_drawn_are_left_out_with_a_warning(
-    results: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "a.png"
-    job = hpcfl("plot", results, "--kind", "accuracy", "--against", "bytes", "--output", path)
+def test_the_partition_of_a_run_is_what_is_drawn(results: Results, drawn: list[Any]) -> None:
+    assert plot(results.trained, "--kind", "partition").exit_code == 0
+    (figure,) = drawn
+    with h5py.File(results.trained) as file:
+        table = file["partition"][()]
 
-    assert job.returncode == 1  # a file could not be read
-    assert path.exists()
-    assert "bench.h5 has no finished round of training; left out" in job.stderr
-    assert "damaged.h5 is damaged or is not an HDF5 file" in job.stderr
-    assert job.stderr.count("\n") == 2
+    assert table.shape == (5, 10)
+    assert table.sum() > 1000
+    np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), table.T)
+
+
+@pytest.mark.parametrize("against", ["rounds", "bytes", "seconds"])
+def test_the_accuracy_of_a_run_is_what_is_drawn(
+    results: Results, drawn: list[Any], against: str
+) -> None:
+    options = ["--against", against, "--target", "0.5", "--log-x"]
+    assert plot(results.trained, "--kind", "accuracy", *options).exit_code == 0
+    (axes,) = drawn[0].axes
+    line, target = axes.lines
+    seconds = [figures["modelled_seconds"] for figures in results.rounds]
+    with h5py.File(results.trained) as file:
+        sent = file["rounds/bytes_up"][()].sum(axis=(1, 2)) / 1e6
+    across = {"rounds": [1, 2], "bytes": sent.cumsum(), "seconds": np.cumsum(seconds)}
+
+    assert len(results.rounds) == 2
+    np.testing.assert_allclose(line.get_xdata(), across[against])
+    assert list(line.get_ydata()) == [figures["accuracy"] for figures in results.rounds]
+    assert list(target.get_ydata()) == [0.5, 0.5]
+    assert axes.get_xscale() == "log"
+
+
+def test_a_figure_is_called_by_its_kind_unless_told(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = hpcfl("plot", results.trained, "--kind", "partition")
+
+    assert (job.returncode, job.stdout, job.stderr) == (0, "Figure: partition.png\n", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["partition.png"]
+
+
+def test_files_that_cannot_be_drawn_are_left_out_with_a_warning(
+    results: Results, drawn: list[Any]
+) -> None:
+    result = plot(results.folder, "--kind", "accuracy")
+
+    assert result.exit_code == 1  # a file could not be read
+    assert isinstance(result.exception, SystemExit)
+    assert len(drawn[0].axes[0].lines) == 1
+    bench, damaged = result.stderr.splitlines()
+    assert bench.endswith("bench.h5 has no training: hpcfl train writes it; left out")
+    assert "damaged.h5 is damaged or is not an HDF5 file" in damaged
+
+
+def test_a_run_without_training_among_others_is_no_failure(
+    results: Results, drawn: list[Any]
+) -> None:
+    result = plot(results.trained, results.folder / "bench.h5", "--kind", "accuracy")
+
+    assert result.exit_code == 0
+    assert len(result.stderr.splitlines()) == 1
+    assert len(drawn) == 1
+
+
+def test_every_run_is_drawn(results: Results, drawn: list[Any], tmp_path: Path) -> None:
+    again = shutil.copy(results.trained, tmp_path / "again.h5")
+
+    assert plot(results.trained, again, "--kind", "accuracy").exit_code == 0
+    assert len(drawn[0].axes[0].lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [("failed", "that failed"), ("running", "has not ended or was killed")]
+)
+def test_a_run_that_did_not_end_well_is_drawn_with_a_warning(
+    results: Results, drawn: list[Any], tmp_path: Path, status: str, words: str
+) -> None:
+    path = shutil.copy(results.trained, tmp_path / "a.h5")
+    with h5py.File(path, "r+") as file:
+        file.attrs["status"] = status
+    result = plot(path, "--kind", "accuracy")
+
+    assert result.exit_code == 0
+    assert result.stderr.startswith(f"warning: {path} is of a run")
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == len(drawn) == 1
+
+
+def test_nothing_to_draw_is_an_error(results: Results, tmp_path: Path) -> None:
+    bench, damaged = results.folder / "bench.h5", results.folder / "damaged.h5"
+    both = plot(bench, damaged, "--kind", "accuracy", "--output", tmp_path / "a.png")
+    one = plot(damaged, "--kind", "accuracy", "--output", tmp_path / "a.png")
+
+    assert isinstance(both.exception, UsageError)
+    assert str(both.exception) == "none of the 2 files can be drawn"
+    assert type(one.exception) is HpcflError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_partitions_are_not_drawn_into_one_figure(results: Results, tmp_path: Path) -> None:
+    again = shutil.copy(results.trained, tmp_path / "again.h5")
+    result = plot(results.trained, again, "--kind", "partition")
+
+    assert isinstance(result.exception, UsageError)
+    assert "there are 2: name one file" in str(result.exception)
 
 
 @pytest.mark.parametrize(
     ("file", "options", "sentence"),
     [
-        ("bench.h5", ["--kind", "accuracy"], "has no finished round of training to draw"),
-        ("trained.h5", ["--kind", "partition", "--output", "a.gif"], "a.gif does not end in"),
-        ("trained.h5", ["--kind", "nonsense"], "'nonsense' is not one of 'partition', 'accuracy'"),
-        ("nothing.h5", ["--kind", "accuracy"], "there is no file or folder"),
+        ("bench.h5", "accuracy", "has no training: hpcfl train writes it"),
+        ("bench.h5", "partition", "holds no partition: hpcfl train writes it"),
+        ("trained.h5", "partition --output a.gif", "a.gif does not end in .png, .svg or .pdf"),
+        ("trained.h5", "partition --output a", "a does not end in .png, .svg or .pdf"),
+        ("trained.h5", "partition --output damaged.h5/a.png", "cannot write damaged.h5/a.png"),
+        ("trained.h5", "partition --target 0.9", "--target has no meaning for --kind partition"),
+        ("trained.h5", "partition --log-x", "--log-x has no meaning for --kind partition"),
+        ("trained.h5", "accuracy --target 90", "--target must be an accuracy from 0 to 1, not 90"),
+        ("trained.h5", "nonsense", "'nonsense' is not one of 'partition', 'accuracy'"),
+        ("nothing.h5", "accuracy", "there is no file or folder"),
     ],
 )
 def test_wrong_use_of_plot_is_one_sentence(
-    results: Path, file: str, options: list[str], sentence: str
+    results: Results, monkeypatch: pytest.MonkeyPatch, file: str, options: str, sentence: str
 ) -> None:
-    job = hpcfl("plot", results / file, *options)
+    monkeypatch.chdir(results.folder)
+    job = hpcfl("plot", file, "--kind", *options.split())
 
     assert job.returncode == 2
     assert sentence in job.stderr
     assert job.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_without_matplotlib_the_user_is_told_what_to_install(results: Results, kind: str) -> None:
+    code = "import sys; sys.modules['matplotlib'] = None; from hpcfl.cli import main; main()"
+    job = subprocess.run(
+        [sys.executable, "-c", code, "plot", results.trained, "--kind", kind],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert job.returncode == 1
+    assert job.stderr == "Error: figures need matplotlib: pip install hpcfl[plot]\n"
+
+
+def test_help_names_every_kind_and_imports_none() -> None:
+    text = " ".join(plot("--help").stdout.split())
+    for name, kind in KINDS.items():
+        assert f"{name}: {kind.what}" in text
+    code = f"""
+import sys, hpcfl.cli.plot
+assert not {{"numpy", "matplotlib", "h5py", *{[k.home for k in KINDS.values()]}}} & set(sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_only_the_first_rank_draws(results: Results, drawn: list[Any]) -> None:
+    result = plot(
+        results.trained, "--kind", "accuracy", env={"OMPI_COMM_WORLD_RANK": "1", "PMIX_RANK": "1"}
+    )
+
+    assert (result.exit_code, result.stdout, drawn) == (0, "", [])

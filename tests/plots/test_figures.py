@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
 from hpcfl.errors import UsageError
 from hpcfl.plots import accuracy, exposure, partition, style
@@ -17,11 +25,20 @@ from hpcfl.results.record import RoundRecord
 from hpcfl.results.writer import ResultsWriter
 
 TABLE = np.arange(12).reshape(4, 3)
+FIGURES = ("accuracy", "bytes_up_total", "modelled_seconds")
 
 
-def trained(path: Path, rounds: int = 3, **config: object) -> Run:
-    """Return a run of four devices whose figures are easy to tell apart."""
-    names = ("accuracy", "bytes_up_total", "modelled_seconds")
+def trained(
+    path: Path,
+    rounds: int = 3,
+    *,
+    wrong: int | None = None,
+    table: Any = TABLE,
+    figures: Sequence[str] = FIGURES,
+    **config: object,
+) -> Run:
+    """Return a run whose figures are easy to tell apart; one round may have failed."""
+    devices = len(table)
     with ResultsWriter(
         path,
         protocol="sparse",
@@ -29,58 +46,265 @@ def trained(path: Path, rounds: int = 3, **config: object) -> Run:
         config={"dataset": "digits", "partition": "iid", "algorithm": "fedavg"} | config,
         environment={},
         phases=["upload"],
-        devices=4,
-        rounds=rounds,
-        training=names,
-        partition=TABLE,
+        devices=devices,
+        rounds=max(1, rounds),
+        training=figures,
+        partition=table,
     ) as writer:
         for k in range(rounds):
-            record = RoundRecord.empty(1, 4)
-            values = (0.5 + 0.1 * k, 2e6 * (k + 1), 1.5)
-            writer.append(record, dict(zip(names, values, strict=True)))
+            record = RoundRecord.empty(1, devices)
+            record.validated = k != wrong
+            values = dict(zip(FIGURES, (0.5 + 0.1 * k, 2e6 * (k + 1), 1.5), strict=True))
+            writer.append(record, {name: values[name] for name in figures})
     return load(path)
 
 
+def legend(figure: Figure) -> list[str]:
+    (found,) = figure.legends
+    return [text.get_text() for text in found.get_texts()]
+
+
 def test_a_partition_is_drawn_with_devices_across_and_classes_up(tmp_path: Path) -> None:
-    (axes, _) = partition.draw(trained(tmp_path / "a.h5")).axes
+    axes, bar = partition.draw([trained(tmp_path / "a.h5")]).axes
     (image,) = axes.images
 
     np.testing.assert_array_equal(image.get_array(), TABLE.T)
     assert image.origin == "lower"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("device", "class")
+    assert bar.get_ylabel() == "samples (white: none)"
+    assert axes.get_title() == "digits, iid: 66 samples on 4 devices"
+    assert list(axes.get_xticks()) == [0, 1, 2, 3]
+    assert list(axes.get_yticks()) == [0, 1, 2]
     written = {text.get_position(): text.get_text() for text in axes.texts}
     assert written == {(d, c): str(TABLE[d, c]) for d in range(4) for c in range(3) if TABLE[d, c]}
+
+
+def test_one_sample_does_not_look_like_none(tmp_path: Path) -> None:
+    for table in ([[0, 1], [2, 60_000]], [[0, 0], [0, 1]]):
+        axes, _ = partition.draw([trained(tmp_path / f"{table}.h5", table=table)]).axes
+        (image,) = axes.images
+        brightness = image.to_rgba(np.array([0, 1]))[:, :3].mean(axis=1)
+
+        assert brightness[0] == 1
+        assert brightness[1] < 0.95
+
+
+@pytest.mark.parametrize(
+    ("devices", "classes", "largest", "written"),
+    [
+        (5, 10, 9999, True),
+        (30, 10, 9999, True),
+        (25, 62, 99, True),
+        (30, 10, 999_999, True),
+        (30, 10, 9_999_999, False),
+        (100, 10, 9, True),
+        (100, 10, 600, False),
+        (5, 200, 9, False),
+    ],
+)
+def test_numbers_are_written_where_they_fit(
+    tmp_path: Path, devices: int, classes: int, largest: int, written: bool
+) -> None:
+    table = np.full((devices, classes), largest)
+    figure = partition.draw([trained(tmp_path / "a.h5", table=table)])
+    axes = figure.axes[0]
+
+    assert len(axes.texts) == (table.size if written else 0)
+    figure.draw_without_rendering()
+    cell = axes.transData.transform([(0, 0), (1, 1)])
+    for text in axes.texts[:3]:
+        box = text.get_window_extent()
+        assert box.width < cell[1, 0] - cell[0, 0]
+        assert box.height < cell[1, 1] - cell[0, 1]
+
+
+def test_numbers_are_seen_on_their_ground(tmp_path: Path) -> None:
+    table = np.arange(1, 101).reshape(10, 10)
+    axes, _ = partition.draw([trained(tmp_path / "a.h5", table=table)]).axes
+
+    def luminance(colour: Any) -> float:  # WCAG 2, relative luminance
+        part = np.asarray(to_rgb(colour))
+        linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    assert len(axes.texts) == 100
+    assert {text.get_color() for text in axes.texts} == {"black", "white"}
+    for text in axes.texts:
+        ground = axes.images[0].to_rgba(np.array(int(text.get_text())))[:3]
+        low, high = sorted([luminance(text.get_color()), luminance(ground)])
+        assert (high + 0.05) / (low + 0.05) >= 4  # 4.58 is the most that all grounds allow
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        (np.ones(4, int), "the shape (4,)"),
+        (np.ones((3, 2), int), "the shape (3, 2)"),
+        (np.ones((4, 0), int), "the shape (4, 0)"),
+        (np.ones((4, 2)), "whole numbers"),
+        (None, "holds no partition"),
+    ],
+)
+def test_a_partition_that_cannot_be_drawn_is_told(tmp_path: Path, table: Any, reason: str) -> None:
+    run = trained(tmp_path / "a.h5", rounds=0)
+
+    assert partition.lacking(run) is None
+    assert reason in str(partition.lacking(replace(run, partition=table)))
+
+
+def test_a_partition_of_two_runs_is_refused(tmp_path: Path) -> None:
+    runs = [trained(tmp_path / f"{k}.h5") for k in range(2)]
+    with pytest.raises(UsageError, match="there are 2: name one file"):
+        partition.draw(runs)
 
 
 @pytest.mark.parametrize(
     ("against", "across"),
     [("rounds", [1, 2, 3]), ("bytes", [2, 4, 6]), ("seconds", [1.5, 3.0, 4.5])],
 )
+@pytest.mark.parametrize("log_x", [False, True])
 def test_accuracy_is_drawn_over_what_was_spent(
-    tmp_path: Path, against: str, across: list[float]
+    tmp_path: Path, against: str, across: list[float], log_x: bool
 ) -> None:
-    (axes,) = accuracy.draw([trained(tmp_path / "a.h5")], against).axes
+    figure = accuracy.draw([trained(tmp_path / "a.h5")], against, log_x=log_x)
+    (axes,) = figure.axes
     (line,) = axes.lines
 
     np.testing.assert_allclose(line.get_xdata(), across)
     np.testing.assert_allclose(line.get_ydata(), [0.5, 0.6, 0.7])
     assert axes.get_xlabel() == accuracy.AXES[against]
+    assert axes.get_ylabel() == "accuracy on held-out data"
+    assert axes.get_title() == "digits, iid"
+    assert axes.get_xscale() == ("log" if log_x else "linear")
+    assert legend(figure) == ["sparse, N = 4"]
+    if against == "rounds" and not log_x:
+        assert all(tick == int(tick) for tick in axes.get_xticks())
+
+
+def test_a_wrong_round_is_left_out_but_was_spent(tmp_path: Path) -> None:
+    run = trained(tmp_path / "a.h5", wrong=1)
+    (axes,) = accuracy.draw([run], "seconds").axes
+
+    np.testing.assert_allclose(axes.lines[0].get_xdata(), [1.5, 4.5])
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.5, 0.7])
+
+
+def test_every_run_has_its_own_line_and_name(tmp_path: Path) -> None:
+    runs = [trained(tmp_path / f"{k}.h5", rounds=k + 1, seed=k) for k in range(6)]
+    figure = accuracy.draw(runs, "rounds", target=0.65)
+    (axes,) = figure.axes
+
+    assert [line.get_xdata().size for line in axes.lines[:6]] == [1, 2, 3, 4, 5, 6]
+    assert list(axes.lines[6].get_ydata()) == [0.65, 0.65]
+    assert legend(figure) == [*(f"sparse, N = 4, seed {k}" for k in range(6)), "target 0.65"]
+
+
+@pytest.mark.parametrize("target", [-0.1, 1.5, 97, float("nan")])
+def test_a_target_that_is_no_accuracy_is_refused(tmp_path: Path, target: float) -> None:
+    with pytest.raises(UsageError, match="--target must be an accuracy from 0 to 1"):
+        accuracy.draw([trained(tmp_path / "a.h5")], "rounds", target)
 
 
 def test_runs_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
     runs = [
-        trained(tmp_path / f"{k}.h5", seed=k, alpha=0.1, algorithm=name)
-        for k, name in enumerate(["fedavg", "top-k"])
+        trained(tmp_path / f"{k}.h5", seed=k, alpha=0.1, algorithm=name, **more)
+        for k, (name, more) in enumerate(
+            [
+                ("fedavg", {"degree": None, "dataset": "mnist"}),
+                ("top-k", {"degree": 26, "error_feedback": True, "momentum": 0.5}),
+                ("rand-k", {"degree": 26, "error_feedback": False, "learning_rate": 0.01}),
+            ]
+        )
     ]
 
-    assert accuracy.labels(runs) == ["sparse, N = 4, seed 0", "top-k, N = 4, seed 1"]
+    assert accuracy.labels(runs) == [
+        "sparse, N = 4, mnist, seed 0",
+        "top-k, N = 4, digits, degree 26, error feedback, seed 1",
+        "rand-k, N = 4, digits, degree 26, seed 2",
+    ]
     assert accuracy.labels(runs[:1]) == ["sparse, N = 4"]
+    (axes,) = accuracy.draw(runs).axes
+    assert axes.get_title() == "iid"
 
 
-def test_a_target_is_marked(tmp_path: Path) -> None:
-    (axes,) = accuracy.draw([trained(tmp_path / "a.h5")], "rounds", target=0.65).axes
+def test_the_link_tells_runs_apart_where_time_is_drawn(tmp_path: Path) -> None:
+    runs = [trained(tmp_path / f"{k}.h5", uplink_mbps=float(k), seed=k) for k in (5, 100)]
 
-    assert [list(line.get_ydata()) for line in axes.lines[1:]] == [[0.65, 0.65]]
+    assert accuracy.labels(runs, "seconds") == [
+        f"sparse, N = 4, seed {k}, uplink mbps {k}" for k in (5, 100)
+    ]
+    assert accuracy.labels(runs, "bytes") == [f"sparse, N = 4, seed {k}" for k in (5, 100)]
+
+
+def test_runs_with_the_same_options_are_named_by_their_files(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    names = ["a.h5", "b.h5", "more/b.h5"]
+    runs = [trained(tmp_path / name) for name in names]
+
+    assert accuracy.labels(runs[:2]) == ["sparse, N = 4, a.h5", "sparse, N = 4, b.h5"]
+    assert accuracy.labels(runs) == [
+        "sparse, N = 4, a.h5",
+        *(f"sparse, N = 4, b.h5, {tmp_path / name}" for name in names[1:]),
+    ]
+
+
+def test_a_resumed_run_is_named_so_where_its_beginning_is_missing(tmp_path: Path) -> None:
+    run = trained(tmp_path / "a.h5", resume="b.checkpoint.npz")
+
+    assert accuracy.labels([run], "rounds") == ["sparse, N = 4, rounds since resumed"]
+    assert accuracy.labels([run], "seconds") == ["sparse, N = 4, seconds since resumed"]
+    assert accuracy.labels([run], "bytes") == ["sparse, N = 4"]
+
+
+def test_what_a_run_lacks_for_its_accuracy_is_told(tmp_path: Path) -> None:
+    run = trained(tmp_path / "a.h5")
+    short = trained(tmp_path / "b.h5", figures=["accuracy"])
+    misshapen = replace(run, training=run.training | {"accuracy": np.ones((3, 2))})
+
+    assert all(accuracy.lacking(run, against) is None for against in accuracy.AXES)
+    assert accuracy.lacking(short, "rounds") is None
+    assert accuracy.lacking(short, "bytes") == "does not record bytes_up_total"
+    assert accuracy.lacking(short, "seconds") == "does not record modelled_seconds"
+    assert "has the shape (3, 2)" in str(accuracy.lacking(misshapen))
+    assert "no training" in str(accuracy.lacking(replace(run, training={})))
+    for number, k in enumerate([0, 1]):  # no round at all, and none that is right
+        run = trained(tmp_path / f"{number}.h5", rounds=k, wrong=0)
+        assert accuracy.lacking(run) == "has no finished round"
+
+
+def test_a_long_legend_lies_below_the_axes_within_the_figure(tmp_path: Path) -> None:
+    runs = [
+        trained(tmp_path / f"{k}.h5", seed=k, model=f"own_model_{k}:network", clip=k / 7)
+        for k in range(12)
+    ]
+    plain, figure = accuracy.draw(runs[:1]), accuracy.draw(runs)
+    for drawn in (plain, figure):
+        drawn.draw_without_rendering()
+    inches = [f.axes[0].get_window_extent().height / f.dpi for f in (plain, figure)]
+    (found,) = figure.legends
+    box = found.get_window_extent()
+
+    assert box.y1 < figure.axes[0].xaxis.label.get_window_extent().y0
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert box.y0 >= 0
+    assert inches[1] > 0.85 * inches[0]  # not at the expense of the data
+
+
+def test_a_long_name_is_broken_at_its_commas(tmp_path: Path) -> None:
+    runs = [trained(tmp_path / f"{'long-name-' * 7}{k}.h5") for k in range(2)]
+
+    assert legend(accuracy.draw(runs)) == [
+        f"sparse, N = 4,\n{'long-name-' * 7}{k}.h5" for k in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "step"),
+    [(1, 1), (25, 1), (26, 2), (50, 2), (62, 5), (125, 5), (126, 10), (1000, 50), (6000, 500)],
+)
+def test_ticks_are_round_numbers_and_few(count: int, step: int) -> None:
+    assert style.tick_step(count) == step
 
 
 def test_lines_differ_without_their_colours() -> None:
@@ -88,6 +312,9 @@ def test_lines_differ_without_their_colours() -> None:
 
     assert len({(look["marker"], look["linestyle"]) for look in looks}) == 28
     assert len({look["color"] for look in looks[:7]}) == 7
+    for first, second in itertools.pairwise(looks):
+        assert first["marker"] != second["marker"]
+        assert first["linestyle"] != second["linestyle"]
 
 
 def test_exposure_is_drawn_as_it_is_computed() -> None:
@@ -119,5 +346,15 @@ def test_a_file_that_cannot_be_written_is_refused_in_a_sentence(tmp_path: Path) 
     run = trained(tmp_path / "a.h5")
     with pytest.raises(UsageError, match=r"cannot write .*/a\.h5/x\.png"):
         style.save(accuracy.draw([run], "rounds"), tmp_path / "a.h5" / "x.png")
-    with pytest.raises(UsageError, match=r"does not end in .png, .svg or .pdf"):
-        style.save(accuracy.draw([run], "rounds"), tmp_path / "x.bmp")
+    for name in ("x.bmp", "x"):
+        with pytest.raises(UsageError, match=r"does not end in .png, .svg or .pdf"):
+            style.save(accuracy.draw([run], "rounds"), tmp_path / name)
+
+
+def test_nothing_of_pyplot_or_of_global_settings_is_touched(tmp_path: Path) -> None:
+    before = dict(matplotlib.rcParams.copy())
+    style.save(accuracy.draw([trained(tmp_path / "a.h5")], "rounds"), tmp_path / "new" / "A.SVG")
+
+    assert (tmp_path / "new" / "A.SVG").read_text().startswith("<?xml")
+    assert dict(matplotlib.rcParams.copy()) == before
+    assert "matplotlib.pyplot" not in sys.modules

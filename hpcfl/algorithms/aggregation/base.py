@@ -103,35 +103,45 @@ class QuantisedProtocol(AggregationProtocol):
             parameters.arithmetic,
             parameters.devices,
             parameters.clip,
-            self.arrival,
+            self.smallest_arrival,
         )
 
     @property
     def summed_in(self) -> Group:
         return self.parameters.arithmetic
 
+    @property
+    def smallest_arrival(self) -> float:
+        """What `arrival` can be in a round in which devices vanish early; no sum wraps around."""
+        return self.arrival
+
     def quantise(
-        self, values: NDArray[np.floating], device: int, round_index: int
+        self,
+        values: NDArray[np.floating],
+        device: int,
+        round_index: int,
+        arrival: float | None = None,
     ) -> NDArray[np.int64]:
         """Return a device's `values`, weighted, scaled and rounded to integers.
 
-        The same arguments give the same rounding, which is how a round is validated.
+        The same arguments give the same rounding, which is how a round is validated. `arrival` is
+        the protocol's, unless the round has another.
         """
         spawn_key = (ROUNDING, round_index, device)
         seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key)
         generator = np.random.Generator(np.random.SFC64(seeds))
-        return self.quantiser.quantise(values, self.scale(device), generator)
+        return self.quantiser.quantise(values, self.scale(device, arrival), generator)
 
-    def scale(self, device: int) -> float:
+    def scale(self, device: int, arrival: float | None = None) -> float:
         """Return what a device multiplies its vector by, beta / arrival."""
-        return self.parameters.weight(device) / self.arrival
+        return self.parameters.weight(device) / (arrival or self.arrival)
 
     def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
         return self.quantiser.dequantise(total)
 
 
 # First element of the spawn keys of the run's seed: what the random numbers are for.
-ROUNDING, UPDATES, DROPOUTS, TRAINING, SAMPLING, SPARSIFICATION = range(6)
+ROUNDING, UPDATES, DROPOUTS, TRAINING, SAMPLING, SPARSIFICATION, COLLUSION = range(7)
 
 
 class ModelReceiver:

@@ -140,7 +140,19 @@ class Cohort(SecAgg):
     @property
     def arrival(self) -> float:
         """Probability m / N (1 - theta) that a coordinate of a device reaches the sum."""
-        return self.cohort_size / self.parameters.devices * (1 - self.parameters.dropout)
+        return self.arrival_on(self.parameters.devices)
+
+    def arrival_on(self, ring: int) -> float:
+        """Return the same where so many devices are on the ring, of which each sends a part."""
+        return self.segments(ring).size / ring * (1 - self.parameters.dropout)
+
+    @property
+    def smallest_arrival(self) -> float:
+        rings = range(self.parameters.threshold, self.parameters.devices + 1)
+        return min(
+            (self.arrival_on(ring) for ring in rings if self.segments(ring).size >= 2),
+            default=self.arrival,
+        )
 
     @property
     def largest_upload(self) -> int:
@@ -276,8 +288,12 @@ class CohortDevice(SecAggDevice):
         masks = self._protocol.pair_masks(self._round, segments, (self.id, position), others)
         key = self._protocol.private_mask_key(self._round, self.id, self._seed)
         add_stream(self._parameters.arithmetic, masks, key, 1)
-        masks += self._protocol.quantise(vector[self.sent()], self.id, self._round)
+        masks += self._quantise(vector[self.sent()])
         return self._parameters.arithmetic.reduce(masks).astype("<u4", copy=False).view(np.uint8)
+
+    @property
+    def _arrival(self) -> float:
+        return self._protocol.arrival_on(self._links.ring)
 
     def sent(self) -> NDArray[np.int64]:
         return self._segments.coordinates(self._links.position)

@@ -289,7 +289,7 @@ class SecAggDevice(ModelReceiver):
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the private mask plus the pairwise masks."""
         self._upload_once()
-        integers = self._protocol.quantise(vector, self.id, self._round)
+        integers = self._quantise(vector)
         elements = self._parameters.arithmetic.reduce(integers)
         peers, secrets = self._mask_secrets()
         mask_keys = self._protocol.pair_keys(self._round, self.id, peers, secrets, "additive mask")
@@ -317,6 +317,14 @@ class SecAggDevice(ModelReceiver):
         except ValueError:
             raise from_server("advertise_keys", "a public key has low order") from None
 
+    @property
+    def _arrival(self) -> float:
+        """Probability that a coordinate of this device reaches the round's sum."""
+        return self._protocol.arrival
+
+    def _quantise(self, values: NDArray[np.floating]) -> NDArray[np.int64]:
+        return self._protocol.quantise(values, self.id, self._round, self._arrival)
+
     def sent(self) -> NDArray[np.int64] | slice:
         """Return the coordinates that the upload holds, in the order of its values."""
         return slice(None)
@@ -325,14 +333,14 @@ class SecAggDevice(ModelReceiver):
         self, vector: NDArray[np.floating]
     ) -> tuple[NDArray[np.int64] | slice, NDArray[np.int64]]:
         where = self.sent()
-        return where, self._protocol.quantise(vector[where], self.id, self._round)
+        return where, self._quantise(vector[where])
 
     def unquantised(
         self, vector: NDArray[np.floating]
     ) -> tuple[NDArray[np.int64] | slice, NDArray[np.float64], int]:
         """Return the contribution before clipping and rounding, and how much was clipped."""
         where = self.sent()
-        scaled = vector[where].astype(np.float64) * self._protocol.scale(self.id)
+        scaled = vector[where].astype(np.float64) * self._protocol.scale(self.id, self._arrival)
         clipped = int(np.count_nonzero(np.abs(vector[where]) > self._parameters.clip))
         return where, scaled, clipped
 

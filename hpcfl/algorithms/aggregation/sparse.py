@@ -99,7 +99,7 @@ class SparseDevice(SecAggDevice):
         np.add.at(pairwise, positions, masks)
         key = self._protocol.private_mask_key(self._round, self.id, self._seed)
         private = group.elements([key], [where.size])
-        integers = self._protocol.quantise(vector[where], self.id, self._round)
+        integers = self._quantise(vector[where])
         values = group.reduce(integers + pairwise[where] + private)
         return np.concatenate([self._coded, values.astype("<u4", copy=False).view(np.uint8)])
 

@@ -346,8 +346,19 @@ def plain_sum(played: Played) -> NDArray[np.int64]:
     total = np.zeros(played.parameters.dim, np.int64)
     for id in played.taking_part(protocol.upload_phase()):
         where = sent_by(played, id)
-        total[where] += protocol.quantise(played.vectors[id][where], id, played.index)
+        total[where] += integers_of(played, id, where)
     return total
+
+
+def integers_of(played: Played, id: int, where: Any) -> NDArray[np.int64]:
+    """Return the integers that stand for a device's values at `where` in this round."""
+    arrival = None
+    if played.protocol.name == "cohort":
+        # Those on the ring send a part of it each that is m n / N of n positions, rounded.
+        devices, ring = played.parameters.devices, len(played.sent("advertise_keys"))
+        cohort = round(int(played.parameters.alpha * devices + 0.5) * ring / devices)
+        arrival = cohort / ring * (1 - played.parameters.dropout)
+    return played.protocol.quantise(played.vectors[id][where], id, played.index, arrival)
 
 
 def shares_by_receiver(

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from protocol_rounds import Played, make, on_ring, play, seeded_sources
+from protocol_rounds import Played, integers_of, make, on_ring, play, seeded_sources
 from slow_reference import SlowRound
 from slow_ring import leads
 
@@ -49,7 +49,7 @@ def plain(played: Played, slow: SlowRound) -> dict[int, dict[int, int]]:
     found = {}
     for i in slow.survivors:
         where = slow.u(i)
-        integers = played.protocol.quantise(played.vectors[i][where], i, played.index)
+        integers = integers_of(played, i, where)
         found[i] = dict(zip(where, integers.tolist(), strict=True))
     return found
 
@@ -192,8 +192,8 @@ def exchange(
     quantise, group = protocol.quantise, protocol.parameters.arithmetic
     elements = group.elements
 
-    def quantise_others(values: np.ndarray, device: int, index: int) -> np.ndarray:
-        integers = quantise(values, device, index)
+    def quantise_others(values: np.ndarray, device: int, *rest: float) -> np.ndarray:
+        integers = quantise(values, device, *rest)
         if device in amounts:
             integers[slow.u(device).index(at)] += amounts[device]
         return integers

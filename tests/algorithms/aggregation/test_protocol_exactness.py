@@ -63,7 +63,7 @@ def options(draw: st.DrawFn, name: str, devices: int, dim: int) -> dict[str, Any
         "weights": weights,
         "seed": draw(st.integers(0, 2**31)),
     }
-    arrival = make(name, devices, dim, **{**found, "levels": 1}).arrival
+    arrival = make(name, devices, dim, **{**found, "levels": 1}).smallest_arrival
     tentative = make(name, devices, dim, **{**found, "levels": 1}).parameters
     most = largest_levels(tentative.arithmetic, devices, tentative.clip, arrival)
     return found | {"levels": draw(st.sampled_from([1, most // 1000 + 1, most]))}
@@ -219,7 +219,7 @@ def test_the_largest_admissible_levels_do_not_wrap_around(
 ) -> None:
     options = {"group": group, "alpha": 1.0, "dropout": 0.0, "clip": 0.5}
     tentative = make(name, 8, 40, **options)
-    levels = largest_levels(tentative.summed_in, 8, 0.5, tentative.arrival)
+    levels = largest_levels(tentative.summed_in, 8, 0.5, tentative.smallest_arrival)
     protocol = make(name, 8, 40, **options, levels=levels)
     played = play(protocol, np.full((8, 40), side))
 

@@ -77,7 +77,6 @@ def test_with_reduce_a_round_below_the_threshold_ends_as_with_gather() -> None:
         play(make("secagg", 4, 10), dropouts=dropouts, upload="reduce")
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="a threshold of 1 ends with a traceback")
 @pytest.mark.parametrize("name", SECURE)
 def test_a_ring_without_colluding_devices_can_be_played(name: str) -> None:
     """A few shares are then enough, so the threshold is as low as it can be."""
@@ -86,9 +85,6 @@ def test_a_ring_without_colluding_devices_can_be_played(name: str) -> None:
     assert plain_sum(played).tolist() == played.server.total.tolist()
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="where all thresholds are bad, it is the largest"
-)
 @pytest.mark.parametrize(("devices", "degree"), [(100, 6), (100, 10), (50, 6)])
 def test_a_degree_that_is_asked_for_has_a_threshold_with_which_rounds_can_end(
     devices: int, degree: int

@@ -77,9 +77,6 @@ def test_the_mean_aggregate_is_the_weighted_sum_of_the_vectors(
     assert margin < 0.1 * together
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="the cohorts of the ring that is left are rounded"
-)
 @pytest.mark.parametrize(("devices", "alpha"), [(10, 0.2), (10, 0.3), (20, 0.1)])
 def test_a_cohorts_sum_is_right_where_devices_vanish_before_there_is_a_ring(
     devices: int, alpha: float

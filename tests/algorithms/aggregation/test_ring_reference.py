@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 import slow_ring
-from protocol_rounds import Played, bits, on_ring, places, play
+from protocol_rounds import Played, bits, integers_of, on_ring, places, play
 from slow_reference import SlowRound
 
 from hpcfl.algorithms.aggregation.topology import Ring
@@ -61,7 +61,7 @@ def played_on_ring(number: int, dropouts: str) -> tuple[Played, SlowRound]:
 def quantised(played: Played, slow: SlowRound, id: int) -> dict[int, int]:
     """Return what a device quantised; the coordinates that it sent, in their order."""
     where = slow.u(id)
-    integers = played.protocol.quantise(played.vectors[id][where], id, played.index)
+    integers = integers_of(played, id, where)
     return dict(zip(where, integers.tolist(), strict=True))
 
 
