@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tarfile
 import tempfile
 import zlib
@@ -244,13 +245,29 @@ def _in_short(error: Exception) -> str:
     return getattr(cause, "strerror", None) or str(cause) or type(error).__name__
 
 
+def _copy_out(archive: tarfile.TarFile, member: str, inside: Path) -> None:
+    """Copy one plain file out of an archive, within a folder.
+
+    By hand, because Python has had `extract(..., filter="data")` from 3.11.4 on only.
+    """
+    packed, target = archive.getmember(member), inside / member
+    source = archive.extractfile(packed) if packed.isfile() else None
+    if source is None:
+        raise tarfile.TarError(f"{member} is a link or no plain file")
+    if not target.resolve().is_relative_to(inside.resolve()):
+        raise tarfile.TarError(f"{member} lies outside of it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with source, target.open("wb") as copy:
+        shutil.copyfileobj(source, copy)
+
+
 def _unpack(archive: Path, download: Download) -> list[Path]:
     """Take the members out of an archive, next to it; check them and return their paths."""
     inside = archive.parent / "unpacked"
     try:
         with tarfile.open(archive) as file:
             for member in download.members:
-                file.extract(member, inside, filter="data")
+                _copy_out(file, member, inside)
     except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
         raise HpcflError(f"{download.file} cannot be unpacked ({error})") from None
     archive.unlink()

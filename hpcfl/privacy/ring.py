@@ -10,8 +10,9 @@ revealed
     at most (N - A) Pr[Hyp(N - 1, A, k) >= t].
 split
     The honest survivors are not connected, so that the server learns more than one sum. That takes
-    k / 2 devices in a row that collude or have dropped out (twice, which is left unused): at most
-    N Pr[Hyp(N, A + D, k / 2) = k / 2].
+    k / 2 devices in a row that collude or have dropped out: at most
+    N Pr[Hyp(N, A + D, k / 2) = k / 2]. A whole ring is only cut by two such runs, which would make
+    the bound smaller; but a cohort is a stretch of the ring, which one run cuts.
 stuck
     Fewer than t neighbours of a device survive, so that its secret cannot be reconstructed and the
     round cannot end: at most N Pr[Hyp(N - 1, N - D, k) < t], for a device that dropped out itself.
@@ -105,7 +106,7 @@ def choose(population: Population, security_bits: int, correctness_bits: int) ->
         The devices; floor(theta N) of them drop out.
     security_bits : int
         A secret is revealed, or the honest survivors are split, with a probability of at most
-        2 to the minus this.
+        2 to the minus this, both together.
     correctness_bits : int
         The same for a round that is stuck.
 
@@ -118,7 +119,8 @@ def choose(population: Population, security_bits: int, correctness_bits: int) ->
     devices = population.devices
     secure, correct = 2.0**-security_bits, 2.0**-correctness_bits
     for degree in range(2, devices - 1, 2):
-        if failures(population, degree, degree).split > secure:
+        split = failures(population, degree, degree).split
+        if split > secure:
             continue
         colluding, surviving = _neighbours(population, degree)
         # Probability that fewer than t neighbours survive, for t = 0, 1, ...
@@ -126,7 +128,7 @@ def choose(population: Population, security_bits: int, correctness_bits: int) ->
         threshold = int(np.flatnonzero(devices * fewer <= correct)[-1])
         if threshold < SMALLEST_THRESHOLD:
             continue
-        if population.honest * float(colluding[threshold:].sum()) <= secure:
+        if population.honest * float(colluding[threshold:].sum()) + split <= secure:
             return failures(population, degree, threshold)
     return failures(population, devices - 1, devices // 2 + 1)
 

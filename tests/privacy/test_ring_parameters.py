@@ -137,3 +137,14 @@ def test_the_best_threshold_of_a_degree_lies_between_the_colluding_and_the_survi
 def test_impossible_degrees_are_refused(degree: int) -> None:
     with pytest.raises(UsageError, match=f"100 devices cannot have {degree} neighbours each"):
         failures(Population(100, 10, 0.1), degree, 2)
+
+
+def test_a_revealed_secret_and_split_honest_devices_are_bounded_together() -> None:
+    """With 200 devices, 66 colluding and 40 gone, each would do with 88 neighbours: not both."""
+    population = Population(200, 66, 0.2)
+    chosen = choose(population, 40, 20)
+    less = failures(population, 88, 55)
+
+    assert max(less.revealed, less.split) <= 2.0**-40 < less.revealed + less.split
+    assert chosen.degree == 90
+    assert chosen.revealed + chosen.split <= 2.0**-40

@@ -2,7 +2,7 @@
 
 Everything is SecAgg's but who shares keys and masks with whom: a device does so with the k nearest
 on a ring. Degree and threshold follow from the fractions of devices that may collude and drop out
-(:mod:`hpcfl.crypto.graphsecurity`), so that a device works O(log N), not O(N).
+(:mod:`hpcfl.privacy.ring`), so that a device works O(log N), not O(N).
 """
 
 from __future__ import annotations

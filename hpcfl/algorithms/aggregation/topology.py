@@ -283,9 +283,9 @@ class Ring(Topology):
         return (
             f"every device shares keys and masks with {self.degree} neighbours; {self.threshold} "
             f"of them reconstruct a secret. If {population.colluding} devices collude and "
-            f"{population.dropped} drop out, a secret is revealed with a probability of at most "
-            f"{log2(found.revealed)}, the honest are not all linked with {log2(found.split)}, a "
-            f"round cannot end with {log2(found.stuck)}"
+            f"{population.dropped} drop out once they are on the ring, a secret is revealed with a "
+            f"probability of at most {log2(found.revealed)}, the honest are not all linked with "
+            f"{log2(found.split)}, a round cannot end with {log2(found.stuck)}"
         )
 
     def link(self, public: Mapping[int, bytes], context: bytes) -> RingLinks:

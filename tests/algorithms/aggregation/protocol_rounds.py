@@ -355,9 +355,9 @@ def integers_of(played: Played, id: int, where: Any) -> NDArray[np.int64]:
     arrival = None
     if played.protocol.name == "cohort":
         # Those on the ring send a part of it each that is m n / N of n positions, rounded.
-        devices, ring = played.parameters.devices, len(played.sent("advertise_keys"))
-        cohort = round(int(played.parameters.alpha * devices + 0.5) * ring / devices)
-        arrival = cohort / ring * (1 - played.parameters.dropout)
+        parameters, ring = played.parameters, len(played.sent("advertise_keys"))
+        cohort = cohort_size(parameters.devices, parameters.alpha, ring)
+        arrival = cohort / ring * (1 - parameters.dropout)
     return played.protocol.quantise(played.vectors[id][where], id, played.index, arrival)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import gcd
 
 import numpy as np
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 from protocol_rounds import make
 
 from hpcfl.algorithms.aggregation.cohort import Segments, golden_step
+from hpcfl.errors import UsageError
+from hpcfl.privacy.cohorts import below_floor_probability
+from hpcfl.privacy.population import Population
 
 # Fewer coordinates than segments, as many, multiples, and what does not divide.
 DIMS = (1, 2, 3, 5, 7, 8, 12, 19)
@@ -118,6 +122,70 @@ def test_a_cohort_has_alpha_n_devices_rounded(devices: int, alpha: float, size: 
     assert size == protocol.cohort_size
     assert Segments(50, devices, size) == protocol.segments(devices)
     assert slow_ring.cohort_size(devices, alpha, devices) == size
+
+
+def test_what_arrives_is_the_part_of_the_ring_that_a_cohort_is() -> None:
+    """Not alpha, of which the cohorts are rounded: 3 of 10 devices, 2 of 8 and of 6."""
+    protocol = make("cohort", 10, 50, alpha=0.25, dropout=0.2)
+
+    assert protocol.arrival == pytest.approx(0.8 * 3 / 10)
+    assert [0.8 * 3 / 10, 0.8 * 2 / 8, 0.8 * 2 / 6] == pytest.approx(
+        [protocol.arrival_on(ring) for ring in (10, 8, 6)]
+    )
+    assert protocol.smallest_arrival == pytest.approx(0.8 * 2 / 8)
+    assert {"degree": 9, "threshold": 6, "cohort_size": 3} == protocol.settings()
+
+
+@pytest.mark.parametrize(
+    ("devices", "alpha", "least"), [(10, 0.1, "0.2"), (10, 0.149, "0.2"), (100, 0.014, "0.02")]
+)
+def test_a_cohort_of_one_is_refused_with_the_least_alpha_that_is_not(
+    devices: int, alpha: float, least: str
+) -> None:
+    sentence = (
+        f"a cohort of alpha N = {alpha:g} x {devices} devices hides nobody: raise alpha to at "
+        f"least {least}"
+    )
+    with pytest.raises(UsageError) as caught:
+        make("cohort", devices, 50, alpha=alpha)
+    assert sentence == str(caught.value)
+    assert 2 == make("cohort", devices, 50, alpha=float(least)).cohort_size
+
+
+FLOOR = {"alpha": 0.3, "dropout": 0.1, "gamma": 0.1, "degree": 20, "security_bits": 20}
+
+
+def test_a_floor_is_accepted_as_long_as_all_cohorts_keep_it_almost_surely() -> None:
+    """Of 60 devices of 200, 48 or so stay and are honest; a union bound over 200 cohorts."""
+    population = Population(200, 20, 0.1)
+    accepted = []
+    for floor in range(1, 50, 3):
+        below = below_floor_probability(population, 60, floor, blocks=200)
+        if floor == 1 or below <= 2.0**-20:
+            accepted.append(make("cohort", 200, 5, min_cohort=floor, **FLOOR))
+            continue
+        with pytest.raises(UsageError, match=f"fewer than {floor} honest survivors, with a prob"):
+            make("cohort", 200, 5, min_cohort=floor, **FLOOR)
+    assert 5 < len(accepted) < 12
+
+
+def test_a_floor_that_is_refused_comes_with_the_smallest_alpha_that_keeps_it() -> None:
+    with pytest.raises(UsageError, match="raise alpha to") as caught:
+        make("cohort", 200, 5, min_cohort=45, **FLOOR)
+    found = re.search(r"raise alpha to ([0-9.]+), for cohorts of (\d+), or", str(caught.value))
+    assert found is not None
+    alpha, size = float(found[1]), int(found[2])
+
+    assert size == make("cohort", 200, 5, min_cohort=45, **{**FLOOR, "alpha": alpha}).cohort_size
+    with pytest.raises(UsageError, match="raise alpha to"):
+        make("cohort", 200, 5, min_cohort=45, **{**FLOOR, "alpha": (size - 1) / 200})
+    # With fewer bits, smaller cohorts will do.
+    make("cohort", 200, 5, min_cohort=40, **{**FLOOR, "alpha": 0.32, "security_bits": 3})
+
+
+def test_a_floor_that_no_cohort_keeps_is_refused() -> None:
+    with pytest.raises(UsageError, match="so may all devices together: lower --min-cohort"):
+        make("cohort", 200, 5, min_cohort=190, **FLOOR)
 
 
 @given(st.integers(2, 300), st.floats(0.01, 1), st.data())

@@ -24,7 +24,7 @@ from protocol_rounds import (
 from slow_ring import holders, ring_order
 
 from hpcfl.algorithms.quantisation import largest_levels
-from hpcfl.errors import BelowThresholdError, HpcflError, RefusedError
+from hpcfl.errors import BelowThresholdError, HpcflError, RefusedError, UsageError
 
 
 def assert_exact(played: Played) -> None:
@@ -226,6 +226,30 @@ def test_the_largest_admissible_levels_do_not_wrap_around(
     assert_exact(played)
     # Where all eight devices contributed, the sum is within their rounding of the half range.
     assert tentative.summed_in.half_range - 16 <= int(np.abs(played.server.total).max())
+
+
+@pytest.mark.parametrize("group", ["fq", "ring32"])
+@pytest.mark.parametrize("side", [-1.0, 1.0])
+def test_the_largest_levels_do_not_wrap_around_where_devices_vanish_before_there_is_a_ring(
+    side: float, group: str
+) -> None:
+    """Of 10 devices 3 make a cohort, of 8 only 2: vectors are scaled by 4 instead of 10 / 3.
+
+    One device has all the weight, so that its vector alone is at the end of the range.
+    """
+    weights = np.zeros(10)
+    weights[5] = 1
+    options = {"group": group, "alpha": 0.25, "dropout": 0.0, "clip": 0.5, "weights": weights}
+    protocol = make("cohort", 10, 40, **options)
+    levels = largest_levels(protocol.summed_in, 10, 0.5, 2 / 8)
+    with pytest.raises(UsageError, match=f"number of levels is {levels}"):
+        make("cohort", 10, 40, **options, levels=levels + 1)
+    protocol = make("cohort", 10, 40, **options, levels=levels)
+    gone = dict.fromkeys([0, 9], "advertise_keys")
+    played = play(protocol, np.full((10, 40), side), gone)
+
+    assert_exact(played)
+    assert protocol.summed_in.half_range - 20 <= int(np.abs(played.server.total).max())
 
 
 @pytest.mark.parametrize("name", SECURE)

@@ -24,6 +24,7 @@ from protocol_rounds import (
 from slow_reference import Q
 from slow_ring import holders, ring_order
 
+from hpcfl.algorithms.aggregation.topology import RingLinks
 from hpcfl.comm.phases import Pattern
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
 
@@ -211,6 +212,23 @@ def test_a_ring_of_more_than_all_devices_is_refused(name: str) -> None:
     for ring in (DEVICES + 1, 2**32 - 1):
         content = struct.pack("<II", ring, 3) + honest_list(played, order)[8:]
         refuse_list(played, content, f"a ring of {ring}")
+
+
+@pytest.mark.parametrize("phase", ["advertise_keys", "unmask"])
+@pytest.mark.parametrize("name", SCATTERING)
+def test_a_device_for_which_the_server_has_nothing_ends_the_round(
+    name: str, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = {"advertise_keys": "key_list", "unmask": "request"}[phase]
+    send = getattr(RingLinks, message)
+
+    def send_less(links: RingLinks, receiver: int, *rest: Any) -> Any:
+        return None if receiver in (3, 7) else send(links, receiver, *rest)
+
+    monkeypatch.setattr(RingLinks, message, send_less)
+    with pytest.raises(MessageError, match="2 devices got no message") as caught:
+        play(on_ring(name, DEVICES, 12, DEGREE, 3, alpha=0.5))
+    assert (phase, "the server") == (caught.value.phase, caught.value.sender)
 
 
 # places
