@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     Data = NDArray[Any] | torch.Tensor
 
 
+SCHEDULES = {
+    "decay": "learning rate x decay**round",
+    "sqrt": "learning rate x decay**round / sqrt(round + 1)",
+}
+"""How the learning rate goes down from round to round."""
+
+
 @dataclass(frozen=True)
 class LocalOptions:
     """How a device trains between two rounds of communication: SGD with momentum.
@@ -46,6 +53,8 @@ class LocalOptions:
         Factor on the learning rate from one round to the next.
     weight_decay : float
         Factor of the weights that is added to the gradient.
+    schedule : str
+        One of `SCHEDULES`.
 
     Raises
     ------
@@ -60,6 +69,7 @@ class LocalOptions:
     momentum: float = 0.5
     decay: float = 1.0
     weight_decay: float = 0.0
+    schedule: str = "decay"
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -79,6 +89,15 @@ class LocalOptions:
             )
         if not 0 <= self.weight_decay < math.inf:
             raise UsageError(f"the weight decay must be 0 or more, not {self.weight_decay}")
+        if self.schedule not in SCHEDULES:
+            raise UsageError(
+                f"the schedule is {self.schedule!r}; choose one of {', '.join(SCHEDULES)}"
+            )
+
+    def rate(self, round_index: int) -> float:
+        """Return the learning rate of a round."""
+        rate = self.learning_rate * self.decay**round_index
+        return rate / math.sqrt(round_index + 1) if self.schedule == "sqrt" else rate
 
 
 class Trainer:
@@ -157,7 +176,7 @@ class Trainer:
 
         start = self._load(weights)
         x, y = self._samples(inputs, labels)
-        learning_rate = self.options.learning_rate * self.options.decay**round_index
+        learning_rate = self.options.rate(round_index)
         rng = np.random.Generator(np.random.PCG64(seed))
         self.model.train()
         self._velocity.zero_()

@@ -1,0 +1,370 @@
+"""Differentially private local training: noisy SGD on clipped per-sample gradients.
+
+A step is that of Abadi et al., 2016, "Deep Learning with Differential Privacy", Algorithm 1. How
+often a record is used decides what the steps cost in privacy, so the batches are drawn here such
+that the accounting's assumptions hold, and from nothing but a device's seed and the number of its
+earlier rounds: there is no state to keep between rounds. Imported without torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.errors import UsageError
+from hpcfl.learning.persample import ClippedGradients, check_clip
+from hpcfl.learning.training import LocalOptions, Trainer
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hpcfl.learning.training import Data
+
+    Noise = Callable[[int], NDArray[Any]]
+
+SHUFFLES = {
+    "fresh": "every round starts a new epoch on newly shuffled data",
+    "continuing": "epochs continue across rounds, and a reshuffle within a round puts the records "
+    "already used in it behind the round's end",
+    "poisson": "every batch holds every record with the same probability",
+}
+"""How a device goes through its data."""
+
+NOISES = ("gaussian", "laplace")
+"""The kinds of noise."""
+
+# Domains of the random numbers that come of a device's seed.
+_ORDER, _LAYERS = 0, 1
+
+
+class NoiseSource(Protocol):
+    """Draws noise, for example secretly on a device or reproducibly in a simulation."""
+
+    def gaussian(self, size: int, std: float, /) -> NDArray[Any]:
+        """Return Gaussian noise of a standard deviation."""
+
+    def laplace(self, size: int, scale: float, /) -> NDArray[Any]:
+        """Return Laplace noise of a scale, its mean absolute value."""
+
+
+@dataclass(frozen=True)
+class PrivateOptions:
+    """What makes local training private; the rest of it are `training.LocalOptions`.
+
+    Parameters
+    ----------
+    clip : float
+        Norm to which every sample's gradient is clipped.
+    clip_norm : str
+        ``"l1"`` or ``"l2"``.
+    sigma : float
+        Standard deviation of the noise on every coordinate of a batch's mean gradient. 0 is none.
+    noise : str
+        One of `NOISES`.
+    shuffle : str
+        One of `SHUFFLES`.
+
+    Raises
+    ------
+    UsageError
+        If a value cannot be meant, or Laplace noise is to hide gradients clipped in l2.
+    """
+
+    clip: float = 1.0
+    clip_norm: str = "l2"
+    sigma: float = 0.0
+    noise: str = "gaussian"
+    shuffle: str = "fresh"
+
+    def __post_init__(self) -> None:
+        check_clip(self.clip, self.clip_norm)
+        if not 0 <= self.sigma < math.inf:
+            raise UsageError(f"the noise's sigma must be 0 or more and finite, not {self.sigma}")
+        for name, value, known in (
+            ("noise", self.noise, NOISES),
+            ("shuffle", self.shuffle, SHUFFLES),
+        ):
+            if value not in known:
+                raise UsageError(f"the {name} must be one of {', '.join(known)}, not {value!r}")
+        if self.noise == "laplace" and self.clip_norm != "l1":
+            raise UsageError("Laplace noise needs gradients clipped to the l1 norm, not l2")
+
+    def noise_from(self, source: NoiseSource) -> Noise | None:
+        """Return what draws the noise of a step from a source; None if there is no noise."""
+        if self.sigma == 0:
+            return None
+        if self.noise == "gaussian":
+            return lambda size: source.gaussian(size, self.sigma)
+        # The variance of Laplace noise is twice its scale squared.
+        return lambda size: source.laplace(size, self.sigma / math.sqrt(2))
+
+
+class PrivateTrainer(Trainer):
+    """Trains one model with differential privacy, for as many devices and rounds as are asked.
+
+    In each of a round's tau steps, theta <- theta - eta (sum / gamma + w): `sum` of the batch's
+    clipped gradients, gamma the batch size, also where a batch holds another number of samples
+    (Poisson batches; devices with less data than gamma), w noise. A record that is replaced changes
+    sum / gamma by at most 2 clip / gamma. An epoch is floor(samples / gamma) steps, at least one,
+    and leaves out what does not fill a batch.
+
+    As with `Trainer`, nothing is carried from one call to the next, and the same arguments and
+    noise give the same result, bit for bit.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        As of `Trainer`.
+    options : LocalOptions
+        Of the training. The momentum must be 0, which the privacy accounting assumes. With epochs
+        rather than steps, tau depends on the number of samples.
+    private : PrivateOptions
+        Of the clipping, noise and batches.
+    torch_device : str
+        As of `Trainer`.
+
+    Attributes
+    ----------
+    clipped : float
+        Part of the gradients of the latest `local_update` that were clipped; NaN if there were
+        none. It is computed from the data without noise: for diagnosis, not for release.
+
+    Raises
+    ------
+    UsageError
+        If the momentum is not 0, or the model is more than its trained parameters.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        options: LocalOptions,
+        private: PrivateOptions,
+        torch_device: str = "cpu",
+    ) -> None:
+        if options.momentum != 0:
+            raise UsageError(
+                f"private training needs the momentum 0, not {options.momentum}: its accounting "
+                "assumes plain SGD"
+            )
+        super().__init__(model, options, torch_device)
+        self.private = private
+        self.clipped = math.nan
+        self._gradients = ClippedGradients(self.model, private.clip, private.clip_norm)
+
+    def local_update(
+        self,
+        weights: NDArray[np.float32],
+        inputs: Data,
+        labels: Data,
+        seed: np.random.SeedSequence,
+        round_index: int,
+        participation: int | None = None,
+        noise: Noise | None = None,
+    ) -> NDArray[np.float32]:
+        """Train from given weights and return what to subtract from them.
+
+        Parameters
+        ----------
+        weights : ndarray of float32, shape (d,)
+            The model that the server broadcast.
+        inputs : ndarray or tensor, shape (samples, ...)
+            As of `Trainer.local_update`. Without any samples the update is noise alone.
+        labels : ndarray or tensor of integers, shape (samples,)
+            Classes, from 0.
+        seed : numpy.random.SeedSequence
+            The device's, the same in all rounds. It is not changed. It fixes the batches, which
+            privacy amplification by sampling or shuffling requires to be secret.
+        round_index : int
+            Rounds before this one; decides the learning rate.
+        participation : int, optional
+            Rounds before this one that this device took part in; decides the batches.
+            `round_index` by default, a device that is in every round.
+        noise : callable, optional
+            From d to the noise of one step, shape (d,) (`PrivateOptions.noise_from`). None if and
+            only if sigma is 0.
+
+        Returns
+        -------
+        ndarray of float32, shape (d,)
+            `weights` minus the locally trained weights.
+
+        Raises
+        ------
+        ValueError
+            If there is noise without a sigma, a sigma without noise, or a shape does not fit.
+        """
+        import torch
+
+        if (noise is None) != (self.private.sigma == 0):
+            raise ValueError(f"sigma is {self.private.sigma}, the noise is {noise}: give both")
+        start = self._load(weights)
+        x, y = self._samples(inputs, labels)
+        participation = round_index if participation is None else participation
+        batch_size = self.options.batch_size or max(1, len(y))
+        rate = self.options.rate(round_index)
+        clipped = torch.zeros((), dtype=torch.int64, device=self.device)
+        used = 0
+        layers_seed = int(_generator(seed, _LAYERS, participation).integers(2**63))
+        self.model.train()
+        with self._reproducible(layers_seed):
+            for batch in batches(
+                self.private.shuffle, len(y), batch_size, self.steps(len(y)), participation, seed
+            ):
+                chosen = torch.from_numpy(batch).to(self.device)
+                # The memory of the gradients, which the velocity of `Trainer` is here.
+                gradient, some = self._gradients(
+                    x.index_select(0, chosen), y.index_select(0, chosen), out=self._velocity
+                )
+                clipped += some
+                used += len(batch)
+                if self.options.weight_decay:
+                    self._weights.mul_(1 - rate * self.options.weight_decay)
+                self._weights.add_(gradient, alpha=-rate / batch_size)
+                if noise is not None:
+                    self._weights.add_(self._noise(noise), alpha=-rate)
+        self.clipped = int(clipped) / used if used else math.nan
+        update = torch.sub(start, self._weights)
+        return update.cpu().numpy()
+
+    def steps(self, samples: int) -> int:
+        """Return the steps tau of a round on a device with so many samples."""
+        if self.options.steps is not None:
+            return self.options.steps
+        assert self.options.epochs is not None
+        return self.options.epochs * epoch_steps(samples, self.options.batch_size or samples)
+
+    def _noise(self, noise: Noise) -> Any:
+        """Return the noise of a step as a tensor."""
+        import torch
+
+        drawn = np.asarray(noise(len(self._weights)), np.float32)
+        if drawn.shape != self._weights.shape:
+            raise ValueError(
+                f"the model has {len(self._weights)} parameters, the noise has shape {drawn.shape}"
+            )
+        return torch.from_numpy(drawn).to(self.device)
+
+
+def epoch_steps(samples: int, batch_size: int) -> int:
+    """Return the steps of an epoch: full batches only, unless there is not even one."""
+    return max(1, samples // max(1, batch_size))
+
+
+def batches(
+    shuffle: str,
+    samples: int,
+    batch_size: int,
+    steps: int,
+    participation: int,
+    seed: np.random.SeedSequence,
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the positions of the samples of each step of one round of one device.
+
+    With E steps an epoch, no record is used more often than this:
+
+    ==========  ==================================  =================================
+    shuffle     in a round                          in C rounds
+    ==========  ==================================  =================================
+    fresh       ceil(steps / E)                     C ceil(steps / E)
+    continuing  1 if steps <= E, else once an       ceil(C steps / E)
+                epoch that the round reaches
+    poisson     steps, on average                   C steps, on average
+                steps x batch_size / samples        C steps x batch_size / samples
+    ==========  ==================================  =================================
+
+    Parameters
+    ----------
+    shuffle : str
+        One of `SHUFFLES`.
+    samples : int
+        Number of the device's samples.
+    batch_size : int
+        Samples in a batch, at least 1; for Poisson batches on average. A device with fewer has all
+        of them in every batch.
+    steps : int
+        Steps of every round of this device.
+    participation : int
+        Rounds of this device before this one.
+    seed : numpy.random.SeedSequence
+        The device's, the same in all rounds. It is not changed.
+
+    Yields
+    ------
+    ndarray of int64
+        Different numbers from 0 to samples - 1.
+    """
+    if shuffle == "poisson":
+        yield from _poisson(samples, batch_size, steps, participation, seed)
+    elif shuffle == "continuing":
+        yield from _continuing(samples, batch_size, steps, participation, seed)
+    else:
+        yield from _fresh(samples, batch_size, steps, participation, seed)
+
+
+def _poisson(
+    samples: int, batch_size: int, steps: int, participation: int, seed: np.random.SeedSequence
+) -> Iterator[NDArray[np.int64]]:
+    rng = _generator(seed, _ORDER, participation)
+    for _ in range(steps):
+        yield np.flatnonzero(rng.random(samples) * samples < batch_size)
+
+
+def _fresh(
+    samples: int, batch_size: int, steps: int, participation: int, seed: np.random.SeedSequence
+) -> Iterator[NDArray[np.int64]]:
+    rng = _generator(seed, _ORDER, participation)
+    epoch = epoch_steps(samples, batch_size)
+    for begin in range(0, steps, epoch):
+        order = rng.permutation(samples)
+        for step in range(min(epoch, steps - begin)):
+            yield order[step * batch_size : (step + 1) * batch_size]
+
+
+def _continuing(
+    samples: int, batch_size: int, steps: int, participation: int, seed: np.random.SeedSequence
+) -> Iterator[NDArray[np.int64]]:
+    """Yield batches of epochs that go on from round to round.
+
+    An epoch that begins within a round depends on the end of the epoch before. Such a chain begins
+    with an epoch that begins with a round, so it has at most `steps` epochs, and is followed from
+    there.
+    """
+    epoch = epoch_steps(samples, batch_size)
+    start, stop = participation * steps, (participation + 1) * steps
+    linked = steps <= epoch  # else no order could keep a record from being used twice in a round
+    first = start // epoch
+    while linked and first * epoch % steps:
+        first -= 1
+    order = np.empty(0, np.int64)
+    for begin in range(first * epoch, stop, epoch):
+        before = order
+        order = _generator(seed, _ORDER, begin // epoch).permutation(samples)
+        done = begin % steps  # of the steps of the round in which this epoch begins
+        if linked and done:
+            used = before[(epoch - done) * batch_size : epoch * batch_size]
+            order = _put_behind(order, used, (steps - done) * batch_size)
+        for step in range(max(start, begin) - begin, min(stop, begin + epoch) - begin):
+            yield order[step * batch_size : (step + 1) * batch_size]
+
+
+def _put_behind(
+    order: NDArray[np.int64], used: NDArray[np.int64], places: int
+) -> NDArray[np.int64]:
+    """Return an order whose first `places` are not among the used, and that is else the same."""
+    unused = ~np.isin(order, used)
+    first = unused & (np.cumsum(unused) <= places)
+    return np.concatenate([order[first], order[~first]])
+
+
+def _generator(seed: np.random.SeedSequence, *key: int) -> np.random.Generator:
+    """Return a generator of its own for each key, without changing the seed."""
+    child = np.random.SeedSequence(
+        seed.entropy, spawn_key=(*seed.spawn_key, *key), pool_size=seed.pool_size
+    )
+    return np.random.Generator(np.random.PCG64(child))
