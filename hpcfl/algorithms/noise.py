@@ -1,0 +1,81 @@
+"""Discrete Gaussian noise that every device adds to its integers before they are masked.
+
+The server learns only sums, and in a sum is the noise of all its devices: so each needs to add but
+a part of what would hide it (Kairouz, Liu and Steinke 2021, "The distributed discrete Gaussian
+mechanism"). Noise of real numbers, rounded, would prove nothing about sums of integers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.crypto.discrete_gaussian import discrete_gaussian
+from hpcfl.crypto.groups import Signed
+from hpcfl.crypto.keys import derive
+from hpcfl.errors import HpcflError
+
+
+@dataclass(frozen=True)
+class IntegerNoise:
+    """What a device does to a vector besides rounding it.
+
+    Attributes
+    ----------
+    sigma : int
+        Parameter of the noise on every integer, about its standard deviation.
+    secret : bytes
+        From which this rank's devices draw; of no other use, and never written anywhere.
+    norm : float or None
+        Vectors are shortened to this l2 norm first; None leaves them as they are.
+    """
+
+    sigma: int
+    secret: bytes = field(repr=False)
+    norm: float | None = None
+
+    def clip(self, values: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return a vector of at most the norm, in the same direction."""
+        return values if self.norm is None else shorten(values, self.norm)
+
+    def draw(self, size: int, device: int, round_index: int) -> Signed:
+        """Return a device's noise of a round, int64 of shape (size,); the same when asked again."""
+        context = f"hpcfl/1 discrete Gaussian noise round {round_index} device {device}"
+        return discrete_gaussian(derive(self.secret, context.encode()), size, self.sigma)
+
+    def bound(self, devices: int, dim: int, failure: float) -> int:
+        """Return what the sum of all devices' noise stays within, at all coordinates.
+
+        A discrete Gaussian is subgaussian with the parameter sigma (Canonne, Kamath and Steinke
+        2020, Corollary 17), so a sum of n exceeds t with a probability of at most
+        2 exp(-t**2 / (2 n sigma**2)); a union bound over the coordinates.
+
+        Parameters
+        ----------
+        devices, dim : int
+            Numbers of summands and of coordinates.
+        failure : float
+            Probability that is left.
+        """
+        return math.ceil(self.sigma * math.sqrt(2 * devices * math.log(2 * dim / failure)))
+
+
+def shorten(values: NDArray[np.floating], norm: float) -> NDArray[np.floating]:
+    """Return a vector in the same direction whose l2 norm is at most `norm`.
+
+    Raises
+    ------
+    HpcflError
+        If a value is not finite.
+    """
+    length = float(np.linalg.norm(values.astype(np.float64)))
+    if not math.isfinite(length):
+        raise HpcflError("an update holds a value that is not finite")
+    if length <= norm:
+        return values
+    # Rounded down: in float32 the result could otherwise be a little longer than it may be.
+    factor = norm / length * (1 - 4 * float(np.finfo(values.dtype).eps))
+    return values * values.dtype.type(factor)

@@ -1,0 +1,178 @@
+"""Exact samples of the discrete Gaussian, by integer arithmetic alone.
+
+The discrete Gaussian N_Z(0, sigma**2) takes the integer x with a probability proportional to
+exp(-x**2 / (2 sigma**2)). The sampler is that of Canonne, Kamath and Steinke (2020, "The discrete
+Gaussian for differential privacy", Algorithms 1 to 3) for whole sigma, made for many samples at
+once: every step is done for all candidates that have not been decided yet. No number that decides
+anything is a floating-point one, so there is no rounding for a proof to worry about.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.crypto import keystream
+from hpcfl.errors import HpcflError
+
+LARGEST_SIGMA = 2**27
+"""With it, no product of the sampler is above 2**63."""
+
+# Candidates at a time: what is decided for them stays in the cache.
+_CANDIDATES = 1 << 14
+
+Bools = NDArray[np.bool_]
+Signed = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+
+def discrete_gaussian(seed: bytes, size: int, sigma: int) -> Signed:
+    """Return independent samples of N_Z(0, sigma**2).
+
+    Parameters
+    ----------
+    seed : bytes
+        16 secret bytes, of no other use. The same seed gives the same samples.
+    size : int
+        Number of samples.
+    sigma : int
+        From 1 to `LARGEST_SIGMA`.
+
+    Returns
+    -------
+    ndarray of int64, shape (size,)
+
+    Raises
+    ------
+    HpcflError
+        If sigma is out of range.
+    """
+    if not 1 <= sigma <= LARGEST_SIGMA:
+        raise HpcflError(
+            f"a discrete Gaussian of sigma {sigma} is asked for; it must be 1 to {LARGEST_SIGMA}: "
+            "give other --levels"
+        )
+    source = _Source(seed)
+    samples = np.empty(size, np.int64)
+    done = 0
+    while done < size:
+        # About 0.4 of the candidates are accepted.
+        accepted = _candidates(source, min(_CANDIDATES, 3 * (size - done) + 16), sigma)
+        some = accepted[: size - done]
+        samples[done : done + some.size] = some
+        done += some.size
+    return samples
+
+
+def opendp_discrete_gaussian(size: int, sigma: float) -> Signed:
+    """Return samples of the same distribution from OpenDP, whose randomness is the system's.
+
+    Raises
+    ------
+    HpcflError
+        If OpenDP is not installed.
+    """
+    try:
+        import opendp.prelude as dp
+    except ImportError:
+        raise HpcflError("OpenDP is not installed: pip install 'hpcfl[dp]'") from None
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
+    measure = dp.m.make_gaussian(*space, scale=float(sigma))
+    return np.array(measure([0] * size), np.int64)
+
+
+class _Source:
+    """Uniform integers from a keystream, one after the other."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._stream = keystream.open_stream(seed)
+
+    def words(self, count: int) -> Words:
+        """Return uniform 64-bit words."""
+        out = np.empty(8 * count, np.uint8)
+        keystream.fill(self._stream, out)
+        return out.view("<u8")
+
+    def below(self, bound: int, count: int) -> Words:
+        """Return uniform integers from 0 to ``bound - 1``, for a bound of at most 2**63."""
+        words = self.words(count)
+        # The largest multiple of the bound that words below are uniform modulo it.
+        largest = 2**64 - 2**64 % bound
+        if largest < 2**64:
+            wrong = np.flatnonzero(words >= np.uint64(largest))
+            while wrong.size:
+                words[wrong] = self.words(wrong.size)
+                wrong = wrong[words[wrong] >= np.uint64(largest)]
+        return words % np.uint64(bound)
+
+
+def _candidates(source: _Source, count: int, sigma: int) -> Signed:
+    """Return what is accepted of `count` candidates, in their order (Algorithm 3, t = sigma)."""
+    low, turns, negative = _discrete_laplace(source, count, sigma)
+    # Accepted with probability exp(-(|y| - sigma)**2 / (2 sigma**2)), |y| = low + sigma turns. The
+    # exponent's whole part and remainder are found without ever squaring |y|.
+    twice = 2 * sigma * sigma
+    beyond = turns - 1  # |y| - sigma = low + sigma beyond
+    whole = beyond * beyond // 2 + beyond * low // sigma
+    rest = (beyond & 1) * (sigma * sigma) + (beyond * low % sigma) * (2 * sigma) + low * low
+    whole += rest // twice
+    rest %= twice
+    accepted = _successes(source, count) >= whole
+    accepted[accepted] = _exp_minus(source, rest[accepted].astype(np.uint64), twice)
+    values = low + sigma * turns
+    return np.where(negative, -values, values)[accepted]
+
+
+def _discrete_laplace(source: _Source, count: int, scale: int) -> tuple[Signed, Signed, Bools]:
+    """Return `count` samples z of probability proportional to exp(-|z| / scale) (Algorithm 2).
+
+    Returns
+    -------
+    low, turns : ndarray of int64
+        |z| = low + scale turns, with low below scale.
+    negative : ndarray of bool
+        Whether z is below 0.
+    """
+    low = np.empty(count, np.int64)
+    turns = np.empty(count, np.int64)
+    negative = np.empty(count, np.bool_)
+    open_ones = np.arange(count)
+    while open_ones.size:
+        drawn = source.below(scale, open_ones.size)
+        kept = _exp_minus(source, drawn, scale)
+        low[open_ones] = drawn
+        turns[open_ones] = _successes(source, open_ones.size)
+        negative[open_ones] = source.below(2, open_ones.size) == 1
+        # Zero would else come twice, as plus and as minus zero.
+        zero = (low[open_ones] == 0) & (turns[open_ones] == 0)
+        open_ones = open_ones[~kept | (zero & negative[open_ones])]
+    return low, turns, negative
+
+
+def _successes(source: _Source, count: int) -> Signed:
+    """Return how often, in a row, an event of probability exp(-1) happens."""
+    numbers = np.zeros(count, np.int64)
+    open_ones = np.arange(count)
+    while open_ones.size:
+        happened = _exp_minus(source, np.ones(open_ones.size, np.uint64), 1)
+        open_ones = open_ones[happened]
+        numbers[open_ones] += 1
+    return numbers
+
+
+def _exp_minus(source: _Source, numerators: Words, denominator: int) -> Bools:
+    """Return whether events of probability exp(-numerator / denominator) happen (Algorithm 1).
+
+    No numerator is above the denominator, which is at most 2**56. Of events of probability x / k,
+    for k = 1, 2, ..., the first that does not happen has an odd number with probability exp(-x).
+    """
+    happens = np.empty(numerators.size, np.bool_)
+    open_ones = np.arange(numerators.size)
+    k = 1
+    while open_ones.size:
+        goes_on = source.below(denominator * k, open_ones.size) < numerators[open_ones]
+        happens[open_ones[~goes_on]] = k % 2 == 1
+        open_ones = open_ones[goes_on]
+        k += 1
+    return happens

@@ -1,0 +1,124 @@
+"""Gaussian and Laplace noise for differential privacy, from secret bytes or from a plain generator.
+
+Real numbers as computers have them are not the real numbers of a proof: which floating-point
+numbers noise can take may tell what it was added to (Mironov 2012, "On significance of the least
+significant bits for differential privacy"). Noise here is made of 64-bit words and added in float64
+to numbers that are then rounded to float32 or integers, which hides most of that but proves
+nothing; :mod:`hpcfl.crypto.discrete_gaussian` has no such gap.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.crypto import keystream
+from hpcfl.crypto.keys import SecretSource
+
+Floats = NDArray[np.float64]
+Words = NDArray[np.uint64]
+
+# Words at a time: they and what is made of them stay in the cache.
+_BLOCK = 1 << 13
+
+
+class NoiseSource(ABC):
+    """Draws noise; every call gives other numbers."""
+
+    @abstractmethod
+    def gaussian(self, size: int, std: float) -> Floats:
+        """Return Gaussian noise of a standard deviation, shape (size,)."""
+
+    @abstractmethod
+    def laplace(self, size: int, scale: float) -> Floats:
+        """Return Laplace noise of a scale, its mean absolute value, shape (size,)."""
+
+
+class SecureNoise(NoiseSource):
+    """Noise from the keystream of a secret key.
+
+    Parameters
+    ----------
+    secrets : callable
+        Gives the key: normally the operating system's generator.
+    """
+
+    def __init__(self, secrets: SecretSource) -> None:
+        self._stream = keystream.open_stream(secrets(keystream.KEY_BYTES))
+
+    def gaussian(self, size: int, std: float) -> Floats:
+        out = np.empty(size + size % 2)
+        for start in range(0, out.size, _BLOCK):
+            block = out[start : start + _BLOCK]
+            gaussian_of(self._words(block.size), block)
+        out *= std
+        return out[:size]
+
+    def laplace(self, size: int, scale: float) -> Floats:
+        out = np.empty(size)
+        for start in range(0, size, _BLOCK):
+            block = out[start : start + _BLOCK]
+            block[:] = laplace_of(self._words(block.size))
+        out *= scale
+        return out
+
+    def _words(self, count: int) -> Words:
+        raw = np.empty(8 * count, np.uint8)
+        keystream.fill(self._stream, raw)
+        return raw.view("<u8")
+
+
+class FastNoise(NoiseSource):
+    """Noise from a plain generator: it repeats itself for the same seed, and hides from nobody.
+
+    Parameters
+    ----------
+    seed : numpy.random.SeedSequence
+        Of the noise; not changed.
+    """
+
+    def __init__(self, seed: np.random.SeedSequence) -> None:
+        self._generator = np.random.Generator(np.random.SFC64(seed))
+
+    def gaussian(self, size: int, std: float) -> Floats:
+        return self._generator.standard_normal(size) * std
+
+    def laplace(self, size: int, scale: float) -> Floats:
+        return self._generator.laplace(0.0, scale, size)
+
+
+def gaussian_of(words: Words, out: Floats) -> None:
+    """Write the standard Gaussian numbers that an even number of uniform words stand for.
+
+    Two words give two numbers (Box and Muller 1958): sqrt(-2 ln u) times cosine and sine of an
+    angle. As u is as small as 2**-64, numbers reach to 9.4.
+    """
+    half = words.size // 2
+    # (word + 1) / 2**64 is above 0 and at most 1: no logarithm is infinite.
+    radius = words[:half].astype(np.float64)
+    radius += 1.0
+    radius *= 2.0**-64
+    np.log(radius, out=radius)
+    radius *= -2.0
+    np.sqrt(radius, out=radius)
+    angle = words[half:].astype(np.float64)
+    angle *= 2.0**-63 * math.pi
+    np.cos(angle, out=out[:half])
+    np.sin(angle, out=out[half:])
+    out[:half] *= radius
+    out[half:] *= radius
+
+
+def laplace_of(words: Words) -> Floats:
+    """Return the Laplace numbers of scale 1 that uniform words stand for.
+
+    The lowest bit is the sign, the others the magnitude -ln u, which reaches to 43.7.
+    """
+    magnitude = (words >> np.uint64(1)).astype(np.float64)
+    magnitude += 1.0
+    magnitude *= 2.0**-63
+    np.log(magnitude, out=magnitude)
+    return np.where(words & np.uint64(1), magnitude, -magnitude)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from hpcfl.crypto.keys import insecure_secrets
+from hpcfl.crypto.noise import FastNoise, NoiseSource, SecureNoise, gaussian_of, laplace_of
+
+# Seeds are fixed; with others, a test fails with this probability although all is right.
+FALSE_ALARM = 1e-6
+SIZE = 100_001  # odd, and not a whole number of blocks
+
+
+def sources() -> list[NoiseSource]:
+    return [
+        SecureNoise(insecure_secrets(1, 2, 3)),
+        FastNoise(np.random.SeedSequence(5)),
+    ]
+
+
+@pytest.mark.parametrize("source", sources(), ids=["secure", "fast"])
+def test_gaussian_noise_is_gaussian(source: NoiseSource) -> None:
+    noise = source.gaussian(SIZE, 0.25)
+    assert (SIZE,) == noise.shape
+    assert stats.kstest(noise, "norm", args=(0, 0.25)).pvalue > FALSE_ALARM
+    beyond = int((np.abs(noise) > 3 * 0.25).sum())
+    assert stats.binomtest(beyond, SIZE, 2 * stats.norm.sf(3)).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("source", sources(), ids=["secure", "fast"])
+def test_laplace_noise_is_laplace(source: NoiseSource) -> None:
+    noise = source.laplace(SIZE, 3.0)
+    assert (SIZE,) == noise.shape
+    assert stats.kstest(noise, "laplace", args=(0, 3.0)).pvalue > FALSE_ALARM
+    beyond = int((np.abs(noise) > 8 * 3.0).sum())
+    assert stats.binomtest(beyond, SIZE, math.exp(-8)).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
+@pytest.mark.parametrize("lag", [1, 1 << 12, 1 << 13])
+def test_no_block_repeats_another(kind: str, lag: int) -> None:
+    noise = getattr(SecureNoise(insecure_secrets(1, 2, 4)), kind)(SIZE, 1.0)
+    correlation = np.corrcoef(noise[:-lag], noise[lag:])[0, 1]
+    assert abs(correlation) < 5 / math.sqrt(SIZE)
+    assert np.unique(noise).size == SIZE
+
+
+@pytest.mark.parametrize("source", sources(), ids=["secure", "fast"])
+def test_every_call_gives_other_noise(source: NoiseSource) -> None:
+    first, second = source.gaussian(1000, 1.0), source.gaussian(1000, 1.0)
+    assert not np.isin(first, second).any()
+
+
+def test_secure_noise_follows_from_its_key_alone() -> None:
+    def draw(seed: int) -> np.ndarray:
+        return SecureNoise(insecure_secrets(seed, 0, 0)).gaussian(100, 1.0)
+
+    assert np.array_equal(draw(7), draw(7))
+    assert not np.isin(draw(7), draw(8)).any()
+    assert not np.isin(*(SecureNoise(os.urandom).gaussian(100, 1.0) for _ in range(2))).any()
+
+
+def test_fast_noise_repeats_itself_for_a_seed() -> None:
+    first, second = (FastNoise(np.random.SeedSequence(9)).laplace(50, 2.0) for _ in range(2))
+    assert np.array_equal(first, second)
+
+
+def test_no_word_gives_a_number_that_is_not_finite() -> None:
+    extremes = np.array([0, 2**64 - 1, 2**63, 1], np.uint64)
+    numbers = np.empty(4)
+    for shift in range(4):
+        gaussian_of(np.roll(extremes, shift), numbers)
+        assert np.isfinite(numbers).all()
+    assert np.isfinite(laplace_of(extremes)).all()
+
+
+def test_the_tails_reach_as_far_as_the_words() -> None:
+    numbers = np.empty(2)
+    gaussian_of(np.array([0, 0], np.uint64), numbers)
+    assert math.sqrt(2 * 64 * math.log(2)) == pytest.approx(numbers[0])
+    assert [63 * math.log(2), -63 * math.log(2)] == pytest.approx(
+        laplace_of(np.array([0, 1], np.uint64))
+    )
