@@ -1,7 +1,8 @@
-"""``hpcfl privacy``: what a protocol hides, and what not."""
+"""``hpcfl privacy``: what a protocol hides and what training costs in privacy."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ class FractionType(click.ParamType):
 
 @click.group("privacy")
 def command() -> None:
-    """Say what a protocol hides, and what not."""
+    """Say what a protocol hides, what not, and what training costs in privacy."""
 
 
 @command.command("exposure")
@@ -147,3 +148,189 @@ def exposure(
         click.echo(json.dumps(found.as_dict(), indent=2, allow_nan=False))
     else:
         click.echo(render(found))
+
+
+# Settings of the private algorithms, each optional here: the algorithm says which it needs.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "rounds": {"type": int, "help": "Number T of rounds."},
+    "devices": {"type": int, "help": "Number n of devices."},
+    "per-round": {
+        "type": int,
+        "help": "Devices in a round; for dp-fedavg with Poisson sampling and for locks (stage 2) "
+        "in expectation.",
+    },
+    "clip": {
+        "type": float,
+        "help": "Norm to which a gradient of a sample, or a user's update, is clipped.  "
+        "[default: 1]",
+    },
+    "delta": {
+        "type": float,
+        "help": "Delta of the guarantee.  [default: 1e-5; 0 for fedsgd-dpc with Laplace noise]",
+    },
+    "samples": {
+        "type": int,
+        "help": "Records on a device, on the smallest if they differ (cdp, dp-dsgd, fedsgd-dpc).",
+    },
+    "batch": {"type": int, "help": "Samples in a mini-batch (cdp, dp-dsgd)."},
+    "steps": {"type": int, "help": "Local steps tau in a round (cdp).  [default: 1]"},
+    "participations": {
+        "type": int,
+        "help": "Rounds of the device that takes part most (cdp, dp-dsgd).  "
+        "[default: those of a balanced schedule]",
+    },
+    "secagg/--no-secagg": {
+        "default": None,
+        "help": "Whether the server learns only sums (cdp, dp-dsgd).  [default: secagg]",
+    },
+    "convex/--non-convex": {
+        "default": None,
+        "help": "Whether local steps never expand distances: convex loss of every sample, learning "
+        "rate at most 2 / smoothness (cdp).  [default: non-convex]",
+    },
+    "lipschitz": {
+        "type": float,
+        "help": "Certified Lipschitz constant of a local step, at least 1 (cdp).",
+    },
+    "shuffle": {
+        "help": "fresh: every round starts a new epoch; continuing: epochs go on, no record twice "
+        "in a round; straddling: twice if an epoch ends in it (cdp, dp-dsgd).  [default: fresh]",
+    },
+    "secret-shuffle/--known-shuffle": {
+        "default": None,
+        "help": "Whether fresh shuffles are uniform and the device's secret (cdp, dp-dsgd).  "
+        "[default: known]",
+    },
+    "colluding": {
+        "type": int,
+        "help": "Devices that tell the server their noise (cdp, dp-dsgd).  [default: 0]",
+    },
+    "sampling": {
+        "help": "poisson or fixed: of a round's users (dp-fedavg), of an answer's samples "
+        "(fedsgd-dpc, Gaussian).  [default: poisson]",
+    },
+    "sigma-count": {
+        "type": float,
+        "help": "Noise on adaptive clipping's count, which adds a bit - 1/2 a user (dp-fedavg).",
+    },
+    "variant": {
+        "help": "trusted: an aggregator adds the noise; local: every user does (locks).  "
+        "[default: trusted]",
+    },
+    "first-stage": {"type": int, "help": "Users that stage 1 keeps, in expectation (locks)."},
+    "sigma-norms": {
+        "type": float,
+        "help": "Noise on the norms; inf if they are not used (locks).  [default: sigma]",
+    },
+    "first-stages": {
+        "type": int,
+        "help": "Times a user is in stage 1 at the most (locks, local).  [default: every round]",
+    },
+    "replies": {
+        "type": int,
+        "help": "Times a device answers at the most (fedsgd-dpc; stage 2 of locks, local).",
+    },
+    "noise": {"help": "laplace or gaussian (fedsgd-dpc).  [default: laplace]"},
+    "fraction": {
+        "type": float,
+        "help": "Part of its samples that an answer uses (fedsgd-dpc, Gaussian).  [default: 1]",
+    },
+}
+
+
+def settings_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of all algorithms, and --json."""
+    function = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+    for name, attributes in reversed(SETTINGS.items()):
+        function = click.option(f"--{name}", **attributes)(function)
+    return function
+
+
+def _given(algorithm: str, options: dict[str, Any], *also: str) -> dict[str, Any]:
+    """Return the settings that were given; refuse strange and missing ones by option name."""
+    from hpcfl.privacy.accounting.systems import check_names
+
+    given = {name: value for name, value in options.items() if value is not None}
+    check_names(algorithm, [*given, *also], lambda name: f"--{name.replace('_', '-')}")
+    return given
+
+
+@command.command("epsilon")
+@click.argument("algorithm")
+@click.option(
+    "--sigma",
+    type=float,
+    help="Noise on a coordinate, in the units of --clip: its standard deviation (or Laplace "
+    "scale) on a mini-batch's mean gradient (cdp, dp-dsgd, fedsgd-dpc), on the sum of updates "
+    "(dp-fedavg), on an update (locks).",
+)
+@settings_options
+def epsilon(algorithm: str, as_json: bool, **options: Any) -> None:
+    """Show what training by ALGORITHM costs: cdp, dp-dsgd, dp-fedavg, locks or fedsgd-dpc.
+
+    paper is what the algorithm's paper claims, same-rho tight the same with the exact conversion
+    for Gaussian noise. proven is what holds for the algorithm as declared, under the assumptions
+    listed.
+
+    \b
+    Examples:
+      hpcfl privacy epsilon cdp --sigma 0.01353 --rounds 20 --devices 16 --per-round 10 \\
+          --batch 32 --samples 2441 --steps 10 --delta 1e-4 --convex --shuffle continuing
+      hpcfl privacy epsilon dp-fedavg --sigma 1.32 --rounds 100 --devices 100 --per-round 20
+      hpcfl privacy epsilon locks --variant local --sigma 10 --rounds 100 --devices 100 \\
+          --first-stage 30 --per-round 20 --replies 40
+      hpcfl privacy epsilon fedsgd-dpc --sigma 0.05 --rounds 50 --devices 10 --per-round 3 \\
+          --samples 6000 --json
+    """
+    from hpcfl.launch import guess_rank
+
+    if guess_rank() != 0:
+        return
+
+    from hpcfl.privacy.accounting.systems import account
+    from hpcfl.privacy.accounting.tables import render_account
+
+    found = account(algorithm, **_given(algorithm, options))
+    if as_json:
+        import json
+
+        click.echo(json.dumps(found.as_dict(), indent=2, allow_nan=False))
+    else:
+        click.echo(render_account(found))
+
+
+@command.command("noise")
+@click.argument("algorithm")
+@click.option("--epsilon", type=float, required=True, help="The target.")
+@settings_options
+def noise(algorithm: str, epsilon: float, as_json: bool, **options: Any) -> None:
+    """Find the noise with which ALGORITHM costs an epsilon.
+
+    Once by the paper's value, once by the same rho converted exactly, and once by the proven value;
+    and all values at each. Noise is sigma of `hpcfl privacy epsilon`; noise given by another option
+    stays as it is.
+
+    \b
+    Examples:
+      hpcfl privacy noise cdp --epsilon 10 --rounds 50 --devices 16 --per-round 10 \\
+          --batch 32 --samples 2441 --steps 5 --delta 1e-4
+      hpcfl privacy noise dp-fedavg --epsilon 8 --rounds 100 --devices 1000 --per-round 50
+      hpcfl privacy noise fedsgd-dpc --epsilon 1 --noise gaussian --fraction 0.01 --rounds 500 \\
+          --devices 10 --per-round 5 --samples 6000 --json
+    """
+    from hpcfl.launch import guess_rank
+
+    if guess_rank() != 0:
+        return
+
+    from hpcfl.privacy.accounting.systems import noise as find_noise
+    from hpcfl.privacy.accounting.tables import render_noise
+
+    found = find_noise(algorithm, epsilon, **_given(algorithm, options, "sigma"))
+    if as_json:
+        import json
+
+        values = [calibration.as_dict() for calibration in found]
+        click.echo(json.dumps({"epsilon": epsilon, "noise": values}, indent=2, allow_nan=False))
+    else:
+        click.echo(render_noise(epsilon, found))

@@ -1,0 +1,398 @@
+"""Local noisy SGD under secure aggregation (Hu, Guo and Gong, 2021, zCDP-FL): `cdp`, `dp-dsgd`.
+
+In a round, r of n devices each take tau steps theta <- theta - eta (g + N(0, sigma**2 I)), g the
+mean over gamma samples of gradients clipped to the norm G, and the server learns their models
+(without secure aggregation) or only the sum of them (with it). One device has m samples, and takes
+part in C rounds. Neighbouring datasets differ in one record of one device, replaced.
+
+An access of the record costs rho_acc = (2 G / gamma)**2 / (2 sigma**2) = 2 G**2 / (gamma sigma)**2.
+
+The paper (Theorem 1) charges a record C tau gamma / m accesses and divides by r under secure
+aggregation. What is proven of that, for a record with a accesses in a round (0 if a = 0), where r_h
+of the devices do not tell the server their noise:
+
+- **P1**, without credit for secure aggregation, any loss: a rho_acc. Noisy gradients of one device
+  compose; the model is computed from them.
+- **P2**, secure aggregation, and tau = 1 or steps that never expand distances (convex loss,
+  eta <= 2 / smoothness): min(a rho_acc, a**2 rho_acc / r_h). Fix all noise but the last step's: the
+  models' sums are then Gaussian with variance r_h eta**2 sigma**2 and their means at most
+  2 a eta G / gamma apart. Rényi and hockey-stick divergences are jointly convex, so averaging over
+  the fixed noise only lowers them.
+- **P3**, secure aggregation, any loss: min(a rho_acc, 2 G**2 (1/gamma + tau - 1)**2 /
+  (r_h sigma**2)). As P2, but clipping alone keeps the models from parting by more than 2 eta G in
+  each step after the access.
+- **P4**, secure aggregation, steps with a certified Lipschitz constant l >= 1:
+  min(a rho_acc, a**2 l**(2 (tau - 1)) rho_acc / r_h). As P2, each difference grown by l in every
+  later step.
+
+The accesses are integers, and how they fall into rounds depends on how the data are shuffled
+(:data:`SHUFFLES`). All bounds are rho of Gaussians that dominate, so they are converted exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpcfl.errors import UsageError
+from hpcfl.privacy.accounting import sampling, zcdp
+from hpcfl.privacy.accounting.guarantee import (
+    REPLACE_RECORD,
+    Guarantee,
+    check_count,
+    check_delta,
+    check_positive,
+)
+
+#: How a device goes through its data; each epoch is a partition of it into batches of gamma.
+SHUFFLES = {
+    "fresh": "every round starts a new epoch on newly shuffled data",
+    "continuing": "epochs continue across rounds, and a reshuffle within a round puts the records "
+    "already used in it behind the round's end",
+    "straddling": "epochs continue across rounds, and a record may be last in one and first in the "
+    "next within a round",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How `cdp` or `dp-dsgd` runs.
+
+    Attributes
+    ----------
+    sigma : float
+        Standard deviation of the noise on every coordinate of a mini-batch's mean gradient.
+    rounds : int
+        Number T of rounds.
+    devices : int
+        Number n of devices.
+    per_round : int
+        Number r of devices in a round.
+    batch : int
+        Mini-batch size gamma.
+    samples : int
+        Number m of records on a device.
+    steps : int
+        Local steps tau in a round.
+    clip : float
+        Norm G to which every sample's gradient is clipped.
+    delta : float
+    secagg : bool
+        Whether the server learns only sums.
+    convex : bool
+        Whether no step expands distances: per-sample loss convex, eta <= 2 / smoothness.
+    lipschitz : float, optional
+        Certified Lipschitz constant, at least 1, of a local step as a map of the model.
+    shuffle : str
+        One of :data:`SHUFFLES`.
+    secret_shuffle : bool
+        Whether shuffles are uniform and known to the device only, which fresh ones gain from.
+    colluding : int
+        Devices that tell the server their noise.
+    discrete : bool
+        Whether the noise of the last step is a sum of discrete Gaussians, on integers: rho is
+        converted by Rényi divergences then, as only those are known of it.
+    participations : int, optional
+        Rounds C of the device that takes part most; ceil(T r / n) by default, a balanced schedule.
+    """
+
+    sigma: float
+    rounds: int
+    devices: int
+    per_round: int
+    batch: int
+    samples: int
+    steps: int = 1
+    clip: float = 1.0
+    delta: float = 1e-5
+    secagg: bool = True
+    convex: bool = False
+    lipschitz: float | None = None
+    shuffle: str = "fresh"
+    secret_shuffle: bool = False
+    colluding: int = 0
+    discrete: bool = False
+    participations: int | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(sigma=self.sigma, clip=self.clip)
+        check_count(rounds=self.rounds, colluding=self.colluding, least=0)
+        check_count(
+            devices=self.devices,
+            per_round=self.per_round,
+            batch=self.batch,
+            samples=self.samples,
+            steps=self.steps,
+        )
+        check_delta(self.delta)
+        if self.per_round > self.devices:
+            raise UsageError(
+                f"{self.per_round} of {self.devices} devices a round; it can be at most all of them"
+            )
+        if self.batch > self.samples:
+            raise UsageError(
+                f"a batch has {self.batch} of {self.samples} samples; it can have at most all"
+            )
+        if self.colluding >= self.devices:
+            raise UsageError(
+                f"{self.colluding} of {self.devices} devices collude; at least one must be honest"
+            )
+        if self.lipschitz is not None and not 1 <= self.lipschitz < math.inf:
+            raise UsageError(
+                f"the step's Lipschitz constant is {self.lipschitz}; it must be at least 1 "
+                "and finite; declare the loss convex where steps never expand distances"
+            )
+        if self.shuffle not in SHUFFLES:
+            raise UsageError(
+                f"the shuffle is {self.shuffle!r}; choose one of {', '.join(SHUFFLES)}"
+            )
+        if self.secret_shuffle and self.shuffle != "fresh":
+            raise UsageError(
+                f"secret shuffles amplify privacy only where every round has a fresh one, not "
+                f"with {self.shuffle} epochs"
+            )
+        if self.participations is not None:
+            check_count(participations=self.participations, least=0)
+            if self.participations > self.rounds:
+                raise UsageError(
+                    f"a device takes part in {self.participations} of {self.rounds} rounds; "
+                    "it can be in at most all of them"
+                )
+
+    @property
+    def worst_participations(self) -> int:
+        """Rounds C of the device that takes part most."""
+        if self.participations is not None:
+            return self.participations
+        return -(-self.rounds * self.per_round // self.devices)
+
+    @property
+    def hidden(self) -> int:
+        """Devices r_h of a round whose noise nobody else knows, at the worst."""
+        return max(1, self.per_round - self.colluding)
+
+    @property
+    def access_rho(self) -> float:
+        """The rho_acc of one access of a record: 2 G**2 / (gamma sigma)**2."""
+        return zcdp.gaussian_rho(self.batch * self.sigma / (2 * self.clip))
+
+    @property
+    def epoch(self) -> int:
+        """Steps of an epoch at the least: a last, smaller batch may be left out."""
+        return self.samples // self.batch
+
+
+def cdp_paper_rho(settings: Settings) -> float:
+    """Return 2 C tau G**2 / (r m gamma sigma**2) (Theorem 1); without r if sums are not hidden."""
+    accesses = settings.worst_participations * settings.steps * settings.batch / settings.samples
+    return accesses * settings.access_rho / (settings.per_round if settings.secagg else 1)
+
+
+def dp_dsgd_paper_rho(settings: Settings) -> float:
+    """Return 2 C G**2 / (n gamma**2 sigma**2), the paper's for its baseline (Section VI-C)."""
+    return settings.worst_participations * settings.access_rho / settings.devices
+
+
+def cdp_paper(settings: Settings) -> Guarantee:
+    """Return the epsilon of Theorem 1."""
+    return _paper(cdp_paper_rho(settings), settings, "Theorem 1, Bun-Steinke", False)
+
+
+def cdp_tight(settings: Settings) -> Guarantee:
+    """Return the epsilon of Theorem 1's rho, converted exactly."""
+    return _paper(cdp_paper_rho(settings), settings, "Theorem 1, exact Gaussian", True)
+
+
+def dp_dsgd_paper(settings: Settings) -> Guarantee:
+    """Return the epsilon that the paper gives its baseline."""
+    _check_one_step(settings)
+    return _paper(dp_dsgd_paper_rho(settings), settings, "Section VI-C, Bun-Steinke", False)
+
+
+def dp_dsgd_tight(settings: Settings) -> Guarantee:
+    """Return the epsilon of the baseline's rho, converted exactly."""
+    _check_one_step(settings)
+    return _paper(dp_dsgd_paper_rho(settings), settings, "Section VI-C, exact Gaussian", True)
+
+
+def dp_dsgd_bounds(settings: Settings) -> tuple[Guarantee, ...]:
+    """Return what is proven of the baseline: that of `cdp` with one step.
+
+    Raises
+    ------
+    UsageError
+        With more than one step.
+    """
+    _check_one_step(settings)
+    return bounds(settings)
+
+
+def bounds(settings: Settings) -> tuple[Guarantee, ...]:
+    """Return everything that is proven under the declared settings, P1 first.
+
+    P2, P3 and P4 need secure aggregation; P2 also one step or convexity, P4 a Lipschitz constant.
+    With secret fresh shuffles, every one of them is followed by its amplified version.
+    """
+    found = []
+    for name, cost, assumptions in _round_costs(settings):
+        rho = worst_rho(settings, cost)
+        basis = (*assumptions, _schedule(settings), *_common(settings))
+        convert = zcdp.rdp_epsilon if settings.discrete else zcdp.exact_epsilon
+        found.append(
+            Guarantee(
+                convert(rho, settings.delta),
+                settings.delta,
+                REPLACE_RECORD,
+                (*basis, SHUFFLES[settings.shuffle]),
+                f"{name}, {'RDP' if settings.discrete else 'exact Gaussian'}",
+            )
+        )
+        amplified = settings.secret_shuffle and not settings.discrete
+        if amplified and settings.steps <= settings.epoch:
+            found.append(_amplified(settings, name, cost, basis))
+    return tuple(found)
+
+
+def worst_rho(settings: Settings, cost: Callable[[int], float]) -> float:
+    """Return the largest total that any record's accesses can cost.
+
+    Parameters
+    ----------
+    settings : Settings
+    cost : callable
+        From the number of accesses in a round, at least 1, to their rho.
+    """
+    rounds, steps, epoch = settings.worst_participations, settings.steps, settings.epoch
+    if settings.shuffle == "fresh":
+        return rounds * cost(-(-steps // epoch))
+    accesses = -(-rounds * steps // epoch)
+    if settings.shuffle == "continuing" and steps <= epoch:
+        return min(rounds, accesses) * cost(1)
+    return _worst_split(rounds * steps, steps, epoch, cost)
+
+
+def _worst_split(total: int, steps: int, epoch: int, cost: Callable[[int], float]) -> float:
+    """Choose a step in every epoch so that the costs of the rounds add up to the most.
+
+    Of the rounds that an epoch reaches, only the first and the last can have accesses of other
+    epochs; all between them are alike. States are the accesses in the latest round chosen.
+    """
+    states = {(-1, 0): 0.0}  # (round, accesses in it) -> most that all accesses cost so far
+    for start in range(0, total, epoch):
+        first, last = start // steps, (min(start + epoch, total) - 1) // steps
+        following: dict[tuple[int, int], float] = {}
+        for (latest, count), spent in states.items():
+            for chosen in {first, min(first + 1, last), last}:
+                now = count + 1 if chosen == latest else 1
+                more = cost(now) - (cost(count) if chosen == latest else 0.0)
+                key = (chosen, now)
+                following[key] = max(following.get(key, 0.0), spent + more)
+        states = following
+    return max(states.values())
+
+
+def _round_costs(
+    settings: Settings,
+) -> list[tuple[str, Callable[[int], float], tuple[str, ...]]]:
+    """Return the bounds that apply: name, rho of a round from its accesses, assumptions."""
+    rho, hidden, steps = settings.access_rho, settings.hidden, settings.steps
+    apart = (1 + settings.batch * (steps - 1)) ** 2  # over (2 eta G / gamma)**2
+
+    def p1(accesses: int) -> float:
+        return accesses * rho
+
+    def p2(accesses: int) -> float:
+        return min(accesses * rho, accesses**2 * rho / hidden)
+
+    def p3(accesses: int) -> float:
+        return min(accesses * rho, apart * rho / hidden)
+
+    def p4(accesses: int) -> float:
+        exponent = 2 * (steps - 1) * math.log(settings.lipschitz or 1.0)
+        growth = math.exp(exponent) if exponent < 700 else math.inf
+        return min(accesses * rho, accesses**2 * growth * rho / hidden)
+
+    if not settings.secagg:
+        return [("P1", p1, ())]
+    kind = (
+        "the noise of the last step is discrete Gaussian, and sigma allows for rounding"
+        if settings.discrete
+        else "the noise is Gaussian: rounded to integers by every device it needs another bound"
+    )
+    sums = (
+        f"the server learns only the sum of a round's models, and {kind}",
+        "the learning rate is the same for all steps and devices of a round, without momentum",
+        f"the noise of {hidden} of the {settings.per_round} devices of a round is in its sum, and "
+        "known to nobody else",
+    )
+    found: list[tuple[str, Callable[[int], float], tuple[str, ...]]] = [("P1", p1, ())]
+    if steps == 1:
+        found.append(("P2", p2, sums))
+    elif settings.convex:
+        smooth = "the loss of every sample is convex, and eta <= 2 / smoothness"
+        found.append(("P2", p2, (*sums, smooth)))
+    else:
+        found.append(("P3", p3, sums))
+    if settings.lipschitz is not None and steps > 1:
+        certified = f"a local step has the Lipschitz constant {settings.lipschitz:g}"
+        found.append(("P4", p4, (*sums, certified)))
+    return found
+
+
+def _amplified(
+    settings: Settings, name: str, cost: Callable[[int], float], basis: tuple[str, ...]
+) -> Guarantee:
+    """Return a bound with credit for fresh secret shuffles.
+
+    A round uses a sample of tau gamma records, without replacement. Given the sample, a round's
+    release is dominated by a Gaussian of rho = cost(1).
+    """
+    epsilon, method = sampling.fixed_size_gaussian(
+        settings.samples,
+        settings.steps * settings.batch,
+        zcdp.gaussian_multiplier(cost(1)),
+        settings.worst_participations,
+        settings.delta,
+    )
+    secret = "every shuffle is uniform, and known to nobody but the device"
+    return Guarantee(
+        epsilon,
+        settings.delta,
+        REPLACE_RECORD,
+        (*basis, SHUFFLES["fresh"], secret),
+        f"{name}, {method}",
+    )
+
+
+def _paper(rho: float, settings: Settings, method: str, tight: bool) -> Guarantee:
+    convert = zcdp.exact_epsilon if tight else zcdp.bun_steinke_epsilon
+    return Guarantee(
+        convert(rho, settings.delta),
+        settings.delta,
+        REPLACE_RECORD,
+        (
+            "accesses of a record count as fractions, and all noise of a round protects it",
+            f"a device takes part in at most {settings.worst_participations} rounds",
+        ),
+        f"{method}, rho = {rho:.4g}",
+    )
+
+
+def _schedule(settings: Settings) -> str:
+    return (
+        f"a device takes part in at most {settings.worst_participations} of the "
+        f"{settings.rounds} rounds"
+    )
+
+
+def _common(settings: Settings) -> tuple[str, ...]:
+    return (
+        f"the gradient of every sample is clipped to {settings.clip:g}, and their sum divided by "
+        f"{settings.batch} in every batch",
+    )
+
+
+def _check_one_step(settings: Settings) -> None:
+    if settings.steps != 1:
+        raise UsageError(f"dp-dsgd takes one step a round, not {settings.steps}; leave steps out")

@@ -1,0 +1,213 @@
+"""FedSGD with noisy gradients of every device (FedSGD-DPC): `fedsgd-dpc`.
+
+In each of T iterations, b of N devices answer with a gradient and noise of their own. A device with
+d_i samples clips the gradient of each to xi, in l1 (Laplace, all samples) or l2 (Gaussian, a part q
+of them), and adds noise to the mean. The server sees every answer: the account is that of one
+device's records, b and N matter through the number of its answers only.
+
+Sensitivities: replacing a record changes the mean over all samples by at most 2 xi / d_i, and that
+over samples of the fixed size q d_i by 2 xi / (q d_i); adding or removing one changes the sum over
+a Poisson sample, divided by q d_i, by xi / (q d_i).
+
+The paper counts T b / N answers, a fraction; proven is the count of answers that a device really
+gives, ceil(T b / N) at the most if devices take turns. For Gaussian noise the paper has, after
+Abadi et al. (2016, Theorem 1), sigma = Delta c2 q sqrt(T1 ln(1/delta)) / epsilon, for an unknown c2
+and for epsilon < c1 q**2 T1; it is shown with c2 = 1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hpcfl.errors import UsageError
+from hpcfl.privacy.accounting import sampling
+from hpcfl.privacy.accounting.guarantee import (
+    ADD_RECORD,
+    REPLACE_RECORD,
+    Guarantee,
+    check_count,
+    check_delta,
+    check_positive,
+)
+
+NOISES = ("laplace", "gaussian")
+SAMPLINGS = ("poisson", "fixed")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How `fedsgd-dpc` runs.
+
+    Attributes
+    ----------
+    sigma : float
+        Noise on every coordinate of a device's mean gradient: the scale of Laplace noise, the
+        standard deviation of Gaussian noise.
+    rounds : int
+        Number T of iterations, the paper's queries.
+    devices : int
+        Number N of devices.
+    per_round : int
+        Number b of devices in an iteration.
+    samples : int
+        Number d_i of records on the device.
+    clip : float
+        Norm xi to which every sample's gradient is clipped, l1 (laplace) or l2 (gaussian).
+    delta : float, optional
+        1e-5 by default for Gaussian noise; 0, pure differential privacy, for Laplace.
+    noise : str
+        ``"laplace"`` or ``"gaussian"``.
+    fraction : float
+        Part q of the samples in an answer, for Gaussian noise; Laplace uses all of them.
+    sampling : str
+        For Gaussian noise, ``"poisson"`` (every sample by chance) or ``"fixed"``.
+    replies : int, optional
+        Answers of the device that answers most; ceil(T b / N) by default, by turns.
+    """
+
+    sigma: float
+    rounds: int
+    devices: int
+    per_round: int
+    samples: int
+    clip: float = 1.0
+    delta: float | None = None
+    noise: str = "laplace"
+    fraction: float = 1.0
+    sampling: str = "poisson"
+    replies: int | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(sigma=self.sigma, clip=self.clip)
+        check_count(rounds=self.rounds, least=0)
+        check_count(devices=self.devices, per_round=self.per_round, samples=self.samples)
+        if self.noise not in NOISES:
+            raise UsageError(f"the noise is {self.noise!r}; choose one of {', '.join(NOISES)}")
+        if self.sampling not in SAMPLINGS:
+            raise UsageError(
+                f"the sampling is {self.sampling!r}; choose one of {', '.join(SAMPLINGS)}"
+            )
+        if self.delta is not None and not (self.delta == 0 and self.noise == "laplace"):
+            check_delta(self.delta)
+        if self.per_round > self.devices:
+            raise UsageError(
+                f"{self.per_round} of {self.devices} devices a round; it can be at most all of them"
+            )
+        if not 0 < self.fraction <= 1:
+            raise UsageError(f"the fraction is {self.fraction}; it must be above 0, at most 1")
+        if self.noise == "laplace" and self.fraction != 1:
+            raise UsageError(
+                f"the fraction is {self.fraction}; with Laplace noise an answer uses all samples"
+            )
+        if self.batch < 1:
+            raise UsageError(
+                f"a fraction {self.fraction} of {self.samples} samples is less than one of them"
+            )
+        if self.replies is not None:
+            check_count(replies=self.replies, least=0)
+            if self.replies > self.rounds:
+                raise UsageError(
+                    f"a device answers in {self.replies} of {self.rounds} rounds; it can answer "
+                    "in at most all of them"
+                )
+
+    @property
+    def actual_delta(self) -> float:
+        """The delta, where it is left to the noise."""
+        if self.delta is not None:
+            return self.delta
+        return 0.0 if self.noise == "laplace" else 1e-5
+
+    @property
+    def worst_replies(self) -> int:
+        """Answers of the device that answers most."""
+        if self.replies is not None:
+            return self.replies
+        return -(-self.rounds * self.per_round // self.devices)
+
+    @property
+    def paper_replies(self) -> float:
+        """The paper's T1 = T b / N."""
+        return self.rounds * self.per_round / self.devices
+
+    @property
+    def batch(self) -> float:
+        """What a sum of gradients is divided by, q d_i; a whole number for a fixed size."""
+        size = self.fraction * self.samples
+        return size if self.sampling == "poisson" else float(math.floor(size + 1e-9))
+
+    @property
+    def adjacency(self) -> str:
+        """In what neighbouring datasets differ."""
+        poisson = self.noise == "gaussian" and self.sampling == "poisson"
+        return ADD_RECORD if poisson else REPLACE_RECORD
+
+    @property
+    def sensitivity(self) -> float:
+        """By how much a record changes a mean gradient at the most."""
+        return (1 if self.adjacency == ADD_RECORD else 2) * self.clip / self.batch
+
+    @property
+    def multiplier(self) -> float:
+        """Noise over sensitivity."""
+        return self.sigma / self.sensitivity
+
+
+def paper(settings: Settings) -> Guarantee:
+    """Return the epsilon of Theorem 1 (Laplace) or 2 (Gaussian, c2 = 1)."""
+    replies = settings.paper_replies
+    if settings.noise == "laplace":
+        return Guarantee(
+            replies / settings.multiplier,
+            0.0,
+            settings.adjacency,
+            (f"a device answers T b / N = {replies:g} times, counted as a fraction",),
+            "Theorem 1",
+        )
+    delta = settings.actual_delta
+    epsilon = settings.fraction * math.sqrt(replies * -math.log(delta)) / settings.multiplier
+    regime = settings.fraction**2 * replies
+    return Guarantee(
+        epsilon,
+        delta,
+        settings.adjacency,
+        (
+            f"a device answers T b / N = {replies:g} times, counted as a fraction",
+            "the unknown constant c2 is taken to be 1",
+            f"epsilon is below c1 q**2 T1 = {regime:g} c1 for an unknown c1",
+        ),
+        "Theorem 2 with c2 = 1",
+    )
+
+
+def bounds(settings: Settings) -> tuple[Guarantee, ...]:
+    """Return what is proven; for Laplace noise and delta above 0, with and without using it."""
+    delta, replies, z = settings.actual_delta, settings.worst_replies, settings.multiplier
+    norm = "l1" if settings.noise == "laplace" else "l2"
+    clipped = f"the gradient of every sample is clipped to {settings.clip:g} in {norm}"
+    counted = f"a device answers at most {replies} times, in turn with the others"
+    common = (clipped, counted)
+    if settings.noise == "laplace":
+        basis = (*common, f"every answer is the mean over all {settings.samples} samples")
+        epsilon, method = sampling.laplace(z, replies, 0.0)
+        found = [Guarantee(epsilon, 0.0, REPLACE_RECORD, basis, method)]
+        if delta > 0:
+            epsilon, method = sampling.laplace(z, replies, delta)
+            found.append(Guarantee(epsilon, delta, REPLACE_RECORD, basis, method))
+        return tuple(found)
+    if settings.sampling == "poisson":
+        epsilon, method = sampling.poisson_gaussian(settings.fraction, z, replies, delta)
+        how: tuple[str, ...] = (
+            f"an answer uses every sample with probability {settings.fraction:g}, independently "
+            "and in secret",
+            f"the sum is divided by {settings.batch:g}, however many samples there are",
+        )
+    else:
+        size = int(settings.batch)
+        epsilon, method = sampling.fixed_size_gaussian(settings.samples, size, z, replies, delta)
+        how = (
+            f"an answer uses {size} of {settings.samples} samples, all sets equally likely, "
+            "in secret",
+        )
+    return (Guarantee(epsilon, delta, settings.adjacency, (*common, *how), method),)

@@ -1,0 +1,130 @@
+"""A privacy guarantee with everything it depends on, and the account of an algorithm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpcfl.errors import UsageError
+
+REPLACE_RECORD = "replace one record"
+ADD_RECORD = "add or remove one record"
+REPLACE_USER = "replace one user's data"
+ADD_USER = "add or remove one user"
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """(epsilon, delta)-differential privacy, and what it takes for it to hold.
+
+    Attributes
+    ----------
+    epsilon : float
+        Infinite if nothing is guaranteed.
+    delta : float
+    adjacency : str
+        In what two neighbouring datasets differ.
+    assumptions : tuple of str
+        What must be so; each a clause without a full stop.
+    method : str
+        How the value was found.
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: str
+    assumptions: tuple[str, ...]
+    method: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the guarantee for JSON, an infinite epsilon as None."""
+        epsilon = self.epsilon if math.isfinite(self.epsilon) else None
+        return {**asdict(self), "epsilon": epsilon, "assumptions": list(self.assumptions)}
+
+
+@dataclass(frozen=True)
+class Account:
+    """What an algorithm costs in privacy.
+
+    Attributes
+    ----------
+    algorithm : str
+    settings : mapping
+        Every setting with its value.
+    paper : Guarantee
+        What the algorithm's paper claims.
+    tight : Guarantee or None
+        The paper's rho with the exact conversion for Gaussian noise, where the paper has a rho.
+    bounds : tuple of Guarantee
+        Everything that is proven under the declared settings; not empty.
+    """
+
+    algorithm: str
+    settings: Mapping[str, Any]
+    paper: Guarantee
+    tight: Guarantee | None
+    bounds: tuple[Guarantee, ...]
+
+    @property
+    def proven(self) -> Guarantee:
+        """The smallest bound that is proven."""
+        return min(self.bounds, key=lambda bound: bound.epsilon)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the account for JSON."""
+        return {
+            "algorithm": self.algorithm,
+            "settings": {
+                # JSON knows no infinity.
+                name: "inf" if value == math.inf else value
+                for name, value in self.settings.items()
+            },
+            "paper": self.paper.as_dict(),
+            "same_rho_tight": None if self.tight is None else self.tight.as_dict(),
+            "proven": self.proven.as_dict(),
+            "bounds": [bound.as_dict() for bound in self.bounds],
+        }
+
+
+def check_positive(**values: float) -> None:
+    """Refuse numbers that are not above 0 and finite.
+
+    Raises
+    ------
+    UsageError
+        Naming the first of them.
+    """
+    for name, value in values.items():
+        if not (value > 0 and math.isfinite(value)):
+            raise UsageError(f"{words(name)} is {value}; it must be above 0 and finite")
+
+
+def check_count(*, least: int = 1, **values: int) -> None:
+    """Refuse numbers that are not whole or below `least`.
+
+    Raises
+    ------
+    UsageError
+        Naming the first of them.
+    """
+    for name, value in values.items():
+        if value != int(value) or value < least:
+            raise UsageError(f"{words(name)} is {value}; it must be a whole number from {least} on")
+
+
+def check_delta(delta: float) -> None:
+    """Refuse a delta that is not strictly between 0 and 1.
+
+    Raises
+    ------
+    UsageError
+    """
+    if not 0 < delta < 1:
+        raise UsageError(f"delta is {delta}; it must be above 0 and below 1, for example 1e-5")
+
+
+def words(name: str) -> str:
+    """Return a setting's name in words: ``per_round`` is "per round"."""
+    return name.replace("_", " ")

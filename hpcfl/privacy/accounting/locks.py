@@ -1,0 +1,185 @@
+"""Sampling by noisy norms in two stages (LOCKS): `locks`.
+
+Stage 1 keeps m of n users in expectation; these give the norms of their updates, clipped to C, with
+noise of standard deviation sigma_s. Stage 2 keeps b of the m, by these norms; they give their
+updates, with noise of standard deviation sigma_0 a coordinate.
+
+The paper (eq. 92, and eq. 7 to convert) charges a round m rho_s + b rho_0, with
+rho_s = C**2 / (2 sigma_s**2) and rho_0 = C**2 / (2 sigma_0**2). It adds costs of different users,
+whose data are disjoint and compose in parallel, and expects over the samples; neither is a proof
+for a user. What is proven depends on who adds the noise:
+
+- **trusted**: an aggregator that is trusted (or learns only sums) adds noise once to the sum of the
+  norms, and once to the sum of the updates, each divided by its inclusion probability and so of one
+  known norm. A Poisson sample with probability m / n of a pair of Gaussian releases.
+- **local**: every user adds its own noise, and the server sees who takes part, so nothing is
+  amplified: rho = A / (2 z_s**2) + 2 B / z_0**2 for a user in stage 1 A times and in stage 2 B
+  times. Replacing its data moves a norm by C and an update by 2 C.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcfl.errors import UsageError
+from hpcfl.privacy.accounting import sampling, zcdp
+from hpcfl.privacy.accounting.guarantee import (
+    ADD_USER,
+    REPLACE_USER,
+    Guarantee,
+    check_count,
+    check_delta,
+    check_positive,
+)
+
+VARIANTS = ("trusted", "local")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How `locks` runs.
+
+    Attributes
+    ----------
+    sigma : float
+        Standard deviation sigma_0 of the noise on an update. In the variant ``"trusted"``, that of
+        the noise on their sum where every summand has the norm C; it scales with their norm.
+    rounds : int
+        Number T of rounds.
+    devices : int
+        Number n of users.
+    first_stage : int
+        Users m that stage 1 keeps in expectation.
+    per_round : int
+        Users b that stage 2 keeps in expectation.
+    clip : float
+        Norm C to which an update is clipped.
+    delta : float
+    sigma_norms : float, optional
+        Standard deviation sigma_s of the noise on a norm; as `sigma` by default. Infinite if
+        norms are not used.
+    variant : str
+        ``"trusted"`` or ``"local"``.
+    first_stages : int, optional
+        Rounds A in which a user is in stage 1, at the most; all by default. Of a public schedule.
+    replies : int, optional
+        Rounds B in which a user is in stage 2, at the most; a cap. A by default.
+    """
+
+    sigma: float
+    rounds: int
+    devices: int
+    first_stage: int
+    per_round: int
+    clip: float = 1.0
+    delta: float = 1e-5
+    sigma_norms: float | None = None
+    variant: str = "trusted"
+    first_stages: int | None = None
+    replies: int | None = None
+
+    def __post_init__(self) -> None:
+        check_positive(sigma=self.sigma, clip=self.clip)
+        check_count(rounds=self.rounds, least=0)
+        check_count(devices=self.devices, first_stage=self.first_stage, per_round=self.per_round)
+        check_delta(self.delta)
+        if self.sigma_norms is not None and not self.sigma_norms > 0:
+            raise UsageError(f"sigma norms is {self.sigma_norms}; it must be above 0")
+        if not self.per_round <= self.first_stage <= self.devices:
+            raise UsageError(
+                f"stage 2 keeps {self.per_round} of the {self.first_stage} users of stage 1, of "
+                f"{self.devices}; the numbers must not increase"
+            )
+        if self.variant not in VARIANTS:
+            raise UsageError(
+                f"the variant is {self.variant!r}; choose one of {', '.join(VARIANTS)}"
+            )
+        caps = (self.first_stages, self.replies)
+        if self.variant == "trusted" and caps != (None, None):
+            raise UsageError(
+                "first stages and replies are bounded for the variant local only; trusted "
+                "accounts for the chance to take part"
+            )
+        for name, cap in zip(("first_stages", "replies"), caps, strict=True):
+            if cap is not None:
+                check_count(**{name: cap}, least=0)
+
+    @property
+    def multipliers(self) -> tuple[float, float]:
+        """The noise multipliers z_s of the norms and z_0 of the updates."""
+        norms = self.sigma if self.sigma_norms is None else self.sigma_norms
+        return norms / self.clip, self.sigma / self.clip
+
+
+def paper_rho(settings: Settings) -> float:
+    """Return T (m C**2 / (2 sigma_s**2) + b C**2 / (2 sigma_0**2)) (eq. 92, all rounds)."""
+    norms, updates = (zcdp.gaussian_rho(z) for z in settings.multipliers)
+    return settings.rounds * (settings.first_stage * norms + settings.per_round * updates)
+
+
+def paper(settings: Settings) -> Guarantee:
+    """Return the epsilon of eqs. 92 and 7."""
+    rho = paper_rho(settings)
+    return _paper(settings, zcdp.rdp_epsilon(rho, settings.delta), f"eq. 92, RDP, rho = {rho:.4g}")
+
+
+def tight(settings: Settings) -> Guarantee:
+    """Return the epsilon of eq. 92's rho, converted exactly."""
+    rho = paper_rho(settings)
+    method = f"eq. 92, exact Gaussian, rho = {rho:.4g}"
+    return _paper(settings, zcdp.exact_epsilon(rho, settings.delta), method)
+
+
+def local_rho(settings: Settings) -> float:
+    """Return A / (2 z_s**2) + 2 B / z_0**2 of a user that takes part most."""
+    first = settings.rounds
+    if settings.first_stages is not None:
+        first = min(first, settings.first_stages)
+    second = first if settings.replies is None else min(first, settings.replies)
+    norms, updates = settings.multipliers
+    return first * zcdp.gaussian_rho(norms) + second * zcdp.gaussian_rho(updates / 2)
+
+
+def bounds(settings: Settings) -> tuple[Guarantee, ...]:
+    """Return the one bound that is proven for the variant."""
+    clipped = f"every user's update, and so its norm, is clipped to {settings.clip:g}"
+    if settings.variant == "trusted":
+        rate = settings.first_stage / settings.devices
+        epsilon, method = sampling.poisson_gaussian(
+            rate,
+            zcdp.combined_multiplier(*settings.multipliers),
+            settings.rounds,
+            settings.delta,
+        )
+        assumptions = (
+            clipped,
+            "only the two sums are seen, with their noise: norms, updates and who takes part stay "
+            "with an aggregator that is trusted or learns only sums",
+            f"every user is in stage 1 with probability {rate:g}, independently and in secret",
+            "an update is divided by its inclusion probability, which its exact norm over the "
+            "noisy sum of norms sets, and the noise scales with the common norm that this gives",
+        )
+        return (Guarantee(epsilon, settings.delta, ADD_USER, assumptions, method),)
+    rho = local_rho(settings)
+    caps = (
+        f"a user is in stage 1 at most {settings.first_stages} times"
+        if settings.first_stages is not None
+        else "a user may be in stage 1 in every round",
+        f"a user is in stage 2 at most {settings.replies} times"
+        if settings.replies is not None
+        else "a user in stage 1 may be in stage 2",
+    )
+    basis = (
+        clipped,
+        "every user adds all of its noise itself; the server sees who takes part",
+        *caps,
+        "who is in stage 2 is drawn from the noisy norms alone",
+    )
+    method = f"exact Gaussian, rho = {rho:.4g}"
+    epsilon = zcdp.exact_epsilon(rho, settings.delta)
+    return (Guarantee(epsilon, settings.delta, REPLACE_USER, basis, method),)
+
+
+def _paper(settings: Settings, epsilon: float, method: str) -> Guarantee:
+    assumptions = ("costs of different users add up, and average over their sampling",)
+    return Guarantee(epsilon, settings.delta, ADD_USER, assumptions, method)

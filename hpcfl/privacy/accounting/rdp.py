@@ -1,0 +1,88 @@
+"""Rényi differential privacy (RDP): a divergence for each of many orders, added up.
+
+An RDP curve is an array of divergences, one for each of :data:`ORDERS`; curves of mechanisms run on
+the same data add up (Mironov, 2017, Prop. 1).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hpcfl.errors import UsageError
+from hpcfl.privacy.accounting.guarantee import check_delta
+from hpcfl.privacy.distributions import Floats
+
+# Dense where optimal orders of a moderate epsilon lie; the ends serve very large and small ones.
+ORDERS: tuple[float, ...] = (
+    *(1 + x / 100 for x in range(1, 10)),
+    *(1 + x / 10 for x in range(1, 100)),
+    *(float(x) for x in range(11, 65)),
+    *(128.0, 256.0, 512.0, 1024.0),
+)
+
+
+def gaussian_curve(multiplier: float, orders: tuple[float, ...] = ORDERS) -> Floats:
+    """Return alpha / (2 z**2), the curve of the Gaussian mechanism (Mironov, 2017, Cor. 3).
+
+    Parameters
+    ----------
+    multiplier : float
+        Noise multiplier z, above 0.
+    orders : tuple of float
+        The orders alpha, above 1.
+
+    Returns
+    -------
+    ndarray of float64, shape (orders,)
+    """
+    return np.array(orders) / (2 * float(multiplier) ** 2)
+
+
+def laplace_curve(multiplier: float, orders: tuple[float, ...] = ORDERS) -> Floats:
+    """Return the curve of the Laplace mechanism (Mironov, 2017, Prop. 6).
+
+    Parameters
+    ----------
+    multiplier : float
+        Scale of the noise over the l1-sensitivity, above 0.
+    orders : tuple of float
+        The orders alpha, above 1.
+
+    Returns
+    -------
+    ndarray of float64, shape (orders,)
+    """
+    alpha, scale = np.array(orders), float(multiplier)
+    first = np.log(alpha / (2 * alpha - 1)) + (alpha - 1) / scale
+    second = np.log((alpha - 1) / (2 * alpha - 1)) - alpha / scale
+    return np.logaddexp(first, second) / (alpha - 1)
+
+
+def curve_epsilon(curve: Floats, delta: float, orders: tuple[float, ...] = ORDERS) -> float:
+    """Return the least epsilon that a curve proves, and 0 at the least.
+
+    The minimum over the orders of curve + ln(1 - 1/alpha) - (ln delta + ln alpha) / (alpha - 1)
+    (Canonne, Kamath and Steinke, 2020, Prop. 12).
+
+    Parameters
+    ----------
+    curve : ndarray of float64, shape (orders,)
+        May be infinite at some orders.
+    delta : float
+    orders : tuple of float
+
+    Raises
+    ------
+    UsageError
+        If the curve has another length than `orders`, or a value below 0 or that is no number.
+    """
+    check_delta(delta)
+    values, alpha = np.asarray(curve, dtype=np.float64), np.array(orders)
+    if values.shape != alpha.shape:
+        raise UsageError(f"the curve has {values.size} values for {alpha.size} orders")
+    if not (values >= 0).all():
+        raise UsageError("the curve has a value below 0, or one that is no number")
+    epsilon = values + np.log1p(-1 / alpha) - (math.log(delta) + np.log(alpha)) / (alpha - 1)
+    return max(0.0, float(epsilon.min()))

@@ -1,0 +1,191 @@
+"""Zero-concentrated differential privacy (zCDP) of Gaussian noise, and (epsilon, delta).
+
+A mechanism is rho-zCDP if its Rényi divergence of every order alpha > 1 is at most rho alpha. The
+Gaussian mechanism with noise multiplier z (standard deviation over l2-sensitivity) has
+rho = 1 / (2 z**2), and rho adds up under adaptive composition (Bun and Steinke, 2016).
+
+Three conversions to epsilon, from loose to exact: :func:`bun_steinke_epsilon` and
+:func:`rdp_epsilon` hold for any rho-zCDP mechanism, :func:`exact_epsilon` for compositions of
+Gaussian mechanisms, and for whatever their hockey-stick divergences dominate. Each has an inverse
+that returns the rho to spend for a target epsilon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from hpcfl.errors import UsageError
+from hpcfl.privacy.accounting.guarantee import check_delta, check_positive
+
+
+def gaussian_rho(multiplier: float) -> float:
+    """Return rho = 1 / (2 z**2) of the Gaussian mechanism (Bun and Steinke, 2016, Prop. 1.6).
+
+    Parameters
+    ----------
+    multiplier : float
+        Standard deviation over l2-sensitivity, above 0; infinity costs nothing.
+
+    Raises
+    ------
+    UsageError
+        If the multiplier is not above 0.
+    """
+    if not multiplier > 0:
+        raise UsageError(f"the noise multiplier is {multiplier}; it must be above 0")
+    return 0.5 / float(multiplier) ** 2
+
+
+def gaussian_multiplier(rho: float) -> float:
+    """Return the noise multiplier z = 1 / sqrt(2 rho); infinity for rho = 0."""
+    return math.inf if _checked(rho) == 0 else 1 / math.sqrt(2 * rho)
+
+
+def compose(*rhos: float) -> float:
+    """Return the rho of adaptive mechanisms run on the same data: the sum of theirs."""
+    return math.fsum(_checked(rho) for rho in rhos)
+
+
+def combined_multiplier(*multipliers: float) -> float:
+    """Return the multiplier of one Gaussian release that costs as much as all of these.
+
+    It is (sum of z**-2)**(-1/2), exactly: an adaptive pair of Gaussian releases is dominated by one
+    whose squared means add up.
+    """
+    return gaussian_multiplier(compose(*(gaussian_rho(z) for z in multipliers)))
+
+
+# --- Bun and Steinke: what the zCDP papers use ---
+
+
+def bun_steinke_epsilon(rho: float, delta: float) -> float:
+    """Return rho + 2 sqrt(rho ln(1/delta)) (Bun and Steinke, 2016, Prop. 1.3)."""
+    check_delta(delta)
+    return _checked(rho) + 2 * math.sqrt(rho * -math.log(delta))
+
+
+def bun_steinke_rho(epsilon: float, delta: float) -> float:
+    """Return the rho with that epsilon, (sqrt(epsilon + L) - sqrt(L))**2, L = ln(1/delta)."""
+    check_delta(delta)
+    check_positive(epsilon=epsilon)
+    log = -math.log(delta)
+    # The difference of the roots, without cancellation.
+    return (epsilon / (math.sqrt(epsilon + log) + math.sqrt(log))) ** 2
+
+
+# --- The best conversion by Rényi divergences alone ---
+
+
+def rdp_epsilon(rho: float, delta: float) -> float:
+    """Return the least epsilon that Rényi divergences of at most rho alpha prove.
+
+    The minimum over alpha > 1 of
+    rho alpha + ln(1 - 1/alpha) - (ln delta + ln alpha) / (alpha - 1)
+    (Canonne, Kamath and Steinke, 2020, Prop. 12).
+    """
+    check_delta(delta)
+    if _checked(rho) == 0:
+        return 0.0
+    import numpy as np
+    from scipy.optimize import minimize_scalar
+
+    log_delta = math.log(delta)
+
+    def epsilon(u: float) -> float:  # at alpha = 1 + exp(u)
+        excess = math.exp(u)
+        log_alpha = math.log1p(excess)
+        return rho * (1 + excess) + u - log_alpha - (log_delta + log_alpha) / excess
+
+    # A coarse grid finds the valley; any alpha gives a valid bound.
+    grid = np.linspace(-20, 20, 201) + math.log(math.sqrt(-log_delta / rho))
+    best = grid[int(np.argmin([epsilon(u) for u in np.clip(grid, -300, 300)]))]
+    found = minimize_scalar(
+        epsilon, bounds=(best - 0.2, best + 0.2), method="bounded", options={"xatol": 1e-10}
+    )
+    return max(0.0, float(found.fun))
+
+
+def rdp_rho(epsilon: float, delta: float) -> float:
+    """Return the largest rho with :func:`rdp_epsilon` at most `epsilon`."""
+    return _largest_rho(rdp_epsilon, epsilon, delta)
+
+
+# --- Exactly, for Gaussian noise ---
+
+
+def log_hockey_stick(epsilon: float, rho: float) -> float:
+    """Return ln delta(epsilon) of Gaussian mechanisms of total rho, exactly.
+
+    delta = Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), mu = sqrt(2 rho)
+    (Balle and Wang, 2018, Theorem 8): the hockey-stick divergence of N(mu, 1) and N(0, 1).
+
+    Parameters
+    ----------
+    epsilon : float
+        At least 0.
+    rho : float
+        At least 0.
+
+    Returns
+    -------
+    float
+        Minus infinity for rho = 0.
+    """
+    if _checked(rho) == 0:
+        return -math.inf
+    from scipy.special import erfcx, log_ndtr
+
+    mu = math.sqrt(2 * rho)
+    upper, lower = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+    if upper > 10:  # delta is all but 1, and erfcx may overflow
+        second = epsilon + float(log_ndtr(lower))
+        return float(log_ndtr(upper)) + math.log1p(-math.exp(second - float(log_ndtr(upper))))
+    # Both terms are a density times a Mills ratio, and exp(epsilon) phi(lower) = phi(upper): so
+    # neither a large epsilon nor a small delta costs digits.
+    ratios = float(erfcx(-upper / math.sqrt(2)) - erfcx(-lower / math.sqrt(2)))
+    return -(upper**2) / 2 + math.log(ratios / 2) if ratios > 0 else -math.inf
+
+
+def exact_epsilon(rho: float, delta: float) -> float:
+    """Return the least epsilon of Gaussian mechanisms of total rho, by bisection.
+
+    The result is above the exact value by rounding errors only.
+    """
+    check_delta(delta)
+    if _checked(rho) == 0 or log_hockey_stick(0, rho) <= math.log(delta):
+        return 0.0
+    low, high = 0.0, bun_steinke_epsilon(rho, delta)
+    while low < (middle := (low + high) / 2) < high:
+        if log_hockey_stick(middle, rho) > math.log(delta):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def exact_rho(epsilon: float, delta: float) -> float:
+    """Return the largest rho with :func:`exact_epsilon` at most `epsilon`."""
+    return _largest_rho(exact_epsilon, epsilon, delta)
+
+
+def _largest_rho(
+    conversion: Callable[[float, float], float], epsilon: float, delta: float
+) -> float:
+    low = bun_steinke_rho(epsilon, delta)  # the loosest of the conversions
+    high = 2 * low
+    while conversion(high, delta) <= epsilon:
+        low, high = high, 2 * high
+    while high - low > 1e-13 * high:
+        middle = (low + high) / 2
+        if conversion(middle, delta) <= epsilon:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _checked(rho: float) -> float:
+    if not rho >= 0:
+        raise UsageError(f"rho is {rho}; it must be 0 or more")
+    return rho

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from hpcfl.errors import UsageError
+from hpcfl.privacy.accounting import rdp, zcdp
+
+RHOS = st.floats(1e-4, 200)
+DELTAS = st.floats(1e-12, 0.2)
+
+
+def hockey_stick(epsilon: float, rho: float) -> float:
+    """Integrate the positive part of p - exp(epsilon) q for p = N(mu, 1), q = N(0, 1)."""
+    mu = math.sqrt(2 * rho)
+    start = epsilon / mu + mu / 2  # where the densities' ratio is exp(epsilon)
+
+    def excess(x: float) -> float:
+        return float(norm.pdf(x - mu) - math.exp(epsilon + norm.logpdf(x)))
+
+    return quad(excess, start, start + 40, epsabs=0, epsrel=1e-10, limit=200)[0]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "rdp_epsilon", "exact_epsilon"),
+    [(1, 0.776, 0.694), (2, 1.640, 1.479), (5, 4.369, 3.982), (10, 9.092, 8.357)],
+)
+def test_conversions_at_delta_1e_4(
+    epsilon: float, rdp_epsilon: float, exact_epsilon: float
+) -> None:
+    rho = zcdp.bun_steinke_rho(epsilon, 1e-4)
+
+    assert zcdp.bun_steinke_epsilon(rho, 1e-4) == pytest.approx(epsilon, rel=1e-12)
+    assert zcdp.rdp_epsilon(rho, 1e-4) == pytest.approx(rdp_epsilon, abs=6e-4)
+    assert zcdp.exact_epsilon(rho, 1e-4) == pytest.approx(exact_epsilon, abs=6e-4)
+
+
+def test_rho_of_epsilon_10_at_delta_1e_4() -> None:
+    assert zcdp.bun_steinke_rho(10, 1e-4) == pytest.approx(1.81739, abs=5e-6)
+
+
+@pytest.mark.parametrize("rho", [0.005, 0.1, 1.8, 20])
+@pytest.mark.parametrize("part", [0, 0.3, 1, 1.5])
+def test_hockey_stick_is_the_integral(rho: float, part: float) -> None:
+    epsilon = part * zcdp.bun_steinke_epsilon(rho, 1e-4)
+
+    assert zcdp.log_hockey_stick(epsilon, rho) == pytest.approx(
+        math.log(hockey_stick(epsilon, rho)), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("rho", [0.1, 20, 49.9, 50.1, 200, 1e4])
+def test_hockey_stick_is_smooth_where_its_formula_changes(rho: float) -> None:
+    # Where exp(epsilon) does not overflow, against the textbook formula.
+    mu = math.sqrt(2 * rho)
+    epsilon = 2.0
+    textbook = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(
+        -mu / 2 - epsilon / mu
+    )
+
+    assert math.exp(zcdp.log_hockey_stick(epsilon, rho)) == pytest.approx(textbook, rel=1e-9)
+
+
+def test_hockey_stick_keeps_digits_where_exp_overflows() -> None:
+    # ln delta ~ -upper**2 / 2 far out; the naive formula is 0 - inf * 0 there.
+    log_delta = zcdp.log_hockey_stick(5000, 50)
+    upper = 5 - 500
+
+    assert -(upper**2) / 2 - 20 < log_delta < -(upper**2) / 2
+
+
+def test_exact_epsilon_is_zero_where_total_variation_is_below_delta() -> None:
+    assert zcdp.exact_epsilon(1e-14, 1e-5) == 0
+    assert zcdp.exact_epsilon(0, 1e-5) == zcdp.rdp_epsilon(0, 1e-5) == 0
+
+
+@pytest.mark.parametrize(("rho", "delta"), [(1e8, 1e-5), (1e-3, 1e-300), (4, 1e-300), (1, 0.999)])
+def test_extremes_are_ordered(rho: float, delta: float) -> None:
+    exact, loose = zcdp.exact_epsilon(rho, delta), zcdp.bun_steinke_epsilon(rho, delta)
+
+    assert 0 <= exact <= zcdp.rdp_epsilon(rho, delta) * (1 + 1e-12) <= loose * (1 + 1e-12)
+    assert exact > 0.99 * rho or delta > 0.9
+
+
+@given(rho=RHOS, delta=DELTAS)
+@settings(max_examples=60, deadline=None)
+def test_exact_is_below_rdp_is_below_bun_steinke(rho: float, delta: float) -> None:
+    exact, by_rdp = zcdp.exact_epsilon(rho, delta), zcdp.rdp_epsilon(rho, delta)
+
+    assert exact <= by_rdp + 1e-9
+    assert by_rdp <= zcdp.bun_steinke_epsilon(rho, delta) + 1e-9
+
+
+@given(rho=RHOS, more=st.floats(1.001, 10), delta=DELTAS, less=st.floats(0.01, 0.99))
+@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize(
+    "conversion", [zcdp.bun_steinke_epsilon, zcdp.rdp_epsilon, zcdp.exact_epsilon]
+)
+def test_epsilon_grows_with_rho_and_with_less_delta(
+    conversion: object, rho: float, more: float, delta: float, less: float
+) -> None:
+    assert callable(conversion)
+    epsilon = conversion(rho, delta)
+    assume(epsilon > 1e-6)
+
+    assert conversion(rho * more, delta) > epsilon
+    assert conversion(rho, delta * less) > epsilon
+
+
+@given(rho=RHOS, delta=DELTAS)
+@settings(max_examples=40, deadline=None)
+def test_exact_epsilon_has_just_that_delta(rho: float, delta: float) -> None:
+    epsilon = zcdp.exact_epsilon(rho, delta)
+    assume(epsilon > 0)
+    slope = 1e-9 * (1 + epsilon)
+
+    assert zcdp.log_hockey_stick(epsilon, rho) <= math.log(delta)
+    assert zcdp.log_hockey_stick(epsilon - slope, rho) >= math.log(delta) - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("forth", "back"),
+    [
+        (zcdp.bun_steinke_epsilon, zcdp.bun_steinke_rho),
+        (zcdp.rdp_epsilon, zcdp.rdp_rho),
+        (zcdp.exact_epsilon, zcdp.exact_rho),
+    ],
+)
+@pytest.mark.parametrize("epsilon", [0.01, 1, 10, 300])
+@pytest.mark.parametrize("delta", [1e-10, 1e-4, 0.1])
+def test_rho_for_a_target_spends_just_that(
+    forth: object, back: object, epsilon: float, delta: float
+) -> None:
+    assert callable(forth)
+    assert callable(back)
+    rho = back(epsilon, delta)
+
+    assert forth(rho, delta) == pytest.approx(epsilon, rel=1e-9)
+    assert forth(rho, delta) <= epsilon * (1 + 1e-14)
+    assert forth(1.001 * rho, delta) > epsilon
+
+
+def test_composition_adds_and_multipliers_combine() -> None:
+    assert zcdp.compose(0.1, 0.2, 0) == pytest.approx(0.3)
+    assert zcdp.combined_multiplier(3, 4) == pytest.approx(2.4)
+    assert zcdp.combined_multiplier(1.5, math.inf) == pytest.approx(1.5)
+    assert zcdp.gaussian_multiplier(zcdp.gaussian_rho(0.7)) == pytest.approx(0.7)
+    assert zcdp.gaussian_multiplier(0) == math.inf
+
+
+def test_rdp_of_a_gaussian_is_that_of_its_rho() -> None:
+    z = 0.5245
+    fine = (*rdp.ORDERS, *np.linspace(1.5, 5, 2000))
+    epsilon = rdp.curve_epsilon(rdp.gaussian_curve(z, fine), 1e-4, fine)
+
+    assert epsilon == pytest.approx(zcdp.rdp_epsilon(zcdp.gaussian_rho(z), 1e-4), abs=1e-5)
+    assert rdp.curve_epsilon(rdp.gaussian_curve(z), 1e-4) >= epsilon
+
+
+def test_rdp_curves_add_up() -> None:
+    both = rdp.gaussian_curve(3) + rdp.gaussian_curve(4)
+
+    assert both == pytest.approx(rdp.gaussian_curve(2.4), rel=1e-12)
+
+
+@pytest.mark.parametrize("z", [0.7, 2.0])
+@pytest.mark.parametrize("order", [1.1, 2.0, 16.0])
+def test_laplace_curve_is_the_integral(z: float, order: float) -> None:
+    def power(x: float) -> float:
+        return math.exp(-order * abs(x) / z - (1 - order) * abs(x - 1) / z) / (2 * z)
+
+    total = sum(quad(power, a, b)[0] for a, b in ((-60, 0), (0, 1), (1, 60)))
+
+    assert rdp.laplace_curve(z, (order,))[0] == pytest.approx(math.log(total) / (order - 1))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: zcdp.exact_epsilon(1, 0), "delta is 0"),
+        (lambda: zcdp.bun_steinke_epsilon(1, 1), "delta is 1"),
+        (lambda: zcdp.rdp_epsilon(-1, 0.1), "rho is -1"),
+        (lambda: zcdp.exact_epsilon(math.nan, 0.1), "rho is nan"),
+        (lambda: zcdp.exact_rho(0, 0.1), "epsilon is 0"),
+        (lambda: zcdp.gaussian_rho(0), "multiplier is 0"),
+        (lambda: rdp.curve_epsilon(np.ones(3), 0.1), "3 values"),
+        (lambda: rdp.curve_epsilon(-np.ones(1), 0.1, (2.0,)), "below 0"),
+        (lambda: rdp.curve_epsilon(np.full(1, math.nan), 0.1, (2.0,)), "no number"),
+    ],
+)
+def test_wrong_values_are_refused(call: object, words: str) -> None:
+    assert callable(call)
+    with pytest.raises(UsageError, match=words):
+        call()
