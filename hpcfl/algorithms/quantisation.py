@@ -64,7 +64,9 @@ class Quantiser:
         return total / self.levels
 
 
-def largest_levels(group: Group, devices: int, clip: float, arrival: float) -> int:
+def largest_levels(
+    group: Group, devices: int, clip: float, arrival: float, reserve: int = 0
+) -> int:
     """Return the largest number of levels with which no sum can wrap around.
 
     All weights add up to 1 and every device rounds by less than one, so a sum is at most
@@ -80,11 +82,15 @@ def largest_levels(group: Group, devices: int, clip: float, arrival: float) -> i
         Largest magnitude of a coordinate.
     arrival : float
         The probability that vectors are scaled by, p (1 - theta).
+    reserve : int
+        What else, in magnitude, may be in the sum: noise.
     """
-    return math.floor((group.half_range - devices) * arrival / clip)
+    return math.floor((group.half_range - devices - reserve) * arrival / clip)
 
 
-def check_levels(levels: int, group: Group, devices: int, clip: float, arrival: float) -> None:
+def check_levels(
+    levels: int, group: Group, devices: int, clip: float, arrival: float, reserve: int = 0
+) -> None:
     """Refuse a number of levels with which a sum could silently wrap around.
 
     Raises
@@ -92,11 +98,13 @@ def check_levels(levels: int, group: Group, devices: int, clip: float, arrival: 
     UsageError
         Naming the largest number of levels that is admissible.
     """
-    largest = largest_levels(group, devices, clip, arrival)
+    largest = largest_levels(group, devices, clip, arrival, reserve)
     if levels > largest:
         raise UsageError(
-            f"levels {levels} with clip {clip:g} could overflow the group {group.name}: "
+            f"levels {levels} with clip {clip:g}{' and noise' if reserve else ''} could overflow "
+            f"the group {group.name}: "
             f"the largest admissible number of levels is {largest}"
             if largest >= 1
-            else f"clip {clip:g} is too large for the group {group.name} at any number of levels"
+            else f"clip {clip:g}{' with this noise' if reserve else ''} is too large for the group "
+            f"{group.name} at any number of levels"
         )

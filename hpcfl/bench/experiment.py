@@ -12,17 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.bench.dropouts import DropoutSchedule
 from hpcfl.bench.inputs import FileUpdates, SyntheticUpdates, Updates, save_aggregate
-from hpcfl.bench.rounds import keep, play
+from hpcfl.bench.rounds import enrol, keep, play
 from hpcfl.comm.transport import Transport
+from hpcfl.crypto.keys import SecretSource, insecure_secrets, system_secrets
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
 
 if TYPE_CHECKING:
+    from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
+    from hpcfl.algorithms.federated.private import PrivacyOptions
     from hpcfl.attack.recording import Recorder
 
 UPLOADS = ("gather", "reduce")
@@ -63,6 +66,7 @@ class Options:
     min_cohort: int = 1
     security_bits: int = 40
     correctness_bits: int = 20
+    private: PrivacyOptions | None = None
 
     @property
     def link(self) -> LinkModel:
@@ -135,12 +139,15 @@ class Experiment:
         The devices' vectors.
     schedule : DropoutSchedule
         Who disappears when.
+    algorithm : DPFedAvg, optional
+        Whose noise devices add to their integers.
     """
 
     options: Options
     protocol: AggregationProtocol
     updates: Updates
     schedule: DropoutSchedule
+    algorithm: DPFedAvg | None = None
 
     @classmethod
     def prepare(cls, options: Options, devices: int) -> Experiment:
@@ -159,13 +166,23 @@ class Experiment:
         _ = options.link  # refuses an impossible link
         updates = _updates(options, devices)
         protocol, schedule = options.build(devices, updates.dim, updates.weights)
+        algorithm = None
+        if options.private is not None:
+            algorithm = _add_noise(protocol, options, options.private)
         if options.keep_transcript is not None:
             from hpcfl.attack import recording
 
             insecure, reduce = options.insecure_seed is not None, options.upload == "reduce"
             recording.check(protocol, insecure=insecure, reduce=reduce)
         options = replace(options, dim=updates.dim, dropout_phase=schedule.phase)
-        return cls(options, protocol, updates, schedule)
+        return cls(options, protocol, updates, schedule, algorithm)
+
+    @property
+    def name(self) -> str:
+        """What is measured, as the results call it."""
+        if self.algorithm is None:
+            return self.protocol.name
+        return f"{self.algorithm.name}-{self.protocol.name}"
 
     @property
     def devices(self) -> int:
@@ -175,6 +192,7 @@ class Experiment:
     def config(self) -> dict[str, Any]:
         """Return every option with its value, for the record; None where it has no effect."""
         config = asdict(self.options)
+        del config["private"]
         config["devices"] = self.devices
         for name in ("updates", "save_aggregate", "keep_transcript"):
             config[name] = None if config[name] is None else str(config[name])
@@ -185,6 +203,9 @@ class Experiment:
         config["threshold"] = self.protocol.parameters.threshold
         config |= self.protocol.settings()
         config["promises"] = self.protocol.promises()
+        if self.algorithm is not None:
+            config |= asdict(self.algorithm.privacy) | self.algorithm.settings()
+            config["promises"] = [*config["promises"], self.algorithm.promise()]
         config["scaled_by"] = 1 / self.protocol.arrival
         return config
 
@@ -215,6 +236,12 @@ class Experiment:
         aggregate = np.zeros(dim)
         rounds = self.options.warmup + self.options.rounds
         recorder = None
+        enrolled = enrol(
+            type(self.protocol),
+            transport,
+            first_round=0,
+            insecure_seed=self.options.insecure_seed,
+        )
         for index in range(rounds):
             if index == rounds - 1:
                 recorder = self._recorder(index)
@@ -228,8 +255,11 @@ class Experiment:
                 reduce=self.options.upload == "reduce",
                 insecure_seed=self.options.insecure_seed,
                 recorder=recorder,
+                enrolled=enrolled,
             )
             record, aggregate = played.record, played.aggregate
+            if enrolled is not None:
+                enrolled.charge(record, index)
             error = None
             if store is not None:
                 record.warmup = index < self.options.warmup
@@ -261,6 +291,38 @@ class Experiment:
         except HpcflError as error:
             return error
         return None
+
+
+def _add_noise(
+    protocol: AggregationProtocol, options: Options, privacy: PrivacyOptions
+) -> DPFedAvg:
+    """Let the devices of a protocol add the noise of `dp-fedavg`; all are in every round."""
+    from hpcfl.algorithms.federated.base import Federation
+    from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
+    from hpcfl.algorithms.federated.participation import Participation
+
+    devices = protocol.parameters.devices
+    federation = Federation(
+        sizes=np.ones(devices, np.int64),
+        participation=Participation(devices, devices, "balanced", options.seed),
+        rounds=options.warmup + options.rounds,
+        seed=options.seed,
+        protocol=protocol,
+        local=None,
+        bernoulli=options.dropout_model == "bernoulli",
+    )
+    DPFedAvg.check(federation, privacy)
+    algorithm = DPFedAvg(federation, privacy, secrets_of_noise(options.insecure_seed))
+    assert isinstance(protocol, QuantisedProtocol)
+    noise = algorithm.integer_noise(protocol, 0)
+    assert noise is not None
+    protocol.add_noise(noise)
+    return algorithm
+
+
+def secrets_of_noise(insecure_seed: int | None) -> SecretSource:
+    """Return where this rank's noise comes from, apart from all devices' keys."""
+    return system_secrets if insecure_seed is None else insecure_secrets(insecure_seed, 0, -1)
 
 
 def _updates(options: Options, devices: int) -> Updates:

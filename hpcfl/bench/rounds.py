@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,98 @@ from hpcfl.results.record import RoundRecord
 
 if TYPE_CHECKING:
     from hpcfl.attack.recording import Recorder
+
+SPENT = (
+    *("bytes_up", "bytes_down", "messages_up", "messages_down"),
+    *("wall_seconds", "cpu_seconds"),
+)
+# Stands for the round in envelopes of an enrolment.
+NO_ROUND = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """What came of an enrolment.
+
+    Attributes
+    ----------
+    devices : mapping of int to device
+        This rank's devices, with their secrets.
+    population : int
+        Number n of devices of all ranks.
+    record : RoundRecord
+        At the server what all ranks spent; elsewhere what this rank spent.
+    first_round : int
+        The round that it was for.
+    """
+
+    devices: Mapping[int, Any] = field(repr=False)
+    population: int
+    record: RoundRecord
+    first_round: int
+
+    def charge(self, record: RoundRecord, round_index: int) -> None:
+        """Add what the enrolment cost to the record, of all n devices, if it is the first's."""
+        if round_index != self.first_round:
+            return
+        for name in (*SPENT, "round_seconds"):
+            setattr(record, name, getattr(record, name) + getattr(self.record, name))
+
+
+def enrol(
+    protocol: type[AggregationProtocol],
+    transport: Transport,
+    *,
+    first_round: int,
+    insecure_seed: int | None = None,
+) -> Enrolled | None:
+    """Let all devices enrol before the first round of a run; every rank calls this.
+
+    Parameters
+    ----------
+    protocol : subclass of AggregationProtocol
+        The protocol.
+    transport : Transport
+        How messages move.
+    first_round : int
+        The round that follows, to which the enrolment is charged.
+    insecure_seed : int, optional
+        Seed of the keys, which come from the operating system without it.
+
+    Returns
+    -------
+    Enrolled or None
+        None for a protocol without enrolment.
+
+    Raises
+    ------
+    HpcflError
+        On every rank, if the server cannot go on; on one rank, if one of its devices cannot.
+    """
+    count = transport.placement.devices
+    enrolment = protocol.enrolment(count)
+    if enrolment is None:
+        return None
+    local = transport.local_devices
+    ledger = Ledger(protocol.phases(), count, local, transport.has_server)
+    devices = {id: enrolment.device(id, _secrets(insecure_seed, NO_ROUND, id)) for id in local}
+    played = Round(
+        enrolment.steps,
+        transport,
+        ledger,
+        index=NO_ROUND,
+        devices=devices,
+        server=enrolment.server() if transport.has_server else None,
+        inputs=lambda id: np.empty(0),
+        dropouts={},
+        dim=0,
+        largest_message=enrolment.largest_message,
+    )
+    transport.barrier()
+    start = time.perf_counter()
+    played.play()
+    record = add_up(transport, ledger.record, time.perf_counter() - start)
+    return Enrolled(devices, count, record, first_round)
 
 
 @dataclass(frozen=True)
@@ -60,6 +152,8 @@ def play(
     insecure_seed: int | None = None,
     with_quantisation: bool = False,
     recorder: Recorder | None = None,
+    enrolled: Enrolled | None = None,
+    members: Sequence[int] | None = None,
 ) -> Played:
     """Play a round; every rank calls this.
 
@@ -83,6 +177,10 @@ def play(
         Find out, untimed, what clipping and rounding did to the sum.
     recorder : Recorder, optional
         Keeps what the server received and, untimed, what it takes to attack the round.
+    enrolled : Enrolled, optional
+        What `enrol` returned, for the run of which this is a round.
+    members : sequence of int, optional
+        The ids under which the round's devices enrolled, in increasing order; by default all.
 
     Raises
     ------
@@ -90,6 +188,10 @@ def play(
         On every rank, if the server cannot go on; on one rank, if one of its devices cannot.
     """
     count = protocol.parameters.devices
+    if enrolled is not None:
+        protocol.join(
+            enrolled.devices, range(count) if members is None else members, enrolled.population
+        )
     local = transport.local_devices
     ledger = Ledger(protocol.phases(), count, local, transport.has_server)
     devices = {id: protocol.device(id, index, _secrets(insecure_seed, index, id)) for id in local}
@@ -114,7 +216,7 @@ def play(
     round_.play()
     elapsed = time.perf_counter() - start - round_.prepare_seconds
 
-    record = _add_up(transport, ledger.record, elapsed)
+    record = add_up(transport, ledger.record, elapsed)
     phases = protocol.phases()
     last_missed = phases.index(protocol.upload_phase())
     survivors = [
@@ -168,16 +270,9 @@ def _secrets(insecure_seed: int | None, index: int, device: int) -> SecretSource
     return insecure_secrets(insecure_seed, index, device)
 
 
-def _add_up(transport: Transport, record: RoundRecord, elapsed: float) -> RoundRecord:
+def add_up(transport: Transport, record: RoundRecord, elapsed: float) -> RoundRecord:
     """Return the sum of the ranks' records at the server, this rank's own elsewhere."""
-    for name in (
-        "bytes_up",
-        "bytes_down",
-        "messages_up",
-        "messages_down",
-        "wall_seconds",
-        "cpu_seconds",
-    ):
+    for name in SPENT:
         total = transport.sum_to_server(getattr(record, name))
         if total is not None:
             setattr(record, name, total)

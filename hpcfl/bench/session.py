@@ -100,10 +100,10 @@ def _writer(world: World, experiment: Experiment, output: Path, hosts: list[str]
     protocol, options = experiment.protocol, experiment.options
     path = output
     if not _is_file(output):
-        path = default_path(output, protocol.name, experiment.devices, experiment.updates.dim)
+        path = default_path(output, experiment.name, experiment.devices, experiment.updates.dim)
     return ResultsWriter(
         path,
-        protocol=protocol.name,
+        protocol=experiment.name,
         command=shlex.join(["hpcfl", *sys.argv[1:]]),
         config=experiment.config(),
         environment=environment.capture(world.facts(), hosts),

@@ -58,8 +58,28 @@ class DeviceCounts(click.ParamType):
     help="Write the last round's messages, a fraction --gamma of the devices' keys and all honest "
     "devices' values to an .npz file, for 'hpcfl attack'. Needs --insecure-seed.",
 )
+@click.option(
+    "--aggregate",
+    help="Protocol that dp-fedavg's vectors are summed by.  [default: secagg]",
+)
+@click.option(
+    "--noise-multiplier",
+    type=float,
+    help="Noise on the sum over --clip-norm (dp-fedavg).  [default: 1]",
+)
+@click.option("--clip-norm", type=float, help="Norm of a vector (dp-fedavg).  [default: 1]")
+@click.option("--delta", type=float, help="Of the privacy (dp-fedavg).  [default: 1e-5]")
 @link_options
-def command(devices: list[int] | None, output: Path, as_json: bool, **options: Any) -> None:
+def command(
+    devices: list[int] | None,
+    output: Path,
+    as_json: bool,
+    aggregate: str | None,
+    noise_multiplier: float | None,
+    clip_norm: float | None,
+    delta: float | None,
+    **options: Any,
+) -> None:
     """Measure PROTOCOL on vectors, or MODULE:CLASS of your own.
 
     Every round is checked, timed by phase and device, and written to an HDF5 file.
@@ -71,6 +91,8 @@ def command(devices: list[int] | None, output: Path, as_json: bool, **options: A
       secagg-graph  masks between neighbours on a ring (Bell et al. 2020)
       sparse        coordinates that pairs select (Ergun et al. 2021)
       cohort        as many coordinates, each masked within a cohort
+      dp-fedavg     discrete Gaussian noise within --aggregate (Kairouz et al. 2021)
+      prf           masks from seeds agreed on once, no dropouts (Hu et al. 2021)
 
     \b
     Examples:
@@ -79,12 +101,14 @@ def command(devices: list[int] | None, output: Path, as_json: bool, **options: A
       mpirun -n 17 hpcfl bench secagg --group ring32 --upload reduce --dropout 0
       mpirun -n 5 hpcfl bench sparse --devices 1000 --dim 10000
       mpirun -n 3 hpcfl bench secagg-graph --devices 10000 --dim 10000 --rounds 1 --warmup 0
+      mpirun -n 101 hpcfl bench dp-fedavg --aggregate secagg --noise-multiplier 1
       hpcfl bench sparse --updates updates.npy --save-aggregate sum.npy
     """
     from hpcfl import launch
     from hpcfl.bench import session
     from hpcfl.bench.experiment import Options
     from hpcfl.comm.world import connect
+    from hpcfl.errors import UsageError
 
     world = connect()
     first = world.rank == 0
@@ -111,6 +135,26 @@ def command(devices: list[int] | None, output: Path, as_json: bool, **options: A
                 parts.append(f"Transcript of the last round, insecure: {asked.keep_transcript}")
             click.echo("\n\n".join(part for part in parts if part) + "\n")
 
+    given = {
+        name: value
+        for name, value in (
+            ("noise_multiplier", noise_multiplier),
+            ("clip_norm", clip_norm),
+            ("delta", delta),
+        )
+        if value is not None
+    }
+    if options["protocol"] == "dp-fedavg":
+        from hpcfl.algorithms.federated.private import PrivacyOptions
+
+        options["protocol"] = aggregate or "secagg"
+        noise: dict[str, Any] = {"noise": "distributed", "noise_multiplier": 1.0} | given
+        options["private"] = PrivacyOptions(**noise)
+    elif aggregate is not None or given:
+        raise UsageError(
+            "--aggregate, --noise-multiplier, --clip-norm and --delta are for dp-fedavg: "
+            f"{options['protocol']} adds no noise"
+        )
     asked = Options(**options)
     stream = launch.terminal_for_progress() if first else None
     if stream is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 Command = Callable[..., Any]
 
@@ -20,6 +21,20 @@ def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Com
         return command
 
     return decorate
+
+
+def _default_dropout(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    """Return the dropout rate; unless it was typed, 0 for a protocol that has no dropouts."""
+    from hpcfl.algorithms.aggregation import find
+    from hpcfl.errors import UsageError
+
+    if context.get_parameter_source("dropout") is ParameterSource.COMMANDLINE:
+        return value
+    try:
+        protocol = find(context.params.get("aggregate") or context.params.get("protocol", ""))
+    except UsageError:
+        return value  # An unknown protocol is refused when the run is prepared.
+    return value if protocol.tolerates_dropouts else 0.0
 
 
 output_option = click.option(
@@ -57,8 +72,8 @@ protocol_options = _together(
         "--dropout",
         type=float,
         default=0.3,
-        show_default=True,
-        help="Fraction of the devices that disappear in a round.",
+        callback=_default_dropout,
+        help="Fraction of the devices that disappear in a round.  [default: 0.3; 0 for prf]",
     ),
     click.option(
         "--dropout-model",

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 LOCAL = (
     *("epochs", "steps", "batch_size", "learning_rate"),
-    *("momentum", "decay", "weight_decay"),
+    *("momentum", "decay", "weight_decay", "schedule"),
+)
+PRIVACY = (
+    *("sigma", "noise_multiplier", "clip_norm", "epsilon", "epsilon_by", "delta"),
+    *("mechanism", "noise", "shuffle", "convex", "quantile", "fast_noise"),
+    *("first_stage", "variant", "sigma_norms"),
 )
 TRAIN = (
     *("dataset", "data_dir", "partition", "model", "per_round", "sampling"),
@@ -30,6 +35,13 @@ def _use_preset(context: click.Context, parameter: click.Parameter, name: str | 
     """Let a preset's settings be the defaults of this call."""
     if name is not None:
         context.default_map = PRESETS[name]
+
+
+def _default(context: click.Context, options: dict[str, Any], **values: Any) -> None:
+    """Set options that are neither typed nor of a preset."""
+    for name, value in values.items():
+        if context.get_parameter_source(name) is ParameterSource.DEFAULT:
+            options[name] = value
 
 
 @click.command("train")
@@ -79,20 +91,27 @@ def _use_preset(context: click.Context, parameter: click.Parameter, name: str | 
 @click.option("--per-round", type=int, help="Devices that take part in a round.  [default: all]")
 @click.option(
     "--sampling",
-    type=click.Choice(["exact", "poisson"]),
+    type=click.Choice(["exact", "poisson", "balanced"]),
     default="exact",
-    show_default=True,
-    help="Exactly that many devices, or each by chance.",
+    show_default="exact; balanced with noisy steps",
+    help="That many devices drawn anew, each by chance, or that many in turn.",
 )
 @click.option("--epochs", type=int, help="Local epochs a round.  [default: 5, without --steps]")
 @click.option("--steps", type=int, help="Local steps a round, instead of epochs.")
 @click.option("--batch-size", type=int, default=28, show_default=True, help="0: all data.")
 @click.option("--learning-rate", type=float, default=0.01, show_default=True)
-@click.option("--momentum", type=float, default=0.5, show_default=True)
+@click.option("--momentum", type=float, default=0.5, show_default="0.5; 0 with noisy steps")
 @click.option(
     "--decay", type=float, default=1.0, show_default=True, help="Of the learning rate, a round."
 )
 @click.option("--weight-decay", type=float, default=0.0, show_default=True)
+@click.option(
+    "--schedule",
+    type=click.Choice(["decay", "sqrt"]),
+    default="decay",
+    show_default=True,
+    help="The learning rate is also divided by the root of the round's number, from 1 (sqrt).",
+)
 @click.option("--server-learning-rate", type=float, default=1.0, show_default=True)
 @click.option("--server-momentum", type=float, default=0.0, show_default=True)
 @click.option(
@@ -108,6 +127,85 @@ def _use_preset(context: click.Context, parameter: click.Parameter, name: str | 
     help="Add what a device has not sent to its next update (rand-k, top-k).",
 )
 @click.option("--device-loss", is_flag=True, help="Record the loss on every device's own data.")
+@click.option(
+    "--sigma",
+    type=float,
+    help="Noise on a coordinate (Gaussian: standard deviation, Laplace: scale): of a mean gradient "
+    "(cdp, dp-dsgd, fedsgd-dpc), of the sum of updates (dp-fedavg).",
+)
+@click.option("--noise-multiplier", type=float, help="The same in units of --clip-norm.")
+@click.option(
+    "--clip-norm",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Norm to which a sample's gradient (an update, dp-fedavg) is clipped.",
+)
+@click.option(
+    "--epsilon",
+    type=float,
+    help="Begin no round that would cost more. Without a given noise: the noise that makes all "
+    "rounds cost this.",
+)
+@click.option(
+    "--epsilon-by",
+    type=click.Choice(["paper", "proven"]),
+    default="proven",
+    show_default=True,
+    help="Whose epsilon that is.",
+)
+@click.option("--delta", type=float, default=1e-5, show_default=True)
+@click.option(
+    "--mechanism",
+    type=click.Choice(["gaussian", "laplace"]),
+    default="gaussian",
+    show_default=True,
+    help="Kind of the noise, and norm that is clipped: l2 or l1 (fedsgd-dpc).",
+)
+@click.option(
+    "--noise",
+    type=click.Choice(["central", "distributed"]),
+    default="central",
+    show_default=True,
+    help="Added by a trusted server, or by all devices, to their integers (dp-fedavg).",
+)
+@click.option(
+    "--shuffle",
+    type=click.Choice(["continuing", "fresh", "poisson"]),
+    help="How a device goes through its data.  [default: continuing; poisson for fedsgd-dpc]",
+)
+@click.option(
+    "--convex",
+    is_flag=True,
+    help="Declare that no local step expands distances, which cdp's proof gains from.",
+)
+@click.option(
+    "--quantile",
+    type=float,
+    help="Adapt the clipping norm to this quantile of the updates' norms (dp-fedavg).",
+)
+@click.option(
+    "--first-stage",
+    type=int,
+    help="Users invited in a round, in expectation (locks).  [default: 3/2 of --per-round]",
+)
+@click.option(
+    "--variant",
+    type=click.Choice(["trusted", "local"]),
+    default="trusted",
+    show_default=True,
+    help="Who adds the noise: a trusted server, or every user (locks).",
+)
+@click.option(
+    "--sigma-norms",
+    type=float,
+    help="Noise on norms (locks).  [default: that on updates]",
+)
+@click.option(
+    "--fast-noise",
+    is_flag=True,
+    help="Noise of a generator that is not cryptographic, and repeats itself for a seed.",
+)
 @click.option(
     "--checkpoint-every",
     type=int,
@@ -141,9 +239,14 @@ def command(
 
     \b
     Algorithms:
-      fedavg    every device sends its update
-      rand-k    a random part alpha of its coordinates, in the clear
-      top-k     the part alpha of the largest magnitude, in the clear
+      fedavg      every device sends its update
+      rand-k      a random part alpha of its coordinates, in the clear
+      top-k       the part alpha of the largest magnitude, in the clear
+      dp-fedavg   updates of bounded norm, Gaussian noise on their sum (McMahan et al. 2018)
+      cdp         noisy local steps (Hu, Guo and Gong 2021)
+      dp-dsgd     one noisy step a round
+      fedsgd-dpc  one noisy gradient a round, of devices in turn
+      locks       those with larger updates are heard more often, all of it noisy
 
     \b
     Examples:
@@ -153,9 +256,13 @@ def command(
       mpirun -n 17 hpcfl train fedavg --aggregate secagg --dataset adult --partition dirichlet:0.5
       hpcfl train top-k --alpha 0.01 --error-feedback
       mpirun -n 3 hpcfl train fedavg --preset sparse-secagg-mnist --aggregate sparse --devices 25
+      hpcfl train cdp --preset zcdp-adult-lr --epsilon 10 --convex
+      hpcfl train dp-fedavg --aggregate secagg --noise distributed --noise-multiplier 1 --rounds 20
     """
     import math
 
+    from hpcfl.algorithms.federated import NOISY, PRIVATE
+    from hpcfl.algorithms.federated.private import PrivacyOptions
     from hpcfl.bench.experiment import Options
     from hpcfl.comm.world import connect
     from hpcfl.learning.training import LocalOptions
@@ -172,20 +279,40 @@ def command(
         options[({"epochs", "steps"} - typed).pop()] = None
     elif options["epochs"] is None and options["steps"] is None:
         options["epochs"] = 5
+    if algorithm in NOISY:
+        _default(context, options, momentum=0.0, sampling="balanced")
+        if algorithm != "cdp":
+            _default(context, options, steps=1, epochs=None)
+        if options["mechanism"] == "laplace":
+            _default(context, options, batch_size=0)
+    if algorithm == "locks":
+        _default(context, options, sampling="poisson")
+    if options["shuffle"] is None:
+        options["shuffle"] = "poisson" if algorithm == "fedsgd-dpc" else "continuing"
+    private = algorithm in PRIVATE
     local = LocalOptions(**{name: options.pop(name) for name in LOCAL})
+    privacy = PrivacyOptions(**{name: options.pop(name) for name in PRIVACY})
     training = {name: options.pop(name) for name in TRAIN}
     aggregation = Options(protocol=aggregate, warmup=0, **options)
-    asked = TrainOptions(algorithm, aggregation, local, **training)
+    asked = TrainOptions(algorithm, aggregation, local, privacy=privacy, **training)
     world = connect()
 
     def progress(index: int, result: RoundResult) -> None:
         if index == 0:
-            click.echo(" round  accuracy     loss  sent up, MB  round, s  training, s  modelled, s")
+            click.echo(
+                " round  accuracy     loss  sent up, MB  round, s  training, s  modelled, s"
+                + ("  epsilon: paper    proven" if private else "")
+            )
         figures = result.figures
         click.echo(
             f"{index:6}  {figures['accuracy']:8.4f}  {figures['loss']:7.4f}"
             f"  {figures['bytes_up_total'] / 1e6:11.3f}  {result.record.round_seconds:8.3f}"
             f"  {figures['train_seconds']:11.3f}  {figures['modelled_seconds']:11.3f}"
+            + (
+                f"  {figures['epsilon_paper']:14.3f}  {figures['epsilon_proven']:8.3f}"
+                if private
+                else ""
+            )
         )
 
     if as_json:
@@ -211,6 +338,11 @@ def command(
         f"sent up by all devices: {rounds[-1]['bytes_up_total'] / 1e6:.3f} MB\n"
         f"modelled: {modelled:.1f} s, training included"
     )
+    if private:
+        click.echo(
+            f"epsilon at delta {privacy.delta:g}: {rounds[-1]['epsilon_paper']:.4g} as the paper "
+            f"counts, {rounds[-1]['epsilon_proven']:.4g} proven"
+        )
     if not math.isnan(rounds[-1]["clipped_fraction"]):
         clipped = max(figures["clipped_fraction"] for figures in rounds)
         error = max(figures["quantisation_error"] for figures in rounds)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,26 +13,32 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import TRAINING, AggregationProtocol
+from hpcfl.algorithms import federated
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.base import TRAINING, QuantisedProtocol
+from hpcfl.algorithms.federated import locks
+from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Spent
+from hpcfl.algorithms.federated.locks import Locks
+from hpcfl.algorithms.federated.participation import Participation
+from hpcfl.algorithms.federated.private import PrivacyOptions, PrivateAlgorithm
 from hpcfl.algorithms.federated.sparsification import (
-    SPARSIFIERS,
-    Sparsifier,
+    Sparsified,
     pairwise_overlap,
     selection_counts,
 )
-from hpcfl.bench.experiment import Options
-from hpcfl.bench.rounds import Played, keep, play
+from hpcfl.bench.experiment import Options, secrets_of_noise
+from hpcfl.bench.rounds import Enrolled, Played, add_up, enrol, keep, play
+from hpcfl.comm.ledger import Ledger
+from hpcfl.comm.phases import phase_names
+from hpcfl.comm.round import Round
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import UsageError
 from hpcfl.results.record import RoundRecord
 from hpcfl.train.checkpoint import Checkpoint
 from hpcfl.train.clients import Clients
-from hpcfl.train.sampling import DeviceSampling
 
 if TYPE_CHECKING:
     from hpcfl.learning.training import LocalOptions, Trainer
-
-ALGORITHMS = ("fedavg", *SPARSIFIERS)
 
 FIGURES = (
     "accuracy",
@@ -45,6 +52,8 @@ FIGURES = (
     "quantisation_error",
     "clipped_fraction",
     "overlap",
+    "epsilon_paper",
+    "epsilon_proven",
 )
 DEVICE_FIGURES = ("device_loss",)
 
@@ -79,13 +88,15 @@ class TrainOptions:
     torch_device: str = "auto"
     error_feedback: bool = False
     device_loss: bool = False
+    privacy: PrivacyOptions = field(default_factory=PrivacyOptions)
     checkpoint_every: int | None = None
     resume: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.algorithm not in ALGORITHMS:
+        if self.algorithm not in federated.ALGORITHMS:
             raise UsageError(
-                f"there is no algorithm {self.algorithm!r}; choose one of {', '.join(ALGORITHMS)}"
+                f"there is no algorithm {self.algorithm!r}; choose one of "
+                f"{', '.join(federated.ALGORITHMS)}"
             )
         if self.aggregation.rounds < 1:
             raise UsageError(f"--rounds is {self.aggregation.rounds}; it must be at least 1")
@@ -102,10 +113,10 @@ class TrainOptions:
                 "the server's learning rate must be positive and its momentum at least 0 and "
                 f"below 1, not {self.server_learning_rate} and {self.server_momentum}"
             )
-        if self.error_feedback and self.algorithm not in SPARSIFIERS:
+        if self.error_feedback and self.algorithm not in federated.SPARSIFIED:
             raise UsageError(
-                f"--error-feedback is for {' and '.join(SPARSIFIERS)}: {self.algorithm} leaves "
-                "nothing of an update unsent"
+                f"--error-feedback is for {' and '.join(federated.SPARSIFIED)}: {self.algorithm} "
+                "leaves nothing of an update unsent"
             )
         if self.error_feedback and (self.checkpoint_every is not None or self.resume is not None):
             raise UsageError(
@@ -113,30 +124,61 @@ class TrainOptions:
                 "and a checkpoint holds the server's state alone"
             )
 
-    def check_aggregation(self, protocol: AggregationProtocol) -> None:
-        """Refuse a protocol that cannot sum what the algorithm's devices send.
+    def federation(self, sizes: NDArray[np.int64], dim: int) -> Federation:
+        """Return who trains what, for devices with so many samples and a model of `dim`."""
+        aggregation = self.aggregation
+        per_round = self.per_round or sizes.size
+        invited = per_round
+        if self.algorithm == "locks":
+            default = min(sizes.size, math.ceil(1.5 * per_round))
+            invited = self.privacy.first_stage or default
+        participation = Participation(sizes.size, invited, self.sampling, aggregation.seed)
+        protocol, _ = aggregation.build(per_round, dim)
+        return Federation(
+            sizes,
+            participation,
+            aggregation.rounds,
+            aggregation.seed,
+            protocol,
+            self.local,
+            bernoulli=aggregation.dropout_model == "bernoulli",
+        )
+
+    def check_algorithm(self, devices: int) -> None:
+        """Refuse what does not go together, before any data are read.
 
         Raises
         ------
         UsageError
-            If updates are sparsified by each device for itself, and masked.
         """
-        if self.algorithm in SPARSIFIERS and protocol.summed_in is not None:
-            raise UsageError(
-                f"{self.algorithm} cannot be aggregated by {protocol.name}: devices choose their "
-                "coordinates each for itself, so the masks of a pair would not meet and cancel; "
-                "use --aggregate fedavg, or train fedavg with --aggregate sparse, where pairs "
-                "choose together"
-            )
+        federation = self.federation(np.ones(devices, np.int64), dim=1)
+        federated.find(self.algorithm).check(federation, self.privacy)
+
+    def make_algorithm(self, federation: Federation) -> FederatedAlgorithm:
+        """Return the algorithm of one rank.
+
+        Raises
+        ------
+        UsageError
+            If no noise reaches the epsilon, or the accounts refuse the options.
+        """
+        kind = federated.find(self.algorithm)
+        if issubclass(kind, PrivateAlgorithm):
+            return kind(federation, self.privacy, secrets_of_noise(self.aggregation.insecure_seed))
+        if issubclass(kind, Sparsified):
+            return kind(federation, self.aggregation.alpha, self.error_feedback)
+        return kind(federation)
 
     def config(self, devices: int, model: str, dim: int) -> dict[str, Any]:
         """Return every option with its value, for the record."""
         flat = {
             name: value
             for name, value in vars(self).items()
-            if name not in ("aggregation", "local")
+            if name not in ("aggregation", "local", "privacy")
         }
         flat |= asdict(self.aggregation) | asdict(self.local)
+        if self.algorithm in federated.PRIVATE:
+            flat |= asdict(self.privacy)
         flat |= {"devices": devices, "model": model, "dim": dim}
         return {
             name: str(value) if isinstance(value, Path) else value for name, value in flat.items()
@@ -169,6 +211,49 @@ class RoundResult:
     device_figures: dict[str, NDArray[np.float64]]
 
 
+@dataclass(frozen=True)
+class Work:
+    """What this rank's devices did in a round.
+
+    Attributes
+    ----------
+    updates : dict of int to ndarray
+        Their vectors.
+    cpu : ndarray of float64, shape (n,)
+        CPU seconds of training.
+    losses : ndarray of float64, shape (2, n)
+        Loss, and 1 where there is one: summed over the ranks, of which one has the device.
+    """
+
+    updates: dict[int, NDArray[np.floating]]
+    cpu: NDArray[np.float64]
+    losses: NDArray[np.float64]
+
+    @classmethod
+    def empty(cls, devices: int) -> Work:
+        """Return the work of nobody."""
+        return cls({}, np.zeros(devices), np.zeros((2, devices)))
+
+
+@dataclass(frozen=True)
+class FirstStage:
+    """What came of the first of two stages of a round.
+
+    Attributes
+    ----------
+    record : RoundRecord
+        What it cost, of all n devices.
+    kept : list of int
+        The devices of the second stage, increasing.
+    prepare_seconds : float
+        Elapsed time of training.
+    """
+
+    record: RoundRecord
+    kept: list[int]
+    prepare_seconds: float
+
+
 class Training:
     """A model in training on this rank.
 
@@ -176,6 +261,8 @@ class Training:
     ----------
     options : TrainOptions
         What was asked for.
+    algorithm : FederatedAlgorithm
+        Decides what is done with the model.
     clients : Clients
         This rank's data.
     trainer : Trainer
@@ -187,37 +274,37 @@ class Training:
     def __init__(
         self,
         options: TrainOptions,
+        algorithm: FederatedAlgorithm,
         clients: Clients,
         trainer: Trainer,
         weights: NDArray[np.float32],
     ) -> None:
-        self.weights = weights.copy()
         self._options = options
+        self._algorithm = algorithm
         self._clients = clients
         self._trainer = trainer
+        self._state = np.concatenate([weights, algorithm.first_state])
+        self._dim = weights.size
         self._velocity = np.zeros(weights.size)
         self._bytes_up = 0
         self._next_round = 0
-        devices = clients.sizes.size
-        per_round = options.per_round or devices
-        seed = options.aggregation.seed
-        self._sampling = DeviceSampling(devices, per_round, options.sampling, seed)
-        self._sparsifier: Sparsifier | None = None
-        if options.algorithm in SPARSIFIERS:
-            self._sparsifier = SPARSIFIERS[options.algorithm](
-                options.aggregation.alpha, seed, options.error_feedback
-            )
+        self._enrolled: Enrolled | None = None
+
+    @property
+    def weights(self) -> NDArray[np.float32]:
+        """The model, shape (d,)."""
+        return self._state[: self._dim]
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up the state of an interrupted run, at the server."""
         self._next_round = checkpoint.next_round
-        self.weights = checkpoint.weights
+        self._state = checkpoint.weights
         self._velocity = checkpoint.velocity
         self._bytes_up = checkpoint.bytes_up
 
     def checkpoint(self, config: Mapping[str, Any]) -> Checkpoint:
         """Return the state between two rounds, at the server."""
-        return Checkpoint(self._next_round, self.weights, self._velocity, self._bytes_up, config)
+        return Checkpoint(self._next_round, self._state, self._velocity, self._bytes_up, config)
 
     def run(self, transport: Transport, store: Callable[[RoundResult], None] | None) -> None:
         """Train until the target, the rounds or the time are reached.
@@ -236,7 +323,16 @@ class Training:
         """
         start = time.monotonic()
         first = transport.tell(self._next_round)
+        aggregation = self._options.aggregation
+        self._enrolled = enrol(
+            find(aggregation.protocol),
+            transport,
+            first_round=first,
+            insecure_seed=aggregation.insecure_seed,
+        )
         for index in range(first, self._options.aggregation.rounds):
+            if transport.tell(int(store is not None and self._would_overspend(index))):
+                return
             result = self._round(transport, index)
             error, done = None, 0
             if store is not None and result is not None:
@@ -249,78 +345,165 @@ class Training:
                 return
 
     def _round(self, transport: Transport, index: int) -> RoundResult | None:
-        participants = self._sampling.draw(index)
-        sizes = self._clients.sizes[participants]
-        protocol, schedule = self._options.aggregation.build(
-            len(participants), self.weights.size, sizes / sizes.sum()
-        )
-        chosen = transport.select(participants)
-        options = self._options.aggregation
-        updates: dict[int, NDArray[np.float32]] = {}
-        cpu = np.zeros(self._clients.sizes.size)
-        # Loss, and 1 where there is one: summed over the ranks, of which one has the device.
-        losses = np.zeros((2, self._clients.sizes.size))
-
-        def train(live: Mapping[int, Any]) -> None:
-            for slot, device in live.items():
-                id = participants[slot]
-                samples = self._clients.samples(id)
-                if self._options.device_loss:
-                    losses[:, id] = self._trainer.evaluate(device.model, *samples)[1], 1
-                before = time.thread_time()
-                seed = np.random.SeedSequence(options.seed, spawn_key=(TRAINING, index, id))
-                update = self._trainer.local_update(device.model, *samples, seed, index)
-                if self._sparsifier is not None:
-                    update = self._sparsifier.sparsify(update, id, index)
-                updates[slot] = update
-                cpu[id] = time.thread_time() - before
-
-        played = play(
-            protocol,
-            chosen,
-            index=index,
-            model=self.weights,
-            inputs=updates.__getitem__,
-            prepare=train,
-            dropouts=schedule.draw(index),
-            reduce=options.upload == "reduce",
-            insecure_seed=options.insecure_seed,
-            with_quantisation=True,
-        )
-        slowest = transport.max_to_server(float(cpu.max()))
+        algorithm = self._algorithm
+        work = Work.empty(self._clients.sizes.size)
+        participants = algorithm.participants(index)
+        first = None
+        if isinstance(algorithm, Locks):
+            first = self._invite(algorithm, transport, index, participants, work)
+            participants = first.kept
+        played = self._play(transport, index, participants, work, with_model=first is None)
+        slowest = transport.max_to_server(float(work.cpu.max()))
         overlap = self._overlap(transport)
         device_figures = {}
         if self._options.device_loss:
-            summed = transport.sum_to_server(losses)
+            summed = transport.sum_to_server(work.losses)
             if summed is not None:
                 device_figures["device_loss"] = np.where(summed[1] > 0, summed[0], np.nan)
         if slowest is None:
             return None
-        figures = self._conclude(played, participants, slowest) | {"overlap": overlap}
         record = _for_all(played.record, participants, self._clients.sizes.size)
+        if self._enrolled is not None:
+            self._enrolled.charge(record, index)
+        if first is not None:
+            record = _joined(first.record, record)
+            played = replace(played, prepare_seconds=first.prepare_seconds)
+        played = replace(played, record=record)
+        figures = self._conclude(played, participants, index, slowest) | {"overlap": overlap}
         return RoundResult(record, figures, device_figures)
+
+    def _play(
+        self,
+        transport: Transport,
+        index: int,
+        participants: list[int],
+        work: Work,
+        with_model: bool = True,
+    ) -> Played:
+        """Sum the participants' vectors; what is not yet in `work` is made on the way."""
+        algorithm, options = self._algorithm, self._options.aggregation
+        if not participants:
+            kind = find(options.protocol)
+            record = RoundRecord.empty(len(kind.phases()), 0)
+            record.validated = True
+            return Played(record, np.zeros(self._state.size), 0.0)
+        protocol, schedule = options.build(
+            len(participants), self._state.size, algorithm.weights(participants)
+        )
+        if isinstance(protocol, QuantisedProtocol):
+            noise = algorithm.integer_noise(protocol, index)
+            if noise is not None:
+                protocol.add_noise(noise)
+        if not with_model:
+            protocol.steps = tuple(step for step in protocol.steps if step.phase != "model")
+        return play(
+            protocol,
+            transport.select(participants),
+            index=index,
+            model=self._state,
+            inputs=lambda slot: work.updates[participants[slot]],
+            prepare=partial(self._train, index, participants, work) if with_model else None,
+            dropouts=schedule.draw(index),
+            reduce=options.upload == "reduce",
+            insecure_seed=options.insecure_seed,
+            with_quantisation=True,
+            enrolled=self._enrolled,
+            members=participants,
+        )
+
+    def _train(
+        self, index: int, participants: list[int], work: Work, live: Mapping[int, Any]
+    ) -> None:
+        """Let the live devices of this rank train from the model that they received."""
+        algorithm, seed = self._algorithm, self._options.aggregation.seed
+        for slot, device in live.items():
+            id = participants[slot]
+            samples = self._clients.samples(id)
+            model, state = device.model[: self._dim], device.model[self._dim :]
+            if self._options.device_loss:
+                work.losses[:, id] = self._trainer.evaluate(model, *samples)[1], 1
+            before = time.thread_time()
+            # Of a device that goes through its data in an order of its own, the order is the same
+            # in all rounds, and goes on.
+            when = () if algorithm.noisy_steps else (index,)
+            seeds = np.random.SeedSequence(seed, spawn_key=(TRAINING, *when, id))
+            learn = partial(self._trainer.local_update, model, *samples, seeds, index)
+            work.updates[id] = algorithm.contribution(id, index, state, learn)
+            work.cpu[id] = time.thread_time() - before
+
+    def _invite(
+        self,
+        algorithm: Locks,
+        transport: Transport,
+        index: int,
+        invited: list[int],
+        work: Work,
+    ) -> FirstStage:
+        """Play the first stage: those invited train and send norms, and learn who is kept."""
+        count = self._clients.sizes.size
+        chosen = transport.select(invited)
+        phases = phase_names(locks.STEPS)
+        ledger = Ledger(phases, len(invited), chosen.local_devices, chosen.has_server)
+        devices = {
+            slot: algorithm.norms_device(invited[slot], index, self._state.size)
+            for slot in chosen.local_devices
+        }
+        server = algorithm.norms_server(index, self._state) if chosen.has_server else None
+        played = Round(
+            locks.STEPS,
+            chosen,
+            ledger,
+            index=index,
+            devices=devices,
+            server=server,
+            inputs=lambda slot: work.updates[invited[slot]],
+            prepare=partial(self._train, index, invited, work),
+            dropouts={},
+            dim=self._state.size,
+            largest_message=8,
+        )
+        chosen.barrier()
+        start = time.perf_counter()
+        played.play()
+        elapsed = time.perf_counter() - start - played.prepare_seconds
+        record = _for_all(add_up(chosen, ledger.record, elapsed), invited, count)
+        for slot, device in devices.items():
+            if device.factor:
+                id = invited[slot]
+                work.updates[id] = algorithm.scaled(work.updates[id], device.factor, id, index)
+        told = None
+        if server is not None:
+            slots = np.array(sorted(server.factors), np.int64)
+            told = np.array(invited, np.int64)[slots].view(np.uint8)
+        kept = transport.broadcast(told).view(np.int64).tolist()
+        return FirstStage(record, kept, played.prepare_seconds)
 
     def _overlap(self, transport: Transport) -> float:
         """Return the pairwise overlap of the coordinates chosen in this round, at the server."""
-        if self._sparsifier is None:
+        if not isinstance(self._algorithm, Sparsified):
             return float("nan")
+        sparsifier = self._algorithm.sparsifier
         counts = transport.sum_to_server(
-            selection_counts(self._sparsifier.selected.values(), self.weights.size)
+            selection_counts(sparsifier.selected.values(), self.weights.size)
         )
-        self._sparsifier.selected.clear()
+        sparsifier.selected.clear()
         if counts is None:
             return float("nan")
-        size = self._sparsifier.count(self.weights.size)
+        size = sparsifier.count(self.weights.size)
         return pairwise_overlap(counts, int(counts.sum()) // size, size)
 
     def _conclude(
-        self, played: Played, participants: list[int], slowest: float
+        self, played: Played, participants: list[int], index: int, slowest: float
     ) -> dict[str, float]:
         """Take the server's step and evaluate; return the round's figures."""
         options = self._options
+        state = self._state[self._dim :]
+        update = self._algorithm.update(played.aggregate, state, participants, index)
         self._velocity *= options.server_momentum
-        self._velocity += played.aggregate
-        self.weights -= (options.server_learning_rate * self._velocity).astype(np.float32)
+        self._velocity += update[: self._dim]
+        self.weights[:] -= (options.server_learning_rate * self._velocity).astype(np.float32)
+        state -= update[self._dim :].astype(np.float32)
+        spent = self._algorithm.spent(index + 1) or Spent(float("nan"), float("nan"))
 
         start = time.monotonic()
         accuracy, loss = self._trainer.evaluate(
@@ -348,12 +531,36 @@ class Training:
             "evaluate_seconds": evaluated,
             "quantisation_error": played.quantisation_error,
             "clipped_fraction": played.clipped_fraction,
+            "epsilon_paper": spent.paper,
+            "epsilon_proven": spent.proven,
         }
+
+    def _would_overspend(self, index: int) -> bool:
+        """Return whether a round would cost more privacy than there is to spend."""
+        privacy = self._options.privacy
+        spent = self._algorithm.spent(index + 1)
+        if spent is None or privacy.epsilon is None:
+            return False
+        # What the noise was chosen for is met to the last digits.
+        limit = privacy.epsilon * (1 + 1e-9)
+        return (spent.paper if privacy.epsilon_by == "paper" else spent.proven) > limit
 
     def _is_done(self, result: RoundResult, elapsed: float) -> bool:
         target, limit = self._options.target_accuracy, self._options.max_seconds
         reached = target is not None and result.figures["accuracy"] >= target
         return reached or (limit is not None and elapsed >= limit)
+
+
+def _joined(first: RoundRecord, second: RoundRecord) -> RoundRecord:
+    """Return the record of two stages, of which the first has the phases `model` and another."""
+    rows: dict[str, Any] = {
+        name: np.concatenate([getattr(first, name), getattr(second, name)[1:]])
+        for name in (
+            *("bytes_up", "bytes_down", "messages_up", "messages_down"),
+            *("wall_seconds", "cpu_seconds"),
+        )
+    }
+    return replace(second, **rows, round_seconds=first.round_seconds + second.round_seconds)
 
 
 def _for_all(record: RoundRecord, participants: list[int], devices: int) -> RoundRecord:

@@ -36,8 +36,11 @@ _ZCDP = {
     "dataset": "adult",
     "devices": 16,
     "per_round": 10,
+    "sampling": "balanced",
     "dropout": 0.0,
+    "gamma": 0.0,
     "momentum": 0.0,
+    "delta": 1e-4,
 }
 _FEDSGD_DPC = {
     "devices": 10,

@@ -5,18 +5,27 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms import federated
+from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.bench.session import default_devices
 from hpcfl.comm.placement import Placement
+from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError
 from hpcfl.train import checkpoint, clients
 from hpcfl.train.experiment import DEVICE_FIGURES, FIGURES, RoundResult, Training, TrainOptions
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+    from hpcfl.learning.training import Trainer
 
 
 @dataclass(frozen=True)
@@ -74,13 +83,13 @@ def run(
         On every rank, if something cannot work or fails. Finished rounds are kept.
     """
     from hpcfl.learning import models
-    from hpcfl.learning.training import Trainer, choose_device, single_thread
+    from hpcfl.learning.training import choose_device, single_thread
 
     neighbour, hosts = world.rank_on_host(), world.hosts()
     count = devices or default_devices(world)
     # Wrong options are refused before any data are read.
     protocol, _ = options.aggregation.build(options.per_round or count, dim=1)
-    options.check_aggregation(protocol)
+    options.check_algorithm(count)
     _ = options.aggregation.link
     world.agree(_output_error(world, output))
     ranks = min(world.size, count + 1)
@@ -101,8 +110,10 @@ def run(
     name = options.model or models.DEFAULT_MODELS[options.dataset]
     model = models.build(name, mine.input_shape, mine.classes, options.aggregation.seed)
     weights = models.get_flat(model)
-    trainer = Trainer(model, options.local, choose_device(options.torch_device, neighbour))
-    training = Training(options, mine, trainer, weights)
+    algorithm = _algorithm(transport, options, mine.sizes, weights.size)
+    where = choose_device(options.torch_device, neighbour)
+    trainer = _trainer(model, options, where)
+    training = Training(options, algorithm, mine, trainer, weights)
 
     results: list[RoundResult] = []
     error, writer = None, None
@@ -116,6 +127,7 @@ def run(
             path = default_path(path, f"train-{what}", count, weights.size)
         config = options.config(count, name, weights.size)
         config |= protocol.settings() | {"promises": protocol.promises()}
+        config |= algorithm.settings()
         try:
             if options.resume is not None:
                 training.restore(checkpoint.load(options.resume, config))
@@ -125,7 +137,7 @@ def run(
                 command=shlex.join(["hpcfl", *sys.argv[1:]]),
                 config=config,
                 environment=environment.capture(world.facts(), hosts),
-                phases=protocol.phases(),
+                phases=algorithm.phases(protocol),
                 devices=count,
                 rounds=options.aggregation.rounds,
                 training=FIGURES,
@@ -155,6 +167,43 @@ def run(
         failed = agreed
     world.settle(failed)
     return None if writer is None else Trained(writer.path, name, training.weights, results)
+
+
+def _algorithm(
+    transport: Transport, options: TrainOptions, sizes: NDArray[np.int64], dim: int
+) -> FederatedAlgorithm:
+    """Return the algorithm on this rank; the server alone finds out how much noise it takes."""
+    federation = options.federation(sizes, dim)
+    algorithm, error = None, None
+    if transport.has_server:
+        try:
+            algorithm = options.make_algorithm(federation)
+        except HpcflError as problem:
+            error = problem
+    sigma = getattr(algorithm, "sigma", 1.0)
+    told = transport.broadcast(np.array([sigma]).view(np.uint8), error).view(np.float64)
+    if algorithm is not None:
+        return algorithm
+    privacy = replace(options.privacy, sigma=float(told[0]), noise_multiplier=None)
+    return replace(options, privacy=privacy).make_algorithm(federation)
+
+
+def _trainer(model: Module, options: TrainOptions, where: str) -> Trainer:
+    """Return what trains the model, as the algorithm has it."""
+    from hpcfl.learning.private import PrivateOptions, PrivateTrainer
+    from hpcfl.learning.training import Trainer
+
+    if options.algorithm not in federated.NOISY:
+        return Trainer(model, options.local, where)
+    privacy = options.privacy
+    laplace = privacy.mechanism == "laplace"
+    private = PrivateOptions(
+        clip=privacy.clip_norm,
+        clip_norm="l1" if laplace else "l2",
+        sigma=1.0,
+        shuffle=privacy.shuffle,
+    )
+    return PrivateTrainer(model, options.local, private, where)
 
 
 def _output_error(world: World, output: Path) -> HpcflError | None:

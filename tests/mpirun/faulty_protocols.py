@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.fedavg import FedAvg, FedAvgDevice, FedAvgServer
+from hpcfl.algorithms.aggregation.prf import Prf
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.keys import SecretSource
 from hpcfl.errors import RefusedError
@@ -49,3 +50,9 @@ class Wrong(FedAvg):
 
     def server(self, round_index: int, model: NDArray[np.float32]) -> FedAvgServer:
         return (WrongServer if round_index >= 2 else FedAvgServer)(self, model)
+
+
+class Deserting(Prf):
+    """Devices drop out although nobody can take off their masks."""
+
+    tolerates_dropouts = True

@@ -32,7 +32,7 @@ def model_after(folder: Path, ranks: int, rounds: int, *options: object) -> np.n
     return weights
 
 
-@pytest.mark.parametrize("aggregate", ["fedavg", "sparse"])
+@pytest.mark.parametrize("aggregate", ["fedavg", "sparse", "prf"])
 def test_virtual_devices_give_the_model_of_one_device_a_rank(
     tmp_path: Path, aggregate: str
 ) -> None:

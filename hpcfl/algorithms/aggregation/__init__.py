@@ -16,6 +16,7 @@ PROTOCOLS = {
     "secagg-graph": "hpcfl.algorithms.aggregation.graph:GraphSecAgg",
     "sparse": "hpcfl.algorithms.aggregation.sparse:SparseSecAgg",
     "cohort": "hpcfl.algorithms.aggregation.cohort:Cohort",
+    "prf": "hpcfl.algorithms.aggregation.prf:Prf",
 }
 
 

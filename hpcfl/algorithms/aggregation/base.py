@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser, check_levels
 from hpcfl.comm.phases import Payload, Step, phase_names
 from hpcfl.crypto.groups import Group
 from hpcfl.crypto.keys import SecretSource
 from hpcfl.errors import MessageError, UsageError
+
+
+class Enrolment(ABC):
+    """What devices and server do once, before the first round of a run.
+
+    Attributes
+    ----------
+    steps : tuple of Step
+        Its exchanges, in order.
+    largest_message : int
+        No device sends more than this to the server at once, in bytes, less envelope.
+    """
+
+    steps: ClassVar[tuple[Step, ...]]
+    largest_message: ClassVar[int]
+
+    @abstractmethod
+    def device(self, id: int, secrets: SecretSource) -> Any:
+        """Return the side of a device, which keeps what it learns for all rounds."""
+
+    @abstractmethod
+    def server(self) -> Any:
+        """Return the server's side."""
 
 
 class AggregationProtocol(ABC):
@@ -30,6 +57,8 @@ class AggregationProtocol(ABC):
     sparse_upload : bool
         Whether an upload is only some coordinates of the vector, as the parameters alpha, sampler
         and locations say.
+    tolerates_dropouts : bool
+        Whether a round can end without a device that began it.
     summed_in : Group or None
         The group in which uploads are summed; None for real numbers.
     """
@@ -38,12 +67,18 @@ class AggregationProtocol(ABC):
     steps: tuple[Step, ...]
     min_devices: ClassVar[int] = 1
     sparse_upload: ClassVar[bool] = False
+    tolerates_dropouts: ClassVar[bool] = True
 
     def __init__(self, parameters: Parameters) -> None:
         if parameters.devices < self.min_devices:
             raise UsageError(
                 f"{self.name} needs at least {self.min_devices} devices, but there are "
-                f"{parameters.devices}: start more ranks, or give --devices"
+                f"{parameters.devices}: start more ranks, or give --devices or --per-round"
+            )
+        if parameters.dropout > 0 and not self.tolerates_dropouts:
+            raise UsageError(
+                f"{self.name} has no dropouts, but the dropout rate is {parameters.dropout}: it "
+                "has no way to remove a missing device's masks; give --dropout 0, or use secagg"
             )
         self.parameters = parameters
 
@@ -68,6 +103,26 @@ class AggregationProtocol(ABC):
     def promises(self) -> list[str]:
         """Return, in sentences, what the protocol hides with these parameters, and how surely."""
         return []
+
+    @classmethod
+    def enrolment(cls, devices: int) -> Enrolment | None:
+        """Return what `devices` devices do once, before the first round; None for nothing."""
+        return None
+
+    def join(  # noqa: B027
+        self, enrolled: Mapping[int, Any], members: Sequence[int], population: int
+    ) -> None:
+        """Let enrolled devices play the rounds; a protocol without enrolment needs nothing.
+
+        Parameters
+        ----------
+        enrolled : mapping of int to device
+            The devices of this rank as their enrolment left them, by the ids they enrolled with.
+        members : sequence of int
+            Those ids of the devices 0 to N - 1 of the rounds, in increasing order.
+        population : int
+            Number n of devices that enrolled.
+        """
 
     @classmethod
     def phases(cls) -> list[str]:
@@ -98,13 +153,48 @@ class QuantisedProtocol(AggregationProtocol):
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
         self.quantiser = Quantiser(parameters.clip, parameters.levels)
+        self.noise: IntegerNoise | None = None
+        self._check_levels(0)
+
+    def _check_levels(self, reserve: int) -> None:
+        parameters = self.parameters
         check_levels(
             parameters.levels,
             parameters.arithmetic,
             parameters.devices,
             parameters.clip,
             self.smallest_arrival,
+            reserve,
         )
+
+    def add_noise(self, noise: IntegerNoise) -> None:
+        """Let every device add noise to its integers.
+
+        Raises
+        ------
+        UsageError
+            If a sum with its noise could wrap around, except with the probability that
+            `correctness_bits` says: privacy would be kept, but not the sum.
+        """
+        parameters = self.parameters
+        self._check_levels(
+            noise.bound(parameters.devices, parameters.dim, 2.0**-parameters.correctness_bits)
+        )
+        self.noise = noise
+
+    def honest_in_sum(self, bernoulli: bool = False) -> int:
+        """Return the fewest honest survivors whose vectors, and noise, are in one coordinate.
+
+        Parameters
+        ----------
+        bernoulli : bool
+            Devices drop out by chance: of as many as the threshold needs, at the worst.
+        """
+        parameters = self.parameters
+        dropped = math.floor(Fraction(repr(parameters.dropout)) * parameters.devices)
+        colluding = math.floor(Fraction(repr(parameters.gamma)) * parameters.devices)
+        survivors = parameters.threshold if bernoulli else parameters.devices - dropped
+        return max(1, survivors - colluding)
 
     @property
     def summed_in(self) -> Group:
@@ -124,13 +214,18 @@ class QuantisedProtocol(AggregationProtocol):
     ) -> NDArray[np.int64]:
         """Return a device's `values`, weighted, scaled and rounded to integers.
 
-        The same arguments give the same rounding, which is how a round is validated. `arrival` is
-        the protocol's, unless the round has another.
+        The same arguments give the same rounding, and the same noise if there is any: that is how
+        a round is validated. `arrival` is the protocol's, unless the round has another.
         """
+        if self.noise is not None:
+            values = self.noise.clip(values)
         spawn_key = (ROUNDING, round_index, device)
         seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key)
         generator = np.random.Generator(np.random.SFC64(seeds))
-        return self.quantiser.quantise(values, self.scale(device, arrival), generator)
+        integers = self.quantiser.quantise(values, self.scale(device, arrival), generator)
+        if self.noise is not None:
+            integers += self.noise.draw(integers.size, device, round_index)
+        return integers
 
     def scale(self, device: int, arrival: float | None = None) -> float:
         """Return what a device multiplies its vector by, beta / arrival."""
@@ -141,7 +236,7 @@ class QuantisedProtocol(AggregationProtocol):
 
 
 # First element of the spawn keys of the run's seed: what the random numbers are for.
-ROUNDING, UPDATES, DROPOUTS, TRAINING, SAMPLING, SPARSIFICATION, COLLUSION = range(7)
+ROUNDING, UPDATES, DROPOUTS, TRAINING, SAMPLING, SPARSIFICATION, COLLUSION, NOISE = range(8)
 
 
 class ModelReceiver:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -166,6 +166,18 @@ class Cohort(SecAgg):
         return below_floor_probability(
             population_of(self.parameters), self.cohort_size, floor, blocks=devices
         )
+
+    def honest_in_sum(self, bernoulli: bool = False) -> int:
+        """Return the largest floor that all cohorts keep, but with 2 to the minus security bits."""
+        failure = 2.0**-self.parameters.security_bits
+        model = "bernoulli" if bernoulli else "exact"
+        population = replace(population_of(self.parameters), model=model)
+        floor = 1
+        while floor < self.cohort_size and failure >= below_floor_probability(
+            population, self.cohort_size, floor + 1, blocks=self.parameters.devices
+        ):
+            floor += 1
+        return floor
 
     def _check_floor(self) -> None:
         floor, devices = self.parameters.min_cohort, self.parameters.devices

@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import SPARSIFICATION
+from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Learn, Vector
+from hpcfl.algorithms.federated.private import PrivacyOptions
+from hpcfl.errors import UsageError
 
 Positions = NDArray[np.int64]
-Vector = NDArray[np.float32]
 
 
 class Sparsifier(ABC):
@@ -145,3 +147,43 @@ def pairwise_overlap(counts: NDArray[np.int64], selections: int, size: int) -> f
     common = int((counts * (counts - 1)).sum()) // 2
     pairs = selections * (selections - 1) // 2
     return common / (pairs * size)
+
+
+class Sparsified(FederatedAlgorithm):
+    """Federated averaging of sparsified updates.
+
+    Attributes
+    ----------
+    sparsifier : Sparsifier
+        Chooses, for the devices of this rank.
+    """
+
+    def __init__(self, federation: Federation, alpha: float, error_feedback: bool) -> None:
+        super().__init__(federation)
+        self.sparsifier = SPARSIFIERS[self.name](alpha, federation.seed, error_feedback)
+
+    @classmethod
+    def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
+        protocol = federation.protocol
+        if protocol.summed_in is not None:
+            raise UsageError(
+                f"{cls.name} cannot be aggregated by {protocol.name}: devices choose their "
+                "coordinates each for itself, so the masks of a pair would not meet and cancel; "
+                "use --aggregate fedavg, or train fedavg with --aggregate sparse, where pairs "
+                "choose together"
+            )
+
+    def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
+        return self.sparsifier.sparsify(learn(), device, round_index)
+
+
+class RandKFedAvg(Sparsified):
+    """Federated averaging of k random coordinates of each update."""
+
+    name = "rand-k"
+
+
+class TopKFedAvg(Sparsified):
+    """Federated averaging of the k largest coordinates of each update."""
+
+    name = "top-k"

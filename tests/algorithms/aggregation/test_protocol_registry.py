@@ -110,14 +110,18 @@ def test_the_built_in_protocols_are_found_under_the_name_that_they_have(name: st
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_the_built_in_protocols_run_validated_rounds_in_an_experiment(name: str) -> None:
-    assert [True, True] == [record.validated for record in run(name, alpha=0.5)]
+    dropout = 0.3 if find(name).tolerates_dropouts else 0.0
+    records = run(name, alpha=0.5, dropout=dropout)
+
+    assert [True, True] == [record.validated for record in records]
+    assert [10 - int(10 * dropout)] * 2 == [record.survived.sum() for record in records]
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
         find("secag")
     sentence = (
-        "there is no protocol 'secag'; choose fedavg, secagg, secagg-graph, sparse, cohort, "
+        "there is no protocol 'secag'; choose fedavg, secagg, secagg-graph, sparse, cohort, prf, "
         "or give MODULE:CLASS"
     )
     assert sentence == str(caught.value)

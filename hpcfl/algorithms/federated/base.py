@@ -1,0 +1,189 @@
+"""What every federated algorithm decides: who takes part, what they contribute, what it costs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.federated.participation import Participation
+from hpcfl.algorithms.noise import IntegerNoise
+
+if TYPE_CHECKING:
+    from hpcfl.algorithms.federated.private import PrivacyOptions
+
+Vector = NDArray[np.float32]
+
+
+class Learn(Protocol):
+    """Trains on a device's data from the model that it received.
+
+    The arguments are those of `PrivateTrainer.local_update` that a plain trainer does not have.
+    """
+
+    def __call__(self, **private: object) -> Vector: ...
+
+
+class Local(Protocol):
+    """What an algorithm needs to know of local training; see `LocalOptions`."""
+
+    @property
+    def steps(self) -> int | None: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def momentum(self) -> float: ...
+    def rate(self, round_index: int) -> float: ...
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Who trains what.
+
+    Attributes
+    ----------
+    sizes : ndarray of int64, shape (n,)
+        Number of samples of every device.
+    participation : Participation
+        Who takes part in which round.
+    rounds : int
+        Rounds that are planned.
+    seed : int
+        Seed of the run.
+    protocol : AggregationProtocol
+        How vectors are summed, as it is for r devices.
+    local : Local or None
+        How a device trains, where it does.
+    bernoulli : bool
+        Whether devices drop out each by chance, not a fixed number of them.
+    """
+
+    sizes: NDArray[np.int64]
+    participation: Participation
+    rounds: int
+    seed: int
+    protocol: AggregationProtocol
+    local: Local | None
+    bernoulli: bool = False
+
+    @property
+    def devices(self) -> int:
+        """Number n of devices."""
+        return self.sizes.size
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What rounds cost in privacy, each an epsilon at the run's delta.
+
+    Attributes
+    ----------
+    paper : float
+        What the algorithm's paper claims.
+    proven : float
+        What is proven for the rounds as they were run.
+    """
+
+    paper: float
+    proven: float
+
+
+class FederatedAlgorithm(ABC):
+    """An algorithm on one rank; all ranks have the same, and the same random choices.
+
+    Attributes
+    ----------
+    name : str
+        Name on the command line.
+    noisy_steps : bool
+        Whether devices clip every sample's gradient and add noise in every step.
+    """
+
+    name: ClassVar[str]
+    noisy_steps: ClassVar[bool] = False
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+
+    @classmethod  # noqa: B027
+    def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
+        """Refuse what does not go together; the samples' numbers and d may not be known yet.
+
+        Raises
+        ------
+        UsageError
+        """
+
+    def phases(self, protocol: AggregationProtocol) -> list[str]:
+        """Return the names of a round's phases, in order."""
+        return protocol.phases()
+
+    def participants(self, round_index: int) -> list[int]:
+        """Return the ids of the devices that take part in a round, increasing."""
+        return self.federation.participation.draw(round_index)
+
+    def weights(self, participants: list[int]) -> NDArray[np.float64]:
+        """Return the weights, adding up to 1, with which the participants' vectors are summed."""
+        sizes = self.federation.sizes[participants]
+        return sizes / sizes.sum()
+
+    @property
+    def first_state(self) -> Vector:
+        """Return what the server broadcasts after the model, and devices send along, at first."""
+        return np.empty(0, np.float32)
+
+    @abstractmethod
+    def contribution(
+        self, device: int, round_index: int, state: Vector, learn: Learn
+    ) -> NDArray[np.floating]:
+        """Return what a device puts into the sum.
+
+        Parameters
+        ----------
+        device, round_index : int
+            Whose it is, and when.
+        state : ndarray of float32, shape (s,)
+            What the server broadcast after the model.
+        learn : Learn
+            Trains on the device's data.
+
+        Returns
+        -------
+        ndarray, shape (d + s,)
+        """
+
+    def integer_noise(self, protocol: QuantisedProtocol, round_index: int) -> IntegerNoise | None:
+        """Return what every device adds to its integers."""
+        return None
+
+    def update(
+        self,
+        aggregate: NDArray[np.float64],
+        state: Vector,
+        participants: list[int],
+        round_index: int,
+    ) -> NDArray[np.float64]:
+        """Return, at the server, what to subtract from model and state, shape (d + s,)."""
+        return aggregate
+
+    def spent(self, rounds: int) -> Spent | None:
+        """Return what the first `rounds` rounds cost in privacy; None without any promise."""
+        return None
+
+    def settings(self) -> Mapping[str, object]:
+        """Return what the algorithm has chosen by itself, for the record."""
+        return {}
+
+
+class FedAvg(FederatedAlgorithm):
+    """Federated averaging (McMahan et al. 2017): every device sends its update."""
+
+    name = "fedavg"
+
+    def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
+        return learn()

@@ -1,0 +1,236 @@
+"""Sampling by noisy norms in two stages: `locks`.
+
+In a round, stage 1 invites each of n users with probability m / n. They train, shorten their
+updates to the norm C and send the norms z, in a phase `norms` of its own. Stage 2 keeps b of them
+in expectation, each with a probability pi = min(1, b z / Z'), where Z' is the noisy sum of norms,
+at least b C: users who have learned more are heard more often (the LOCKS paper; where its text
+leaves several readings, the one under which b users are kept). An update y = g / pi makes the sum
+unbiased.
+
+trusted
+    The server, which is trusted, adds the noise, once to the sum of the norms and once to the sum
+    of the y, all of which have the norm S = Z' / b.
+local
+    Every user adds noise to its norm and to its update. The server sees who takes part. A pi below
+    `LEAST_PROBABILITY` is taken for that, where the paper's 1e-6 would let one update, or its
+    noise, outweigh all others: such updates are biased.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation.base import (
+    AggregationProtocol,
+    ModelReceiver,
+    ModelSender,
+    parse_vector,
+)
+from hpcfl.algorithms.federated.base import Federation, Learn, Vector
+from hpcfl.algorithms.federated.private import PrivacyOptions, PrivateAlgorithm
+from hpcfl.algorithms.noise import shorten
+from hpcfl.comm.phases import Pattern, Payload, Step
+from hpcfl.crypto.noise import NoiseSource
+from hpcfl.errors import MessageError, UsageError
+
+SMALLEST_NORM = 1e-6
+LEAST_PROBABILITY = 0.05
+
+STEPS = (
+    Step("model", Pattern.BROADCAST),
+    Step("norms", Pattern.GATHER, upload=True),
+    Step("norms", Pattern.SCATTER),
+)
+"""The first stage: norms up, and down what an update is multiplied by, 0 for not kept."""
+
+
+class Locks(PrivateAlgorithm):
+    """Norms first, then updates of those that are kept.
+
+    Attributes
+    ----------
+    scale : float
+        Norm S of what the latest round's users sent, at the server (``trusted``).
+    """
+
+    name = "locks"
+
+    def __init__(self, federation: Federation, privacy: PrivacyOptions, secrets: Any) -> None:
+        super().__init__(federation, privacy, secrets)
+        self.scale = privacy.clip_norm
+
+    @classmethod
+    def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
+        protocol = federation.protocol
+        if federation.participation.mode != "poisson":
+            raise UsageError("locks invites each user by chance: give --sampling poisson")
+        if protocol.summed_in is not None:
+            raise UsageError(
+                f"locks cannot be aggregated by {protocol.name}: its server learns the users' "
+                "norms, and is trusted or sees noisy updates; use --aggregate fedavg"
+            )
+        if protocol.parameters.devices > federation.participation.per_round:
+            raise UsageError(
+                f"locks keeps {protocol.parameters.devices} of "
+                f"{federation.participation.per_round} invited users: give a larger --first-stage"
+            )
+
+    def phases(self, protocol: AggregationProtocol) -> list[str]:
+        model, *others = super().phases(protocol)
+        return [model, "norms", *others]
+
+    @property
+    def kept(self) -> int:
+        """Number b of users that stage 2 keeps in expectation."""
+        return self.federation.protocol.parameters.devices
+
+    def weights(self, participants: list[int]) -> NDArray[np.float64]:
+        return np.full(len(participants), 1 / len(participants))
+
+    def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
+        return shorten(learn(), self.privacy.clip_norm)
+
+    def scaled(self, update: Vector, factor: float, device: int, round_index: int) -> Vector:
+        """Return what a kept user sends."""
+        if self.privacy.variant == "local":
+            noise = self.noise(round_index, device).gaussian(update.size, self.sigma)
+            update = (update + noise).astype(np.float32)
+        return update * np.float32(factor)
+
+    def update(
+        self,
+        aggregate: NDArray[np.float64],
+        state: Vector,
+        participants: list[int],
+        round_index: int,
+    ) -> NDArray[np.float64]:
+        """Return the sum, with the server's noise if it is trusted, over m."""
+        total = aggregate * len(participants)
+        if self.privacy.variant == "trusted":
+            std = (
+                self.sigma / self.privacy.clip_norm * self.scale / self.federation.protocol.arrival
+            )
+            source = self.noise(round_index, self.federation.devices)
+            total = total + source.gaussian(total.size, std)
+        return total / self.federation.participation.per_round
+
+    def account_settings(self, rounds: int) -> dict[str, Any]:
+        federation, privacy = self.federation, self.privacy
+        settings: dict[str, Any] = {
+            "rounds": rounds,
+            "devices": federation.devices,
+            "first_stage": federation.participation.per_round,
+            "per_round": self.kept,
+            "clip": privacy.clip_norm,
+            "delta": privacy.delta,
+            "sigma_norms": privacy.sigma_norms,
+            "variant": privacy.variant,
+        }
+        if privacy.variant == "local":
+            settings["first_stages"] = int(federation.participation.before(rounds).max())
+        return settings
+
+    @property
+    def sigma_norms(self) -> float:
+        """Noise on a norm, or on their sum."""
+        return self.sigma if self.privacy.sigma_norms is None else self.privacy.sigma_norms
+
+    def norms_device(self, id: int, round_index: int, dim: int) -> NormsDevice:
+        """Return a user's side of the first stage."""
+        return NormsDevice(self, id, round_index, dim)
+
+    def norms_server(self, round_index: int, model: NDArray[np.float32]) -> NormsServer:
+        """Return the server's side of the first stage."""
+        return NormsServer(self, round_index, model)
+
+
+class NormsDevice(ModelReceiver):
+    """A user of the first stage.
+
+    Attributes
+    ----------
+    factor : float
+        What its update is multiplied by, 1 / pi; 0 if it is not kept.
+    """
+
+    def __init__(self, algorithm: Locks, id: int, round_index: int, dim: int) -> None:
+        super().__init__(dim)
+        self.id = id
+        self.factor = 0.0
+        self._algorithm = algorithm
+        self._round = round_index
+
+    def send_norms(self, update: Vector) -> Payload:
+        """Return the update's norm, float64, little-endian; with noise if nobody is trusted."""
+        algorithm = self._algorithm
+        norm = float(np.linalg.norm(update.astype(np.float64)))
+        if algorithm.privacy.variant == "local":
+            # Another number than a device's, so that the noise is not that of its update.
+            source = algorithm.noise(self._round, algorithm.federation.devices + 1 + self.id)
+            norm += float(source.gaussian(1, algorithm.sigma_norms)[0])
+        return np.array([norm], "<f8").view(np.uint8)
+
+    def receive_norms(self, payload: Payload) -> None:
+        """Take what the update is multiplied by."""
+        self.factor = float(parse_vector(payload, "<f8", 1, "norms", "the server")[0])
+
+
+class NormsServer(ModelSender):
+    """The server of the first stage.
+
+    Attributes
+    ----------
+    factors : dict of int to float
+        What the updates of the users that are kept are multiplied by.
+    """
+
+    def __init__(self, algorithm: Locks, round_index: int, model: NDArray[np.float32]) -> None:
+        super().__init__(model)
+        self._algorithm = algorithm
+        self._round = round_index
+        self._norms: dict[int, float] = {}
+        self.factors: dict[int, float] = {}
+
+    def receive_norms(self, sender: int, payload: Payload) -> None:
+        """Take a user's norm."""
+        norm = float(parse_vector(payload, "<f8", 1, "norms", f"device {sender}")[0])
+        if not np.isfinite(norm):
+            raise MessageError("norms", f"device {sender}", "its norm is not finite")
+        self._norms[sender] = norm
+
+    def finish_norms(self) -> None:
+        """Draw who is kept."""
+        algorithm = self._algorithm
+        clip, kept = algorithm.privacy.clip_norm, algorithm.kept
+        source = algorithm.noise(self._round, -1)
+        ids = list(self._norms)
+        norms = np.array([self._norms[id] for id in ids])
+        trusted = algorithm.privacy.variant == "trusted"
+        least = 0.0 if trusted else SMALLEST_NORM
+        norms = np.clip(norms, least, clip)
+        total = float(norms.sum())
+        if trusted:
+            total += float(source.gaussian(1, algorithm.sigma_norms)[0])
+        total = min(max(total, kept * clip), algorithm.federation.devices * clip)
+        algorithm.scale = total / kept
+        chances = np.minimum(1.0, kept * norms / total)
+        chosen = uniform(source, len(ids)) < chances
+        divisors = chances if trusted else np.maximum(chances, LEAST_PROBABILITY)
+        self.factors = {
+            id: 1 / float(divisor)
+            for id, divisor, one in zip(ids, divisors, chosen, strict=True)
+            if one
+        }
+
+    def send_norms(self, receiver: int) -> Payload:
+        """Return what the update of a user is multiplied by."""
+        return np.array([self.factors.get(receiver, 0.0)], "<f8").view(np.uint8)
+
+
+def uniform(source: NoiseSource, size: int) -> NDArray[np.float64]:
+    """Return uniform numbers between 0 and 1 from noise: the distribution function of Laplace's."""
+    noise = source.laplace(size, 1.0)
+    return np.where(noise < 0, 0.5 * np.exp(-np.abs(noise)), 1 - 0.5 * np.exp(-np.abs(noise)))

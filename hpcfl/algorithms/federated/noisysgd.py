@@ -1,0 +1,220 @@
+"""Noisy gradients of every device: `cdp` and `dp-dsgd`.
+
+A device takes tau steps theta <- theta - eta (g + N(0, sigma**2 I)), where g is the mean of its
+samples' gradients, each clipped to the norm G, and the server takes the mean of the models (Hu,
+Gong and Guo 2021, "Concentrated differentially private federated learning", Algorithm 1). The
+baseline `dp-dsgd` is the same with one step a round.
+
+Where the protocol sums integers, the noise of the last step is discrete: Gaussian noise that is
+rounded by each device for itself proves nothing about a sum of integers. In units of the protocol's
+integers, an access of a record moves the vector by at most u 2 eta G / gamma, and rounding, with
+the same random numbers, by one more in each coordinate: sqrt(d) in all. The account is that of a
+sigma smaller by the same ratio.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation.base import QuantisedProtocol
+from hpcfl.algorithms.federated.base import Federation, Learn, Local, Spent, Vector
+from hpcfl.algorithms.federated.private import PrivacyOptions, PrivateAlgorithm
+from hpcfl.algorithms.noise import IntegerNoise
+from hpcfl.errors import UsageError
+from hpcfl.privacy.accounting.distributed import rounded_norm
+
+# With more than it, a sum of discrete Gaussians is one but for less than 1e-270 in divergence.
+LEAST_INTEGER_SIGMA = 8
+
+
+def _local(federation: Federation) -> Local:
+    assert federation.local is not None
+    return federation.local
+
+
+class NoisySGD(PrivateAlgorithm):
+    """Algorithm 1: tau noisy steps on every device of a round."""
+
+    name = "cdp"
+    noisy_steps = True
+
+    def weights(self, participants: list[int]) -> NDArray[np.float64]:
+        """Return equal weights: the proof needs every device's noise alike."""
+        return np.full(len(participants), 1 / len(participants))
+
+    @classmethod
+    def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
+        if _local(federation).steps is None:
+            raise UsageError(f"{cls.name} counts local steps: give --steps")
+        if _local(federation).momentum != 0:
+            raise UsageError(f"{cls.name} is accounted without local momentum: give --momentum 0")
+        if federation.protocol.sparse_upload:
+            raise UsageError(
+                f"{cls.name} is accounted for whole vectors, and {federation.protocol.name} "
+                "sends parts of them: choose another --aggregate"
+            )
+
+    def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
+        source = self.noise(round_index, device)
+        steps, sigma = self._steps, self.sigma
+        # The last step's noise is added to the integers, if there are any.
+        noisy = steps - 1 if self._summed_in_integers else steps
+        taken = 0
+
+        def noise(size: int) -> NDArray[np.float64]:
+            nonlocal taken
+            taken += 1
+            return source.gaussian(size, sigma) if taken <= noisy else np.zeros(size)
+
+        participation = int(self.federation.participation.before(round_index)[device])
+        return learn(participation=participation, noise=noise)
+
+    def integer_noise(self, protocol: QuantisedProtocol, round_index: int) -> IntegerNoise | None:
+        """Return what devices add to their integers for the last step's noise."""
+        if not self._summed_in_integers:
+            return None
+        eta = self._local.rate(round_index)
+        sigma = math.ceil(self._unit(protocol) * eta * self.sigma)
+        return IntegerNoise(sigma, self._secrets(16))
+
+    def account(self, rounds: int, sigma: float) -> Spent:
+        """Return the cost, of a sigma that allows for rounding where integers are summed."""
+        from hpcfl.privacy.accounting import systems
+
+        settings = self.account_settings(rounds)
+        paper = systems.account(self.name, sigma=sigma, **settings).paper.epsilon
+        if not self._summed_in_integers:
+            return super().account(rounds, sigma)
+        protocol, local = self.federation.protocol, self._local
+        assert isinstance(protocol, QuantisedProtocol)
+        least = min(local.rate(index) for index in range(max(1, rounds)))
+        unit = self._unit(protocol) * least
+        moved = unit * 2 * self.privacy.clip_norm / self._batch
+        if unit * sigma < LEAST_INTEGER_SIGMA:
+            return Spent(paper, math.inf)
+        less = sigma * moved / rounded_norm(moved, protocol.parameters.dim)
+        proven = systems.account(self.name, sigma=less, discrete=True, **settings).proven
+        return Spent(paper, proven.epsilon)
+
+    def account_settings(self, rounds: int) -> dict[str, Any]:
+        federation, privacy = self.federation, self.privacy
+        protocol = federation.protocol
+        parameters = protocol.parameters
+        colluding = math.floor(parameters.gamma * parameters.devices)
+        dropped = math.floor(parameters.dropout * parameters.devices)
+        return {
+            "rounds": rounds,
+            "devices": federation.devices,
+            "per_round": parameters.devices,
+            "batch": self._batch,
+            "samples": int(federation.sizes.min()),
+            "steps": self._steps,
+            "clip": privacy.clip_norm,
+            "delta": privacy.delta,
+            "secagg": protocol.summed_in is not None,
+            "convex": privacy.convex,
+            "shuffle": privacy.shuffle,
+            "colluding": colluding + dropped,
+            "participations": int(federation.participation.before(rounds).max()),
+        }
+
+    @property
+    def _local(self) -> Local:
+        return _local(self.federation)
+
+    @property
+    def _summed_in_integers(self) -> bool:
+        return self.federation.protocol.summed_in is not None
+
+    @property
+    def _steps(self) -> int:
+        return self._local.steps or 1
+
+    @property
+    def _batch(self) -> int:
+        smallest = int(self.federation.sizes.min())
+        return min(self._local.batch_size or smallest, smallest)
+
+    @staticmethod
+    def _unit(protocol: QuantisedProtocol) -> float:
+        """Return how many integers a real unit of a device's vector is."""
+        return protocol.parameters.levels * protocol.scale(0)
+
+
+class DistributedSGD(NoisySGD):
+    """The baseline: one noisy step a round."""
+
+    name = "dp-dsgd"
+
+    @classmethod
+    def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
+        super().check(federation, privacy)
+        _check_one_step(cls.name, federation)
+
+
+def _check_one_step(name: str, federation: Federation) -> None:
+    if _local(federation).steps != 1:
+        raise UsageError(f"{name} takes one local step a round: give --steps 1")
+
+
+class FedSGDDPC(NoisySGD):
+    """FedSGD-DPC (the queries-and-replies paper): one noisy gradient of b devices in turn.
+
+    Laplace noise hides the mean over all of a device's samples, Gaussian noise that over a Poisson
+    sample of them. Of means over all samples, those of fewer need more noise: every device has its
+    own, and sigma is that of the device with the fewest.
+    """
+
+    name = "fedsgd-dpc"
+
+    @classmethod
+    def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
+        super().check(federation, privacy)
+        _check_one_step(cls.name, federation)
+        if privacy.mechanism == "laplace" and _local(federation).batch_size != 0:
+            raise UsageError(
+                f"{cls.name} with Laplace noise uses all samples in every gradient: give "
+                "--batch-size 0"
+            )
+        if privacy.mechanism == "gaussian" and privacy.shuffle != "poisson":
+            raise UsageError(
+                f"{cls.name} with Gaussian noise is accounted for Poisson batches: give "
+                "--shuffle poisson"
+            )
+
+    def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
+        source = self.noise(round_index, device)
+        sigma = self.sigma
+        if self._local.batch_size == 0:
+            # The sensitivity of a mean is the larger the fewer samples there are.
+            sizes = self.federation.sizes
+            sigma *= sizes.min() / sizes[device]
+        draw = source.laplace if self.privacy.mechanism == "laplace" else source.gaussian
+        participation = int(self.federation.participation.before(round_index)[device])
+        return learn(participation=participation, noise=lambda size: draw(size, sigma))
+
+    def account(self, rounds: int, sigma: float) -> Spent:
+        return PrivateAlgorithm.account(self, rounds, sigma)
+
+    def integer_noise(self, protocol: QuantisedProtocol, round_index: int) -> IntegerNoise | None:
+        """Return None: every answer is private by itself, and rounding it changes nothing."""
+        return None
+
+    def account_settings(self, rounds: int) -> dict[str, Any]:
+        federation, privacy = self.federation, self.privacy
+        samples = int(federation.sizes.min())
+        return {
+            "rounds": rounds,
+            "devices": federation.devices,
+            "per_round": federation.protocol.parameters.devices,
+            "samples": samples,
+            "clip": privacy.clip_norm,
+            "delta": None if privacy.mechanism == "laplace" else privacy.delta,
+            "noise": privacy.mechanism,
+            "fraction": self._batch / samples,
+            "replies": int(federation.participation.before(rounds).max()),
+        }

@@ -1,0 +1,79 @@
+"""Which devices take part in a round of training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation.base import SAMPLING
+from hpcfl.errors import UsageError
+
+MODES = ("exact", "poisson", "balanced")
+
+
+@dataclass(frozen=True)
+class Participation:
+    """Draws the devices of a round; the same on every rank.
+
+    Attributes
+    ----------
+    devices : int
+        Number n of devices.
+    per_round : int
+        Number r of devices in a round, exactly or on average.
+    mode : str
+        ``"exact"``: r devices, drawn anew for each round; ``"poisson"``: each with probability
+        r / n; ``"balanced"``: r devices in turn, in a random order that is repeated, so that after
+        any number of rounds no two have taken part more than one round more or less.
+    seed : int
+        Seed of the run.
+    """
+
+    devices: int
+    per_round: int
+    mode: str
+    seed: int
+    # How often each device has taken part before round t, as far as it was asked for.
+    _before: list[NDArray[np.int64]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.per_round <= self.devices:
+            raise UsageError(
+                f"{self.per_round} devices a round are asked for; there are {self.devices}"
+            )
+        if self.mode not in MODES:
+            raise UsageError(f"the sampling is {self.mode!r}; choose one of {', '.join(MODES)}")
+
+    def draw(self, round_index: int) -> list[int]:
+        """Return the ids of the devices that take part, in increasing order."""
+        if self.per_round == self.devices:
+            return list(range(self.devices))
+        if self.mode == "balanced":
+            order = self._generator(0).permutation(self.devices)
+            first = round_index * self.per_round
+            chosen = order[np.arange(first, first + self.per_round) % self.devices]
+        elif self.mode == "exact":
+            chosen = self._generator(round_index).permutation(self.devices)[: self.per_round]
+        else:
+            probability = self.per_round / self.devices
+            chosen = np.flatnonzero(self._generator(round_index).random(self.devices) < probability)
+        return sorted(chosen.tolist())
+
+    def before(self, round_index: int) -> NDArray[np.int64]:
+        """Return in how many rounds each device takes part before a round, shape (n,)."""
+        known = self._before
+        if not known:
+            known.append(np.zeros(self.devices, np.int64))
+        for earlier in range(len(known) - 1, round_index):
+            counts = known[earlier].copy()
+            counts[self.draw(earlier)] += 1
+            known.append(counts)
+        return known[round_index]
+
+    def _generator(self, round_index: int) -> np.random.Generator:
+        seeds = np.random.SeedSequence(self.seed, spawn_key=(SAMPLING, round_index))
+        return np.random.default_rng(seeds)

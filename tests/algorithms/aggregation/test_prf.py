@@ -1,0 +1,589 @@
+"""Masks from one enrolment: exact sums, keys by an independent path, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from protocol_rounds import Header, Wire, bits, play, raw, updates
+from scipy import stats
+from slow_reference import MODULUS, elements, hkdf, stream
+
+from hpcfl.algorithms.aggregation.prf import KeyDirectory, Member, PairwiseSeeds, Prf
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.rounds import Enrolled, enrol
+from hpcfl.bench.rounds import play as play_measured
+from hpcfl.comm.ledger import Ledger
+from hpcfl.comm.loopback import Loopback
+from hpcfl.comm.phases import Pattern
+from hpcfl.comm.round import Round
+from hpcfl.crypto.keys import KeyPair, insecure_secrets
+from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError, UsageError
+from hpcfl.results.record import RoundRecord
+
+GROUPS = ["fq", "ring32"]
+DEVICES = 7
+# The number that stands for the round of an enrolment.
+NO_ROUND = 2**32 - 1
+
+
+def enrolled(devices: int = DEVICES, seed: int | None = 5) -> dict[int, Member]:
+    """Return devices that enrolled together, over a transport."""
+    found = enrol(Prf, Loopback(devices), first_round=0, insecure_seed=seed)
+    assert found is not None
+    return dict(found.devices)
+
+
+def selection(
+    members: Sequence[int],
+    devices: dict[int, Member],
+    dim: int = 40,
+    weights: Sequence[int] | None = None,
+    **options: Any,
+) -> Prf:
+    """Return the protocol of a round in which some enrolled devices are selected."""
+    shares = None if weights is None else np.array(weights, np.float64) / sum(weights)
+    parameters = Parameters(len(members), dim, dropout=0.0, levels=1000, weights=shares, **options)
+    protocol = Prf(parameters)
+    protocol.join(devices, members, len(devices))
+    return protocol
+
+
+def uploads(played: Any) -> NDArray[np.int64]:
+    """Return the masked vectors, a row for each device of the round."""
+    sent = played.sent("masked_input")
+    return np.stack([np.frombuffer(sent[slot], "<u4") for slot in sorted(sent)]).astype(np.int64)
+
+
+def plain(protocol: Prf, vectors: NDArray[np.floating], index: int) -> list[int]:
+    """Return the sum of the quantised vectors, as Python integers."""
+    rows = [protocol.quantise(vector, slot, index).tolist() for slot, vector in enumerate(vectors)]
+    return [sum(column) for column in zip(*rows, strict=True)]
+
+
+# Exact sums
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), group=st.sampled_from(GROUPS), upload=st.sampled_from(["gather", "reduce"]))
+def test_the_sum_is_exact_for_any_devices_selected_in_any_rounds(
+    data: st.DataObject, group: str, upload: str
+) -> None:
+    count = data.draw(st.integers(2, 9))
+    devices = enrolled(count)
+    rounds = sorted(data.draw(st.sets(st.integers(0, 2**32 - 2), min_size=1, max_size=3)))
+    for index in rounds:
+        members = sorted(data.draw(st.sets(st.integers(0, count - 1), min_size=2)))
+        dim = data.draw(st.integers(1, 9))
+        weights = data.draw(
+            st.none() | st.lists(st.integers(1, 9), min_size=len(members), max_size=len(members))
+        )
+        protocol = selection(members, devices, dim, weights, group=group)
+        vectors = updates(protocol, seed=index % 97)
+        played = play(protocol, vectors, index=index, upload=upload)
+
+        assert plain(protocol, vectors, index) == played.server.total.tolist()
+        assert list(range(len(members))) == played.server.survivors
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_sum_of_the_largest_values_does_not_wrap_around(group: str) -> None:
+    devices = enrolled(4)
+    protocol = Prf(Parameters(4, 6, dropout=0.0, group=group, levels=2**29))
+    protocol.join(devices, range(4), 4)
+    for index, sign in enumerate([1, -1]):
+        played = play(protocol, np.full((4, 6), 1.0 * sign), index=index)
+        assert [sign * 2**29] * 6 == played.server.total.tolist()
+
+
+def test_uploads_summed_on_the_way_are_those_that_are_gathered() -> None:
+    for group in GROUPS:
+        gathered, summed = (
+            play(selection([1, 3, 4], enrolled(), group=group), upload=upload)
+            for upload in ("gather", "reduce")
+        )
+        assert gathered.sent("masked_input") == summed.sent("masked_input")
+        assert gathered.server.total.tolist() == summed.server.total.tolist()
+
+
+# Keys and masks by an independent path
+
+
+def x25519(scalar: bytes, point: bytes) -> bytes:
+    """Return the shared secret: the Montgomery ladder of RFC 7748, section 5, on integers."""
+    prime = 2**255 - 19
+    k = (int.from_bytes(scalar, "little") & (2**255 - 8) | 2**254) & (2**255 - 1)
+    x1 = int.from_bytes(point, "little") & (2**255 - 1)
+    x2, z2, x3, z3 = 1, 0, x1, 1
+    for bit in f"{k:0255b}":
+        if bit == "1":
+            x2, z2, x3, z3 = x3, z3, x2, z2
+        a, b, c, d = x2 + z2, x2 - z2, x3 + z3, x3 - z3
+        aa, bb, da, cb = a * a % prime, b * b % prime, d * a % prime, c * b % prime
+        x3, z3 = (da + cb) ** 2 % prime, x1 * (da - cb) ** 2 % prime
+        e = aa - bb
+        x2, z2 = aa * bb % prime, e * (aa + 121665 * e) % prime
+        if bit == "1":
+            x2, z2, x3, z3 = x3, z3, x2, z2
+    return (x2 * pow(z2, -1, prime) % prime).to_bytes(32, "little")
+
+
+def slow_seed(i: int, j: int, private: bytes, public: bytes) -> bytes:
+    """Return the seed of a pair, 32 bytes: HKDF-SHA256 without salt, its first block."""
+    key = hmac.digest(bytes(32), x25519(private, public), hashlib.sha256)
+    info = f"hpcfl/1 prf pair {min(i, j)} {max(i, j)} seed".encode()
+    return hmac.digest(key, info + b"\x01", hashlib.sha256)
+
+
+def slow_mask_key(seed: bytes, index: int, members: Sequence[int], devices: int) -> bytes:
+    """Return the key of a pair's mask in a round."""
+    digest = hashlib.sha256(bits(members, devices)).hexdigest()
+    context = f"hpcfl/1 prf round {index} selected {digest} of {devices} additive mask"
+    return hkdf(seed, context)
+
+
+def private_key(id: int) -> bytes:
+    """Return the private key that a device of `enrolled` drew."""
+    return insecure_secrets(5, NO_ROUND, id)(32)
+
+
+def test_the_ladder_gives_the_public_key_and_the_secret_of_rfc_7748() -> None:
+    bob = bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
+    alice = bytes.fromhex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a")
+    public = "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
+    shared = "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742"
+
+    assert public == x25519(bob, (9).to_bytes(32, "little")).hex()
+    assert shared == x25519(bob, alice).hex()
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_uploads_are_vectors_and_masks_as_a_slow_implementation_has_them(group: str) -> None:
+    members, index, dim = [0, 2, 5, 6], 11, 33
+    protocol = selection(members, enrolled(), dim, group=group)
+    vectors = updates(protocol)
+    sent = uploads(play(protocol, vectors, index=index))
+
+    base = (9).to_bytes(32, "little")
+    for slot, id in enumerate(members):
+        expected = protocol.quantise(vectors[slot], slot, index).tolist()
+        for peer in members:
+            if peer == id:
+                continue
+            seed = slow_seed(id, peer, private_key(id), x25519(private_key(peer), base))
+            key = slow_mask_key(seed, index, members, DEVICES)
+            mask = elements(key, dim, MODULUS[group])
+            sign = 1 if id < peer else -1
+            expected = [a + sign * b for a, b in zip(expected, mask, strict=True)]
+        assert [value % MODULUS[group] for value in expected] == sent[slot].tolist()
+
+
+def test_no_two_pairs_rounds_or_selections_have_a_mask_key_in_common() -> None:
+    keys: dict[tuple[Any, ...], bytes] = {}
+    for index, members in enumerate([[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 4], range(DEVICES)]):
+        devices = enrolled()
+        for id in members:
+            for peer, key in devices[id].mask_keys(index, list(members)).items():
+                pair = (index, min(id, peer), max(id, peer))
+                # The two of a pair have the same.
+                assert key == keys.setdefault(pair, key)
+    assert len({*keys.values()}) == len(keys) == 6 + 6 + 6 + 21
+    # In the same round, another selection gives other keys.
+    one, other = enrolled()[0], enrolled()[0]
+    first, second = one.mask_keys(3, [0, 1, 2]), other.mask_keys(3, [0, 1, 3])
+    assert first[1] != second[1]
+
+
+def test_the_operating_systems_keys_are_never_the_same() -> None:
+    one, other = enrolled(3, seed=None), enrolled(3, seed=None)
+
+    assert one[0].mask_keys(0, [0, 1]) != other[0].mask_keys(0, [0, 1])
+
+
+# What an upload hides
+
+
+def assert_uniform(values: NDArray[np.int64], modulus: int) -> None:
+    """Assert that values spread evenly over 64 parts of a group; wrong once in a billion times."""
+    observed = np.bincount(values * 64 // modulus, minlength=64)
+    assert stats.chisquare(observed).pvalue > 1e-9
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_uploads_and_sums_of_a_part_are_uniform_and_differ_between_rounds(group: str) -> None:
+    """The devices send the same vector in two rounds; only the sum of all of them is plain."""
+    modulus, dim = MODULUS[group], 20_000
+    protocol = selection([0, 2, 3, 6], enrolled(seed=None), dim, group=group)
+    vectors = np.ones((4, dim))
+    first, second = (uploads(play(protocol, vectors, index=index)) for index in range(2))
+    for row in range(4):
+        assert_uniform(first[row], modulus)
+        assert_uniform((first[row] - second[row]) % modulus, modulus)
+        # A value is at the same place in both with a probability of 20,000 / 2**32.
+        assert np.count_nonzero(first[row] == second[row]) <= 2
+        assert_uniform((first.sum(axis=0) - first[row]) % modulus, modulus)
+        assert_uniform((first[row] + first[(row + 1) % 4]) % modulus, modulus)
+    assert [1000] * dim == (first.sum(axis=0) % modulus).tolist()
+
+
+def test_who_colludes_with_the_server_learns_the_sum_of_the_others_alone() -> None:
+    """Device 6 gives its keys away: what is left of the other three are masks of their own."""
+    modulus, dim = 2**32, 20_000
+    members = [0, 2, 3, 6]
+    devices = enrolled()
+    protocol = selection(members, devices, dim, group="ring32")
+    sent = uploads(play(protocol, np.ones((4, dim)), index=0))
+    known = enrolled()[6].mask_keys(0, members)
+    for row, id in enumerate(members[:3]):
+        mask = np.frombuffer(stream(known[id], 4 * dim), "<u4").astype(np.int64)
+        sent[row] = (sent[row] - mask) % modulus
+        assert_uniform(sent[row], modulus)
+    assert [750] * dim == (sent[:3].sum(axis=0) % modulus).tolist()
+
+
+def test_a_server_that_selects_differently_towards_devices_gets_no_sum() -> None:
+    """It tells device 0 of one more than the others: that could cancel, and does not."""
+    devices = enrolled()
+    protocol = selection([0, 1, 2], devices, 20_000)
+    vectors = np.zeros((3, 20_000))
+    played = play(protocol, vectors, before="masked_input")
+    told = played.told("model")
+    lie = told[:-1] + bits([0, 1, 2, 3], DEVICES)
+    played.devices[0].receive_model(raw(lie))
+    sent = [played.devices[slot].send_masked_input(vectors[slot]).view("<u4") for slot in range(3)]
+    extra = enrolled()[3].mask_keys(0, [0, 1, 2, 3])[0]
+    total = sum(row.astype(np.int64) for row in sent)
+    total -= np.frombuffer(stream(extra, 80_000), "<u4").astype(np.int64)
+    assert_uniform(total % MODULUS["fq"], MODULUS["fq"])
+
+
+# What a device refuses
+
+
+def test_a_device_masks_once_for_a_round_and_never_for_an_earlier_one() -> None:
+    devices = enrolled()
+    play(selection([0, 1], devices), index=4)
+    for index in (4, 3, 0):
+        with pytest.raises(RefusedError) as caught:
+            play(selection([0, 1], devices), index=index)
+        assert str(caught.value) == (
+            f"device 0 refuses round {index}: it has masked a vector for round 4 already"
+        )
+    play(selection([0, 1], devices), index=5)
+    # Who was not selected has masked for no round, whatever round it was.
+    play(selection([2, 3], devices), index=0)
+
+
+def test_a_second_upload_within_a_round_is_refused() -> None:
+    played = play(selection([0, 1], enrolled()))
+
+    error = played.refused(
+        RefusedError, played.devices[1].send_masked_input, np.zeros(played.parameters.dim)
+    )
+    assert "device 1 refuses round 0" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "sentence"),
+    [
+        ([1, 3], RefusedError, "device 2 refuses round 0: it is not among the selected"),
+        ([], RefusedError, "device 2 refuses round 0: it is not among the selected"),
+        ([2], RefusedError, "device 2 refuses round 0: it is selected alone"),
+        ([2, 7], MessageError, "it selects a device beyond the last, 6"),
+        ([2, 3, 4, 8], MessageError, "bytes came, 1 were expected"),
+    ],
+)
+def test_a_selection_that_would_not_hide_a_vector_is_refused(
+    told: list[int], kind: type[HpcflError], sentence: str
+) -> None:
+    devices = enrolled()
+    protocol = selection([2, 3], devices)
+    device = protocol.device(0, 0, insecure_secrets(1, 0, 0))
+    model = bytes(4 * protocol.parameters.dim)
+
+    def take_part() -> None:
+        device.receive_model(raw(model + bits(told, 9 if 8 in told else 8)))
+        device.send_masked_input(np.zeros(protocol.parameters.dim))
+
+    with pytest.raises(kind, match=sentence):
+        take_part()
+    # It has not masked anything: the same round can be played rightly.
+    play(protocol)
+
+
+def test_a_device_that_was_told_nothing_sends_nothing() -> None:
+    protocol = selection([2, 3], enrolled())
+    with pytest.raises(RefusedError, match="not among the selected"):
+        protocol.device(0, 0, insecure_secrets(1, 0, 0)).send_masked_input(np.zeros(40))
+
+
+@pytest.mark.parametrize("cut", [1, 4, 160])
+def test_a_model_of_another_size_is_refused(cut: int) -> None:
+    protocol = selection([2, 3], enrolled())
+    device = protocol.device(0, 0, insecure_secrets(1, 0, 0))
+    whole = bytes(160) + bits([2, 3], DEVICES)
+    for message in (whole[:-cut], whole + bytes(cut)):
+        with pytest.raises(MessageError, match="malformed model message from the server"):
+            device.receive_model(raw(message))
+
+
+def listed(change: str) -> bytes:
+    """Return the list of the keys of `DEVICES` devices, wrong for device 0 in one way."""
+    public = [KeyPair.from_private(private_key(id)).public for id in range(DEVICES)]
+    if change == "own":
+        public[0] = KeyPair.from_private(bytes(range(32))).public
+    if change == "twice":
+        public[3] = public[2]
+    if change == "low order":
+        public[3] = bytes(32)
+    content = b"".join(public)
+    return {"short": content[:-1], "long": content + bytes(32)}.get(change, content)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("own", "this device's own key is not as it sent it"),
+        ("twice", "a public key is listed twice"),
+        ("low order", "a public key has low order"),
+        ("short", "223 bytes came, 224 were expected"),
+        ("long", "256 bytes came, 224 were expected"),
+    ],
+)
+def test_a_wrong_list_of_keys_is_refused(change: str, sentence: str) -> None:
+    member = Member(0, DEVICES, insecure_secrets(5, NO_ROUND, 0))
+    with pytest.raises(MessageError, match=sentence):
+        member.receive_advertise_keys(raw(listed(change)))
+
+
+def test_a_device_enrols_once() -> None:
+    member = Member(0, DEVICES, insecure_secrets(5, NO_ROUND, 0))
+    member.receive_advertise_keys(raw(listed("")))
+    with pytest.raises(RefusedError, match="device 0 refuses to enrol twice"):
+        member.receive_advertise_keys(raw(listed("")))
+
+
+def test_a_device_shows_no_secret_of_itself() -> None:
+    member = enrolled()[0]
+    seed = slow_seed(0, 1, private_key(0), KeyPair.from_private(private_key(1)).public)
+    found = enrol(Prf, Loopback(2), first_round=0, insecure_seed=5)
+    for text in (repr(member), str(member), repr(found), repr(member.mask_keys)):
+        assert private_key(0).hex() not in text
+        assert repr(seed)[2:-1] not in text
+        assert "Member(" not in text
+
+
+# What the server refuses
+
+
+@pytest.mark.parametrize("upload", ["gather", "reduce"])
+@pytest.mark.parametrize(
+    ("gone", "named"),
+    [([1], "device 3"), ([0, 2], "devices 0, 5"), ([0, 1, 2, 3], "devices 0, 3, 5, 6")],
+)
+def test_a_round_in_which_a_device_is_missing_is_refused_with_its_id(
+    upload: str, gone: list[int], named: str
+) -> None:
+    protocol = selection([0, 3, 5, 6], enrolled())
+    with pytest.raises(BelowThresholdError) as caught:
+        play(protocol, dropouts=dict.fromkeys(gone, "masked_input"), index=8, upload=upload)
+    assert str(caught.value) == (
+        f"round 8 cannot end: prf has no way to remove the masks of {named}, which sent no "
+        "vector; use secagg"
+    )
+
+
+def test_of_many_missing_devices_some_are_named() -> None:
+    protocol = selection(range(20), enrolled(20))
+    gone = dict.fromkeys(range(2, 20), "model")
+    with pytest.raises(BelowThresholdError, match="devices 2, 3, 4, 5, 6 and 13 more"):
+        play(protocol, dropouts=gone)
+
+
+def test_without_the_refusal_the_sum_would_be_noise() -> None:
+    """So the refusal is no formality: masks of the missing device are in the sum."""
+    protocol = selection([0, 1, 2], enrolled(), 20_000, group="ring32")
+    sent = uploads(play(protocol, np.zeros((3, 20_000))))
+
+    assert_uniform(sent[:2].sum(axis=0) % 2**32, 2**32)
+
+
+def test_an_upload_that_comes_twice_or_is_malformed_is_refused() -> None:
+    protocol = selection([0, 1], enrolled(), 3)
+    server = protocol.server(0, np.zeros(3, np.float32))
+    for content, sentence in [
+        (bytes(11), "11 bytes came, 12 were expected"),
+        (bytes(16), "16 bytes came, 12 were expected"),
+        (struct.pack("<III", 0, 2**32 - 5, 0), "a value is no group element"),
+    ]:
+        with pytest.raises(MessageError, match=sentence):
+            server.receive_masked_input(0, raw(content))
+    assert [] == server.survivors
+    server.receive_masked_input(0, raw(bytes(12)))
+    with pytest.raises(MessageError, match="device 0: it came twice"):
+        server.receive_masked_input(0, raw(bytes(12)))
+    with pytest.raises(MessageError, match="a sum of shape"):
+        server.receive_sum_masked_input([1], np.zeros(4, np.uint32))
+    with pytest.raises(MessageError, match="from the devices: a value is no group element"):
+        server.receive_sum_masked_input([1], np.full(3, 2**32 - 1, np.uint32))
+
+
+def test_an_enrolment_without_all_devices_is_refused() -> None:
+    enrolment = PairwiseSeeds(4)
+    devices = {id: enrolment.device(id, insecure_secrets(1, 0, id)) for id in range(4)}
+    with pytest.raises(BelowThresholdError, match="cannot end: device 2 advertised no key"):
+        Round(
+            enrolment.steps,
+            Loopback(4),
+            Ledger(["advertise_keys"], 4, range(4), True),
+            index=NO_ROUND,
+            devices={id: device for id, device in devices.items() if id != 2},
+            server=enrolment.server(),
+            inputs=lambda id: np.empty(0),
+            dropouts={},
+            dim=0,
+            largest_message=32,
+        ).play()
+
+
+def test_a_key_that_comes_twice_or_is_no_key_is_refused() -> None:
+    directory = KeyDirectory(2)
+    with pytest.raises(MessageError, match="device 1: 31 bytes came, 32 were expected"):
+        directory.receive_advertise_keys(1, raw(bytes(31)))
+    directory.receive_advertise_keys(1, raw(bytes(32)))
+    with pytest.raises(MessageError, match="device 1: it came twice"):
+        directory.receive_advertise_keys(1, raw(bytes(32)))
+
+
+def test_what_cannot_work_is_refused_at_the_start() -> None:
+    with pytest.raises(UsageError, match=r"prf has no dropouts, but the dropout rate is 0\.1: it"):
+        Prf(Parameters(4, 5, dropout=0.1))
+    with pytest.raises(UsageError, match="prf needs at least 2 devices, but there are 1"):
+        Prf(Parameters(1, 5, dropout=0.0))
+    with pytest.raises(UsageError, match="--degree 2 has no effect"):
+        Prf(Parameters(4, 5, dropout=0.0, degree=2))
+    with pytest.raises(UsageError, match="prf has no dropouts"):
+        Experiment.prepare(Options("prf", dim=5), 4)
+    with pytest.raises(ValueError, match="3 members for 2 devices"):
+        Prf(Parameters(2, 5, dropout=0.0)).join({}, [0, 1, 2], 3)
+
+
+# What it costs
+
+
+def bench(devices: int = 6, **options: Any) -> list[RoundRecord]:
+    options = {"dim": 50, "rounds": 2, "warmup": 0, "dropout": 0.0} | options
+    records: list[RoundRecord] = []
+    experiment = Experiment.prepare(Options("prf", **options), devices)
+    experiment.run(Loopback(devices), records.append)
+    return records
+
+
+@pytest.mark.parametrize("upload", ["gather", "reduce"])
+@pytest.mark.parametrize("group", GROUPS)
+def test_rounds_are_validated_and_the_enrolment_is_charged_to_the_first(
+    group: str, upload: str
+) -> None:
+    devices, dim = 9, 50
+    first, second = bench(devices, group=group, upload=upload)
+    envelope = 16
+    phases = ["advertise_keys", "model", "masked_input", "result"]
+
+    assert phases == Prf.phases()
+    assert [True, True] == [first.validated, second.validated]
+    sent = 4 * dim + (envelope if upload == "gather" else 0)
+    assert [[envelope + 32] * devices, [0] * devices] == first.bytes_up[:2].tolist()
+    assert [[0] * devices, [0] * devices] == second.bytes_up[:2].tolist()
+    for record in (first, second):
+        assert [sent] * devices == record.bytes_up[2].tolist()
+        assert [envelope + 4 * dim + 2] * devices == record.bytes_down[1].tolist()
+    assert [envelope + 32 * devices] * devices == first.bytes_down[0].tolist()
+    assert 0 == second.bytes_down[0].sum() == second.messages_down[0].sum()
+    assert [1] * devices == first.messages_up[0].tolist() == first.messages_down[0].tolist()
+    assert (first.cpu_seconds[0] > 0).all()
+    assert (first.wall_seconds[0] > 0).all()
+    assert 0 == second.cpu_seconds[0].sum() == second.wall_seconds[0].sum()
+    assert first.round_seconds > first.wall_seconds[0].max()
+
+
+def test_the_enrolment_goes_over_the_transport_with_its_envelopes() -> None:
+    wire = Wire(3)
+    enrol(Prf, wire, first_round=0, insecure_seed=5)
+
+    up, down = wire.messages[:3], wire.messages[3:]
+    public = [KeyPair.from_private(private_key(id)).public for id in range(3)]
+    assert [Header(1, 0, 0, NO_ROUND, id, 2**32 - 1) for id in range(3)] == [m.header for m in up]
+    assert public == [message.payload for message in up]
+    assert [(Pattern.BROADCAST, b"".join(public))] == [(m.pattern, m.payload) for m in down]
+    assert all(size <= 16 + largest for size, largest in wire.announced)
+    assert wire.announced
+
+
+def test_the_record_says_who_masks_with_whom_and_what_is_promised() -> None:
+    experiment = Experiment.prepare(Options("prf", dim=5, dropout=0.0), 20)
+    config = experiment.config()
+
+    assert (19, 20) == (config["degree"], config["threshold"])
+    assert 1.0 == config["scaled_by"]
+    assert config["promises"][0] == (
+        "every device masks its vector with the 19 others; the server learns the sum of all 20, "
+        "with 2 colluding devices the sum of the other 18. A round in which a device is missing is "
+        "refused"
+    )
+    alone = Experiment.prepare(Options("prf", dim=5, dropout=0.0, gamma=0.0), 20)
+    assert "colluding" not in alone.config()["promises"][0]
+
+
+def test_quantisation_is_measured_for_the_selected_devices() -> None:
+    """Half the values lie beyond the clip; the others are multiples of a level, so exact."""
+    found = enrol(Prf, Loopback(5), first_round=0, insecure_seed=5)
+    assert found is not None
+    protocol = Prf(Parameters(2, 4, dropout=0.0, levels=2**10, clip=1.0))
+    vectors = np.array([[0.5, -0.25, 2.0, 0.0], [1.5, 0.5, -3.0, 0.75]])
+    played = play_measured(
+        protocol,
+        Loopback(2),
+        index=0,
+        model=np.zeros(4, np.float32),
+        inputs=vectors.__getitem__,
+        dropouts={},
+        with_quantisation=True,
+        enrolled=found,
+        members=[1, 4],
+    )
+
+    assert played.record.validated
+    np.testing.assert_allclose(played.aggregate, [0.75, 0.125, 0.0, 0.375], atol=0)
+    assert 3 / 8 == played.clipped_fraction
+    # Clipping took 0.25 off the first sum and, of 1 and -1.5, left 0.5 - 0.5 of the third.
+    expected = np.sqrt((0.25**2 + 0.5**2) / 4)
+    assert expected == pytest.approx(played.quantisation_error)
+    # It was these two that masked, and no other.
+    for id, member in found.devices.items():
+        if id in (1, 4):
+            with pytest.raises(RefusedError, match="masked a vector for round 0 already"):
+                member.mask_keys(0, [1, 4])
+        else:
+            assert member.mask_keys(0, [id, 4])
+
+
+def test_a_charge_is_entered_in_the_first_round_alone() -> None:
+    cost = RoundRecord.empty(4, 3)
+    cost.bytes_up[0] = 48
+    cost.round_seconds = 2.0
+    found = Enrolled({}, 3, cost, first_round=7)
+    for index in (6, 7, 8):
+        record = replace(RoundRecord.empty(4, 3), round_seconds=1.0)
+        found.charge(record, index)
+        assert (144 if index == 7 else 0) == record.bytes_up.sum()
+        assert (3.0 if index == 7 else 1.0) == record.round_seconds

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from hpcfl.algorithms.federated.participation import Participation
+from hpcfl.errors import UsageError
+
+
+def test_all_devices_take_part_if_as_many_are_asked_for() -> None:
+    assert Participation(5, 5, "poisson", 0).draw(3) == [0, 1, 2, 3, 4]
+
+
+def test_exact_takes_that_many_and_each_equally_often() -> None:
+    counts = [0] * 10
+    for round_index in range(2000):
+        drawn = Participation(10, 3, "exact", 0).draw(round_index)
+        assert len(set(drawn)) == 3
+        assert drawn == sorted(drawn)
+        for device in drawn:
+            counts[device] += 1
+
+    # The seed is fixed, so this either holds or does not.
+    assert stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_poisson_takes_each_device_by_chance() -> None:
+    sizes = [len(Participation(50, 10, "poisson", 0).draw(index)) for index in range(2000)]
+
+    assert stats.binomtest(sum(sizes), 50 * len(sizes), 0.2).pvalue > 1e-6
+    assert len(set(sizes)) > 5
+
+
+def test_the_draw_depends_on_seed_and_round_only() -> None:
+    def draw(seed: int, index: int) -> list[int]:
+        return Participation(100, 20, "exact", seed).draw(index)
+
+    assert draw(1, 4) == draw(1, 4)
+    assert draw(1, 4) != draw(1, 5)
+    assert draw(1, 4) != draw(2, 4)
+
+
+@pytest.mark.parametrize("per_round", [0, 6])
+def test_more_devices_a_round_than_there_are_is_refused(per_round: int) -> None:
+    with pytest.raises(UsageError, match=f"{per_round} devices a round are asked for; there are 5"):
+        Participation(5, per_round, "exact", 0)
+
+
+@given(st.integers(1, 12), st.data())
+def test_balanced_devices_take_turns(devices: int, data: st.DataObject) -> None:
+    """So that ceil(T r / n) is the most that any device takes part in T rounds."""
+    per_round = data.draw(st.integers(1, devices))
+    participation = Participation(devices, per_round, "balanced", data.draw(st.integers(0, 99)))
+    counts = np.zeros(devices, np.int64)
+    for index in range(25):
+        assert np.array_equal(counts, participation.before(index))
+        assert counts.max(initial=0) == -(-index * per_round // devices)
+        assert counts.max() - counts.min() <= 1
+        drawn = participation.draw(index)
+        assert sorted(set(drawn)) == drawn
+        assert len(drawn) == per_round
+        counts[drawn] += 1
+
+
+@pytest.mark.parametrize("mode", ["exact", "poisson"])
+def test_participations_are_counted_whatever_the_order_of_asking(mode: str) -> None:
+    participation = Participation(9, 4, mode, 1)
+    counts = np.bincount(
+        [id for index in range(7) for id in participation.draw(index)], minlength=9
+    )
+    assert np.array_equal(participation.before(7), counts)
+    assert participation.before(2).sum() == sum(len(participation.draw(k)) for k in range(2))
+
+
+def test_balanced_devices_are_in_a_random_order() -> None:
+    firsts = [Participation(10, 1, "balanced", seed).draw(0)[0] for seed in range(500)]
+    # The seeds are fixed, so this either holds or does not.
+    assert stats.chisquare(np.bincount(firsts, minlength=10)).pvalue > 1e-6
