@@ -9,10 +9,14 @@ anything is a floating-point one, so there is no rounding for a proof to worry a
 
 from __future__ import annotations
 
+import math
+import operator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.crypto import keystream
+from hpcfl.crypto.noise import uniform_words
 from hpcfl.errors import HpcflError
 
 LARGEST_SIGMA = 2**27
@@ -45,8 +49,22 @@ def discrete_gaussian(seed: bytes, size: int, sigma: int) -> Signed:
     Raises
     ------
     HpcflError
-        If sigma is out of range.
+        If the seed has another length, the size is below 0, or sigma is no integer in that range.
     """
+    if len(seed) != keystream.KEY_BYTES:
+        raise HpcflError(
+            f"the seed of a discrete Gaussian has {len(seed)} bytes; it must have "
+            f"{keystream.KEY_BYTES}"
+        )
+    if size < 0:
+        raise HpcflError(f"{size} samples of a discrete Gaussian are asked for; ask for 0 or more")
+    try:
+        # A float would be truncated on the way, to less noise than was asked for.
+        sigma = operator.index(sigma)
+    except TypeError:
+        raise HpcflError(
+            f"a discrete Gaussian of sigma {sigma} is asked for; it must be an integer: round it up"
+        ) from None
     if not 1 <= sigma <= LARGEST_SIGMA:
         raise HpcflError(
             f"a discrete Gaussian of sigma {sigma} is asked for; it must be 1 to {LARGEST_SIGMA}: "
@@ -70,8 +88,12 @@ def opendp_discrete_gaussian(size: int, sigma: float) -> Signed:
     Raises
     ------
     HpcflError
-        If OpenDP is not installed.
+        If OpenDP is not installed, the size is below 0, or sigma is below 0 or not finite.
     """
+    if size < 0 or not 0 <= sigma < math.inf:
+        raise HpcflError(
+            f"{size} samples of sigma {sigma} are asked for; both must be 0 or more and finite"
+        )
     try:
         import opendp.prelude as dp
     except ImportError:
@@ -90,9 +112,7 @@ class _Source:
 
     def words(self, count: int) -> Words:
         """Return uniform 64-bit words."""
-        out = np.empty(8 * count, np.uint8)
-        keystream.fill(self._stream, out)
-        return out.view("<u8")
+        return uniform_words(self._stream, count)
 
     def below(self, bound: int, count: int) -> Words:
         """Return uniform integers from 0 to ``bound - 1``, for a bound of at most 2**63."""

@@ -13,10 +13,12 @@ import math
 from abc import ABC, abstractmethod
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import CipherContext
 from numpy.typing import NDArray
 
 from hpcfl.crypto import keystream
 from hpcfl.crypto.keys import SecretSource
+from hpcfl.errors import HpcflError
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
@@ -26,7 +28,10 @@ _BLOCK = 1 << 13
 
 
 class NoiseSource(ABC):
-    """Draws noise; every call gives other numbers."""
+    """Draws noise; every call gives other numbers.
+
+    Both kinds raise HpcflError if a size is below 0, or a width is below 0 or not finite.
+    """
 
     @abstractmethod
     def gaussian(self, size: int, std: float) -> Floats:
@@ -50,25 +55,22 @@ class SecureNoise(NoiseSource):
         self._stream = keystream.open_stream(secrets(keystream.KEY_BYTES))
 
     def gaussian(self, size: int, std: float) -> Floats:
+        _check(size, std)
         out = np.empty(size + size % 2)
         for start in range(0, out.size, _BLOCK):
             block = out[start : start + _BLOCK]
-            gaussian_of(self._words(block.size), block)
+            gaussian_of(uniform_words(self._stream, block.size), block)
         out *= std
         return out[:size]
 
     def laplace(self, size: int, scale: float) -> Floats:
+        _check(size, scale)
         out = np.empty(size)
         for start in range(0, size, _BLOCK):
             block = out[start : start + _BLOCK]
-            block[:] = laplace_of(self._words(block.size))
+            block[:] = laplace_of(uniform_words(self._stream, block.size))
         out *= scale
         return out
-
-    def _words(self, count: int) -> Words:
-        raw = np.empty(8 * count, np.uint8)
-        keystream.fill(self._stream, raw)
-        return raw.view("<u8")
 
 
 class FastNoise(NoiseSource):
@@ -84,17 +86,27 @@ class FastNoise(NoiseSource):
         self._generator = np.random.Generator(np.random.SFC64(seed))
 
     def gaussian(self, size: int, std: float) -> Floats:
+        _check(size, std)
         return self._generator.standard_normal(size) * std
 
     def laplace(self, size: int, scale: float) -> Floats:
+        _check(size, scale)
         return self._generator.laplace(0.0, scale, size)
+
+
+def uniform_words(stream: CipherContext, count: int) -> Words:
+    """Return the next `count` uniform 64-bit words of a keystream."""
+    raw = np.empty(8 * count, np.uint8)
+    keystream.fill(stream, raw)
+    return raw.view("<u8")
 
 
 def gaussian_of(words: Words, out: Floats) -> None:
     """Write the standard Gaussian numbers that an even number of uniform words stand for.
 
     Two words give two numbers (Box and Muller 1958): sqrt(-2 ln u) times cosine and sine of an
-    angle. As u is as small as 2**-64, numbers reach to 9.4.
+    angle. As u is as small as 2**-64, numbers reach to 9.4. Cosine and sine come from the tangent
+    of half the angle, which NumPy vectorises, as (1 - t**2) / (1 + t**2) and 2 t / (1 + t**2).
     """
     half = words.size // 2
     # (word + 1) / 2**64 is above 0 and at most 1: no logarithm is infinite.
@@ -104,12 +116,16 @@ def gaussian_of(words: Words, out: Floats) -> None:
     np.log(radius, out=radius)
     radius *= -2.0
     np.sqrt(radius, out=radius)
-    angle = words[half:].astype(np.float64)
-    angle *= 2.0**-63 * math.pi
-    np.cos(angle, out=out[:half])
-    np.sin(angle, out=out[half:])
-    out[:half] *= radius
-    out[half:] *= radius
+    # As a signed word, half the angle is from -pi/2 to pi/2; its float64 tangent is below 2e16.
+    tangent = words[half:].view(np.int64).astype(np.float64)
+    tangent *= 2.0**-64 * math.pi
+    np.tan(tangent, out=tangent)
+    square = tangent * tangent
+    radius /= 1.0 + square
+    np.subtract(1.0, square, out=square)
+    np.multiply(square, radius, out=out[:half])
+    tangent += tangent
+    np.multiply(tangent, radius, out=out[half:])
 
 
 def laplace_of(words: Words) -> Floats:
@@ -122,3 +138,11 @@ def laplace_of(words: Words) -> Floats:
     magnitude *= 2.0**-63
     np.log(magnitude, out=magnitude)
     return np.where(words & np.uint64(1), magnitude, -magnitude)
+
+
+def _check(size: int, width: float) -> None:
+    """Refuse what no noise can have."""
+    if size < 0:
+        raise HpcflError(f"{size} numbers of noise are asked for; ask for 0 or more")
+    if not 0 <= width < math.inf:
+        raise HpcflError(f"noise of width {width} is asked for; it must be 0 or more and finite")

@@ -299,12 +299,14 @@ class Training:
         """Take up the state of an interrupted run, at the server."""
         self._next_round = checkpoint.next_round
         self._state = checkpoint.weights
-        self._velocity = checkpoint.velocity
+        self._velocity = checkpoint.velocity[: self._dim]
         self._bytes_up = checkpoint.bytes_up
 
     def checkpoint(self, config: Mapping[str, Any]) -> Checkpoint:
         """Return the state between two rounds, at the server."""
-        return Checkpoint(self._next_round, self._state, self._velocity, self._bytes_up, config)
+        # Nothing but the model has a velocity.
+        velocity = np.append(self._velocity, np.zeros(self._state.size - self._dim))
+        return Checkpoint(self._next_round, self._state, velocity, self._bytes_up, config)
 
     def run(self, transport: Transport, store: Callable[[RoundResult], None] | None) -> None:
         """Train until the target, the rounds or the time are reached.

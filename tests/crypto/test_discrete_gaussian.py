@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -7,6 +9,7 @@ from scipy import stats
 
 from hpcfl.crypto.discrete_gaussian import (
     LARGEST_SIGMA,
+    _Source,
     discrete_gaussian,
     opendp_discrete_gaussian,
 )
@@ -100,3 +103,53 @@ def test_as_many_come_as_are_asked_for(size: int) -> None:
 def test_an_impossible_sigma_is_refused(sigma: int) -> None:
     with pytest.raises(HpcflError, match="it must be 1 to 134217728"):
         discrete_gaussian(bytes(16), 4, sigma)
+
+
+@pytest.mark.parametrize("sigma", [1.5, 2.0, "3", None])
+def test_a_sigma_that_is_no_integer_is_refused(sigma: object) -> None:
+    with pytest.raises(HpcflError, match="it must be an integer"):
+        discrete_gaussian(bytes(16), 4, sigma)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint64])
+def test_sigma_may_be_of_any_integer_type(kind: type) -> None:
+    expected = discrete_gaussian(bytes(16), 50, 2**20)
+    assert np.array_equal(expected, discrete_gaussian(bytes(16), 50, kind(2**20)))
+
+
+@pytest.mark.parametrize("length", [0, 15, 32])
+def test_a_seed_of_another_length_is_refused(length: int) -> None:
+    with pytest.raises(HpcflError, match=f"has {length} bytes; it must have 16"):
+        discrete_gaussian(bytes(length), 4, 3)
+
+
+def test_sizes_below_zero_are_refused() -> None:
+    with pytest.raises(HpcflError, match="ask for 0 or more"):
+        discrete_gaussian(bytes(16), -1, 3)
+    with pytest.raises(HpcflError, match="0 or more and finite"):
+        opendp_discrete_gaussian(-1, 3)
+    with pytest.raises(HpcflError, match="0 or more and finite"):
+        opendp_discrete_gaussian(1, -3)
+
+
+def test_a_missing_opendp_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opendp.prelude", None)
+    with pytest.raises(HpcflError, match=r"pip install 'hpcfl\[dp\]'"):
+        opendp_discrete_gaussian(1, 3)
+
+
+def test_words_above_the_largest_multiple_are_replaced_until_none_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bound = 3 * 2**61
+    largest = 2 * bound
+    draws = [[largest, 5, largest - 1, 2**64 - 1], [largest, bound + 2], [7]]
+
+    def words(self: _Source, count: int) -> NDArray[np.uint64]:
+        drawn = draws.pop(0)
+        assert len(drawn) == count
+        return np.array(drawn, np.uint64)
+
+    monkeypatch.setattr(_Source, "words", words)
+    assert _Source(bytes(16)).below(bound, 4).tolist() == [7, 5, bound - 1, 2]
+    assert not draws

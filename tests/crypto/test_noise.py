@@ -7,8 +7,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from hpcfl.crypto import keystream
 from hpcfl.crypto.keys import insecure_secrets
-from hpcfl.crypto.noise import FastNoise, NoiseSource, SecureNoise, gaussian_of, laplace_of
+from hpcfl.crypto.noise import (
+    FastNoise,
+    NoiseSource,
+    SecureNoise,
+    gaussian_of,
+    laplace_of,
+    uniform_words,
+)
+from hpcfl.errors import HpcflError
 
 # Seeds are fixed; with others, a test fails with this probability although all is right.
 FALSE_ALARM = 1e-6
@@ -85,3 +94,49 @@ def test_the_tails_reach_as_far_as_the_words() -> None:
     assert [63 * math.log(2), -63 * math.log(2)] == pytest.approx(
         laplace_of(np.array([0, 1], np.uint64))
     )
+
+
+@pytest.mark.parametrize("source", sources(), ids=["secure", "fast"])
+def test_noise_is_as_wide_as_asked_to_the_percent(source: NoiseSource) -> None:
+    # Four standard errors of 100,001 samples are less than 0.01 for both.
+    assert source.gaussian(SIZE, 0.25).std() == pytest.approx(0.25, rel=0.01)
+    assert np.abs(source.laplace(SIZE, 3.0)).mean() == pytest.approx(3.0, rel=0.015)
+
+
+def test_gaussian_numbers_are_those_of_box_and_muller() -> None:
+    # Words of all sizes, so that none of their 64 bits may be left out of the logarithm.
+    powers = [2**bits - 1 for bits in range(64)]
+    turns = [word * 0x9E3779B97F4A7C15 % 2**64 for word in range(64)]
+    numbers = np.empty(128)
+    gaussian_of(np.array(powers + turns, np.uint64), numbers)
+    for k, (power, turn) in enumerate(zip(powers, turns, strict=True)):
+        radius = math.sqrt(-2 * math.log((power + 1) / 2**64))
+        angle = 2 * math.pi * turn / 2**64
+        expected = [radius * math.cos(angle), radius * math.sin(angle)]
+        assert expected == pytest.approx([numbers[k], numbers[64 + k]], abs=1e-13)
+
+
+def test_laplace_numbers_are_the_inverse_of_their_distribution() -> None:
+    for bits in range(1, 64):
+        plus, minus = laplace_of(np.array([2**bits - 2, 2**bits - 1], np.uint64))
+        assert (64 - bits) * math.log(2) == pytest.approx(plus)
+        assert minus == -plus
+
+
+def test_words_are_the_keystream_in_order() -> None:
+    stream = keystream.open_stream(bytes(16))
+    words = np.concatenate([uniform_words(stream, count) for count in (1, 3, 20_000)])
+    assert words.tobytes() == keystream.read([bytes(16)], [8 * 20_004]).tobytes()
+
+
+@pytest.mark.parametrize("source", sources(), ids=["secure", "fast"])
+@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
+def test_impossible_noise_is_refused(source: NoiseSource, kind: str) -> None:
+    draw = getattr(source, kind)
+    with pytest.raises(HpcflError, match="ask for 0 or more"):
+        draw(-1, 1.0)
+    for width in (-1.0, math.nan, math.inf):
+        with pytest.raises(HpcflError, match="0 or more and finite"):
+            draw(3, width)
+    assert draw(0, 1.0).shape == (0,)
+    assert not draw(3, 0.0).any()

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
-from hpcfl.algorithms.federated.base import Federation, Learn, Spent, Vector
+from hpcfl.algorithms.federated.base import Federation, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivacyOptions, PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise, shorten
 from hpcfl.errors import UsageError
@@ -130,11 +130,10 @@ class DPFedAvg(PrivateAlgorithm):
         moved = norm * math.exp(-ADAPTATION_RATE * (within - self.privacy.quantile))
         return np.append(total[:-1] / expected * (norm / first), norm - moved)
 
-    def account(self, rounds: int, sigma: float) -> Spent:
-        """Return the cost; of distributed noise, what the integers and their sum make of it."""
-        central = super().account(rounds, sigma)
+    def proven(self, rounds: int, sigma: float) -> float:
+        """Return the epsilon; of distributed noise, what the integers and their sum make of it."""
         if self.privacy.noise == "central":
-            return central
+            return super().proven(rounds, sigma)
         from hpcfl.privacy.accounting import distributed, zcdp
 
         protocol = self.federation.protocol
@@ -144,8 +143,8 @@ class DPFedAvg(PrivateAlgorithm):
         rho = distributed.rho(honest, integers.sigma, integers.size, integers.norm)
         most = int(self.federation.participation.before(rounds).max())
         if most == 0 or math.isinf(rho):
-            return Spent(central.paper, 0.0 if most == 0 else math.inf)
-        return Spent(central.paper, zcdp.rdp_epsilon(most * rho, self.privacy.delta))
+            return 0.0 if most == 0 else math.inf
+        return zcdp.rdp_epsilon(most * rho, self.privacy.delta)
 
     def promise(self) -> str:
         """Return in a sentence what distributed noise proves, and for whom."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
-from hpcfl.algorithms.federated.base import Federation, Learn, Local, Spent, Vector
+from hpcfl.algorithms.federated.base import Federation, Learn, Local, Vector
 from hpcfl.algorithms.federated.private import PrivacyOptions, PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.errors import UsageError
@@ -40,6 +40,7 @@ class NoisySGD(PrivateAlgorithm):
     """Algorithm 1: tau noisy steps on every device of a round."""
 
     name = "cdp"
+    slow_account = False
     noisy_steps = True
 
     def weights(self, participants: list[int]) -> NDArray[np.float64]:
@@ -81,24 +82,19 @@ class NoisySGD(PrivateAlgorithm):
         sigma = math.ceil(self._unit(protocol) * eta * self.sigma)
         return IntegerNoise(sigma, self._secrets(16))
 
-    def account(self, rounds: int, sigma: float) -> Spent:
-        """Return the cost, of a sigma that allows for rounding where integers are summed."""
-        from hpcfl.privacy.accounting import systems
-
-        settings = self.account_settings(rounds)
-        paper = systems.account(self.name, sigma=sigma, **settings).paper.epsilon
+    def proven(self, rounds: int, sigma: float) -> float:
+        """Return the epsilon, of a sigma that allows for rounding where integers are summed."""
         if not self._summed_in_integers:
-            return super().account(rounds, sigma)
+            return super().proven(rounds, sigma)
         protocol, local = self.federation.protocol, self._local
         assert isinstance(protocol, QuantisedProtocol)
         least = min(local.rate(index) for index in range(max(1, rounds)))
         unit = self._unit(protocol) * least
         moved = unit * 2 * self.privacy.clip_norm / self._batch
         if unit * sigma < LEAST_INTEGER_SIGMA:
-            return Spent(paper, math.inf)
+            return math.inf
         less = sigma * moved / rounded_norm(moved, protocol.parameters.dim)
-        proven = systems.account(self.name, sigma=less, discrete=True, **settings).proven
-        return Spent(paper, proven.epsilon)
+        return self._system().proven(self._account(rounds, less, discrete=True)).epsilon
 
     def account_settings(self, rounds: int) -> dict[str, Any]:
         federation, privacy = self.federation, self.privacy
@@ -170,6 +166,7 @@ class FedSGDDPC(NoisySGD):
     """
 
     name = "fedsgd-dpc"
+    slow_account = True
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
@@ -197,8 +194,8 @@ class FedSGDDPC(NoisySGD):
         participation = int(self.federation.participation.before(round_index)[device])
         return learn(participation=participation, noise=lambda size: draw(size, sigma))
 
-    def account(self, rounds: int, sigma: float) -> Spent:
-        return PrivateAlgorithm.account(self, rounds, sigma)
+    def proven(self, rounds: int, sigma: float) -> float:
+        return PrivateAlgorithm.proven(self, rounds, sigma)
 
     def integer_noise(self, protocol: QuantisedProtocol, round_index: int) -> IntegerNoise | None:
         """Return None: every answer is private by itself, and rounding it changes nothing."""

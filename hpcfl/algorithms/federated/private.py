@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpcfl.algorithms.aggregation.base import NOISE
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Spent
@@ -13,7 +14,11 @@ from hpcfl.crypto.keys import SecretSource
 from hpcfl.crypto.noise import FastNoise, NoiseSource, SecureNoise
 from hpcfl.errors import UsageError
 
-SIDES = ("paper", "proven")
+if TYPE_CHECKING:
+    from hpcfl.privacy.accounting.systems import System
+
+# How often a slow accountant is asked in a run: for the first numbers of rounds, and some others.
+ALWAYS_ASKED, ASKED = 3, 20
 
 
 @dataclass(frozen=True)
@@ -103,12 +108,16 @@ class PrivateAlgorithm(FederatedAlgorithm):
     ----------
     sigma : float
         The noise: as asked for, or as it takes to have the epsilon after all rounds.
+    slow_account : bool
+        Whether an accountant of sampled releases is asked, which takes about a second each time.
 
     Raises
     ------
     UsageError
         If the options do not go together, or no noise reaches the epsilon.
     """
+
+    slow_account: ClassVar[bool] = True
 
     def __init__(
         self, federation: Federation, privacy: PrivacyOptions, secrets: SecretSource
@@ -123,18 +132,36 @@ class PrivateAlgorithm(FederatedAlgorithm):
     def account_settings(self, rounds: int) -> dict[str, Any]:
         """Return the account's settings of the first `rounds` rounds, but sigma."""
 
-    def account(self, rounds: int, sigma: float) -> Spent:
-        """Return what the first `rounds` rounds cost with a noise of sigma."""
-        from hpcfl.privacy.accounting import systems
+    def paper(self, rounds: int, sigma: float) -> float:
+        """Return the epsilon that the paper claims for a noise of sigma."""
+        return self._system().paper(self._account(rounds, sigma)).epsilon
 
-        found = systems.account(self.name, sigma=sigma, **self.account_settings(rounds))
-        return Spent(found.paper.epsilon, found.proven.epsilon)
+    def proven(self, rounds: int, sigma: float) -> float:
+        """Return the epsilon that is proven for a noise of sigma."""
+        return self._system().proven(self._account(rounds, sigma)).epsilon
 
     def spent(self, rounds: int) -> Spent:
-        """Return what the first `rounds` rounds cost in privacy."""
+        """Return what the first `rounds` rounds cost in privacy, or at most cost.
+
+        Where an accountant takes long, it is asked for some numbers of rounds only; a number in
+        between costs at most what the next of those does.
+        """
+        if self.slow_account and rounds > ALWAYS_ASKED:
+            step = math.ceil(self.federation.rounds / ASKED)
+            rounds = min(-(-rounds // step) * step, max(rounds, self.federation.rounds))
         if rounds not in self._spent:
-            self._spent[rounds] = self.account(rounds, self.sigma)
+            sides = (side(rounds, self.sigma) for side in (self.paper, self.proven))
+            self._spent[rounds] = Spent(*sides)
         return self._spent[rounds]
+
+    def _system(self) -> System:
+        from hpcfl.privacy.accounting.systems import SYSTEMS
+
+        return SYSTEMS[self.name]
+
+    def _account(self, rounds: int, sigma: float, **settings: Any) -> Any:
+        """Return the settings of an account."""
+        return self._system().settings(sigma=sigma, **self.account_settings(rounds), **settings)
 
     def settings(self) -> dict[str, object]:
         return {"sigma": self.sigma}
@@ -160,8 +187,6 @@ class PrivateAlgorithm(FederatedAlgorithm):
             )
         from hpcfl.privacy.accounting.systems import least_noise
 
-        def epsilon(sigma: float) -> float:
-            spent = self.account(self.federation.rounds, sigma)
-            return spent.paper if privacy.epsilon_by == "paper" else spent.proven
-
-        return least_noise(epsilon, privacy.epsilon, privacy.clip_norm)
+        side = self.paper if privacy.epsilon_by == "paper" else self.proven
+        planned = self.federation.rounds
+        return least_noise(partial(side, planned), privacy.epsilon, privacy.clip_norm)

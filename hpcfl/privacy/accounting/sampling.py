@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from types import ModuleType
 
 from hpcfl.errors import UsageError
@@ -70,6 +71,7 @@ def poisson_gaussian(
     return min(bounds)
 
 
+@lru_cache(maxsize=4096)
 def poisson_gaussian_rdp(rate: float, multiplier: float, rounds: int, delta: float) -> float:
     """Return the epsilon that RDP alone gives (Mironov, Talwar and Zhang, 2019).
 
@@ -82,6 +84,7 @@ def poisson_gaussian_rdp(rate: float, multiplier: float, rounds: int, delta: flo
     return _rdp(dp.NeighboringRelation.ADD_OR_REMOVE_ONE, event, rounds, delta)
 
 
+@lru_cache(maxsize=4096)
 def poisson_gaussian_pld(
     rate: float, multiplier: float, rounds: int, delta: float, interval: float | None = None
 ) -> float:
@@ -147,6 +150,7 @@ def fixed_size_gaussian(
     )
 
 
+@lru_cache(maxsize=4096)
 def fixed_size_gaussian_rdp(
     population: int, sample: int, multiplier: float, rounds: int, delta: float
 ) -> float:

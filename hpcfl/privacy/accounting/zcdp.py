@@ -147,6 +147,10 @@ def log_hockey_stick(epsilon: float, rho: float) -> float:
     return -(upper**2) / 2 + math.log(ratios / 2) if ratios > 0 else -math.inf
 
 
+# Beyond it, floating point cannot tell the exact epsilon from the bound of Bun and Steinke.
+_LARGEST_RHO = 1e8
+
+
 def exact_epsilon(rho: float, delta: float) -> float:
     """Return the least epsilon of Gaussian mechanisms of total rho, by bisection.
 
@@ -156,6 +160,8 @@ def exact_epsilon(rho: float, delta: float) -> float:
     if _checked(rho) == 0 or log_hockey_stick(0, rho) <= math.log(delta):
         return 0.0
     low, high = 0.0, bun_steinke_epsilon(rho, delta)
+    if rho > _LARGEST_RHO:
+        return high
     while low < (middle := (low + high) / 2) < high:
         if log_hockey_stick(middle, rho) > math.log(delta):
             low = middle

@@ -1,0 +1,245 @@
+"""Private algorithms from end to end: real data, real protocols, and the account beside them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcfl.algorithms.federated.private import PrivacyOptions
+from hpcfl.bench.experiment import Options
+from hpcfl.comm.world import World
+from hpcfl.errors import UsageError
+from hpcfl.learning.training import LocalOptions
+from hpcfl.results import load
+from hpcfl.results.reader import Run
+from hpcfl.train import checkpoint, session
+from hpcfl.train.experiment import TrainOptions
+from hpcfl.train.session import Trained
+
+pytest.importorskip("torch")
+
+PROTOCOL = set(Options.__dataclass_fields__)
+PRIVACY = set(PrivacyOptions.__dataclass_fields__)
+LOCAL = set(LocalOptions.__dataclass_fields__)
+
+
+def train(
+    folder: Path, algorithm: str, aggregate: str = "fedavg", devices: int = 8, **options: Any
+) -> Trained:
+    """Train softmax regression on the bundled digits in one process."""
+    options = {
+        "rounds": 3,
+        "dropout": 0.0,
+        "gamma": 0.0,
+        "epochs": None,
+        "steps": 2,
+        "batch_size": 20,
+        "learning_rate": 0.1,
+        "momentum": 0.0,
+        "sampling": "balanced",
+        "fast_noise": True,
+    } | options
+    protocol = {name: options.pop(name) for name in list(options) if name in PROTOCOL}
+    privacy = {name: options.pop(name) for name in list(options) if name in PRIVACY}
+    local = {name: options.pop(name) for name in list(options) if name in LOCAL}
+    asked = TrainOptions(
+        algorithm,
+        Options(aggregate, warmup=0, **protocol),
+        LocalOptions(**local),
+        privacy=PrivacyOptions(**privacy),
+        **options,
+    )
+    trained = session.run(World(None), asked, devices, folder)
+    assert trained is not None
+    return trained
+
+
+def recorded(trained: Trained) -> Run:
+    return load(trained.path)
+
+
+SYSTEMS = {
+    "cdp": {"sigma": 0.01},
+    "dp-dsgd": {"sigma": 0.01, "steps": 1},
+    "fedsgd-dpc": {"sigma": 1e-4, "steps": 1, "batch_size": 0, "mechanism": "laplace"},
+    "dp-fedavg": {"noise_multiplier": 0.05, "clip_norm": 1.0},
+    "locks": {"noise_multiplier": 0.05, "sampling": "poisson", "per_round": 4},
+}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_trains_and_spends(tmp_path: Path, name: str) -> None:
+    trained = train(tmp_path, name, rounds=20, **SYSTEMS[name])
+    first, last = trained.results[0].figures, trained.results[-1].figures
+
+    assert all(result.record.validated for result in trained.results)
+    assert last["loss"] < first["loss"] < 2.5
+    for side in ("epsilon_paper", "epsilon_proven"):
+        spent = [result.figures[side] for result in trained.results]
+        assert spent == sorted(spent)
+        assert 0 < spent[0] <= spent[-1] < math.inf
+    assert last["epsilon_proven"] > first["epsilon_proven"]
+
+
+@pytest.mark.parametrize("aggregate", ["secagg", "secagg-graph", "prf"])
+@pytest.mark.parametrize("name", ["cdp", "dp-dsgd", "dp-fedavg"])
+def test_noise_within_a_protocol_is_validated_with_the_sum(
+    tmp_path: Path, name: str, aggregate: str
+) -> None:
+    noise = {"noise": "distributed"} if name == "dp-fedavg" else {}
+    trained = train(tmp_path, name, aggregate, **SYSTEMS[name], **noise)
+    assert all(result.record.validated for result in trained.results)
+    quiet = train(tmp_path, "fedavg", aggregate, steps=SYSTEMS[name].get("steps", 2))
+    # The error of an aggregate has the noise in it.
+    assert (
+        trained.results[0].figures["quantisation_error"]
+        > 3 * quiet.results[0].figures["quantisation_error"]
+    )
+
+
+def test_without_noise_to_speak_of_a_private_algorithm_is_federated_averaging(
+    tmp_path: Path,
+) -> None:
+    options: dict[str, Any] = {"steps": 1, "batch_size": 0}
+    plain = train(tmp_path, "fedavg", **options)
+    for name in ("cdp", "dp-fedavg"):
+        private = train(tmp_path, name, sigma=1e-9, clip_norm=1e6, **options)
+        assert np.abs(private.weights - plain.weights).max() < 1e-5
+
+
+def test_virtual_devices_train_the_same_model_whatever_their_noise_is_from(tmp_path: Path) -> None:
+    first, again = (train(tmp_path, "cdp", sigma=0.1) for _ in range(2))
+    other = train(tmp_path, "cdp", sigma=0.1, fast_noise=False)
+
+    assert np.array_equal(first.weights, again.weights)
+    assert not np.array_equal(first.weights, other.weights)
+
+
+@pytest.mark.parametrize("by", ["paper", "proven"])
+def test_no_round_begins_that_would_cost_more_than_there_is(tmp_path: Path, by: str) -> None:
+    spent = [
+        result.figures[f"epsilon_{by}"]
+        for result in train(tmp_path, "cdp", sigma=0.1, rounds=12, shuffle="fresh").results
+    ]
+    limit = (spent[4] + spent[5]) / 2
+    stopped = train(
+        tmp_path, "cdp", sigma=0.1, rounds=12, shuffle="fresh", epsilon=limit, epsilon_by=by
+    )
+    assert 5 == len(stopped.results)
+    assert recorded(stopped).status == "complete"
+
+
+def test_noise_for_an_epsilon_is_chosen_and_recorded(tmp_path: Path) -> None:
+    trained = train(tmp_path, "cdp", epsilon=5.0, delta=1e-4, rounds=4, shuffle="fresh")
+    run = recorded(trained)
+
+    assert 4 == len(trained.results)
+    assert trained.results[-1].figures["epsilon_proven"] == pytest.approx(5.0, rel=1e-6)
+    assert run.config["epsilon"] == 5.0
+    assert run.config["sigma"] > 0
+    assert run.config["delta"] == 1e-4
+    assert run.config["fast_noise"]
+
+
+def test_a_resumed_private_run_ends_with_the_model_of_an_undisturbed_one(tmp_path: Path) -> None:
+    """The order of the data goes on where it was, and an adapted norm is not forgotten."""
+    for name, options in (
+        ("cdp", {"sigma": 0.05, "per_round": 3}),
+        ("dp-fedavg", {"noise_multiplier": 0.1, "quantile": 0.3, "clip_norm": 0.01}),
+    ):
+        whole = train(tmp_path, name, rounds=6, **options)
+        half = train(tmp_path, name, rounds=3, checkpoint_every=3, **options)
+        state = checkpoint.path_for(half.path)
+        resumed = train(tmp_path, name, rounds=6, resume=state, **options)
+
+        assert 3 == len(resumed.results)
+        assert np.array_equal(whole.weights, resumed.weights)
+        assert (
+            whole.results[-1].figures["epsilon_proven"]
+            == resumed.results[-1].figures["epsilon_proven"]
+        )
+
+
+def test_a_norm_that_is_too_small_grows_and_the_model_moves_faster(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"noise_multiplier": 1e-4, "clip_norm": 0.001, "rounds": 40}
+    fixed = train(tmp_path, "dp-fedavg", **options)
+    adaptive = train(tmp_path, "dp-fedavg", quantile=0.9, **options)
+
+    assert adaptive.results[-1].figures["loss"] < 0.8 * fixed.results[-1].figures["loss"]
+
+
+# locks
+
+
+def test_the_first_stage_of_locks_is_measured(tmp_path: Path) -> None:
+    run = recorded(train(tmp_path, "locks", devices=30, rounds=5, **SYSTEMS["locks"]))
+    assert ["model", "norms", "upload", "result"] == run.phases
+    up = {name: run.bytes_up[:, k] for k, name in enumerate(run.phases)}
+    down = {name: run.bytes_down[:, k] for k, name in enumerate(run.phases)}
+    invited, kept = up["norms"] > 0, up["upload"] > 0
+
+    # Whoever is invited gets the model and an answer, and sends 8 bytes and an envelope.
+    assert np.array_equal(invited, down["model"] > 0)
+    assert np.array_equal(invited, down["norms"] > 0)
+    assert len(set(up["norms"][invited].tolist())) == 1
+    assert 8 <= up["norms"].max() <= 40
+    assert not (kept & ~invited).any()
+    assert 0 < kept.sum() < invited.sum()
+    assert np.array_equal(kept, run.survived)
+
+
+def test_larger_updates_are_kept_more_often_and_the_mean_stays_right(tmp_path: Path) -> None:
+    """Without noise, the mean over many rounds is that of all devices' shortened updates."""
+    from hpcfl.algorithms import federated
+    from hpcfl.algorithms.aggregation import find
+    from hpcfl.algorithms.aggregation.base import AggregationProtocol
+    from hpcfl.algorithms.federated.base import Federation
+    from hpcfl.algorithms.federated.locks import Locks
+    from hpcfl.algorithms.federated.participation import Participation
+    from hpcfl.algorithms.parameters import Parameters
+    from hpcfl.crypto.keys import insecure_secrets
+
+    devices, draws = 10, 4000
+    protocol: AggregationProtocol = find("fedavg")(Parameters(4, devices, dropout=0.0))
+    where = Federation(
+        sizes=np.ones(devices, np.int64),
+        participation=Participation(devices, 8, "poisson", 5),
+        rounds=draws,
+        seed=5,
+        protocol=protocol,
+        local=None,
+    )
+    kind = federated.find("locks")
+    assert issubclass(kind, Locks)
+    locks = kind(where, PrivacyOptions(sigma=1e-9, fast_noise=True), insecure_secrets(1, 0, 0))
+    norms = np.linspace(0.1, 1.0, devices)
+    total, kept = np.zeros(devices), np.zeros(devices)
+    for index in range(draws):
+        server = locks.norms_server(index, np.zeros(devices, np.float32))
+        invited = where.participation.draw(index)
+        for slot, id in enumerate(invited):
+            server.receive_norms(slot, np.array([norms[id]], "<f8").view(np.uint8))
+        server.finish_norms()
+        for slot, factor in server.factors.items():
+            total[invited[slot]] += factor * norms[invited[slot]]
+            kept[invited[slot]] += 1
+            # All that is sent has the same norm, which the noise is for.
+            assert factor * norms[invited[slot]] == pytest.approx(locks.scale)
+    mean = total / draws / 8  # over the 8 that are invited in expectation
+
+    assert np.corrcoef(kept, norms)[0, 1] > 0.99
+    # Five standard errors of the mean of 4000 draws with a standard deviation below 2 norms.
+    assert np.abs(mean * devices - norms).max() < 5 * 2 / np.sqrt(draws)
+
+
+def test_options_of_private_algorithms_are_refused_before_data_are_read(tmp_path: Path) -> None:
+    for name, options in (
+        ("cdp", {"sigma": 1.0, "momentum": 0.5}),
+        ("locks", {"sigma": 1.0, "sampling": "exact"}),
+    ):
+        with pytest.raises(UsageError, match="give --"):
+            train(tmp_path, name, dataset="mnist", data_dir=tmp_path / "nowhere", **options)
