@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,21 +35,8 @@ SHUFFLES = {
 }
 """How a device goes through its data."""
 
-NOISES = ("gaussian", "laplace")
-"""The kinds of noise."""
-
 # Domains of the random numbers that come of a device's seed.
 _ORDER, _LAYERS = 0, 1
-
-
-class NoiseSource(Protocol):
-    """Draws noise, for example secretly on a device or reproducibly in a simulation."""
-
-    def gaussian(self, size: int, std: float, /) -> NDArray[Any]:
-        """Return Gaussian noise of a standard deviation."""
-
-    def laplace(self, size: int, scale: float, /) -> NDArray[Any]:
-        """Return Laplace noise of a scale, its mean absolute value."""
 
 
 @dataclass(frozen=True)
@@ -62,46 +49,25 @@ class PrivateOptions:
         Norm to which every sample's gradient is clipped.
     clip_norm : str
         ``"l1"`` or ``"l2"``.
-    sigma : float
-        Standard deviation of the noise on every coordinate of a batch's mean gradient. 0 is none.
-    noise : str
-        One of `NOISES`.
     shuffle : str
         One of `SHUFFLES`.
 
     Raises
     ------
     UsageError
-        If a value cannot be meant, or Laplace noise is to hide gradients clipped in l2.
+        If a value cannot be meant.
     """
 
     clip: float = 1.0
     clip_norm: str = "l2"
-    sigma: float = 0.0
-    noise: str = "gaussian"
     shuffle: str = "fresh"
 
     def __post_init__(self) -> None:
         check_clip(self.clip, self.clip_norm)
-        if not 0 <= self.sigma < math.inf:
-            raise UsageError(f"the noise's sigma must be 0 or more and finite, not {self.sigma}")
-        for name, value, known in (
-            ("noise", self.noise, NOISES),
-            ("shuffle", self.shuffle, SHUFFLES),
-        ):
-            if value not in known:
-                raise UsageError(f"the {name} must be one of {', '.join(known)}, not {value!r}")
-        if self.noise == "laplace" and self.clip_norm != "l1":
-            raise UsageError("Laplace noise needs gradients clipped to the l1 norm, not l2")
-
-    def noise_from(self, source: NoiseSource) -> Noise | None:
-        """Return what draws the noise of a step from a source; None if there is no noise."""
-        if self.sigma == 0:
-            return None
-        if self.noise == "gaussian":
-            return lambda size: source.gaussian(size, self.sigma)
-        # The variance of Laplace noise is twice its scale squared.
-        return lambda size: source.laplace(size, self.sigma / math.sqrt(2))
+        if self.shuffle not in SHUFFLES:
+            raise UsageError(
+                f"the shuffle must be one of {', '.join(SHUFFLES)}, not {self.shuffle!r}"
+            )
 
 
 class PrivateTrainer(Trainer):
@@ -124,7 +90,7 @@ class PrivateTrainer(Trainer):
         Of the training. The momentum must be 0, which the privacy accounting assumes. With epochs
         rather than steps, tau depends on the number of samples.
     private : PrivateOptions
-        Of the clipping, noise and batches.
+        Of the clipping and the batches.
     torch_device : str
         As of `Trainer`.
 
@@ -186,8 +152,7 @@ class PrivateTrainer(Trainer):
             Rounds before this one that this device took part in; decides the batches.
             `round_index` by default, a device that is in every round.
         noise : callable, optional
-            From d to the noise of one step, shape (d,) (`PrivateOptions.noise_from`). None if and
-            only if sigma is 0.
+            From d to the noise of one step, shape (d,). Without it, there is none.
 
         Returns
         -------
@@ -197,12 +162,10 @@ class PrivateTrainer(Trainer):
         Raises
         ------
         ValueError
-            If there is noise without a sigma, a sigma without noise, or a shape does not fit.
+            If a shape does not fit.
         """
         import torch
 
-        if (noise is None) != (self.private.sigma == 0):
-            raise ValueError(f"sigma is {self.private.sigma}, the noise is {noise}: give both")
         start = self._load(weights)
         x, y = self._samples(inputs, labels)
         participation = round_index if participation is None else participation

@@ -200,7 +200,6 @@ def _trainer(model: Module, options: TrainOptions, where: str) -> Trainer:
     private = PrivateOptions(
         clip=privacy.clip_norm,
         clip_norm="l1" if laplace else "l2",
-        sigma=1.0,
         shuffle=privacy.shuffle,
     )
     return PrivateTrainer(model, options.local, private, where)

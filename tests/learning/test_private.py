@@ -95,7 +95,7 @@ def test_without_noise_and_clipping_it_is_plain_gradient_descent(
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 def test_steps_are_those_of_the_batches_written_out(norm: str, shuffle: str) -> None:
     inputs, labels = data(31)
-    private = PrivateOptions(clip=0.9, clip_norm=norm, sigma=0.05, shuffle=shuffle)
+    private = PrivateOptions(clip=0.9, clip_norm=norm, shuffle=shuffle)
     one, start = trainer(
         private=private,
         steps=5,
@@ -135,7 +135,7 @@ def test_steps_are_those_of_the_batches_written_out(norm: str, shuffle: str) -> 
 def test_the_same_arguments_give_the_same_bits_whatever_was_trained_before(
     name: str, shuffle: str
 ) -> None:
-    private = PrivateOptions(clip=0.5, sigma=0.1, shuffle=shuffle)
+    private = PrivateOptions(clip=0.5, shuffle=shuffle)
     inputs, labels = data(40)
 
     def update(one: PrivateTrainer, participation: int = 5, number: int = 9) -> Any:
@@ -165,7 +165,7 @@ def test_without_a_participation_the_device_is_in_every_round() -> None:
 @pytest.mark.parametrize("samples", [0, 40])
 def test_the_noise_in_an_update_has_the_stated_deviation(samples: int) -> None:
     # The gradients are too small to show beside the noise, and the data may be none at all.
-    private = PrivateOptions(clip=1e-9, sigma=0.2)
+    private = PrivateOptions(clip=1e-9)
     one, start = trainer("2nn", private, steps=9, batch_size=7, learning_rate=0.3)
     update = one.local_update(start, *data(samples), seed(), 0, noise=gaussian(0.2))
     ratio = float((update.astype(np.float64) ** 2).sum() / (0.3**2 * 9 * 0.2**2))
@@ -174,27 +174,6 @@ def test_the_noise_in_an_update_has_the_stated_deviation(samples: int) -> None:
     low, high = stats.chi2.interval(1 - 1e-6, df=len(update))
     assert low < ratio < high
     assert len(update) > 50_000  # so within 3 percent
-
-
-def test_the_noise_of_the_options_has_their_deviation_and_kind() -> None:
-    class Source:
-        def __init__(self) -> None:
-            self.rng = np.random.default_rng(0)
-
-        def gaussian(self, size: int, std: float, /) -> NDArray[np.float64]:
-            return self.rng.normal(scale=std, size=size)
-
-        def laplace(self, size: int, scale: float, /) -> NDArray[np.float64]:
-            return self.rng.laplace(scale=scale, size=size)
-
-    for kind, kurtosis in (("gaussian", 3), ("laplace", 6)):
-        draw = PrivateOptions(sigma=0.7, noise=kind, clip_norm="l1").noise_from(Source())
-        assert draw is not None
-        drawn = draw(200_000)
-        # Standard errors 0.4 percent of the deviation at most, and 0.12 of the kurtosis.
-        assert drawn.std() == pytest.approx(0.7, rel=0.02)
-        assert stats.kurtosis(drawn, fisher=False) == pytest.approx(kurtosis, abs=0.6)
-    assert PrivateOptions().noise_from(Source()) is None
 
 
 def test_dropout_follows_seed_and_participation() -> None:
@@ -378,17 +357,11 @@ def test_a_device_without_data_changes_nothing_but_for_noise() -> None:
     assert math.isnan(one.clipped)
 
 
-def test_noise_and_sigma_come_together_and_fit_the_model() -> None:
-    silent, start = trainer()
-    noisy, _ = trainer(private=PrivateOptions(sigma=1.0))
-
-    with pytest.raises(ValueError, match="give both"):
-        silent.local_update(start, *data(9), seed(), 0, noise=gaussian(1.0))
-    with pytest.raises(ValueError, match="give both"):
-        noisy.local_update(start, *data(9), seed(), 0)
+def test_noise_that_does_not_fit_the_model_is_refused() -> None:
+    one, start = trainer()
     for wrong in (1, 319):
         with pytest.raises(ValueError, match="320 parameters"):
-            noisy.local_update(start, *data(9), seed(), 0, noise=lambda _, n=wrong: np.zeros(n))
+            one.local_update(start, *data(9), seed(), 0, noise=lambda _, n=wrong: np.zeros(n))
 
 
 def test_momentum_is_refused() -> None:
@@ -402,11 +375,6 @@ def test_momentum_is_refused() -> None:
         ({"clip": 0.0}, "clip of the gradients"),
         ({"clip": math.inf}, "clip of the gradients"),
         ({"clip_norm": "l3"}, "l1 or l2"),
-        ({"sigma": -1.0}, "sigma must be 0 or more"),
-        ({"sigma": math.nan}, "sigma must be 0 or more"),
-        ({"sigma": math.inf}, "sigma must be 0 or more"),
-        ({"noise": "uniform"}, "gaussian, laplace, not 'uniform'"),
-        ({"noise": "laplace"}, "clipped to the l1 norm"),
         ({"shuffle": "straddling"}, "fresh, continuing, poisson, not 'straddling'"),
     ],
 )
