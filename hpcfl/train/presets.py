@@ -7,8 +7,8 @@ sparse-secagg-*
     Ergun, Sami and Guler, arXiv:2112.12872, section VII. The layers of the CIFAR-10 model are not
     given. Figure 2 names no model; hpcfl's is the CNN of the other MNIST experiments.
 fedsgd-dpc-*
-    The queries-and-replies paper (FedSGD-DPC), its sampling and step sizes; its noise is left out
-    where the algorithm is fedavg.
+    The queries-and-replies paper (FedSGD-DPC), its step sizes and Laplace noise (which fedavg
+    leaves out). The clip of FEMNIST's gradients is not given.
 zcdp-*
     Concentrated differentially private federated learning, on Adult. Batch size, learning rate and
     hidden sizes are not given.
@@ -50,6 +50,8 @@ _FEDSGD_DPC = {
     "learning_rate": 0.05,
     "momentum": 0.0,
     "weight_decay": 1e-4,
+    "sampling": "balanced",
+    "mechanism": "laplace",
     "rounds": 500,
 }
 
@@ -64,7 +66,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "sparse-secagg-figure-2": _SPARSE_SECAGG_MNIST | _FIGURE_2,
     "sparse-secagg-figure-2-noniid": _SPARSE_SECAGG_MNIST | _FIGURE_2 | {"partition": "shards"},
     "fedsgd-dpc-mnist": (
-        _FEDSGD_DPC | {"dataset": "mnist", "model": "softmax", "partition": "two-digit"}
+        _FEDSGD_DPC
+        | {"dataset": "mnist", "model": "softmax", "partition": "two-digit"}
+        | {"schedule": "sqrt", "clip_norm": 300.0}
     ),
     "fedsgd-dpc-femnist": (
         _FEDSGD_DPC
