@@ -47,6 +47,24 @@ def guess_rank() -> int:
     return next((rank for rank in ranks if rank is not None), 0)
 
 
+_alone = False
+
+
+def leave_to_first_rank() -> bool:
+    """Return whether this rank can go: a command that one rank does by itself is left to rank 0.
+
+    That rank then never starts MPI, where it would wait for the others.
+    """
+    global _alone
+    _alone = guess_rank() == 0
+    return not _alone
+
+
+def works_alone() -> bool:
+    """Return whether this rank stayed where the others left, or was started without others."""
+    return _alone or not launched_by_mpi()
+
+
 def guess_size() -> int | None:
     """Return the number of ranks that were started together, None if the launcher does not say."""
     if not launched_by_mpi():

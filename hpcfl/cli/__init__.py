@@ -17,6 +17,7 @@ COMMANDS = {
     "data": "Fetch data sets to train on.",
     "report": "Print results files: one in full, or several side by side.",
     "privacy": "Say what a protocol hides, and what not.",
+    "optimize": "Find the numbers of queries and replies that suit a budget.",
     "attack": "Play the curious server on a recorded round.",
     "plot": "Draw figures of results.",
     "doctor": "Check MPI and everything else that hpcfl needs.",

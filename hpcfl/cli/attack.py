@@ -38,9 +38,9 @@ def components(transcript: Path, largest: int, as_json: bool) -> None:
           --keep-transcript round.npz
       hpcfl attack components round.npz
     """
-    from hpcfl.launch import guess_rank
+    from hpcfl.launch import leave_to_first_rank
 
-    if guess_rank() != 0:
+    if leave_to_first_rank():
         return  # started by mpirun all the same: one answer is enough
 
     from hpcfl.attack.components import attack

@@ -34,9 +34,9 @@ def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
       hpcfl data fetch mnist --data-dir ~/data
       hpcfl data fetch adult --data-dir ~/data --base-url https://mirror.example.org/adult
     """
-    from hpcfl.launch import guess_rank
+    from hpcfl.launch import leave_to_first_rank
 
-    if guess_rank() != 0:
+    if leave_to_first_rank():
         return  # started by mpirun all the same: one download is enough
 
     from hpcfl.learning.fetch import fetch as fetch_files

@@ -56,9 +56,9 @@ def command(
       hpcfl plot results/ --kind accuracy --against bytes --output accuracy.pdf
       hpcfl plot secagg.h5 sparse.h5 --kind accuracy --against seconds --target 0.97
     """
-    from hpcfl.launch import guess_rank
+    from hpcfl.launch import leave_to_first_rank
 
-    if guess_rank() != 0:
+    if leave_to_first_rank():
         return  # started by mpirun all the same: one figure is enough
 
     from hpcfl.plots import style

@@ -120,9 +120,9 @@ def exposure(
       hpcfl privacy exposure sparse --colluding 0 --json > exposure.json
       hpcfl privacy exposure sparse --plot exposure.png
     """
-    from hpcfl.launch import guess_rank
+    from hpcfl.launch import leave_to_first_rank
 
-    if guess_rank() != 0:
+    if leave_to_first_rank():
         return  # started by mpirun all the same: one answer is enough
 
     from hpcfl.privacy.exposure import exposure as find_exposure
@@ -282,9 +282,9 @@ def epsilon(algorithm: str, as_json: bool, **options: Any) -> None:
       hpcfl privacy epsilon fedsgd-dpc --sigma 0.05 --rounds 50 --devices 10 --per-round 3 \\
           --samples 6000 --json
     """
-    from hpcfl.launch import guess_rank
+    from hpcfl.launch import leave_to_first_rank
 
-    if guess_rank() != 0:
+    if leave_to_first_rank():
         return
 
     from hpcfl.privacy.accounting.systems import account
@@ -318,9 +318,9 @@ def noise(algorithm: str, epsilon: float, as_json: bool, **options: Any) -> None
       hpcfl privacy noise fedsgd-dpc --epsilon 1 --noise gaussian --fraction 0.01 --rounds 500 \\
           --devices 10 --per-round 5 --samples 6000 --json
     """
-    from hpcfl.launch import guess_rank
+    from hpcfl.launch import leave_to_first_rank
 
-    if guess_rank() != 0:
+    if leave_to_first_rank():
         return
 
     from hpcfl.privacy.accounting.systems import noise as find_noise

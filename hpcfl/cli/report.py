@@ -56,9 +56,9 @@ def command(
       hpcfl report sparse.h5 --uplink-mbps 10 --downlink-mbps 50 --latency-ms 30
       hpcfl report results/ --json > summary.json
     """
-    from hpcfl.launch import guess_rank
+    from hpcfl.launch import leave_to_first_rank
 
-    if guess_rank() != 0:
+    if leave_to_first_rank():
         return  # started by mpirun all the same: one report is enough
 
     from hpcfl.results.reader import find, load

@@ -214,7 +214,7 @@ def fail(message: str, status: int) -> NoReturn:
     All ranks that fail together say it once and leave in order; a rank that fails alone says so and
     takes the others down.
     """
-    if not launch.launched_by_mpi():
+    if launch.works_alone():
         print(f"Error: {message}", file=sys.stderr)
         sys.exit(status)
     try:

@@ -113,7 +113,7 @@ def build(name: str, input_shape: tuple[int, ...], classes: int, seed: int) -> n
     ----------
     .. [1] McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized
        Data", AISTATS 2017, section 3.
-    .. [2] FedSGD-DPC, experiments (FORMULAS.md 1.8).
+    .. [2] FedSGD-DPC (the queries-and-replies paper), experiments.
     """
     require_torch()
     with _seeded(seed):

@@ -170,6 +170,25 @@ def test_wrong_use_is_refused_once_with_a_sentence(options: list[str], sentence:
     assert "Traceback" not in job.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (["privacy", "exposure", "nonsense"], "no protocol 'nonsense'"),
+        (["privacy", "epsilon", "nonsense"], "no account for 'nonsense'"),
+        (["report", "nowhere"], "no file or folder nowhere"),
+        (["attack", "components", "nowhere"], "nowhere cannot be read"),
+    ],
+)
+def test_what_one_rank_does_alone_fails_without_waiting_for_the_others(
+    command: list[str], sentence: str
+) -> None:
+    done = mpirun(3, "hpcfl", *command)
+
+    assert done.returncode == 2
+    assert done.stderr.count("Error: ") == 1
+    assert sentence in done.stderr
+
+
 def test_killing_the_server_leaves_all_finished_rounds_readable(tmp_path: Path) -> None:
     job = start(
         *("mpirun", "--map-by", ":OVERSUBSCRIBE", "-n", 4),

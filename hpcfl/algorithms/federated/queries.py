@@ -1,0 +1,619 @@
+"""How many queries and replies FedSGD-DPC should have: its bound U(T, b), and where it is least.
+
+In each of T rounds, the queries, b of N devices answer, so that a device replies T b / N times in
+all, and its noise grows with that. U(T, b) bounds the squared distance of the model from the best
+one, E||theta_T - theta*||**2, after steps of eta_t = 2 / (mu (t + gamma)) with gamma = 2 lambda/mu:
+
+    U(T, b) = ((4 / mu**2) B(T, b) + gamma Y0) / (T + gamma)
+
+B is the sum of what makes a step miss: 2 (N - b) G**2 / (b (N - 1)) as only b devices answer
+(Lemma 2), Lambda**2 / (q d) as they use a part of their samples (Lemma 4), 2 lambda Gamma as they
+differ (Lemma 3), and the noise (Propositions 1 and 2). All devices have d / N samples and the same
+weight, as in the paper's analysis.
+
+The source is "Optimizing the numbers of queries and replies in federated learning with differential
+privacy" (the queries-and-replies paper); its equations, propositions and theorems are those meant
+here. A loss gap F - F* is at most lambda / 2 times U.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hpcfl.algorithms.federated.participation import Participation
+from hpcfl.errors import UsageError
+
+MECHANISMS = ("laplace", "gaussian")
+# More numbers of rounds than this are not tried one by one.
+MOST_CANDIDATES = 10**6
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What the bound depends on besides T, b and the privacy.
+
+    Attributes
+    ----------
+    devices : int
+        Number N of devices.
+    dim : int
+        Number p of parameters.
+    samples : float
+        Number d of samples on all devices together.
+    gradient_norm : float
+        G, in l2: no expected squared norm of a device's gradient is over G**2 (Assumption 5).
+    smoothness : float
+        lambda (Assumption 3).
+    convexity : float
+        mu, above 0 and at most lambda (Assumption 4).
+    heterogeneity : float
+        Gamma = F* - sum_i p_i F_i* (Definition 4).
+    distance : float
+        Y0 = ||theta_0 - theta*||**2, above 0.
+    l1_clip, l2_clip : float, optional
+        xi1 and xi2, the norms to which the gradient of a sample is clipped; Laplace noise needs the
+        first, Gaussian noise the second.
+    variance : float
+        Lambda**2, the mean over the devices of the variance of a sample's gradient (Assumption 6);
+        only Gaussian noise has to do with it.
+
+    Raises
+    ------
+    UsageError
+        If a value is out of range.
+    """
+
+    devices: int
+    dim: int
+    samples: float
+    gradient_norm: float
+    smoothness: float
+    convexity: float
+    heterogeneity: float
+    distance: float
+    l1_clip: float | None = None
+    l2_clip: float | None = None
+    variance: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "dim"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise UsageError(f"{name} is {value!r}; it must be a whole number from 1")
+        positive = ("samples", "gradient_norm", "smoothness", "convexity", "distance")
+        clips = [name for name in ("l1_clip", "l2_clip") if getattr(self, name) is not None]
+        for name in (*positive, *clips):
+            if not _is_finite(getattr(self, name)) or getattr(self, name) <= 0:
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be above 0")
+        for name in ("heterogeneity", "variance"):
+            if not _is_finite(getattr(self, name)) or getattr(self, name) < 0:
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be 0 or more")
+        if self.convexity > self.smoothness:
+            raise UsageError(
+                f"convexity mu is {self.convexity:g} and smoothness lambda {self.smoothness:g}; "
+                "lambda is never below mu"
+            )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Constants:
+        """Return constants by name.
+
+        Raises
+        ------
+        UsageError
+            If one is missing, unknown or out of range.
+        """
+        known = {field.name for field in fields(cls)}
+        strange = sorted(set(values) - known)
+        if strange:
+            raise UsageError(f"there is no constant {strange[0]!r}; there are {', '.join(NAMES)}")
+        missing = [name for name in REQUIRED if name not in values]
+        if missing:
+            raise UsageError(f"the bound needs {', '.join(missing)}: give all constants")
+        return cls(**values)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all constants by name."""
+        return asdict(self)
+
+    @property
+    def gamma(self) -> float:
+        """Shift of the step size, 2 lambda / mu."""
+        return 2 * self.smoothness / self.convexity
+
+    @property
+    def sampling(self) -> float:
+        """Lemma 2's factor 2 G**2 / (N - 1); 0 of a single device, which always answers."""
+        return 2 * self.gradient_norm**2 / (self.devices - 1) if self.devices > 1 else 0.0
+
+
+NAMES = tuple(field.name for field in fields(Constants))
+REQUIRED = tuple(
+    name for name in NAMES if name not in ("l1_clip", "l2_clip", "variance")
+)  # without a default
+
+
+def _is_finite(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+
+
+def laplace_noise(
+    dim: int,
+    sensitivities: ArrayLike,
+    epsilons: ArrayLike,
+    per_round: ArrayLike,
+    replies: ArrayLike,
+) -> NDArray[np.float64]:
+    """Return E||w_t||**2 of the mean of b devices' Laplace noise (Theorem 1, Proposition 1).
+
+    A device draws every coordinate from Lap(0, Delta1_i r / eps_i). With r = T b / N this is
+    Proposition 1, 2 p b T**2 / N**3 times the sum of Delta1_i**2 / eps_i**2.
+
+    Parameters
+    ----------
+    dim : int
+        Number p of parameters.
+    sensitivities, epsilons : float or array, shape (N,)
+        l1 sensitivity Delta1_i of a device's mean gradient, and its budget for all its replies.
+    per_round, replies : float or array
+        Number b of devices in a round, and number r of times a device replies.
+    """
+    scale = np.mean((np.asarray(sensitivities, float) / np.asarray(epsilons, float)) ** 2)
+    return np.asarray(2 * dim * scale * np.square(replies, dtype=float) / np.asarray(per_round))
+
+
+def gaussian_noise(
+    dim: int,
+    sensitivities: ArrayLike,
+    epsilons: ArrayLike,
+    per_round: ArrayLike,
+    replies: ArrayLike,
+    *,
+    delta: float,
+    fraction: float = 1.0,
+    c2: float = 1.0,
+) -> NDArray[np.float64]:
+    """Return E||w_t||**2 of the mean of b devices' Gaussian noise (Theorem 2, Proposition 2).
+
+    A device draws every coordinate from N(0, sigma_i**2), where sigma_i is
+    Delta2_i c2 q sqrt(r ln(1 / delta)) / eps_i. With r = T b / N it does not depend on b.
+
+    Theorem 2 holds for an unknown c2 and for small eps_i only: noise for an actual run is for an
+    accountant to find, and is mostly larger.
+
+    Parameters
+    ----------
+    dim : int
+        Number p of parameters.
+    sensitivities, epsilons : float or array, shape (N,)
+        l2 sensitivity Delta2_i of the mean gradient of a batch, and a device's budget.
+    per_round, replies : float or array
+        As for `laplace_noise`.
+    delta : float
+        Of the guarantee.
+    fraction : float
+        Part q of a device's samples that a batch has.
+    c2 : float
+        The constant of Theorem 2.
+    """
+    scale = np.mean((np.asarray(sensitivities, float) / np.asarray(epsilons, float)) ** 2)
+    each = scale * (c2 * fraction) ** 2 * -math.log(delta) * np.asarray(replies, float)
+    return np.asarray(dim * each / np.asarray(per_round))
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """A choice of T and b.
+
+    Attributes
+    ----------
+    rounds : float
+        T; infinite if more rounds are always better, 0 if the start is best kept.
+    per_round : float
+        b; 0 if there is no round.
+    bound : float
+        U(T, b), or Y0 without a round.
+    """
+
+    rounds: float
+    per_round: float
+    bound: float
+
+
+class Bound(ABC):
+    """The bound U(T, b) for one kind of noise.
+
+    Parameters
+    ----------
+    constants : Constants
+        Of the problem.
+    epsilons : float or sequence of float
+        The devices' budgets eps_i, one for all or one each.
+
+    Raises
+    ------
+    UsageError
+        If the budgets are not as many as the devices, or a value is out of range.
+    """
+
+    mechanism: str
+
+    def __init__(self, constants: Constants, epsilons: ArrayLike) -> None:
+        budgets = np.atleast_1d(np.asarray(epsilons, float))
+        if budgets.shape not in ((1,), (constants.devices,)):
+            raise UsageError(
+                f"there are {budgets.size} epsilons for {constants.devices} devices: give one for "
+                "all, or one each"
+            )
+        if not np.all(np.isfinite(budgets) & (budgets > 0)):
+            raise UsageError("every epsilon must be above 0")
+        self.constants = constants
+        self.epsilons = np.broadcast_to(budgets, constants.devices)
+
+    @abstractmethod
+    def noise(self, per_round: ArrayLike, replies: ArrayLike) -> NDArray[np.float64]:
+        """Return E||w_t||**2 for b devices in a round and r replies of a device."""
+
+    @abstractmethod
+    def best_rounds(self, per_round: float) -> float:
+        """Return T*(b), where U is least over T >= 0 for a fixed b; it may be infinite."""
+
+    @abstractmethod
+    def best_per_round(self, rounds: float) -> float:
+        """Return b*(T), where U is least over 1 <= b <= N for a fixed T."""
+
+    @property
+    @abstractmethod
+    def _ends(self) -> tuple[int, ...]:
+        """The b at which the least U over both T and b may be."""
+
+    @property
+    @abstractmethod
+    def batch_variance(self) -> float:
+        """What the choice of a batch adds to the variance of a step (Lemma 4)."""
+
+    def value(
+        self, rounds: ArrayLike, per_round: ArrayLike, *, whole: bool = False
+    ) -> NDArray[np.float64]:
+        """Return U(T, b).
+
+        At T = 0 it is above Y0, which is exact there.
+
+        Parameters
+        ----------
+        rounds, per_round : float or array
+            T and b; shapes that broadcast.
+        whole : bool
+            Count the replies of the device that replies most, ceil(T b / N), instead of the
+            paper's T b / N, which can be a fraction and then is too little noise for it.
+        """
+        T, b = np.asarray(rounds, float), np.asarray(per_round, float)
+        replies = T * b / self.constants.devices
+        return self.with_noise(T, b, self.noise(b, np.ceil(replies) if whole else replies))
+
+    def with_noise(
+        self, rounds: ArrayLike, per_round: ArrayLike, noise: ArrayLike
+    ) -> NDArray[np.float64]:
+        """Return U(T, b) for another E||w_t||**2 than the paper's, say an accountant's."""
+        T = np.asarray(rounds, float)
+        step = self._step_variance(per_round) + np.asarray(noise)
+        gamma, mu = self.constants.gamma, self.constants.convexity
+        return np.asarray((4 / mu**2 * step + gamma * self.constants.distance) / (T + gamma))
+
+    def solutions(self) -> dict[str, Optimum]:
+        """Return the paper's candidates for the least U over both T and b, by name.
+
+        With Laplace noise, S1 has b = 1 and S2 has b = N: where U is least over b between them,
+        b = sqrt(C1 / C2) / T, it is monotone in T. With Gaussian noise, S1 has b = N. The last one
+        is to keep the start, T = 0, where the distance is Y0 exactly. A solution that does not
+        exist is left out.
+        """
+        found = [self._at_best_rounds(b) for b in self._ends]
+        found.append(Optimum(0, 0, self.constants.distance))
+        # Of b = 1 or N without a round there is only the bound, and that is no better than Y0.
+        return {
+            f"S{number}": one
+            for number, one in enumerate(found, 1)
+            if one.rounds or not one.per_round
+        }
+
+    def joint(self) -> Optimum:
+        """Return the least of `solutions`; of equal ones, that with the fewest replies."""
+        found = self.solutions().values()
+        return min(found, key=lambda one: (one.bound, one.rounds, one.per_round))
+
+    def best_whole_rounds(
+        self, per_round: int, most: int | None = None, *, whole: bool = False
+    ) -> Optimum:
+        """Return the best whole T from 1 for a b.
+
+        Parameters
+        ----------
+        per_round : int
+            Number b of devices in a round.
+        most : int, optional
+            T at the most; needed where T*(b) is infinite.
+        whole : bool
+            As in `value`.
+
+        Raises
+        ------
+        UsageError
+            If T*(b) is infinite and `most` is not given.
+        """
+        best = self.best_rounds(per_round)
+        if most is None and not math.isfinite(best):
+            raise UsageError("the more rounds, the smaller the bound: give a largest number")
+        last = math.inf if most is None else most
+        around = min(max(best, 1.0), last)
+        near = np.unique([max(1, math.floor(around)), min(last, math.ceil(around))])
+        if whole:
+            near = self._candidates(per_round, near, last)
+        values = self.value(near, per_round, whole=whole)
+        least = int(np.argmin(values))
+        return Optimum(int(near[least]), per_round, float(values[least]))
+
+    def integer(self, most: int | None = None, *, whole: bool = False) -> Optimum:
+        """Return the best whole T and b of all, by trying every b from 1 to N.
+
+        Parameters are those of `best_whole_rounds`. Without a round, if Y0 is less than every U.
+        """
+        tried = [
+            self.best_whole_rounds(b, most, whole=whole)
+            for b in range(1, self.constants.devices + 1)
+        ]
+        start = Optimum(0, 0, self.constants.distance)
+        return min([start, *tried], key=lambda one: one.bound)
+
+    def _step_variance(self, per_round: ArrayLike) -> NDArray[np.float64]:
+        """Return B(T, b) without the noise."""
+        constants = self.constants
+        b = np.asarray(per_round, float)
+        unsampled = constants.sampling * (constants.devices - b) / b
+        different = 2 * constants.smoothness * constants.heterogeneity
+        return np.asarray(unsampled + self.batch_variance + different)
+
+    def _at_best_rounds(self, per_round: float) -> Optimum:
+        T = self.best_rounds(per_round)
+        return Optimum(T, per_round, self._limit(T, per_round))
+
+    def _limit(self, rounds: float, per_round: float) -> float:
+        return float(self.value(rounds, per_round))
+
+    def _candidates(
+        self, per_round: int, near: NDArray[np.float64], last: float
+    ) -> NDArray[np.float64]:
+        """Return all T that may be better than those near T*(b) once replies are whole numbers.
+
+        U with whole replies is never below U itself, so that nothing can be better where U is above
+        what is found near T*(b); U is convex, so that the rest is an interval. Where it is very
+        long, only the last rounds before the devices have to reply once more are looked at.
+        """
+        devices = self.constants.devices
+        replies = np.floor(near[0] * per_round / devices) + np.arange(2)
+        turns = np.floor(replies * devices / per_round + 1e-9)
+        known = np.unique([*near, *turns[(turns >= 1) & (turns <= last)]])
+        reach = float(self.value(known, per_round, whole=True).min())
+        low, high, step = known[0], known[-1], 1.0
+        while low > 1 and self.value(low, per_round) <= reach:
+            low, step = max(1.0, low - step), 2 * step
+        step = 1.0
+        while high < last and self.value(high, per_round) <= reach:
+            high, step = min(float(last), high + step), 2 * step
+        if high - low > MOST_CANDIDATES:
+            return known
+        return np.arange(low, high + 1)
+
+
+class LaplaceBound(Bound):
+    """Theorem 3: U = (C1 / b + C2 b T**2 + C3) / (T + gamma).
+
+    Raises
+    ------
+    UsageError
+        If the constants have no l1_clip; see also `Bound`.
+    """
+
+    mechanism = "laplace"
+    batch_variance = 0.0  # all samples are in every gradient
+
+    def __init__(self, constants: Constants, epsilons: ArrayLike) -> None:
+        super().__init__(constants, epsilons)
+        if constants.l1_clip is None:
+            raise UsageError(
+                "Laplace noise needs the l1 norm l1_clip that gradients are clipped to"
+            )
+        self.sensitivity = 2 * constants.l1_clip * constants.devices / constants.samples
+
+    def noise(self, per_round: ArrayLike, replies: ArrayLike) -> NDArray[np.float64]:
+        return laplace_noise(
+            self.constants.dim, self.sensitivity, self.epsilons, per_round, replies
+        )
+
+    @cached_property
+    def coefficients(self) -> tuple[float, float, float]:
+        """C1, C2 and C3."""
+        constants = self.constants
+        factor = 4 / constants.convexity**2
+        devices, spread = constants.devices, constants.sampling
+        # The noise is that at T = b = 1 times b T**2.
+        noise = float(self.noise(1, 1 / devices))
+        different = 2 * constants.smoothness * constants.heterogeneity
+        return (
+            factor * devices * spread,
+            factor * noise,
+            constants.gamma * constants.distance + factor * (different - spread),
+        )
+
+    @property
+    def _ends(self) -> tuple[int, ...]:
+        return (1, self.constants.devices)
+
+    def best_rounds(self, per_round: float) -> float:
+        """Return T*(b), eq. (6)."""
+        c1, c2, c3 = self.coefficients
+        ratio, gamma = (c1 / per_round + c3) / (c2 * per_round), self.constants.gamma
+        # sqrt(gamma**2 + ratio) - gamma without cancellation.
+        return ratio / (math.sqrt(gamma**2 + ratio) + gamma)
+
+    def best_per_round(self, rounds: float) -> float:
+        """Return b*(T) = sqrt(C1 / C2) / T, within 1 and N."""
+        c1, c2, _ = self.coefficients
+        if rounds <= 0:
+            return float(self.constants.devices)
+        return float(np.clip(math.sqrt(c1 / c2) / rounds, 1, self.constants.devices))
+
+
+class GaussianBound(Bound):
+    """Theorem 4: U = (E1 / b + E2) / (T + gamma) + E3.
+
+    Parameters
+    ----------
+    constants, epsilons
+        As for `Bound`.
+    delta : float
+        Of the guarantee.
+    fraction : float
+        Part q of a device's samples in a batch.
+    c2 : float
+        The unknown constant of Theorem 2.
+    replace : bool
+        Neighbouring data differ in a record's value, which moves the mean gradient of a batch by at
+        most 2 xi2 N / (q d); else in its presence, which moves it half as far.
+
+    Raises
+    ------
+    UsageError
+        If the constants have no l2_clip, or a value is out of range; see also `Bound`.
+    """
+
+    mechanism = "gaussian"
+
+    def __init__(
+        self,
+        constants: Constants,
+        epsilons: ArrayLike,
+        delta: float = 1e-5,
+        fraction: float = 1.0,
+        c2: float = 1.0,
+        replace: bool = True,
+    ) -> None:
+        super().__init__(constants, epsilons)
+        if constants.l2_clip is None:
+            raise UsageError(
+                "Gaussian noise needs the l2 norm l2_clip that gradients are clipped to"
+            )
+        if not 0 < delta < 1:
+            raise UsageError(f"delta is {delta}; it must be above 0 and below 1")
+        if not 0 < fraction <= 1:
+            raise UsageError(f"the fraction is {fraction}; it must be above 0, at most 1")
+        if not 0 < c2 < math.inf:
+            raise UsageError(f"c2 is {c2}; it must be above 0")
+        self.delta, self.fraction, self.c2 = delta, fraction, c2
+        batch = fraction * constants.samples / constants.devices
+        self.sensitivity = (2 if replace else 1) * constants.l2_clip / batch
+
+    def noise(self, per_round: ArrayLike, replies: ArrayLike) -> NDArray[np.float64]:
+        return gaussian_noise(
+            self.constants.dim,
+            self.sensitivity,
+            self.epsilons,
+            per_round,
+            replies,
+            delta=self.delta,
+            fraction=self.fraction,
+            c2=self.c2,
+        )
+
+    @property
+    def batch_variance(self) -> float:
+        return self.constants.variance / (self.fraction * self.constants.samples)
+
+    @cached_property
+    def coefficients(self) -> tuple[float, float, float]:
+        """E1, E2 and E3."""
+        constants = self.constants
+        factor = 4 / constants.convexity**2
+        devices, spread = constants.devices, constants.sampling
+        # The noise is that of a round times T, whatever b is.
+        e3 = factor * float(self.noise(1, 1 / devices))
+        different = 2 * constants.smoothness * constants.heterogeneity
+        rest = self.batch_variance + different - spread
+        e2 = factor * rest + constants.gamma * (constants.distance - e3)
+        return factor * devices * spread, e2, e3
+
+    @property
+    def _ends(self) -> tuple[int, ...]:
+        return (self.constants.devices,)
+
+    def best_rounds(self, per_round: float) -> float:
+        """Return infinity, where U falls to E3, or 0."""
+        e1, e2, _ = self.coefficients
+        return math.inf if e1 / per_round + e2 > 0 else 0.0
+
+    def best_per_round(self, rounds: float) -> float:
+        """Return N: the noise does not depend on b, and all else is the less the larger b is."""
+        return float(self.constants.devices)
+
+    def _limit(self, rounds: float, per_round: float) -> float:
+        return self.coefficients[2] if math.isinf(rounds) else super()._limit(rounds, per_round)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which b of N devices reply in a round: in turn, in a random order that is repeated (Lemma 1).
+
+    Where b does not divide N, a round goes on where the last one ended: no device is in it twice,
+    and no device replies more than once more or less often than another, after any round.
+
+    Attributes
+    ----------
+    devices, per_round : int
+        Numbers N and b.
+    seed : int
+        Of the order.
+
+    Raises
+    ------
+    UsageError
+        If b is not from 1 to N.
+    """
+
+    devices: int
+    per_round: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        _ = self._turns  # refuses what cannot be
+
+    @cached_property
+    def _turns(self) -> Participation:
+        return Participation(self.devices, self.per_round, "balanced", self.seed)
+
+    @property
+    def period(self) -> int:
+        """Rounds after which all have replied equally often, and the schedule starts again."""
+        return self.devices // math.gcd(self.devices, self.per_round)
+
+    def draw(self, round_index: int) -> list[int]:
+        """Return the ids of the devices of a round, in increasing order."""
+        return self._turns.draw(round_index % self.period)
+
+    def replies(self, rounds: int) -> NDArray[np.int64]:
+        """Return how often each device replies in T rounds, shape (N,)."""
+        periods, rest = divmod(rounds, self.period)
+        each = periods * (self.period * self.per_round // self.devices)
+        return each + self._turns.before(rest)
+
+    def worst_replies(self, rounds: int) -> int:
+        """Return the most replies of a device in T rounds, ceil(T b / N)."""
+        return -(-rounds * self.per_round // self.devices)
