@@ -1,11 +1,13 @@
-"""``hpcfl attack``: what a curious server makes of a recorded round."""
+"""``hpcfl attack``: what a curious server makes of a recorded round, and of noise."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from hpcfl.algorithms.federated import PRIVATE
 from hpcfl.errors import HpcflError
 
 
@@ -58,4 +60,93 @@ def components(transcript: Path, largest: int, as_json: bool) -> None:
         raise HpcflError(
             f"{found.alone.correct} values were recovered alone, {found.prediction.count:.6g} are "
             "predicted: they differ by more than chance"
+        )
+
+
+@command.command("audit")
+@click.argument("algorithm", type=click.Choice(PRIVATE))
+@click.option("--runs", type=int, default=5000, show_default=True, help="Runs on each dataset.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all randomness.")
+@click.option(
+    "--confidence",
+    type=float,
+    default=0.99,
+    show_default=True,
+    help="Confidence of each lower bound.",
+)
+@click.option("--sigma", type=float, help="Noise, as of hpcfl train; the clipping norm is 1.")
+@click.option("--rounds", type=int, help="Rounds of a run.")
+@click.option("--devices", type=int, help="Number of devices.")
+@click.option("--per-round", type=int, help="Devices in a round (locks: kept in a round).")
+@click.option("--samples", type=int, help="Samples of a device.")
+@click.option("--batch-size", "batch", type=int, help="Samples in a batch.")
+@click.option("--steps", type=int, help="Local steps in a round.")
+@click.option("--delta", type=float, help="Delta of all values.")
+@click.option(
+    "--aggregate",
+    type=click.Choice(("fedavg", "secagg")),
+    help="Whether the server sees every upload, or only sums (cdp, dp-dsgd).",
+)
+@click.option(
+    "--shuffle",
+    type=click.Choice(("fresh", "continuing", "poisson")),
+    help="How a device goes through its data.",
+)
+@click.option(
+    "--secret-order",
+    is_flag=True,
+    default=None,
+    help="The observer does not know the order of a device's samples (cdp, dp-dsgd).",
+)
+@click.option(
+    "--mechanism", type=click.Choice(("gaussian", "laplace")), help="Kind of noise (fedsgd-dpc)."
+)
+@click.option(
+    "--sampling",
+    type=click.Choice(("exact", "poisson", "balanced")),
+    help="How the devices of a round are drawn.",
+)
+@click.option("--first-stage", type=int, help="Users invited in a round (locks).")
+@click.option("--sigma-norms", type=float, help="Noise of norms (locks).")
+@click.option("--variant", type=click.Choice(("trusted", "local")), help="Who adds noise (locks).")
+@click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
+def audit(
+    algorithm: str, runs: int, seed: int, confidence: float, as_json: bool, **settings: Any
+) -> None:
+    """Measure the privacy of ALGORITHM's noise: a lower bound on epsilon.
+
+    A small instance runs many times on each of two neighbouring datasets, which differ in a record
+    or user whose gradient is as long as clipping allows. How well the runs are told apart bounds
+    epsilon from below, for comparison with what the paper claims and with what is proven. Each
+    algorithm has an instance of its own; options change it.
+
+    \b
+    Examples:
+      hpcfl attack audit cdp
+      hpcfl attack audit dp-dsgd --runs 2000 --sigma 1
+      hpcfl attack audit fedsgd-dpc --mechanism laplace --samples 1 --sigma 0.5 --devices 4
+    """
+    from hpcfl.launch import leave_to_first_rank
+
+    if leave_to_first_rank():
+        return
+
+    from dataclasses import replace
+
+    from hpcfl.attack.audit import DEFAULTS
+    from hpcfl.attack.audit import audit as measure
+    from hpcfl.attack.audit_tables import render
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    found = measure(replace(DEFAULTS[algorithm], **given), runs, seed, confidence)
+    if as_json:
+        import json
+
+        click.echo(json.dumps(found.as_dict(), indent=2, allow_nan=False))
+    else:
+        click.echo(render(found))
+    if not found.agrees:
+        raise HpcflError(
+            f"an epsilon of at least {found.best:.6g} was measured, {found.proven:.6g} is proven: "
+            "there is less noise than the account assumes"
         )

@@ -78,7 +78,14 @@ class DPFedAvg(PrivateAlgorithm):
                 "sparse does not sum over all devices of a round, so their noise does not add up: "
                 "use --aggregate cohort"
             )
-        if distributed and federation.participation.mode == "poisson":
+        participation = federation.participation
+        turns = participation.mode == "balanced" and participation.per_round < federation.devices
+        if not distributed and turns:
+            raise UsageError(
+                "central noise is accounted for users that are drawn anew in every round, and "
+                "those in turn are not: give --sampling poisson, or exact"
+            )
+        if distributed and participation.mode == "poisson":
             raise UsageError(
                 "distributed noise is accounted for a known number of devices: give "
                 "--sampling exact, or balanced"

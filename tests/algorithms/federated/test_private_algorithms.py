@@ -207,6 +207,7 @@ def test_batches_of_the_same_size_have_the_same_noise_whatever_there_is() -> Non
             {"noise": "distributed"},
             "known number of devices",
         ),
+        ("dp-fedavg", {"per_round": 6}, {}, "drawn anew in every round"),
         ("locks", {}, {}, "give --sampling poisson"),
         ("locks", {"protocol": "secagg", "mode": "poisson"}, {}, "use --aggregate fedavg"),
         (
@@ -396,7 +397,8 @@ def test_the_secret_of_noise_is_not_shown() -> None:
 @pytest.mark.parametrize("epsilon_by", ["paper", "proven"])
 @pytest.mark.parametrize("name", ["cdp", "dp-fedavg", "fedsgd-dpc"])
 def test_the_noise_for_an_epsilon_has_it_after_all_rounds(name: str, epsilon_by: str) -> None:
-    where = federation(devices=12, per_round=5, rounds=9)
+    mode = "exact" if name == "dp-fedavg" else "balanced"
+    where = federation(devices=12, per_round=5, rounds=9, mode=mode)
     privacy = {"shuffle": "poisson" if name == "fedsgd-dpc" else "fresh"}
     found = algorithm(name, where, epsilon=4.0, epsilon_by=epsilon_by, delta=1e-4, **privacy)
     spent = getattr(found.spent(9), epsilon_by)

@@ -1,0 +1,345 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from hpcfl.algorithms import federated
+from hpcfl.algorithms.aggregation.base import TRAINING
+from hpcfl.algorithms.noise import IntegerNoise
+from hpcfl.attack.audit import (
+    DEFAULTS,
+    Audit,
+    Game,
+    Instance,
+    audit,
+    clopper_pearson,
+    gaussian_bound,
+    lower_bound,
+)
+from hpcfl.attack.audit_tables import render
+from hpcfl.crypto.noise import FastNoise
+from hpcfl.errors import UsageError
+from hpcfl.learning.private import batches
+from hpcfl.privacy.accounting import zcdp
+
+# Of every kind of algorithm and release one that the account is tight for, or nearly.
+TIGHT = {
+    "every model": Instance("cdp", sigma=1.5, rounds=2),
+    "two in a batch": Instance("cdp", sigma=0.75, samples=2, batch=2, rounds=2),
+    "sums of models": Instance("cdp", 1.0, devices=2, per_round=2, aggregate="secagg"),
+    "sums of gradients": Instance("dp-dsgd", 0.8, devices=2, per_round=2, aggregate="secagg"),
+    "all samples": Instance("fedsgd-dpc", 0.45, rounds=2, samples=2, batch=2, shuffle="poisson"),
+    "all users": Instance("dp-fedavg", 0.6, sampling="poisson", devices=2, per_round=2),
+    "exactly all users": Instance("dp-fedavg", 1.2, sampling="exact", devices=2, per_round=2),
+    "own noise": DEFAULTS["locks"],
+    "Laplace": Instance("fedsgd-dpc", sigma=2.0, mechanism="laplace"),
+    "Poisson users": Instance(
+        "dp-fedavg", 0.7, devices=3, per_round=2, sampling="poisson", delta=0.05
+    ),
+    "trusted": Instance(
+        "locks", 0.8, sigma_norms=10.0, sampling="poisson", variant="trusted", delta=0.05
+    ),
+    "Poisson samples": Instance(
+        "fedsgd-dpc", 0.2, samples=5, batch=4, shuffle="poisson", delta=0.05
+    ),
+}
+# These are measured by rates alone, which takes more runs.
+BY_RATES = {"Laplace", "Poisson users", "trusted", "Poisson samples"}
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in BY_RATES else name for name in TIGHT]
+
+
+def runs_of(name: str) -> int:
+    if name in BY_RATES:
+        return 1000
+    return 400 if name == "own noise" else 200
+
+
+@cache
+def correct(name: str) -> Audit:
+    return audit(TIGHT[name], runs_of(name), seed=1)
+
+
+def halve_noise(monkeypatch: pytest.MonkeyPatch, factor: float = 0.5) -> None:
+    """Let devices and server add less noise than they say."""
+
+    def less(draw: Callable[..., NDArray[Any]]) -> Callable[..., NDArray[Any]]:
+        # Stage 2 of locks draws uniform numbers by Laplace's of scale 1, which are no noise.
+        unit = draw.__name__ == "laplace"
+        return lambda self, size, width: (
+            draw(self, size, width) * (1 if unit and width == 1 else factor)
+        )
+
+    def fewer(self: IntegerNoise, size: int, device: int, round_index: int) -> NDArray[Any]:
+        drawn = draw(self, size, device, round_index)
+        return np.rint(drawn * factor).astype(np.int64)
+
+    draw = IntegerNoise.draw
+    monkeypatch.setattr(FastNoise, "gaussian", less(FastNoise.gaussian))
+    monkeypatch.setattr(FastNoise, "laplace", less(FastNoise.laplace))
+    monkeypatch.setattr(IntegerNoise, "draw", fewer)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 50, 99, 100])
+@pytest.mark.parametrize("error", [0.05, 0.005])
+def test_clopper_pearson_is_that_of_scipy(count: int, error: float) -> None:
+    lower, upper = clopper_pearson(count, 100, error)
+    both = stats.binomtest(count, 100).proportion_ci(1 - 2 * error, method="exact")
+
+    assert float(lower) == pytest.approx(both.low, rel=1e-9, abs=1e-12)
+    assert float(upper) == pytest.approx(both.high, rel=1e-9)
+    if 0 < count < 100:
+        assert stats.binom.sf(count - 1, 100, float(lower)) == pytest.approx(error, rel=1e-6)
+        assert stats.binom.cdf(count, 100, float(upper)) == pytest.approx(error, rel=1e-6)
+
+
+def test_bounds_of_many_counts_are_those_of_each() -> None:
+    lower, upper = clopper_pearson(np.array([0, 3, 10]), 10, 0.01)
+
+    for index, count in enumerate((0, 3, 10)):
+        one = clopper_pearson(count, 10, 0.01)
+        assert (lower[index], upper[index]) == (one[0], one[1])
+
+
+def test_rates_of_randomised_response_bound_its_epsilon() -> None:
+    # The truth with probability e / (1 + e): epsilon is exactly 1, and no test does better.
+    rng = np.random.default_rng(2)
+    truth = math.e / (1 + math.e)
+    found = []
+    for _ in range(400):
+        without = (rng.random(2000) > truth).astype(float)
+        with_ = (rng.random(2000) < truth).astype(float)
+        found.append(lower_bound(without, with_, 0.0, 0.9).epsilon)
+
+    # Wrong in at most 10 % of all cases.
+    assert np.mean(np.array(found) > 1) <= 0.1
+    assert 0.75 < np.median(found) < 1
+
+
+def test_delta_is_given_away() -> None:
+    # With probability 0.2 everything is told, else nothing.
+    rng = np.random.default_rng(3)
+    without = np.zeros(4000)
+    with_ = (rng.random(4000) < 0.2).astype(float)
+
+    assert lower_bound(without, with_, 0.2, 0.9).epsilon == pytest.approx(0, abs=1.5)
+    assert lower_bound(without, with_, 0.25, 0.9).epsilon == 0
+    assert lower_bound(without, with_, 0.0, 0.9).epsilon > 4
+
+
+def test_mu_is_bounded_closely_and_converted_exactly() -> None:
+    rng = np.random.default_rng(4)
+    exact = zcdp.exact_epsilon(2.0**2 / 2, 1e-5)
+    found = [
+        gaussian_bound(rng.standard_normal(2000), rng.normal(2.0, 1, 2000), 1e-5, 0.9)
+        for _ in range(200)
+    ]
+    mus = np.array([one.mu for one in found])
+
+    assert np.mean(mus > 2) <= 0.1
+    assert np.median(mus) > 1.7
+    assert found[0].epsilon == zcdp.exact_epsilon(mus[0] ** 2 / 2, 1e-5)
+    assert max(one.epsilon for one in found) < 1.2 * exact
+
+
+def test_the_threshold_is_not_chosen_on_the_runs_that_count() -> None:
+    # All differences are in the first half: the second knows nothing of them.
+    first, second = np.zeros(500), np.ones(500)
+    without = np.concatenate([first, first])
+    with_ = np.concatenate([second, first])
+    found = lower_bound(without, with_, 0.0, 0.95)
+
+    assert (found.threshold, found.runs) == (1.0, 500)
+    assert (found.true_positives, found.false_positives) == (0, 0)
+    assert found.epsilon == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_correct_noise_agrees_with_its_proof(name: str) -> None:
+    found = correct(name)
+
+    assert found.agrees
+    assert 0 < found.best <= found.proven
+    # Not by far below: a test that finds nothing agrees with everything.
+    assert found.best > 0.15 * found.proven
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_half_of_the_noise_is_detected(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    halve_noise(monkeypatch)
+    found = audit(TIGHT[name], runs_of(name), seed=1)
+
+    assert found.proven == correct(name).proven
+    assert not found.agrees
+    assert "CONTRADICTS" in render(found)
+
+
+@pytest.mark.parametrize("algorithm", ["cdp", "dp-dsgd", "locks"])
+def test_the_papers_noise_is_too_little_by_default(algorithm: str) -> None:
+    found = audit(DEFAULTS[algorithm], 800 if algorithm == "locks" else 200)
+
+    assert found.exceeds_paper
+    assert found.gaussian is not None
+    assert found.paper < found.gaussian.epsilon <= found.proven
+    assert f"{found.paper:.4g}" in render(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("instance", "claimed"),
+    [
+        # Theorem 2 far outside of its regime, and a quarter of an answer.
+        (
+            Instance("fedsgd-dpc", 0.25, samples=5, shuffle="poisson", delta=0.01),
+            0.2 * 4 * 2.146,
+        ),
+        (Instance("fedsgd-dpc", 0.5, mechanism="laplace", devices=4), 1.0),
+    ],
+)
+def test_the_papers_noise_of_answers_is_too_little(instance: Instance, claimed: float) -> None:
+    found = audit(instance, 1200, seed=1)
+
+    assert found.gaussian is None
+    assert found.paper == pytest.approx(claimed, rel=1e-3)
+    assert found.paper < found.measured.epsilon <= found.proven
+    assert f"The paper's {found.paper:.4g} does not hold" in render(found)
+
+
+@pytest.mark.parametrize("name", TIGHT)
+def test_the_canary_is_as_long_as_clipping_allows(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    # Without noise, the log-likelihood ratio is known.
+    halve_noise(monkeypatch, 0.0)
+    instance = TIGHT[name]
+    game = Game(instance, 5)
+    score, sent = game.play(True, 0)
+    other, _ = game.play(False, 0)
+    mean = 1 / instance.batch if instance.by_record else 1.0
+    std = instance.sigma
+    if instance.aggregate == "secagg":
+        std *= math.sqrt(instance.per_round)
+
+    assert sent
+    if name in ("Poisson users", "trusted", "Poisson samples"):
+        assert score > 0 > other
+        return
+    if instance.mechanism == "laplace":
+        # Replaced, both coordinates move by 1 / 2 + 1 / 2.
+        want = 2 * instance.rounds / instance.sigma
+    elif "replace" in game.neighbours:
+        want = instance.rounds * 2 * mean**2 / std**2
+        assert other == pytest.approx(-want, rel=0.01)
+    else:
+        want = instance.rounds * mean**2 / std**2 / 2
+    assert score == pytest.approx(want, rel=0.01)
+
+
+def test_runs_in_which_the_canary_is_not_sent_are_paid_for_in_delta() -> None:
+    found = correct("own noise").gaussian
+    assert found is not None
+    assert found.mu is not None
+
+    # It is kept in 0.55 of all runs.
+    assert 0.45 < found.part < 0.55
+    assert found.epsilon == zcdp.exact_epsilon(found.mu**2 / 2, 1e-5 / found.part)
+
+
+def test_a_run_with_laplace_noise_tells_no_more_than_its_epsilon() -> None:
+    game = Game(TIGHT["Laplace"], 0)
+    scores = [game.play(True, run)[0] for run in range(60)]
+
+    assert max(map(abs, scores)) == pytest.approx(game.account().proven, rel=1e-3)
+
+
+def test_the_canary_is_the_record_that_is_used_most() -> None:
+    instance = Instance("cdp", 1.0, rounds=3, samples=6, batch=2, steps=2, shuffle="continuing")
+    game = Game(instance, 0)
+    seeds = np.random.SeedSequence(game._order, spawn_key=(TRAINING, 0))
+    uses = tuple(
+        sum(game._position in batch for batch in batches("continuing", 6, 2, 2, turn, seeds))
+        for turn in range(3)
+    )
+
+    # Six steps are two epochs, and a round has a record once.
+    assert game.accesses == uses
+    assert sum(uses) == 2
+    assert Game(replace(instance, shuffle="fresh"), 0).accesses == (1, 1, 1)
+    assert Game(DEFAULTS["cdp"], 0).accesses == (1, 1)
+
+
+def test_an_order_that_nobody_knows_protects() -> None:
+    known = audit(DEFAULTS["cdp"], 300)
+    secret = audit(replace(DEFAULTS["cdp"], secret_order=True), 300)
+
+    assert secret.gaussian is None
+    assert secret.accesses == ()
+    assert secret.best < known.best
+    assert secret.proven < known.proven
+    assert secret.paper == known.paper
+
+
+def test_a_run_repeats_itself_for_the_same_seed() -> None:
+    for algorithm in federated.PRIVATE:
+        plays = [
+            [game.play(True, run) for run in range(6)]
+            for game in (Game(DEFAULTS[algorithm], seed) for seed in (3, 3, 4))
+        ]
+
+        assert plays[0] == plays[1]
+        assert plays[0] != plays[2]
+        assert len({score for score, _ in plays[0]}) > 1
+
+
+def test_json_has_everything() -> None:
+    found = audit(Instance("cdp", 3.0), 20)
+    flat = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+
+    assert flat["instance"]["algorithm"] == "cdp"
+    assert (flat["paper"], flat["proven"]) == (found.paper, found.proven)
+    assert flat["measured"]["runs"] == 10
+    assert (flat["agrees"], flat["exceeds_paper"]) == (found.agrees, found.exceeds_paper)
+    assert replace(found, proven=math.inf).as_dict()["proven"] is None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Instance("fedavg", 1.0), "promises no privacy"),
+        (lambda: Instance("cdp", -1.0), "--sigma is -1.0"),
+        (lambda: Instance("cdp", 1e200), "--sigma is 1e\\+200"),
+        (lambda: Instance("locks", 1.0, sigma_norms=1e-200, sampling="poisson"), "--sigma-norms"),
+        (lambda: Instance("cdp", 1.0, batch=2), "--batch-size is 2; --samples are only 1"),
+        (lambda: Instance("cdp", 1.0, rounds=0), "--rounds is 0"),
+        (lambda: Instance("cdp", 1.0, aggregate="sparse"), "--aggregate is 'sparse'"),
+        (lambda: Instance("cdp", 1.0, sampling="poisson"), "public participants"),
+        (lambda: Instance("cdp", 1.0, shuffle="poisson"), "shuffled epochs"),
+        (lambda: Instance("cdp", 1.0, mechanism="laplace"), "--mechanism is for fedsgd-dpc"),
+        (lambda: Instance("locks", 1.0, samples=3), "--samples is for cdp"),
+        (lambda: Instance("dp-fedavg", 1.0), "drawn anew"),
+        (
+            lambda: Instance("fedsgd-dpc", 1.0, samples=3, mechanism="laplace"),
+            "give --batch-size 3",
+        ),
+        (
+            lambda: Instance("cdp", 1.0, secret_order=True, shuffle="continuing"),
+            "--secret-order is for",
+        ),
+        (lambda: audit(DEFAULTS["cdp"], 19), "--runs is 19"),
+        (lambda: audit(DEFAULTS["cdp"], 20, confidence=1.0), "--confidence is 1.0"),
+        (lambda: audit(DEFAULTS["cdp"], 20, seed=-1), "--seed is -1"),
+        (lambda: audit(DEFAULTS["cdp"], 20, seed=2**63), "--seed is 92233"),
+        (lambda: Game(Instance("dp-dsgd", 1.0, steps=2, samples=2), 0), "one local step"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make()

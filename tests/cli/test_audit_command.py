@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hpcfl.attack.audit import DEFAULTS, Instance, audit
+from hpcfl.cli.attack import command
+from hpcfl.crypto.noise import FastNoise
+from hpcfl.errors import HpcflError, UsageError
+
+
+def run(*arguments: object) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(command, ["audit", *map(str, arguments)])
+
+
+def test_the_table_compares_paper_measured_and_proven() -> None:
+    done = run("cdp", "--runs", 200, "--seed", 2)
+    found = audit(DEFAULTS["cdp"], 200, seed=2)
+    assert done.exit_code == 0, done.output
+    assert found.gaussian is not None
+    rows = {line.split("  ")[0]: line for line in done.output.splitlines()}
+
+    assert rows["paper"].split()[-1] == f"{found.paper:.4g}"
+    assert f">= {found.measured.epsilon:.4g}" in rows["measured"]
+    assert f">= {found.gaussian.epsilon:.4g}" in rows["measured by mu"]
+    assert rows["proven"].split()[-1] == f"{found.proven:.4g}"
+    assert "neighbours        replace one record" in done.output
+    assert "1, 1 times in the rounds of its device" in done.output
+    assert f"The paper's {found.paper:.4g} does not hold" in done.output
+
+
+def test_json_is_what_the_library_returns() -> None:
+    options = ("--sigma", 2, "--samples", 3, "--batch-size", 3, "--rounds", 1, "--delta", 1e-3)
+    done = run("cdp", "--runs", 40, "--json", "--confidence", 0.9, *options)
+    instance = Instance("cdp", 2.0, samples=3, batch=3, delta=1e-3)
+    same = audit(instance, 40, confidence=0.9)
+
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output) == json.loads(json.dumps(same.as_dict()))
+
+
+def test_options_of_every_algorithm_reach_it() -> None:
+    for algorithm, *options in (
+        ("cdp", "--secret-order"),
+        ("dp-dsgd", "--aggregate", "fedavg", "--devices", 4),
+        ("fedsgd-dpc", "--mechanism", "laplace", "--samples", 1, "--shuffle", "fresh"),
+        ("dp-fedavg", "--sampling", "exact", "--per-round", 1),
+        ("locks", "--variant", "trusted", "--first-stage", 1, "--sigma-norms", 2),
+    ):
+        done = run(algorithm, "--runs", 20, "--json", *options)
+        assert done.exit_code == 0, done.output
+        instance = json.loads(done.output)["instance"]
+        for option, value in zip(options[::2], options[1::2] or [True], strict=True):
+            assert instance[str(option)[2:].replace("-", "_")] == value
+
+
+def test_less_noise_than_proven_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = FastNoise.gaussian
+    monkeypatch.setattr(FastNoise, "gaussian", lambda self, size, std: draw(self, size, std / 2))
+    done = run("cdp", "--samples", 1, "--runs", 200)
+
+    assert isinstance(done.exception, HpcflError)
+    assert "there is less noise than the account assumes" in str(done.exception)
+    assert "It CONTRADICTS what is proven" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cdp", "--sigma", 0), "--sigma is 0"),
+        (("cdp", "--runs", 1), "--runs is 1"),
+        (("locks", "--samples", 2), "--samples is for"),
+        (("cdp", "--per-round", 2), "2 devices a round"),
+    ],
+)
+def test_wrong_options_are_refused_in_a_sentence(
+    arguments: tuple[object, ...], message: str
+) -> None:
+    done = run(*arguments)
+
+    assert isinstance(done.exception, UsageError)
+    assert message in str(done.exception)
+
+
+def test_an_unknown_algorithm_is_refused() -> None:
+    done = run("fedavg")
+
+    assert done.exit_code == 2
+    assert "is not one of 'cdp'" in done.output

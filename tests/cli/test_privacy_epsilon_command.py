@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hpcfl.cli.privacy import command
+from hpcfl.privacy.accounting import systems
+
+CDP = (
+    *("--rounds", 20, "--devices", 16, "--per-round", 10),
+    *("--batch", 32, "--samples", 2441, "--steps", 10, "--delta", 1e-4),
+)
+
+
+def run(*arguments: object) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: object) -> str:
+    """Run the program, which must refuse to; return its sentence."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcfl", "privacy", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_both_epsilons_are_printed_with_what_they_assume() -> None:
+    done = run("epsilon", "cdp", "--sigma", 0.01353, *CDP)
+    account = systems.account(
+        "cdp", sigma=0.01353, rounds=20, devices=16, per_round=10, batch=32, samples=2441, steps=10,
+        delta=1e-4,
+    )  # fmt: skip
+    lines = {line.split("  ")[0]: line for line in done.output.splitlines()}
+    text = " ".join(done.output.split())
+
+    assert done.exit_code == 0
+    assert f"{account.paper.epsilon:.4g}" in lines["paper"]
+    assert f"{account.proven.epsilon:.4g}" in lines["proven"]
+    for assumption in (*account.paper.assumptions, *account.proven.assumptions):
+        assert assumption in text
+
+
+def test_json_is_the_account() -> None:
+    done = run("epsilon", "cdp", "--sigma", 0.01353, *CDP, "--convex", "--json")
+    found = json.loads(done.output)
+    assert found["paper"]["epsilon"] == pytest.approx(10, rel=1e-2)
+    assert found["proven"]["epsilon"] == min(bound["epsilon"] for bound in found["bounds"])
+    assert found["settings"]["convex"] is True
+
+
+def test_noise_for_an_epsilon_is_found_by_every_count() -> None:
+    done = run("noise", "cdp", "--epsilon", 10, *CDP, "--json")
+    found = {one["by"]: one for one in json.loads(done.output)["noise"]}
+    assert ["paper", "same-rho tight", "proven"] == list(found)
+    assert found["paper"]["sigma"] == pytest.approx(0.01353, rel=1e-2)
+    assert found["proven"]["account"]["proven"]["epsilon"] <= 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["epsilon", "nonsense", "--sigma", 1], "no account for 'nonsense'"),
+        (["epsilon", "cdp", "--sigma", 1], "also needs"),
+        (["epsilon", "cdp", "--sigma", -1, *CDP], "sigma is -1"),
+        (["epsilon", "locks", "--sigma", 1, "--steps", 3], "no setting"),
+        (["noise", "cdp", "--epsilon", 0, *CDP], "epsilon is 0"),
+    ],
+)
+def test_wrong_use_is_refused_in_a_sentence(arguments: list[object], sentence: str) -> None:
+    assert sentence in refused(*arguments)
+
+
+def test_without_the_package_it_says_how_to_get_it() -> None:
+    code = (
+        "import sys; sys.modules['dp_accounting'] = None; sys.argv = ['hpcfl', 'privacy', "
+        "'epsilon', 'dp-fedavg', '--sigma', '1', '--rounds', '5', '--devices', '50', "
+        "'--per-round', '10']; from hpcfl.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "pip install 'hpcfl[dp]'" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["epsilon", "noise"])
+def test_the_help_has_examples(name: str) -> None:
+    assert f"hpcfl privacy {name}" in run(name, "--help").output

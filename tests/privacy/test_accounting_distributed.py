@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import logsumexp
+
+from hpcfl.errors import UsageError
+from hpcfl.privacy.accounting import distributed, zcdp
+from hpcfl.privacy.distributions import Floats
+
+# Far enough for the orders and shifts below, for every sum below.
+REACH = 120
+INTEGERS: Floats = np.arange(-REACH, REACH + 1.0)
+
+
+def log_gaussian(x: Floats, sigma: float) -> Floats:
+    """Return the log-probabilities of the discrete Gaussian at integers x."""
+    wide = np.arange(-2000, 2001)
+    return -(x**2) / (2 * sigma**2) - logsumexp(-(wide**2) / (2 * sigma**2))
+
+
+@lru_cache
+def log_sum(summands: int, sigma: float) -> Floats:
+    """Return the log-probabilities of a sum of discrete Gaussians at :data:`INTEGERS`.
+
+    In logarithms, as high orders ask for tails that no float can hold.
+    """
+    found = log_gaussian(INTEGERS, sigma)
+    step = log_gaussian(INTEGERS[:, None] - INTEGERS[None, :], sigma)
+    for _ in range(summands - 1):
+        found = logsumexp(step + found[None, :], axis=1)
+    return found
+
+
+def renyi(log_p: Floats, shift: int, order: float) -> float:
+    """Return D_alpha(X + shift || X)."""
+    terms = order * log_p[:-shift] + (1 - order) * log_p[shift:]
+    total = logsumexp(terms)
+    assert max(terms[0], terms[-1]) < total - 40, "the support is too short for this order"
+    return float(total / (order - 1))
+
+
+@pytest.mark.parametrize(("summands", "sigma"), [(2, 0.6), (5, 0.6), (3, 1.1), (5, 3.0)])
+def test_convolution_has_the_moments_of_a_sum(summands: int, sigma: float) -> None:
+    p, one = np.exp(log_sum(summands, sigma)), np.exp(log_sum(1, sigma))
+
+    assert p.sum() == pytest.approx(1, abs=1e-12)
+    assert (p * INTEGERS**2).sum() == pytest.approx(summands * (one * INTEGERS**2).sum())
+
+
+@pytest.mark.parametrize("summands", [1, 2, 3, 7, 1000, 1001, 1002, 5000])
+@pytest.mark.parametrize("sigma", [0.5, 0.8, 1.7])
+def test_divergence_is_the_sum_of_its_terms(summands: int, sigma: float) -> None:
+    terms = [10 * math.exp(-2 * math.pi**2 * sigma**2 * k / (k + 1)) for k in range(1, summands)]
+    found = distributed.divergence(summands, sigma)
+
+    assert found >= math.fsum(terms) * (1 - 1e-12)
+    # A thousand terms are added up, and those behind them bounded by the first of these.
+    more = 0 if summands <= 1001 else 2 * math.pi**2 * sigma**2 / 1000
+    assert found == pytest.approx(math.fsum(terms), rel=1e-12 + more)
+
+
+def test_divergence_of_very_many_is_found_at_once() -> None:
+    least = 1e10 * math.exp(-2 * math.pi**2)
+
+    assert least <= distributed.divergence(10**9, 1.0) <= least * 1.03
+
+
+@pytest.mark.parametrize("summands", [2, 3, 4, 5])
+@pytest.mark.parametrize("sigma", [0.5, 0.6, 0.75, 1.0, 1.4])
+def test_divergence_bounds_every_ratio_of_probabilities(summands: int, sigma: float) -> None:
+    # Of the sum to one discrete Gaussian of the same width.
+    one = log_gaussian(INTEGERS, math.sqrt(summands) * sigma)
+    inner = np.abs(INTEGERS) < REACH // 2
+    apart = np.abs(log_sum(summands, sigma) - one)[inner].max()
+    bound = distributed.divergence(summands, sigma)
+
+    assert apart <= bound + 1e-11
+    if summands == 2 and sigma <= 1:
+        assert apart > bound / 6  # neither is it far off
+
+
+@pytest.mark.parametrize("summands", [2, 3, 4, 5])
+@pytest.mark.parametrize("sigma", [0.6, 0.75, 1.0, 1.7, 3.0])
+def test_theorem_against_exact_divergences(summands: int, sigma: float) -> None:
+    log_p = log_sum(summands, sigma)
+    for shift in (1, 2, 3):
+        rho = distributed.rho(summands, sigma, 1, shift)
+        for order in (1.05, 1.5, 2, 4, 8):
+            exact = renyi(log_p, shift, order)
+
+            assert exact <= order * rho * (1 + 1e-9), (shift, order)
+            if sigma >= 1.7:  # where the sum is all but a discrete Gaussian
+                assert exact == pytest.approx(order * rho, rel=1e-3), (shift, order)
+
+
+def test_a_sum_is_worse_than_one_discrete_gaussian() -> None:
+    # So that tau is needed: without it the theorem would be wrong.
+    exact = renyi(log_sum(2, 0.6), 1, 1.05)
+
+    assert exact > 1.05 * zcdp.gaussian_rho(math.sqrt(2) * 0.6)
+
+
+def test_one_device_has_no_divergence() -> None:
+    assert distributed.divergence(1, 0.3) == 0
+    assert distributed.rho(1, 0.3, 10, 2) == pytest.approx(2 / 0.09)
+    assert renyi(log_sum(1, 0.8), 2, 3) == pytest.approx(3 * distributed.rho(1, 0.8, 1, 2))
+
+
+def test_narrow_noise_of_several_proves_nothing() -> None:
+    assert distributed.divergence(2, 0.49) == distributed.rho(2, 0.49, 1, 1) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("dim", "l2", "l1", "expected"),
+    [
+        (4, 10.0, None, "first"),
+        (10_000, 1.0, None, "second"),
+        (10_000, 1.0, 2.0, "second"),
+        (100, 1.0, 1e6, "third"),
+    ],
+)
+def test_rho_is_the_least_of_three(dim: int, l2: float, l1: float | None, expected: str) -> None:
+    tau = 10 * sum(math.exp(-2 * math.pi**2 * 0.49 * k / (k + 1)) for k in (1, 2, 3))
+    width = math.sqrt(4) * 0.7
+    summed = min(math.sqrt(dim) * l2, l2**2) if l1 is None else l1
+    squares = {
+        "first": l2**2 / width**2 + 2 * tau * dim,
+        "second": l2**2 / width**2 + 2 * summed * tau / width + tau**2 * dim,
+        "third": (l2 / width + tau * math.sqrt(dim)) ** 2,
+    }
+
+    assert distributed.rho(4, 0.7, dim, l2, l1) == pytest.approx(squares[expected] / 2, rel=1e-12)
+    assert min(squares, key=squares.__getitem__) == expected
+
+
+@given(values=st.lists(st.integers(-50, 50), min_size=1, max_size=12))
+@settings(max_examples=200, deadline=None)
+def test_l1_norm_of_integers_is_within_its_bound(values: list[int]) -> None:
+    vector = np.array(values)
+    l2 = float(np.linalg.norm(vector))
+
+    assert np.abs(vector).sum() <= distributed.largest_l1(l2, vector.size) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("values", [[3] * 7, [1, 0, -1, 0, 1, 0]])
+def test_l1_norm_of_integers_can_be_its_bound(values: list[int]) -> None:
+    l2 = float(np.linalg.norm(values))
+
+    assert distributed.largest_l1(l2, len(values)) == pytest.approx(np.abs(values).sum())
+
+
+def test_wide_noise_is_as_good_as_one_gaussian() -> None:
+    assert distributed.rho(10, 40.0, 165_000, 300.0) == pytest.approx(
+        zcdp.gaussian_rho(math.sqrt(10) * 40 / 300), rel=1e-12
+    )
+
+
+@given(
+    values=st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=20),
+    up=st.lists(st.booleans(), min_size=20, max_size=20),
+)
+@settings(max_examples=200, deadline=None)
+def test_rounding_lengthens_a_vector_by_no_more(values: list[float], up: list[bool]) -> None:
+    vector = np.array(values)
+    rounded = np.where(up[: vector.size], np.ceil(vector), np.floor(vector))
+    most = distributed.rounded_norm(float(np.linalg.norm(vector)), vector.size)
+
+    assert np.linalg.norm(rounded) <= most * (1 + 1e-12)
+
+
+def test_rounding_can_lengthen_a_vector_as_much() -> None:
+    vector = np.full(9, 5 + 1e-9)
+
+    assert distributed.rounded_norm(float(np.linalg.norm(vector)), 9) == pytest.approx(
+        np.linalg.norm(np.ceil(vector)), rel=1e-8
+    )
+
+
+@pytest.mark.parametrize(("scale", "dim"), [(0.3, 40), (5.0, 40), (300.0, 6)])
+@pytest.mark.parametrize("beta", [0.9, 0.3, 0.02])
+def test_random_rounding_keeps_its_bound_as_often_as_said(
+    scale: float, dim: int, beta: float
+) -> None:
+    rng = np.random.default_rng(1)
+    vector = scale * rng.normal(size=dim)
+    bound = distributed.rounded_norm_bound(float(np.linalg.norm(vector)), dim, beta)
+    rounded = np.floor(vector + rng.random((4000, dim)))  # unbiased
+    over = (np.linalg.norm(rounded, axis=1) > bound).mean()
+
+    assert over <= beta + 4 * math.sqrt(beta / 4000)
+    assert rounded.mean(axis=0) == pytest.approx(vector, abs=0.05)
+
+
+def test_bound_of_random_rounding_by_its_formula() -> None:
+    deviation = math.sqrt(2 * math.log(100)) * (30 + 10 / 2)
+
+    assert distributed.rounded_norm_bound(30, 100, 0.01) == pytest.approx(
+        math.sqrt(30**2 + 25 + deviation)
+    )
+    assert distributed.rounded_norm_bound(30, 100, 0) == distributed.rounded_norm(30, 100) == 40
+    assert distributed.rounded_norm_bound(30, 1, 1e-300) == 31
+
+
+@pytest.mark.parametrize("beta", [-0.1, 1.0, math.nan])
+def test_beta_is_a_probability_below_1(beta: float) -> None:
+    with pytest.raises(UsageError, match="beta is"):
+        distributed.rounded_norm_bound(1, 1, beta)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((0, 1.0, 1, 1.0), "summands is 0"),
+        ((2, 0.0, 1, 1.0), "sigma is 0"),
+        ((2, math.nan, 1, 1.0), "sigma is nan"),
+        ((2, 1.0, 0, 1.0), "dim is 0"),
+        ((2, 1.0, 1, -1.0), "l2 is -1"),
+        ((2, 1.0, 1, 1.0, 0.0), "l1 is 0"),
+    ],
+)
+def test_wrong_values_are_refused(arguments: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        distributed.rho(*arguments)

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.signal import fftconvolve
+
+from hpcfl.errors import UsageError
+from hpcfl.privacy.accounting import distributed, dp_fedavg, sampling, systems, zcdp
+from hpcfl.privacy.accounting.dp_fedavg import Settings
+from hpcfl.privacy.accounting.guarantee import ADD_USER, REPLACE_USER, ZERO_USER, Guarantee
+
+
+def run(**settings: Any) -> Settings:
+    """Return 100 rounds of 20 out of 100 users, unless settings say otherwise."""
+    return Settings(**{"sigma": 1.32, "rounds": 100, "devices": 100, "per_round": 20, **settings})
+
+
+def proven(settings: Settings) -> Guarantee:
+    (bound,) = dp_fedavg.bounds(settings)
+    return bound
+
+
+def of_integers(**settings: Any) -> Settings:
+    return run(**{"noise": "distributed", "honest": 9, "unit": 1e6, "dim": 50, **settings})
+
+
+# --- Central noise ---
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rounds", "by_rdp", "by_pld"),
+    [(1.32, 100, 10.07, 9.18), (0.5, 100, 79.8, 57.2), (0.5, 54, 49.92, None)],
+)
+def test_the_experiment_of_locks(
+    sigma: float, rounds: int, by_rdp: float, by_pld: float | None
+) -> None:
+    settings = run(sigma=sigma, rounds=rounds)
+
+    assert dp_fedavg.paper(settings).epsilon == pytest.approx(by_rdp, rel=1e-3)
+    if by_pld is not None:
+        found = proven(settings)
+        assert found.epsilon == pytest.approx(by_pld, rel=1e-3)
+        assert (found.adjacency, found.method) == (ADD_USER, "PLD, Poisson sampling")
+
+
+@pytest.mark.parametrize(("epsilon", "sigma"), [(10, 1.326), (50, 0.591)])
+def test_noise_of_the_experiment_by_rdp(epsilon: float, sigma: float) -> None:
+    def spent(sigma: float) -> float:
+        return dp_fedavg.paper(run(sigma=sigma)).epsilon
+
+    assert systems.least_noise(spent, epsilon, 1.0) == pytest.approx(sigma, abs=6e-4)
+
+
+def test_only_the_ratio_of_noise_and_norm_matters() -> None:
+    assert proven(run(sigma=3.96, clip=3, rounds=5)).epsilon == pytest.approx(
+        proven(run(rounds=5)).epsilon, rel=1e-9
+    )
+
+
+def test_samples_of_a_fixed_size_are_accounted_for_replacing() -> None:
+    found = proven(run(sampling="fixed", rounds=5))
+
+    # Replacing moves a sum by up to 2 C: half the noise multiplier.
+    assert found.epsilon == sampling.fixed_size_gaussian(100, 20, 0.66, 5, 1e-5)[0]
+    assert found.adjacency == REPLACE_USER
+    assert found.epsilon > proven(run(rounds=5)).epsilon
+
+
+def test_all_users_in_every_round_is_the_plain_gaussian() -> None:
+    everyone = run(per_round=100, rounds=4)
+    rho = 4 * zcdp.gaussian_rho(1.32)
+
+    assert proven(everyone).epsilon == pytest.approx(zcdp.exact_epsilon(rho, 1e-5), rel=1e-3)
+    fixed = proven(run(per_round=100, rounds=4, sampling="fixed"))
+    assert fixed.epsilon == pytest.approx(zcdp.exact_epsilon(4 * rho, 1e-5), rel=1e-3)
+
+
+def test_the_count_of_adaptive_clipping_costs_its_part() -> None:
+    # A bit minus one half moves the count by 1/2: a multiplier of 2 sigma_count.
+    both = run(sigma=3.0, clip=1.0, sigma_count=2.0)
+
+    assert both.multiplier == pytest.approx(2.4)
+    assert run(sigma_count=1e9).multiplier == pytest.approx(1.32)
+
+
+def test_trap_the_multiplier_of_a_pair_is_not_that_of_one_of_them() -> None:
+    # dp-accounting, given an int 5 in a sampled composition, says 2.76.
+    pair = run(per_round=30, sigma=5, clip=1, sigma_count=0.66)
+
+    assert dp_fedavg.paper(pair).epsilon == pytest.approx(16.73, abs=0.01)
+
+
+# --- Distributed noise ---
+
+
+def test_integers_are_those_of_the_clipped_vector_with_its_rounding() -> None:
+    found = dp_fedavg.integers(of_integers(clip=2.0, sigma=3.0, unit=100.0))
+
+    assert found.norm == pytest.approx(200 + math.sqrt(50))
+    assert found.sigma == math.ceil(1.5 * found.norm / 3)
+    assert found.dim == 50
+    assert found.rho == distributed.rho(9, found.sigma, 50, found.norm)
+
+
+def test_the_bit_is_one_more_coordinate() -> None:
+    # sigma = 3, sigma_count = 2: the bit weighs 3 / 2, and moves its coordinate by half of that.
+    found = dp_fedavg.integers(of_integers(sigma=3.0, sigma_count=2.0, unit=100.0))
+
+    assert found.dim == 51
+    assert found.norm == pytest.approx(100 * math.hypot(1, 0.75) + math.sqrt(51))
+    assert found.sigma == math.ceil(2.4 * found.norm / 3)
+
+
+def test_fine_integers_cost_what_gaussian_noise_without_sampling_does() -> None:
+    found = proven(of_integers(participations=7))
+
+    assert found.epsilon == pytest.approx(
+        zcdp.rdp_epsilon(7 * zcdp.gaussian_rho(1.32), 1e-5), rel=1e-4
+    )
+    assert found.adjacency == ZERO_USER
+    assert "no amplification by sampling is claimed" in found.assumptions[0]
+    assert "at most 7 of the 100 rounds" in found.assumptions[1]
+
+
+def test_no_sampling_amplifies_distributed_noise() -> None:
+    amplified, plain = run(per_round=1, rounds=10), of_integers(per_round=1, rounds=10, honest=1)
+
+    assert proven(plain).epsilon > 2 * proven(amplified).epsilon
+    for other in ({"sampling": "fixed"}, {"per_round": 90}, {"devices": 1000}):
+        assert proven(of_integers(rounds=10, honest=1, **other)).epsilon == proven(plain).epsilon
+
+
+def test_fewer_honest_users_add_more_noise_each() -> None:
+    few, many = (dp_fedavg.integers(of_integers(honest=honest)) for honest in (4, 16))
+
+    assert few.sigma == pytest.approx(2 * many.sigma, rel=1e-5)
+    assert few.rho == pytest.approx(many.rho, rel=1e-4)
+
+
+@pytest.mark.parametrize("unit", [0.01, 0.7, 3.0])
+@pytest.mark.parametrize("sigma", [0.4, 1.5])
+def test_what_is_proven_holds_for_the_exact_sum(unit: float, sigma: float) -> None:
+    settings = run(rounds=3, sigma=sigma, noise="distributed", honest=3, unit=unit, dim=1)
+    integers, found = dp_fedavg.integers(settings), proven(settings)
+
+    # The sum of three users' noise, exactly, and the loss of three rounds at the largest shift.
+    x = np.arange(-400, 401)
+    one = np.exp(-(x**2) / (2 * integers.sigma**2))
+    one /= one.sum()
+    total = np.convolve(np.convolve(one, one), one)
+    shift = int(integers.norm)  # the largest integer that the user's can be
+    assert shift >= 1
+    p, q = (np.pad(total, (a, b)) for a, b in ((shift, 0), (0, shift)))
+    probable = (p > 1e-18) & (q > 1e-18)
+    unseen = 3 * p[~probable].sum()
+    loss, chance = np.log(p[probable] / q[probable]), p[probable]
+    # On a grid, rounded down: so that delta is not overstated.
+    step = 1e-3
+    index = np.floor(loss / step).astype(int)
+    low = index.min()
+    density = np.bincount(index - low, chance)
+    thrice = np.clip(fftconvolve(fftconvolve(density, density), density), 0, None)
+    losses = step * (3 * low + np.arange(thrice.size))
+    delta = float((np.clip(-np.expm1(found.epsilon - losses), 0, None) * thrice).sum())
+
+    assert unseen < 1e-9
+    assert 0 < delta + unseen <= 1e-5
+
+
+def test_no_rounds_and_no_participation_cost_nothing() -> None:
+    assert proven(of_integers(participations=0)).epsilon == 0
+    assert proven(of_integers(rounds=0)).epsilon == 0
+    assert proven(run(rounds=0)).epsilon == 0
+
+
+# --- What is refused ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"sigma": 0}, "sigma is 0"),
+        ({"sigma": math.nan}, "sigma is nan"),
+        ({"clip": -1}, "clip is -1"),
+        ({"rounds": -1}, "rounds is -1"),
+        ({"rounds": math.inf}, "rounds is inf"),
+        ({"rounds": 1.5}, "rounds is 1.5"),
+        ({"devices": 0}, "devices is 0"),
+        ({"per_round": 101}, "101 of 100 devices"),
+        ({"delta": 0}, "delta is 0"),
+        ({"sampling": "some"}, "choose one of poisson, fixed"),
+        ({"sigma_count": 0}, "sigma count is 0"),
+        ({"noise": "laplace"}, "choose one of central, distributed"),
+        ({"honest": 3}, "honest is for distributed noise"),
+        ({"participations": 3}, "participations is for distributed noise"),
+        ({"noise": "distributed"}, "also needs honest, unit, dim"),
+        ({"noise": "distributed", "honest": 3, "dim": 1}, "also needs unit$"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"honest": 0}, "honest is 0"),
+        ({"honest": 101}, "101 of 100 devices are honest"),
+        ({"honest": 21, "sampling": "fixed"}, "21 of 20 devices are honest"),
+        ({"unit": 0}, "unit is 0"),
+        ({"dim": 0}, "dim is 0"),
+        ({"participations": 101}, "in 101 of 100 rounds"),
+        ({"participations": -1}, "participations is -1"),
+    ],
+)
+def test_wrong_settings_of_distributed_noise_are_refused(
+    settings: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        of_integers(**settings)
+
+
+def test_integers_that_no_float_can_count_are_refused() -> None:
+    with pytest.raises(UsageError, match="too large"):
+        dp_fedavg.integers(of_integers(unit=1e200))
