@@ -176,8 +176,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "steps": {"type": int, "help": "Local steps tau in a round (cdp).  [default: 1]"},
     "participations": {
         "type": int,
-        "help": "Rounds of the device that takes part most (cdp, dp-dsgd).  "
-        "[default: those of a balanced schedule]",
+        "help": "Rounds of the device that takes part most (cdp, dp-dsgd; dp-fedavg with "
+        "distributed noise).  [default: those of a balanced schedule; all for dp-fedavg]",
     },
     "secagg/--no-secagg": {
         "default": None,
@@ -205,6 +205,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "type": int,
         "help": "Devices that tell the server their noise (cdp, dp-dsgd).  [default: 0]",
     },
+    "discrete/--continuous": {
+        "default": None,
+        "help": "Whether the last step's noise is discrete Gaussian, added to integers (cdp, "
+        "dp-dsgd).  [default: continuous]",
+    },
     "sampling": {
         "help": "poisson or fixed: of a round's users (dp-fedavg), of an answer's samples "
         "(fedsgd-dpc, Gaussian).  [default: poisson]",
@@ -230,7 +235,20 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "type": int,
         "help": "Times a device answers at the most (fedsgd-dpc; stage 2 of locks, local).",
     },
-    "noise": {"help": "laplace or gaussian (fedsgd-dpc).  [default: laplace]"},
+    "noise": {
+        "help": "laplace or gaussian (fedsgd-dpc), central or distributed (dp-fedavg).  "
+        "[default: laplace; central]",
+    },
+    "honest": {
+        "type": int,
+        "help": "Devices whose noise is in every sum and known to nobody else (dp-fedavg, "
+        "distributed).",
+    },
+    "unit": {
+        "type": float,
+        "help": "Integers that 1 is scaled to before rounding (dp-fedavg, distributed).",
+    },
+    "dim": {"type": int, "help": "Coordinates of an update (dp-fedavg, distributed)."},
     "fraction": {
         "type": float,
         "help": "Part of its samples that an answer uses (fedsgd-dpc, Gaussian).  [default: 1]",
@@ -277,6 +295,8 @@ def epsilon(algorithm: str, as_json: bool, **options: Any) -> None:
       hpcfl privacy epsilon cdp --sigma 0.01353 --rounds 20 --devices 16 --per-round 10 \\
           --batch 32 --samples 2441 --steps 10 --delta 1e-4 --convex --shuffle continuing
       hpcfl privacy epsilon dp-fedavg --sigma 1.32 --rounds 100 --devices 100 --per-round 20
+      hpcfl privacy epsilon dp-fedavg --sigma 1.32 --rounds 10 --devices 100 --per-round 20 \\
+          --noise distributed --honest 12 --unit 1e6 --dim 7850
       hpcfl privacy epsilon locks --variant local --sigma 10 --rounds 100 --devices 100 \\
           --first-stage 30 --per-round 20 --replies 40
       hpcfl privacy epsilon fedsgd-dpc --sigma 0.05 --rounds 50 --devices 10 --per-round 3 \\

@@ -3,155 +3,200 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hpcfl.errors import UsageError
-from hpcfl.privacy.accounting import fedsgd_dpc, sampling, systems
-from hpcfl.privacy.accounting.fedsgd_dpc import Settings
-from hpcfl.privacy.accounting.guarantee import ADD_RECORD, REPLACE_RECORD
+from hpcfl.privacy.accounting import fedsgd_dpc, sampling, zcdp
+from hpcfl.privacy.accounting.guarantee import ADD_RECORD, REPLACE_RECORD, Guarantee
 
 
-def laplace(**more: Any) -> Settings:
-    """Return 50 queries to 5 of 10 devices of 6000 records, in turn."""
-    usual = {"sigma": 0.05, "rounds": 50, "devices": 10, "per_round": 5, "samples": 6000}
-    return Settings(**{**usual, **more})
+def laplace(**changes: Any) -> fedsgd_dpc.Settings:
+    """Return 50 iterations of 3 out of 10 devices of 6000 samples each, with Laplace noise."""
+    values: dict[str, Any] = {"sigma": 0.05, "rounds": 50, "devices": 10, "per_round": 3}
+    return fedsgd_dpc.Settings(**{**values, "samples": 6000, **changes})
 
 
-def gaussian(**more: Any) -> Settings:
-    """Return the paper's 500 queries, of a part 0.01 of the records, clipped to 10."""
-    usual = {"noise": "gaussian", "fraction": 0.01, "rounds": 500, "clip": 10.0}
-    return laplace(**{**usual, **more})
+def gaussian(**changes: Any) -> fedsgd_dpc.Settings:
+    """Return the paper's 500 iterations on 1 % of a device's samples, with Gaussian noise."""
+    values = {"noise": "gaussian", "rounds": 500, "per_round": 10, "fraction": 0.01}
+    return laplace(**{**values, **changes})
+
+
+def proven(settings: fedsgd_dpc.Settings) -> Guarantee:
+    (found,) = fedsgd_dpc.bounds(settings)
+    return found
 
 
 # --- Laplace noise ---
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 5.0, 10.0])
-@pytest.mark.parametrize("per_round", [1, 5, 10])
-def test_theorem_1_and_its_inverse(epsilon: float, per_round: int) -> None:
-    # s = Delta1 T1 / epsilon, Delta1 = 2 xi1 / d_i, T1 = T b / N.
-    scale = 2 * 300 / 6000 * (50 * per_round / 10) / epsilon
-    settings = laplace(sigma=scale, per_round=per_round, clip=300.0)
+@pytest.mark.parametrize("epsilon", [1, 5, 10])
+def test_scale_of_theorem_1(epsilon: float) -> None:
+    # s = Delta T1 / epsilon, Delta = 2 xi / d, on MNIST: xi = 300, 6000 samples, T1 = T b / N.
+    scale = (2 * 300 / 6000) * (50 * 3 / 10) / epsilon
+    settings = laplace(sigma=scale, clip=300)
 
-    assert fedsgd_dpc.paper(settings).epsilon == pytest.approx(epsilon)
-    assert fedsgd_dpc.paper(settings).delta == 0
-    (proven,) = fedsgd_dpc.bounds(settings)
-    assert (proven.epsilon, proven.delta) == (pytest.approx(epsilon), 0)
-    assert proven.adjacency == REPLACE_RECORD
+    assert fedsgd_dpc.paper(settings).epsilon == pytest.approx(epsilon, rel=1e-12)
+    assert proven(settings).epsilon == pytest.approx(epsilon, rel=1e-12)  # 15, a whole number
+    for value in (fedsgd_dpc.paper(settings), proven(settings)):
+        assert (value.delta, value.adjacency) == (0, REPLACE_RECORD)
 
 
-def test_answers_are_whole_numbers() -> None:
-    # T = 22, b = 1, N = 10: 2.2 answers by the paper, and 3 of some devices.
-    settings = laplace(rounds=22, per_round=1)
-    (proven,) = fedsgd_dpc.bounds(settings)
+def test_replies_are_whole_numbers() -> None:
+    # T = 22, b = 1: 2.2 replies by the paper's count, and three of some devices.
+    settings = laplace(rounds=22, per_round=1, sigma=1 / 3000)
 
-    assert settings.worst_replies == 3
-    assert proven.epsilon / fedsgd_dpc.paper(settings).epsilon == pytest.approx(3 / 2.2)
-    (counted,) = fedsgd_dpc.bounds(laplace(rounds=22, per_round=1, replies=9))
-    assert counted.epsilon == pytest.approx(3 * proven.epsilon)
+    assert fedsgd_dpc.paper(settings).epsilon == pytest.approx(2.2)
+    assert proven(settings).epsilon == pytest.approx(3)
+    assert "2.2 times, counted as a fraction" in fedsgd_dpc.paper(settings).assumptions[0]
+    assert "at most 3 times" in " / ".join(proven(settings).assumptions)
+    assert proven(laplace(rounds=22, per_round=1, sigma=1 / 3000, replies=2)).epsilon == (
+        pytest.approx(2)
+    )
 
 
-def test_delta_buys_something_for_many_answers() -> None:
-    pure, approximate = fedsgd_dpc.bounds(laplace(per_round=10, delta=1e-5, sigma=0.01))
+def test_schedule_by_turns_has_that_many_replies() -> None:
+    # b devices in turn, where b does not divide N: nobody is asked more than ceil(T b / N) times.
+    for rounds in range(40):
+        asked = np.bincount(np.arange(rounds * 3) % 10, minlength=10)
+        settings = laplace(rounds=rounds)
 
+        assert settings.worst_replies == asked.max()
+        assert settings.paper_replies == pytest.approx(asked.mean())
+
+
+def test_a_delta_lowers_the_epsilon_of_many_replies() -> None:
+    settings = laplace(sigma=0.02, delta=1e-5)
+    pure, approximate = fedsgd_dpc.bounds(settings)
+
+    assert pure == proven(laplace(sigma=0.02))
     assert (pure.delta, approximate.delta) == (0, 1e-5)
-    assert pure.epsilon == pytest.approx(50 * (2 / 6000) / 0.01)
-    assert approximate.epsilon < 0.9 * pure.epsilon
-    z = 0.01 * 6000 / 2
-    assert approximate.epsilon == sampling.laplace(z, 50, 1e-5)[0]
+    assert approximate.method == "PLD, Laplace"
+    assert approximate.epsilon < pure.epsilon == pytest.approx(15 / 60)
+    # The paper's claim is of pure differential privacy, whatever the delta.
+    assert fedsgd_dpc.paper(settings) == fedsgd_dpc.paper(laplace(sigma=0.02))
+
+
+def test_delta_of_two_laplace_replies_by_summation() -> None:
+    z = 2.0
+    settings = laplace(sigma=z / 3000, rounds=2, per_round=10, delta=1e-2)
+    epsilon = fedsgd_dpc.bounds(settings)[1].epsilon
+    # The loss of an answer is clip((1 - 2 x) / z, -1/z, 1/z), where x is Laplace noise.
+    grid = (np.arange(-30_000, 30_000) + 0.5) / 1000
+    chance = np.exp(-np.abs(grid) / z) / (2 * z) / 1000
+    loss = np.clip((1 - 2 * grid) / z, -1 / z, 1 / z)
+    order = np.argsort(loss)
+    step = 2e-4
+    low = np.floor(loss[order] / step).astype(int)
+    mass = np.bincount(low - low.min(), chance[order])
+    twice = np.convolve(mass, mass)
+    losses = step * (2 * low.min() + np.arange(twice.size))
+    delta = float((np.clip(-np.expm1(epsilon - losses), 0, None) * twice).sum())
+
+    assert 0 < epsilon < 2 / z
+    assert delta == pytest.approx(1e-2, rel=2e-2)
 
 
 # --- Gaussian noise ---
 
 
 @pytest.mark.parametrize(("per_round", "z"), [(1, 1.052), (5, 1.158), (10, 1.258)])
-def test_multipliers_for_epsilon_1_by_rdp(per_round: int, z: float) -> None:
-    def spent(sigma: float) -> float:
-        found = gaussian(sigma=sigma, per_round=per_round)
-        return sampling.poisson_gaussian_rdp(
-            found.fraction, found.multiplier, found.worst_replies, found.actual_delta
-        )
+def test_multipliers_of_epsilon_1(per_round: int, z: float) -> None:
+    # An accountant's; by RDP they are 1.000 (the PLD proves less with the same noise).
+    settings = gaussian(sigma=z / 60, per_round=per_round)
+    by_rdp = sampling.poisson_gaussian_rdp(0.01, settings.multiplier, 50 * per_round, 1e-5)
 
-    # std = z xi2 / (q d_i), for adding or removing a record.
-    sigma = systems.least_noise(spent, 1.0, 0.1)
-    assert sigma == pytest.approx(z * 10 / (0.01 * 6000), rel=6e-4)
-
-
-def test_what_is_proven_is_the_accountants_and_not_the_papers() -> None:
-    # With c2 = 1 the paper's formula asks for 0.76 where 1.146 is needed (1.258 by RDP).
-    unit = 10 / 60
-    papers = gaussian(sigma=unit * 0.01 * math.sqrt(500 * math.log(1e5)), per_round=10)
-    enough = gaussian(sigma=unit * 1.1462, per_round=10)
-
-    assert papers.multiplier == pytest.approx(0.7587, abs=1e-4)
-    assert fedsgd_dpc.paper(papers).epsilon == pytest.approx(1)
-    assert fedsgd_dpc.bounds(papers)[0].epsilon > 2
-    assert fedsgd_dpc.bounds(enough)[0].epsilon == pytest.approx(1, abs=1e-3)
-    assert any("c1 q**2 T1 = 0.05 c1" in a for a in fedsgd_dpc.paper(papers).assumptions)
+    assert settings.multiplier == pytest.approx(z, rel=1e-12)
+    assert settings.worst_replies == 50 * per_round
+    assert by_rdp == pytest.approx(1, abs=1e-3)
+    assert 0.4 < proven(settings).epsilon < by_rdp
+    assert proven(settings).method == "PLD, Poisson sampling"
 
 
-def test_neighbours_and_sensitivities() -> None:
-    # Divided by the expected number in a sample; replacing moves twice as much.
-    assert laplace(clip=300).sensitivity == pytest.approx(2 * 300 / 6000)
-    assert gaussian().sensitivity == pytest.approx(10 / 60)
-    assert gaussian(sampling="fixed").sensitivity == pytest.approx(2 * 10 / 60)
-    assert gaussian().adjacency == ADD_RECORD
-    assert gaussian(sampling="fixed").adjacency == laplace().adjacency == REPLACE_RECORD
+def test_theorem_2_claims_epsilon_1_for_too_little_noise() -> None:
+    # c2 = 1: sigma = Delta q sqrt(T1 ln(1 / delta)) / epsilon, which is less than 1.258.
+    z = 0.01 * math.sqrt(500 * math.log(1e5))
+    settings = gaussian(sigma=z / 60)
+    paper = fedsgd_dpc.paper(settings)
+
+    assert z == pytest.approx(0.76, abs=2e-3)
+    assert paper.epsilon == pytest.approx(1, rel=1e-9)
+    assert "epsilon is below c1 q**2 T1 = 0.05 c1 for an unknown c1" in paper.assumptions
+    assert proven(settings).epsilon > 2
 
 
-def test_samples_of_a_fixed_size_are_whole() -> None:
-    settings = gaussian(sampling="fixed", fraction=0.0151, rounds=4, samples=1000)
-    (proven,) = fedsgd_dpc.bounds(settings)
-
-    assert settings.batch == 15
-    assert gaussian(fraction=0.29, samples=100, sampling="fixed").batch == 29  # 28.999...
-    assert (proven.epsilon, proven.method) == sampling.fixed_size_gaussian(
-        1000, 15, settings.multiplier, 2, 1e-5
-    )
-
-
-def test_poisson_bound_is_that_of_the_accountant() -> None:
-    settings = gaussian(rounds=7, fraction=0.1)
-    (proven,) = fedsgd_dpc.bounds(settings)
-
-    assert (proven.epsilon, proven.method) == sampling.poisson_gaussian(
-        0.1, settings.multiplier, 4, 1e-5
-    )
-    assert proven.adjacency == ADD_RECORD
-
-
-def test_delta_left_out_is_the_noises() -> None:
-    assert laplace().actual_delta == 0
-    assert gaussian().actual_delta == 1e-5
-    assert laplace(delta=0).actual_delta == 0
+def test_gaussian_noise_has_a_delta_unless_told() -> None:
+    assert gaussian().actual_delta == proven(gaussian(rounds=1)).delta == 1e-5
     assert gaussian(delta=1e-3).actual_delta == 1e-3
-
-
-@pytest.mark.parametrize("make", [laplace, gaussian])
-def test_nothing_asked_costs_nothing(make: Any) -> None:
-    assert fedsgd_dpc.bounds(make(rounds=0))[0].epsilon == 0
-    assert fedsgd_dpc.bounds(make(replies=0))[0].epsilon == 0
+    assert laplace().actual_delta == laplace(delta=0).actual_delta == 0
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("changes", "sensitivity", "adjacency"),
+    [
+        ({}, 1 / 60, ADD_RECORD),
+        ({"clip": 10, "fraction": 0.5}, 10 / 3000, ADD_RECORD),
+        ({"sampling": "fixed"}, 2 / 60, REPLACE_RECORD),
+        ({"sampling": "fixed", "fraction": 0.29, "samples": 100}, 2 / 29, REPLACE_RECORD),
+        ({"sampling": "fixed", "fraction": 0.299, "samples": 100}, 2 / 29, REPLACE_RECORD),
+        ({"fraction": 0.299, "samples": 100}, 1 / 29.9, ADD_RECORD),
+    ],
+)
+def test_sensitivity_of_a_mean_gradient(
+    changes: dict[str, Any], sensitivity: float, adjacency: str
+) -> None:
+    settings = gaussian(**changes)
+
+    assert settings.sensitivity == pytest.approx(sensitivity, rel=1e-12)
+    assert settings.adjacency == adjacency
+    assert settings.multiplier == pytest.approx(0.05 / sensitivity, rel=1e-12)
+
+
+def test_samples_of_a_fixed_size() -> None:
+    settings = gaussian(sampling="fixed", rounds=20, sigma=0.05)
+    found = proven(settings)
+
+    assert found.epsilon == sampling.fixed_size_gaussian(6000, 60, 1.5, 20, 1e-5)[0]
+    assert found.adjacency == REPLACE_RECORD
+    assert "an answer uses 60 of 6000 samples" in " / ".join(found.assumptions)
+
+
+def test_all_samples_are_the_plain_gaussian() -> None:
+    settings = gaussian(sampling="fixed", fraction=1.0, rounds=20, sigma=3 / 6000)
+
+    assert proven(settings).epsilon == pytest.approx(
+        zcdp.exact_epsilon(20 * zcdp.gaussian_rho(1.5), 1e-5), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("make", [laplace, gaussian])
+def test_no_rounds_cost_nothing(make: Any) -> None:
+    assert proven(make(rounds=0)).epsilon == fedsgd_dpc.paper(make(rounds=0)).epsilon == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
     [
         ({"sigma": 0}, "sigma is 0"),
         ({"clip": math.nan}, "clip is nan"),
+        ({"rounds": -1}, "rounds is -1"),
         ({"samples": 0}, "samples is 0"),
-        ({"per_round": 11}, "11 of 10 devices"),
-        ({"noise": "some"}, "choose one of laplace, gaussian"),
+        ({"per_round": 11}, "11 of 10 devices a round"),
+        ({"noise": "uniform"}, "choose one of laplace, gaussian"),
         ({"sampling": "some"}, "choose one of poisson, fixed"),
-        ({"delta": -0.1}, "delta is -0.1"),
-        ({"noise": "gaussian", "delta": 0}, "delta is 0"),
+        ({"delta": 1}, "delta is 1"),
+        ({"delta": -1e-5}, "delta is -1e-05"),
+        ({"delta": 0, "noise": "gaussian"}, "delta is 0"),
+        ({"fraction": 0}, "fraction is 0; it must be above 0"),
+        ({"fraction": 1.1, "noise": "gaussian"}, "fraction is 1.1"),
+        ({"fraction": math.nan, "noise": "gaussian"}, "fraction is nan"),
         ({"fraction": 0.5}, "with Laplace noise an answer uses all samples"),
-        ({"noise": "gaussian", "fraction": 0}, "fraction is 0"),
-        ({"noise": "gaussian", "fraction": math.nan}, "fraction is nan"),
-        ({"noise": "gaussian", "fraction": 1e-5}, "less than one of them"),
-        ({"replies": 51}, "in 51 of 50 rounds"),
+        ({"fraction": 1e-5, "noise": "gaussian"}, "less than one of them"),
+        ({"replies": 51}, "51 of 50 rounds"),
         ({"replies": -1}, "replies is -1"),
     ],
 )
-def test_wrong_settings_are_refused(wrong: dict[str, Any], words: str) -> None:
+def test_wrong_settings_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        laplace(**wrong)
+        laplace(**changes)

@@ -3,13 +3,14 @@
 A sum of h independent discrete Gaussians of parameter sigma is not a discrete Gaussian of parameter
 sqrt(h) sigma, but so close to one that for sigma above 2 no experiment could tell (Kairouz, Liu
 and Steinke, 2021, "The distributed discrete Gaussian mechanism for federated learning with secure
-aggregation", Proposition 14).
+aggregation", Proposition 14). Nothing here is amplified by sampling.
 """
 
 from __future__ import annotations
 
 import math
 
+from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting.guarantee import check_count, check_positive
 
 
@@ -29,6 +30,11 @@ def divergence(summands: int, sigma: float) -> float:
     -------
     float
         Infinite where the bound does not hold.
+
+    Raises
+    ------
+    UsageError
+        If a value is out of range.
     """
     check_count(summands=summands)
     check_positive(sigma=sigma)
@@ -37,20 +43,20 @@ def divergence(summands: int, sigma: float) -> float:
     if sigma < 0.5:
         return math.inf
     # Terms decrease in k, towards exp(-2 pi**2 sigma**2): the first few, and a bound of the rest.
-    rate = 2 * math.pi**2 * sigma**2
+    rate = 2 * math.pi**2 * sigma * sigma
     head = min(summands - 1, 1000)
-    total = math.fsum(math.exp(-rate * k / (k + 1)) for k in range(1, head + 1))
-    total += (summands - 1 - head) * math.exp(-rate * (head + 1) / (head + 2))
+    total = math.fsum(math.exp(-rate * (k / (k + 1))) for k in range(1, head + 1))
+    total += (summands - 1 - head) * math.exp(-rate * ((head + 1) / (head + 2)))
     return 10 * total
 
 
-def rho(summands: int, sigma: float, dim: int, l2: float) -> float:
+def rho(summands: int, sigma: float, dim: int, l2: float, l1: float | None = None) -> float:
     """Return the rho of a release of integers with the noise of h devices (Kairouz et al.).
 
     It is epsilon**2 / 2 for the smallest epsilon of
     sqrt(l2**2 / (h sigma**2) + 2 tau d),
     sqrt(l2**2 / (h sigma**2) + 2 l1 tau / (sqrt(h) sigma) + tau**2 d) and
-    l2 / (sqrt(h) sigma) + tau sqrt(d), where l1 is at most sqrt(d) l2.
+    l2 / (sqrt(h) sigma) + tau sqrt(d). More noise than that of the h devices does no harm.
 
     Parameters
     ----------
@@ -61,20 +67,44 @@ def rho(summands: int, sigma: float, dim: int, l2: float) -> float:
     dim : int
         Number d of coordinates.
     l2 : float
-        By how much one change of the data moves the sum, in integers.
+        By how much one change of the data moves the sum, in integers, in the l2 norm.
+    l1 : float, optional
+        The same in the l1 norm; by default what `l2` says about it (:func:`largest_l1`).
+
+    Returns
+    -------
+    float
+        Infinite where nothing is proven: for sigma < 1/2, if there are several devices.
+
+    Raises
+    ------
+    UsageError
+        If a value is out of range.
     """
     check_count(dim=dim)
     check_positive(l2=l2)
+    if l1 is None:
+        l1 = largest_l1(l2, dim)
+    check_positive(l1=l1)
     tau = divergence(summands, sigma)
     if math.isinf(tau):
         return math.inf
-    ratio = l2 / (math.sqrt(summands) * sigma)
-    l1 = math.sqrt(dim) * l2
+    scale = math.sqrt(summands) * sigma
+    ratio = l2 / scale
+    sum_of_both = ratio + tau * math.sqrt(dim)
     return 0.5 * min(
-        ratio**2 + 2 * tau * dim,
-        ratio**2 + 2 * l1 * tau / (math.sqrt(summands) * sigma) + tau**2 * dim,
-        (ratio + tau * math.sqrt(dim)) ** 2,
+        ratio * ratio + 2 * tau * dim,
+        ratio * ratio + 2 * l1 / scale * tau + tau * tau * dim,
+        sum_of_both * sum_of_both,
     )
+
+
+def largest_l1(l2: float, dim: int) -> float:
+    """Return the most that the l1 norm of integers can be: min(sqrt(d) l2, l2**2).
+
+    The first by Cauchy and Schwarz; the second as no integer is larger than its square.
+    """
+    return min(math.sqrt(dim) * l2, l2 * l2)
 
 
 def rounded_norm(norm: float, dim: int) -> float:
@@ -83,8 +113,46 @@ def rounded_norm(norm: float, dim: int) -> float:
     Parameters
     ----------
     norm : float
-        Of the vector before.
+        Of the vector before, in steps of the rounding.
     dim : int
         Number of coordinates, each of which moves by less than one.
     """
     return norm + math.sqrt(dim)
+
+
+def rounded_norm_bound(norm: float, dim: int, beta: float) -> float:
+    """Return what a vector is rounded to at random until its l2 norm is at most that.
+
+    Rounded once, a vector is within the bound with a probability of at least 1 - beta (Kairouz et
+    al., Proposition 22): the squared norm has a mean of at most norm**2 + d / 4, and is a sum of
+    independent terms of ranges 2 |floor(x) + 1/2|, to which Hoeffding's inequality applies. An
+    encoder that rounds again and again until the bound is kept has the bound always, as privacy
+    needs it; one that rounds once does not, and is bounded by :func:`rounded_norm` alone.
+
+    Parameters
+    ----------
+    norm : float
+        Of the vector before, in steps of the rounding.
+    dim : int
+        Number of coordinates.
+    beta : float
+        Probability of having to round again at the most, from 0 (never) to below 1.
+
+    Returns
+    -------
+    float
+        The lesser of sqrt(norm**2 + d / 4 + sqrt(2 ln(1 / beta)) (norm + sqrt(d) / 2)) and the
+        bound that always holds.
+
+    Raises
+    ------
+    UsageError
+        If beta is out of range.
+    """
+    if not 0 <= beta < 1:
+        raise UsageError(f"beta is {beta}; it must be from 0 to below 1")
+    always = rounded_norm(norm, dim)
+    if beta == 0:
+        return always
+    deviation = math.sqrt(-2 * math.log(beta)) * (norm + math.sqrt(dim) / 2)
+    return min(always, math.sqrt(norm * norm + dim / 4 + deviation))

@@ -8,19 +8,26 @@ data, which changes it by at most 2 C.
 With adaptive clipping (Andrew et al., 2021) each user also adds a bit, "within the clipping norm",
 minus one half, to a count with noise of its own; adding a user changes it by 1/2, replacing by 1.
 
+Noise is central, added once, or distributed: every user adds discrete Gaussian noise to integers,
+of which only sums are seen (Kairouz, Liu and Steinke, 2021). Its rounds compose by concentrated
+differential privacy, for replacing a user's update by zeros, whoever takes part: that may be
+public, so sampling amplifies nothing. One that is dropped or colludes adds no noise that counts.
+
 The paper's claim for Poisson samples is that of its moments accountant, by RDP. It is common to
 claim the same for rounds of a fixed size; that is shown as the paper's value, and is not proven.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hpcfl.errors import UsageError
-from hpcfl.privacy.accounting import sampling, zcdp
+from hpcfl.privacy.accounting import distributed, sampling, zcdp
 from hpcfl.privacy.accounting.guarantee import (
     ADD_USER,
     REPLACE_USER,
+    ZERO_USER,
     Guarantee,
     check_count,
     check_delta,
@@ -28,6 +35,7 @@ from hpcfl.privacy.accounting.guarantee import (
 )
 
 SAMPLINGS = ("poisson", "fixed")
+NOISES = ("central", "distributed")
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,8 @@ class Settings:
     Attributes
     ----------
     sigma : float
-        Standard deviation of the noise on every coordinate of the sum of a round's updates.
+        Standard deviation of the noise on every coordinate of the sum of a round's updates. Of
+        distributed noise, before it is enlarged for the rounding to integers.
     rounds : int
         Number of rounds.
     devices : int
@@ -50,7 +59,20 @@ class Settings:
     sampling : str
         ``"poisson"`` or ``"fixed"``.
     sigma_count : float, optional
-        Standard deviation of the noise on adaptive clipping's count of bits minus one half.
+        Standard deviation of the noise on adaptive clipping's count of bits minus one half. With
+        distributed noise, bits are one more coordinate, scaled so as to have the noise of all.
+    noise : str
+        ``"central"`` or ``"distributed"``.
+    honest : int, optional
+        Users whose noise is in every coordinate of every sum, and known to nobody else: those that
+        neither drop out nor collude, at the least. This and the following are for distributed
+        noise, which needs the first three.
+    unit : float, optional
+        Integers that 1 is scaled to, in the coordinate of an update.
+    dim : int, optional
+        Coordinates of an update, without the bit.
+    participations : int, optional
+        Rounds in which a user takes part, at the most; all by default. Of a public schedule.
     """
 
     sigma: float
@@ -61,6 +83,11 @@ class Settings:
     delta: float = 1e-5
     sampling: str = "poisson"
     sigma_count: float | None = None
+    noise: str = "central"
+    honest: int | None = None
+    unit: float | None = None
+    dim: int | None = None
+    participations: int | None = None
 
     def __post_init__(self) -> None:
         check_positive(sigma=self.sigma, clip=self.clip)
@@ -77,6 +104,40 @@ class Settings:
             raise UsageError(
                 f"the sampling is {self.sampling!r}; choose one of {', '.join(SAMPLINGS)}"
             )
+        if self.noise not in NOISES:
+            raise UsageError(f"the noise is {self.noise!r}; choose one of {', '.join(NOISES)}")
+        self._check_integers()
+
+    def _check_integers(self) -> None:
+        needed = {"honest": self.honest, "unit": self.unit, "dim": self.dim}
+        if self.noise == "central":
+            given = {**needed, "participations": self.participations}
+            for name, value in given.items():
+                if value is not None:
+                    raise UsageError(
+                        f"{name} is for distributed noise, and this noise is central: leave it out"
+                    )
+            return
+        missing = [name for name, value in needed.items() if value is None]
+        if missing:
+            raise UsageError(f"distributed noise also needs {', '.join(missing)}")
+        assert self.honest is not None
+        assert self.unit is not None
+        assert self.dim is not None
+        check_positive(unit=self.unit)
+        check_count(honest=self.honest, dim=self.dim)
+        most = self.per_round if self.sampling == "fixed" else self.devices
+        if self.honest > most:
+            raise UsageError(
+                f"{self.honest} of {most} devices are honest; it can be at most all of them"
+            )
+        if self.participations is not None:
+            check_count(participations=self.participations, least=0)
+            if self.participations > self.rounds:
+                raise UsageError(
+                    f"a device takes part in {self.participations} of {self.rounds} rounds; "
+                    "it can be in at most all of them"
+                )
 
     @property
     def multiplier(self) -> float:
@@ -85,6 +146,11 @@ class Settings:
         if self.sigma_count is not None:
             multipliers.append(2 * self.sigma_count)
         return zcdp.combined_multiplier(*multipliers)
+
+    @property
+    def worst_participations(self) -> int:
+        """Rounds of the user that takes part most, as far as is known."""
+        return self.rounds if self.participations is None else self.participations
 
 
 def paper(settings: Settings) -> Guarantee:
@@ -103,8 +169,52 @@ def paper(settings: Settings) -> Guarantee:
     )
 
 
+@dataclass(frozen=True)
+class Integers:
+    """What distributed noise is on the integers that are summed.
+
+    Attributes
+    ----------
+    sigma : int
+        Parameter of each device's discrete Gaussian noise.
+    norm : float
+        Largest l2 norm of a device's integers, before the noise.
+    dim : int
+        Their number: the coordinates of an update, and the bit if there is one.
+    rho : float
+        What a round costs a user in concentrated differential privacy.
+    """
+
+    sigma: int
+    norm: float
+    dim: int
+    rho: float
+
+
+def integers(settings: Settings) -> Integers:
+    """Return the integers and their noise, for distributed noise.
+
+    A device's vector, its bit included, has at most the norm sigma / z, where z is the noise
+    multiplier; scaled and rounded, it has the norm D. Devices round their parameter up so that the
+    noise of h of them has at least the multiplier z over D: sigma_l = ceil(z D / sqrt(h)).
+    """
+    assert settings.honest is not None
+    assert settings.unit is not None
+    assert settings.dim is not None
+    multiplier = settings.multiplier
+    dim = settings.dim + (0 if settings.sigma_count is None else 1)
+    norm = distributed.rounded_norm(settings.unit * (settings.sigma / multiplier), dim)
+    exact = multiplier * norm / math.sqrt(settings.honest)
+    if not exact < 1e100:
+        raise UsageError(f"a unit of {settings.unit:g} integers is too large for this noise")
+    sigma = math.ceil(exact)
+    return Integers(sigma, norm, dim, distributed.rho(settings.honest, sigma, dim, norm))
+
+
 def bounds(settings: Settings) -> tuple[Guarantee, ...]:
-    """Return the one bound that is proven for the sampling."""
+    """Return the one bound that is proven for the noise and the sampling."""
+    if settings.noise == "distributed":
+        return (_distributed(settings),)
     n, b = settings.devices, settings.per_round
     if settings.sampling == "poisson":
         epsilon, method = sampling.poisson_gaussian(
@@ -124,12 +234,35 @@ def bounds(settings: Settings) -> tuple[Guarantee, ...]:
     return (Guarantee(epsilon, settings.delta, adjacency, assumptions, method),)
 
 
+def _distributed(settings: Settings) -> Guarantee:
+    found, rounds = integers(settings), settings.worst_participations
+    rho = rounds * found.rho
+    epsilon = zcdp.rdp_epsilon(rho, settings.delta)
+    noisy = "user adds" if settings.honest == 1 else "users add"
+    assumptions = (
+        "who takes part may be known to all: no amplification by sampling is claimed",
+        f"a user takes part in at most {rounds} of the {settings.rounds} rounds",
+        f"{settings.honest} honest {noisy} discrete Gaussian noise of parameter {found.sigma} to "
+        "every coordinate of every sum, and keep it to themselves",
+        f"the server learns only sums of integers, {settings.unit:g} to a unit, each rounded up or "
+        "down from its real value",
+        *_clipped(settings),
+    )
+    method = f"RDP, sum of discrete Gaussians, rho = {rho:.4g}"
+    return Guarantee(epsilon, settings.delta, ZERO_USER, assumptions, method)
+
+
 def _common(settings: Settings) -> tuple[str, ...]:
-    common = (
-        f"every user's update is clipped to {settings.clip:g}",
+    """Return what is assumed of central noise."""
+    return (
+        *_clipped(settings),
         "only the sum with all its noise is seen: the server is trusted, or learns only sums, "
         "with the noise of users who keep theirs to themselves",
     )
+
+
+def _clipped(settings: Settings) -> tuple[str, ...]:
+    clipped = f"every user's update is clipped to {settings.clip:g}"
     if settings.sigma_count is None:
-        return common
-    return (*common, "the count of clipped updates adds a bit minus one half of every user")
+        return (clipped,)
+    return (clipped, "the count of clipped updates adds a bit minus one half of every user")

@@ -13,6 +13,7 @@ REPLACE_RECORD = "replace one record"
 ADD_RECORD = "add or remove one record"
 REPLACE_USER = "replace one user's data"
 ADD_USER = "add or remove one user"
+ZERO_USER = "replace one user's update by zeros"
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def check_count(*, least: int = 1, **values: int) -> None:
         Naming the first of them.
     """
     for name, value in values.items():
-        if value != int(value) or value < least:
+        if not math.isfinite(value) or value != int(value) or value < least:
             raise UsageError(f"{words(name)} is {value}; it must be a whole number from {least} on")
 
 

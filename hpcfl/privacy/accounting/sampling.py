@@ -30,6 +30,9 @@ from hpcfl.privacy.accounting.rdp import ORDERS
 # Beyond it, a discretised loss distribution takes much memory for a figure nobody can use.
 _LARGEST_PLD = 1000.0
 
+# Noise beyond it gets no credit.
+_LARGEST_MULTIPLIER = 1e7
+
 
 def poisson_gaussian(
     rate: float, multiplier: float, rounds: int, delta: float
@@ -166,8 +169,10 @@ def fixed_size_gaussian_rdp(
             f"the sample has {sample} members of {population}; it can have at most all of them"
         )
     dp = _dp_accounting()
+    # So much noise that less would do: of much more, dp-accounting takes the logarithm of 0.
+    enough = min(float(multiplier), _LARGEST_MULTIPLIER)
     event = dp.SampledWithoutReplacementDpEvent(
-        int(population), int(sample), dp.GaussianDpEvent(float(multiplier))
+        int(population), int(sample), dp.GaussianDpEvent(enough)
     )
     return _rdp(dp.NeighboringRelation.REPLACE_ONE, event, rounds, delta)
 
@@ -264,6 +269,7 @@ def _dp_accounting() -> ModuleType:
 
 def _check(multiplier: float, rounds: int, delta: float) -> None:
     check_positive(multiplier=multiplier)
+    zcdp.gaussian_rho(multiplier)  # refuses what it cannot square
     check_count(rounds=rounds, least=0)
     check_delta(delta)
 

@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass
 from typing import Any
 
 from hpcfl.errors import UsageError
-from hpcfl.privacy.accounting import cdp, dp_fedavg, fedsgd_dpc, locks
+from hpcfl.privacy.accounting import cdp, dp_fedavg, fedsgd_dpc, locks, zcdp
 from hpcfl.privacy.accounting.guarantee import Account, Guarantee, check_positive, words
 
 # Noise beyond it is refused: no target that makes sense takes it, and squares must not overflow.
@@ -157,8 +157,7 @@ def least_noise(spent: Callable[[float], float], epsilon: float, start: float) -
     UsageError
         If no noise reaches the target, or any does.
     """
-    from scipy.optimize import brentq
-
+    optimize = zcdp.scipy("optimize")
     known: dict[float, float] = {}
 
     def excess(log_sigma: float) -> float:
@@ -181,7 +180,7 @@ def least_noise(spent: Callable[[float], float], epsilon: float, start: float) -
             raise UsageError(
                 f"an epsilon of {epsilon:g} takes no noise with these settings: nothing is released"
             )
-    brentq(excess, low, high, xtol=1e-8)
+    optimize.brentq(excess, low, high, xtol=1e-8)
     enough = [u for u, value in known.items() if value <= 0]
     sigma = math.exp(min(enough))
     while spent(sigma) > epsilon:  # the last digit: exp of a logarithm

@@ -14,9 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import HpcflError, UsageError
 from hpcfl.privacy.accounting.guarantee import check_delta, check_positive
+
+# Squares of multipliers, and sums of many, must neither overflow nor vanish.
+_SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER = 1e-100, 1e100
 
 
 def gaussian_rho(multiplier: float) -> float:
@@ -30,10 +35,13 @@ def gaussian_rho(multiplier: float) -> float:
     Raises
     ------
     UsageError
-        If the multiplier is not above 0.
+        If the multiplier is not above 0, or so small or large that its square is no number.
     """
-    if not multiplier > 0:
-        raise UsageError(f"the noise multiplier is {multiplier}; it must be above 0")
+    if not multiplier >= _SMALLEST_MULTIPLIER or _LARGEST_MULTIPLIER < multiplier < math.inf:
+        raise UsageError(
+            f"the noise multiplier is {multiplier}; it must be above 0, from "
+            f"{_SMALLEST_MULTIPLIER:g} to {_LARGEST_MULTIPLIER:g}"
+        )
     return 0.5 / float(multiplier) ** 2
 
 
@@ -88,8 +96,8 @@ def rdp_epsilon(rho: float, delta: float) -> float:
     if _checked(rho) == 0:
         return 0.0
     import numpy as np
-    from scipy.optimize import minimize_scalar
 
+    optimize = scipy("optimize")
     log_delta = math.log(delta)
 
     def epsilon(u: float) -> float:  # at alpha = 1 + exp(u)
@@ -100,7 +108,7 @@ def rdp_epsilon(rho: float, delta: float) -> float:
     # A coarse grid finds the valley; any alpha gives a valid bound.
     grid = np.linspace(-20, 20, 201) + math.log(math.sqrt(-log_delta / rho))
     best = grid[int(np.argmin([epsilon(u) for u in np.clip(grid, -300, 300)]))]
-    found = minimize_scalar(
+    found = optimize.minimize_scalar(
         epsilon, bounds=(best - 0.2, best + 0.2), method="bounded", options={"xatol": 1e-10}
     )
     return max(0.0, float(found.fun))
@@ -134,8 +142,8 @@ def log_hockey_stick(epsilon: float, rho: float) -> float:
     """
     if _checked(rho) == 0:
         return -math.inf
-    from scipy.special import erfcx, log_ndtr
-
+    special = scipy("special")
+    erfcx, log_ndtr = special.erfcx, special.log_ndtr
     mu = math.sqrt(2 * rho)
     upper, lower = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
     if upper > 10:  # delta is all but 1, and erfcx may overflow
@@ -189,6 +197,20 @@ def _largest_rho(
         else:
             high = middle
     return low
+
+
+def scipy(part: str) -> ModuleType:
+    """Return a part of SciPy, imported when it is needed.
+
+    Raises
+    ------
+    HpcflError
+        If it is not installed.
+    """
+    try:
+        return import_module(f"scipy.{part}")
+    except ImportError as error:
+        raise HpcflError("privacy accounting needs SciPy: pip install 'hpcfl[dp]'") from error
 
 
 def _checked(rho: float) -> float:

@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcfl.errors import UsageError
+from hpcfl.privacy.accounting import cdp, systems, zcdp
+from hpcfl.privacy.accounting.cdp import Settings
+from hpcfl.privacy.accounting.guarantee import REPLACE_RECORD
+
+RHO = 1.81739  # epsilon = 10 at delta = 1e-4, by Bun and Steinke
+
+
+def adult(**more: Any) -> Settings:
+    """Return the paper's experiment: 10 of 16 devices with 2441 records each, G = 1, gamma = 32."""
+    paper: dict[str, Any] = {
+        "sigma": 0.01353,
+        "rounds": 20,
+        "devices": 16,
+        "per_round": 10,
+        "batch": 32,
+        "samples": 2441,
+        "steps": 10,
+        "delta": 1e-4,
+    }
+    return Settings(**{**paper, **more})
+
+
+def sigma_of_the_paper(rounds: int, steps: int) -> float:
+    """Return sigma = G sqrt(2 C tau / (r m gamma rho)), for an epsilon of 10."""
+    participations = math.ceil(rounds * 10 / 16)
+    return math.sqrt(2 * participations * steps / (10 * 2441 * 32 * RHO))
+
+
+def epsilons(settings: Settings) -> dict[str, float]:
+    """Return the bounds by name: P1, P2, P3 or P4, with "SWOR" if they are amplified."""
+    return {
+        bound.method.split(",")[0] + (" SWOR" if "RDP, sampling" in bound.method else ""): (
+            bound.epsilon
+        )
+        for bound in cdp.bounds(settings)
+    }
+
+
+# --- The worked numbers ---
+
+CASES = [
+    # rounds, steps, sigma, P1 and P2 of fresh shuffles, of continuing epochs, P2 with SWOR
+    (20, 10, 0.01353, (199.7, 32.7), (44.8, 9.25), 11.1),
+    (50, 5, 0.01501, (363.9, 54.6), (52.0, 10.5), 7.2),
+    (20, 2, 0.00605, (830.7, 112), (90.9, 16.8), 61.0),
+]
+
+
+@pytest.mark.parametrize(("rounds", "steps", "sigma", "fresh", "continuing", "swor"), CASES)
+def test_worked_numbers(
+    rounds: int,
+    steps: int,
+    sigma: float,
+    fresh: tuple[float, float],
+    continuing: tuple[float, float],
+    swor: float,
+) -> None:
+    exact = sigma_of_the_paper(rounds, steps)
+    case = {"rounds": rounds, "steps": steps, "sigma": exact, "convex": True}
+    secret = epsilons(adult(**case, secret_shuffle=True))
+    goes_on = epsilons(adult(**case, shuffle="continuing"))
+
+    assert exact == pytest.approx(sigma, abs=6e-6)
+    assert cdp.cdp_paper(adult(**case)).epsilon == pytest.approx(10, abs=1e-4)
+    assert cdp.cdp_tight(adult(**case)).epsilon == pytest.approx(8.357, abs=1e-3)
+    assert (secret["P1"], secret["P2"]) == pytest.approx(fresh, rel=4e-3)
+    assert (goes_on["P1"], goes_on["P2"]) == pytest.approx(continuing, rel=4e-3)
+    assert secret["P2 SWOR"] == pytest.approx(swor, rel=4e-3)
+
+
+def test_a_network_has_none_of_the_credit_that_convexity_gives() -> None:
+    network = adult(rounds=50, steps=5, sigma=sigma_of_the_paper(50, 5))
+
+    assert set(epsilons(network)) == {"P1", "P3"}
+    assert epsilons(network)["P3"] == epsilons(network)["P1"] == pytest.approx(363.9, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("steps", "sigma", "epsilon"),
+    [(1, 1e-3, 237), (40, 1e-3, 6887), (1, 1e-2, 9.3), (40, 1e-2, 113)],
+)
+def test_the_noise_in_the_papers_figures_is_not_private(
+    steps: int, sigma: float, epsilon: float
+) -> None:
+    # They count a fraction of rounds: 100 * 10 / 16 = 62.5 and not 63.
+    rho = cdp.cdp_paper_rho(adult(rounds=100, steps=steps, sigma=sigma)) * 62.5 / 63
+
+    assert zcdp.bun_steinke_epsilon(rho, 1e-4) == pytest.approx(epsilon, rel=4e-3)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "by_devices", "by_summed"), [(20, 0.0290, 0.0367), (50, 0.0458, 0.0579)]
+)
+def test_noise_of_the_baseline(rounds: int, by_devices: float, by_summed: float) -> None:
+    # With C = T r / n, a fraction; rho goes with C / sigma**2.
+    fraction = rounds * 10 / 16
+    settings = adult(steps=1, rounds=rounds, sigma=by_devices)
+    whole = settings.worst_participations
+
+    def by_p2(settings: Settings) -> float:
+        return cdp.worst_rho(settings, lambda accesses: accesses**2 * settings.access_rho / 10)
+
+    assert whole == math.ceil(fraction)
+    assert cdp.dp_dsgd_paper_rho(settings) * fraction / whole == pytest.approx(RHO, rel=3e-3)
+    summed = adult(steps=1, rounds=rounds, sigma=by_summed)
+    assert by_p2(summed) * fraction / whole == pytest.approx(RHO, rel=3e-3)
+    assert cdp.dp_dsgd_bounds(summed)[1].epsilon == pytest.approx(
+        zcdp.exact_epsilon(by_p2(summed), 1e-4)
+    )
+    # Calibrated, with whole numbers of rounds:
+    common = {"rounds": rounds, "devices": 16, "per_round": 10, "batch": 32, "samples": 2441}
+    noise = systems.noise("dp-dsgd", 10, delta=1e-4, **common)
+    assert noise[0].sigma == pytest.approx(by_devices * math.sqrt(whole / fraction), rel=3e-3)
+
+
+def test_without_secure_aggregation_the_paper_does_not_divide_by_r() -> None:
+    alone, summed = adult(secagg=False), adult()
+
+    assert cdp.cdp_paper_rho(alone) == pytest.approx(10 * cdp.cdp_paper_rho(summed))
+    assert set(epsilons(alone)) == {"P1"}
+
+
+# --- The bounds ---
+
+
+def test_an_access_by_hand() -> None:
+    # Replacing a record moves the mean of 4 gradients of norm 3 by at most 6 / 4.
+    one = adult(batch=4, clip=3.0, sigma=0.5, samples=40)
+
+    assert one.access_rho == pytest.approx((6 / 4) ** 2 / (2 * 0.5**2))
+    assert epsilons(adult(rounds=1, steps=1, secagg=False))["P1"] == pytest.approx(
+        zcdp.exact_epsilon(adult().access_rho, 1e-4)
+    )
+
+
+def test_colluding_devices_take_their_noise_away() -> None:
+    few, none = adult(convex=True, colluding=6), adult(convex=True)
+
+    assert (none.hidden, few.hidden, adult(colluding=15).hidden) == (10, 4, 1)
+    assert epsilons(few)["P2"] == pytest.approx(zcdp.exact_epsilon(13 * few.access_rho / 4, 1e-4))
+    assert epsilons(adult(convex=True, colluding=15))["P2"] == epsilons(none)["P1"]
+
+
+def test_p3_beats_p1_for_tiny_batches_and_many_devices() -> None:
+    # (1 / gamma + tau - 1)**2 2 G**2 / (r_h sigma**2) = (1 + 1)**2 / 10 of an access.
+    found = adult(batch=1, steps=2, sigma=1.0)
+
+    assert epsilons(found)["P3"] == pytest.approx(
+        zcdp.exact_epsilon(13 * 0.4 * found.access_rho, 1e-4)
+    )
+
+
+def test_p4_grows_with_the_steps_lipschitz_constant() -> None:
+    found = adult(lipschitz=1.1, steps=3)
+    loose = adult(lipschitz=1e6, steps=300)
+
+    assert epsilons(found)["P4"] == pytest.approx(
+        zcdp.exact_epsilon(13 * found.access_rho * 1.1**4 / 10, 1e-4)
+    )
+    assert epsilons(loose)["P4"] == epsilons(loose)["P1"]
+    assert "P4" not in epsilons(adult(lipschitz=1.1, steps=1))
+
+
+@given(
+    factor=st.floats(0.2, 1.5),
+    steps=st.integers(1, 8),
+    devices=st.integers(1, 20),
+    accesses=st.sets(st.integers(0, 7), min_size=1, max_size=4),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_bounds_hold_for_linear_steps_exactly(
+    factor: float, steps: int, devices: int, accesses: set[int]
+) -> None:
+    """A step that multiplies by a factor: the sum's Gaussians and their rho are known exactly."""
+    used = [step for step in accesses if step < steps]
+    sigma, batch = 0.7, 3
+    run = adult(
+        sigma=sigma, batch=batch, samples=3, steps=steps, devices=devices, per_round=devices,
+        convex=factor <= 1, lipschitz=max(1.0, factor),
+    )  # fmt: skip
+    powers = factor ** np.arange(steps - 1, -1, -1.0)
+    moved = 2 / batch * powers[used].sum()
+    exact = moved**2 / (2 * devices * sigma**2 * (powers**2).sum())
+
+    for name, cost, _ in cdp._round_costs(run):
+        if used and not (name == "P3" and factor > 1):  # P3's gradients are clipped, no such map's
+            assert exact <= cost(len(used)) * (1 + 1e-9)
+
+
+def test_p2_is_exact_for_one_step() -> None:
+    run = adult(steps=1)
+    costs = {name: cost for name, cost, _ in cdp._round_costs(run)}
+
+    assert costs["P2"](1) == pytest.approx((2 / 32) ** 2 / (2 * 10 * run.sigma**2))
+
+
+def test_discrete_noise_is_converted_by_renyi_and_not_amplified() -> None:
+    plain, discrete = (adult(convex=True, discrete=d, secret_shuffle=True) for d in (False, True))
+    rho = 13 * plain.access_rho / 10
+
+    assert set(epsilons(discrete)) == {"P1", "P2"}
+    assert epsilons(discrete)["P2"] == pytest.approx(zcdp.rdp_epsilon(rho, 1e-4))
+    assert epsilons(plain)["P2"] == pytest.approx(zcdp.exact_epsilon(rho, 1e-4))
+
+
+def test_shuffles_of_more_than_an_epoch_are_not_amplified() -> None:
+    assert "P2 SWOR" not in epsilons(
+        adult(convex=True, secret_shuffle=True, samples=319, batch=32, steps=10)
+    )
+
+
+# --- Accesses ---
+
+
+def worst_by_trying(
+    settings: Settings, cost: Callable[[int], float], once_a_round: bool = False
+) -> float:
+    """Try every step of every epoch in which a record can be used."""
+    total = settings.worst_participations * settings.steps
+    epochs = [
+        range(start, min(start + settings.epoch, total))
+        for start in range(0, total, settings.epoch)
+    ]
+    worst = 0.0
+    for chosen in itertools.product(*epochs):
+        used = Counter(step // settings.steps for step in chosen)
+        if once_a_round and max(used.values()) > 1:
+            continue
+        worst = max(worst, sum(cost(count) for count in used.values()))
+    return worst
+
+
+COSTS: list[Callable[[int], float]] = [
+    lambda a: float(a),
+    lambda a: min(a, a**2 / 2.5),
+    lambda a: min(a, 0.3),
+]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "steps", "epoch"),
+    [(4, 2, 3), (3, 3, 4), (5, 1, 2), (2, 5, 2), (2, 4, 5), (3, 2, 2), (2, 3, 7), (6, 1, 4)],
+)
+@pytest.mark.parametrize("cost", COSTS)
+def test_worst_placement_of_a_records_accesses(
+    rounds: int, steps: int, epoch: int, cost: Callable[[int], float]
+) -> None:
+    common = {"rounds": rounds, "participations": rounds, "steps": steps, "batch": 1}
+    for shuffle in ("straddling", "continuing"):
+        run = adult(**common, samples=epoch, shuffle=shuffle)
+        once = shuffle == "continuing" and steps <= epoch
+        tried = worst_by_trying(run, cost, once_a_round=once)
+
+        found = cdp.worst_rho(run, cost)
+        assert found >= tried - 1e-12
+        # Once a round at the most is counted, and not which placements allow it.
+        assert found == pytest.approx(tried) or once
+
+
+def test_fresh_shuffles_use_a_record_once_an_epoch_of_every_round() -> None:
+    assert cdp.worst_rho(adult(steps=10), float) == 13
+    assert cdp.worst_rho(adult(steps=77), float) == 26  # 2441 // 32 = 76 steps to an epoch
+    assert cdp.worst_rho(adult(steps=76), float) == 13
+
+
+def test_continuing_epochs_count_whole_accesses() -> None:
+    # ceil(13 * 10 / 76) = 2, ceil(13 * 2 / 76) = 1
+    assert cdp.worst_rho(adult(steps=10, shuffle="continuing"), float) == 2
+    assert cdp.worst_rho(adult(steps=2, shuffle="continuing"), float) == 1
+
+
+def test_a_record_that_straddles_is_charged_for_both_accesses_at_once() -> None:
+    # Last in one epoch and first in the next, in one round: 4 rho / r_h, and not 2.
+    straddling = adult(shuffle="straddling", convex=True)
+    costs = {name: cost for name, cost, _ in cdp._round_costs(straddling)}
+
+    assert cdp.worst_rho(straddling, costs["P2"]) == pytest.approx(straddling.access_rho * 4 / 10)
+    assert cdp.worst_rho(straddling, costs["P1"]) == pytest.approx(straddling.access_rho * 2)
+
+
+def test_a_device_takes_part_a_whole_number_of_times() -> None:
+    assert adult().worst_participations == 13  # 12.5
+    assert adult(rounds=50).worst_participations == 32  # 31.25
+    assert adult(participations=4).worst_participations == 4
+
+
+@pytest.mark.parametrize("shuffle", list(cdp.SHUFFLES))
+def test_nothing_run_costs_nothing(shuffle: str) -> None:
+    for nothing in (adult(rounds=0, shuffle=shuffle), adult(participations=0, shuffle=shuffle)):
+        assert {bound.epsilon for bound in cdp.bounds(nothing)} == {0}
+        assert cdp.cdp_paper(nothing).epsilon == 0
+
+
+@given(
+    sigma=st.floats(1e-3, 10),
+    more=st.floats(1.01, 3),
+    steps=st.integers(1, 90),
+    shuffle=st.sampled_from(list(cdp.SHUFFLES)),
+    convex=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_more_noise_is_more_private_and_no_credit_makes_it_worse(
+    sigma: float, more: float, steps: int, shuffle: str, convex: bool
+) -> None:
+    run = {"steps": steps, "shuffle": shuffle, "convex": convex, "lipschitz": 1.2}
+    found, quieter = epsilons(adult(sigma=sigma, **run)), epsilons(adult(sigma=sigma * more, **run))
+
+    assert all(quieter[name] <= found[name] for name in found)
+    assert all(found[name] <= found["P1"] * (1 + 1e-12) for name in found)
+
+
+def test_guarantees_say_what_they_rest_on() -> None:
+    p1, p2 = cdp.bounds(adult(convex=True))
+
+    assert p1.adjacency == p2.adjacency == REPLACE_RECORD
+    assert p1.delta == 1e-4
+    assert not any("convex" in clause for clause in p1.assumptions)
+    assert any("convex" in clause for clause in p2.assumptions)
+    assert any("13 of the 20 rounds" in clause for clause in p1.assumptions)
+    assert cdp.SHUFFLES["fresh"] in p1.assumptions
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"sigma": 0}, "sigma is 0"),
+        ({"clip": math.inf}, "clip is inf"),
+        ({"rounds": -1}, "rounds is -1"),
+        ({"rounds": math.nan}, "rounds is nan"),
+        ({"steps": 0}, "steps is 0"),
+        ({"delta": 1}, "delta is 1"),
+        ({"per_round": 17}, "17 of 16 devices"),
+        ({"batch": 2442}, "2442 of 2441 samples"),
+        ({"colluding": 16}, "16 of 16 devices collude"),
+        ({"lipschitz": 0.9}, "Lipschitz constant is 0.9"),
+        ({"lipschitz": math.nan}, "Lipschitz constant is nan"),
+        ({"shuffle": "some"}, "choose one of fresh, continuing, straddling"),
+        ({"shuffle": "continuing", "secret_shuffle": True}, "not with continuing epochs"),
+        ({"participations": 21}, "in 21 of 20 rounds"),
+        ({"participations": 0.5}, "participations is 0.5"),
+    ],
+)
+def test_wrong_settings_are_refused(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        adult(**wrong)
+
+
+@pytest.mark.parametrize("call", [cdp.dp_dsgd_paper, cdp.dp_dsgd_tight, cdp.dp_dsgd_bounds])
+def test_the_baseline_takes_one_step(call: Callable[[Settings], object]) -> None:
+    with pytest.raises(UsageError, match="one step a round, not 10"):
+        call(adult())
