@@ -127,10 +127,13 @@ class ClippedGradients:
                     length = self._norm(torch.stack((length, torch.ones_like(length)), dim=1))
                 parts.append(length * self._norm(delta))
             factors, finite = self._factors(self._norm(torch.stack(parts, dim=1)))
+            all_finite = bool(finite.all())
             views = iter(total.split(self._sizes))
             for layer, x, delta in zip(layers, before, deltas, strict=True):
-                scaled = torch.where(finite, delta * factors, 0.0)
-                next(views).view_as(layer.weight).addmm_(scaled.T, torch.where(finite, x, 0.0))
+                scaled = delta * factors
+                if not all_finite:
+                    scaled, x = torch.where(finite, scaled, 0.0), torch.where(finite, x, 0.0)
+                next(views).view_as(layer.weight).addmm_(scaled.T, x)
                 if layer.bias is not None:
                     next(views).add_(scaled.sum(dim=0))
         return (factors < 1).sum()
