@@ -24,7 +24,7 @@ PRIVACY = (
     *("first_stage", "variant", "sigma_norms"),
 )
 TRAIN = (
-    *("dataset", "data_dir", "partition", "model", "per_round", "sampling"),
+    *("dataset", "data_dir", "partition", "data_fraction", "model", "per_round", "sampling"),
     *("server_learning_rate", "server_momentum"),
     *("target_accuracy", "max_seconds", "torch_device", "checkpoint_every", "resume"),
     *("error_feedback", "device_loss"),
@@ -83,6 +83,13 @@ def _default(context: click.Context, options: dict[str, Any], **values: Any) -> 
     default="iid",
     show_default=True,
     help="iid, shards, two-digit, dirichlet:A or writer.",
+)
+@click.option(
+    "--data-fraction",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Part of its data that every device uses.",
 )
 @click.option("--model", help="Model, or MODULE:FUNCTION.  [default: one for the data set]")
 @click.option("--rounds", type=int, default=100, show_default=True, help="Rounds at most.")

@@ -17,7 +17,7 @@ Labels = NDArray[np.int64]
 
 # First element of the spawn keys of the run's seed: what the random numbers are for. The layers
 # above count theirs from 0.
-SYNTHETIC, PARTITION = 100, 101
+SYNTHETIC, PARTITION, THINNING = 100, 101, 102
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ No sample is on two devices, and each is on one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
-from hpcfl.learning.base import PARTITION, Dataset, Labels, generator_of
+from hpcfl.learning.base import PARTITION, THINNING, Dataset, Labels, generator_of
 
 Parts = list[NDArray[np.int64]]
 
@@ -266,6 +267,32 @@ def by_writer(writers: NDArray[np.int64], devices: int, seed: int) -> Parts:
     for device, hand in enumerate(dealt):
         device_of_writer[hand] = device
     return _group(device_of_writer[owned], devices)
+
+
+def thin(parts: Parts, fraction: float, seed: int) -> Parts:
+    """Leave every device a part of its samples, drawn at random.
+
+    Parameters
+    ----------
+    parts : list of ndarray of int64
+        The samples of each device.
+    fraction : float
+        The part, above 0 and at most 1; rounded up to whole samples.
+    seed : int
+        What is drawn from. A smaller fraction of the same seed is part of a larger one.
+
+    Returns
+    -------
+    list of ndarray of int64
+        The samples that are left to each device, in their former order.
+    """
+    if fraction == 1:
+        return parts
+    generator = generator_of(seed, THINNING)
+    return [
+        part[np.sort(generator.permutation(len(part))[: math.ceil(fraction * len(part))])]
+        for part in parts
+    ]
 
 
 def class_table(labels: Labels, parts: Iterable[NDArray[np.int64]], classes: int) -> Labels:

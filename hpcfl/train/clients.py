@@ -66,8 +66,11 @@ def load(
     data_dir: Path | None,
     partition: str,
     seed: int,
+    fraction: float = 1.0,
 ) -> Clients:
     """Return this rank's part of a data set; every rank calls this.
+
+    Every device has the fraction of the samples that the partition gives it.
 
     Raises
     ------
@@ -80,7 +83,9 @@ def load(
     hosts = world.hosts()
     if world.rank == 0:
         try:
-            parts, kept = _divide(placement, world.size, name, data_dir, partition, seed)
+            parts, kept = _divide(
+                placement, world.size, name, data_dir, partition, seed, fraction
+            )
             _check_memory(hosts, parts, placement.devices)
         except HpcflError as problem:
             error = problem
@@ -108,6 +113,7 @@ def _divide(
     data_dir: Path | None,
     partition: str,
     seed: int,
+    fraction: float,
 ) -> tuple[list[dict[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
     """Return every rank's part, and what stays on rank 0."""
     from hpcfl.learning import datasets
@@ -115,6 +121,7 @@ def _divide(
 
     data = datasets.load(name, data_dir, seed)
     shares = partitions.make(partition, data, placement.devices, seed)
+    shares = partitions.thin(shares, fraction, seed)
     sizes = np.array([len(share) for share in shares], np.int64)
     parts: list[dict[str, NDArray[Any]]] = []
     for rank in range(ranks):

@@ -78,6 +78,7 @@ class TrainOptions:
     dataset: str = "digits"
     data_dir: Path | None = None
     partition: str = "iid"
+    data_fraction: float = 1.0
     model: str | None = None
     per_round: int | None = None
     sampling: str = "exact"
@@ -97,6 +98,10 @@ class TrainOptions:
             raise UsageError(
                 f"there is no algorithm {self.algorithm!r}; choose one of "
                 f"{', '.join(federated.ALGORITHMS)}"
+            )
+        if not 0 < self.data_fraction <= 1:
+            raise UsageError(
+                f"--data-fraction is {self.data_fraction}; it must be above 0, at most 1"
             )
         if self.aggregation.rounds < 1:
             raise UsageError(f"--rounds is {self.aggregation.rounds}; it must be at least 1")

@@ -100,6 +100,7 @@ def run(
         options.data_dir,
         options.partition,
         options.aggregation.seed,
+        options.data_fraction,
     )
     transport = world.transport(count)
     if transport is None:

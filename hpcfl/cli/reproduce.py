@@ -1,0 +1,205 @@
+"""`hpcfl reproduce`: the papers' tables and figures, run again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcfl.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpcfl.comm.world import World
+    from hpcfl.reproduce.artefact import Artefact, Setting
+
+
+@click.command("reproduce")
+@click.argument("names", nargs=-1, metavar="[ID...]")
+@click.option("--list", "listing", is_flag=True, help="Show all tables and figures and stop.")
+@click.option(
+    "--scale",
+    type=click.Choice(["paper", "small"]),
+    help="How much to run.  [default: the paper's scale where it takes at most --max-minutes]",
+)
+@click.option(
+    "--max-minutes",
+    type=float,
+    default=60.0,
+    show_default=True,
+    help="Longest run that is chosen by itself, estimated for two cores.",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path),
+    envvar="HPCFL_DATA",
+    help="Folder of the data sets.  [default: $HPCFL_DATA]",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("results/reproduction"),
+    show_default=True,
+    help="Folder where what was found is kept.",
+)
+@click.option("--again", is_flag=True, help="Run what was run before as well.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path), help="Draw the figure too: .png, .svg or .pdf."
+)
+@click.option(
+    "--document",
+    type=click.Path(path_type=Path),
+    help="Write all that was found to a Markdown file, with figures beside it.",
+)
+def command(
+    names: tuple[str, ...],
+    listing: bool,
+    scale: str | None,
+    max_minutes: float,
+    data_dir: Path | None,
+    output: Path,
+    again: bool,
+    plot: Path | None,
+    document: Path | None,
+) -> None:
+    """Run tables and figures of the papers again, and say where they differ.
+
+    ID is one of --list, or a paper for all of its own. A run that was interrupted goes on where it
+    was; what was run before is not run again.
+
+    \b
+    Examples:
+      hpcfl reproduce --list
+      hpcfl reproduce sparse-secagg/table-1
+      mpirun -n 3 hpcfl reproduce sparse-secagg/figure-5 --data-dir data
+      hpcfl reproduce zcdp/figure-7 --data-dir data --plot figure-7.pdf
+      hpcfl reproduce --document docs/reproduction.md
+    """
+    from hpcfl.comm.world import connect
+    from hpcfl.reproduce import select
+
+    if not (names or listing or document):
+        raise UsageError("name a table or figure, or give --list or --document")
+    if plot is not None:
+        from hpcfl.plots import style
+
+        style.check_path(plot)
+    chosen = select(names)
+    if plot is not None and (len(chosen) != 1 or chosen[0].draw is None):
+        raise UsageError("--plot takes one artefact that has a figure")
+    for artefact in chosen:
+        _check(artefact, scale, data_dir)
+    world = connect()
+    if world.rank == 0 and listing:
+        _list(output)
+    for artefact in chosen:
+        _run(world, artefact, scale or artefact.scale(None, max_minutes), data_dir, output, again)
+        if world.rank == 0:
+            _print(artefact, output, plot)
+    if world.rank == 0 and document is not None:
+        from hpcfl.reproduce import document as documents
+
+        documents.write(document, output)
+        click.echo(f"Document: {document}")
+    world.settle(None)
+
+
+def _check(artefact: Artefact, scale: str | None, data_dir: Path | None) -> None:
+    if artefact.lacking:
+        raise UsageError(f"{artefact.id} cannot be run: {artefact.lacking}")
+    if scale is not None and scale not in artefact.scales:
+        raise UsageError(
+            f"{artefact.id} has no scale {scale!r}: it has {', '.join(artefact.scales)}"
+        )
+    for name in artefact.data:
+        if data_dir is None or not (data_dir / name).is_dir():
+            where = f"{data_dir / name} does not exist" if data_dir else "no --data-dir is given"
+            raise UsageError(
+                f"{artefact.id} needs the data set {name}, and {where}: "
+                f"'hpcfl data fetch {name} --data-dir DIR' gets it"
+            )
+
+
+def _run(
+    world: World,
+    artefact: Artefact,
+    scale: str,
+    data_dir: Path | None,
+    output: Path,
+    again: bool,
+) -> None:
+    from hpcfl.reproduce import session
+
+    if world.rank == 0:
+        chosen = artefact.scales[scale]
+        click.echo(
+            f"{artefact.id}: {artefact.title}\nscale {scale}: {chosen.what}, about "
+            f"{chosen.minutes:g} minutes on two cores, less what is kept in {output}",
+            err=True,
+        )
+
+    def progress(number: int, count: int, setting: Setting) -> None:
+        words = ", ".join(f"{name} {value}" for name, value in setting.items())
+        click.echo(f"  {number + 1}/{count}: {words}", err=True)
+
+    session.run(world, artefact, scale, output, data_dir, again=again, progress=progress)
+
+
+def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
+    from tabulate import tabulate
+
+    from hpcfl.reproduce.document import draw, tally, verdict
+    from hpcfl.reproduce.store import Store
+
+    found = Store(output, artefact.id.partition("/")[0]).results(artefact)
+    assert found is not None
+    scale, results = found
+    lines = artefact.compare(results)
+    width = _terminal_width()
+    rows = [(line.what, line.paper, line.ours, verdict(line)) for line in lines]
+    columns: list[int | None] = [max(20, width // 3), 20, 24, max(24, width // 3)]
+    click.echo(f"{artefact.id}, {artefact.scales[scale].what}: {tally(lines)}\n")
+    click.echo(
+        tabulate(
+            rows,
+            ["", "the paper", "here", "verdict"],
+            tablefmt="simple",
+            maxcolwidths=columns,
+            disable_numparse=True,
+        )
+        + "\n"
+    )
+    if plot is not None:
+        draw(artefact, results, plot)
+        click.echo(f"Figure: {plot}")
+
+
+def _terminal_width() -> int:
+    try:
+        return max(100, os.get_terminal_size().columns)
+    except OSError:
+        return 119
+
+
+def _list(output: Path) -> None:
+    from tabulate import tabulate
+
+    from hpcfl.reproduce import ARTEFACTS, PAPERS
+    from hpcfl.reproduce.document import state
+    from hpcfl.reproduce.store import Store
+
+    stores = {paper: Store(output, paper) for paper in PAPERS}
+    rows = [
+        (artefact.id, artefact.title, state(artefact, stores[artefact.id.partition("/")[0]]))
+        for artefact in ARTEFACTS.values()
+    ]
+    click.echo(
+        tabulate(
+            rows,
+            ["table or figure", "what it shows", "state"],
+            tablefmt="simple",
+            maxcolwidths=[None, 44, 44],
+            disable_numparse=True,
+        )
+    )

@@ -1,0 +1,79 @@
+"""Curves in panels side by side, with one legend for panels with the same curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hpcfl.plots.style import legend_below, line_style, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_COLUMNS = 3
+
+
+class Curves(Protocol):
+    """A panel: curves by name, what is along the axes, and whether an axis is logarithmic."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def across(self) -> str: ...
+    @property
+    def up(self) -> str: ...
+    @property
+    def curves(self) -> Mapping[str, tuple[Sequence[Any], Sequence[Any]]]: ...
+    @property
+    def log_x(self) -> bool: ...
+    @property
+    def log_y(self) -> bool: ...
+
+
+def draw(panels: Sequence[Curves]) -> Figure:
+    """Return a figure of panels, three in a row.
+
+    Parameters
+    ----------
+    panels : sequence of panels
+        At least one. A point that is None, or no finite number, is left out.
+
+    Raises
+    ------
+    HpcflError
+        If matplotlib is not installed.
+    """
+    columns = min(_COLUMNS, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure, _ = new_figure(max(6.4, 3.4 * columns), 2.8 * rows)
+    figure.clear()
+    all_axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
+    for axes, panel in zip(all_axes, panels, strict=False):
+        for name, (across, up) in panel.curves.items():
+            points = [
+                (x, y)
+                for x, y in zip(across, up, strict=True)
+                if y is not None and math.isfinite(y)
+            ]
+            # A name looks the same in all panels.
+            look = line_style(names.index(name), len(points))
+            axes.plot([x for x, _ in points], [y for _, y in points], label=name, **look)
+        axes.set_title(panel.title, fontsize=9)
+        axes.set_xlabel(panel.across, fontsize=8)
+        axes.set_ylabel(panel.up, fontsize=8)
+        axes.tick_params(labelsize=8)
+        axes.grid(alpha=0.3)
+        if panel.log_x:
+            axes.set_xscale("log")
+        if panel.log_y:
+            axes.set_yscale("log")
+    for axes in all_axes[len(panels) :]:
+        axes.set_visible(False)
+    for number, name in enumerate(names):
+        if name not in panels[0].curves:
+            # The legend is that of the first panel: it names the curves of all.
+            all_axes[0].plot([], [], label=name, **line_style(number, 0))
+    legend_below(figure, all_axes[0])
+    return figure

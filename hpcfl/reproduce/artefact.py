@@ -1,0 +1,191 @@
+"""A table or figure of a paper: what to run for it, and how it compares with what is printed.
+
+An artefact is a list of settings, which are run one by one and stored at once, so that a run that
+was interrupted goes on with the next setting. What they gave is then compared with the paper, line
+by line, and drawn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcfl.comm.world import World
+
+Setting = Mapping[str, Any]
+MATCHES, DIFFERS, SHOWN = "matches", "differs", "shown"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a setting is run with.
+
+    Attributes
+    ----------
+    world : World
+        The processes at hand; all of them run every setting.
+    data_dir : Path or None
+        Folder of the data sets.
+    """
+
+    world: World
+    data_dir: Path | None
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that a paper says, beside what came out here.
+
+    Attributes
+    ----------
+    what : str
+        What is compared, with its unit.
+    paper, ours : str
+        Both values in words; "" where there is none.
+    verdict : {"matches", "differs", "shown"}
+        "shown" where the paper gives nothing to compare with.
+    why : str
+        How closely it matches, or why it differs.
+    """
+
+    what: str
+    paper: str
+    ours: str
+    verdict: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves over common axes.
+
+    Attributes
+    ----------
+    title, across, up : str
+        What it shows, and what is along the axes, with units.
+    curves : dict of str to (list of float, list of float)
+        Name of a curve to its points.
+    log_x, log_y : bool
+        Whether an axis is logarithmic.
+    """
+
+    title: str
+    across: str
+    up: str
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one setting.
+
+    Attributes
+    ----------
+    setting : mapping
+        The setting.
+    found : mapping
+        Its figures.
+    """
+
+    setting: Setting
+    found: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of an artefact is run.
+
+    Attributes
+    ----------
+    what : str
+        What is smaller or larger than in the paper.
+    settings : list of mapping
+        What is run, in order.
+    minutes : float
+        About how long it takes on two cores.
+    """
+
+    what: str
+    settings: Sequence[Setting]
+    minutes: float
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A table or figure of a paper.
+
+    Attributes
+    ----------
+    id : str
+        ``paper/name``.
+    title : str
+        What it shows.
+    scales : dict of str to Scale
+        ``paper``: as printed; ``small``: less of it. At least one of them.
+    run : callable
+        From a setting and a context to its figures, as JSON can hold them; on every rank.
+    compare : callable
+        From the results, in the order of the settings, to lines.
+    draw : callable, optional
+        From the results to panels.
+    data : tuple of str
+        Data sets that it needs.
+    lacking : str
+        Why it cannot be run, "" if it can.
+    """
+
+    id: str
+    title: str
+    scales: Mapping[str, Scale] = field(default_factory=dict)
+    run: Callable[[Setting, Context], Mapping[str, Any]] = lambda setting, context: {}
+    compare: Callable[[Sequence[Result]], list[Line]] = lambda results: []
+    draw: Callable[[Sequence[Result]], list[Panel]] | None = None
+    data: tuple[str, ...] = ()
+    lacking: str = ""
+
+    def scale(self, name: str | None, minutes: float) -> str:
+        """Return the scale to run: the one asked for, else the largest that takes so long."""
+        if name is not None:
+            return name
+        fitting = [scale for scale in self.scales if self.scales[scale].minutes <= minutes]
+        if "paper" in fitting:
+            return "paper"
+        return min(self.scales, key=lambda scale: self.scales[scale].minutes)
+
+
+def key(setting: Setting) -> str:
+    """Return a text that is the same for equal settings only."""
+    return json.dumps(setting, sort_keys=True)
+
+
+def within(what: str, paper: float, ours: float, tolerance: float, unit: str, why: str) -> Line:
+    """Compare two numbers.
+
+    Parameters
+    ----------
+    what : str
+        What is compared.
+    paper, ours : float
+        The two numbers.
+    tolerance : float
+        Relative difference up to which they match.
+    unit : str
+        Their unit.
+    why : str
+        Why they differ, if they do.
+    """
+    off = ours / paper - 1
+    values = (f"{paper:g} {unit}".strip(), f"{ours:.4g} {unit}".strip())
+    if abs(off) <= tolerance:
+        return Line(what, *values, MATCHES, f"within {abs(off):.1%}")
+    return Line(what, *values, DIFFERS, why)
+
+
+def says(what: str, paper: str, ours: str, holds: bool, why: str = "") -> Line:
+    """Compare a sentence of the paper with what came out."""
+    return Line(what, paper, ours, MATCHES if holds else DIFFERS, "" if holds else why)

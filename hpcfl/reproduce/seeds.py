@@ -1,0 +1,86 @@
+"""Trains with several seeds, for the means that papers show."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcfl.comm.world import World
+from hpcfl.train import session
+from hpcfl.train.experiment import TrainOptions
+
+
+def over_seeds(
+    world: World, asked: Callable[[int], TrainOptions], devices: int, seeds: Iterable[int]
+) -> dict[str, Any]:
+    """Train once with every seed; every rank calls this.
+
+    Parameters
+    ----------
+    world : World
+        The processes at hand.
+    asked : callable
+        Returns what to train with a seed.
+    devices : int
+        Number of devices.
+    seeds : iterable of int
+        The seeds.
+
+    Returns
+    -------
+    dict
+        On rank 0; empty elsewhere. Accuracy and loss, means over the seeds, round by round; the
+        last ones of every seed; bytes that all devices sent; both epsilons, None for infinity.
+    """
+    curves = []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in seeds:
+            trained = session.run(world, asked(seed), devices, Path(folder))
+            if trained is not None:
+                curves.append([result.figures for result in trained.results])
+    if not curves:
+        return {}
+    found: dict[str, Any] = {}
+    for name in ("accuracy", "loss"):
+        values = np.array([[figures[name] for figures in curve] for curve in curves])
+        found[name] = np.round(values.mean(axis=0), 4).tolist()
+        found[f"last_{name}"] = np.round(values[:, -1], 4).tolist()
+    last = curves[0][-1]
+    found["bytes_up"] = float(np.mean([curve[-1]["bytes_up_total"] for curve in curves]))
+    for side in ("paper", "proven"):
+        epsilon = last[f"epsilon_{side}"]
+        found[f"epsilon_{side}"] = epsilon if np.isfinite(epsilon) else None
+    return found
+
+
+def to_target(world: World, asked: TrainOptions, devices: int) -> dict[str, Any]:
+    """Train once, to the target accuracy or the last round; every rank calls this.
+
+    Returns
+    -------
+    dict
+        On rank 0; empty elsewhere. Accuracy and overlap round by round, whether the target was
+        reached, bytes that all devices sent, modelled seconds and how many of them are training.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        trained = session.run(world, asked, devices, Path(folder))
+    if trained is None:
+        return {}
+    figures = [result.figures for result in trained.results]
+    target = asked.target_accuracy
+    found: dict[str, Any] = {
+        "dim": int(trained.weights.size),
+        "rounds": len(figures),
+        "reached": target is None or figures[-1]["accuracy"] >= target,
+        "accuracy": [round(one["accuracy"], 4) for one in figures],
+        "bytes_up_total": int(figures[-1]["bytes_up_total"]),
+        "modelled_seconds": round(sum(one["modelled_seconds"] for one in figures), 2),
+        "modelled_seconds_of_training": round(sum(one["train_cpu_seconds"] for one in figures), 2),
+    }
+    if np.isfinite(figures[0]["overlap"]):
+        found["overlap"] = [round(one["overlap"], 4) for one in figures]
+    return found

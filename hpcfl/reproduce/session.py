@@ -1,0 +1,94 @@
+"""What `hpcfl reproduce` does: runs the settings of an artefact that were not run yet."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcfl import __version__
+from hpcfl.comm.world import World
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.reproduce.artefact import Artefact, Context, Setting
+from hpcfl.reproduce.store import Store
+
+
+def run(
+    world: World,
+    artefact: Artefact,
+    scale: str,
+    folder: Path,
+    data_dir: Path | None,
+    *,
+    again: bool = False,
+    progress: Callable[[int, int, Setting], None] = lambda number, count, setting: None,
+) -> None:
+    """Run an artefact's settings; every rank calls this.
+
+    Parameters
+    ----------
+    world : World
+        The processes at hand.
+    artefact : Artefact
+        What to run.
+    scale : str
+        One of its scales.
+    folder : path
+        Where results are kept.
+    data_dir : path or None
+        Folder of the data sets.
+    again : bool
+        Run settings that were run before as well.
+    progress : callable
+        Takes the number of the setting, how many there are, and the setting, before each; on rank
+        0.
+
+    Raises
+    ------
+    HpcflError
+        On every rank, if something cannot work or fails. Finished settings are kept.
+    """
+    settings = artefact.scales[scale].settings
+    store: Store | None = None
+    error: HpcflError | None = None
+    numbers: list[int] = []
+    if world.rank == 0:
+        try:
+            store = Store(folder, artefact.id.partition("/")[0])
+            numbers = list(range(len(settings))) if again else store.missing(settings)
+        except HpcflError as problem:
+            error = problem
+    world.agree(error)
+    parts = [{"numbers": np.array(numbers, np.int64)}] * world.size if world.rank == 0 else None
+    for count, number in enumerate(world.distribute(parts)["numbers"].tolist()):
+        if world.rank == 0:
+            progress(count, len(numbers), settings[number])
+        start = time.perf_counter()
+        found = artefact.run(settings[number], Context(world, data_dir))
+        error = None
+        if store is not None:
+            about = _about(world, time.perf_counter() - start)
+            try:
+                store.add(settings[number], found, about)
+            except UsageError as problem:
+                error = problem
+        world.agree(error)
+
+
+def _about(world: World, seconds: float) -> dict[str, Any]:
+    from hpcfl import environment
+
+    found = environment.capture(world.facts(), [platform.node()])
+    kept = ("cpu_model", "cores_usable", "git_commit")
+    return {
+        "seconds": round(seconds, 1),
+        "finished": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "hpcfl_version": __version__,
+        "ranks": world.size,
+        **{name: found[name] for name in kept if name in found},
+    }

@@ -1,0 +1,110 @@
+"""Keeps what was found, one JSON file a paper, one line a setting."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.reproduce.artefact import Artefact, Result, Setting, key
+
+FOLDER = Path("results/reproduction")
+
+
+class Store:
+    """What was found for the settings of one paper.
+
+    Settings that two artefacts have in common are run once.
+
+    Parameters
+    ----------
+    folder : path
+        Holds the papers' files; created when something is added.
+    paper : str
+        The part of an artefact's id before the stroke.
+
+    Raises
+    ------
+    HpcflError
+        If the file is there and cannot be read.
+    """
+
+    def __init__(self, folder: Path, paper: str) -> None:
+        self.path = folder / f"{paper}.json"
+        self._entries: dict[str, dict[str, Any]] = {}
+        if not self.path.exists():
+            return
+        try:
+            for entry in json.loads(self.path.read_text())["results"]:
+                self._entries[key(entry["setting"])] = entry
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise HpcflError(
+                f"{self.path} cannot be read ({error}): remove it, or choose another folder with "
+                "--output"
+            ) from None
+
+    def missing(self, settings: Sequence[Setting]) -> list[int]:
+        """Return the numbers of the settings for which nothing was found yet."""
+        return [number for number, one in enumerate(settings) if key(one) not in self._entries]
+
+    def add(self, setting: Setting, found: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+        """Keep what was found for a setting; the file is replaced at once.
+
+        Parameters
+        ----------
+        setting : mapping
+            The setting.
+        found : mapping
+            Its figures. What is no finite number becomes null.
+        about : mapping
+            When, where and how long it was run.
+
+        Raises
+        ------
+        UsageError
+            If the file cannot be written.
+        """
+        self._entries[key(setting)] = {
+            "setting": dict(setting),
+            "found": _finite(found),
+            **about,
+        }
+        lines = ",\n".join(json.dumps(entry) for entry in self._entries.values())
+        draft = self.path.with_suffix(".part")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(f'{{"results": [\n{lines}\n]}}\n')
+            os.replace(draft, self.path)
+        except OSError as error:
+            raise UsageError(
+                f"cannot write {self.path} ({error.strerror or error}): choose another folder with "
+                "--output"
+            ) from None
+
+    def results(self, artefact: Artefact) -> tuple[str, list[Result]] | None:
+        """Return the largest scale that was run to its end, and what was found; None for none."""
+        for name in ("paper", "small"):
+            scale = artefact.scales.get(name)
+            if scale is not None and not self.missing(scale.settings):
+                entries = [self._entries[key(setting)] for setting in scale.settings]
+                return name, [Result(entry["setting"], entry["found"]) for entry in entries]
+        return None
+
+    def finished(self, artefact: Artefact) -> dict[str, int]:
+        """Return how many settings of each scale were run."""
+        return {
+            name: len(scale.settings) - len(self.missing(scale.settings))
+            for name, scale in artefact.scales.items()
+        }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
