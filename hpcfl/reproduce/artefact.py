@@ -187,5 +187,10 @@ def within(what: str, paper: float, ours: float, tolerance: float, unit: str, wh
 
 
 def says(what: str, paper: str, ours: str, holds: bool, why: str = "") -> Line:
-    """Compare a sentence of the paper with what came out."""
+    """Compare a sentence of the paper with what came out; "" where the paper says nothing.
+
+    `why` is the reason where it does not hold.
+    """
+    if not paper:
+        return Line(what, "", ours, SHOWN, "" if holds else why)
     return Line(what, paper, ours, MATCHES if holds else DIFFERS, "" if holds else why)

@@ -137,7 +137,15 @@ def _to_target(
 def _compare_training(
     bytes_ratio: float, time_ratio: float, bytes_why: str, time_why: str
 ) -> Callable[[Sequence[Result]], list[Line]]:
-    """Return how pairs of runs, secagg and sparse, compare with a figure's two ratios."""
+    """Return how pairs of runs, secagg and sparse, compare with a figure's two ratios.
+
+    MNIST's are printed for N = 100; for CIFAR-10 no N is named.
+    """
+
+    def ratio(setting: Setting, what: str, paper: float, ours: float, why: str) -> Line:
+        if setting["dataset"] == "mnist" and setting["devices"] != 100:
+            return Line(what, "", f"{ours:.4g} x", SHOWN)
+        return within(what, paper, ours, 0.1, "x", why)
 
     def compare(results: Sequence[Result]) -> list[Line]:
         lines = []
@@ -149,28 +157,32 @@ def _compare_training(
                     says(f"{name}to the target", "reached", "not reached", False, "too few rounds")
                 )
                 continue
+            seconds = [
+                (one.found["modelled_seconds"], one.found["modelled_seconds_of_training"])
+                for one in (dense, sparse)
+            ]
+            rounds = f"{dense.found['rounds']} / {sparse.found['rounds']}"
             lines += [
-                Line(
-                    f"{name}rounds",
-                    "",
-                    f"{dense.found['rounds']} / {sparse.found['rounds']}",
-                    SHOWN,
-                ),
-                within(
+                Line(f"{name}rounds", "", rounds, SHOWN),
+                ratio(
+                    setting,
                     f"{name}bytes to the target",
                     bytes_ratio,
                     dense.found["bytes_up_total"] / sparse.found["bytes_up_total"],
-                    0.1,
-                    "x",
                     bytes_why,
                 ),
-                within(
+                ratio(
+                    setting,
                     f"{name}modelled time",
                     time_ratio,
-                    dense.found["modelled_seconds"] / sparse.found["modelled_seconds"],
-                    0.1,
-                    "x",
+                    seconds[0][0] / seconds[1][0],
                     time_why,
+                ),
+                Line(
+                    f"{name}modelled time without training",
+                    "",
+                    f"{(seconds[0][0] - seconds[0][1]) / (seconds[1][0] - seconds[1][1]):.4g} x",
+                    SHOWN,
                 ),
             ]
         return lines

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcfl.comm.world import connect
+from hpcfl.errors import UsageError
+from hpcfl.reproduce import ARTEFACTS, PAPERS, queries, select
+from hpcfl.reproduce.artefact import (
+    DIFFERS,
+    MATCHES,
+    SHOWN,
+    Artefact,
+    Context,
+    Result,
+    Scale,
+    key,
+    says,
+    within,
+)
+from hpcfl.reproduce.document import tally, verdict, write
+from hpcfl.reproduce.store import Store
+
+ROOT = Path(__file__).parent.parent.parent
+KEPT = ROOT / "results" / "reproduction"
+
+
+def test_all_tables_and_figures_with_results_are_there() -> None:
+    expected = {
+        *(f"sparse-secagg/figure-{number}" for number in range(2, 7)),
+        "sparse-secagg/table-1",
+        *(f"zcdp/figure-{number}" for number in range(3, 9)),
+        "locks/figure-1",
+        "locks/multipliers",
+        "queries/table-1",
+        *(f"queries/figure-{number}" for number in range(1, 9)),
+    }
+
+    assert set(ARTEFACTS) == expected
+    assert {id.partition("/")[0] for id in ARTEFACTS} == set(PAPERS)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_equal_settings_of_a_paper_are_run_in_the_same_way(paper: str) -> None:
+    runs: dict[str, Any] = {}
+    for artefact in ARTEFACTS.values():
+        if not artefact.id.startswith(f"{paper}/"):
+            continue
+        for scale in artefact.scales.values():
+            keys = [key(setting) for setting in scale.settings]
+            assert len(set(keys)) == len(keys)
+            for one in keys:
+                assert runs.setdefault(one, artefact.run) is artefact.run
+
+
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [(("zcdp",), 6), (("zcdp/figure-3",), 1), (("zcdp", "zcdp/figure-3", "locks"), 8)],
+)
+def test_a_paper_stands_for_all_of_its_artefacts(names: tuple[str, ...], count: int) -> None:
+    assert len(select(names)) == count
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(UsageError, match="hpcfl reproduce --list"):
+        select(("zcdp/figure-99",))
+
+
+def test_the_scale_is_the_papers_where_time_allows() -> None:
+    both = {"paper": Scale("", [], 100), "small": Scale("", [], 10)}
+
+    assert Artefact("a/b", "", both).scale(None, 200) == "paper"
+    assert Artefact("a/b", "", both).scale(None, 50) == "small"
+    assert Artefact("a/b", "", both).scale(None, 1) == "small"
+    assert Artefact("a/b", "", both).scale("paper", 1) == "paper"
+    assert Artefact("a/b", "", {"paper": both["paper"]}).scale(None, 1) == "paper"
+
+
+def test_a_number_matches_within_its_tolerance_only() -> None:
+    assert within("x", 100, 102.9, 0.03, "MB", "why").verdict == MATCHES
+    assert within("x", 100, 97.1, 0.03, "MB", "why").verdict == MATCHES
+    far = within("x", 100, 103.1, 0.03, "MB", "why")
+    assert (far.verdict, far.why) == (DIFFERS, "why")
+    assert verdict(far) == "differs: why"
+    assert says("x", "up", "down", False, "gravity").verdict == DIFFERS
+    assert says("x", "", "down", False, "gravity").verdict == SHOWN
+    assert tally([far, says("x", "up", "up", True)]) == "1 of 2 match"
+
+
+def test_table_1_of_queries_comes_out_whole() -> None:
+    artefact = ARTEFACTS["queries/table-1"]
+    context = Context(connect(), None)
+    settings = artefact.scales["paper"].settings
+    lines = artefact.compare([Result(one, artefact.run(one, context)) for one in settings])
+
+    assert len(lines) == 24
+    assert {line.verdict for line in lines} == {MATCHES}
+
+
+def test_a_wrong_entry_of_table_1_would_be_seen() -> None:
+    artefact = ARTEFACTS["queries/table-1"]
+    setting = artefact.scales["paper"].settings[0]
+
+    lines = artefact.compare([Result(setting, {"entries": [5, 2, 1, 23]})])
+
+    assert [line.verdict for line in lines] == [MATCHES] * 3 + [DIFFERS]
+
+
+def test_bytes_of_table_1_are_those_of_real_rounds() -> None:
+    artefact = ARTEFACTS["sparse-secagg/table-1"]
+    context = Context(connect(), None)
+    chosen = [one for one in artefact.scales["paper"].settings if one["devices"] == 25]
+    found = [Result(one, artefact.run(one, context)) for one in chosen]
+
+    assert found[0].found["largest_bytes"] == 4 * 165_000 + 16
+    assert found[1].found["mean_bytes"] == pytest.approx(83_585, rel=0.01)
+
+
+def test_the_highest_loss_decides_what_figure_1_of_queries_says() -> None:
+    def result(queries_: int, loss: float | None) -> Result:
+        setting = {"mechanism": "laplace", "epsilon": 1.0, "T": queries_, "b": 1}
+        last = [loss, None if loss is None else loss + 0.1]
+        return Result(setting, {"loss": [3.0, loss], "last_loss": last})
+
+    compare = ARTEFACTS["queries/figure-1"].compare
+    optimum_wins = compare([result(22, 1.0), result(10, 1.5), result(500, None)])
+    optimum_loses = compare([result(22, 1.0), result(10, 0.5), result(50, 2.0)])
+
+    assert [line.verdict for line in optimum_wins] == [MATCHES, MATCHES]
+    assert [line.verdict for line in optimum_loses] == [DIFFERS, DIFFERS]
+    assert "by 0.5000" in optimum_loses[0].why
+
+
+def write_femnist(folder: Path) -> None:
+    """Write a FEMNIST of twelve writers in LEAF's format."""
+    for part in ("train", "test"):
+        users = [f"f{number:04}_{number}" for number in range(12)]
+        samples = {
+            user: {"x": [[0.5] * 784, [0.9] * 784], "y": [number % 62, 7]}
+            for number, user in enumerate(users)
+        }
+        path = folder / "femnist" / part / "all_data_0.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"users": users, "num_samples": [2] * 12, "user_data": samples}))
+
+
+@pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
+def test_femnist_is_trained_on_where_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: str
+) -> None:
+    pytest.importorskip("torch")
+    write_femnist(tmp_path)
+    monkeypatch.setattr(queries, "SEEDS", range(2))
+    artefact = ARTEFACTS["queries/figure-2"]
+    like = next(s for s in artefact.scales["paper"].settings if s["mechanism"] == mechanism)
+
+    found = artefact.run({**like, "T": 2, "b": 5}, Context(connect(), tmp_path))
+
+    assert len(found["accuracy"]) == 2
+    assert len(found["last_loss"]) == 2
+    assert found["epsilon_proven"] == pytest.approx(like["epsilon"], rel=0.01)
+
+
+@pytest.mark.parametrize("id", ARTEFACTS)
+def test_what_is_kept_can_be_compared_and_drawn(id: str) -> None:
+    artefact = ARTEFACTS[id]
+    found = Store(KEPT, id.partition("/")[0]).results(artefact)
+    if found is None:
+        pytest.skip("nothing is kept of it")
+    _, results = found
+
+    lines = artefact.compare(results)
+
+    assert lines
+    for line in lines:
+        assert line.verdict != DIFFERS or line.why, f"{line.what} differs without a reason"
+    if artefact.draw is not None:
+        for panel in artefact.draw(results):
+            assert panel.curves
+            for across, up in panel.curves.values():
+                assert len(across) == len(up) > 0
+
+
+def test_the_document_is_what_is_generated_from_what_is_kept(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    write(tmp_path / "reproduction.md", KEPT)
+
+    committed = (ROOT / "docs" / "reproduction.md").read_text()
+
+    assert committed == (tmp_path / "reproduction.md").read_text()
+    for picture in (tmp_path / "reproduction").iterdir():
+        assert (ROOT / "docs" / "reproduction" / picture.name).exists()

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcfl.comm.world import connect
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.reproduce import session
+from hpcfl.reproduce.artefact import Artefact, Context, Scale, Setting, key
+from hpcfl.reproduce.store import Store
+
+SETTINGS: list[Setting] = [{"devices": 5}, {"devices": 7}, {"devices": 9}]
+
+
+class Counted:
+    """Runs settings, notes which, and fails where it is told to."""
+
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+        self.failing: int | None = None
+
+    def __call__(self, setting: Setting, context: Context) -> Mapping[str, Any]:
+        if setting["devices"] == self.failing:
+            raise HpcflError("the machine is on fire")
+        self.ran.append(setting["devices"])
+        return {"double": 2 * setting["devices"]}
+
+
+def artefact(run: Counted) -> Artefact:
+    scales = {"paper": Scale("all", SETTINGS, 1), "small": Scale("one", SETTINGS[:1], 0.1)}
+    return Artefact("some/table", "Doubles", scales, run)
+
+
+def play(run: Counted, folder: Path, scale: str = "paper", again: bool = False) -> None:
+    session.run(connect(), artefact(run), scale, folder, None, again=again)
+
+
+def test_a_run_that_failed_goes_on_with_the_setting_that_failed(tmp_path: Path) -> None:
+    run = Counted()
+    run.failing = 7
+    with pytest.raises(HpcflError, match="on fire"):
+        play(run, tmp_path)
+    assert run.ran == [5]
+
+    run.failing = None
+    play(run, tmp_path)
+
+    assert run.ran == [5, 7, 9]
+    found = Store(tmp_path, "some").results(artefact(run))
+    assert found is not None
+    scale, results = found
+    assert scale == "paper"
+    assert [result.found["double"] for result in results] == [10, 14, 18]
+
+
+def test_what_was_run_is_run_again_only_if_asked_for(tmp_path: Path) -> None:
+    run = Counted()
+    play(run, tmp_path)
+    play(run, tmp_path)
+    assert run.ran == [5, 7, 9]
+
+    play(run, tmp_path, again=True)
+
+    assert run.ran == [5, 7, 9, 5, 7, 9]
+
+
+def test_a_setting_of_two_scales_is_run_once(tmp_path: Path) -> None:
+    run = Counted()
+    play(run, tmp_path, "small")
+    store = Store(tmp_path, "some")
+    found = store.results(artefact(run))
+    assert found is not None
+    assert found[0] == "small"
+    assert store.finished(artefact(run)) == {"paper": 1, "small": 1}
+
+    play(run, tmp_path)
+
+    assert run.ran == [5, 7, 9]
+
+
+def test_what_is_kept_says_when_and_on_what_it_was_run(tmp_path: Path) -> None:
+    play(Counted(), tmp_path, "small")
+
+    (entry,) = json.loads((tmp_path / "some.json").read_text())["results"]
+
+    assert {"setting", "found", "seconds", "finished", "hpcfl_version", "ranks"} <= entry.keys()
+
+
+def test_numbers_that_are_none_become_null(tmp_path: Path) -> None:
+    store = Store(tmp_path, "some")
+    store.add({"a": 1}, {"curve": [1.0, math.nan], "deep": {"x": math.inf}}, {})
+
+    (entry,) = json.loads(store.path.read_text())["results"]
+
+    assert entry["found"] == {"curve": [1.0, None], "deep": {"x": None}}
+
+
+def test_settings_are_the_same_whatever_the_order_of_their_names() -> None:
+    assert key({"a": 1, "b": 2.0}) == key({"b": 2.0, "a": 1})
+    assert key({"a": 1}) != key({"a": 2})
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"results": [{}]}', '{"results": 3}', "\x00"])
+def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / "some.json").write_text(text)
+
+    with pytest.raises(HpcflError, match=r"some\.json cannot be read"):
+        Store(tmp_path, "some")
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(UsageError, match="cannot write"):
+        Store(tmp_path / "file" / "folder", "some").add({"a": 1}, {}, {})
