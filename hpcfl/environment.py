@@ -15,7 +15,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import hpcfl
 from hpcfl import launch
@@ -61,11 +61,13 @@ def capture(mpi_facts: dict[str, Any], hosts: list[str]) -> dict[str, Any]:
     -------
     dict
         `mpi_facts`, each host once in ``hosts`` with its number of ranks in ``host_ranks``, the
-        ratio of ranks to usable cores on this host, what the two timers resolve and cost, and all
-        of `capture_local`.
+        ratio of ranks to usable cores on this host, the two timers, what they resolve and cost, and
+        all of `capture_local`.
     """
     local = capture_local()
-    here = hosts.count(hosts[0]) if hosts else None
+    # In a netlab all hosts are this one, and their ranks share its cores.
+    lab = mpi_facts.get("transport") == "netlab"
+    here = (len(hosts) if lab else hosts.count(hosts[0])) if hosts else None
     cores = local["cores_usable"]
     unique = list(dict.fromkeys(hosts))
     wall_resolution, wall_overhead = timer_quality(time.perf_counter)
@@ -76,6 +78,8 @@ def capture(mpi_facts: dict[str, Any], hosts: list[str]) -> dict[str, Any]:
         "hosts": unique,
         "host_ranks": [hosts.count(host) for host in unique],
         "oversubscription_ratio": here / cores if here and cores else None,
+        "wall_timer": f"time.perf_counter: {_system_clock('perf_counter')}",
+        "cpu_timer": f"time.thread_time: {_system_clock('thread_time')}",
         "wall_timer_resolution_seconds": wall_resolution,
         "wall_timer_overhead_seconds": wall_overhead,
         "cpu_timer_resolution_seconds": cpu_resolution,
@@ -172,6 +176,10 @@ def timer_quality(clock: Callable[[], float]) -> tuple[float | None, float]:
     # The best of several batches: the others were interrupted.
     overhead = min(_seconds_per_call(clock) for _ in range(5))
     return resolution, overhead
+
+
+def _system_clock(name: Literal["perf_counter", "thread_time"]) -> str:
+    return time.get_clock_info(name).implementation
 
 
 def _seconds_per_call(clock: Callable[[], float]) -> float:

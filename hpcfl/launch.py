@@ -27,6 +27,9 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")
 # Slurm numbers the batch script, an interactive shell and other steps of its own from here on.
 _SLURM_RESERVED_STEPS = 0xFFFFFFF0
 
+# Set by `hpcfl netlab` for the ranks that it starts: the facts about their links, as JSON.
+NETLAB_VARIABLE = "HPCFL_NETLAB"
+
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 
 
@@ -71,6 +74,17 @@ def guess_size() -> int | None:
         return None
     sizes = [_number(name) for name in _SIZE_VARIABLES]
     return next((size for size in sizes if size), _slurm_tasks() or None)
+
+
+def netlab_facts() -> dict[str, float | int | str | None]:
+    """Return what `hpcfl netlab` says about this rank's links, nothing outside of a lab."""
+    text = os.environ.get(NETLAB_VARIABLE)
+    if not text:
+        return {}
+    import json
+
+    facts: dict[str, float | int | str | None] = json.loads(text)
+    return facts
 
 
 def terminal_for_progress() -> TextIO | None:

@@ -11,12 +11,16 @@ PACKAGE = Path(__file__).parent.parent / "hpcfl"
 
 # Imports point downwards only. What is not listed is a leaf, the lowest layer.
 LAYERS = {
-    "cli": 4,
+    "cli": 5,
+    "reproduce": 4,
     "doctor": 3,
     "bench": 3,
+    "sweep": 3,
     "train": 3,
     "attack": 3,
+    "netlab": 3,
     "algorithms": 2,
+    "html": 2,
     "comm": 1,
     "plots": 1,
 }

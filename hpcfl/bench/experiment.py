@@ -17,6 +17,7 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.bench.dropouts import DropoutSchedule
 from hpcfl.bench.inputs import FileUpdates, SyntheticUpdates, Updates, save_aggregate
 from hpcfl.bench.rounds import enrol, keep, play
+from hpcfl.bench.stopping import REASONS, StopRule
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import SecretSource, insecure_secrets, system_secrets
 from hpcfl.errors import HpcflError, UsageError
@@ -43,6 +44,9 @@ class Options:
     dim: int | None = None
     rounds: int = 10
     warmup: int = 2
+    max_rounds: int | None = None
+    rel_ci: float | None = None
+    max_seconds: float | None = None
     alpha: float = 0.1
     dropout: float = 0.3
     dropout_model: str = "exact"
@@ -72,6 +76,15 @@ class Options:
     def link(self) -> LinkModel:
         """The link that modelled seconds are for."""
         return LinkModel(self.uplink_mbps, self.downlink_mbps, self.latency_ms)
+
+    def stop_rule(self) -> StopRule:
+        """Return a new rule of when enough rounds are measured."""
+        return StopRule(self.rounds, self.max_rounds, self.rel_ci, self.max_seconds)
+
+    @property
+    def planned_rounds(self) -> int:
+        """Largest number of rounds, warm-up included."""
+        return self.warmup + self.stop_rule().most
 
     def build(
         self, devices: int, dim: int, weights: NDArray[np.float64] | None = None
@@ -164,6 +177,11 @@ class Experiment:
                 "at least one measured round is needed"
             )
         _ = options.link  # refuses an impossible link
+        if options.stop_rule().may_vary and options.keep_transcript is not None:
+            raise UsageError(
+                "--keep-transcript is of the last round, which --rel-ci and --max-seconds leave "
+                "open: give --rounds only"
+            )
         updates = _updates(options, devices)
         protocol, schedule = options.build(devices, updates.dim, updates.weights)
         algorithm = None
@@ -214,8 +232,8 @@ class Experiment:
         transport: Transport,
         store: Callable[[RoundRecord], None] | None,
         progress: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Run all rounds.
+    ) -> str:
+        """Run rounds until there are enough of them.
 
         Parameters
         ----------
@@ -226,6 +244,11 @@ class Experiment:
         progress : callable
             Called after every round.
 
+        Returns
+        -------
+        str
+            Why it stopped, one of :data:`~hpcfl.bench.stopping.REASONS`; the same on every rank.
+
         Raises
         ------
         HpcflError
@@ -234,7 +257,8 @@ class Experiment:
         dim = self.updates.dim
         model = np.zeros(dim, np.float32)
         aggregate = np.zeros(dim)
-        rounds = self.options.warmup + self.options.rounds
+        rounds = self.options.planned_rounds
+        rule, reason = self.options.stop_rule(), ""
         recorder = None
         enrolled = enrol(
             type(self.protocol),
@@ -267,10 +291,17 @@ class Experiment:
                 model -= aggregate.astype(np.float32)
             transport.agree(error)
             progress()
+            if index >= self.options.warmup:
+                # Only the server knows the slowest rank's seconds; outside the timed region.
+                decided = rule.after(record.round_seconds) if transport.has_server else ""
+                reason = REASONS[transport.tell(REASONS.index(decided))]
+            if reason:
+                break
         if transport.has_server and self.options.save_aggregate is not None:
             save_aggregate(self.options.save_aggregate, aggregate)
         if recorder is not None:
             transport.agree(self._save_transcript(recorder))
+        return reason
 
     def _recorder(self, index: int) -> Recorder | None:
         """Return what takes down a round, if that is asked for."""
@@ -305,7 +336,7 @@ def _add_noise(
     federation = Federation(
         sizes=np.ones(devices, np.int64),
         participation=Participation(devices, devices, "balanced", options.seed),
-        rounds=options.warmup + options.rounds,
+        rounds=options.planned_rounds,
         seed=options.seed,
         protocol=protocol,
         local=None,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcfl import disturbances
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
@@ -89,7 +90,8 @@ def _run_one(
         experiment.run(transport, None)
         return
     with writer:
-        experiment.run(transport, writer.append, progress)
+        reason = experiment.run(transport, writer.append, progress)
+        writer.record_end({"stop_reason": reason, **disturbances.after(disturbances.counters())})
     report(writer.path)
 
 
@@ -97,7 +99,7 @@ def _writer(world: World, experiment: Experiment, output: Path, hosts: list[str]
     from hpcfl import environment
     from hpcfl.results.writer import ResultsWriter, default_path
 
-    protocol, options = experiment.protocol, experiment.options
+    protocol = experiment.protocol
     path = output
     if not _is_file(output):
         path = default_path(output, experiment.name, experiment.devices, experiment.updates.dim)
@@ -106,10 +108,12 @@ def _writer(world: World, experiment: Experiment, output: Path, hosts: list[str]
         protocol=experiment.name,
         command=shlex.join(["hpcfl", *sys.argv[1:]]),
         config=experiment.config(),
-        environment=environment.capture(world.facts(), hosts),
+        environment=environment.capture(world.facts(), hosts)
+        | disturbances.before(disturbances.counters()),
+        at_end={"stop_reason": str} | dict.fromkeys(disturbances.AFTER, float),
         phases=protocol.phases(),
         devices=experiment.devices,
-        rounds=options.warmup + options.rounds,
+        rounds=experiment.options.planned_rounds,
     )
 
 

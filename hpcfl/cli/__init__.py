@@ -13,13 +13,19 @@ from hpcfl.errors import HpcflError
 
 COMMANDS = {
     "bench": "Measure an aggregation protocol on vectors.",
+    "sweep": "Run a grid of bench configurations from a plan, and go on where it stopped.",
+    "merge": "Put the results of several jobs into one folder.",
     "train": "Train a model through an aggregation protocol.",
     "data": "Fetch data sets to train on.",
+    "reproduce": "Run the papers' tables and figures again.",
     "report": "Print results files: one in full, or several side by side.",
+    "compare": "Say whether one run is slower than another, and by how much.",
     "privacy": "Say what a protocol hides, and what not.",
     "optimize": "Find the numbers of queries and replies that suit a budget.",
     "attack": "Play the curious server on a recorded round.",
     "plot": "Draw figures of results.",
+    "netlab": "Run on one machine with a shaped link for every device (Linux, root).",
+    "slurm": "Write and submit job scripts for Slurm.",
     "doctor": "Check MPI and everything else that hpcfl needs.",
 }
 

@@ -37,6 +37,19 @@ class DeviceCounts(click.ParamType):
 )
 @click.option("--dim", type=int, help="Length d of the vectors.  [default: 165000]")
 @click.option("--rounds", type=int, default=10, show_default=True, help="Measured rounds.")
+@click.option(
+    "--max-rounds",
+    type=int,
+    help="Measured rounds at most; --rounds are then measured at least.  "
+    "[default: --rounds; ten times as many with --rel-ci or --max-seconds]",
+)
+@click.option(
+    "--rel-ci",
+    type=float,
+    metavar="SHARE",
+    help="Stop once the 95 % interval of the median round is within this share of it, like 0.05.",
+)
+@click.option("--max-seconds", type=float, help="Stop once this much time has passed.")
 @click.option("--warmup", type=int, default=2, show_default=True, help="Rounds before them.")
 @output_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -98,6 +111,7 @@ def command(
     Examples:
       mpirun -n 101 hpcfl bench sparse
       mpirun -n 101 hpcfl bench secagg --devices 25,50,75,100
+      mpirun -n 101 hpcfl bench sparse --rel-ci 0.05 --max-rounds 200 --max-seconds 600
       mpirun -n 17 hpcfl bench secagg --group ring32 --upload reduce --dropout 0
       mpirun -n 5 hpcfl bench sparse --devices 1000 --dim 10000
       mpirun -n 3 hpcfl bench secagg-graph --devices 10000 --dim 10000 --rounds 1 --warmup 0
@@ -113,8 +127,8 @@ def command(
     world = connect()
     first = world.rank == 0
     summaries: list[dict[str, Any]] = []
+    warned: set[str] = set()
     counts = devices or [session.default_devices(world)]
-    rounds = len(counts) * (options["rounds"] + options["warmup"])
     if first and options["insecure_seed"] is not None:
         click.echo("Warning: --insecure-seed is given: keys are not secret.", err=True)
     if first and options["keep_transcript"] is not None:
@@ -123,10 +137,14 @@ def command(
     def report(path: Path) -> None:
         from hpcfl.results import load
         from hpcfl.results.summary import summarise
-        from hpcfl.results.tables import render_promises, render_run
+        from hpcfl.results.tables import render_promises, render_run, warnings_of
 
         run = load(path)
         summary = summarise(run, asked.link)
+        for sentence in warnings_of(summary):
+            if sentence not in warned:
+                click.echo(f"Warning: {sentence}.", err=True)
+                warned.add(sentence)
         if as_json:
             summaries.append(summary.as_dict())
         else:
@@ -160,6 +178,7 @@ def command(
     if stream is None:
         session.run(world, asked, counts, output, report)
     else:
+        rounds = len(counts) * asked.planned_rounds
         with click.progressbar(length=rounds, label=asked.protocol, file=stream) as bar:
             session.run(world, asked, counts, output, report, lambda: bar.update(1))
     if first and as_json:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from hpcfl.errors import HpcflError, UsageError
 
 if TYPE_CHECKING:
-    from hpcfl.results.linkmodel import LinkModel
     from hpcfl.results.reader import Run
     from hpcfl.results.summary import Summary
 
@@ -35,19 +36,41 @@ if TYPE_CHECKING:
     type=float,
     help="Latency of the link model, milliseconds.  [default: the run's own]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the summaries as JSON.")
+@click.option("--no-pool", is_flag=True, help="Keep launches of one configuration apart.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["terminal", "markdown", "csv", "json"]),
+    default="terminal",
+    show_default=True,
+    help="What to print: text, tables for a README, a row for each run and phase, or all figures.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a page with tables, figures and everything recorded instead; overwritten.",
+)
+@click.pass_context
 def command(
+    context: click.Context,
     paths: tuple[str, ...],
     baseline: str | None,
     uplink_mbps: float | None,
     downlink_mbps: float | None,
     latency_ms: float | None,
+    no_pool: bool,
+    form: str,
     as_json: bool,
+    page: Path | None,
 ) -> None:
     """Show what runs cost: bytes, CPU time and wall time, phase by phase.
 
     PATH is a results file or a folder of them. One run is shown in full; several are shown side
-    by side, with ratios to a baseline. Warm-up rounds are left out.
+    by side, with ratios to a baseline. Warm-up rounds are left out. Launches of one
+    configuration on equal machines are pooled as repeats.
 
     \b
     Examples:
@@ -55,14 +78,19 @@ def command(
       hpcfl report secagg.h5 sparse.h5 --baseline secagg
       hpcfl report sparse.h5 --uplink-mbps 10 --downlink-mbps 50 --latency-ms 30
       hpcfl report results/ --json > summary.json
+      hpcfl report results/ --format csv > phases.csv
+      hpcfl report results/ --html report.html
     """
     from hpcfl.launch import leave_to_first_rank
 
     if leave_to_first_rank():
         return  # started by mpirun all the same: one report is enough
 
+    form = _form(context, form, as_json, page)
+
+    from hpcfl.results import export, pooling
     from hpcfl.results.reader import find, load
-    from hpcfl.results.summary import choose_baseline, summarise
+    from hpcfl.results.summary import choose_baseline
     from hpcfl.results.tables import (
         render_comparison,
         render_details,
@@ -77,11 +105,10 @@ def command(
         "latency_ms": latency_ms,
     }
     runs: list[Run] = []
-    summaries: list[Summary] = []
     for file in files:
         try:
             run = load(file)
-            summaries.append(summarise(run, _link(run, options)))
+            _ = run.dim  # refuses a file that does not tell
         except HpcflError as error:
             # One bad file does not hide the others; a bad option concerns them all.
             if len(files) == 1 or isinstance(error, UsageError):
@@ -91,6 +118,8 @@ def command(
             runs.append(run)
     if not runs:
         raise HpcflError(f"none of the {len(files)} files could be read")
+    pools = pooling.apart(runs) if no_pool else pooling.group(runs)
+    summaries = [pooling.summarise(pool, pool.runs[0].link(**options)) for pool in pools]
     if len({summary.link for summary in summaries}) > 1:
         raise UsageError(
             "the runs were made for different links, so their modelled times cannot be compared: "
@@ -100,8 +129,17 @@ def command(
     for summary in summaries:
         _warn_about(summary)
 
-    if as_json:
-        click.echo(_json(summaries, chosen))
+    if page is not None:
+        from hpcfl.html.page import write
+
+        write(page, pools, summaries, chosen)
+        click.echo(f"Page: {page}")
+    elif form == "json":
+        click.echo(export.to_json(summaries, chosen))
+    elif form == "csv":
+        click.echo(export.to_csv(summaries), nl=False)
+    elif form == "markdown":
+        click.echo(export.to_markdown(summaries, chosen))
     elif len(summaries) == 1:
         parts = [render_details(runs[0]), render_run(summaries[0]), render_promises(runs[0])]
         click.echo("\n\n".join(part for part in parts if part))
@@ -111,16 +149,14 @@ def command(
         raise SystemExit(1)
 
 
-def _link(run: Run, options: dict[str, float | None]) -> LinkModel:
-    """Return the link model: as asked for, else as stored with the run, else the default."""
-    from hpcfl.results.linkmodel import LinkModel
-
-    values = {}
-    for name, asked in options.items():
-        value = run.config.get(name) if asked is None else asked
-        if isinstance(value, int | float):
-            values[name] = float(value)
-    return LinkModel(**values)
+def _form(context: click.Context, form: str, as_json: bool, page: Path | None) -> str:
+    """Return the format to print; refuse two that do not go together."""
+    asked = context.get_parameter_source("form") is ParameterSource.COMMANDLINE
+    if as_json and asked and form != "json":
+        raise UsageError(f"--json and --format {form} do not go together: choose one")
+    if page is not None and (as_json or asked):
+        raise UsageError("--html writes a page and prints nothing: leave --format and --json out")
+    return "json" if as_json else form
 
 
 def _warn_about(summary: Summary) -> None:
@@ -135,19 +171,3 @@ def _warn_about(summary: Summary) -> None:
     if summary.rounds_validated < summary.rounds_total:
         wrong = summary.rounds_total - summary.rounds_validated
         click.echo(f"warning: {summary.path} has {wrong} rounds that failed validation", err=True)
-
-
-def _json(summaries: list[Summary], baseline: Summary) -> str:
-    """Return the summaries, and the ratios where there is something to compare."""
-    import json
-    from dataclasses import asdict
-
-    from hpcfl.results.summary import ratios
-
-    runs = [summary.as_dict() for summary in summaries]
-    report: dict[str, Any] = {"runs": runs}
-    if len(runs) > 1:
-        report["baseline"] = baseline.path
-        for run, summary in zip(runs, summaries, strict=True):
-            run["baseline_over_run"] = asdict(ratios(baseline, summary))
-    return json.dumps(report, indent=2, allow_nan=False)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hpcfl.comm.loopback import rows_by_receiver
 from hpcfl.comm.phases import Ids, Payload, Rows
 from hpcfl.comm.placement import Placement
+from hpcfl.comm.star import Star
 from hpcfl.comm.transport import Produce, Transport
 from hpcfl.crypto.groups import Elements, Field, Group
 from hpcfl.errors import AgreedError, HpcflError
@@ -37,7 +38,7 @@ class MpiTransport(Transport):
 
     name = "mpi"
 
-    def __init__(self, comm: MPI.Intracomm, placement: Placement) -> None:
+    def __init__(self, comm: MPI.Intracomm | Star, placement: Placement) -> None:
         super().__init__(placement, comm.rank)
         self._comm = comm
         self._rank_of = self.placement.rank_of()
@@ -234,7 +235,7 @@ def wait(request: MPI.Request, limit_seconds: float = float("inf")) -> bool:
     return True
 
 
-def announce(comm: MPI.Intracomm, size: int, error: HpcflError | None) -> int:
+def announce(comm: MPI.Intracomm | Star, size: int, error: HpcflError | None) -> int:
     """Tell every rank the server's `size`, or its error.
 
     Only the server's arguments count.

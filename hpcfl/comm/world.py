@@ -52,12 +52,16 @@ class World:
         from mpi4py import MPI
 
         from hpcfl.comm.mpi import MpiTransport
+        from hpcfl.comm.star import Star
 
         taking_part = self.rank <= devices
         comm = self._control.Split(0 if taking_part else MPI.UNDEFINED, self.rank)
         if not taking_part:
             return None
-        return MpiTransport(MPI.Intracomm(comm), Placement.even(devices, comm.size))
+        ranks = MPI.Intracomm(comm)
+        return MpiTransport(
+            Star(ranks) if launch.netlab_facts() else ranks, Placement.even(devices, comm.size)
+        )
 
     def rank_on_host(self) -> int:
         """Return the number of this rank among those of its host; every rank calls this."""
@@ -79,6 +83,14 @@ class World:
         from hpcfl.comm.mpi import announce
 
         announce(self._control, 0, error)
+
+    def tell(self, value: int) -> int:
+        """Return rank 0's value on every rank."""
+        if self._control is None:
+            return value
+        from hpcfl.comm.mpi import announce
+
+        return announce(self._control, value, None)
 
     def settle(self, error: HpcflError | None) -> None:
         """Wait, without taking time from the ranks at work, until all are here; then agree."""
@@ -139,8 +151,11 @@ class World:
             MPI.THREAD_MULTIPLE: "multiple",
         }
         library = MPI.Get_library_version().strip("\0\n ").partition("\n")[0]
+        lab = launch.netlab_facts()
+        among_ranks = "netlab" if lab else "mpi"
         return {
-            "transport": "mpi" if self.size > 1 else "loopback",
+            "transport": among_ranks if self.size > 1 else "loopback",
+            **lab,
             "ranks": self.size,
             "mpi_library": library.partition(",")[0],
             "mpi_library_text": library,

@@ -24,11 +24,14 @@ class Kind:
         The module that draws it, imported only when it is asked for.
     options : tuple of str
         The options of `hpcfl plot` that it takes.
+    against : tuple of str
+        The values of the option `against` that it takes, the default first.
     """
 
     what: str
     home: str
     options: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
 
     def module(self) -> Any:
         """Import the module that draws it."""
@@ -44,5 +47,27 @@ KINDS = {
         "accuracy of training runs over rounds, bytes or modelled seconds",
         "hpcfl.plots.accuracy",
         ("against", "target", "log_x"),
+        against=("rounds", "bytes", "seconds"),
+    ),
+    "scaling": Kind(
+        "seconds and bytes of a round against the number of devices or of parameters",
+        "hpcfl.plots.scaling",
+        ("against",),
+        against=("devices", "dim"),
+    ),
+    "phases": Kind(
+        "CPU time and bytes of a round, phase by phase, devices and server apart",
+        "hpcfl.plots.phases",
+    ),
+    "ranks": Kind(
+        "how CPU or elapsed seconds spread over devices and rounds",
+        "hpcfl.plots.ranks",
+        ("style", "clock", "log_x"),
+    ),
+    "epsilon": Kind(
+        "epsilon of private training over rounds, as the paper claims and as proven, and accuracy "
+        "over it",
+        "hpcfl.plots.epsilon",
+        ("log_x",),
     ),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
+from hpcfl.plots import naming
 from hpcfl.plots.style import legend_below, line_style, new_figure
 from hpcfl.results.reader import Run
 
@@ -21,16 +21,6 @@ AXES = {
     "bytes": "sent up by all devices, MB",
     "seconds": "modelled time, s",
 }
-# What is trained: in the title if it is the same for all runs.
-_TASK = ("dataset", "partition", "model")
-# Options by which runs are told apart, beyond protocol, number of devices and task.
-_TOLD_APART = (
-    *("alpha", "dropout", "dropout_model", "degree", "locations", "gamma", "min_cohort"),
-    *("levels", "clip", "error_feedback", "per_round", "sampling"),
-    *("epochs", "steps", "batch_size", "learning_rate", "momentum", "decay", "weight_decay"),
-    *("server_learning_rate", "server_momentum", "seed"),
-)
-_LINK = ("uplink_mbps", "downlink_mbps", "latency_ms")
 _NEEDED = {"rounds": (), "bytes": ("bytes_up_total",), "seconds": ("modelled_seconds",)}
 
 
@@ -88,7 +78,7 @@ def draw(
         axes.axhline(target, color="0.4", linewidth=1, dashes=(1, 2), label=f"target {target:g}")
     axes.set_xlabel(AXES[against])
     axes.set_ylabel("accuracy on held-out data")
-    axes.set_title(_title(runs), fontsize=10)
+    axes.set_title(naming.title(runs), fontsize=10)
     axes.grid(alpha=0.3)
     if log_x:
         axes.set_xscale("log")
@@ -110,53 +100,13 @@ def spent(run: Run, against: str) -> NDArray[np.float64]:
 
 
 def labels(runs: Sequence[Run], against: str = "rounds") -> list[str]:
-    """Return a name for each run, no two the same.
-
-    It holds protocol, devices, and the options in which the runs differ; the file's name where
-    that is not enough.
-    """
-    options = (*_TASK, *_TOLD_APART, *(_LINK if against == "seconds" else ()))
-    # A file of an older version does not record an option, which is no difference.
-    differing = [
-        name
-        for name in options
-        if len({_value(run, name) for run in runs if name in run.config}) > 1
-    ]
-    names = [", ".join(_parts(run, differing, against)) for run in runs]
-    for more in ([run.path.name for run in runs], [str(run.path) for run in runs]):
-        count = Counter(names)
-        names = [
-            f"{name}, {file}" if count[name] > 1 else name
-            for name, file in zip(names, more, strict=True)
-        ]
-    return names
-
-
-def _parts(run: Run, differing: list[str], against: str) -> list[str]:
-    algorithm = _value(run, "algorithm") or "fedavg"
-    parts = [run.protocol if algorithm == "fedavg" else algorithm, f"N = {run.devices}"]
-    for name in differing:
-        value = _value(run, name)
-        if value is None:
-            continue
-        words = name.replace("_", " ")
-        parts.append(value if name in _TASK else words if value == "True" else f"{words} {value}")
+    """Return a name for each run, no two the same."""
     # The bytes go on from the run that was interrupted; its rounds and seconds are not here.
-    if _value(run, "resume") is not None and against != "bytes":
-        parts.append(f"{against} since resumed")
-    return parts
-
-
-def _title(runs: Sequence[Run]) -> str:
-    """Return what all runs train."""
-    values = [{_value(run, name) for run in runs} for name in _TASK]
-    common = [next(iter(value)) for value in values if len(value) == 1]
-    return ", ".join(value for value in common if value is not None)
-
-
-def _value(run: Run, name: str) -> str | None:
-    """Return an option's value in words, None where it has none or is off."""
-    value = run.config.get(name)
-    if value is None or value is False or value == "none":
-        return None
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    remarks = [
+        f"{against} since resumed"
+        if naming.option(run, "resume") is not None and against != "bytes"
+        else ""
+        for run in runs
+    ]
+    link = naming.LINK if against == "seconds" else ()
+    return naming.labels(runs, (*naming.TASK, *naming.TOLD_APART, *link), remarks)

@@ -1,4 +1,4 @@
-"""Curves in panels side by side, with one legend for panels with the same curves."""
+"""Curves in panels side by side, with one legend for all of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from hpcfl.plots.style import legend_below, line_style, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_COLUMNS = 3
 
 
 class Curves(Protocol):
@@ -32,7 +30,7 @@ class Curves(Protocol):
 
 
 def draw(panels: Sequence[Curves]) -> Figure:
-    """Return a figure of panels, three in a row.
+    """Return a figure of panels, three or four in a row.
 
     Parameters
     ----------
@@ -44,11 +42,10 @@ def draw(panels: Sequence[Curves]) -> Figure:
     HpcflError
         If matplotlib is not installed.
     """
-    columns = min(_COLUMNS, len(panels))
+    full = (count for count in (3, 4, 2) if len(panels) % count == 0)
+    columns = next(full, min(3, len(panels)))
     rows = math.ceil(len(panels) / columns)
-    figure, _ = new_figure(max(6.4, 3.4 * columns), 2.8 * rows)
-    figure.clear()
-    all_axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    figure, all_axes = new_figure(max(6.4, 3.4 * columns), 2.8 * rows, columns, rows)
     names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
     for axes, panel in zip(all_axes, panels, strict=False):
         for name, (across, up) in panel.curves.items():

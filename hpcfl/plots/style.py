@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import textwrap
 from pathlib import Path
@@ -22,15 +23,21 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 # common divisor, so that 28 lines all look different.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", "-.", ":")
+# So many lines all look different without colour.
+MOST_LINES = len(MARKERS) * len(DASHES)
+# For areas, as markers for lines.
+HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "ooo")
 # Inches: a letter of a legend of this many points, and the sample of a line beside it.
 _LEGEND_POINTS = 8
 _LETTER, _SAMPLE, _ROW = 0.068, 0.8, 0.19
 
 
 def new_figure(
-    width: float = 6.4, height: float = 4.0, columns: int = 1
+    width: float = 6.4, height: float = 4.0, columns: int = 1, rows: int = 1, **more: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure of so many inches, and its axes side by side.
+    """Return an empty figure of so many inches, and its axes, row by row.
+
+    Further arguments go to matplotlib's `Figure.subplots`.
 
     Raises
     ------
@@ -42,8 +49,8 @@ def new_figure(
     except ImportError as error:
         raise HpcflError("figures need matplotlib: pip install hpcfl[plot]") from error
     figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots(1, columns, squeeze=False)[0]
-    return figure, list(axes)
+    axes = figure.subplots(rows, columns, squeeze=False, **more)
+    return figure, list(axes.flat)
 
 
 def line_style(number: int, points: int) -> dict[str, Any]:
@@ -59,12 +66,22 @@ def line_style(number: int, points: int) -> dict[str, Any]:
     }
 
 
+def area_style(number: int) -> dict[str, Any]:
+    """Return how the area with this number looks."""
+    return {
+        "facecolor": COLOURS[number % len(COLOURS)],
+        "hatch": HATCHES[number % len(HATCHES)],
+        "edgecolor": "white",
+        "linewidth": 0.6,
+    }
+
+
 def legend_below(figure: Figure, axes: Axes) -> None:
     """Put the legend below the axes, where it hides no data, and make the figure so much higher."""
     handles, names = axes.get_legend_handles_labels()
     width, height = figure.get_size_inches()
     letters = int((width - _SAMPLE) / _LETTER)
-    wrapped = [_wrap(name, letters) for name in names]
+    wrapped = [wrap(name, letters) for name in names]
     entry = _SAMPLE + _LETTER * max(min(len(name), letters) for name in names)
     columns = max(1, min(len(names), int(width / entry)))
     lines = np.array_split([name.count("\n") + 1 for name in wrapped], columns)
@@ -79,7 +96,7 @@ def legend_below(figure: Figure, axes: Axes) -> None:
     )
 
 
-def _wrap(name: str, letters: int) -> str:
+def wrap(name: str, letters: int) -> str:
     """Break a name like ``sparse, N = 100, seed 3`` at its commas, where it is too long."""
     parts = name.replace(" ", "\xa0").replace(",\xa0", ", ")
     return textwrap.fill(parts, letters, break_on_hyphens=False).replace("\xa0", " ")
@@ -113,15 +130,25 @@ def save(figure: Figure, path: Path) -> None:
     UsageError
         If the name says no known format, or the file cannot be written.
     """
-    from matplotlib import rc_context
-
     check_path(path)
-    undated: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    undated: dict[str, Any] = {".pdf": {"CreationDate": None}}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with rc_context({"svg.hashsalt": "hpcfl"}):
+        if path.suffix.lower() == ".svg":
+            path.write_text(svg(figure), encoding="utf-8")
+        else:
             figure.savefig(path, dpi=200, metadata=undated.get(path.suffix.lower()))
     except OSError as error:
         raise UsageError(
             f"cannot write {path} ({error.strerror or error}): choose another place"
         ) from None
+
+
+def svg(figure: Figure) -> str:
+    """Return a figure as a document of SVG; the same figure gives the same text."""
+    from matplotlib import rc_context
+
+    text = io.StringIO()
+    with rc_context({"svg.hashsalt": "hpcfl", "svg.fonttype": "none"}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()

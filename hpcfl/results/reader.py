@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.writer import SCHEMA
 
 if TYPE_CHECKING:
@@ -107,6 +109,27 @@ class Run:
             raise HpcflError(f"{self.path} does not record the option dim")
         return int(self.config["dim"])
 
+    def link(self, **asked: float | None) -> LinkModel:
+        """Return the link model: as asked for, else as stored with the run, else the default.
+
+        Parameters
+        ----------
+        **asked : float or None
+            Fields of :class:`~hpcfl.results.linkmodel.LinkModel`; None where nothing is asked.
+
+        Raises
+        ------
+        UsageError
+            If a value is out of range.
+        """
+        values = {}
+        for field in dataclasses.fields(LinkModel):
+            value = asked.get(field.name)
+            value = self.config.get(field.name) if value is None else value
+            if isinstance(value, int | float):
+                values[field.name] = float(value)
+        return LinkModel(**values)
+
     @property
     def measured(self) -> NDArray[np.bool_]:
         """Which rounds count, the valid ones after warm-up: ndarray of bool, shape (R,)."""
@@ -182,9 +205,9 @@ def _check_schema(file: Any, path: Path) -> None:
 
 def _read(file: Any, path: Path) -> Run:
     rounds = file["rounds"]
-    finished = int(np.logical_and.accumulate(rounds["finished"][()]).sum())
-    arrays = {name: rounds[name][:finished] for name in _ARRAYS}
-    phases = [str(name) for name in file["phases"].asstr()[()]]
+    finished = int(np.logical_and.accumulate(_array(rounds, "finished")).sum())
+    arrays = {name: _array(rounds, name)[:finished] for name in _ARRAYS}
+    phases = [name.decode() for name in _array(file, "phases")]
     devices = arrays["survived"].shape[1]
     for name in _ARRAYS[:4]:
         _check_shape(name, arrays[name].shape, (finished, len(phases), devices))
@@ -210,13 +233,31 @@ def _read(file: Any, path: Path) -> Run:
     )
 
 
+def _array(group: Any, name: str) -> NDArray[Any]:
+    """Return a whole dataset; h5py's own way to it takes twice as long, which many files feel."""
+    dataset = h5py.h5d.open(group.id, name.encode())
+    found = np.empty(dataset.shape, dataset.dtype)
+    dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, found)
+    return found
+
+
 def _check_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     if shape != expected:
         raise ValueError(f"{name} has the shape {shape}, not {expected}")
 
 
 def _attributes(group: Any) -> dict[str, Any]:
-    return {name: _plain(value) for name, value in group.attrs.items()}
+    # In one pass: h5py's own mapping finds every attribute by its name, and then once more.
+    found: dict[str, Any] = {}
+
+    def take(name: bytes, *_: Any) -> None:
+        attribute = h5py.h5a.open(group.id, name)
+        value = np.empty(attribute.shape, attribute.dtype)
+        attribute.read(value)
+        found[name.decode()] = _plain(value[()])
+
+    h5py.h5a.iterate(group.id, take, index_type=h5py.h5.INDEX_NAME)
+    return found
 
 
 def _plain(value: Any) -> Any:

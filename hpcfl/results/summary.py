@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl import disturbances
 from hpcfl.errors import UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
-from hpcfl.results.statistics import Percentiles
+from hpcfl.results.statistics import UNKNOWN, Interval, Percentiles, median_interval
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,21 @@ class Summary:
         Measured seconds of a round.
     modelled_round_seconds : Percentiles
         Modelled seconds of a round.
+    round_seconds_interval : Interval
+        Rank-based 95 % interval of the median of the measured seconds; NaN below 6 rounds.
+    first_round_seconds : float or None
+        Measured seconds of the first round, warm-up or not; the slowest launch's.
+    stop_reason : str or None
+        Why no more rounds were measured: ``rounds``, ``rel_ci``, ``max_seconds`` or
+        ``max_rounds``.
+    warnings : tuple of str
+        What disturbed the run, a sentence each.
+    files : tuple of str
+        The results files: one, or those of launches that were pooled.
+    repeats : int
+        Number of launches.
+    repeats_p_value : float or None
+        Of a rank test whether launches differ in their round seconds; None for one launch.
     """
 
     path: str
@@ -121,6 +137,13 @@ class Summary:
     all_cpu_seconds: Percentiles
     round_seconds: Percentiles
     modelled_round_seconds: Percentiles
+    round_seconds_interval: Interval = UNKNOWN
+    first_round_seconds: float | None = None
+    stop_reason: str | None = None
+    warnings: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    repeats: int = 1
+    repeats_p_value: float | None = None
 
     @property
     def name(self) -> str:
@@ -213,7 +236,17 @@ def summarise(run: Run, link: LinkModel) -> Summary:
         all_cpu_seconds=Percentiles.of(cpu.sum(axis=(1, 2))),
         round_seconds=Percentiles.of(run.round_seconds[kept]),
         modelled_round_seconds=Percentiles.of(modelled.sum(axis=1)),
+        round_seconds_interval=median_interval(run.round_seconds[kept]),
+        first_round_seconds=float(run.round_seconds[0]) if run.rounds else None,
+        stop_reason=_text(run.environment.get("stop_reason")),
+        warnings=tuple(disturbances_of(run)),
+        files=(str(run.path),),
     )
+
+
+def disturbances_of(run: Run) -> list[str]:
+    """Return what disturbed a run, a sentence each."""
+    return disturbances.warnings(run.environment)
 
 
 def _phase(
@@ -270,7 +303,7 @@ def choose_baseline(summaries: Sequence[Summary], name: str | None = None) -> Su
     """
     if name is None:
         return next((s for s in summaries if s.protocol == "secagg"), summaries[0])
-    matching = [s for s in summaries if name in (s.path, s.name, Path(s.name).stem)]
+    matching = [s for s in summaries if name in _file_names(s)]
     matching = matching or [s for s in summaries if s.protocol == name]
     if len(matching) == 1:
         return matching[0]
@@ -281,6 +314,11 @@ def choose_baseline(summaries: Sequence[Summary], name: str | None = None) -> Su
         dict.fromkeys([*(s.protocol for s in summaries), *(s.name for s in summaries)])
     )
     raise UsageError(f"--baseline {name} is none of {names}")
+
+
+def _file_names(summary: Summary) -> set[str]:
+    paths = [Path(path) for path in (summary.path, *summary.files)]
+    return {name for path in paths for name in (str(path), path.name, path.stem)}
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,22 @@ import json
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tabulate import SEPARATING_LINE, DataRow, Line, TableFormat, tabulate
 
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
-from hpcfl.results.statistics import Percentiles
+from hpcfl.results.statistics import Interval, Percentiles
 from hpcfl.results.summary import PhaseSummary, Summary, choose_baseline, ratios
 
 _WIDTH = 119
+
+# A first round of so many times the median is warned of where it was measured.
+_SLOW_START = 2.0
+# Launches are said to differ from this p value on.
+_DIFFERENT = 0.05
 
 # As "simple", with one space between columns: a comparison has fourteen.
 _DENSE = TableFormat(
@@ -55,13 +61,16 @@ def render_run(summary: Summary) -> str:
         "protocol": summary.protocol,
         "devices N": summary.devices,
         "parameters d": summary.dim,
-        "rounds": f"{summary.rounds_measured} measured + {summary.rounds_warmup} of warm-up",
+        "rounds": f"{summary.rounds_measured} measured + {summary.rounds_warmup} of warm-up"
+        + _stopped(summary.stop_reason),
         "validated": f"{summary.rounds_validated}/{summary.rounds_total}",
         "survivors": survivors,
         "transport": summary.transport or "not recorded",
         "MPI library": summary.mpi_library or "not recorded",
         "link model": _link(summary.link),
     }
+    if summary.repeats > 1:
+        header["repeats"] = f"{summary.repeats} launches: {', '.join(summary.files)}"
     table = _table(
         [
             "phase",
@@ -84,8 +93,11 @@ def render_run(summary: Summary) -> str:
             "device: the slowest device of each round; rank: the slowest of devices and server",
             "B/device: mean over the devices that sent or received any; total: over the survivors",
             f"round, measured:  {_spread(summary.round_seconds)}",
+            f"                  {_interval_or_why_not(summary.round_seconds_interval)}",
+            f"first round:      {_first_round(summary)}",
             f"round, modelled:  {_spread(summary.modelled_round_seconds)}",
             f"                  (modelled at {_link(summary.link)})",
+            *_warnings(summary),
         ]
     )
 
@@ -131,7 +143,12 @@ def render_comparison(summaries: Sequence[Summary], baseline: str | None = None)
         [_comparison_row(base, summary) for summary in summaries],
         _DENSE,
     )
-    files = {str(row): summary.name + _remark(summary) for row, summary in enumerate(summaries, 1)}
+    files = {str(row): _row_remarks(summary) for row, summary in enumerate(summaries, 1)}
+    disturbed = [
+        f"row {row}: {sentence}"
+        for row, summary in enumerate(summaries, 1)
+        for sentence in warnings_of(summary)
+    ]
     return "\n".join(
         [
             f"baseline: {base.protocol}, N = {base.devices}, d = {base.dim} ({base.name})",
@@ -147,8 +164,27 @@ def render_comparison(summaries: Sequence[Summary], baseline: str | None = None)
             "rounds, bytes are means.",
             "rows:",
             _pairs(files, indent="  "),
+            *map(_warning, disturbed),
         ]
     )
+
+
+def warnings_of(summary: Summary) -> list[str]:
+    """Return what speaks against the measured seconds of a run, or of repeats, a sentence each."""
+    found = list(summary.warnings)
+    first, median = summary.first_round_seconds, summary.round_seconds.median
+    if first is not None and not summary.rounds_warmup and first > _SLOW_START * median:
+        found.append(
+            f"the first round took {first / median:.1f} times the median and was measured: "
+            "connections and buffers are set up in it; see --warmup"
+        )
+    p_value = summary.repeats_p_value
+    if p_value is not None and p_value <= _DIFFERENT:
+        found.append(
+            f"the {summary.repeats} launches differ more than their rounds do (rank test, "
+            f"p = {p_value:.2g}): the interval is of these launches, not of a further one"
+        )
+    return found
 
 
 def render_details(run: Run) -> str:
@@ -173,10 +209,14 @@ def render_details(run: Run) -> str:
     blocks = [_pairs(about)]
     options = {name: value for name, value in run.config.items() if name != "promises"}
     for title, values in (("options", options), ("environment", run.environment)):
-        known = {name: value for name, value in sorted(values.items()) if value not in ("none", "")}
+        known = {name: value for name, value in sorted(values.items()) if _has_value(value)}
         if known:
             blocks.append(f"{title}\n{_pairs(known, indent='  ')}")
     return "\n".join(blocks)
+
+
+def _has_value(value: Any) -> bool:
+    return value not in ("none", "") and value == value  # NaN is not equal to itself
 
 
 def render_promises(run: Run) -> str:
@@ -247,6 +287,58 @@ def _comparison_row(base: Summary, summary: Summary) -> list[str]:
         _times(ratio.device_cpu),
         _times(ratio.modelled_round),
     ]
+
+
+def _row_remarks(summary: Summary) -> str:
+    """Return the files of a row, and how surely its seconds are known."""
+    text = ", ".join(Path(path).name for path in summary.files) or summary.name
+    if summary.repeats > 1:
+        text = f"{summary.repeats} repeats: {text}"
+    text += _remark(summary)
+    interval = summary.round_seconds_interval
+    if interval.known:
+        text += (
+            f"; round measured {_seconds(summary.round_seconds.median)} s, "
+            f"95 % interval {_interval(interval)} s over {summary.rounds_measured} rounds"
+        )
+    return text
+
+
+def _warnings(summary: Summary) -> list[str]:
+    return [_warning(sentence) for sentence in warnings_of(summary)]
+
+
+def _warning(sentence: str) -> str:
+    return textwrap.fill(f"warning: {sentence}", _WIDTH, subsequent_indent=" " * 9)
+
+
+def _stopped(reason: str | None) -> str:
+    sentence = {
+        "rel_ci": "the median's interval was narrow enough",
+        "max_seconds": "--max-seconds had passed",
+        "max_rounds": "--max-rounds was reached",
+    }.get(reason or "")
+    return f"; stopped because {sentence} ({reason})" if sentence else ""
+
+
+def _first_round(summary: Summary) -> str:
+    first = summary.first_round_seconds
+    if first is None:
+        return "-"
+    kind = "warm-up" if summary.rounds_warmup else "measured"
+    text = f"{_seconds(first)} s ({kind}"
+    median = summary.round_seconds.median
+    return f"{text}, {first / median:.2f} times the median)" if median > 0 else f"{text})"
+
+
+def _interval_or_why_not(interval: Interval) -> str:
+    if interval.known:
+        return f"95 % interval of the median {_interval(interval)} s (by ranks)"
+    return "no 95 % interval of the median: that takes 6 measured rounds"
+
+
+def _interval(interval: Interval) -> str:
+    return f"[{_seconds(interval.low)}, {_seconds(interval.high)}]"
 
 
 def _remark(summary: Summary) -> str:

@@ -9,6 +9,7 @@ that a round only overwrites raw data in place, and ``/rounds/finished`` tells w
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import shutil
@@ -50,6 +51,7 @@ _FINISHED = "finished"
 
 _STATUS_TYPE = "S8"  # running, complete, failed
 _TIME_TYPE = "S20"  # 2025-01-31T23:59:59Z
+_WORD_TYPE = "S16"
 
 
 def default_path(folder: str | os.PathLike[str], protocol: str, devices: int, dim: int) -> Path:
@@ -141,7 +143,10 @@ class ResultsWriter:
     devices : int
         Number of devices N.
     rounds : int
-        Number of planned rounds, warm-up included. Space for all of them is allocated now.
+        Largest number of rounds, warm-up included. Space for all of them is allocated now.
+    at_end : mapping of str to type, optional
+        What of the environment is found out when the run ends, see `record_end`: ``float`` or
+        ``str``. Space for it is allocated now, and holds NaN or "" until then.
     training : sequence of str, optional
         Names of further figures of each round, kept under ``/training``; a name ends in its unit
         where it has one.
@@ -176,6 +181,7 @@ class ResultsWriter:
         phases: Sequence[str],
         devices: int,
         rounds: int,
+        at_end: Mapping[str, type] | None = None,
         training: Sequence[str] = (),
         device_training: Sequence[str] = (),
         partition: Any | None = None,
@@ -186,6 +192,7 @@ class ResultsWriter:
         self.run_id = uuid.uuid4().hex
         self.written = 0
         self._rounds = rounds
+        self._at_end = dict(at_end or {})
         _check_new(self.path)
 
         header = {
@@ -205,7 +212,10 @@ class ResultsWriter:
                 file.attrs.create("status", np.bytes_("running"), dtype=_STATUS_TYPE)
                 file.attrs.create("finished", np.bytes_(""), dtype=_TIME_TYPE)
                 _fill_attributes(file.create_group("config"), config)
-                _fill_attributes(file.create_group("environment"), environment)
+                group = file.create_group("environment")
+                _fill_attributes(group, environment)
+                for name, kind in self._at_end.items():
+                    group.attrs.create(name, _fixed("" if kind is str else math.nan))
                 file.create_dataset("phases", data=list(phases), dtype=h5py.string_dtype())
                 _allocate(file.create_group("rounds"), rounds, len(phases), devices)
                 if partition is not None:
@@ -276,6 +286,32 @@ class ResultsWriter:
             ) from error
         self.written += 1
 
+    def record_end(self, values: Mapping[str, float | str]) -> None:
+        """Write what of the environment is found out when the run ends.
+
+        Parameters
+        ----------
+        values : mapping of str to float or str
+            A value for each name of `at_end`; text of at most 16 bytes.
+
+        Raises
+        ------
+        ValueError
+            If the file is closed, other names are given, or a text is too long.
+        HpcflError
+            If the file system refuses the data.
+        """
+        if not self._file:
+            raise ValueError("the results file is closed")
+        if values.keys() != self._at_end.keys():
+            raise ValueError(f"{sorted(self._at_end)} were planned, not {sorted(values)}")
+        fixed = {name: _fixed(value) for name, value in values.items()}
+        try:
+            for name, value in fixed.items():
+                self._file["environment"].attrs.modify(name, value)
+        except (OSError, RuntimeError) as error:
+            raise HpcflError(f"cannot finish {self.path} ({error})") from error
+
     def close(self, status: str) -> None:
         """End the file: set its status and cut it to the rounds that are finished.
 
@@ -311,17 +347,23 @@ class ResultsWriter:
         # Cutting a dataset rewrites metadata, so it is done on a copy that then takes the file's
         # name at once. It only tidies up: readers go by the marks, so on a full disk the file
         # stays as it is.
-        copy = self._sibling("trim")
+        cut, copy = self._sibling("cut"), self._sibling("trim")
         try:
-            shutil.copyfile(self.path, copy)
-            with h5py.File(copy, "r+", libver="earliest", locking="best-effort") as file:
+            shutil.copyfile(self.path, cut)
+            with h5py.File(cut, "r+", libver="earliest", locking="best-effort") as file:
                 for group in ("rounds", "training"):
                     for dataset in file.get(group, {}).values():
                         dataset.resize(self.written, axis=0)
+                # HDF5 keeps the space of what was cut off within the file, but does not copy it.
+                with h5py.File(copy, "x", libver="earliest", locking="best-effort") as packed:
+                    _copy_all(file, packed)
             os.replace(copy, self.path)
         except (OSError, RuntimeError):
             with suppress(OSError):
                 copy.unlink(missing_ok=True)
+        finally:
+            with suppress(OSError):
+                cut.unlink(missing_ok=True)
 
     def _sibling(self, purpose: str) -> Path:
         # Hidden and without .h5, so that nobody takes it for results.
@@ -379,9 +421,26 @@ def _allocate(group: Any, rounds: int, phases: int, devices: int) -> None:
             dataset.dims[axis].label = label
 
 
+def _copy_all(source: Any, target: Any) -> None:
+    """Copy everything in a file to a new one."""
+    for name in source:
+        source.copy(name, target)
+    for name, value in source.attrs.items():
+        target.attrs.create(name, value, dtype=source.attrs.get_id(name).dtype)
+
+
 def _fill_attributes(target: Any, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         target.attrs[name] = _attribute(value)
+
+
+def _fixed(value: float | str) -> Any:
+    """Return a value of a type of fixed length, which is overwritten in place."""
+    if not isinstance(value, str):
+        return np.float64(value)
+    if len(value.encode()) > np.dtype(_WORD_TYPE).itemsize:
+        raise ValueError(f"{value!r} is longer than {_WORD_TYPE[1:]} bytes")
+    return np.array(value.encode(), _WORD_TYPE)
 
 
 def _attribute(value: Any) -> str | int | float | bool:

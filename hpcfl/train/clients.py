@@ -83,9 +83,7 @@ def load(
     hosts = world.hosts()
     if world.rank == 0:
         try:
-            parts, kept = _divide(
-                placement, world.size, name, data_dir, partition, seed, fraction
-            )
+            parts, kept = _divide(placement, world.size, name, data_dir, partition, seed, fraction)
             _check_memory(hosts, parts, placement.devices)
         except HpcflError as problem:
             error = problem

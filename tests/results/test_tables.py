@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from conftest import MakeRun
@@ -10,7 +11,7 @@ from hpcfl.errors import UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import load
 from hpcfl.results.summary import Summary, summarise
-from hpcfl.results.tables import render_comparison, render_details, render_run
+from hpcfl.results.tables import render_comparison, render_details, render_run, warnings_of
 
 LINK = LinkModel(uplink_mbps=8, downlink_mbps=16, latency_ms=1)
 
@@ -94,7 +95,41 @@ def test_a_run_says_what_was_measured_and_what_was_modelled(summaries: list[Summ
     assert "link model    8 Mbit/s up, 16 Mbit/s down, 1 ms latency" in lines
     assert "round, measured:  median 0.200 s, p95 0.290 s, max 0.300 s" in lines
     assert "round, modelled:  median 0.144 s, p95 0.207 s, max 0.214 s" in lines
+    assert "                  no 95 % interval of the median: that takes 6 measured rounds" in lines
+    assert "first round:      0.100 s (measured, 0.50 times the median)" in lines
     assert lines[-1].strip() == "(modelled at 8 Mbit/s up, 16 Mbit/s down, 1 ms latency)"
+
+
+def test_a_run_says_how_surely_it_is_known_why_it_stopped_and_what_disturbed_it(
+    make_run: MakeRun,
+) -> None:
+    rounds = [simple_record(k) for k in (50, 1, 2, 3, 4, 5, 6)]
+    summary = summarise(load(make_run("run.h5", rounds)), LINK)
+    summary = replace(summary, stop_reason="rel_ci", warnings=("3 ranks on 2 cores",))
+    lines = render_run(summary).splitlines()
+
+    (rounds_line,) = (line for line in lines if line.startswith("rounds "))
+    assert rounds_line.endswith(
+        "7 measured + 0 of warm-up; "
+        "stopped because the median's interval was narrow enough (rel_ci)"
+    )
+    # Seven samples: the second smallest to the second largest would cover 87.5 %.
+    assert "                  95 % interval of the median [0.100, 5.000] s (by ranks)" in lines
+    assert "first round:      5.000 s (measured, 12.50 times the median)" in lines
+    assert "warning: 3 ranks on 2 cores" in lines
+    assert any(line.startswith("warning: the first round took 12.5 times") for line in lines)
+    assert max(map(len, lines)) < 120
+    comparison = render_comparison([summary, summary])
+    assert "warning: row 2: 3 ranks on 2 cores" in comparison.splitlines()
+    assert "run.h5; round measured 0.400 s, 95 % interval [0.100, 5.000] s over 7" in comparison
+
+
+def test_a_slow_first_round_is_no_matter_where_it_only_warmed_up(make_run: MakeRun) -> None:
+    rounds = [simple_record(50, warmup=True), simple_record(), simple_record()]
+    summary = summarise(load(make_run("run.h5", rounds)), LINK)
+
+    assert "first round:      5.000 s (warm-up, 50.00 times the median)" in render_run(summary)
+    assert warnings_of(summary) == []
 
 
 def test_a_run_without_measured_rounds_has_dashes(make_run: MakeRun) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -438,3 +439,41 @@ def test_file_names_tell_the_run_and_never_repeat(tmp_path: Path) -> None:
     assert len(names) == 100
     for name in names:
         assert re.fullmatch(r"secagg-graph-100x165000-\d{8}T\d{6}-[0-9a-f]{8}\.h5", name)
+
+
+def test_what_is_found_out_at_the_end_has_its_place_from_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    writer = new_writer(path, at_end={"stop_reason": str, "after_load_1min": float}, rounds=500)
+    writer.append(random_record(1, 3, 4))
+    # This process cannot open the file a second time; a killed run's is like this copy.
+    early = load(Path(shutil.copy(path, tmp_path / "early.h5"))).environment
+    (tmp_path / "early.h5").unlink()
+    size = path.stat().st_size
+    writer.record_end({"stop_reason": "max_seconds", "after_load_1min": 2.5})
+    assert path.stat().st_size == size
+    writer.close("complete")
+    late = load(path)
+
+    assert early["stop_reason"] == ""
+    assert np.isnan(early["after_load_1min"])
+    assert late.environment["stop_reason"] == "max_seconds"
+    assert late.environment["after_load_1min"] == 2.5
+    assert late.status == "complete"
+    assert_holds(late, [random_record(1, 3, 4)])
+    # Of rounds that were planned and not needed nothing is left, nor of the copies.
+    assert path.stat().st_size < size / 5
+    assert list(tmp_path.iterdir()) == [path]
+    with h5py.File(path, "r") as file:
+        assert file["rounds/wall_seconds"].attrs["unit"] == "s"
+        assert file["rounds/wall_seconds"].dims[1].label == "phase"
+        assert file.attrs.get_id("status").dtype == np.dtype("S8")
+
+
+def test_only_what_was_planned_can_be_recorded_at_the_end(tmp_path: Path) -> None:
+    writer = new_writer(tmp_path / "run.h5", at_end={"stop_reason": str})
+    for values in ({}, {"stop_reason": "x", "other": 1.0}, {"stop_reason": "x" * 17}):
+        with pytest.raises(ValueError, match=r"planned|longer than 16 bytes"):
+            writer.record_end(values)
+    writer.close("failed")
+    with pytest.raises(ValueError, match="closed"):
+        writer.record_end({"stop_reason": "x"})

@@ -35,6 +35,7 @@ class Local:
     batch_size: int = 8
     momentum: float = 0.0
     learning_rate: float = 0.5
+    weight_decay: float = 0.0
 
     def rate(self, round_index: int) -> float:
         return self.learning_rate / (round_index + 1)
@@ -262,9 +263,11 @@ def test_the_honest_survivors_noise_is_enough_by_itself(name: str, quantile: Any
     noise = dp.integer_noise(where.protocol, 0)
     protocol = where.protocol
     assert isinstance(protocol, QuantisedProtocol)
-    part = 0.5 if name == "cohort" else 1.0
+    # On a ring of another size, a cohort's part is rounded.
+    part = 0.5 + 0.5 / protocol.parameters.threshold if name == "cohort" else 1.0
     size = math.ceil(part * (1000 + dp.first_state.size))
-    largest = 2**20 * protocol.scale(0) * noise.norm + math.sqrt(size)
+    unit = 2**20 * protocol.scale(0, protocol.smallest_arrival)
+    largest = unit * noise.norm + math.sqrt(size)
     honest = protocol.honest_in_sum()
 
     if name != "cohort":

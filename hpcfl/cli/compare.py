@@ -1,0 +1,123 @@
+"""`hpcfl compare`: whether one configuration is slower than another, and by how much."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from hpcfl.results.pooling import Pool
+
+SLOWER_STATUS = 3
+
+
+class Share(click.ParamType):
+    """A share of something, in per cent or as a fraction below 1."""
+
+    name = "PERCENT"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value).strip()
+        try:
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            share = -1.0
+        # 5 could mean 5 % or five times.
+        if not 0 <= share < (float("inf") if text.endswith("%") else 1):
+            self.fail(f"{value!r} is no share like 5% or 0.05", param, ctx)
+        return share
+
+
+@click.command("compare")
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.option(
+    "--metric",
+    type=click.Choice(
+        [
+            *("round_seconds", "device_cpu_seconds", "server_cpu_seconds"),
+            *("bytes_up", "modelled_seconds"),
+        ]
+    ),
+    default="round_seconds",
+    show_default=True,
+    help="Seconds of a round, CPU seconds of its slowest device or of the server, mean bytes that "
+    "a device sends, or seconds of the link model.",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["rounds", "launches"]),
+    default="rounds",
+    show_default=True,
+    help="What is one sample: a round, or the median of a launch.",
+)
+@click.option(
+    "--alpha", type=float, default=0.05, show_default=True, help="Level of the rank test."
+)
+@click.option(
+    "--fail-if-slower",
+    type=Share(),
+    help="Exit with status 3 if B needs more by more than this: if all of the ratio's interval "
+    "lies above it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def command(
+    a: str,
+    b: str,
+    metric: str,
+    by: str,
+    alpha: float,
+    fail_if_slower: float | None,
+    as_json: bool,
+) -> None:
+    """Compare the measured rounds of B with those of A.
+
+    A and B are results files, or folders with several launches of one configuration, which are
+    pooled. Medians, their difference and ratio come with intervals by ranks, and a rank test says
+    whether there is a difference to be seen. Bytes that are the same in all rounds are compared
+    exactly.
+
+    Exit status: 0 compared, 1 failed, 2 wrong use, 3 see --fail-if-slower.
+
+    \b
+    Examples:
+      hpcfl compare before.h5 after.h5
+      hpcfl compare main/ branch/ --fail-if-slower 5%
+      hpcfl compare secagg.h5 sparse.h5 --metric bytes_up
+      hpcfl compare main/ branch/ --by launches --json
+    """
+    from hpcfl.launch import leave_to_first_rank
+
+    if leave_to_first_rank():
+        return  # started by mpirun all the same: one answer is enough
+
+    from hpcfl.results import comparison
+
+    found = comparison.compare(_side(a, "A"), _side(b, "B"), metric, alpha=alpha, by=by)
+    slower = fail_if_slower is not None and found.exceeds(fail_if_slower)
+    for sentence in comparison.remarks(found):
+        click.echo(f"warning: {sentence}", err=True)
+    if as_json:
+        import json
+
+        document = found.as_dict() | {"sentence": comparison.verdict(found)}
+        if fail_if_slower is not None:
+            document |= {"limit": fail_if_slower, "slower_than_limit": slower}
+        click.echo(json.dumps(document, indent=2, allow_nan=False))
+    else:
+        click.echo(comparison.render(found))
+    if slower and fail_if_slower is not None:
+        click.echo(f"B is beyond the limit of {100 * fail_if_slower:g} %", err=True)
+        raise SystemExit(SLOWER_STATUS)
+
+
+def _side(path: str, name: str) -> Pool:
+    from hpcfl.results.comparison import one_configuration
+    from hpcfl.results.reader import find, load
+
+    return one_configuration([load(file) for file in find(path)], name)

@@ -1,0 +1,47 @@
+"""`hpcfl merge`: put the results of several jobs into one folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("merge")
+@click.argument(
+    "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
+)
+@click.option(
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The new folder.",
+)
+def command(paths: tuple[Path, ...], output: Path) -> None:
+    """Copy the results files of several jobs into one new folder.
+
+    PATH is a results file or a folder of them; they are only read. The new folder also gets an
+    index.json: protocol, N, d, cell of the sweep, status and source of every run. Two files of
+    the same run are refused. Incomplete runs are copied, files that cannot be read are left out;
+    both are told, with exit status 1, and so are cells of a sweep's folder without results.
+
+    \b
+    Examples:
+      hpcfl merge results/monday results/tuesday --output results/all
+      hpcfl merge results/array-* --output results/table1
+      hpcfl report results/all
+    """
+    from hpcfl.launch import leave_to_first_rank
+
+    if leave_to_first_rank():
+        return  # started by mpirun all the same: one copy is enough
+
+    from hpcfl.sweep.merge import merge
+
+    merged = merge(paths, output)
+    for warning in merged.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    complete = sum(entry.status == "complete" for entry in merged.entries)
+    click.echo(f"{len(merged.entries)} runs, {complete} of them complete, in {output}")
+    if merged.warnings:
+        raise SystemExit(1)

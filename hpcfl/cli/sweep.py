@@ -1,0 +1,220 @@
+"""`hpcfl sweep`: run a grid of `hpcfl bench` configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from hpcfl.bench.experiment import Options
+    from hpcfl.sweep.manifest import Manifest
+    from hpcfl.sweep.plan import BenchCommand
+    from hpcfl.sweep.session import Outcome
+
+# A sweep has its own, or every cell would write to the same file.
+NOT_IN_PLANS = ("output", "json", "save-aggregate", "keep-transcript", "help")
+
+
+@click.command("sweep")
+@click.argument("plan", type=click.Path(path_type=Path), metavar="PLAN.toml")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("results/sweep"),
+    show_default=True,
+    help="Folder of the sweep, one for each plan.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the order of the cells, at the first start.",
+)
+@click.option("--no-shuffle", is_flag=True, help="Keep the order of the plan.")
+@click.option("--dry-run", is_flag=True, help="List the cells, their state and time; run nothing.")
+@click.option("--freeze", is_flag=True, help="Write sweep.json only, for jobs that run --cell.")
+@click.option(
+    "--cell",
+    "index",
+    type=int,
+    metavar="I",
+    help="Run this cell of the frozen sweep.json only; PLAN is not read.",
+)
+def command(
+    plan: Path,
+    output: Path,
+    seed: int,
+    no_shuffle: bool,
+    dry_run: bool,
+    freeze: bool,
+    index: int | None,
+) -> None:
+    """Run all cells of a plan, each into a results file of its own.
+
+    A plan is a TOML file of bench options by their names, fixed ones and lists:
+
+    \b
+      [fixed]
+      dim = 165_000
+      dropout = 0.3
+      [grid]
+      protocol = ["secagg", "sparse"]
+      devices = [25, 50, 75, 100]
+      repeats = 3
+
+    The cells are all products; several [[grid]] tables add up. The first start writes the cells
+    and their order to sweep.json. Started again, a sweep runs what is not finished; a changed
+    plan needs another folder. What cannot run is listed at the end, with exit status 1.
+
+    \b
+    Examples:
+      hpcfl sweep plan.toml --dry-run
+      mpirun -n 101 hpcfl sweep plan.toml --output results/table1
+      hpcfl sweep plan.toml --freeze --output results/table1
+      mpirun -n 101 hpcfl sweep plan.toml --output results/table1 --cell $SLURM_ARRAY_TASK_ID
+      hpcfl report results/table1
+    """
+    from hpcfl import launch
+    from hpcfl.errors import UsageError
+
+    if sum((dry_run, freeze, index is not None)) > 1:
+        raise UsageError("give only one of --dry-run, --freeze and --cell")
+    bench = bench_command()
+
+    def prepare() -> Manifest:
+        from hpcfl.sweep.cells import resolve
+        from hpcfl.sweep.manifest import arrange
+        from hpcfl.sweep.plan import read
+
+        return arrange(plan, resolve(read(plan, bench), bench), None if no_shuffle else seed)
+
+    if dry_run or freeze:
+        if launch.leave_to_first_rank():
+            return
+        if freeze:
+            _freeze(output, prepare())
+        else:
+            _list(output, prepare(), bench)
+        return
+    outcomes = _run(output, prepare, index, bench)
+    if _unfinished(outcomes):
+        raise SystemExit(1)
+
+
+def bench_command() -> BenchCommand:
+    """Return how `hpcfl bench` understands its command line."""
+    from hpcfl.cli.bench import command as bench
+    from hpcfl.sweep.plan import BenchCommand
+
+    names = [
+        option.removeprefix("--")
+        for parameter in bench.params
+        if isinstance(parameter, click.Option)
+        for option in parameter.opts
+        if option.startswith("--")
+    ]
+    known = [name for name in ("protocol", *names) if name not in NOT_IN_PLANS]
+    return BenchCommand(known, _parse)
+
+
+def _parse(arguments: Sequence[str]) -> tuple[Options, list[int]]:
+    """Return the options that a command line of `hpcfl bench` stands for, and its devices."""
+    from hpcfl.cli.bench import command as bench
+    from hpcfl.errors import UsageError
+
+    try:
+        with bench.make_context("bench", list(arguments)) as context:
+            values = dict(context.params)
+    except click.ClickException as error:
+        raise UsageError(error.format_message()) from None
+    devices = values.pop("devices")
+    for name in ("output", "as_json"):
+        del values[name]
+    return _options(values), devices
+
+
+def _options(values: dict[str, Any]) -> Options:
+    """Return the options of parsed values; those of dp-fedavg are kept apart."""
+    from hpcfl.algorithms.federated.private import PrivacyOptions
+    from hpcfl.bench.experiment import Options
+    from hpcfl.errors import UsageError
+
+    aggregate = values.pop("aggregate")
+    names = ("noise_multiplier", "clip_norm", "delta")
+    given = {name: values.pop(name) for name in names}
+    given = {name: value for name, value in given.items() if value is not None}
+    if values["protocol"] == "dp-fedavg":
+        noise: dict[str, Any] = {"noise": "distributed", "noise_multiplier": 1.0} | given
+        values |= {"protocol": aggregate or "secagg", "private": PrivacyOptions(**noise)}
+    elif aggregate is not None or given:
+        raise UsageError(
+            "aggregate, noise-multiplier, clip-norm and delta are for dp-fedavg: "
+            f"{values['protocol']} adds no noise"
+        )
+    return Options(**values)
+
+
+def _freeze(output: Path, manifest: Manifest) -> None:
+    from hpcfl.sweep.manifest import NAME, freeze
+
+    stored = freeze(output, manifest)
+    click.echo(f"{output / NAME}: {len(stored.cells)} cells, numbered 0 to {len(stored.cells) - 1}")
+
+
+def _list(output: Path, manifest: Manifest, bench: BenchCommand) -> None:
+    from hpcfl.sweep.manifest import check_same, load
+    from hpcfl.sweep.tables import render_cells
+
+    stored = load(output)
+    if stored is not None:
+        check_same(output, stored, manifest)
+    click.echo(render_cells(output, stored or manifest, bench))
+
+
+def _run(output: Path, prepare: Any, index: int | None, bench: BenchCommand) -> list[Outcome]:
+    from hpcfl import launch
+    from hpcfl.comm.world import connect
+    from hpcfl.sweep import session
+    from hpcfl.sweep.tables import render_outcome, render_results
+
+    world = connect()
+    cells = session.plan_cells(world, output, prepare, index)
+    first = world.rank == 0
+    if first and any("--insecure-seed" in text for cell in cells for text in cell.arguments):
+        click.echo("Warning: insecure-seed is given: keys are not secret.", err=True)
+    stream = launch.terminal_for_progress() if first else None
+    if stream is None:
+
+        def tell(outcome: Outcome) -> None:
+            if outcome.state != session.SKIPPED:
+                click.echo(render_outcome(outcome, len(cells)))
+
+        outcomes = session.run(world, cells, output, bench, ended=tell)
+    else:
+        with click.progressbar(length=sum(cell.rounds for cell in cells), file=stream) as bar:
+            before = 0
+
+            def begun(cell: Any) -> None:
+                bar.label = f"{cell.protocol} {cell.devices}x{cell.dim}"
+                bar.render_progress()
+
+            def ended(outcome: Outcome) -> None:
+                # A cell that was skipped or stopped early has had fewer rounds than planned.
+                nonlocal before
+                before += outcome.cell.rounds
+                bar.update(before - bar.pos)
+
+            outcomes = session.run(world, cells, output, bench, begun, ended, lambda: bar.update(1))
+    if first:
+        click.echo(render_results(output, outcomes))
+    return outcomes
+
+
+def _unfinished(outcomes: Sequence[Outcome]) -> bool:
+    from hpcfl.sweep.session import DONE, SKIPPED
+
+    return any(outcome.state not in (DONE, SKIPPED) for outcome in outcomes)

@@ -1,0 +1,167 @@
+"""Collectives for ranks that each have a narrow link of their own to the server.
+
+MPI libraries broadcast and reduce along trees, and receive one sender's large message after the
+other's. Between devices with links of their own, the first moves a message through links of devices
+that it does not concern, and the second leaves all links but one idle. Here the server exchanges
+messages with all devices directly and at once.
+
+Such ranks usually share a machine, far more of them than it has cores. MPI's own calls spin while
+they wait, so that every message waits for the spinning of all others to be over: tens of
+milliseconds each. Here a rank that waits sleeps, and looks again at least every millisecond.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+SERVER_RANK = 0
+TAG = 7
+# A rank that waits looks after this long, then after twice as long, and so on to the longest. At
+# the longest, 26 ranks that wait take some tenths of a core for looking.
+SHORTEST_SLEEP_SECONDS = 2e-5
+LONGEST_SLEEP_SECONDS = 1e-3
+# The server's buffers of one reduction together.
+BUFFER_BYTES = 1 << 28
+
+
+class Star:
+    """The part of a communicator that `MpiTransport` uses, with rank 0 in the middle.
+
+    Methods are called like, and do what, those of `mpi4py.MPI.Intracomm` do; `root` is rank 0.
+
+    Parameters
+    ----------
+    comm : Intracomm
+        The communicator; no one else sends messages from rank to rank on it.
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+        self.rank: int = comm.rank
+        self.size: int = comm.size
+        self._others = range(1, comm.size)
+
+    def Bcast(self, buffer: Any, root: int = SERVER_RANK) -> None:
+        """Send the server's buffer to every rank."""
+        if self.rank == root:
+            _wait(self._comm.Isend(buffer, rank, TAG) for rank in self._others)
+        else:
+            _wait([self._comm.Irecv(buffer, root, TAG)])
+
+    def Scatterv(self, layout: Any, received: Any, root: int = SERVER_RANK) -> None:
+        """Send each rank its part of the server's bytes."""
+        mine, kind = received
+        if self.rank != root:
+            if mine.size:
+                _wait([self._comm.Irecv(received, root, TAG)])
+            return
+        sent, counts, _ = layout
+        parts = _parts(sent, counts)
+        _wait(
+            self._comm.Isend([parts[rank], kind], rank, TAG)
+            for rank in self._others
+            if parts[rank].size
+        )
+        mine[:] = parts[root]
+
+    def Gatherv(self, sent: Any, layout: Any, root: int = SERVER_RANK) -> None:
+        """Send each rank's bytes to the server, all at once."""
+        mine, kind = sent
+        if self.rank != root:
+            if mine.size:
+                _wait([self._comm.Isend(sent, root, TAG)])
+            return
+        received, counts, _ = layout
+        parts = _parts(received, counts)
+        _wait(
+            self._comm.Irecv([parts[rank], kind], rank, TAG)
+            for rank in self._others
+            if parts[rank].size
+        )
+        parts[root][:] = mine
+
+    def Reduce(
+        self, mine: NDArray[Any], target: NDArray[Any] | None, op: MPI.Op, root: int = SERVER_RANK
+    ) -> None:
+        """Combine the ranks' elements at the server, which alone computes."""
+        at_once = max(1, BUFFER_BYTES // max(1, len(self._others) * mine.itemsize))
+        if target is not None and self.rank == root:
+            target[:] = mine
+        for start in range(0, mine.size, at_once):
+            part = slice(start, start + at_once)
+            if self.rank != root or target is None:
+                _wait([self._comm.Isend(mine[part], root, TAG)])
+                continue
+            rows = np.empty((len(self._others), target[part].size), mine.dtype)
+            _wait(self._comm.Irecv(rows[rank - 1], rank, TAG) for rank in self._others)
+            for row in rows:
+                op.Reduce_local(row, target[part])
+
+    def Allreduce(self, _: Any, values: NDArray[Any], op: MPI.Op) -> None:
+        """Combine the ranks' elements in place, on every rank."""
+        # At least one dimension, or the result could not be written into a part of it.
+        flat = values.reshape(-1)
+        self.Reduce(flat.copy(), flat if self.rank == SERVER_RANK else None, op)
+        self.Bcast(flat)
+
+    def Alltoall(self, sent: NDArray[Any], received: NDArray[Any]) -> None:
+        """Send one element from every rank to every rank."""
+        ones = np.ones(self.size, np.int64)
+        kind = MPI.BYTE.Create_contiguous(sent.itemsize).Commit()
+        try:
+            self.Alltoallv([sent, ones, kind], [received, ones, kind])
+        finally:
+            kind.Free()
+
+    def Alltoallv(self, sent: Any, received: Any) -> None:
+        """Send some rows from every rank to every rank."""
+        outgoing = _parts(sent[0], sent[1])
+        incoming = _parts(received[0], received[1])
+        incoming[self.rank][:] = outgoing[self.rank]
+        # The next rank first, so that not all begin with the same one.
+        peers = [(self.rank + step) % self.size for step in range(1, self.size)]
+        requests = [
+            self._comm.Irecv([incoming[peer], len(incoming[peer]), received[2]], peer, TAG)
+            for peer in peers
+            if len(incoming[peer])
+        ]
+        requests += [
+            self._comm.Isend([outgoing[peer], len(outgoing[peer]), sent[2]], peer, TAG)
+            for peer in peers
+            if len(outgoing[peer])
+        ]
+        _wait(requests)
+
+    def reduce(self, value: float, op: MPI.Op, root: int = SERVER_RANK) -> float | None:
+        """Return the ranks' numbers combined at the server, None elsewhere."""
+        total = np.empty(1) if self.rank == root else None
+        self.Reduce(np.array([value], float), total, op, root)
+        return None if total is None else float(total[0])
+
+    def Barrier(self) -> None:
+        """Wait for all ranks."""
+        self.Allreduce(MPI.IN_PLACE, np.zeros(1, np.uint8), MPI.MAX)
+
+    def Ibarrier(self) -> MPI.Request:
+        """Return a request that is complete when all ranks are here."""
+        return self._comm.Ibarrier()
+
+
+def _parts(whole: NDArray[Any], counts: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """Return each rank's part of an array that holds them in order."""
+    ends = np.cumsum(counts).tolist()
+    return [whole[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
+
+
+def _wait(requests: Iterable[MPI.Request]) -> None:
+    pending = list(requests)
+    sleep = SHORTEST_SLEEP_SECONDS
+    while not MPI.Request.Testall(pending):
+        time.sleep(sleep)
+        sleep = min(2 * sleep, LONGEST_SLEEP_SECONDS)

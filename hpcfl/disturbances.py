@@ -1,0 +1,217 @@
+"""What else the machine did while something was measured: counters before and after, and warnings.
+
+The counters are those of rank 0's host. One that the system does not keep is NaN; nothing here
+fails, because a measurement is worth more than the description of its disturbances.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcfl.environment import load_1min
+
+COUNTERS = (
+    "clock_seconds",
+    "load_1min",
+    "swapped_in_bytes",
+    "swapped_out_bytes",
+    "quota_throttled_seconds",
+    "thermal_throttlings",
+    "stolen_seconds",
+)
+# Under these names they are recorded before and after a run.
+BEFORE = tuple(f"before_{name}" for name in COUNTERS)
+AFTER = tuple(f"after_{name}" for name in COUNTERS)
+
+# Less than this is not worth a warning: other programs swap a page, hypervisors take a moment.
+SWAP_BYTES = 1 << 20
+LOST_SHARE = 0.01
+
+_PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
+_CPUS = Path("/sys/devices/system/cpu")
+
+
+def counters() -> dict[str, float]:
+    """Return the machine's counters as they are now.
+
+    Returns
+    -------
+    dict of str to float
+        Every name of `COUNTERS`: a clock; the mean number of runnable processes over the last
+        minute; bytes swapped in and out since the system started; seconds for which the
+        container's CPU quota held its threads back, added up over cores; how often cores
+        slowed down because of heat; CPU seconds that the hypervisor gave to other machines, added
+        up over cores. NaN for what is not known.
+    """
+    swapped_in, swapped_out = _swapped()
+    load = load_1min()
+    values = (
+        time.monotonic(),
+        math.nan if load is None else load,
+        swapped_in,
+        swapped_out,
+        _quota_throttled(),
+        _thermal_throttlings(),
+        _stolen(),
+    )
+    return dict(zip(COUNTERS, values, strict=True))
+
+
+def before(values: Mapping[str, float]) -> dict[str, float]:
+    """Return counters under their names before a run."""
+    return {name: values[counter] for name, counter in zip(BEFORE, COUNTERS, strict=True)}
+
+
+def after(values: Mapping[str, float]) -> dict[str, float]:
+    """Return counters under their names after a run."""
+    return {name: values[counter] for name, counter in zip(AFTER, COUNTERS, strict=True)}
+
+
+def warnings(environment: Mapping[str, Any]) -> list[str]:
+    """Return what disturbed a run, as far as its record tells.
+
+    Parameters
+    ----------
+    environment : mapping
+        The recorded environment, with the counters under the names of `before` and `after`;
+        everything may be missing.
+
+    Returns
+    -------
+    list of str
+        A sentence each, without a full stop.
+    """
+    found = [_oversubscribed(environment), _busy(environment)]
+    swapped = _change(environment, "swapped_in_bytes"), _change(environment, "swapped_out_bytes")
+    if max(swapped) > SWAP_BYTES:
+        found.append(
+            f"{swapped[0] / 2**20:.0f} MiB were swapped in and {swapped[1] / 2**20:.0f} MiB out "
+            "during the run: seconds show the disk too"
+        )
+    seconds = _change(environment, "clock_seconds")
+    throttled = _change(environment, "quota_throttled_seconds")
+    if throttled > LOST_SHARE * seconds:
+        found.append(
+            f"the CPU quota held threads back for {throttled:.1f} s of a run of {seconds:.1f} s: "
+            "measured seconds show the quota"
+        )
+    hot = _change(environment, "thermal_throttlings")
+    if hot > 0:
+        found.append(f"cores slowed down {hot:.0f} times because of heat during the run")
+    stolen = _change(environment, "stolen_seconds")
+    cores = _number(environment.get("cores_logical")) or 1
+    if stolen > LOST_SHARE * seconds * cores:
+        found.append(
+            f"the hypervisor kept {stolen:.1f} CPU seconds from this machine's {cores:.0f} cores "
+            f"during the run of {seconds:.1f} s"
+        )
+    return [sentence for sentence in found if sentence]
+
+
+def _oversubscribed(environment: Mapping[str, Any]) -> str | None:
+    """Return a warning if the host with the most ranks has fewer cores, were it like the first."""
+    cores = _number(environment.get("cores_usable"))
+    ranks = _list(environment.get("host_ranks"))
+    if not cores or not ranks or max(ranks) <= cores:
+        return None
+    return (
+        f"{max(ranks)} ranks on {cores:.0f} cores: measured seconds show the scheduler, "
+        "CPU seconds do not"
+    )
+
+
+def _busy(environment: Mapping[str, Any]) -> str | None:
+    """Return a warning if there was more to do before the run than this run's start explains."""
+    load = _number(environment.get("before_load_1min"))
+    cores = _number(environment.get("cores_usable"))
+    ranks = _list(environment.get("host_ranks"))[:1]
+    if load is None or not cores or load <= max([cores, *ranks]):
+        return None
+    return f"a load of {load:.1f} on {cores:.0f} cores before the run: other programs were at work"
+
+
+def _change(environment: Mapping[str, Any], name: str) -> float:
+    """Return by how much a counter grew, 0 if that is not known."""
+    start = _number(environment.get(f"before_{name}"))
+    end = _number(environment.get(f"after_{name}"))
+    return 0.0 if start is None or end is None else max(0.0, end - start)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _list(value: Any) -> list[int]:
+    """Return a list that may have become JSON text."""
+    try:
+        found = json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return []
+    return [int(item) for item in found] if isinstance(found, list | tuple) else []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _swapped() -> tuple[float, float]:
+    text = _text(_PROC / "vmstat")
+    try:
+        page = os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return math.nan, math.nan
+    return page * _named(text, "pswpin"), page * _named(text, "pswpout")
+
+
+def _quota_throttled() -> float:
+    """Return the seconds from the control group of this process, of either version."""
+    for line in _text(_PROC / "self/cgroup").splitlines():
+        _, kinds, path = (*line.split(":", 2), "", "")[:3]
+        if kinds and "cpu" not in kinds.split(","):
+            continue
+        # Within a container the group's path may be that of the host, and the root is its own.
+        for folder in (_CGROUPS / kinds / path.lstrip("/"), _CGROUPS / kinds):
+            text = _text(folder / "cpu.stat")
+            microseconds, nanoseconds = (
+                _named(text, "throttled_usec"),
+                _named(text, "throttled_time"),
+            )
+            for seconds in (1e-6 * microseconds, 1e-9 * nanoseconds):
+                if not math.isnan(seconds):
+                    return seconds
+    return math.nan
+
+
+def _thermal_throttlings() -> float:
+    counts = [
+        text.strip()
+        for text in map(_text, _CPUS.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
+    ]
+    known = [int(count) for count in counts if count.isdigit()]
+    return float(sum(known)) if known else math.nan
+
+
+def _stolen() -> float:
+    # user nice system idle iowait irq softirq steal
+    found = re.search(r"^cpu +((?:\d+ ?)+)$", _text(_PROC / "stat"), re.MULTILINE)
+    ticks = found[1].split() if found else []
+    try:
+        return int(ticks[7]) / os.sysconf("SC_CLK_TCK")
+    except (AttributeError, IndexError, OSError, ValueError):
+        return math.nan
+
+
+def _named(text: str, name: str) -> float:
+    found = re.search(rf"^{name} (\d+)$", text, re.MULTILINE)
+    return float(found[1]) if found else math.nan

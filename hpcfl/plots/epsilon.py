@@ -1,0 +1,95 @@
+"""What private training spent of its privacy, and what accuracy it bought."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcfl.errors import UsageError
+from hpcfl.plots import naming
+from hpcfl.plots.style import MOST_LINES, legend_below, line_style, new_figure
+from hpcfl.results.reader import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Whose epsilon: the column of /training, and how its line differs from the other's.
+SIDES = {
+    "paper": ("epsilon_paper", {"linestyle": ":", "fillstyle": "none"}),
+    "proven": ("epsilon_proven", {"linestyle": "-", "fillstyle": "full"}),
+}
+
+
+def lacking(run: Run, **_: object) -> str | None:
+    """Return in words why a run cannot be drawn, None if it can."""
+    if not run.training:
+        return "has no training: hpcfl train writes it"
+    for name in ("accuracy", *(column for column, _ in SIDES.values())):
+        if name not in run.training:
+            return f"does not record {name}"
+        if run.training[name].shape != (run.rounds,):
+            return f"is damaged: its {name} has the shape {run.training[name].shape}"
+    if not run.validated.any():
+        return "has no finished round"
+    if not any(np.isfinite(run.training[column]).any() for column, _ in SIDES.values()):
+        return "records no epsilon: its training was not private"
+    return None
+
+
+def draw(runs: Sequence[Run], log_x: bool = False) -> Figure:
+    """Return two panels: both epsilons over rounds, and accuracy over both epsilons.
+
+    For each run a full line with filled markers shows what is proven for the mechanism as it was
+    run, a dotted one with empty markers what the paper claims. A round without a finite epsilon,
+    or with a wrong aggregate, is left out.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        Training runs, none of them :func:`lacking` anything.
+    log_x : bool
+        Whether epsilon is on logarithmic axes.
+
+    Raises
+    ------
+    UsageError
+        If there are more runs than can be told apart.
+    HpcflError
+        If matplotlib is not installed.
+    """
+    if len(runs) * len(SIDES) > MOST_LINES:
+        raise UsageError(
+            f"there are {len(runs)} runs and {MOST_LINES // len(SIDES)} can be told apart: name "
+            "fewer files"
+        )
+    figure, (left, right) = new_figure(9.6, 3.8, columns=2)
+    labels = naming.labels(runs, (*naming.TASK, *naming.TOLD_APART))
+    for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
+        rounds = np.arange(1, run.rounds + 1)
+        accuracy = run.training["accuracy"]
+        for side, (column, look) in SIDES.items():
+            epsilon = run.training[column]
+            kept = run.validated & np.isfinite(epsilon)
+            style = line_style(number, int(kept.sum())) | look
+            words = side if kept.any() else f"{side}: none is finite"
+            left.plot(rounds[kept], epsilon[kept], label=f"{label}, {words}", **style)
+            right.plot(epsilon[kept], accuracy[kept], **style)
+    left.set_xlabel("rounds")
+    left.set_xlim(left=0)
+    left.locator_params(axis="x", integer=True)
+    left.set_ylabel("epsilon")
+    right.set_xlabel("epsilon")
+    right.set_ylabel("accuracy on held-out data")
+    if log_x:
+        left.set_yscale("log")
+        right.set_xscale("log")
+    else:
+        left.set_ylim(bottom=0)
+        right.set_xlim(left=0)
+    for one in (left, right):
+        one.grid(alpha=0.3)
+    figure.suptitle(naming.title(runs), fontsize=10)
+    legend_below(figure, left)
+    return figure

@@ -1,0 +1,126 @@
+"""Names of runs in figures: what they are, and what tells them apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hpcfl.plots.style import wrap
+from hpcfl.results.reader import Run
+
+# What is trained: in the title if it is the same for all runs.
+TASK = ("dataset", "partition", "model")
+# Options by which runs are told apart, beyond protocol, number of devices and task.
+TOLD_APART = (
+    *("alpha", "dropout", "dropout_model", "degree", "locations", "gamma", "min_cohort"),
+    *("levels", "clip", "error_feedback", "per_round", "sampling"),
+    *("epsilon", "noise_multiplier", "noise"),
+    *("epochs", "steps", "batch_size", "learning_rate", "momentum", "decay", "weight_decay"),
+    *("server_learning_rate", "server_momentum", "seed"),
+)
+# Letters.
+_BESIDE_A_BAR = 44
+LINK = ("uplink_mbps", "downlink_mbps", "latency_ms")
+
+
+def differing(runs: Sequence[Run], options: Sequence[str]) -> list[str]:
+    """Return those of the options in which the runs differ.
+
+    What one protocol has and another has not tells them apart no more than their names do. A file
+    of an older version does not record an option, which is no difference either.
+    """
+    return [name for name in options if _tells_apart(runs, name)]
+
+
+def _tells_apart(runs: Sequence[Run], name: str) -> bool:
+    values: dict[tuple[str, bool], set[str]] = {}
+    for run in runs:
+        if name in run.config:
+            # An option that is off has a value: others may have it on.
+            off = run.config[name] is False
+            value = "off" if off else option(run, name) or "none"
+            values.setdefault((named(run), bool(run.training)), set()).add(value)
+    known = set().union(*values.values()) - {"none"}
+    return len(known) > 1 or any(len(of_one) > 1 for of_one in values.values())
+
+
+def labels(
+    runs: Sequence[Run], options: Sequence[str], remarks: Sequence[str] | None = None
+) -> list[str]:
+    """Return a name for each run, no two the same.
+
+    It holds protocol, devices, and those of the options in which the runs differ; the file's name
+    where that is not enough.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        The runs.
+    options : sequence of str
+        Options that may tell them apart.
+    remarks : sequence of str, optional
+        Words at the end of each name; "" for none.
+    """
+    names = differing(runs, options)
+    found = [", ".join([named(run), f"N = {run.devices}", *words(run, names)]) for run in runs]
+    if remarks is not None:
+        found = [
+            f"{name}, {more}" if more else name for name, more in zip(found, remarks, strict=True)
+        ]
+    for more in ([run.path.name for run in runs], [str(run.path) for run in runs]):
+        count = Counter(found)
+        found = [
+            f"{name}, {file}" if count[name] > 1 else name
+            for name, file in zip(found, more, strict=True)
+        ]
+    return found
+
+
+def in_order(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs by protocol, devices and parameters."""
+    return sorted(runs, key=lambda run: (named(run), run.devices, _whole(run.config.get("dim"))))
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def bar_labels(runs: Sequence[Run]) -> list[str]:
+    """Return a name for each run that fits beside its bar."""
+    found = labels(runs, ("dim", *TASK, *TOLD_APART))
+    return [wrap(name, _BESIDE_A_BAR) for name in found]
+
+
+def named(run: Run) -> str:
+    """Return the federated algorithm of a run, or its protocol if that is plain averaging."""
+    algorithm = option(run, "algorithm") or "fedavg"
+    return run.protocol if algorithm == "fedavg" else algorithm
+
+
+def words(run: Run, names: Sequence[str]) -> list[str]:
+    """Return the values of options in words, without those that have none."""
+    parts = []
+    for name in names:
+        value = option(run, name)
+        if value is None:
+            continue
+        text = name.replace("_", " ")
+        parts.append(value if name in TASK else text if value == "True" else f"{text} {value}")
+    return parts
+
+
+def title(runs: Sequence[Run]) -> str:
+    """Return what all runs train; "" if nothing."""
+    values = [{option(run, name) for run in runs} for name in TASK]
+    common = [next(iter(value)) for value in values if len(value) == 1]
+    return ", ".join(value for value in common if value is not None)
+
+
+def option(run: Run, name: str) -> str | None:
+    """Return an option's value in words, None where it has none or is off."""
+    value = run.config.get(name)
+    if value is None or value is False or value == "none":
+        return None
+    if name == "degree" and value == run.devices - 1:
+        return None  # all are neighbours, as is the rule
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,123 @@
+"""What the phases of a round cost, devices and server apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.errors import UsageError
+from hpcfl.plots import naming
+from hpcfl.plots.style import area_style, legend_below, new_figure
+from hpcfl.results.reader import Run
+from hpcfl.results.statistics import median_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# More bars do not fit a page.
+MOST_BARS = 40
+
+
+def lacking(run: Run, **_: object) -> str | None:
+    """Return in words why a run cannot be drawn, None if it can."""
+    return None if run.measured.any() else "has no measured round"
+
+
+def draw(runs: Sequence[Run]) -> Figure:
+    """Return a bar for each run in three panels: devices' CPU, server's CPU, bytes up.
+
+    A bar is a stack of the phases' medians over the measured rounds: CPU seconds of the phase's
+    slowest device, CPU seconds of the server, and bytes of a device, mean over those that survived
+    the round. The medians of phases need not add up to the median of the round, and the slowest
+    device need not be the same in all phases; the dot is the median of whole rounds, with its 95 %
+    interval where there are enough of them.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        None of them :func:`lacking` anything.
+
+    Raises
+    ------
+    UsageError
+        If there are more runs than bars fit.
+    HpcflError
+        If matplotlib is not installed.
+    """
+    if len(runs) > MOST_BARS:
+        raise UsageError(
+            f"a figure has room for {MOST_BARS} bars and there are {len(runs)} runs: name fewer"
+        )
+    runs = naming.in_order(runs)
+    labels = naming.bar_labels(runs)
+    names = list(dict.fromkeys(name for run in runs for name in run.phases))
+    figure, axes = new_figure(10.5, 1.1 + 0.34 * len(runs), columns=3, sharey=True)
+    panels = (
+        ("CPU of the slowest device, ms", _device_cpu),
+        ("CPU of the server, ms", _server_cpu),
+        ("sent up by a survivor, kB", _bytes_up),
+    )
+    for one, (label, measure) in zip(axes, panels, strict=True):
+        for row, run in enumerate(runs):
+            parts, whole = measure(run)
+            _draw_bar(one, row, [names.index(name) for name in run.phases], parts, whole)
+        one.set_xlabel(label)
+        one.autoscale_view()
+        one.set_xlim(0, 1.05 * one.get_xlim()[1])
+        one.grid(alpha=0.3, axis="x")
+        one.set_axisbelow(True)
+    axes[0].set_yticks(range(len(runs)), labels, fontsize=8)
+    axes[0].set_ylim(len(runs) - 0.4, -0.6)
+    for number, name in enumerate(names):
+        axes[0].barh([0], [0], label=name, **area_style(number))
+    axes[0].plot([], [], "o", color="black", markersize=3.5, label="whole round, median")
+    legend_below(figure, axes[0])
+    return figure
+
+
+def _device_cpu(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return milliseconds of phases and of whole rounds, shapes (rounds, P) and (rounds,)."""
+    cpu = 1e3 * run.cpu_seconds[run.measured][:, :, :-1]
+    return cpu.max(axis=2), cpu.sum(axis=1).max(axis=1)
+
+
+def _server_cpu(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    cpu = 1e3 * run.cpu_seconds[run.measured][:, :, -1]
+    return cpu, cpu.sum(axis=1)
+
+
+def _bytes_up(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    kept = run.measured
+    survived = run.survived[kept][:, None, :]
+    sent = (run.bytes_up[kept] * survived).sum(axis=2) / np.maximum(1, survived.sum(axis=2))
+    return sent / 1e3, sent.sum(axis=1) / 1e3
+
+
+def _draw_bar(
+    axes: Axes,
+    row: int,
+    looks: Sequence[int],
+    parts: NDArray[np.float64],
+    whole: NDArray[np.float64],
+) -> None:
+    left = 0.0
+    for look, median in zip(looks, np.median(parts, axis=0), strict=True):
+        axes.barh([row], [median], left=left, height=0.7, **area_style(look))
+        left += median
+    median = float(np.median(whole))
+    interval = median_interval(whole)
+    reach = [[median - interval.low], [interval.high - median]] if interval.known else None
+    axes.errorbar(
+        *([median], [row]),
+        xerr=reach,
+        fmt="o",
+        color="black",
+        markeredgecolor="white",
+        markersize=4.5,
+        capsize=2.5,
+        elinewidth=1,
+    )

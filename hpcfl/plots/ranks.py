@@ -1,0 +1,194 @@
+"""How the seconds of a round spread over devices and rounds, devices and server apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.errors import UsageError
+from hpcfl.plots import naming
+from hpcfl.plots.style import (
+    COLOURS,
+    MOST_LINES,
+    legend_below,
+    line_style,
+    new_figure,
+    tick_step,
+)
+from hpcfl.results.reader import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STYLES = ("box", "ecdf")
+CLOCKS = ("cpu", "wall")
+# More boxes are too thin to be read.
+MOST_BOXES = 128
+
+
+def lacking(run: Run, **_: object) -> str | None:
+    """Return in words why a run cannot be drawn, None if it can."""
+    return None if run.measured.any() else "has no measured round"
+
+
+def draw(
+    runs: Sequence[Run], style: str = "ecdf", clock: str = "cpu", log_x: bool = False
+) -> Figure:
+    """Return two panels, the devices' seconds in whole rounds and the server's.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        None of them :func:`lacking` anything.
+    style : {"box", "ecdf"}
+        ``ecdf``: a line for each run, the share of values that are at most so large, over all
+        devices that survived and all measured rounds. ``box``: for one run a box for each device,
+        over the rounds that it survived; for several runs a box for each. A box is from the first
+        to the third quartile with a line at the median; whiskers reach to the smallest and largest
+        value, so that nothing is left out.
+    clock : {"cpu", "wall"}
+        CPU seconds of the protocol, or elapsed seconds.
+    log_x : bool
+        Whether the seconds are on a logarithmic axis.
+
+    Raises
+    ------
+    UsageError
+        If there is more to draw than can be told apart.
+    HpcflError
+        If matplotlib is not installed.
+    """
+    runs = naming.in_order(runs)
+    labels = naming.labels(runs, ("dim", *naming.TASK, *naming.TOLD_APART))
+    word = "CPU" if clock == "cpu" else "elapsed"
+    if style == "ecdf":
+        return _draw_ecdf(runs, labels, clock, f"{word} seconds in a round, s", log_x)
+    devices_axis = f"{word} seconds in a round, s"
+    if len(runs) == 1:
+        return _draw_one(runs[0], labels[0], clock, devices_axis, log_x)
+    return _draw_many(runs, naming.bar_labels(runs), clock, devices_axis, log_x)
+
+
+def seconds(run: Run, clock: str) -> NDArray[np.float64]:
+    """Return seconds of every measured round, shape (rounds, N + 1), the server last.
+
+    A device that dropped out of a round has NaN there.
+    """
+    kept = run.measured
+    found = (run.cpu_seconds if clock == "cpu" else run.wall_seconds)[kept].sum(axis=1)
+    found[:, :-1][~run.survived[kept]] = np.nan
+    return found
+
+
+def _parts(run: Run, clock: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return all seconds of devices, and all of the server, each of one axis."""
+    found = seconds(run, clock)
+    devices = found[:, :-1].ravel()
+    return devices[~np.isnan(devices)], found[:, -1]
+
+
+def _draw_ecdf(
+    runs: Sequence[Run], labels: list[str], clock: str, label: str, log_x: bool
+) -> Figure:
+    if len(runs) > MOST_LINES:
+        raise UsageError(
+            f"there are {len(runs)} lines to draw and {MOST_LINES} can be told apart: name fewer "
+            "files"
+        )
+    figure, axes = new_figure(9.6, 3.6, columns=2, sharey=True)
+    for number, (run, name) in enumerate(zip(runs, labels, strict=True)):
+        for one, values in zip(axes, _parts(run, clock), strict=True):
+            ordered = np.sort(values)
+            share = np.arange(1, ordered.size + 1) / max(1, ordered.size)
+            one.step(
+                np.concatenate([ordered[:1], ordered]),
+                np.concatenate([[0.0], share]),
+                where="post",
+                label=name,
+                **line_style(number, ordered.size),
+            )
+    for one, who in zip(axes, ("devices", "server"), strict=True):
+        one.set_title(who, fontsize=10)
+        one.set_xlabel(label)
+        one.grid(alpha=0.3)
+        _scale(one, log_x)
+    axes[0].set_ylabel("share of values at most so large")
+    axes[0].set_ylim(0, 1.02)
+    legend_below(figure, axes[0])
+    return figure
+
+
+def _draw_one(run: Run, name: str, clock: str, label: str, log_x: bool) -> Figure:
+    if run.devices > MOST_BOXES:
+        raise UsageError(
+            f"a figure has room for {MOST_BOXES} boxes and there are {run.devices} devices: use "
+            "--style ecdf"
+        )
+    found = seconds(run, clock)
+    boxes = [column[~np.isnan(column)] for column in found.T]
+    width = max(4.0, min(11.0, 0.12 * run.devices)) + 1.6
+    figure, axes = new_figure(width, 3.8, columns=2, sharey=True, width_ratios=(width - 1.6, 1.0))
+    _draw_boxes(axes[0], boxes[:-1], range(run.devices))
+    _draw_boxes(axes[1], boxes[-1:], [0])
+    axes[0].set_xticks(range(0, run.devices, tick_step(run.devices)))
+    axes[0].set_xticklabels([str(place) for place in range(0, run.devices, tick_step(run.devices))])
+    axes[0].set_xlabel("device")
+    axes[0].set_ylabel(label)
+    axes[1].set_xticks([0], ["server"])
+    for one in axes:
+        one.grid(alpha=0.3, axis="y")
+        if log_x:
+            one.set_yscale("log")
+        else:
+            one.set_ylim(0, 1.05 * float(np.nanmax(found)))
+    figure.suptitle(f"{name}: {len(found)} measured rounds", fontsize=10)
+    return figure
+
+
+def _draw_many(
+    runs: Sequence[Run], labels: list[str], clock: str, label: str, log_x: bool
+) -> Figure:
+    if len(runs) > MOST_BOXES:
+        raise UsageError(
+            f"a figure has room for {MOST_BOXES} boxes and there are {len(runs)} runs: name fewer"
+        )
+    figure, axes = new_figure(9.6, 1.2 + 0.3 * len(runs), columns=2, sharey=True)
+    parts = [_parts(run, clock) for run in runs]
+    for one, number, who in zip(axes, (0, 1), ("devices", "server"), strict=True):
+        _draw_boxes(one, [part[number] for part in parts], range(len(runs)), across=True)
+        one.set_title(who, fontsize=10)
+        one.set_xlabel(label)
+        one.grid(alpha=0.3, axis="x")
+        _scale(one, log_x)
+    axes[0].set_yticks(range(len(runs)), labels, fontsize=8)
+    axes[0].set_ylim(len(runs) - 0.4, -0.6)
+    return figure
+
+
+def _draw_boxes(
+    axes: Axes, boxes: Sequence[NDArray[np.float64]], places: Sequence[int], across: bool = False
+) -> None:
+    axes.boxplot(
+        boxes,
+        positions=list(places),
+        orientation="horizontal" if across else "vertical",
+        widths=0.6,
+        whis=(0, 100),
+        manage_ticks=False,
+        patch_artist=True,
+        boxprops={"facecolor": COLOURS[5], "linewidth": 0.8},
+        medianprops={"color": "black", "linewidth": 1.6},
+        whiskerprops={"linewidth": 0.8},
+        capprops={"linewidth": 0.8},
+    )
+
+
+def _scale(axes: Axes, log_x: bool) -> None:
+    if log_x:
+        axes.set_xscale("log")
+    else:
+        axes.set_xlim(left=0)

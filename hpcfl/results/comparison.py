@@ -1,0 +1,435 @@
+"""Whether one configuration, version or machine is faster than another, and by how much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.results import pooling
+from hpcfl.results.pooling import Pool
+from hpcfl.results.reader import Run
+from hpcfl.results.statistics import (
+    UNKNOWN,
+    Interval,
+    least_p_value,
+    mann_whitney,
+    median_interval,
+    shift,
+)
+
+# Each with its unit.
+METRICS = {
+    "round_seconds": "s",
+    "device_cpu_seconds": "s",
+    "server_cpu_seconds": "s",
+    "bytes_up": "B",
+    "modelled_seconds": "s",
+}
+_SINGULAR = {"rounds": "round", "launches": "launch"}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two that are compared.
+
+    Attributes
+    ----------
+    files : tuple of str
+        Its launches.
+    samples : int
+        Number of samples: measured rounds, or launches.
+    median : float
+        Of the samples.
+    interval : Interval
+        Rank-based interval of the median; NaN with too few samples.
+    launches_p_value : float or None
+        Of a rank test whether its launches differ in their round seconds; None for one launch.
+    """
+
+    files: tuple[str, ...]
+    samples: int
+    median: float
+    interval: Interval
+    launches_p_value: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """By how much B costs more than A.
+
+    Attributes
+    ----------
+    metric, unit : str
+        What is compared, and its unit.
+    sampled_by : str
+        ``rounds`` or ``launches``.
+    alpha : float
+        Level of the test; all intervals have the confidence 1 - alpha.
+    a, b : Side
+        The two.
+    exact : bool
+        Whether no sample differs from another on its side, so that the two values were compared
+        and no test was made.
+    p_value : float or None
+        Of the two-sided rank test; None where `exact`.
+    difference : float
+        B minus A: median of the differences of all pairs of samples.
+    difference_interval : Interval
+        Of the difference.
+    ratio : float or None
+        B over A: median of the ratios of all pairs; None where a sample is 0.
+    ratio_interval : Interval
+        Of the ratio.
+    verdict : {"more", "less", "equal", "not distinguishable", "too few samples"}
+        Whether B costs more than A.
+    configuration, machine : dict
+        Options, and facts about machine and software, in which the two differ, with both values.
+    """
+
+    metric: str
+    unit: str
+    sampled_by: str
+    alpha: float
+    a: Side
+    b: Side
+    exact: bool
+    p_value: float | None
+    difference: float
+    difference_interval: Interval
+    ratio: float | None
+    ratio_interval: Interval
+    verdict: str
+    configuration: dict[str, tuple[Any, Any]]
+    machine: dict[str, tuple[Any, Any]]
+
+    def exceeds(self, limit: float) -> bool:
+        """Return whether B surely costs more than A by more than a share.
+
+        That is so where the whole interval of the ratio is above 1 + limit, or where both are
+        exact and their ratio is. A B that costs no more than 1 + limit times A is so blamed with
+        a probability of at most alpha / 2.
+
+        Parameters
+        ----------
+        limit : float
+            The share, 0.05 for 5 %.
+
+        Raises
+        ------
+        HpcflError
+            If there is no ratio, because a sample is 0.
+        """
+        if self.ratio is None:
+            raise HpcflError(
+                f"some {self.metric} are 0, so B cannot be so many per cent above A: compare "
+                "another --metric"
+            )
+        return self.ratio_interval.low > 1 + limit
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as dict, list, str, int, float and None, ready for JSON."""
+        return dict(_plain(asdict(self)))
+
+
+def one_configuration(runs: Sequence[Run], name: str) -> Pool:
+    """Return the launches of a side.
+
+    Raises
+    ------
+    UsageError
+        If they are not of one configuration and machine, or of training.
+    """
+    pools = pooling.group(runs)
+    if any(run.training for run in runs):
+        raise UsageError(f"{name} holds a training run: its rounds are no repeats of one another")
+    if len(pools) > 1:
+        first, second = pools[0].runs[0], pools[1].runs[0]
+        names = _between(first, second, pooling.configuration)
+        names |= _between(first, second, pooling.machine)
+        raise UsageError(
+            f"{name} holds {len(pools)} configurations, which differ in {', '.join(names)}: give "
+            "files of one"
+        )
+    return pools[0]
+
+
+def compare(
+    a: Pool, b: Pool, metric: str = "round_seconds", *, alpha: float = 0.05, by: str = "rounds"
+) -> Comparison:
+    """Compare the measured rounds of two configurations.
+
+    Parameters
+    ----------
+    a, b : Pool
+        The launches of both.
+    metric : str
+        A name of `METRICS`. Seconds and bytes of devices are the slowest device's CPU seconds in
+        a round, and the mean that a device in the aggregate sent.
+    alpha : float
+        Level of the test.
+    by : {"rounds", "launches"}
+        What is one sample: a round, or the median of a launch's rounds.
+
+    Returns
+    -------
+    Comparison
+        With what the two differ in.
+
+    Raises
+    ------
+    UsageError
+        If the two have other numbers of devices or parameters, were made for other links and
+        modelled seconds are asked for, or an option is out of range.
+    HpcflError
+        If one has no measured round.
+    """
+    if metric not in METRICS:
+        raise UsageError(f"--metric {metric} is none of {', '.join(METRICS)}")
+    if not 0 < alpha < 1:
+        raise UsageError(f"--alpha must be between 0 and 1, not {alpha}")
+    first, second = a.runs[0], b.runs[0]
+    _refuse_different_sizes(first, second)
+    if metric == "modelled_seconds" and first.link() != second.link():
+        raise UsageError("A and B were made for different links: modelled seconds are not compared")
+    x, y = _samples(a, metric, by, "A"), _samples(b, metric, by, "B")
+    exact = metric == "bytes_up" and bool(np.ptp(x) == 0 and np.ptp(y) == 0)
+    found = _exact(x, y) if exact else _tested(x, y, alpha)
+    return Comparison(
+        metric=metric,
+        unit=METRICS[metric],
+        sampled_by=by,
+        alpha=alpha,
+        a=_side(a, x, 1 - alpha),
+        b=_side(b, y, 1 - alpha),
+        exact=exact,
+        configuration=_between(first, second, pooling.configuration),
+        machine=_between(first, second, pooling.machine),
+        **found,
+    )
+
+
+def _refuse_different_sizes(first: Run, second: Run) -> None:
+    for name, one, other in (
+        ("devices", first.devices, second.devices),
+        ("parameters", first.dim, second.dim),
+    ):
+        if one != other:
+            raise UsageError(
+                f"A has {one} {name} and B has {other}: runs of different sizes are not compared"
+            )
+
+
+def _exact(x: NDArray[np.float64], y: NDArray[np.float64]) -> dict[str, Any]:
+    """Compare two values of which every sample is a copy."""
+    one, other = float(x[0]), float(y[0])
+    ratio = other / one if one > 0 else None
+    return {
+        "p_value": None,
+        "difference": other - one,
+        "difference_interval": Interval(other - one, other - one),
+        "ratio": ratio,
+        "ratio_interval": UNKNOWN if ratio is None else Interval(ratio, ratio),
+        "verdict": "equal" if one == other else "more" if other > one else "less",
+    }
+
+
+def _tested(x: NDArray[np.float64], y: NDArray[np.float64], alpha: float) -> dict[str, Any]:
+    """Compare two groups of samples by ranks."""
+    test = mann_whitney(x, y)
+    if test.p_value <= alpha:
+        verdict = "more" if test.statistic > x.size * y.size / 2 else "less"
+    elif least_p_value(x.size, y.size) > alpha:
+        verdict = "too few samples"
+    else:
+        verdict = "not distinguishable"
+    shifted = shift(x, y, 1 - alpha)
+    ratio, ratio_interval = None, UNKNOWN
+    if x.min() > 0 and y.min() > 0:
+        # A shift of the logarithms, so that its interval goes with the same test.
+        scaled = shift(np.log(x), np.log(y), 1 - alpha)
+        ratio = math.exp(scaled.estimate)
+        ratio_interval = Interval(math.exp(scaled.interval.low), math.exp(scaled.interval.high))
+    return {
+        "p_value": test.p_value,
+        "difference": shifted.estimate,
+        "difference_interval": shifted.interval,
+        "ratio": ratio,
+        "ratio_interval": ratio_interval,
+        "verdict": verdict,
+    }
+
+
+def _side(pool: Pool, samples: NDArray[np.float64], confidence: float) -> Side:
+    return Side(
+        files=tuple(str(run.path) for run in pool.runs),
+        samples=samples.size,
+        median=float(np.median(samples)),
+        interval=median_interval(samples, confidence),
+        launches_p_value=pool.launches_p_value,
+    )
+
+
+def _samples(pool: Pool, metric: str, by: str, name: str) -> NDArray[np.float64]:
+    """Return a metric of every measured round, or its median of every launch."""
+    launches = [_of_rounds(run, metric) for run in pool.runs]
+    launches = [values for values in launches if values.size]
+    if not launches:
+        raise HpcflError(f"{name} has no measured round: there is nothing to compare")
+    if by == "launches":
+        return np.array([np.median(values) for values in launches])
+    return np.concatenate(launches)
+
+
+def _of_rounds(run: Run, metric: str) -> NDArray[np.float64]:
+    kept = run.measured
+    cpu = run.cpu_seconds[kept]
+    if metric == "round_seconds":
+        return run.round_seconds[kept]
+    if metric == "device_cpu_seconds":
+        return cpu.sum(axis=1)[:, :-1].max(axis=1)
+    if metric == "server_cpu_seconds":
+        return cpu.sum(axis=1)[:, -1]
+    up, survived = run.bytes_up[kept], run.survived[kept]
+    if metric == "bytes_up":
+        # Whole numbers below 2^53 add up exactly; a round without survivors has no mean.
+        sent = (up.sum(axis=1) * survived).sum(axis=1)
+        count = survived.sum(axis=1)
+        return sent[count > 0] / count[count > 0]
+    seconds = run.link().phase_seconds(
+        up, run.bytes_down[kept], run.messages_up[kept], run.messages_down[kept], cpu
+    )
+    return seconds.sum(axis=1)
+
+
+def _between(
+    first: Run, second: Run, facts: Callable[[Run], Mapping[str, Any]]
+) -> dict[str, tuple[Any, Any]]:
+    return pooling.differences(facts(first), facts(second))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with None for what is not a number: JSON has no NaN."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def render(found: Comparison) -> str:
+    """Return a comparison as text.
+
+    Returns
+    -------
+    str
+        Lines of text, without a newline at the end.
+    """
+    percent = f"{100 * (1 - found.alpha):g} %"
+    lines = [f"{found.metric}, {percent} intervals by ranks", ""]
+    for name, side in (("A", found.a), ("B", found.b)):
+        count = _count(side.samples, found.sampled_by)
+        if len(side.files) > 1 and found.sampled_by == "rounds":
+            count += f" of {len(side.files)} launches"
+        files = Path(side.files[0]).name + (" ..." if len(side.files) > 1 else "")
+        lines.append(
+            f"{name}  median {_value(side.median, found.unit)}"
+            f"{_range(side.interval, found.unit)}  ({count}: {files})"
+        )
+    lines += [
+        f"B - A  {_value(found.difference, found.unit)}"
+        f"{_range(found.difference_interval, found.unit)}",
+        f"B / A  {_ratio(found)}",
+    ]
+    if found.p_value is not None:
+        lines.append(f"rank test (Mann-Whitney)  p = {found.p_value:.3g}")
+    lines += ["", verdict(found)]
+    for title, pairs in (("options", found.configuration), ("machine", found.machine)):
+        if pairs:
+            lines += ["", f"{title} in which they differ"]
+            lines += [f"  {name}: {_known(a)} | {_known(b)}" for name, (a, b) in pairs.items()]
+    return "\n".join(lines)
+
+
+def verdict(found: Comparison) -> str:
+    """Return what a comparison says, as a sentence without a full stop."""
+    if found.verdict == "too few samples":
+        return (
+            f"not distinguishable: {_count(found.a.samples, found.sampled_by)} against "
+            f"{found.b.samples} are too few for any difference to be seen at {found.alpha:g}"
+        )
+    if found.verdict == "not distinguishable":
+        return f"not distinguishable (p = {found.p_value:.3g}, alpha = {found.alpha:g})"
+    if found.verdict == "equal":
+        return f"A and B are equal: {_value(found.a.median, found.unit)}"
+    words = ("needs more", "needs less")
+    if found.metric == "round_seconds":
+        words = ("is slower", "is faster")
+    word = words[0] if found.verdict == "more" else words[1]
+    if found.ratio is None:
+        return f"B {word} by {_value(abs(found.difference), found.unit)}"
+    change = 100 * (found.ratio - 1)
+    low, high = (100 * (end - 1) for end in (found.ratio_interval.low, found.ratio_interval.high))
+    if found.verdict == "less":
+        change, low, high = -change, -high, -low
+    ends = "" if found.exact or math.isnan(low) else f" [{low:.3g}, {high:.3g}]"
+    return f"B {word} by {change:.3g} %{ends}"
+
+
+def remarks(found: Comparison) -> list[str]:
+    """Return what a reader of the verdict should know, a sentence each, without a full stop."""
+    said = []
+    for name in ("transport", "ranks", "host_ranks", "cpu_model"):
+        if name in found.machine:
+            a, b = found.machine[name]
+            said.append(f"{name} differs ({_known(a)} | {_known(b)}): so does what is measured")
+    if found.exact:
+        return said
+    for name, side in (("A", found.a), ("B", found.b)):
+        p_value = side.launches_p_value
+        if p_value is not None and p_value <= found.alpha and found.sampled_by == "rounds":
+            said.append(
+                f"the {len(side.files)} launches of {name} differ more than their rounds do "
+                f"(p = {p_value:.2g}): the test takes rounds as independent and is too sure; "
+                "compare with --by launches"
+            )
+    if found.sampled_by == "rounds" and min(len(found.a.files), len(found.b.files)) == 1:
+        said.append(
+            "a side has one launch: what a further launch would change is not in the intervals"
+        )
+    return said
+
+
+def _count(number: int, what: str) -> str:
+    return f"1 {_SINGULAR[what]}" if number == 1 else f"{number} {what}"
+
+
+def _ratio(found: Comparison) -> str:
+    if found.ratio is None:
+        return "-"
+    return f"{found.ratio:.4g}{_range(found.ratio_interval, '')}"
+
+
+def _range(interval: Interval, unit: str) -> str:
+    if not interval.known:
+        return "  [too few for an interval]"
+    return f"  [{_number(interval.low, unit)}, {_number(interval.high, unit)}]"
+
+
+def _value(value: float, unit: str) -> str:
+    return f"{_number(value, unit)} {unit}"
+
+
+def _number(value: float, unit: str) -> str:
+    # Bytes are exact up to the last one.
+    return f"{value:.1f}".removesuffix(".0") if unit == "B" else f"{value:.4g}"
+
+
+def _known(value: Any) -> str:
+    return "-" if value in (None, "", "none") else str(value)

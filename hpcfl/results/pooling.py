@@ -1,0 +1,177 @@
+"""Several launches of one configuration, taken together as repeats."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcfl.results import summary as summaries
+from hpcfl.results.linkmodel import LinkModel
+from hpcfl.results.reader import Run
+from hpcfl.results.statistics import kruskal_wallis
+from hpcfl.results.summary import Summary
+
+# Options that leave the work of a round as it is.
+_FREE = {
+    *("rounds", "warmup", "max_rounds", "rel_ci", "max_seconds"),
+    *("seed", "output", "save_aggregate", "promises"),
+}
+# Options of which only matters whether they are given.
+_GIVEN = {"insecure_seed", "keep_transcript"}
+# What of the environment makes two runs measurements of the same thing. Host names do not: which
+# nodes a launch gets is part of what repeats are for.
+MACHINE = (
+    *("transport", "ranks", "host_ranks", "mpi_library", "mpi_library_text"),
+    *("cpu_model", "cores_physical", "cores_logical", "cores_usable", "cpu_governor", "cpu_turbo"),
+    *("hpcfl_version", "git_commit", "python_version", "numpy_version", "openssl_version"),
+)
+_ROUNDS = (
+    *("bytes_up", "bytes_down", "messages_up", "messages_down", "wall_seconds", "cpu_seconds"),
+    *("round_seconds", "survived", "validated", "warmup"),
+)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Launches of one configuration on one kind of machine.
+
+    Attributes
+    ----------
+    runs : tuple of Run
+        At least one.
+    """
+
+    runs: tuple[Run, ...]
+
+    @property
+    def run(self) -> Run:
+        """All launches as one: the rounds of each after the other, the rest as in the first.
+
+        Its status is the first that is not ``complete``.
+        """
+        first = self.runs[0]
+        if len(self.runs) == 1:
+            return first
+        rounds: dict[str, Any] = {
+            name: np.concatenate([getattr(run, name) for run in self.runs]) for name in _ROUNDS
+        }
+        unfinished = [run.status for run in self.runs if run.status != "complete"]
+        return dataclasses.replace(first, status=[*unfinished, "complete"][0], **rounds)
+
+    @property
+    def launches_p_value(self) -> float | None:
+        """Probability of launches that differ so much in their round seconds, were they alike.
+
+        By the rank test of Kruskal and Wallis over the launches' measured rounds; None with fewer
+        than two launches that have any.
+        """
+        samples = [run.round_seconds[run.measured] for run in self.runs]
+        samples = [seconds for seconds in samples if seconds.size]
+        return kruskal_wallis(samples).p_value if len(samples) > 1 else None
+
+
+def group(runs: Sequence[Run]) -> list[Pool]:
+    """Put together the runs of equal configuration and equal machine.
+
+    The configuration is the protocol, its phases, the number of devices and every option but the
+    seed, the output and what decides how many rounds there are. Training runs stay apart: their
+    rounds are no repeats.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        In any order.
+
+    Returns
+    -------
+    list of Pool
+        In the order in which their first runs come.
+    """
+    pools: dict[str, list[Run]] = {}
+    for number, run in enumerate(runs):
+        alone = number if run.training else None
+        key = json.dumps([alone, configuration(run), machine(run)], sort_keys=True)
+        pools.setdefault(key, []).append(run)
+    return [Pool(tuple(members)) for members in pools.values()]
+
+
+def apart(runs: Sequence[Run]) -> list[Pool]:
+    """Return a pool for every run."""
+    return [Pool((run,)) for run in runs]
+
+
+def configuration(run: Run) -> dict[str, Any]:
+    """Return what a run measured, without what leaves the work of a round as it is."""
+    options = {
+        name: value if name not in _GIVEN else _present(value)
+        for name, value in run.config.items()
+        if name not in _FREE
+    }
+    return options | {
+        "protocol": run.protocol,
+        "phases": ", ".join(run.phases),
+        "devices": run.devices,
+    }
+
+
+def machine(run: Run) -> dict[str, Any]:
+    """Return what a run was measured with, as far as it was recorded."""
+    return {name: run.environment[name] for name in MACHINE if _present(run.environment.get(name))}
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the names whose values differ, with both values; None where there is none."""
+    names = dict.fromkeys([*first, *second])
+    return {
+        name: (first.get(name), second.get(name))
+        for name in names
+        if first.get(name) != second.get(name)
+    }
+
+
+def summarise(pool: Pool, link: LinkModel) -> Summary:
+    """Summarise the measured rounds of all launches together.
+
+    Parameters
+    ----------
+    pool : Pool
+        The launches.
+    link : LinkModel
+        The link of the devices, for the modelled seconds.
+
+    Returns
+    -------
+    Summary
+        As for one run, with the files of all launches, and what disturbed any of them.
+
+    Raises
+    ------
+    HpcflError
+        If the runs do not record their number of parameters.
+    """
+    whole = summaries.summarise(pool.run, link)
+    if len(pool.runs) == 1:
+        return whole
+    warnings = dict.fromkeys(
+        sentence for run in pool.runs for sentence in summaries.disturbances_of(run)
+    )
+    reasons = dict.fromkeys(str(run.environment.get("stop_reason", "")) for run in pool.runs)
+    first = [float(run.round_seconds[0]) for run in pool.runs if run.rounds]
+    return dataclasses.replace(
+        whole,
+        files=tuple(str(run.path) for run in pool.runs),
+        repeats=len(pool.runs),
+        repeats_p_value=pool.launches_p_value,
+        stop_reason=", ".join(reason for reason in reasons if reason) or None,
+        first_round_seconds=max(first) if first else None,
+        warnings=tuple(warnings),
+    )
+
+
+def _present(value: Any) -> bool:
+    return value not in (None, "", "none")

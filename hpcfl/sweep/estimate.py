@@ -1,0 +1,59 @@
+"""How long a cell will take, judged by the cells that are finished."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import datetime
+from statistics import median
+
+from hpcfl.results.reader import Run
+from hpcfl.sweep.cells import Cell
+
+
+def estimate_seconds(cell: Cell, finished: Iterable[tuple[Cell, Run]]) -> float | None:
+    """Return the seconds that a cell will take.
+
+    Parameters
+    ----------
+    cell : Cell
+        Any cell.
+    finished : iterable of (Cell, Run)
+        What has been run. Those of the same protocol with the nearest N and d are taken, the
+        median of their seconds a round, in proportion to N d. That is rough: masks between all
+        pairs grow faster.
+
+    Returns
+    -------
+    float or None
+        None if no cell of this protocol is finished.
+    """
+    known = [
+        (_distance(cell, other), elapsed_seconds(run) / run.rounds * _size(cell) / _size(other))
+        for other, run in finished
+        if other.protocol == cell.protocol and run.rounds
+    ]
+    if not known:
+        return None
+    nearest = min(distance for distance, _ in known)
+    return cell.rounds * median(seconds for distance, seconds in known if distance == nearest)
+
+
+def elapsed_seconds(run: Run) -> float:
+    """Return the seconds from a run's start to its end: rounds, their checks and the log.
+
+    The file has whole seconds, so that short runs are better told by the sum of their rounds.
+    """
+    rounds = float(run.round_seconds.sum())
+    if run.finished is None:
+        return rounds
+    elapsed = datetime.fromisoformat(run.finished) - datetime.fromisoformat(run.started)
+    return max(rounds, elapsed.total_seconds())
+
+
+def _size(cell: Cell) -> int:
+    return cell.devices * cell.dim
+
+
+def _distance(one: Cell, other: Cell) -> float:
+    return abs(math.log(one.devices / other.devices)) + abs(math.log(one.dim / other.dim))

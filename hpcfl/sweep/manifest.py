@@ -1,0 +1,174 @@
+"""The manifest of a sweep, ``sweep.json``: its cells in their order, frozen at the first start.
+
+Nobody writes it again, so that a number of a cell means the same for all jobs, at all times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hpcfl import __version__
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.sweep.cells import Cell
+
+NAME = "sweep.json"
+SCHEMA = "hpcfl-sweep/1"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The cells of a sweep in the order in which they run.
+
+    Attributes
+    ----------
+    plan : str
+        The plan's path, as it was given.
+    seed : int or None
+        Seed of the order; None for the plan's own order.
+    cells : tuple of Cell
+        All cells; ``cells[i].index == i``.
+    created : str
+        ISO 8601 time, UTC.
+    version : str
+        Version of hpcfl that froze it.
+    """
+
+    plan: str
+    seed: int | None
+    cells: tuple[Cell, ...]
+    created: str
+    version: str = __version__
+
+    def cell(self, index: int) -> Cell:
+        """Return a cell by its number.
+
+        Raises
+        ------
+        UsageError
+            If there is none.
+        """
+        if not 0 <= index < len(self.cells):
+            raise UsageError(
+                f"the sweep has no cell {index}; its {len(self.cells)} cells are numbered from 0"
+            )
+        return self.cells[index]
+
+
+def arrange(plan: Path, cells: Sequence[Cell], seed: int | None) -> Manifest:
+    """Return the manifest of a plan's cells, shuffled by a seed, or in their order if it is None.
+
+    Neighbouring runs share the machine's mood (frequency, temperature, other jobs); in a random
+    order that does not look like an effect of the options.
+    """
+    order = list(cells)
+    if seed is not None:
+        random.Random(seed).shuffle(order)
+    numbered = tuple(replace(cell, index=index) for index, cell in enumerate(order))
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Manifest(str(plan), seed, numbered, now)
+
+
+def freeze(folder: Path, manifest: Manifest) -> Manifest:
+    """Write the manifest, whole or not at all; return the one that counts.
+
+    Parameters
+    ----------
+    folder : path
+        The sweep's folder; created when absent.
+    manifest : Manifest
+        What the plan says now.
+
+    Returns
+    -------
+    Manifest
+        The one in the folder, if there is one already.
+
+    Raises
+    ------
+    UsageError
+        If the folder holds the sweep of other cells, or cannot be written to.
+    """
+    stored = load(folder)
+    if stored is not None:
+        check_same(folder, stored, manifest)
+        return stored
+    document = {"schema": SCHEMA} | asdict(manifest)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(prefix=f".{NAME}.", dir=folder)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        # As for any new file, and writable for nobody: it is frozen.
+        os.chmod(draft, 0o444)
+        _publish(Path(draft), folder / NAME)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {folder / NAME} ({error.strerror}): choose another --output"
+        ) from None
+    # Another launch may have been faster; then its manifest counts.
+    stored = load(folder)
+    assert stored is not None
+    check_same(folder, stored, manifest)
+    return stored
+
+
+def _publish(draft: Path, path: Path) -> None:
+    """Give a finished file its name, unless another has it."""
+    try:
+        with suppress(FileExistsError):
+            os.link(draft, path)
+            return
+    except OSError:
+        # A file system without hard links.
+        if not path.exists():
+            os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def load(folder: Path) -> Manifest | None:
+    """Return the manifest of a sweep's folder; None if there is none.
+
+    Raises
+    ------
+    HpcflError
+        If it cannot be read or another version of hpcfl wrote it.
+    """
+    path = folder / NAME
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if document.pop("schema") != SCHEMA:
+            raise HpcflError(f"{path} follows another schema than {SCHEMA}")
+        cells = tuple(
+            Cell(**cell | {"arguments": tuple(cell["arguments"])}) for cell in document.pop("cells")
+        )
+        return Manifest(**document, cells=cells)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise HpcflError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise HpcflError(f"{path} is damaged: it is no manifest of hpcfl sweep") from None
+
+
+def check_same(folder: Path, stored: Manifest, asked: Manifest) -> None:
+    before = {cell.id for cell in stored.cells}
+    now = {cell.id for cell in asked.cells}
+    if before != now:
+        raise UsageError(
+            f"{folder} holds another sweep: the plan has {len(now - before)} cells that are not in "
+            f"its {NAME}, and lacks {len(before - now)} of it; choose another --output, hpcfl "
+            "merge puts results together"
+        )

@@ -1,0 +1,228 @@
+"""Puts the results of several jobs into one folder with an index; the sources are only read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.results.reader import Run, find, load
+from hpcfl.sweep import manifest as manifests
+from hpcfl.sweep.cells import Cell
+
+INDEX = "index.json"
+SCHEMA = "hpcfl-index/1"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run within a folder of merged results.
+
+    Attributes
+    ----------
+    file : str
+        Its name in the folder.
+    source : str
+        Where it was copied from.
+    run_id, protocol, status, started : str
+        As in the results file.
+    devices, dim, rounds : int
+        Number N of devices, d of parameters, and of finished rounds, warm-up included.
+    cell : int or None
+        Its number in the sweep that it belongs to, if any.
+    cell_id : str or None
+        That cell's id.
+    """
+
+    file: str
+    source: str
+    run_id: str
+    protocol: str
+    devices: int
+    dim: int
+    rounds: int
+    status: str
+    started: str
+    cell: int | None
+    cell_id: str | None
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What came together, and what is missing.
+
+    Attributes
+    ----------
+    entries : list of Entry
+        The copied runs, in the order of the index.
+    warnings : list of str
+        One sentence for every incomplete run, unreadable file and cell without results.
+    """
+
+    entries: list[Entry]
+    warnings: list[str]
+
+
+def merge(paths: Sequence[Path], output: Path) -> Merged:
+    """Copy results files into a new folder and write its index.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Results files and folders of them. The folder of a sweep names its cells.
+    output : Path
+        The new folder. It appears whole or not at all.
+
+    Returns
+    -------
+    Merged
+        The copied runs and what is missing.
+
+    Raises
+    ------
+    UsageError
+        If the folder is not empty or cannot be written to, a path does not exist, there are no
+        results, or two files hold the same run.
+    HpcflError
+        If none of the files can be read, or the copy fails.
+    """
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UsageError(
+            f"{output} exists already and results are never overwritten: "
+            "name a new folder with --output"
+        )
+    files = list({file.resolve(): file for file in find(paths)}.values())
+    runs, warnings = _read(files)
+    _refuse_duplicates(runs)
+    cells = _cells({file.parent for file in files})
+    wanted = _cells({path for path in paths if path.is_dir()})
+    names = _names(runs)
+    entries = [
+        _entry(run, name, cells.get(run.path)) for run, name in zip(runs, names, strict=True)
+    ]
+    warnings += [
+        f"{run.path} is of a run that "
+        + ("failed" if run.status == "failed" else "has not ended or was killed")
+        + f" after {run.rounds} rounds"
+        for run in runs
+        if run.status != "complete"
+    ]
+    present = {entry.cell_id for entry in entries}
+    warnings += [
+        f"cell {cell.index} of the sweep in {path.parent} has no results ({cell.title})"
+        for path, cell in wanted.items()
+        if cell.id not in present
+    ]
+    _publish(runs, entries, output)
+    return Merged(entries, warnings)
+
+
+def _read(files: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    runs, warnings = [], []
+    for file in files:
+        if _at_work(file):
+            warnings.append(f"{file} is being written right now; left out")
+            continue
+        try:
+            runs.append(load(file))
+        except HpcflError as error:
+            warnings.append(f"{error}; left out")
+    if not runs:
+        raise HpcflError(f"none of the {len(files)} files can be merged: {warnings[0]}")
+    return runs, warnings
+
+
+def _at_work(file: Path) -> bool:
+    """Return whether a run is writing a file: its copy might vouch for rounds it does not hold.
+
+    HDF5 locks the files that it writes to, on file systems that can.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system
+        return False
+    try:
+        with file.open("rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _refuse_duplicates(runs: Sequence[Run]) -> None:
+    seen: dict[str, Path] = {}
+    for run in runs:
+        other = seen.setdefault(run.run_id, run.path)
+        if other != run.path:
+            raise UsageError(
+                f"{other} and {run.path} hold the same run {run.run_id}: leave one of them out"
+            )
+
+
+def _cells(folders: set[Path]) -> dict[Path, Cell]:
+    """Return the cells of the sweeps in some folders, by the paths of their files."""
+    found: dict[Path, Cell] = {}
+    for folder in sorted(folders):
+        manifest = manifests.load(folder)
+        if manifest is not None:
+            found |= {folder / cell.file: cell for cell in manifest.cells}
+    return found
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """Return a name for every run: its file's, made different where two are called the same."""
+    taken = [run.path.name for run in runs]
+    return [
+        name if taken.count(name) == 1 else f"{run.path.stem}-{run.run_id}.h5"
+        for run, name in zip(runs, taken, strict=True)
+    ]
+
+
+def _entry(run: Run, name: str, cell: Cell | None) -> Entry:
+    return Entry(
+        file=name,
+        source=str(run.path),
+        run_id=run.run_id,
+        protocol=run.protocol,
+        devices=run.devices,
+        dim=run.dim,
+        rounds=run.rounds,
+        status=run.status,
+        started=run.started,
+        cell=None if cell is None else cell.index,
+        cell_id=None if cell is None else cell.id,
+    )
+
+
+def _publish(runs: Sequence[Run], entries: Sequence[Entry], output: Path) -> None:
+    """Fill a hidden folder beside the output, then give it its name."""
+    draft = None
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+        for run, entry in zip(runs, entries, strict=True):
+            shutil.copyfile(run.path, draft / entry.file)
+        document = {"schema": SCHEMA, "runs": [asdict(entry) for entry in entries]}
+        (draft / INDEX).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        draft.chmod(0o777 & ~_umask())
+        os.rename(draft, output)
+    except OSError as error:
+        raise UsageError(
+            f"cannot merge into {output} ({error.strerror or error}): choose another --output"
+        ) from None
+    finally:
+        if draft is not None:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,185 @@
+"""Reads a sweep's plan: a TOML file of fixed options and of grids of options."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.errors import HpcflError, UsageError
+
+# Options of noise, which only dp-fedavg adds.
+_OF_NOISE = ("aggregate", "noise-multiplier", "clip-norm", "delta")
+# Options that only say something together with a protocol or with each other.
+_NOT_ALONE = ("dropout-phase", "upload", "updates", "max-rounds", *_OF_NOISE)
+_REPEATS = "repeats"
+
+
+@dataclass(frozen=True)
+class BenchCommand:
+    """How `hpcfl bench` understands its command line.
+
+    Attributes
+    ----------
+    names : collection of str
+        The options that a plan may set, without dashes in front, and ``protocol``.
+    parse : callable
+        Takes a protocol and options as they are typed; returns the options and the numbers of
+        devices asked for, and raises UsageError where one cannot be understood.
+    """
+
+    names: Collection[str]
+    parse: Callable[[Sequence[str]], tuple[Options, list[int]]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One combination of a plan's values.
+
+    Attributes
+    ----------
+    arguments : tuple of str
+        What is typed after ``hpcfl bench`` for it: the protocol, then ``--name=value`` by name.
+    repeats : int
+        How many runs of it are asked for.
+    """
+
+    arguments: tuple[str, ...]
+    repeats: int
+
+
+def read(path: Path, bench: BenchCommand) -> list[Setting]:
+    """Return all combinations of a plan, in its order.
+
+    Parameters
+    ----------
+    path : path
+        The TOML file. A table ``[fixed]`` holds options of all cells, and ``[grid]``, or several
+        tables ``[[grid]]``, hold lists of values whose products are the cells. The keys are the
+        long options of `hpcfl bench` without their dashes, ``protocol`` and ``repeats``.
+    bench : BenchCommand
+        What the options are checked with, each value by itself.
+
+    Returns
+    -------
+    list of Setting
+        At least one.
+
+    Raises
+    ------
+    UsageError
+        If the file cannot be read, or a key or value is wrong; it says in which table.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"the plan {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"the plan {path} is no TOML: {error}") from None
+    unknown = sorted(content.keys() - {"fixed", "grid"})
+    if unknown:
+        raise UsageError(f"{path}: {unknown[0]!r} is neither [fixed] nor [grid], put it into one")
+    fixed = _table(content.get("fixed", {}), f"{path}: [fixed]")
+    grids = content.get("grid", {})
+    several = isinstance(grids, list)
+    settings: list[Setting] = []
+    for number, grid in enumerate(grids if several else [grids], 1):
+        place = f"{path}: [[grid]] number {number}" if several else f"{path}: [grid]"
+        settings += _settings(fixed, _table(grid, place), f"{path}: [fixed]", place, bench)
+    if not settings:
+        raise UsageError(f"{path}: the plan has no cells, [[grid]] is empty")
+    return settings
+
+
+def _table(table: Any, place: str) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise UsageError(f"{place} is no table of options")
+    return table
+
+
+def _settings(
+    fixed: dict[str, Any],
+    grid: dict[str, Any],
+    fixed_place: str,
+    place: str,
+    bench: BenchCommand,
+) -> Iterator[Setting]:
+    """Yield the products of one grid."""
+    twice = sorted(fixed.keys() & grid.keys())
+    if twice:
+        raise UsageError(f"{place}, {twice[0]}: it is in [fixed] too, leave one of them out")
+    repeats = 1
+    choices: dict[str, list[str]] = {}
+    for where, table in ((fixed_place, fixed), (place, grid)):
+        for key, value in table.items():
+            spot = f"{where}, {key}"
+            if key == _REPEATS:
+                repeats = _count(value, spot)
+            else:
+                choices[key] = _values(key, value, spot, bench, several=table is grid)
+    for key in ("protocol", "devices"):
+        if key not in choices:
+            raise UsageError(f"{place}: neither it nor [fixed] says {key}")
+    for values in itertools.product(*choices.values()):
+        options = dict(zip(choices, values, strict=True))
+        protocol = options.pop("protocol")
+        arguments = (protocol, *(f"--{key}={options[key]}" for key in sorted(options)))
+        yield Setting(arguments, repeats)
+
+
+def _count(value: Any, spot: str) -> int:
+    if type(value) is not int or value < 1:
+        raise UsageError(f"{spot}: {value!r} is no number of repeats, give 1 or more")
+    return value
+
+
+def _values(key: str, value: Any, spot: str, bench: BenchCommand, *, several: bool) -> list[str]:
+    """Return an option's values as they are typed, each checked by itself."""
+    if key not in bench.names:
+        near = difflib.get_close_matches(key, bench.names, n=1)
+        hint = f"; is {near[0]} meant?" if near else ", see hpcfl bench --help"
+        raise UsageError(f"{spot}: a plan has no such option{hint}")
+    if isinstance(value, list) and not several:
+        raise UsageError(f"{spot}: a list of values belongs into [grid]")
+    values = value if isinstance(value, list) else [value]
+    if not values:
+        raise UsageError(f"{spot}: the list is empty")
+    texts = [_text(item, spot) for item in values]
+    for text in texts:
+        try:
+            _check(key, text, bench)
+        except HpcflError as error:
+            raise UsageError(f"{spot}: {error}") from None
+    return texts
+
+
+def _text(value: Any, spot: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise UsageError(f"{spot}: {value!r} is neither a number nor text")
+    return str(value)
+
+
+def _check(key: str, text: str, bench: BenchCommand) -> None:
+    """Find out whether a value is a possible one, whatever it is combined with."""
+    if key == "protocol":
+        if text.startswith("-"):
+            raise UsageError(f"{text!r} is no protocol")
+        if text != "dp-fedavg":
+            from hpcfl.algorithms.aggregation import find
+
+            find(text)
+        return
+    # The plainest protocol takes every option that is not of a protocol.
+    protocol = "dp-fedavg" if key in _OF_NOISE else "fedavg"
+    options, devices = bench.parse((protocol, "--devices=1", f"--{key}={text}"))
+    if len(devices) != 1:
+        raise UsageError(f"{text!r} is no number of devices; give a list of numbers in [grid]")
+    if key == "updates" and not Path(text).is_file():
+        raise UsageError(f"there is no file {text}")
+    if key not in _NOT_ALONE:
+        Experiment.prepare(options, devices[0])

@@ -1,0 +1,202 @@
+"""What `hpcfl sweep` does: its cells one after the other, each once, whatever happens to one."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hpcfl.bench import session as bench_session
+from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.comm.world import World
+from hpcfl.errors import AgreedError, HpcflError
+from hpcfl.sweep import manifest as manifests
+from hpcfl.sweep.cells import Cell
+from hpcfl.sweep.manifest import Manifest
+from hpcfl.sweep.plan import BenchCommand
+
+DONE = "done"
+SKIPPED = "finished before"
+BUSY = "at work in another process"
+FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell in this launch.
+
+    Attributes
+    ----------
+    cell : Cell
+    state : str
+        ``done``, ``finished before``, ``at work in another process`` or ``failed``.
+    seconds : float
+        How long it took, start-up of the cell and checks included.
+    sentence : str
+        What went wrong, where it failed.
+    """
+
+    cell: Cell
+    state: str
+    seconds: float = 0.0
+    sentence: str = ""
+
+
+def plan_cells(
+    world: World, output: Path, prepare: Callable[[], Manifest], index: int | None
+) -> list[Cell]:
+    """Return, on every rank, the cells to go through, by what rank 0 finds in the files.
+
+    Parameters
+    ----------
+    world : World
+        The processes at hand.
+    output : path
+        The sweep's folder.
+    prepare : callable
+        Returns what the plan says now; called on rank 0 alone, not for a cell by its number.
+    index : int or None
+        Number of the only cell wanted, in a manifest that is there already.
+
+    Raises
+    ------
+    HpcflError
+        On every rank, if the plan or the folder cannot be used.
+    """
+    from hpcfl.results.writer import check_writable
+
+    cells: Sequence[Cell] = ()
+    error = None
+    if world.rank == 0:
+        try:
+            if index is not None:
+                cells = [frozen(output).cell(index)]
+            else:
+                wanted = prepare()
+                check_writable(output)
+                cells = manifests.freeze(output, wanted).cells
+        except HpcflError as problem:
+            error = problem
+    # The others wait here, without taking time, while rank 0 reads files.
+    world.settle(error)
+    text = json.dumps([asdict(cell) for cell in cells]).encode()
+    parts = [{"cells": np.frombuffer(text, np.uint8)}] * world.size
+    told = world.distribute(parts if world.rank == 0 else None)["cells"].tobytes()
+    return [Cell(**entry | {"arguments": tuple(entry["arguments"])}) for entry in json.loads(told)]
+
+
+def frozen(output: Path) -> Manifest:
+    """Return the manifest of a sweep's folder.
+
+    Raises
+    ------
+    HpcflError
+        If it holds none, or none that can be read.
+    """
+    manifest = manifests.load(output)
+    if manifest is None:
+        raise HpcflError(
+            f"there is no {manifests.NAME} in {output}: write it with hpcfl sweep PLAN --freeze "
+            f"--output {output}"
+        )
+    return manifest
+
+
+def run(
+    world: World,
+    cells: Sequence[Cell],
+    output: Path,
+    bench: BenchCommand,
+    begun: Callable[[Cell], None] = lambda cell: None,
+    ended: Callable[[Outcome], None] = lambda outcome: None,
+    progress: Callable[[], None] = lambda: None,
+) -> list[Outcome]:
+    """Run the cells that are not finished, in order.
+
+    A cell that cannot work, or whose round fails at the server, is noted and the next one begins.
+    A failure of one rank alone ends the launch, as in `hpcfl bench`; the next launch goes on.
+
+    Parameters
+    ----------
+    world : World
+        The processes at hand.
+    cells : sequence of Cell
+        The same on every rank.
+    output : path
+        The sweep's folder.
+    bench : BenchCommand
+        What the cells' arguments are understood with.
+    begun, ended : callable
+        Called on rank 0 before a cell runs, and with the outcome of every cell.
+    progress : callable
+        Called after every round.
+
+    Returns
+    -------
+    list of Outcome
+        One for each cell on rank 0; empty elsewhere.
+    """
+    outcomes: list[Outcome] = []
+    with ExitStack() as stack:
+        claims = None
+        if world.rank == 0:
+            from hpcfl.sweep.states import Claims
+
+            claims = stack.enter_context(Claims(output))
+        for cell in cells:
+            options, (devices,) = bench.parse(cell.arguments)
+            outcome = None
+            if claims is not None and claims.take(cell):
+                outcome = _spared(output, cell, options)
+            elif claims is not None:
+                outcome = Outcome(cell, BUSY)
+            if world.tell(int(outcome is None)):
+                if world.rank == 0:
+                    begun(cell)
+                outcome = _run_one(world, cell, options, devices, output, progress)
+            if world.rank == 0 and outcome is not None and claims is not None:
+                if outcome.state != BUSY:
+                    claims.drop(cell)
+                ended(outcome)
+                outcomes.append(outcome)
+    return outcomes
+
+
+def _spared(output: Path, cell: Cell, options: Options) -> Outcome | None:
+    """Return, on rank 0, why a cell need not or cannot run; else make room for its file."""
+    from hpcfl.sweep import states
+
+    if states.state(output, cell) == states.FINISHED:
+        return Outcome(cell, SKIPPED)
+    try:
+        Experiment.prepare(options, cell.devices)
+        states.set_aside(output, cell)
+    except HpcflError as error:
+        return Outcome(cell, FAILED, sentence=str(error))
+    return None
+
+
+def _run_one(
+    world: World,
+    cell: Cell,
+    options: Options,
+    devices: int,
+    output: Path,
+    progress: Callable[[], None],
+) -> Outcome:
+    start = time.monotonic()
+    try:
+        bench_session.run(
+            world, options, [devices], output / cell.file, lambda path: None, progress
+        )
+    except HpcflError as error:
+        # Of several ranks all must have the error: to go on alone would be to wait for ever.
+        if world.size > 1 and not isinstance(error, AgreedError):
+            raise
+        return Outcome(cell, FAILED, time.monotonic() - start, str(error))
+    return Outcome(cell, DONE, time.monotonic() - start)

@@ -1,0 +1,160 @@
+"""A sweep as text: its cells before it runs, its outcome afterwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+
+from hpcfl.bench.experiment import Experiment
+from hpcfl.errors import HpcflError
+from hpcfl.results.linkmodel import LinkModel
+from hpcfl.results.summary import Summary, summarise
+from hpcfl.results.tables import render_comparison, render_run
+from hpcfl.sweep import session, states
+from hpcfl.sweep.cells import Cell
+from hpcfl.sweep.estimate import estimate_seconds
+from hpcfl.sweep.manifest import Manifest
+from hpcfl.sweep.plan import BenchCommand
+
+# What every row shows in columns of its own.
+_SHOWN = ("--devices=", "--dim=")
+
+
+def render_cells(folder: Path, manifest: Manifest, bench: BenchCommand) -> str:
+    """Return the cells of a sweep in their order: what, how far, and how long it will take.
+
+    Parameters
+    ----------
+    folder : path
+        The sweep's folder; it need not exist.
+    manifest : Manifest
+        Its cells.
+    bench : BenchCommand
+        What the cells' arguments are understood with.
+
+    Returns
+    -------
+    str
+        A table, what cannot run, and the sum of the seconds.
+    """
+    runs = [(cell, states.finished_run(folder, cell)) for cell in manifest.cells]
+    finished = [(cell, run) for cell, run in runs if run is not None]
+    varied = _varied(manifest.cells)
+    rows, refused, seconds, unknown = [], [], 0.0, 0
+    counts: Counter[str] = Counter()
+    for cell, run in runs:
+        state = states.FINISHED if run is not None else states.state(folder, cell)
+        sentence = "" if run is not None else _objection(cell, bench)
+        time = ""
+        if sentence:
+            state = "cannot run"
+            refused.append(f"cell {cell.index} ({cell.title}): {sentence}")
+        elif run is None:
+            guess = estimate_seconds(cell, finished)
+            time = "unknown" if guess is None else duration(guess)
+            seconds += guess or 0.0
+            unknown += guess is None
+        counts[state] += 1
+        options = " ".join(text for text in cell.arguments[1:] if text in varied)
+        rows.append(
+            [cell.index, cell.protocol, cell.devices, cell.dim, cell.repeat, options, state, time]
+        )
+    headers = ["cell", "protocol", "N", "d", "repeat", "options", "state", "time"]
+    total = duration(seconds) if len(finished) else "unknown"
+    if unknown and len(finished):
+        total = f"{total}, and {unknown} cells of unknown time"
+    left = sum(counts.values()) - counts[states.FINISHED] - counts["cannot run"]
+    order = "the plan's own" if manifest.seed is None else f"shuffled with seed {manifest.seed}"
+    parts = [
+        tabulate(rows, headers, disable_numparse=[5, 6, 7]),
+        "\n".join(refused),
+        f"cells:     {len(manifest.cells)} "
+        f"({', '.join(f'{number} {state}' for state, number in sorted(counts.items()))})\n"
+        f"order:     {order}\n"
+        f"estimated: {total if left else 'nothing is left to run'}",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def render_outcome(outcome: session.Outcome, cells: int) -> str:
+    """Return one line on what became of a cell."""
+    cell = outcome.cell
+    what = {
+        session.DONE: f"done in {duration(outcome.seconds)}: {cell.file}",
+        session.FAILED: f"failed: {outcome.sentence}",
+    }.get(outcome.state, outcome.state)
+    return f"cell {cell.index} of {cells}: {cell.title}: {what}"
+
+
+def render_results(folder: Path, outcomes: Sequence[session.Outcome]) -> str:
+    """Return the finished cells side by side, and those that failed with what went wrong.
+
+    Parameters
+    ----------
+    folder : path
+        The sweep's folder.
+    outcomes : sequence of Outcome
+        What became of the cells.
+
+    Returns
+    -------
+    str
+        One table for every link model among the runs.
+    """
+    by_link: dict[LinkModel, list[Summary]] = {}
+    for outcome in sorted(outcomes, key=lambda outcome: _by_size(outcome.cell)):
+        run = states.finished_run(folder, outcome.cell)
+        if run is not None:
+            config = run.config
+            link = LinkModel(config["uplink_mbps"], config["downlink_mbps"], config["latency_ms"])
+            by_link.setdefault(link, []).append(summarise(run, link))
+    parts = [
+        render_run(group[0]) if len(group) == 1 else render_comparison(group)
+        for group in by_link.values()
+    ]
+    failed = [outcome for outcome in outcomes if outcome.state == session.FAILED]
+    busy = [outcome for outcome in outcomes if outcome.state == session.BUSY]
+    parts += [f"cell {o.cell.index} ({o.cell.title}) failed: {o.sentence}" for o in failed]
+    parts += [f"cell {o.cell.index} ({o.cell.title}) is {o.state}" for o in busy]
+    counts = Counter(outcome.state for outcome in outcomes)
+    told = ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
+    seconds = sum(outcome.seconds for outcome in outcomes)
+    parts.append(f"Cells: {told}; {duration(seconds)} at work\nResults: {folder}")
+    return "\n\n".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as people say it: ``4.2 s``, ``3 min 20 s`` or ``5 h 10 min``."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 100:
+        return f"{minutes} min {rest:02} s"
+    return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def _varied(cells: Sequence[Cell]) -> set[str]:
+    """Return the arguments that some cells have and others have not."""
+    counts = Counter(text for cell in cells for text in cell.arguments[1:])
+    return {
+        text
+        for text, number in counts.items()
+        if number < len(cells) and not text.startswith(_SHOWN)
+    }
+
+
+def _objection(cell: Cell, bench: BenchCommand) -> str:
+    """Return what makes a cell impossible; "" if nothing is known to."""
+    try:
+        options, (devices,) = bench.parse(cell.arguments)
+        Experiment.prepare(options, devices)
+    except HpcflError as error:
+        return str(error)
+    return ""
+
+
+def _by_size(cell: Cell) -> tuple[str, int, int, tuple[str, ...], int]:
+    return cell.protocol, cell.devices, cell.dim, cell.arguments, cell.repeat

@@ -1,0 +1,120 @@
+"""When enough rounds are measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcfl.bench import stopping
+from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.stopping import REASONS, StopRule
+from hpcfl.comm.loopback import Loopback
+from hpcfl.errors import UsageError
+from hpcfl.results.record import RoundRecord
+from hpcfl.results.statistics import median_interval
+
+
+def play(rule: StopRule, seconds: list[float]) -> tuple[int, str]:
+    """Return after how many rounds of these seconds a rule stopped, and why."""
+    for count, value in enumerate(seconds, 1):
+        if reason := rule.after(value):
+            return count, reason
+    return len(seconds), ""
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (StopRule(4), (4, "rounds")),
+        (StopRule(4, max_rounds=4), (4, "rounds")),
+        (StopRule(4, max_rounds=7), (7, "max_rounds")),
+        (StopRule(4, rel_ci=0.01), (40, "max_rounds")),
+        (StopRule(4, max_seconds=1e9, max_rounds=9), (9, "max_rounds")),
+    ],
+)
+def test_rounds_are_limited(rule: StopRule, expected: tuple[int, str]) -> None:
+    alternating = [1.0, 2.0] * 50
+
+    assert play(rule, alternating) == expected
+    assert rule.most == expected[0]
+    assert expected[1] in REASONS
+
+
+def test_a_narrow_interval_stops_but_not_before_there_is_one() -> None:
+    # Six samples give an interval, and all must lie within 5 % of their median.
+    assert play(StopRule(1, rel_ci=0.05, max_rounds=50), [1.0] * 50) == (6, "rel_ci")
+    assert play(StopRule(9, rel_ci=0.05), [1.0] * 50) == (9, "rel_ci")
+    assert play(StopRule(1, rel_ci=0.05, max_rounds=7), [1.0, 1.2] * 50) == (7, "max_rounds")
+
+
+def test_it_stops_with_the_first_interval_that_is_narrow_enough() -> None:
+    seconds = np.random.default_rng(3).lognormal(0, 0.3, 2000).tolist()
+    count, reason = play(StopRule(6, rel_ci=0.1, max_rounds=2000), seconds)
+
+    assert reason == "rel_ci"
+    assert 6 < count < 500
+    for stop, narrow in ((count, True), (count - 1, False)):
+        found = median_interval(seconds[:stop])
+        median = float(np.median(seconds[:stop]))
+        reach = max(median - found.low, found.high - median)
+        assert (reach <= 0.1 * median) is narrow
+
+
+def test_time_runs_from_the_start_but_the_least_rounds_are_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
+    rule = StopRule(2, max_seconds=5)
+    now[0] = 106
+    assert rule.after(1.0) == ""
+    assert rule.after(1.0) == "max_seconds"
+    rule = StopRule(2, max_seconds=5)
+    now[0] = 110.9
+    assert [rule.after(1.0), rule.after(1.0)] == ["", ""]
+    now[0] = 111
+    assert rule.after(1.0) == "max_seconds"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"max_rounds": 1}, "--max-rounds is 1, fewer than the 2"),
+        ({"rel_ci": 0.0}, "--rel-ci must be between 0 and 1"),
+        ({"rel_ci": 5.0}, "--rel-ci must be between 0 and 1"),
+        ({"rel_ci": float("nan")}, "--rel-ci must be"),
+        ({"max_seconds": 0.0}, "--max-seconds must be a number above 0"),
+        ({"max_seconds": float("inf")}, "--max-seconds must be a number above 0"),
+        ({"rel_ci": 0.1, "keep_transcript": "t.npz", "insecure_seed": 1}, "--keep-transcript is"),
+    ],
+)
+def test_rules_that_cannot_work_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        Experiment.prepare(Options("secagg", rounds=2, **options), 3)
+
+
+def test_warm_up_rounds_are_no_samples_of_the_rule() -> None:
+    records: list[RoundRecord] = []
+    options = Options("fedavg", dim=10, rounds=1, warmup=3, rel_ci=0.999, max_rounds=40)
+    reason = Experiment.prepare(options, 3).run(Loopback(3), records.append)
+    measured = [record for record in records if not record.warmup]
+
+    assert options.planned_rounds == 43
+    assert [record.warmup for record in records[:3]] == [True] * 3
+    assert 6 <= len(measured) <= 40
+    assert reason == ("rel_ci" if len(measured) < 40 else "max_rounds")
+
+
+def test_noise_is_accounted_for_the_largest_number_of_rounds() -> None:
+    from hpcfl.algorithms.federated.private import PrivacyOptions
+
+    private = PrivacyOptions(noise="distributed", noise_multiplier=1.0)
+    common: dict[str, Any] = {"dim": 20, "warmup": 1, "dropout": 0.0, "private": private}
+    varying = Options("secagg", rounds=2, max_rounds=30, rel_ci=0.01, **common)
+    fixed = Options("secagg", rounds=30, **common)
+    promises = [Experiment.prepare(o, 4).config()["promises"][-1] for o in (varying, fixed)]
+
+    assert promises[0] == promises[1]
+    assert "31 rounds" in promises[0]

@@ -1,0 +1,60 @@
+"""Runs for pages: benchmarks of several sizes, private training, and a file that means ill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from hpcfl.results.record import RoundRecord
+from hpcfl.results.writer import ResultsWriter
+
+PHASES = ("share_keys", "masked_input")
+HOSTILE = "</td></pre><script>window.owned = 1</script><img src=x onerror='owned=1'>\"&amp;"
+FIGURES = ("accuracy", "bytes_up_total", "modelled_seconds", "epsilon_paper", "epsilon_proven")
+
+
+def write_run(
+    path: Path,
+    protocol: str = "sparse",
+    devices: int = 4,
+    dim: int = 10,
+    *,
+    rounds: int = 7,
+    training: bool = False,
+    words: str = "plain",
+    **config: object,
+) -> Path:
+    """Write a run whose seconds and bytes grow with devices and parameters."""
+    with ResultsWriter(
+        path,
+        protocol=protocol,
+        command=f"hpcfl bench {words}",
+        config={"dim": dim, "alpha": 0.1, "note": words, "promises": [words]} | config,
+        environment={"cpu": words, "transport": "loopback"},
+        phases=PHASES,
+        devices=devices,
+        rounds=rounds,
+        training=FIGURES if training else (),
+    ) as writer:
+        for number in range(rounds):
+            record = RoundRecord.empty(2, devices)
+            record.bytes_up[0], record.bytes_up[1] = 16 * devices, 4 * dim
+            record.messages_up[:] = 1
+            record.cpu_seconds[:] = 1e-3 * devices * (1 + 0.1 * number)
+            record.wall_seconds[:] = 2e-3 * devices * (1 + 0.1 * np.arange(devices + 1))
+            record.round_seconds = 1e-2 * devices * (1 + 0.1 * number)
+            record.survived[:] = record.validated = True
+            k = number + 1
+            values = dict(zip(FIGURES, (0.1 * k, 1e6 * k, 0.5, 1.5 * k, 1.0 * k), strict=True))
+            writer.append(record, values if training else None)
+    return path
+
+
+def write_runs(folder: Path) -> None:
+    """Write five runs that give every figure of a page."""
+    write_run(folder / "a.h5", "sparse", 4, 10)
+    write_run(folder / "b.h5", "sparse", 8, 10)
+    write_run(folder / "c.h5", "sparse", 4, 100)
+    write_run(folder / "d.h5", HOSTILE, 4, 10, words=HOSTILE)
+    write_run(folder / "e.h5", "secagg", 4, 10, training=True, algorithm="cdp", epsilon=2.0)

@@ -1,0 +1,242 @@
+"""Whether B is slower than A."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from run_samples import write_seconds
+
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.results import comparison
+from hpcfl.results.comparison import Comparison, compare, one_configuration, remarks, verdict
+from hpcfl.results.pooling import Pool
+from hpcfl.results.reader import load
+from hpcfl.results.statistics import mann_whitney
+
+TEN = [1.00, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06, 1.07, 1.08, 1.09]
+
+
+def pool(folder: Path, name: str, seconds: Any = TEN, **options: Any) -> Pool:
+    return one_configuration([load(write_seconds(folder / f"{name}.h5", seconds, **options))], name)
+
+
+def compared(folder: Path, a: Any, b: Any, **options: Any) -> Comparison:
+    return compare(pool(folder, "a", a), pool(folder, "b", b), **options)
+
+
+def test_a_slowdown_is_found_with_its_size(tmp_path: Path) -> None:
+    found = compared(tmp_path, TEN, [1.5 * seconds for seconds in TEN])
+
+    assert found.verdict == "more"
+    assert found.ratio == pytest.approx(1.5)
+    assert found.ratio_interval.low < 1.5 < found.ratio_interval.high
+    assert found.p_value == mann_whitney(TEN, [1.5 * seconds for seconds in TEN]).p_value
+    assert found.difference == pytest.approx(0.5, abs=0.03)
+    assert (found.a.median, found.b.median) == pytest.approx((1.045, 1.5675))
+    assert verdict(found).startswith("B is slower by 50 % [")
+    assert found.exceeds(0.4)
+    # The estimate is above 49 %, its interval is not.
+    assert not found.exceeds(0.49)
+
+
+def test_a_speedup_is_the_mirror_image(tmp_path: Path) -> None:
+    slow = [1.25 * seconds for seconds in TEN]
+    there, back = compared(tmp_path / "1", TEN, slow), compared(tmp_path / "2", slow, TEN)
+
+    assert (there.verdict, back.verdict) == ("more", "less")
+    assert back.ratio == pytest.approx(1 / there.ratio)
+    assert back.difference == -there.difference
+    assert back.p_value == pytest.approx(there.p_value)
+    assert verdict(back).startswith("B is faster by 20 % [")
+    assert not back.exceeds(0.0)
+
+
+def test_equal_runs_are_not_distinguishable(tmp_path: Path) -> None:
+    found = compared(tmp_path, TEN, TEN)
+
+    assert found.verdict == "not distinguishable"
+    assert (found.difference, found.ratio, found.p_value) == (0, 1, pytest.approx(1))
+    assert not found.exceeds(0.0)
+
+
+def test_too_few_rounds_say_so_however_far_they_are_apart(tmp_path: Path) -> None:
+    found = compared(tmp_path, [1, 2, 3], [100, 200, 300])
+
+    assert found.verdict == "too few samples"
+    assert "3 rounds against 3 are too few" in verdict(found)
+    assert not found.exceeds(0.05)
+    assert compared(tmp_path / "4", [1, 2, 3, 4], [100, 200, 300, 400]).verdict == "more"
+
+
+def test_alpha_is_the_level_of_test_and_intervals(tmp_path: Path) -> None:
+    b = [seconds + 0.035 for seconds in TEN]
+    loose, strict = (compared(tmp_path / str(x), TEN, b, alpha=x) for x in (0.05, 0.01))
+
+    assert loose.p_value == strict.p_value
+    assert 0.01 < loose.p_value <= 0.05
+    assert (loose.verdict, strict.verdict) == ("more", "not distinguishable")
+    assert loose.difference_interval.low > 0 > strict.difference_interval.low
+    assert strict.ratio_interval.low < 1 < loose.ratio_interval.low
+
+
+@pytest.mark.parametrize(("factor", "limit", "expected"), [(1.0, 0.0, 0.025), (1.05, 0.05, 0.025)])
+def test_false_alarms_are_as_seldom_as_said(
+    tmp_path: Path, factor: float, limit: float, expected: float
+) -> None:
+    from dataclasses import replace
+
+    rng = np.random.default_rng(11)
+    base = load(write_seconds(tmp_path / "a.h5", [1.0] * 8))
+    runs = 1000
+    alarms = 0
+    for _ in range(runs):
+        a, b = (
+            Pool((replace(base, round_seconds=scale * rng.lognormal(0, 0.2, 8)),))
+            for scale in (1.0, factor)
+        )
+        alarms += compare(a, b).exceeds(limit)
+
+    # At most 2.5 %; a count of 55 or more then has a probability below 1e-6.
+    assert 3 < alarms < runs * expected + 30
+
+
+def test_bytes_are_compared_exactly_where_all_rounds_agree(tmp_path: Path) -> None:
+    a, b = pool(tmp_path, "a", [1.0]), pool(tmp_path, "b", [1.0, 2.0], scale=2)
+    found = compare(a, b, "bytes_up")
+
+    # The survivors send 110, 210 and 310 bytes.
+    assert (found.a.median, found.b.median) == (210, 420)
+    assert found.exact
+    assert found.p_value is None
+    assert (found.verdict, found.ratio) == ("more", 2)
+    assert verdict(found) == "B needs more by 100 %"
+    assert found.exceeds(0.99)
+    assert not found.exceeds(1.0)
+    assert compare(a, a, "bytes_up").verdict == "equal"
+    assert remarks(found) == []
+
+
+def test_cpu_and_modelled_seconds_have_their_own_samples(tmp_path: Path) -> None:
+    # simple_record: device 0 computes 7 ms, the server 60 ms, times the round's seconds here.
+    a, b = pool(tmp_path, "a", [1.0] * 8), pool(tmp_path, "b", [2.0] * 8)
+    medians = {
+        metric: compare(a, b, metric).b.median
+        for metric in ("device_cpu_seconds", "server_cpu_seconds", "modelled_seconds")
+    }
+
+    assert medians["device_cpu_seconds"] == pytest.approx(0.014)
+    assert medians["server_cpu_seconds"] == pytest.approx(0.120)
+    # As in the tests of the summary, with twice the CPU seconds.
+    assert medians["modelled_seconds"] == pytest.approx(0.0741525 + 0.070, abs=1e-4)
+
+
+def test_a_zero_leaves_no_ratio(tmp_path: Path) -> None:
+    found = compared(tmp_path, [0.0] * 6, [1.0] * 6)
+
+    assert found.ratio is None
+    assert verdict(found) == "B is slower by 1 s"
+    with pytest.raises(HpcflError, match="so many per cent"):
+        found.exceeds(0.05)
+
+
+def test_launches_can_be_the_samples(tmp_path: Path) -> None:
+    def launches(side: str, places: list[float]) -> Pool:
+        files = [
+            write_seconds(tmp_path / side / f"{i}.h5", [place + s for s in TEN])
+            for i, place in enumerate(places)
+        ]
+        return one_configuration([load(file) for file in files], side)
+
+    a, b = launches("a", [0, 1, 2, 3]), launches("b", [1, 2, 3, 4.5])
+    by_round, by_launch = compare(a, b), compare(a, b, by="launches")
+
+    assert (by_round.a.samples, by_launch.a.samples) == (40, 4)
+    assert by_launch.a.median == pytest.approx(1.5 + 1.045)
+    # Rounds of a launch are alike, so forty of them are not forty independent samples.
+    assert by_round.verdict == "more"
+    assert by_launch.verdict == "not distinguishable"
+    assert any("--by launches" in sentence for sentence in remarks(by_round))
+    assert remarks(by_launch) == []
+
+
+def test_runs_of_other_sizes_are_refused_and_other_machines_warned_of(tmp_path: Path) -> None:
+    a = pool(tmp_path, "a")
+    with pytest.raises(UsageError, match="A has 10 parameters and B has 11"):
+        compare(a, pool(tmp_path, "b", dim=11))
+    elsewhere = pool(tmp_path, "c", environment={"transport": "mpi"}, protocol="sparse", alpha=0.2)
+    found = compare(a, elsewhere)
+
+    assert "transport differs (loopback | mpi)" in remarks(found)[0]
+    assert found.configuration == {"alpha": (0.1, 0.2), "protocol": ("secagg", "sparse")}
+    assert found.machine == {"transport": ("loopback", "mpi")}
+    assert "  alpha: 0.1 | 0.2" in comparison.render(found).splitlines()
+    with pytest.raises(UsageError, match="different links"):
+        compare(a, pool(tmp_path, "d", uplink_mbps=1.0), "modelled_seconds")
+    with pytest.raises(HpcflError, match="B has no measured round"):
+        compare(a, pool(tmp_path, "e", [], warmup=1.0))
+
+
+def test_a_side_is_one_configuration(tmp_path: Path) -> None:
+    runs = [load(write_seconds(tmp_path / f"{x}.h5", TEN, alpha=x)) for x in (0.1, 0.2)]
+    with pytest.raises(UsageError, match="A holds 2 configurations, which differ in alpha"):
+        one_configuration(runs, "A")
+
+
+def hpcfl_compare(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hpcfl", "compare", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_command_says_it_with_its_exit_status(tmp_path: Path) -> None:
+    a = write_seconds(tmp_path / "a" / "1.h5", TEN)
+    write_seconds(tmp_path / "b" / "1.h5", [1.2 * seconds for seconds in TEN], seed=1)
+    write_seconds(tmp_path / "b" / "2.h5", [1.2 * seconds for seconds in TEN], seed=2)
+    b = tmp_path / "b"
+    plain = hpcfl_compare(a, b)
+    slower = hpcfl_compare(a, b, "--fail-if-slower", "5%", "--json")
+    within = hpcfl_compare(a, b, "--fail-if-slower", "0.3")
+    same = hpcfl_compare(a, a, "--fail-if-slower", "0%")
+
+    assert plain.returncode == 0
+    assert "B is slower by 20 % [" in plain.stdout
+    assert "(20 rounds of 2 launches: 1.h5 ...)" in plain.stdout
+    assert "warning: a side has one launch" in plain.stderr
+    assert slower.returncode == 3
+    assert slower.stderr.count("\n") == 2
+    document = json.loads(slower.stdout)
+    assert document["slower_than_limit"] is True
+    assert (document["verdict"], document["b"]["samples"]) == ("more", 20)
+    assert document["ratio"] == pytest.approx(1.2)
+    assert within.returncode == same.returncode == 0
+    assert "not distinguishable" in same.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--metric", "seconds"), "Invalid value for '--metric'"),
+        (("--alpha", 2), "--alpha must be between 0 and 1"),
+        (("--fail-if-slower", "5"), "'5' is no share like 5% or 0.05"),
+        (("--fail-if-slower", "-5%"), "is no share like 5% or 0.05"),
+    ],
+)
+def test_wrong_use_is_a_sentence_and_status_2(
+    tmp_path: Path, arguments: tuple[object, ...], sentence: str
+) -> None:
+    a = write_seconds(tmp_path / "a.h5", TEN)
+    done = hpcfl_compare(a, a, *arguments)
+
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert hpcfl_compare(a, tmp_path / "none.h5").returncode == 2

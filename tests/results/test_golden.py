@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import golden
+import h5py
+import numpy as np
+import pytest
+
+from hpcfl.results import load
+from hpcfl.results.writer import SCHEMA
+
+GOLDEN = sorted(Path(__file__).parent.glob("golden-*.h5"))
+
+
+def layout(path: Path) -> dict[str, Any]:
+    """Return type, axes and unit of all datasets, and type of all attributes that have no text."""
+    found: dict[str, Any] = {}
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            axes = [dimension.label for dimension in item.dims]
+            found[name] = (item.dtype.str, item.shape, axes, item.attrs.get("unit"))
+        for key, value in item.attrs.items():
+            found[f"{name}@{key}"] = type(value).__name__
+
+    with h5py.File(path) as file:
+        visit("", file)
+        file.visititems(visit)
+    return found
+
+
+def test_there_is_a_golden_file_of_this_schema() -> None:
+    assert f"golden-{SCHEMA.replace('/', '-')}.h5" in [path.name for path in GOLDEN]
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_a_file_of_an_older_release_is_read(path: Path) -> None:
+    run = load(path)
+
+    assert (run.protocol, run.status, run.devices, run.dim, run.rounds) == (
+        *("secagg", "complete", 3, 7, 2),
+    )
+    assert run.phases == ["model", "masked_input"]
+    assert run.bytes_up.tolist()[1] == [
+        [2**40 + 100, 2**40 + 101, 2**40 + 102],
+        [2**40 + 103, 2**40 + 104, 2**40 + 105],
+    ]
+    assert run.bytes_down[0, 1].tolist() == [23, 24, 25]
+    assert run.messages_up[0, 0].tolist() == [30, 31, 32]
+    assert run.messages_down[1, 1].tolist() == [143, 144, 145]
+    assert run.wall_seconds[0, 0].tolist() == [10, 10.125, 10.25, 10.375]
+    assert run.cpu_seconds[1, 1].tolist() == [21.5, 21.625, 21.75, 21.875]
+    assert run.round_seconds.tolist() == [0.5, 1.5]
+    assert run.survived.tolist() == [[True, True, False], [True, False, False]]
+    assert run.warmup.tolist() == [True, False]
+    assert run.validated.tolist() == [True, True]
+    assert run.training["accuracy"].tolist() == [0.25, 0.75]
+    assert run.training["epsilon_proven"].tolist() == [1.5, np.inf]
+    np.testing.assert_array_equal(
+        run.training["device_loss"], [[0.5, np.nan, 2.0], [1.5, np.nan, 3.0]]
+    )
+    assert run.partition is not None
+    assert run.partition.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert run.config == {
+        "dim": 7,
+        "alpha": 0.1,
+        "preset": "none",
+        "convex": True,
+        "promises": '["nothing"]',
+    }
+    assert run.environment["stop_reason"] == "max_seconds"
+    assert run.environment["after_load_1min"] == 1.25
+
+
+def test_files_of_this_schema_are_still_written_so(tmp_path: Path) -> None:
+    """A changed layout needs a new version of the schema, and a golden file of it."""
+    golden.write(tmp_path / "new.h5")
+    known = next(path for path in GOLDEN if path.stem == f"golden-{SCHEMA.replace('/', '-')}")
+
+    assert layout(known) == layout(tmp_path / "new.h5")

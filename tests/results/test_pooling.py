@@ -1,0 +1,169 @@
+"""Launches of one configuration as repeats."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from run_samples import write_seconds
+
+from hpcfl.cli.report import command
+from hpcfl.results import pooling
+from hpcfl.results.linkmodel import LinkModel
+from hpcfl.results.reader import Run, load
+from hpcfl.results.statistics import median_interval
+from hpcfl.results.tables import warnings_of
+
+LINK = LinkModel(8, 16, 1)
+EIGHT = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7]
+
+
+def run(folder: Path, name: str, seconds: list[float] = EIGHT, **options: Any) -> Run:
+    return load(write_seconds(folder / f"{name}.h5", seconds, **options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seed": 7},
+        {"rounds": 99, "warmup": 9, "max_rounds": 100, "rel_ci": 0.1, "max_seconds": 3.0},
+        {"save_aggregate": "sum.npy"},
+        {"environment": {"host_name": "elsewhere", "hosts": ["c", "d"]}},
+        {"environment": {"before_load_1min": 3.0, "stop_reason": "rounds"}},
+        {"status": "failed"},
+    ],
+)
+def test_what_leaves_a_round_as_it_is_makes_repeats(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    pools = pooling.group([run(tmp_path, "a"), run(tmp_path, "b", **options)])
+
+    assert [[r.path.stem for r in pool.runs] for pool in pools] == [["a", "b"]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"protocol": "sparse"},
+        {"dim": 11},
+        {"alpha": 0.2},
+        {"dropout": 0.0},
+        {"uplink_mbps": 1.0},
+        {"insecure_seed": 5},
+        {"keep_transcript": "t.npz"},
+        {"an_option_of_a_later_version": 1},
+        {"environment": {"cpu_model": "another"}},
+        {"environment": {"transport": "mpi"}},
+        {"environment": {"host_ranks": [3, 3]}},
+        {"environment": {"git_commit": "abc"}},
+    ],
+)
+def test_what_changes_a_round_or_the_machine_keeps_runs_apart(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    runs = [run(tmp_path, "a"), run(tmp_path, "b", **options), run(tmp_path, "c")]
+    pools = pooling.group(runs)
+
+    assert [[r.path.stem for r in pool.runs] for pool in pools] == [["a", "c"], ["b"]]
+    assert [len(pool.runs) for pool in pooling.apart(runs)] == [1, 1, 1]
+    found = pooling.differences(pooling.configuration(runs[0]), pooling.configuration(runs[1]))
+    found |= pooling.differences(pooling.machine(runs[0]), pooling.machine(runs[1]))
+    assert list(found) == list(options.get("environment", options))
+
+
+def test_training_runs_stay_apart(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    plain = run(tmp_path, "a")
+    trained = replace(plain, training={"accuracy": np.linspace(0, 1, 8)})
+
+    assert [len(p.runs) for p in pooling.group([plain, trained, plain, trained])] == [2, 1, 1]
+
+
+def test_a_pool_has_all_rounds_and_their_interval(tmp_path: Path) -> None:
+    runs = [run(tmp_path, name, warmup=9.0 + i) for i, name in enumerate("abc")]
+    (pool,) = pooling.group(runs)
+    summary = pooling.summarise(pool, LINK)
+
+    assert summary.repeats == 3
+    assert summary.files == tuple(str(r.path) for r in runs)
+    assert (summary.rounds_measured, summary.rounds_warmup) == (24, 3)
+    assert summary.round_seconds.median == pytest.approx(1.35)
+    assert summary.round_seconds_interval == median_interval(EIGHT * 3)
+    # The slowest launch's; equal launches do not differ.
+    assert summary.first_round_seconds == 11.0
+    assert summary.repeats_p_value == pytest.approx(1)
+    assert warnings_of(summary) == []
+
+
+def test_launches_that_differ_are_told_of(tmp_path: Path) -> None:
+    slow = [seconds + 0.6 for seconds in EIGHT]
+    pools = pooling.group(
+        [run(tmp_path, "a"), run(tmp_path, "b", slow), run(tmp_path, "c", [], status="failed")]
+    )
+    summary = pooling.summarise(pools[0], LINK)
+
+    # The launch without a measured round has no say in it.
+    assert summary.repeats == 3
+    assert summary.status == "failed"
+    assert summary.repeats_p_value is not None
+    assert summary.repeats_p_value < 0.01
+    assert "launches differ more than their rounds do" in warnings_of(summary)[0]
+
+
+def test_launches_that_do_not_differ_are_blamed_as_seldom_as_the_level_says(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(8)
+    base = run(tmp_path, "a", [1.0] * 9)
+    runs, blamed = 600, 0
+    for _ in range(runs):
+        pool = pooling.Pool(tuple(_with(base, rng.lognormal(size=9)) for _ in range(4)))
+        assert pool.launches_p_value is not None
+        blamed += pool.launches_p_value <= 0.05
+
+    # Expected 30 at most; 60 or more come up with a probability below 1e-6.
+    assert 5 < blamed < 60
+
+
+def _with(base: Run, seconds: Any) -> Run:
+    from dataclasses import replace
+
+    return replace(base, round_seconds=seconds)
+
+
+def report(*arguments: object) -> Any:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def test_report_shows_repeats_as_one_row_unless_told_not_to(tmp_path: Path) -> None:
+    for name in "abc":
+        run(tmp_path, name, environment={"transport": "mpi"})
+    run(tmp_path, "other", protocol="sparse")
+    pooled = json.loads(report(tmp_path, "--json").stdout)
+    kept = json.loads(report(tmp_path, "--json", "--no-pool").stdout)
+    text = report(tmp_path).stdout
+
+    assert [r["repeats"] for r in pooled["runs"]] == [3, 1]
+    assert [r["repeats"] for r in kept["runs"]] == [1, 1, 1, 1]
+    interval = median_interval(EIGHT * 3)
+    assert pooled["runs"][0]["round_seconds_interval"] == {
+        "low": interval.low,
+        "high": interval.high,
+    }
+    assert "3 repeats: a.h5, b.h5, c.h5; round measured 1.350 s, 95 % interval" in text
+    assert "repeats       3 launches" in report(*(tmp_path / f"{n}.h5" for n in "abc")).stdout
+
+
+def test_any_file_of_a_pool_names_the_baseline(tmp_path: Path) -> None:
+    for name in "ab":
+        run(tmp_path, name)
+    run(tmp_path, "other", protocol="sparse")
+
+    assert json.loads(report(tmp_path, "--baseline", "b", "--json").stdout)["baseline"] == str(
+        tmp_path / "a.h5"
+    )

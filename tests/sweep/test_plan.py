@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcfl.cli.sweep import bench_command
+from hpcfl.errors import UsageError
+from hpcfl.sweep.cells import Cell, resolve
+from hpcfl.sweep.plan import read
+
+BENCH = bench_command()
+
+
+def plan(folder: Path, text: str) -> Path:
+    """Write a plan."""
+    path = folder / "plan.toml"
+    path.write_text(text)
+    return path
+
+
+def cells(folder: Path, text: str) -> list[Cell]:
+    """Return the cells of a plan."""
+    return resolve(read(plan(folder, text), BENCH), BENCH)
+
+
+def test_cells_are_the_products_of_all_lists_and_repeats(tmp_path: Path) -> None:
+    found = cells(
+        tmp_path,
+        """
+        [fixed]
+        dim = 1_000
+        [grid]
+        protocol = ["sparse", "cohort"]
+        devices = [20, 30]
+        alpha = [0.2, 0.4]
+        repeats = 2
+        """,
+    )
+    protocols, sizes = ("sparse", "cohort"), (20, 30)
+
+    assert [(c.protocol, c.devices, c.arguments[1], c.repeat) for c in found] == [
+        (protocol, size, f"--alpha={alpha}", repeat)
+        for protocol in protocols
+        for size in sizes
+        for alpha in (0.2, 0.4)
+        for repeat in (0, 1)
+    ]
+    assert {cell.dim for cell in found} == {1000}
+    assert len({cell.id for cell in found}) == len({cell.file for cell in found}) == 16
+
+
+def test_several_grids_add_up(tmp_path: Path) -> None:
+    found = cells(
+        tmp_path,
+        """
+        [fixed]
+        devices = 3
+        [[grid]]
+        protocol = ["fedavg", "secagg"]
+        [[grid]]
+        protocol = "sparse"
+        locations = ["bitmap", "gaps"]
+        rounds = 7
+        """,
+    )
+
+    assert [cell.protocol for cell in found] == ["fedavg", "secagg", "sparse", "sparse"]
+    assert [cell.rounds for cell in found] == [12, 12, 9, 9]
+    assert found[3].arguments == ("sparse", "--devices=3", "--locations=gaps", "--rounds=7")
+
+
+def test_an_option_without_effect_makes_no_second_cell(tmp_path: Path) -> None:
+    found = cells(
+        tmp_path,
+        '[grid]\nprotocol = ["secagg", "sparse"]\ndevices = [5]\nalpha = [0.1, 0.2]\nrepeats = 2',
+    )
+
+    assert [cell.protocol for cell in found] == ["secagg"] * 2 + ["sparse"] * 4
+    assert [cell.repeat for cell in found[:2]] == [0, 1]
+
+
+def test_the_id_is_of_the_whole_configuration_however_it_is_written(tmp_path: Path) -> None:
+    grid = '[grid]\nprotocol = ["secagg"]\ndevices = [5]\n'
+    (plain,) = cells(tmp_path, grid)
+    (spelled,) = cells(
+        tmp_path, '[fixed]\ndim=165000\ndropout=0.30\nclip=1\ndevices=5\nprotocol="secagg"'
+    )
+    others = [
+        cells(tmp_path, grid + line)[0]
+        for line in ("clip = 2.0", "seed = 1", "dropout = 0.2", "rounds = 3", "latency-ms = 5")
+    ]
+
+    assert plain.id == spelled.id
+    assert len({plain.id, *(cell.id for cell in others)}) == 6
+
+
+def test_noise_makes_another_cell(tmp_path: Path) -> None:
+    grid = "devices = [20]\ndim = [100]\nrounds = [1]\n[fixed]\ndropout = 0.0\n"
+    found = cells(tmp_path, '[grid]\nprotocol = ["secagg", "dp-fedavg"]\n' + grid)
+    noisy = cells(tmp_path, '[grid]\nprotocol = ["dp-fedavg"]\nnoise-multiplier = [2]\n' + grid)
+
+    assert [cell.protocol for cell in found] == ["secagg", "dp-fedavg-secagg"]
+    assert len({cell.id for cell in found + noisy}) == 3
+
+
+def test_a_configuration_that_cannot_work_is_a_cell_too(tmp_path: Path) -> None:
+    found = cells(
+        tmp_path,
+        '[grid]\nprotocol = ["cohort"]\ndevices = [10]\nmin-cohort = [1, 1000]\ndim = [100]',
+    )
+
+    assert len({cell.id for cell in found}) == 2
+    assert found[1].dim == 100
+
+
+GRID = '[grid]\nprotocol = ["secagg"]\ndevices = [3]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "sentence"),
+    [
+        (GRID + "alpha = [0.1, 2.0]", "[grid], alpha", "alpha is 2.0; it must be"),
+        (GRID + "dropout = [0.7]", "[grid], dropout", "dropout rate is 0.7"),
+        (GRID + "dim = [1e5]", "[grid], dim", "'100000.0' is not a valid int"),
+        (GRID + "dim = [true]", "[grid], dim", "True is neither a number nor text"),
+        (GRID + "dim = [[1]]", "[grid], dim", "[1] is neither a number nor text"),
+        (GRID + "dim = []", "[grid], dim", "the list is empty"),
+        (GRID + 'group = ["f2"]', "[grid], group", "'f2' is not one of"),
+        (GRID + "rounds = [0]", "[grid], rounds", "0 rounds"),
+        (GRID + "uplink-mbps = [-1]", "[grid], uplink-mbps", "-1"),
+        (GRID + "repeats = 0", "[grid], repeats", "0 is no number of repeats"),
+        (GRID + "repeats = [2]", "[grid], repeats", "[2] is no number of repeats"),
+        (GRID + "dropout_model = ['exact']", "[grid], dropout_model", "is dropout-model meant?"),
+        (GRID + "output = ['x']", "[grid], output", "a plan has no such option"),
+        (GRID + "keep-transcript = ['x']", "[grid], keep-transcript", "a plan has no such option"),
+        (GRID + "updates = ['nowhere.npy']", "[grid], updates", "there is no file nowhere.npy"),
+        (GRID + "[fixed]\ndim = [1, 2]", "[fixed], dim", "a list of values belongs into [grid]"),
+        (GRID + "[fixed]\ndevices = 3", "[grid], devices", "it is in [fixed] too"),
+        (GRID + "[other]\ndim = 3", "plan.toml", "'other' is neither [fixed] nor [grid]"),
+        (GRID + "seed = [-1]", "[grid], seed", "-1 is not in the range"),
+        ("dim = 3\n" + GRID, "plan.toml", "'dim' is neither [fixed] nor [grid]"),
+        ("fixed = 3\n" + GRID, "[fixed]", "no table"),
+        ("grid = []", "plan.toml", "no cells"),
+        ("[grid]\nprotocol = ['secagg']", "[grid]", "says devices"),
+        ("[grid]\ndevices = [3]", "[grid]", "says protocol"),
+        ("[grid]\nprotocol = ['--help']", "[grid], protocol", "'--help' is no protocol"),
+        ("[grid]\nprotocol = ['secag']", "[grid], protocol", "there is no protocol 'secag'"),
+        ("[grid]\nprotocol=['secagg']\ndevices=['3,4']", "[grid], devices", "no number of devices"),
+        ("[grid]\nprotocol=['secagg']\ndevices=[0]", "[grid], devices", "at least 1 device"),
+        ("[[grid]]\nprotocol=['secagg']\ndevices=[3]\n[[grid]]\nalpha=[9]", "number 2, alpha", "9"),
+        ("[grid", "plan.toml", "is no TOML"),
+    ],
+)
+def test_a_wrong_plan_is_refused_with_file_table_and_key(
+    tmp_path: Path, text: str, place: str, sentence: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        cells(tmp_path, text)
+
+    assert str(tmp_path / "plan.toml") in str(caught.value)
+    assert place in str(caught.value)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_plan_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        read(tmp_path / "plan.toml", BENCH)

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcfl.results import load
+from hpcfl.results.reader import find
+
+PLAN = """
+[fixed]
+dim = 300
+rounds = 2
+warmup = 1
+[grid]
+protocol = ["fedavg", "secagg"]
+devices = [3, 5]
+repeats = 2
+"""
+
+
+def variables() -> dict[str, str]:
+    """Return an environment as if no launcher had started us."""
+    launchers = ("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")
+    return {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
+
+
+def hpcfl(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "hpcfl", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=variables(),
+    )
+
+
+def write(folder: Path, text: str) -> Path:
+    """Write a plan beside the sweep's folder."""
+    path = folder / "plan.toml"
+    path.write_text(text)
+    return path
+
+
+def cells(folder: Path) -> list[dict[str, object]]:
+    """Return the cells of a frozen manifest."""
+    found: list[dict[str, object]] = json.loads((folder / "sweep.json").read_text())["cells"]
+    return found
+
+
+def test_a_sweep_runs_every_cell_once_and_then_nothing(tmp_path: Path) -> None:
+    plan, folder = write(tmp_path, PLAN), tmp_path / "out"
+    first = hpcfl("sweep", plan, "--output", folder)
+    runs = {path.name: load(path) for path in find(folder)}
+    second = hpcfl("sweep", plan, "--output", folder)
+    again = {path.name: load(path).run_id for path in find(folder)}
+
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert sorted((run.protocol, run.devices, run.rounds) for run in runs.values()) == sorted(
+        (protocol, devices, 3)
+        for protocol in ("fedavg", "secagg")
+        for devices in (3, 5)
+        for _ in range(2)
+    )
+    assert {run.status for run in runs.values()} == {"complete"}
+    assert [cell["file"] for cell in cells(folder)] != sorted(runs)
+    assert {cell["file"] for cell in cells(folder)} == set(runs)
+    assert "Cells: 8 done" in first.stdout
+    assert "Cells: 8 finished before" in second.stdout
+    assert "baseline: secagg, N = 3" in second.stdout
+    assert again == {name: run.run_id for name, run in runs.items()}
+
+
+def test_a_sweep_that_was_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    text = PLAN.replace("rounds = 2", "rounds = 40").replace("dim = 300", "dim = 3_000")
+    plan, folder = write(tmp_path, text), tmp_path / "out"
+    sweep = subprocess.Popen(
+        [sys.executable, "-m", "hpcfl", "sweep", str(plan), "--output", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=variables(),
+    )
+    names: list[str] = []
+    # Killed in the middle of a cell: one at least is finished, one has begun.
+    while sweep.poll() is None and len(names) < 3:
+        time.sleep(0.01)
+        names = sorted(path.name for path in folder.glob("*.h5"))
+    sweep.kill()
+    sweep.communicate()
+    before = {path.name: load(path) for path in find(folder)}
+    finished = {name for name, run in before.items() if run.status == "complete"}
+    (killed,) = before.keys() - finished
+    done = hpcfl("sweep", plan, "--output", folder)
+    after = {path.name: load(path) for path in find(folder)}
+
+    assert finished
+    assert done.returncode == 0, done.stderr
+    assert f"Cells: {8 - len(finished)} done, {len(finished)} finished before" in done.stdout
+    assert set(after) == {cell["file"] for cell in cells(folder)}
+    assert {run.status for run in after.values()} == {"complete"}
+    assert {run.rounds for run in after.values()} == {41}
+    assert {name: after[name].run_id for name in finished} == {
+        name: before[name].run_id for name in finished
+    }
+    # What was there of the killed cell is kept, out of the way of reports.
+    (aside,) = (folder / "incomplete").iterdir()
+    assert load(aside).run_id == before[killed].run_id != after[killed].run_id
+
+
+def test_a_cell_that_cannot_work_is_listed_and_stops_nothing(tmp_path: Path) -> None:
+    plan = write(
+        tmp_path,
+        """
+        [grid]
+        protocol = ["cohort"]
+        devices = [20]
+        dim = [100]
+        rounds = [1]
+        alpha = [0.4]
+        min-cohort = [9, 1]
+        """,
+    )
+    folder = tmp_path / "out"
+    done = hpcfl("sweep", plan, "--output", folder, "--no-shuffle")
+    dry = hpcfl("sweep", plan, "--output", folder, "--no-shuffle", "--dry-run")
+    refused = [cell["index"] for cell in cells(folder) if "--min-cohort=9" in cell["arguments"]]
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stdout.count("failed: ") == 2  # as it happens, and at the end
+    assert refused == [0]
+    assert f"cell {refused[0]} (cohort, N = 20, d = 100) failed: " in done.stdout
+    assert "Cells: 1 done, 1 failed" in done.stdout
+    assert "(1 cannot run, 1 finished)" in dry.stdout
+    assert "nothing is left to run" in dry.stdout
+
+
+def test_jobs_of_an_array_run_their_cell_of_the_frozen_manifest(tmp_path: Path) -> None:
+    plan, folder = write(tmp_path, PLAN), tmp_path / "out"
+    early = hpcfl("sweep", plan, "--output", folder, "--cell", 0)
+    frozen = hpcfl("sweep", plan, "--output", folder, "--freeze", "--seed", 4)
+    manifest = (folder / "sweep.json").read_bytes()
+    plan.write_text("not looked at any more")
+    command = [sys.executable, "-m", "hpcfl", "sweep", str(plan), "--output", str(folder)]
+    jobs = [
+        subprocess.Popen(
+            [*command, "--cell", str(index)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=variables(),
+        )
+        for index in (2, 5)
+    ]
+    outputs = [job.communicate(timeout=120) for job in jobs]
+    beyond = hpcfl("sweep", plan, "--output", folder, "--cell", 8)
+
+    assert early.returncode == 1
+    assert "--freeze" in early.stderr
+    assert frozen.returncode == 0
+    assert "8 cells, numbered 0 to 7" in frozen.stdout
+    assert [job.returncode for job in jobs] == [0, 0], outputs
+    assert {path.name for path in find(folder)} == {cells(folder)[i]["file"] for i in (2, 5)}
+    assert (folder / "sweep.json").read_bytes() == manifest
+    assert beyond.returncode == 2
+    assert "no cell 8" in beyond.stderr
+
+
+def test_a_dry_run_lists_cells_with_their_time_and_leaves_nothing(tmp_path: Path) -> None:
+    plan, folder = write(tmp_path, PLAN), tmp_path / "out"
+    dry = hpcfl("sweep", plan, "--output", folder, "--dry-run", "--seed", 3)
+    assert not folder.exists()
+    hpcfl("sweep", plan, "--output", folder, "--freeze", "--seed", 3)
+    index = next(c["index"] for c in cells(folder) if c["protocol"] == "secagg")
+    hpcfl("sweep", plan, "--output", folder, "--cell", index)
+    later = hpcfl("sweep", plan, "--output", folder, "--dry-run")
+    rows = [line.split() for line in dry.stdout.splitlines()[2:10]]
+
+    assert [row[1:5] for row in rows] == [
+        [c["protocol"], str(c["devices"]), "300", str(c["repeat"])] for c in cells(folder)
+    ]
+    assert {row[-1] for row in rows} == {"unknown"}
+    assert "estimated: unknown" in dry.stdout
+    assert "(1 finished, 7 pending)" in later.stdout
+    assert "and 4 cells of unknown time" in later.stdout
+    assert "shuffled with seed 3" in later.stdout
+
+
+def test_a_changed_plan_needs_another_folder(tmp_path: Path) -> None:
+    plan, folder = write(tmp_path, PLAN), tmp_path / "out"
+    hpcfl("sweep", plan, "--output", folder, "--freeze")
+    plan.write_text(PLAN.replace("[3, 5]", "[3, 5, 7]"))
+    for option in ("--dry-run", "--freeze", "--no-shuffle"):
+        done = hpcfl("sweep", plan, "--output", folder, option)
+
+        assert done.returncode == 2
+        assert "4 cells that are not in its sweep.json, and lacks 0" in done.stderr
+    assert not list(folder.glob("*.h5"))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--dry-run", "--freeze"], "only one of"),
+        (["--output", "/proc/nothing"], "/proc/nothing"),
+    ],
+)
+def test_wrong_use_is_a_sentence(tmp_path: Path, options: list[str], sentence: str) -> None:
+    done = hpcfl("sweep", write(tmp_path, PLAN), *options)
+
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_merged_jobs_are_one_folder_with_an_index(tmp_path: Path) -> None:
+    plan, array, merged = write(tmp_path, PLAN), tmp_path / "array", tmp_path / "merged"
+    hpcfl("sweep", plan, "--output", array, "--freeze")
+    hpcfl("sweep", plan, "--output", array, "--cell", 1)
+    hpcfl("bench", "fedavg", "--devices", 4, "--dim", 20, "--output", tmp_path / "one.h5")
+    (array / "damaged.h5").write_text("no results")
+    sources = {path: path.read_bytes() for path in [*array.iterdir(), tmp_path / "one.h5"]}
+    done = hpcfl("merge", array, tmp_path / "one.h5", "--output", merged)
+    index = json.loads((merged / "index.json").read_text())["runs"]
+    report = hpcfl("report", merged, "--json")
+    again = hpcfl("merge", array, "--output", merged)
+    copy = tmp_path / "copy.h5"
+    copy.write_bytes((tmp_path / "one.h5").read_bytes())
+    twice = hpcfl("merge", tmp_path / "one.h5", copy, "--output", tmp_path / "twice")
+
+    assert done.returncode == 1  # cells are missing, a file is damaged
+    assert done.stderr.count("has no results") == 7
+    assert "damaged.h5 is damaged" in done.stderr
+    assert {entry["file"] for entry in index} == {path.name for path in merged.glob("*.h5")}
+    assert [(e["cell"], e["status"], e["devices"], e["dim"]) for e in index] == [
+        (1, "complete", cells(array)[1]["devices"], 300),
+        (None, "complete", 4, 20),
+    ]
+    assert len(json.loads(report.stdout)["runs"]) == 2
+    assert {path: path.read_bytes() for path in sources} == sources
+    assert (again.returncode, twice.returncode) == (2, 2)
+    assert "never overwritten" in again.stderr
+    assert "hold the same run" in twice.stderr
+    assert not list(tmp_path.glob("twice")) + list(tmp_path.glob(".twice*"))

@@ -1,0 +1,129 @@
+"""What else the machine did during a run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcfl import disturbances
+from hpcfl.disturbances import AFTER, BEFORE, COUNTERS, after, before, counters, warnings
+
+QUIET: dict[str, Any] = (
+    dict.fromkeys((*BEFORE, *AFTER), 0.0)
+    | {"after_clock_seconds": 10.0, "cores_usable": 4, "cores_logical": 4}
+    | {"host_ranks": "[4]", "before_load_1min": 3.9}
+)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the root of a machine that keeps all counters."""
+    for name, folder in (("_PROC", "proc"), ("_CGROUPS", "cgroup"), ("_CPUS", "cpu")):
+        monkeypatch.setattr(disturbances, name, tmp_path / folder)
+    monkeypatch.setattr(disturbances, "load_1min", lambda: 1.5)
+    monkeypatch.setattr(disturbances.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_CLK_TCK": 100}.get)
+    files = {
+        "proc/vmstat": "pgpgin 5\npswpin 3\npswpout 7\n",
+        "proc/stat": "cpu  1 2 3 4 5 6 7 250 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n",
+        "proc/self/cgroup": "0::/job\n",
+        "cgroup/job/cpu.stat": "usage_usec 9\nnr_throttled 4\nthrottled_usec 2500000\n",
+        "cpu/cpu0/thermal_throttle/core_throttle_count": "3\n",
+        "cpu/cpu1/thermal_throttle/core_throttle_count": "4\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_all_counters_are_read_in_their_units(machine: Path) -> None:
+    found = counters()
+
+    assert found.pop("clock_seconds") > 0
+    assert found == {
+        "load_1min": 1.5,
+        "swapped_in_bytes": 3 * 4096,
+        "swapped_out_bytes": 7 * 4096,
+        "quota_throttled_seconds": 2.5,
+        "thermal_throttlings": 7,
+        "stolen_seconds": 2.5,
+    }
+
+
+def test_the_older_control_groups_count_nanoseconds(machine: Path) -> None:
+    (machine / "proc/self/cgroup").write_text("5:memory:/x\n4:cpu,cpuacct:/host/path\n0::/\n")
+    folder = machine / "cgroup/cpu,cpuacct"
+    folder.mkdir()
+    (folder / "cpu.stat").write_text("nr_periods 9\nnr_throttled 4\nthrottled_time 1500000000\n")
+
+    assert counters()["quota_throttled_seconds"] == 1.5
+
+
+def test_a_machine_that_tells_nothing_gives_nan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("_PROC", "_CGROUPS", "_CPUS"):
+        monkeypatch.setattr(disturbances, name, tmp_path / "none")
+    monkeypatch.setattr(disturbances, "load_1min", lambda: None)
+    found = counters()
+
+    assert tuple(found) == COUNTERS
+    assert all(math.isnan(value) for name, value in found.items() if name != "clock_seconds")
+    assert warnings(before(found) | after(found)) == []
+
+
+def test_this_machine_is_read_without_an_error() -> None:
+    first, second = counters(), counters()
+
+    for name in ("clock_seconds", "swapped_in_bytes", "swapped_out_bytes", "stolen_seconds"):
+        assert math.isnan(first[name]) or first[name] <= second[name]
+
+
+def test_a_quiet_run_is_not_warned_of() -> None:
+    assert warnings(QUIET) == []
+    assert warnings({}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"host_ranks": "[5]"}, "5 ranks on 4 cores: measured seconds show the scheduler"),
+        ({"host_ranks": [2, 101]}, "101 ranks on 4 cores"),
+        ({"before_load_1min": 4.6}, "a load of 4.6 on 4 cores before the run"),
+        ({"after_swapped_in_bytes": 3e6}, "3 MiB were swapped in and 0 MiB out"),
+        ({"after_swapped_out_bytes": 2e6}, "0 MiB were swapped in and 2 MiB out"),
+        ({"after_quota_throttled_seconds": 0.2}, "held threads back for 0.2 s of a run of 10.0 s"),
+        ({"after_thermal_throttlings": 2.0}, "cores slowed down 2 times because of heat"),
+        ({"after_stolen_seconds": 0.5}, "kept 0.5 CPU seconds from this machine's 4 cores"),
+    ],
+)
+def test_each_disturbance_has_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+    (found,) = warnings(QUIET | changes)
+
+    assert sentence in found
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"after_swapped_in_bytes": 1e6},
+        {"after_quota_throttled_seconds": 0.09},
+        {"after_stolen_seconds": 0.39},
+        # What had happened before the run.
+        {"before_thermal_throttlings": 5.0, "after_thermal_throttlings": 5.0},
+        {"before_swapped_in_bytes": 1e9, "after_swapped_in_bytes": 1e9},
+        # Killed before its end.
+        dict.fromkeys(AFTER, math.nan),
+    ],
+)
+def test_little_or_earlier_ones_have_none(changes: dict[str, Any]) -> None:
+    assert warnings(QUIET | changes) == []
+
+
+def test_the_runs_own_ranks_are_no_other_programs() -> None:
+    changes = {"host_ranks": "[101]", "cores_usable": 2, "before_load_1min": 60.0}
+
+    assert len(warnings(QUIET | changes)) == 1
