@@ -33,6 +33,7 @@ AFTER = tuple(f"after_{name}" for name in COUNTERS)
 # Less than this is not worth a warning: other programs swap a page, hypervisors take a moment.
 SWAP_BYTES = 1 << 20
 LOST_SHARE = 0.01
+LOST_SECONDS = 0.1
 
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -98,7 +99,7 @@ def warnings(environment: Mapping[str, Any]) -> list[str]:
         )
     seconds = _change(environment, "clock_seconds")
     throttled = _change(environment, "quota_throttled_seconds")
-    if throttled > LOST_SHARE * seconds:
+    if throttled > max(LOST_SECONDS, LOST_SHARE * seconds):
         found.append(
             f"the CPU quota held threads back for {throttled:.1f} s of a run of {seconds:.1f} s: "
             "measured seconds show the quota"
@@ -108,7 +109,7 @@ def warnings(environment: Mapping[str, Any]) -> list[str]:
         found.append(f"cores slowed down {hot:.0f} times because of heat during the run")
     stolen = _change(environment, "stolen_seconds")
     cores = _number(environment.get("cores_logical")) or 1
-    if stolen > LOST_SHARE * seconds * cores:
+    if stolen > max(LOST_SECONDS, LOST_SHARE * seconds * cores):
         found.append(
             f"the hypervisor kept {stolen:.1f} CPU seconds from this machine's {cores:.0f} cores "
             f"during the run of {seconds:.1f} s"

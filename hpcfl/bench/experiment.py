@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -71,6 +71,38 @@ class Options:
     security_bits: int = 40
     correctness_bits: int = 20
     private: PrivacyOptions | None = None
+
+    @classmethod
+    def of_command(cls, values: Mapping[str, Any]) -> Options:
+        """Return the options that values of the command line stand for.
+
+        Parameters
+        ----------
+        values : mapping
+            By name: those of `Options`, and of ``dp-fedavg`` with what it alone takes: the
+            protocol to sum by (``aggregate``), ``noise_multiplier``, ``clip_norm``, ``delta``.
+
+        Raises
+        ------
+        UsageError
+            If what is for dp-fedavg alone is given to another protocol.
+        """
+        options = dict(values)
+        aggregate = options.pop("aggregate", None)
+        names = ("noise_multiplier", "clip_norm", "delta")
+        given = {name: options.pop(name, None) for name in names}
+        given = {name: value for name, value in given.items() if value is not None}
+        if options["protocol"] == "dp-fedavg":
+            from hpcfl.algorithms.federated.private import PrivacyOptions
+
+            noise: dict[str, Any] = {"noise": "distributed", "noise_multiplier": 1.0} | given
+            options |= {"protocol": aggregate or "secagg", "private": PrivacyOptions(**noise)}
+        elif aggregate is not None or given:
+            raise UsageError(
+                "--aggregate, --noise-multiplier, --clip-norm and --delta are for dp-fedavg: "
+                f"{options['protocol']} adds no noise"
+            )
+        return cls(**options)
 
     @property
     def link(self) -> LinkModel:

@@ -26,6 +26,7 @@ def run(
     output: Path,
     report: Callable[[Path], None],
     progress: Callable[[], None] = lambda: None,
+    command: Sequence[str] | None = None,
 ) -> None:
     """Run one experiment for each number of devices.
 
@@ -43,12 +44,15 @@ def run(
         Takes the path of every finished results file; called on rank 0.
     progress : callable
         Called after every round.
+    command : sequence of str, optional
+        The command that does just this, for the record; by default what was typed.
 
     Raises
     ------
     HpcflError
         On every rank, if something cannot work or fails. Finished rounds are kept.
     """
+    typed = shlex.join(command or ["hpcfl", *sys.argv[1:]])
     counts = list(counts) or [default_devices(world)]
     experiments = [Experiment.prepare(options, devices) for devices in counts]
     if len(counts) > 1:
@@ -57,7 +61,7 @@ def run(
     for experiment in experiments:
         error = None
         try:
-            _run_one(world, experiment, output, report, progress)
+            _run_one(world, experiment, output, typed, report, progress)
         except AgreedError as agreed:
             error = agreed
         world.settle(error)
@@ -72,6 +76,7 @@ def _run_one(
     world: World,
     experiment: Experiment,
     output: Path,
+    command: str,
     report: Callable[[Path], None],
     progress: Callable[[], None],
 ) -> None:
@@ -82,7 +87,7 @@ def _run_one(
     writer, error = None, None
     if transport.has_server:
         try:
-            writer = _writer(world, experiment, output, hosts)
+            writer = _writer(world, experiment, output, command, hosts)
         except HpcflError as problem:
             error = problem
     transport.agree(error)
@@ -95,7 +100,9 @@ def _run_one(
     report(writer.path)
 
 
-def _writer(world: World, experiment: Experiment, output: Path, hosts: list[str]) -> ResultsWriter:
+def _writer(
+    world: World, experiment: Experiment, output: Path, command: str, hosts: list[str]
+) -> ResultsWriter:
     from hpcfl import environment
     from hpcfl.results.writer import ResultsWriter, default_path
 
@@ -106,7 +113,7 @@ def _writer(world: World, experiment: Experiment, output: Path, hosts: list[str]
     return ResultsWriter(
         path,
         protocol=experiment.name,
-        command=shlex.join(["hpcfl", *sys.argv[1:]]),
+        command=command,
         config=experiment.config(),
         environment=environment.capture(world.facts(), hosts)
         | disturbances.before(disturbances.counters()),

@@ -87,10 +87,6 @@ def command(
     devices: list[int] | None,
     output: Path,
     as_json: bool,
-    aggregate: str | None,
-    noise_multiplier: float | None,
-    clip_norm: float | None,
-    delta: float | None,
     **options: Any,
 ) -> None:
     """Measure PROTOCOL on vectors, or MODULE:CLASS of your own.
@@ -122,7 +118,6 @@ def command(
     from hpcfl.bench import session
     from hpcfl.bench.experiment import Options
     from hpcfl.comm.world import connect
-    from hpcfl.errors import UsageError
 
     world = connect()
     first = world.rank == 0
@@ -153,27 +148,7 @@ def command(
                 parts.append(f"Transcript of the last round, insecure: {asked.keep_transcript}")
             click.echo("\n\n".join(part for part in parts if part) + "\n")
 
-    given = {
-        name: value
-        for name, value in (
-            ("noise_multiplier", noise_multiplier),
-            ("clip_norm", clip_norm),
-            ("delta", delta),
-        )
-        if value is not None
-    }
-    if options["protocol"] == "dp-fedavg":
-        from hpcfl.algorithms.federated.private import PrivacyOptions
-
-        options["protocol"] = aggregate or "secagg"
-        noise: dict[str, Any] = {"noise": "distributed", "noise_multiplier": 1.0} | given
-        options["private"] = PrivacyOptions(**noise)
-    elif aggregate is not None or given:
-        raise UsageError(
-            "--aggregate, --noise-multiplier, --clip-norm and --delta are for dp-fedavg: "
-            f"{options['protocol']} adds no noise"
-        )
-    asked = Options(**options)
+    asked = Options.of_command(options)
     stream = launch.terminal_for_progress() if first else None
     if stream is None:
         session.run(world, asked, counts, output, report)

@@ -123,6 +123,7 @@ def bench_command() -> BenchCommand:
 
 def _parse(arguments: Sequence[str]) -> tuple[Options, list[int]]:
     """Return the options that a command line of `hpcfl bench` stands for, and its devices."""
+    from hpcfl.bench.experiment import Options
     from hpcfl.cli.bench import command as bench
     from hpcfl.errors import UsageError
 
@@ -134,28 +135,7 @@ def _parse(arguments: Sequence[str]) -> tuple[Options, list[int]]:
     devices = values.pop("devices")
     for name in ("output", "as_json"):
         del values[name]
-    return _options(values), devices
-
-
-def _options(values: dict[str, Any]) -> Options:
-    """Return the options of parsed values; those of dp-fedavg are kept apart."""
-    from hpcfl.algorithms.federated.private import PrivacyOptions
-    from hpcfl.bench.experiment import Options
-    from hpcfl.errors import UsageError
-
-    aggregate = values.pop("aggregate")
-    names = ("noise_multiplier", "clip_norm", "delta")
-    given = {name: values.pop(name) for name in names}
-    given = {name: value for name, value in given.items() if value is not None}
-    if values["protocol"] == "dp-fedavg":
-        noise: dict[str, Any] = {"noise": "distributed", "noise_multiplier": 1.0} | given
-        values |= {"protocol": aggregate or "secagg", "private": PrivacyOptions(**noise)}
-    elif aggregate is not None or given:
-        raise UsageError(
-            "aggregate, noise-multiplier, clip-norm and delta are for dp-fedavg: "
-            f"{values['protocol']} adds no noise"
-        )
-    return Options(**values)
+    return Options.of_command(values), devices
 
 
 def _freeze(output: Path, manifest: Manifest) -> None:

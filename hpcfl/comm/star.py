@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 SERVER_RANK = 0
 TAG = 7
-# A rank that waits looks after this long, then after twice as long, and so on to the longest. At
-# the longest, 26 ranks that wait take some tenths of a core for looking.
+# A rank that waits looks after this long, then after twice as long, and so on to the longest. A
+# shorter longest made rounds of 26 ranks on 2 cores longer: looking takes time from those at work.
 SHORTEST_SLEEP_SECONDS = 2e-5
 LONGEST_SLEEP_SECONDS = 1e-3
 # The server's buffers of one reduction together.

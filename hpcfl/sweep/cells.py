@@ -114,8 +114,7 @@ def _configuration(options: Options, devices: int) -> tuple[str, int, int, dict[
         experiment = Experiment.prepare(options, devices)
     except HpcflError:
         config = asdict(options) | {"devices": devices, "refused": True}
-        rounds = options.warmup + options.rounds
-        return options.protocol, options.dim or DEFAULT_DIM, rounds, config
+        return options.protocol, options.dim or DEFAULT_DIM, options.rounds, config
     # The name tells dp-fedavg from the protocol within which it adds its noise.
     config = experiment.config() | {"name": experiment.name}
     return experiment.name, experiment.updates.dim, options.planned_rounds, config

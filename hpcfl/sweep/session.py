@@ -192,7 +192,13 @@ def _run_one(
     start = time.monotonic()
     try:
         bench_session.run(
-            world, options, [devices], output / cell.file, lambda path: None, progress
+            world,
+            options,
+            [devices],
+            output / cell.file,
+            lambda path: None,
+            progress,
+            command=["hpcfl", "bench", *cell.arguments],
         )
     except HpcflError as error:
         # Of several ranks all must have the error: to go on alone would be to wait for ever.

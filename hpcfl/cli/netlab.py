@@ -1,0 +1,68 @@
+"""`hpcfl netlab`: run on one machine with a shaped link for every device."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("netlab", context_settings={"allow_interspersed_args": False})
+@click.option("--hosts", type=int, required=True, help="Number of devices, each on its own host.")
+@click.option("--rate", default="100mbit", show_default=True, help="Of a device's link, each way.")
+@click.option("--latency", default="0", help="Delay on it, each way, like 10ms.  [default: none]")
+@click.option("--downlink-rate", help="Of a device's downlink alone.  [default: --rate]")
+@click.option("--server-rate", help="Of the server's link.  [default: not shaped]")
+@click.option(
+    "--network", help="IPv4 network of the hosts.  [default: one that the machine does not use]"
+)
+@click.option("--check", is_flag=True, help="Time transfers of known size instead of a run.")
+@click.option("--dry-run", is_flag=True, help="Print the commands instead of running them.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [OPTIONS]")
+def command(
+    hosts: int,
+    rate: str,
+    latency: str,
+    downlink_rate: str | None,
+    server_rate: str | None,
+    network: str | None,
+    check: bool,
+    dry_run: bool,
+    arguments: tuple[str, ...],
+) -> int:
+    """Run bench, train or sweep over links such as devices have. Linux only, as root.
+
+    Every device, and the server, gets a network namespace, a host name and a cable to a bridge;
+    token-bucket filters shape both directions of a device's link. Open MPI's mpirun starts one rank
+    in each and they talk over TCP. Everything is removed at the end, also after Ctrl-C. Results say
+    transport netlab; their round seconds are measured, at that rate.
+
+    The exit status is that of the run.
+
+    \b
+    Examples:
+      hpcfl netlab --hosts 25 --rate 100mbit -- bench sparse
+      hpcfl netlab --hosts 25 --rate 100mbit -- bench secagg --rounds 20
+      hpcfl netlab --hosts 10 --rate 20mbit --latency 15ms -- train fedavg
+      hpcfl netlab --hosts 10 --rate 10mbit --downlink-rate 50mbit -- bench sparse
+      hpcfl netlab --hosts 25 --rate 100mbit --check
+      hpcfl netlab --hosts 2 --dry-run -- bench sparse
+    """
+    from hpcfl.errors import UsageError
+    from hpcfl.netlab import session
+
+    options = session.Options(hosts, rate, latency, downlink_rate, server_rate, network)
+    if check and arguments:
+        raise UsageError("--check times transfers and runs nothing else: leave the command out")
+    if dry_run:
+        for line in session.commands(options, arguments):
+            click.echo(line)
+        return 0
+    if not check:
+        return session.run(options, arguments)
+
+    click.echo("device      direction      bytes   seconds   size/rate   ratio")
+    for done in session.check(options):
+        click.echo(
+            f"{done.device:<11} {done.direction:<9} {done.size_bytes:>10} {done.seconds:9.4f} "
+            f"{done.ideal_seconds:11.4f} {done.seconds / done.ideal_seconds:7.3f}"
+        )
+    return 0

@@ -1,0 +1,1 @@
+"""Runs on one machine with a network of its own for every device, each with a shaped link."""

@@ -1,0 +1,113 @@
+"""A shaped link: what it may carry, and the `tc` commands that make it so."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from hpcfl.errors import UsageError
+
+MTU_BYTES = 1500
+# What a token-bucket filter counts: an Ethernet frame without its checksum.
+FRAME_BYTES = MTU_BYTES + 14
+
+# A bucket of this much time at the link's rate. The kernel's timers wake the filter late by tens of
+# microseconds, and what it could have sent meanwhile is lost beyond the bucket; a larger bucket
+# lets a larger head of every message through unshaped.
+BURST_SECONDS = 1e-3
+# The queue before the filter drops when it holds this much time at the link's rate, as a home
+# router's does. Well above what TCP needs to keep a link of a few ms busy after a loss.
+QUEUE_SECONDS = 0.1
+QUEUE_BYTES = 64 * FRAME_BYTES
+
+_RATE_UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+_TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+LOWEST_RATE, HIGHEST_RATE = 1e5, 1e11
+LONGEST_LATENCY_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of a link.
+
+    Attributes
+    ----------
+    bits_per_second : float
+        Of Ethernet frames.
+    latency_seconds : float
+        Added to every frame.
+    """
+
+    bits_per_second: float
+    latency_seconds: float = 0.0
+
+    @property
+    def burst_bytes(self) -> int:
+        """Size of the token bucket; at least two frames, without which nothing passes."""
+        return max(2 * FRAME_BYTES, math.ceil(self.bits_per_second / 8 * BURST_SECONDS))
+
+    @property
+    def queue_bytes(self) -> int:
+        """How much may wait for the filter."""
+        return max(QUEUE_BYTES, math.ceil(self.bits_per_second / 8 * QUEUE_SECONDS))
+
+    @property
+    def queue_frames(self) -> int:
+        """How many frames may wait for the filter or be delayed."""
+        delayed = self.bits_per_second / 8 * self.latency_seconds
+        return math.ceil((self.queue_bytes + delayed) / FRAME_BYTES)
+
+    def shape(self, device: str) -> list[list[str]]:
+        """Return the `tc` commands that shape what a network device sends.
+
+        See tc-tbf(8) and tc-netem(8). The filter is outside and the delay inside it: the delay's
+        queue takes the place of the filter's own.
+        """
+        add = ["tc", "qdisc", "add", "dev", device]
+        rate, delay = f"{self.bits_per_second:.0f}bit", f"{self.latency_seconds * 1e6:.0f}us"
+        bucket = ["burst", str(self.burst_bytes), "limit", str(self.queue_bytes)]
+        commands = [[*add, "root", "handle", "1:", "tbf", "rate", rate, *bucket]]
+        if self.latency_seconds:
+            delaying = ["netem", "delay", delay, "limit", str(self.queue_frames)]
+            commands.append([*add, "parent", "1:1", "handle", "10:", *delaying])
+        return commands
+
+
+def parse_rate(text: str, option: str) -> float:
+    """Return bits a second from a text such as ``100mbit``, with the units that `tc` has.
+
+    Raises
+    ------
+    UsageError
+        If it is no such text, or outside 100 kbit/s to 100 Gbit/s.
+    """
+    value = _parse(text, _RATE_UNITS)
+    if value is None:
+        raise UsageError(f"{option} must be a rate like 100mbit, 500kbit or 1gbit, not {text!r}")
+    if not LOWEST_RATE <= value <= HIGHEST_RATE:
+        raise UsageError(f"{option} must be from 100kbit to 100gbit, not {text}")
+    return value
+
+
+def parse_seconds(text: str, option: str) -> float:
+    """Return seconds from a text such as ``10ms``.
+
+    Raises
+    ------
+    UsageError
+        If it is no such text, or above 10 s.
+    """
+    value = 0.0 if text == "0" else _parse(text, _TIME_UNITS)
+    if value is None:
+        raise UsageError(f"{option} must be a time like 10ms, 500us or 0.1s, not {text!r}")
+    if value > LONGEST_LATENCY_SECONDS:
+        raise UsageError(f"{option} must be at most 10s, not {text}")
+    return value
+
+
+def _parse(text: str, units: dict[str, float]) -> float | None:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower())
+    if found is None or found[2] not in units:
+        return None
+    return float(found[1]) * units[found[2]]

@@ -1,0 +1,129 @@
+"""What `hpcfl netlab` does: a lab, and in it a run or a check of the lab itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcfl.errors import UsageError
+from hpcfl.netlab import lab, launcher, requirements
+from hpcfl.netlab.links import Link, parse_rate, parse_seconds
+from hpcfl.netlab.plan import Plan, free_network
+from hpcfl.netlab.probe import Transfer, probe
+
+
+@dataclass(frozen=True)
+class Options:
+    """What kind of lab.
+
+    Attributes
+    ----------
+    hosts : int
+        Number of devices.
+    rate, latency : str
+        Of every device's link, in each direction, like ``100mbit`` and ``10ms``.
+    downlink_rate : str, optional
+        Of its downlink, if it differs.
+    server_rate : str, optional
+        Of the server's; without it as fast as the machine is.
+    network : str, optional
+        IPv4 network of the lab; without it one that the machine does not use.
+    """
+
+    hosts: int
+    rate: str
+    latency: str = "0"
+    downlink_rate: str | None = None
+    server_rate: str | None = None
+    network: str | None = None
+
+    def plan(self) -> Plan:
+        """Return the plan of this process's lab.
+
+        Raises
+        ------
+        UsageError
+            If an option cannot work.
+        """
+        latency = parse_seconds(self.latency, "--latency")
+        uplink = Link(parse_rate(self.rate, "--rate"), latency)
+        downlink = uplink
+        if self.downlink_rate is not None:
+            downlink = Link(parse_rate(self.downlink_rate, "--downlink-rate"), latency)
+        server = None
+        if self.server_rate is not None:
+            server = Link(parse_rate(self.server_rate, "--server-rate"))
+        owner = lab.my_owner_name()
+        if self.network is None:
+            network = free_network(lab.used_networks())
+        else:
+            network = checked_network(self.network, self.hosts)
+        return Plan.star(self.hosts, uplink, downlink, server, owner, network)
+
+
+def checked_network(text: str, hosts: int) -> str:
+    """Return an IPv4 network, if it has addresses enough for the devices and the server."""
+    import ipaddress
+
+    try:
+        network = ipaddress.IPv4Network(text)
+    except ValueError as error:
+        raise UsageError(f"--network must be an IPv4 network like 198.18.0.0/16: {error}") from None
+    # Without the network's own, its broadcast's and the server's.
+    if network.num_addresses - 3 < hosts:
+        raise UsageError(f"--network {text} has too few addresses for {hosts} devices and a server")
+    return str(network)
+
+
+def run(options: Options, arguments: Sequence[str]) -> int:
+    """Run `hpcfl` with some arguments in a lab; return its exit status.
+
+    Raises
+    ------
+    HpcflError
+        If the options or the machine cannot do it, or a signal came.
+    """
+    check_arguments(arguments)
+    plan = options.plan()
+    requirements.check_machine()
+    mpirun = requirements.check_launcher()
+    with lab.lab(plan):
+        return launcher.run(plan, mpirun, arguments)
+
+
+def check(options: Options) -> list[Transfer]:
+    """Return how long transfers of known size take in a lab.
+
+    Raises
+    ------
+    HpcflError
+        If the options or the machine cannot do it, or a signal came.
+    """
+    plan = options.plan()
+    requirements.check_machine()
+    with lab.lab(plan):
+        return probe(plan)
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse what does not move messages between ranks."""
+    if not arguments or arguments[0] not in launcher.COMMANDS:
+        raise UsageError(
+            f"after -- comes what to run in the lab, one of {', '.join(launcher.COMMANDS)}: "
+            "hpcfl netlab --hosts 25 --rate 100mbit -- bench sparse"
+        )
+
+
+def commands(options: Options, arguments: Sequence[str]) -> list[str]:
+    """Return, as lines of a shell, what would be run."""
+    import shlex
+
+    plan = options.plan()
+    lines = []
+    for namespace, group in plan.build():
+        inside = f"ip netns exec {namespace} " if namespace else ""
+        lines += [inside + shlex.join(command) for command in group]
+    if arguments:
+        check_arguments(arguments)
+        lines.append(shlex.join(launcher.launch_command(plan, "mpirun", arguments)))
+    return lines

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from labs import star
+
+from hpcfl import environment, launch
+from hpcfl.cli import group
+from hpcfl.doctor import Implementation, Launcher
+from hpcfl.errors import UsageError
+from hpcfl.netlab import launcher, requirements, session
+from hpcfl.netlab.links import Link
+
+
+def started(plan_hosts: int = 3) -> list[str]:
+    """Return the words of the mpirun command within the server's host."""
+    command = launcher.launch_command(star(plan_hosts), "/opt/mpirun", ["bench", "sparse"])
+    assert command[:6] == ["ip", "netns", "exec", "hpcfl-netlab-7-9-server", "unshare", "--uts"]
+    hostname, run = command[-1].split("; exec ")
+    assert hostname == "hostname server"
+    return shlex.split(run)
+
+
+def settings(words: list[str]) -> dict[str, str]:
+    return {
+        name: value
+        for kind, name, value in zip(words, words[1:], words[2:], strict=False)
+        if kind in ("--mca", "--prtemca")
+    }
+
+
+def test_mpirun_starts_one_rank_on_every_host() -> None:
+    words = started(3)
+
+    assert words[:3] == ["/opt/mpirun", "-n", "4"]
+    assert words[-4:] == ["-m", "hpcfl", "bench", "sparse"]
+    assert launcher.hostfile(star(2)).splitlines() == [
+        "198.18.0.1 slots=1",
+        "198.18.0.2 slots=1",
+        "198.18.0.3 slots=1",
+    ]
+
+
+def test_ranks_talk_over_the_labs_network_and_nothing_else() -> None:
+    chosen = settings(started())
+
+    assert chosen["btl"] == "tcp,self"
+    assert chosen["btl_tcp_if_include"] == chosen["prte_if_include"] == "198.18.0.0/16"
+    assert chosen["plm_ssh_no_tree_spawn"] == "1"
+
+
+def test_arguments_with_blanks_survive() -> None:
+    given = ["bench", "sparse", "--output", "my results/a'b.h5"]
+    command = launcher.launch_command(star(), "mpirun", given)
+
+    assert shlex.split(command[-1])[-4:] == given
+
+
+def test_the_agent_enters_the_hosts_namespace_with_a_name_of_its_own(tmp_path: Path) -> None:
+    script = tmp_path / "agent"
+    script.write_text(launcher.agent(star()))
+    fake = tmp_path / "ip"
+    fake.write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
+    for path in (script, fake):
+        path.chmod(0o755)
+    done = subprocess.run(
+        [script, "198.18.0.3", "PATH=/x:$PATH", "prted", "--daemon"],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.splitlines() == [
+        *("netns", "exec", "hpcfl-netlab-7-9-device1", "unshare", "--uts", "sh", "-c"),
+        "hostname device1; PATH=/x:$PATH prted --daemon",
+    ]
+
+
+def test_the_agent_knows_no_other_host(tmp_path: Path) -> None:
+    script = tmp_path / "agent"
+    script.write_text(launcher.agent(star()))
+    done = subprocess.run(
+        ["sh", script, "192.0.2.1", "true"], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 255
+    assert "no host 192.0.2.1 in this lab" in done.stderr
+
+
+def test_ranks_are_told_of_their_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = star(2, Link(1e7))
+    variables = launcher.launch_environment(plan, {"HOME": "/x"})
+    monkeypatch.setenv(launch.NETLAB_VARIABLE, variables[launch.NETLAB_VARIABLE])
+
+    assert variables["HOME"] == "/x"
+    assert launch.netlab_facts() == plan.facts()
+    monkeypatch.delenv(launch.NETLAB_VARIABLE)
+    assert launch.netlab_facts() == {}
+
+
+def test_all_ranks_of_a_lab_share_this_machines_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "usable_cores", lambda: 2)
+    hosts = ["server", "device0", "device1", "device2"]
+
+    lab = environment.capture({"transport": "netlab"}, hosts)
+    cluster = environment.capture({"transport": "mpi"}, hosts)
+    assert (lab["oversubscription_ratio"], cluster["oversubscription_ratio"]) == (2.0, 0.5)
+
+
+def refused(*arguments: str) -> str:
+    result = CliRunner().invoke(group, ["netlab", *arguments])
+    assert isinstance(result.exception, UsageError)
+    return str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--hosts", "0", "--", "bench", "sparse"), "--hosts must be"),
+        (("--hosts", "2", "--rate", "fast", "--", "bench", "sparse"), "--rate must be"),
+        (("--hosts", "2", "--downlink-rate", "1", "--", "bench"), "--downlink-rate must be"),
+        (("--hosts", "2", "--server-rate", "1", "--", "bench"), "--server-rate must be"),
+        (("--hosts", "2", "--latency", "5", "--", "bench"), "--latency must be"),
+        (("--hosts", "2"), "comes what to run in the lab, one of bench"),
+        (("--hosts", "2", "--", "report", "x"), "comes what to run in the lab, one of bench"),
+        (("--hosts", "2", "--check", "--", "bench", "sparse"), "--check times transfers"),
+    ],
+)
+def test_wrong_use_is_refused(arguments: tuple[str, ...], words: str) -> None:
+    assert words in refused(*arguments)
+
+
+def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requirements.platform, "system", lambda: "Darwin")
+
+    with pytest.raises(
+        UsageError, match=r"this is Darwin: use a Linux machine, or .*--uplink-mbps"
+    ):
+        requirements.check_machine()
+
+
+def test_other_users_than_root_are_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requirements.os, "geteuid", lambda: 1000)
+
+    with pytest.raises(UsageError, match=r"must be root: sudo env PATH"):
+        requirements.check_machine()
+
+
+@pytest.mark.parametrize(("tool", "package"), [("ip", "iproute2"), ("tc", "iproute2")])
+def test_missing_tools_are_named_with_their_package(
+    monkeypatch: pytest.MonkeyPatch, tool: str, package: str
+) -> None:
+    monkeypatch.setattr(requirements.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(
+        requirements.shutil, "which", lambda name: None if name == tool else f"/bin/{name}"
+    )
+
+    with pytest.raises(UsageError, match=f"needs the command {tool}: install {package}"):
+        requirements.check_machine()
+
+
+def test_a_lab_within_a_launch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+
+    with pytest.raises(UsageError, match="call it without a launcher"):
+        requirements.check_machine()
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (None, "there is none on PATH"),
+        (Launcher("/x/mpirun", Implementation("MPICH", "4.2")), "/x/mpirun is MPICH 4.2"),
+        (Launcher("/x/mpirun", Implementation("Open MPI", "4.1.6")), "is Open MPI 4.1.6"),
+    ],
+)
+def test_other_launchers_are_refused(
+    monkeypatch: pytest.MonkeyPatch, found: Launcher | None, words: str
+) -> None:
+    monkeypatch.setattr("hpcfl.doctor.find_launcher", lambda: found)
+
+    with pytest.raises(UsageError, match=re.escape(words)):
+        requirements.check_launcher()
+
+
+@pytest.mark.parametrize(
+    ("failing", "words"),
+    [
+        ("netns add", "make network namespaces: no; in a container, start it with --privileged"),
+        ("veth", "modprobe veth"),
+        ("bridge", "modprobe bridge"),
+        ("tbf", "modprobe sch_tbf"),
+        ("netem", "modprobe sch_netem; or leave --latency out"),
+    ],
+)
+def test_what_a_kernel_lacks_is_named(
+    monkeypatch: pytest.MonkeyPatch, failing: str, words: str
+) -> None:
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        fails = failing in " ".join(command)
+        return subprocess.CompletedProcess(command, int(fails), "", "no\n" if fails else "")
+
+    monkeypatch.setattr(requirements.subprocess, "run", run)
+
+    with pytest.raises(UsageError, match=re.escape(words)):
+        requirements.check_kernel("trial", Link(1e8, 0.01))
+
+
+def test_a_dry_run_prints_what_would_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session.lab, "used_networks", lambda: ["198.18.0.0/16"])
+    result = CliRunner().invoke(
+        group, ["netlab", "--hosts", "2", "--dry-run", "--", "bench", "sparse", "--dim", "10"]
+    )
+
+    lines = result.output.splitlines()
+    assert result.exit_code == 0
+    assert lines[0].startswith("ip netns add ")
+    assert sum(" tbf " in line for line in lines) == 4
+    assert "198.19.0.2/16" in result.output
+    assert lines[-1].endswith("hpcfl bench sparse --dim 10'")

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import ipaddress
+import json
+
+import pytest
+from labs import star
+
+from hpcfl.errors import UsageError
+from hpcfl.netlab import session
+from hpcfl.netlab.links import FRAME_BYTES, Link, parse_rate, parse_seconds
+from hpcfl.netlab.plan import NETWORKS, Plan, free_network, owner_name, owner_of
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"), [("100mbit", 1e8), ("500kbit", 5e5), ("1.5Gbit", 1.5e9), ("200000bit", 2e5)]
+)
+def test_rates_are_those_of_tc(text: str, bits: float) -> None:
+    assert parse_rate(text, "--rate") == bits
+
+
+@pytest.mark.parametrize("text", ["100", "fast", "100mbps", "-1mbit", "", "1bit", "900gbit"])
+def test_other_rates_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--rate must be"):
+        parse_rate(text, "--rate")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10ms", 0.01), ("500us", 5e-4), ("1s", 1), ("0", 0)]
+)
+def test_latencies_have_units(text: str, seconds: float) -> None:
+    assert parse_seconds(text, "--latency") == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["10", "ms", "-1ms", "60s"])
+def test_other_latencies_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--latency must be"):
+        parse_seconds(text, "--latency")
+
+
+def test_a_link_is_a_token_bucket_with_a_bucket_of_a_millisecond() -> None:
+    [command] = Link(1e8).shape("eth0")
+
+    assert command[:8] == ["tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:"]
+    assert command[8:11] == ["tbf", "rate", "100000000bit"]
+    assert command[11:] == ["burst", "12500", "limit", "1250000"]
+
+
+def test_a_slow_link_still_lets_two_frames_pass() -> None:
+    assert Link(1e5).burst_bytes == 2 * FRAME_BYTES
+
+
+def test_latency_is_a_delay_inside_the_bucket_that_holds_what_is_on_its_way() -> None:
+    plain, delayed = Link(1e8, 0.02).shape("d3")
+
+    assert plain == Link(1e8).shape("d3")[0]
+    assert delayed[:9] == ["tc", "qdisc", "add", "dev", "d3", "parent", "1:1", "handle", "10:"]
+    assert delayed[9:12] == ["netem", "delay", "20000us"]
+    assert int(delayed[13]) * FRAME_BYTES >= 1_250_000 + 1e8 / 8 * 0.02
+
+
+def shaped(plan: Plan) -> dict[tuple[str, str], str]:
+    """Return the rate of every shaped network device, by namespace and device."""
+    return {
+        (namespace, command[4]): command[command.index("rate") + 1]
+        for namespace, commands in plan.build()
+        for command in commands
+        if "tbf" in command
+    }
+
+
+def test_devices_send_through_their_own_end_and_receive_through_the_bridge_port() -> None:
+    plan = star(2, Link(1e7), Link(5e7))
+    bridge = plan.bridge_namespace
+
+    assert shaped(plan) == {
+        (plan.devices[0].namespace, "eth0"): "10000000bit",
+        (plan.devices[1].namespace, "eth0"): "10000000bit",
+        (bridge, "d0"): "50000000bit",
+        (bridge, "d1"): "50000000bit",
+    }
+
+
+def test_the_server_is_shaped_only_if_asked() -> None:
+    plan = star(1, server=Link(1e9))
+    both = {(plan.server.namespace, "eth0"), (plan.bridge_namespace, "server")}
+
+    assert {key for key, rate in shaped(plan).items() if rate == "1000000000bit"} == both
+
+
+def test_every_host_has_its_own_namespace_address_and_cable() -> None:
+    plan = star(30)
+    ((_, made), (bridge, cables), *hosts) = plan.build()
+
+    assert {command[-1] for command in made} == {bridge, *(host.namespace for host in plan.hosts)}
+    assert len({host.address for host in plan.hosts}) == 31
+    assert len({host.name for host in plan.hosts}) == 31
+    network = ipaddress.ip_network(plan.network)
+    assert all(ipaddress.ip_address(host.address) in network for host in plan.hosts)
+    pairs = [command for command in cables if "veth" in command]
+    assert [command[-1] for command in pairs] == [host.namespace for host in plan.hosts]
+    # Names of network devices have at most 15 characters.
+    assert max(len(command[4]) for command in pairs) <= 15
+    for host, (namespace, commands) in zip(plan.hosts, hosts, strict=True):
+        assert namespace == host.namespace
+        assert f"{host.address}/16" in [word for command in commands for word in command]
+
+
+def test_nothing_is_made_outside_of_the_labs_own_namespaces() -> None:
+    for namespace, commands in star(3, Link(1e8, 0.01), server=Link(1e9)).build():
+        if namespace:
+            assert namespace.startswith("hpcfl-netlab-7-9-")
+        else:
+            assert all(command[:3] == ["ip", "netns", "add"] for command in commands)
+
+
+@pytest.mark.parametrize("devices", [0, -1, 1001])
+def test_a_number_of_hosts_that_no_bridge_has_is_refused(devices: int) -> None:
+    with pytest.raises(UsageError, match="--hosts must be from 1 to 1000"):
+        star(devices)
+
+
+def test_a_network_that_the_machine_uses_is_left_alone() -> None:
+    assert free_network([]) == NETWORKS[0]
+    assert free_network(["192.0.2.0/24", "198.18.5.1/24"]) == NETWORKS[1]
+    assert free_network(["198.18.0.0/15"]) == NETWORKS[2]
+
+
+def test_no_free_network_says_what_to_do() -> None:
+    with pytest.raises(UsageError, match="name a free IPv4 network with --network"):
+        free_network(["0.0.0.0/0"])
+
+
+@pytest.mark.parametrize(
+    ("network", "hosts", "words"),
+    [("10.0.0.0/29", 6, "too few addresses"), ("fd00::/64", 2, "IPv4"), ("x", 2, "IPv4")],
+)
+def test_a_network_that_cannot_hold_the_lab_is_refused(
+    network: str, hosts: int, words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        session.checked_network(network, hosts)
+
+
+def test_the_smallest_network_is_full_with_the_server_and_its_devices() -> None:
+    assert session.checked_network("10.0.0.0/29", 5) == "10.0.0.0/29"
+
+
+def test_owners_are_told_by_process_and_start() -> None:
+    assert owner_of(owner_name(12, 345) + "device3") == (12, 345)
+    assert owner_of("hpcfl-netlab-x-device3") is None
+    assert owner_of("other-12-345-device3") is None
+
+
+def test_facts_are_numbers_with_units_that_json_carries() -> None:
+    plan = star(2, Link(1e7, 0.01), Link(5e7, 0.01), Link(1e9))
+
+    facts = json.loads(plan.facts_json())
+    assert facts["netlab_hosts"] == 2
+    assert facts["netlab_uplink_mbps"] == 10
+    assert facts["netlab_downlink_mbps"] == 50
+    assert facts["netlab_latency_ms"] == 10
+    assert facts["netlab_server_rate_mbps"] == 1000
+    assert star(2).facts()["netlab_server_rate_mbps"] is None
