@@ -17,6 +17,8 @@ COMMANDS = {
     "merge": "Put the results of several jobs into one folder.",
     "train": "Train a model through an aggregation protocol.",
     "data": "Fetch data sets to train on.",
+    "predict": "Say what a round would cost, without playing it.",
+    "calibrate": "Measure what operations and messages cost here, for predict.",
     "reproduce": "Run the papers' tables and figures again.",
     "report": "Print results files: one in full, or several side by side.",
     "compare": "Say whether one run is slower than another, and by how much.",

@@ -95,7 +95,11 @@ def _default(context: click.Context, options: dict[str, Any], **values: Any) -> 
 @click.option("--rounds", type=int, default=100, show_default=True, help="Rounds at most.")
 @click.option("--target-accuracy", type=float, help="Stop at this accuracy on held-out data.")
 @click.option("--max-seconds", type=float, help="Stop after the round that passes this time.")
-@click.option("--per-round", type=int, help="Devices that take part in a round.  [default: all]")
+@click.option(
+    "--per-round",
+    type=click.IntRange(min=1),
+    help="Devices that take part in a round.  [default: all]",
+)
 @click.option(
     "--sampling",
     type=click.Choice(["exact", "poisson", "balanced"]),
@@ -193,7 +197,7 @@ def _default(context: click.Context, options: dict[str, Any], **values: Any) -> 
 )
 @click.option(
     "--first-stage",
-    type=int,
+    type=click.IntRange(min=1),
     help="Users invited in a round, in expectation (locks).  [default: 3/2 of --per-round]",
 )
 @click.option(
@@ -333,10 +337,16 @@ def command(
         import json
 
         plain = [
-            {name: None if math.isnan(value) else value for name, value in figures.items()}
+            {name: value if math.isfinite(value) else None for name, value in figures.items()}
             for figures in rounds
         ]
         click.echo(json.dumps({"path": str(trained.path), "rounds": plain}, indent=2))
+        return
+    if not rounds:
+        click.echo(
+            f"no round is within epsilon {privacy.epsilon:g}: give more noise or a larger "
+            f"--epsilon\n\nResults: {trained.path}"
+        )
         return
     modelled = sum(figures["modelled_seconds"] for figures in rounds)
     click.echo(
@@ -346,9 +356,12 @@ def command(
         f"modelled: {modelled:.1f} s, training included"
     )
     if private:
+        pure = algorithm == "fedsgd-dpc" and privacy.mechanism == "laplace"
         click.echo(
-            f"epsilon at delta {privacy.delta:g}: {rounds[-1]['epsilon_paper']:.4g} as the paper "
-            f"counts, {rounds[-1]['epsilon_proven']:.4g} proven"
+            f"epsilon at delta {0 if pure else privacy.delta:g}: "
+            f"{rounds[-1]['epsilon_paper']:.4g} as the paper counts, "
+            f"{rounds[-1]['epsilon_proven']:.4g} proven "
+            f"(neighbours: {trained.config['epsilon_neighbours']})"
         )
     if not math.isnan(rounds[-1]["clipped_fraction"]):
         clipped = max(figures["clipped_fraction"] for figures in rounds)

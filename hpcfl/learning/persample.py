@@ -26,6 +26,9 @@ NORMS = {"l1": 1, "l2": 2}
 # The memory that per-sample gradients, or a dense stack's activations, may take at a time.
 _CHUNK_BYTES = 2**28
 
+# What the clip is less by, for a norm's rounding.
+_ROUNDING = 5e-6
+
 # Elements that a norm adds up one after the other.
 _BLOCK = 2**13
 
@@ -33,9 +36,10 @@ _BLOCK = 2**13
 class ClippedGradients:
     """The sum of a batch's per-sample gradients of the cross-entropy, each clipped to a norm.
 
-    A gradient g becomes g min(1, clip / ||g||), where the norm is over all parameters together. It
-    is never longer than `clip`, but for the rounding of float32 (about a millionth). A gradient
-    without a finite norm counts as zero: no sample, whatever its values, adds more than `clip`.
+    A gradient g becomes g min(1, clip / ||g||), where the norm is over all parameters together,
+    and the clip is less by five millionths, so that what float32 rounds (about a millionth)
+    does not make it longer than `clip`. A gradient without a finite norm counts as zero: no sample,
+    whatever its values, adds more than `clip`.
 
     Parameters
     ----------
@@ -186,7 +190,8 @@ class ClippedGradients:
 
         finite = torch.isfinite(norms)
         # Where the norm is 0, the quotient is infinite and the factor 1.
-        factors = torch.where(finite, (self._clip / norms).clamp(max=1.0), 0.0)
+        bound = self._clip * (1 - _ROUNDING)
+        factors = torch.where(finite, (bound / norms).clamp(max=1.0), 0.0)
         return factors.to(torch.float32).unsqueeze(1), finite.unsqueeze(1)
 
 

@@ -12,6 +12,7 @@ is those c devices, if the honest survivors of the cohort are connected by masks
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from hpcfl.privacy.distributions import Counts, Floats, hypergeometric
 from hpcfl.privacy.population import Population
 
 
+@lru_cache(maxsize=64)
 def cohort_size(devices: int, alpha: float) -> int:
     """Return the number m of devices in a cohort: alpha N, rounded half up, and at least 1.
 

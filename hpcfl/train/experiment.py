@@ -313,7 +313,12 @@ class Training:
         velocity = np.append(self._velocity, np.zeros(self._state.size - self._dim))
         return Checkpoint(self._next_round, self._state, velocity, self._bytes_up, config)
 
-    def run(self, transport: Transport, store: Callable[[RoundResult], None] | None) -> None:
+    def run(
+        self,
+        transport: Transport,
+        store: Callable[[RoundResult], None] | None,
+        told_to_leave: Callable[[], bool] = lambda: False,
+    ) -> bool:
         """Train until the target, the rounds or the time are reached.
 
         Parameters
@@ -322,6 +327,14 @@ class Training:
             How messages move; every rank with a transport calls this.
         store : callable or None
             Takes every round's result, on the server's rank.
+        told_to_leave : callable
+            Asked after every round, on the server's rank: whether to leave before the end.
+
+        Returns
+        -------
+        bool
+            Whether training has ended; on the server's rank, False if there was more to do but it
+            was told to leave.
 
         Raises
         ------
@@ -339,17 +352,20 @@ class Training:
         )
         for index in range(first, self._options.aggregation.rounds):
             if transport.tell(int(store is not None and self._would_overspend(index))):
-                return
+                return True
             result = self._round(transport, index)
-            error, done = None, 0
+            error, done, leave = None, False, False
             if store is not None and result is not None:
                 self._next_round = index + 1
                 error = keep(partial(store, result), result.record.validated, index)
-                done = int(self._is_done(result, time.monotonic() - start))
+                last = index + 1 == aggregation.rounds
+                done = last or self._is_done(result, time.monotonic() - start)
+                leave = not done and told_to_leave()
             transport.wait_for_all()
             transport.agree(error)
-            if transport.tell(done):
-                return
+            if transport.tell(int(done or leave)):
+                return not leave
+        return True
 
     def _round(self, transport: Transport, index: int) -> RoundResult | None:
         algorithm = self._algorithm

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +21,7 @@ from hpcfl.bench.session import default_devices
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
-from hpcfl.errors import AgreedError, HpcflError
+from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.train import checkpoint, clients
 from hpcfl.train.experiment import DEVICE_FIGURES, FIGURES, RoundResult, Training, TrainOptions
 
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from hpcfl.learning.training import Trainer
+
+# Of a training that was told to leave, and can go on: EX_TEMPFAIL of sysexits.h, "try again".
+LEFT_STATUS = 75
 
 
 @dataclass(frozen=True)
@@ -42,12 +48,15 @@ class Trained:
         The weights after the last round.
     results : list of RoundResult
         All rounds.
+    config : mapping
+        Every option with its value, as the results file has it.
     """
 
     path: Path
     model: str
     weights: NDArray[np.float32]
     results: list[RoundResult]
+    config: Mapping[str, object]
 
 
 def run(
@@ -58,6 +67,9 @@ def run(
     progress: Callable[[int, RoundResult], None] = lambda index, result: None,
 ) -> Trained | None:
     """Train a model; every rank calls this.
+
+    SIGTERM and SIGUSR1 let the round end, and the training leave with a checkpoint. The server's
+    rank decides, but every rank must survive the signal: launchers send it to all.
 
     Parameters
     ----------
@@ -80,8 +92,21 @@ def run(
     Raises
     ------
     HpcflError
-        On every rank, if something cannot work or fails. Finished rounds are kept.
+        On every rank, if something cannot work or fails. Finished rounds are kept. With exit
+        status `LEFT_STATUS` if it was told to leave.
     """
+    with _noting_signals() as told_to_leave:
+        return _run(world, options, devices, output, progress, told_to_leave)
+
+
+def _run(
+    world: World,
+    options: TrainOptions,
+    devices: int | None,
+    output: Path,
+    progress: Callable[[int, RoundResult], None],
+    told_to_leave: Callable[[], bool],
+) -> Trained | None:
     from hpcfl.learning import models
     from hpcfl.learning.training import choose_device, single_thread
 
@@ -131,7 +156,9 @@ def run(
         config |= algorithm.settings()
         try:
             if options.resume is not None:
-                training.restore(checkpoint.load(options.resume, config))
+                state = checkpoint.load(options.resume, config)
+                _check_unfinished(state, options)
+                training.restore(state)
             writer = ResultsWriter(
                 path,
                 protocol=protocol.name,
@@ -163,11 +190,55 @@ def run(
                         training.checkpoint(config).save(checkpoint.path_for(writer.path))
                     progress(len(results) - 1, result)
 
-                training.run(transport, store)
+                if not training.run(transport, store, told_to_leave):
+                    raise _left(training.checkpoint(config), options, writer.path)
     except AgreedError as agreed:
         failed = agreed
     world.settle(failed)
-    return None if writer is None else Trained(writer.path, name, training.weights, results)
+    if writer is None:
+        return None
+    return Trained(writer.path, name, training.weights, results, config)
+
+
+@contextmanager
+def _noting_signals() -> Iterator[Callable[[], bool]]:
+    """Note SIGTERM and SIGUSR1 instead of dying of them; yield what says whether one came."""
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if number == signal.SIGTERM:
+            # Who asks twice will not wait for the round to end.
+            signal.signal(number, signal.SIG_DFL)
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _check_unfinished(state: checkpoint.Checkpoint, options: TrainOptions) -> None:
+    rounds = options.aggregation.rounds
+    if state.next_round >= rounds:
+        raise UsageError(
+            f"{options.resume} has {state.next_round} rounds behind it, and --rounds is {rounds}: "
+            "there is nothing left to train"
+        )
+
+
+def _left(state: checkpoint.Checkpoint, options: TrainOptions, results: Path) -> AgreedError:
+    """Keep the state of a training that was told to leave; return what to tell every rank."""
+    told = f"told by a signal to leave after {state.next_round} rounds"
+    if options.error_feedback:
+        return AgreedError(f"{told}; with --error-feedback nothing can go on from here")
+    path = checkpoint.path_for(results)
+    try:
+        state.save(path)
+    except HpcflError as problem:
+        return AgreedError(f"{told}, but {problem}", problem.exit_status)
+    return AgreedError(f"{told}; go on with --resume {path}", LEFT_STATUS)
 
 
 def _algorithm(

@@ -20,7 +20,6 @@ such that it costs little.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,32 +30,10 @@ from hpcfl.algorithms.federated.base import Federation, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivacyOptions, PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise, shorten
 from hpcfl.errors import UsageError
-from hpcfl.privacy.accounting.distributed import rounded_norm
+from hpcfl.privacy.accounting import dp_fedavg
 
 # How fast the norm adapts, as Andrew et al. have it.
 ADAPTATION_RATE = 0.2
-
-
-@dataclass(frozen=True)
-class Integers:
-    """What a device sends of a vector, with distributed noise.
-
-    Attributes
-    ----------
-    clip : float
-        Norm that what it sends is shortened to, before it is scaled and rounded.
-    norm : float
-        The most that its integers' norm can be.
-    size : int
-        Number of coordinates, at the most.
-    sigma : int
-        Its noise.
-    """
-
-    clip: float
-    norm: float
-    size: int
-    sigma: int
 
 
 class DPFedAvg(PrivateAlgorithm):
@@ -85,11 +62,33 @@ class DPFedAvg(PrivateAlgorithm):
                 "central noise is accounted for users that are drawn anew in every round, and "
                 "those in turn are not: give --sampling poisson, or exact"
             )
+        by_chance = participation.mode == "poisson" and participation.per_round < federation.devices
+        if not distributed and by_chance and protocol.sparse_upload:
+            raise UsageError(
+                f"who is in a round decides which coordinates the others send to {protocol.name}, "
+                "so that a user who is there by chance changes more than its own vector: give "
+                "--sampling exact, or another --aggregate"
+            )
+        if not distributed and by_chance:
+            cls._check_draws(federation)
         if distributed and participation.mode == "poisson":
             raise UsageError(
                 "distributed noise is accounted for a known number of devices: give "
                 "--sampling exact, or balanced"
             )
+
+    @staticmethod
+    def _check_draws(federation: Federation) -> None:
+        """Refuse rounds that could not be summed: to end there would tell how many came."""
+        least, draw = federation.protocol.min_devices, federation.participation.draw
+        for index in range(federation.rounds if least > 1 else 0):
+            count = len(draw(index))
+            if 0 < count < least:
+                raise UsageError(
+                    f"in round {index} chance draws {count} of the devices, and "
+                    f"{federation.protocol.name} needs {least}: give a larger --per-round, another "
+                    "--seed, or --sampling exact"
+                )
 
     def weights(self, participants: list[int]) -> NDArray[np.float64]:
         """Return equal weights: a user's influence is bounded by its norm alone."""
@@ -115,8 +114,8 @@ class DPFedAvg(PrivateAlgorithm):
     def integer_noise(self, protocol: QuantisedProtocol, round_index: int) -> IntegerNoise | None:
         if self.privacy.noise != "distributed":
             return None
-        integers = self._integers(protocol, self.sigma)
-        return IntegerNoise(integers.sigma, self._secrets(16), integers.clip)
+        found = dp_fedavg.integers(self._account(self.federation.rounds, self.sigma))
+        return IntegerNoise(found.sigma, self._secrets(16), self._norm * math.sqrt(self._part))
 
     def update(
         self,
@@ -137,22 +136,6 @@ class DPFedAvg(PrivateAlgorithm):
         moved = norm * math.exp(-ADAPTATION_RATE * (within - self.privacy.quantile))
         return np.append(total[:-1] / expected * (norm / first), norm - moved)
 
-    def proven(self, rounds: int, sigma: float) -> float:
-        """Return the epsilon; of distributed noise, what the integers and their sum make of it."""
-        if self.privacy.noise == "central":
-            return super().proven(rounds, sigma)
-        from hpcfl.privacy.accounting import distributed, zcdp
-
-        protocol = self.federation.protocol
-        assert isinstance(protocol, QuantisedProtocol)
-        integers = self._integers(protocol, sigma)
-        honest = protocol.honest_in_sum(self.federation.bernoulli)
-        rho = distributed.rho(honest, integers.sigma, integers.size, integers.norm)
-        most = int(self.federation.participation.before(rounds).max())
-        if most == 0 or math.isinf(rho):
-            return 0.0 if most == 0 else math.inf
-        return zcdp.rdp_epsilon(most * rho, self.privacy.delta)
-
     def promise(self) -> str:
         """Return in a sentence what distributed noise proves, and for whom."""
         federation = self.federation
@@ -168,7 +151,7 @@ class DPFedAvg(PrivateAlgorithm):
     def account_settings(self, rounds: int) -> dict[str, Any]:
         federation, privacy = self.federation, self.privacy
         poisson = federation.participation.mode == "poisson"
-        return {
+        settings = {
             "rounds": rounds,
             "devices": federation.devices,
             "per_round": federation.participation.per_round,
@@ -177,6 +160,40 @@ class DPFedAvg(PrivateAlgorithm):
             "sampling": "poisson" if poisson else "fixed",
             "sigma_count": None if privacy.quantile is None else self._sigma_count,
         }
+        if privacy.noise == "distributed":
+            settings |= self._integer_settings(rounds)
+        return settings
+
+    def _integer_settings(self, rounds: int) -> dict[str, Any]:
+        """Return what the account of distributed noise takes besides.
+
+        A cohort's part of the coordinates is shortened to sqrt(part) of the norm, so that the noise
+        may be smaller by as much: as with fewer integers to a unit. Where devices vanish before the
+        ring is made, parts are a little larger or smaller.
+        """
+        protocol = self.federation.protocol
+        assert isinstance(protocol, QuantisedProtocol)
+        parameters, part, state = protocol.parameters, self._part, self.first_state.size
+        unit = parameters.levels * protocol.scale(0, self._least_arrival(protocol))
+        largest = part if part == 1 else min(1.0, part + 0.5 / parameters.threshold)
+        return {
+            "noise": "distributed",
+            "honest": protocol.honest_in_sum(self.federation.bernoulli),
+            "unit": unit * math.sqrt(part),
+            "dim": max(1, math.ceil(largest * (parameters.dim + state)) - state),
+            "participations": int(self.federation.participation.before(rounds).max()),
+        }
+
+    @staticmethod
+    def _least_arrival(protocol: QuantisedProtocol) -> float:
+        """Return the least that vectors are scaled up from, where devices may vanish early."""
+        return protocol.smallest_arrival if protocol.parameters.dropout else protocol.arrival
+
+    @property
+    def _part(self) -> float:
+        """Part of its coordinates that a device sends."""
+        protocol = self.federation.protocol
+        return protocol.arrival / (1 - protocol.parameters.dropout)
 
     @property
     def _sigma_count(self) -> float:
@@ -200,30 +217,18 @@ class DPFedAvg(PrivateAlgorithm):
         Of integers u times a vector of at most `norm`, the norm is at most u norm + sqrt(size).
         """
         # The most devices that a round can have: the fewest integers to a unit.
-        parameters = protocol.parameters
+        parameters, participation = protocol.parameters, self.federation.participation
         unit = parameters.levels / self.federation.devices / protocol.arrival
-        return 1 + math.sqrt(size) / (unit * norm)
+        # A user who comes by chance changes the number of users, and by it all others' integers.
+        moved = self.federation.devices if participation.mode == "poisson" else 1
+        return 1 + moved * math.sqrt(size) / (unit * norm)
 
     def _central_noise(self, size: int, round_index: int) -> NDArray[np.float64]:
         """Return the server's noise for the sum of a round's vectors."""
         protocol = self.federation.protocol
-        sigma = self.sigma / protocol.arrival
-        if isinstance(protocol, QuantisedProtocol):
+        if not isinstance(protocol, QuantisedProtocol):
+            sigma = self.sigma / protocol.arrival
+        else:
+            sigma = self.sigma / self._least_arrival(protocol)
             sigma *= self._with_rounding(protocol, size, self._norm)
         return self.noise(round_index, self.federation.devices).gaussian(size, sigma)
-
-    def _integers(self, protocol: QuantisedProtocol, sigma: float) -> Integers:
-        """Return what noise of sigma on a sum is on integers.
-
-        Of a cohort's m / N of the coordinates, the norm is bounded by sqrt(m / N) of the whole's,
-        so that the noise may be smaller by as much.
-        """
-        parameters = protocol.parameters
-        part = protocol.arrival / (1 - parameters.dropout)
-        size = math.ceil(part * (parameters.dim + self.first_state.size))
-        unit = parameters.levels * protocol.scale(0)
-        clip = self._norm * math.sqrt(part)
-        norm = rounded_norm(unit * clip, size)
-        whole = norm * sigma / self._norm
-        honest = protocol.honest_in_sum(self.federation.bernoulli)
-        return Integers(clip, norm, size, math.ceil(whole / math.sqrt(honest)))

@@ -58,6 +58,29 @@ class NoisySGD(PrivateAlgorithm):
                 f"{cls.name} is accounted for whole vectors, and {federation.protocol.name} "
                 "sends parts of them: choose another --aggregate"
             )
+        if privacy.shuffle == "poisson" and not issubclass(cls, FedSGDDPC):
+            raise UsageError(
+                f"{cls.name} is accounted for epochs, and not for Poisson batches: give --shuffle "
+                "continuing, or fresh"
+            )
+        if federation.protocol.summed_in is not None:
+            cls._check_sums(federation)
+
+    @classmethod
+    def _check_sums(cls, federation: Federation) -> None:
+        """Refuse what the noise of the others in a sum would not protect as it is accounted."""
+        local, participation = _local(federation), federation.participation
+        if participation.mode == "poisson" and participation.per_round < federation.devices:
+            raise UsageError(
+                f"{cls.name} counts on the noise of a known number of devices in every sum: give "
+                "--sampling balanced, or exact"
+            )
+        # Each step multiplies the distance of two models by |1 - eta lambda| besides.
+        if local.steps != 1 and local.rate(0) * local.weight_decay > 2:
+            raise UsageError(
+                f"{cls.name} is accounted for steps that move no two models apart but by their "
+                "gradients: the learning rate times --weight-decay must be at most 2"
+            )
 
     def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
         source = self.noise(round_index, device)
@@ -100,8 +123,9 @@ class NoisySGD(PrivateAlgorithm):
         federation, privacy = self.federation, self.privacy
         protocol = federation.protocol
         parameters = protocol.parameters
-        colluding = math.floor(parameters.gamma * parameters.devices)
-        dropped = math.floor(parameters.dropout * parameters.devices)
+        lost = 0
+        if isinstance(protocol, QuantisedProtocol):
+            lost = parameters.devices - protocol.honest_in_sum(federation.bernoulli)
         return {
             "rounds": rounds,
             "devices": federation.devices,
@@ -114,7 +138,7 @@ class NoisySGD(PrivateAlgorithm):
             "secagg": protocol.summed_in is not None,
             "convex": privacy.convex,
             "shuffle": privacy.shuffle,
-            "colluding": colluding + dropped,
+            "colluding": lost,
             "participations": int(federation.participation.before(rounds).max()),
         }
 

@@ -164,7 +164,13 @@ class PrivateAlgorithm(FederatedAlgorithm):
         return self._system().settings(sigma=sigma, **self.account_settings(rounds), **settings)
 
     def settings(self) -> dict[str, object]:
-        return {"sigma": self.sigma}
+        # Of no rounds, an account is found at once.
+        proven = self._system().proven(self._account(0, self.sigma))
+        return {
+            "sigma": self.sigma,
+            "epsilon_neighbours": proven.adjacency,
+            "epsilon_delta": proven.delta,
+        }
 
     def noise(self, round_index: int, device: int) -> NoiseSource:
         """Return where a device's noise comes from, or that of whoever has another number."""

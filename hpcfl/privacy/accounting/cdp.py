@@ -269,7 +269,10 @@ def worst_rho(settings: Settings, cost: Callable[[int], float]) -> float:
     accesses = -(-rounds * steps // epoch)
     if settings.shuffle == "continuing" and steps <= epoch:
         return min(rounds, accesses) * cost(1)
-    return _worst_split(rounds * steps, steps, epoch, cost)
+    # Where an epoch and a round begin together, all begins anew.
+    again, rest = divmod(rounds * steps, math.lcm(steps, epoch))
+    whole = again * _worst_split(math.lcm(steps, epoch), steps, epoch, cost) if again else 0.0
+    return whole + (_worst_split(rest, steps, epoch, cost) if rest else 0.0)
 
 
 def _worst_split(total: int, steps: int, epoch: int, cost: Callable[[int], float]) -> float:

@@ -202,6 +202,8 @@ def bounds(settings: Settings) -> tuple[Guarantee, ...]:
             f"an answer uses every sample with probability {settings.fraction:g}, independently "
             "and in secret",
             f"the sum is divided by {settings.batch:g}, however many samples there are",
+            f"the number {settings.samples}, from which these two follow, is public, and the same "
+            "with or without the record",
         )
     else:
         size = int(settings.batch)

@@ -1,0 +1,54 @@
+"""`hpcfl calibrate`: measure what operations and messages cost here, for `hpcfl predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("calibrate")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="JSON file to write.  [default: one for this host in the user's cache folder]",
+)
+def command(output: Path | None) -> None:
+    """Measure what a round's operations cost on this machine, in about half a minute.
+
+    Under mpirun messages between the ranks are measured as well, which predictions for as many
+    ranks need.
+
+    \b
+    Examples:
+      hpcfl calibrate
+      mpirun -n 3 hpcfl calibrate
+      hpcfl calibrate --output phone.json
+    """
+    from hpcfl import launch
+    from hpcfl.comm.world import connect
+    from hpcfl.prediction.calibration import calibrate, default_path
+    from hpcfl.prediction.kernels import OPERATIONS
+
+    world = connect()
+    path = output or default_path()
+    stream = launch.terminal_for_progress() if world.rank == 0 else None
+    if stream is None:
+        found = calibrate(world)
+    else:
+        with click.progressbar(length=len(OPERATIONS), label="calibrate", file=stream) as bar:
+            found = calibrate(world, lambda name: bar.update(1))
+    error = None
+    if world.rank == 0:
+        from hpcfl.errors import HpcflError
+
+        try:
+            found.save(path)
+        except HpcflError as problem:
+            error = problem
+    world.agree(error)
+    if world.rank == 0:
+        click.echo(
+            f"a mask: {1e9 * found.cost('mask_word'):.2f} ns a coordinate; an agreement: "
+            f"{1e6 * found.cost('agreement'):.1f} us; ranks: {found.ranks}\nCalibration: {path}"
+        )

@@ -1,0 +1,184 @@
+"""What operations and messages cost on one machine, measured once and kept in a JSON file."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from hpcfl import __version__
+from hpcfl.errors import HpcflError, UsageError
+
+FORMAT = "hpcfl-calibration/1"
+
+
+@dataclass(frozen=True)
+class Link:
+    """Messages of one pattern among some ranks: alpha + beta bytes.
+
+    Attributes
+    ----------
+    alpha_seconds : float
+        Of a call without anything to move.
+    beta_seconds_per_byte : float
+        For each byte that the busiest rank sends or receives.
+    """
+
+    alpha_seconds: float
+    beta_seconds_per_byte: float
+
+    def seconds(self, size: float) -> float:
+        """Return the seconds that so many bytes take."""
+        return self.alpha_seconds + self.beta_seconds_per_byte * size
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured.
+
+    Attributes
+    ----------
+    samples : dict of str to list of float
+        CPU seconds of each operation of :mod:`hpcfl.prediction.kernels`, every measurement.
+    ranks : int
+        Ranks among which messages were measured; 1 if none were.
+    links : dict of str to Link
+        By pattern; empty for one rank.
+    devices_slowdown, server_slowdown : float
+        Elapsed over CPU seconds while all device ranks work and the server waits, and the other
+        way round: more than 1 where ranks share cores.
+    about : dict
+        Machine, time and versions.
+    """
+
+    samples: Mapping[str, list[float]]
+    ranks: int = 1
+    links: Mapping[str, Link] = field(default_factory=dict)
+    devices_slowdown: float = 1.0
+    server_slowdown: float = 1.0
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def seconds(self, operations: Mapping[str, float]) -> float:
+        """Return the CPU seconds of so many operations."""
+        return sum(self.cost(name) * count for name, count in operations.items())
+
+    def cost(self, operation: str) -> float:
+        """Return the CPU seconds of one operation, the median of the measurements."""
+        return median(self.samples[operation])
+
+    def save(self, path: Path) -> None:
+        """Write the calibration; the file is replaced at once.
+
+        Raises
+        ------
+        UsageError
+            If it cannot be written.
+        """
+        content = {
+            "format": FORMAT,
+            "about": dict(self.about),
+            "ranks": self.ranks,
+            "links": {
+                name: [link.alpha_seconds, link.beta_seconds_per_byte]
+                for name, link in self.links.items()
+            },
+            "devices_slowdown": self.devices_slowdown,
+            "server_slowdown": self.server_slowdown,
+            "cpu_seconds": {name: list(values) for name, values in self.samples.items()},
+        }
+        draft = path.with_name(f".{path.name}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(json.dumps(content, indent=1) + "\n")
+            os.replace(draft, path)
+        except OSError as error:
+            raise UsageError(
+                f"cannot write {path} ({error.strerror or error}): choose another place with "
+                "--output"
+            ) from None
+
+
+def default_path() -> Path:
+    """Return where this machine's calibration is kept: a file of the user's, named by host."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "hpcfl" / f"calibration-{platform.node() or 'host'}.json"
+
+
+def load(path: Path) -> Calibration:
+    """Return a calibration from a file.
+
+    Raises
+    ------
+    HpcflError
+        If there is none, or it is damaged.
+    """
+    from hpcfl.prediction.kernels import OPERATIONS
+
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(
+            f"there is no calibration at {path}: 'hpcfl calibrate' makes one in about a minute, "
+            "or give one with --calibration"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise HpcflError(f"{path} cannot be read ({error})") from None
+    try:
+        if content["format"] != FORMAT:
+            raise HpcflError(
+                f"{path} has the format {content['format']}, not {FORMAT}: run 'hpcfl calibrate'"
+            )
+        samples = {
+            name: [float(value) for value in values]
+            for name, values in content["cpu_seconds"].items()
+        }
+        links = {name: Link(*map(float, pair)) for name, pair in content["links"].items()}
+        found = Calibration(
+            samples,
+            int(content["ranks"]),
+            links,
+            float(content["devices_slowdown"]),
+            float(content["server_slowdown"]),
+            dict(content["about"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise HpcflError(f"{path} is no calibration ({error}): run 'hpcfl calibrate'") from None
+    missing = sorted(set(OPERATIONS) - {name for name, values in found.samples.items() if values})
+    if missing:
+        raise HpcflError(
+            f"{path} was made by another version of hpcfl and lacks {', '.join(missing)}: run "
+            "'hpcfl calibrate'"
+        )
+    return found
+
+
+def calibrate(world: Any, progress: Callable[[str], None] = lambda name: None) -> Calibration:
+    """Measure operations on rank 0, and messages among all ranks; every rank calls this.
+
+    Parameters
+    ----------
+    world : World
+        The processes at hand.
+    progress : callable
+        Takes the name of each thing that is measured; on rank 0.
+    """
+    from hpcfl import environment
+    from hpcfl.prediction import kernels, patterns
+
+    samples = kernels.measure(progress) if world.rank == 0 else {}
+    world.settle(None)
+    links, devices_slowdown, server_slowdown = patterns.measure(world)
+    local = environment.capture_local()
+    kept = ("cpu_model", "cores_usable", "python_version", "numpy_version", "git_commit")
+    about = {
+        "measured": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "hpcfl_version": __version__,
+        **{name: local[name] for name in kept if name in local},
+    }
+    return Calibration(samples, world.size, links, devices_slowdown, server_slowdown, about)

@@ -1,0 +1,445 @@
+"""How many bytes and operations a round takes, phase by phase, as expected values.
+
+Bytes follow from the layouts in `hpcfl.algorithms.aggregation` and are exact where those are fixed;
+of what chance decides (how many coordinates are selected, which neighbours drop out) it is the
+expectation. Operations are those of :mod:`hpcfl.prediction.kernels`, which measures each of them.
+
+The devices that drop out do so before the upload, exactly floor(theta N) of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.secagg import MASK_KEY_LIMBS, SEED_LIMBS, SHARE_BYTES, SecAgg
+from hpcfl.algorithms.aggregation.topology import ADVERTISED_BYTES, NEIGHBOUR, Complete
+from hpcfl.algorithms.locations import HEADER, MAX_RICE
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.comm import envelope
+from hpcfl.comm.phases import Pattern
+from hpcfl.crypto.groups import BLOCK_WORDS
+from hpcfl.errors import UsageError
+from hpcfl.prediction.kernels import CACHED
+
+Operations = dict[str, float]
+LIMBS = MASK_KEY_LIMBS + SEED_LIMBS
+
+
+@dataclass
+class PhaseCounts:
+    """What a phase takes.
+
+    Attributes
+    ----------
+    name : str
+        The phase.
+    up, down : float
+        Bytes that a device sends and receives which is in the phase, envelopes included.
+    messages_up, messages_down : float
+        Messages of such a device.
+    senders, receivers : int
+        Devices that send, and that receive.
+    device : dict of str to float
+        Operations of a device that is in it to its end.
+    server : dict of str to float
+        Operations of the server.
+    """
+
+    name: str
+    up: float = 0.0
+    down: float = 0.0
+    messages_up: float = 0.0
+    messages_down: float = 0.0
+    senders: int = 0
+    receivers: int = 0
+    device: Operations = field(default_factory=dict)
+    server: Operations = field(default_factory=dict)
+
+    def sends(self, size: float, senders: int, messages: float = 1) -> None:
+        """Let so many devices send messages, of so many bytes together without envelopes."""
+        self.up += size + envelope.BYTES * messages
+        self.messages_up += messages
+        self.senders = senders
+
+    def receives(self, size: float, receivers: int, messages: float = 1) -> None:
+        """Let so many devices receive messages, of so many bytes together without envelopes."""
+        self.down += size + envelope.BYTES * messages
+        self.messages_down += messages
+        self.receivers = receivers
+
+
+def add(operations: Operations, more: Mapping[str, float], times: float = 1.0) -> None:
+    """Add operations, so many times, to others, in place."""
+    for name, count in more.items():
+        operations[name] = operations.get(name, 0.0) + times * count
+
+
+@dataclass(frozen=True)
+class Round:
+    """Who is in a round.
+
+    Attributes
+    ----------
+    protocol : str
+        Its name.
+    parameters : Parameters
+        Its parameters.
+    degree, threshold : int
+        Neighbours of a device, and holders that reconstruct a secret.
+    ring : bool
+        Whether the neighbours are those on a ring.
+    """
+
+    protocol: str
+    parameters: Parameters
+    degree: int
+    threshold: int
+    ring: bool
+
+    @property
+    def devices(self) -> int:
+        """Number N of devices."""
+        return self.parameters.devices
+
+    @property
+    def dim(self) -> int:
+        """Number d of coordinates."""
+        return self.parameters.dim
+
+    @property
+    def dropped(self) -> int:
+        """Number of devices that drop out."""
+        return math.floor(Fraction(repr(self.parameters.dropout)) * self.devices)
+
+    @property
+    def survivors(self) -> int:
+        """Number of devices whose vectors are in the sum."""
+        return self.devices - self.dropped
+
+    def neighbours_among(self, count: int) -> float:
+        """Return how many neighbours a device expects among `count` other devices."""
+        return self.degree * count / max(1, self.devices - 1)
+
+
+def counts(protocol: str, parameters: Parameters) -> list[PhaseCounts]:
+    """Return what every phase of a round takes.
+
+    Parameters
+    ----------
+    protocol : str
+        A protocol that comes with hpcfl.
+    parameters : Parameters
+        Its parameters.
+
+    Returns
+    -------
+    list of PhaseCounts
+        In the order of the phases.
+
+    Raises
+    ------
+    UsageError
+        If the protocol is another one, or cannot have these parameters.
+    """
+    if protocol not in _UPLOADS:
+        raise UsageError(
+            f"there is no cost model of {protocol!r}; there is one of {', '.join(_UPLOADS)}"
+        )
+    built = find(protocol)(parameters)
+    degree, threshold, ring = parameters.devices - 1, 0, False
+    if isinstance(built, SecAgg):
+        topology = built.topology
+        degree, threshold = topology.degree, topology.threshold
+        ring = topology.pattern is Pattern.SCATTER and not isinstance(topology, Complete)
+    played = Round(protocol, parameters, degree, threshold, ring)
+    phases = {name: PhaseCounts(name) for name in built.phases()}
+    _model(played, phases["model"])
+    if "share_keys" in phases:
+        _advertise(played, phases["advertise_keys"])
+        _share(played, phases["share_keys"])
+        _unmask(played, phases["unmask"])
+    _UPLOADS[protocol](played, phases)
+    if "result" in phases and protocol != "fedavg":
+        add(phases["result"].server, {"decoded": played.dim})
+    return list(phases.values())
+
+
+def _model(played: Round, phase: PhaseCounts) -> None:
+    extra = math.ceil(played.devices / 8) if played.protocol == "prf" else 0
+    phase.receives(4 * played.dim + extra, played.devices)
+    add(phase.device, {"message": 1})
+    add(phase.server, {"message": 1, "sealed_byte": 4 * played.dim})
+
+
+def _advertise(played: Round, phase: PhaseCounts) -> None:
+    holders = played.degree + 1
+    if played.ring:
+        listed = 8 + NEIGHBOUR.itemsize * played.degree
+        add(phase.server, {"listed": played.devices * played.degree, "ordered": played.devices})
+    else:
+        listed = math.ceil(played.devices / 8) + ADVERTISED_BYTES * played.devices
+    phase.sends(ADVERTISED_BYTES, played.devices)
+    phase.receives(listed, played.devices)
+    add(
+        phase.device,
+        {
+            "message": 2,
+            "key_pair": 2,
+            "holder": holders,
+            "agreement": played.degree,
+            "derivation": played.degree,
+        },
+    )
+    add(phase.server, {"message": played.devices * (2 if played.ring else 1)})
+
+
+def _share(played: Round, phase: PhaseCounts) -> None:
+    peers, terms = played.degree, played.threshold
+    phase.sends(SHARE_BYTES * peers, played.devices, peers)
+    phase.receives(SHARE_BYTES * peers, played.devices, peers)
+    add(
+        phase.device,
+        {
+            "message": 2,
+            "element_key": 1,
+            "element": (terms - 1) * LIMBS,
+            "share_product": (peers + 1) * terms * LIMBS,
+            "sealed_share": peers,
+            "opened_share": peers,
+        },
+    )
+
+
+def _unmask(played: Round, phase: PhaseCounts) -> None:
+    """Enter requests, replies and the reconstruction of secrets; masks are the protocols' own."""
+    survivors, dropped = played.survivors, played.dropped
+    holders = played.degree + 1
+    alive = 1 + played.neighbours_among(survivors - 1)
+    gone = played.neighbours_among(dropped)
+    bits = math.ceil((holders if played.ring else played.devices) / 8)
+    phase.receives(2 * bits, survivors)
+    phase.sends(4 * (SEED_LIMBS * alive + MASK_KEY_LIMBS * gone), survivors)
+    add(phase.device, {"message": 2, "reply_holder": holders})
+    secrets = survivors + dropped
+    limbs = SEED_LIMBS * survivors + MASK_KEY_LIMBS * dropped
+    work: Operations = {
+        "message": survivors * (2 if played.ring else 1),
+        "secret": secrets,
+        "key_pair": dropped,
+        "derivation": survivors,
+    }
+    if played.ring:
+        add(
+            work,
+            {
+                "asked": survivors,
+                "ring_reply": 2 * survivors,
+                "ring_weight": secrets * played.threshold**2,
+                "ring_inverse": secrets * played.threshold,
+                "share_product": played.threshold * limbs,
+            },
+        )
+    else:
+        add(
+            work,
+            {
+                "weight": played.threshold,
+                "weight_pair": played.threshold**2,
+                "share_product": played.threshold * limbs,
+            },
+        )
+    add(phase.server, work)
+
+
+def _pairs_to_unmask(played: Round) -> float:
+    """Return the pairs of a dropped device and a surviving neighbour."""
+    return played.dropped * played.neighbours_among(played.survivors)
+
+
+def _masks(keys: float, words: int) -> Operations:
+    """Return what it takes to add so many masks to a vector (`Group.add_masks`)."""
+    blocks = math.ceil(words / BLOCK_WORDS)
+    return {"mask_key": keys, "mask_block": keys * blocks, "mask_word": keys * words}
+
+
+def _fedavg(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
+    upload, dim, survivors = phases["upload"], played.dim, played.survivors
+    upload.sends(4 * dim, survivors)
+    add(upload.device, {"message": 1, "weighted": dim, "sealed_byte": 4 * dim})
+    add(upload.server, {"upload": survivors, "float_added": survivors * dim})
+
+
+def _dense(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
+    """Secagg and secagg-graph: whole vectors, a mask for every neighbour."""
+    upload, dim, survivors = phases["masked_input"], played.dim, played.survivors
+    masks = played.degree + 1
+    upload.sends(4 * dim, survivors)
+    add(
+        upload.device,
+        {
+            "message": 1,
+            "agreement": played.degree,
+            "derivation": masks,
+            "quantised": dim,
+            "reduced": dim,
+            **_masks(masks, dim),
+            "sealed_byte": 4 * dim,
+        },
+    )
+    add(upload.server, {"upload": survivors, "summed": survivors * dim})
+    pairs = _pairs_to_unmask(played)
+    add(
+        phases["unmask"].server,
+        {
+            "agreement": pairs,
+            "derivation": pairs,
+            **_masks(survivors + pairs, dim),
+            "reduced": dim,
+        },
+    )
+
+
+def _pair_masks(probability: float, dim: int) -> Operations:
+    """Return what a pair's selection and masks take (`SparseSecAgg.pair_masks`)."""
+    selected = probability * dim
+    drawn = selected + 5 * math.sqrt(selected) + 8
+    return {
+        "derivation": 2,
+        "agreement": 1,
+        "gap_key": 1,
+        "gap": drawn,
+        "element_key": 1,
+        "element": selected,
+        **_at("folded", selected, dim),
+    }
+
+
+def _at(name: str, count: float, dim: int) -> Operations:
+    """Return operations at coordinates of a vector of d int64, which may not fit the cache."""
+    far = max(0.0, 1 - CACHED / dim)
+    return {name: count * (1 - far), f"{name}_far": count * far}
+
+
+def _sparse(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
+    parameters, dim = played.parameters, played.dim
+    if parameters.sampler != "gaps":
+        raise UsageError("there is no cost model of --sampler dense; leave it at gaps")
+    upload, survivors = phases["masked_input"], played.survivors
+    share = parameters.selection_probability
+    sent = share * dim
+    probability = float(parameters.pair_probability)
+    upload.sends(
+        HEADER.itemsize + location_bytes(share, dim, parameters.locations) + 4 * sent, survivors
+    )
+    add(upload.device, _pair_masks(probability, dim), played.degree)
+    add(
+        upload.device,
+        {
+            "message": 1,
+            "derivation": 1,
+            "element_key": 1,
+            "element": sent,
+            **_at("scanned", dim, dim),
+            "located": sent,
+            "quantised": sent,
+            **_at("picked", sent, dim),
+            "reduced": sent,
+            "sealed_byte": 4 * sent,
+        },
+    )
+    taken = {"unlocated": sent, "unlocated_dim": dim, **_at("scatter_added", sent, dim)}
+    add(upload.server, taken, survivors)
+    add(upload.server, {"upload": survivors})
+    unmask = phases["unmask"].server
+    add(unmask, taken | {"element_key": 1, "element": sent}, survivors)
+    add(unmask, _pair_masks(probability, dim), _pairs_to_unmask(played))
+    add(unmask, {"reduced": dim})
+
+
+def location_bytes(share: float, dim: int, coding: str) -> float:
+    """Return the expected bytes of the locations of i.i.d. coordinates, without their header."""
+    bitmap = math.ceil(dim / 8)
+    # E[floor(gap / 2^k)] of a geometric gap from 0: r / (1 - r), r = (1 - p)^(2^k).
+    stay = 1 - share
+    bits = []
+    for rice in range(MAX_RICE + 1):
+        ratio = stay ** (2**rice)
+        bits.append(share * dim * (ratio / (1 - ratio) + 1 + rice) if ratio < 1 else math.inf)
+    gaps = min(bits) / 8
+    if coding == "bitmap" or (coding == "auto" and bitmap <= gaps):
+        return bitmap
+    return gaps
+
+
+def _cohort(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
+    from hpcfl.algorithms.aggregation.cohort import Cohort
+
+    size = Cohort(played.parameters).cohort_size
+    upload, survivors = phases["masked_input"], played.survivors
+    segment = played.dim / played.devices
+    run = size * segment
+    # Those at a distance of 1, 2, ... on either side have ever less in common.
+    reach = min(size - 1, math.ceil(played.degree / 2))
+    both = min(2 * reach, played.degree)
+    common = 2 * sum(size - distance for distance in range(1, reach + 1)) * segment
+    pairs: Operations = {
+        "agreement": both,
+        "derivation": both,
+        "stream_key": both,
+        "near": both,
+        "streamed": common,
+    }
+    own: Operations = {"derivation": 1, "stream_key": 1, "streamed": run}
+    upload.sends(4 * run, survivors)
+    add(upload.device, pairs)
+    add(upload.device, own)
+    add(
+        upload.device,
+        {
+            "message": 1,
+            "near": played.degree,
+            "dealt": run,
+            "picked": run,
+            "quantised": run,
+            "reduced": run,
+            "sealed_byte": 4 * run,
+        },
+    )
+    add(upload.server, {"upload": survivors, "run_added": survivors * run})
+    unmask = phases["unmask"].server
+    add(unmask, own | {"run_added": run}, survivors)
+    alive = survivors / max(1, played.devices - 1)
+    add(unmask, pairs, played.dropped * alive)
+    add(unmask, {"near": played.neighbours_among(survivors), "run_added": run}, played.dropped)
+    add(unmask, {"dealt": played.dim, "dealt_back": played.dim, "reduced": played.dim})
+
+
+def _prf(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
+    upload, dim, devices = phases["masked_input"], played.dim, played.devices
+    upload.sends(4 * dim, devices)
+    add(
+        upload.device,
+        {
+            "message": 1,
+            "derivation": played.degree,
+            "quantised": dim,
+            "reduced": dim,
+            **_masks(played.degree, dim),
+            "sealed_byte": 4 * dim,
+        },
+    )
+    add(upload.server, {"upload": devices, "summed": devices * dim, "reduced": dim})
+
+
+_UPLOADS: dict[str, Callable[[Round, Mapping[str, PhaseCounts]], None]] = {
+    "fedavg": _fedavg,
+    "secagg": _dense,
+    "secagg-graph": _dense,
+    "sparse": _sparse,
+    "cohort": _cohort,
+    "prf": _prf,
+}

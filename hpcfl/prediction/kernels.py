@@ -1,0 +1,504 @@
+"""What single operations cost on this machine: CPU seconds of this thread, measured.
+
+Every operation is timed through the function that a round calls, at one size, or at two sizes where
+it has a cost for every call and one for every element. What is measured:
+
+======================  ===========================================================================
+operation               one of it
+======================  ===========================================================================
+message                 a message's envelope put on, taken off and entered
+sealed_byte             a byte of a message copied behind its envelope
+key_pair                an X25519 key pair made
+agreement               an X25519 secret agreed on with one peer
+derivation              a key derived from a secret (HKDF)
+holder                  one device on a key list read and checked
+reply_holder            one holder's place in an unmasking request and reply
+share_product           a product in F_q while sharing or combining
+sealed_share            a share encrypted, opened_share: decrypted and checked
+weight, weight_pair     Lagrange's weights for t holders: for each of t, and of t * t
+ring_weight             the same for many owners at once, an element of t * t
+ring_inverse            the same, an element of t
+ring_reply              a holder's shares put where they belong
+asked                   a holder's owners looked up on a ring
+listed, ordered         a neighbour on a key list, a device on a ring
+secret                  a secret put together from its limbs
+quantised               a coordinate clipped, scaled and rounded
+reduced, decoded        an integer made a group element, and back
+mask_key                a keystream opened to be added to a vector
+mask_block, mask_word   a block, and a word, of it added
+element_key, element    the same, where the words themselves are wanted
+stream_key, streamed    a keystream opened, a word of it added to a run
+gap_key, gap            a pattern's key, a gap drawn
+folded                  an element with its sign added at a coordinate
+scanned                 a coordinate looked at for selected ones
+located, unlocated      a location coded and decoded
+unlocated_dim           the same, for each of d coordinates
+picked, scatter_added   an element taken from, and added to, some coordinates
+..._far                 the same where the coordinates do not fit the cache
+run_added, summed       an element of a run, of a whole vector, checked and added to the sum
+dealt                   a place of a cohort's run turned into a coordinate
+near                    a neighbour looked at for a common cohort
+weighted, float_added   a coordinate weighted, and added, in the clear
+drawn                   a coordinate of a synthetic vector drawn (not CPU time of a device)
+======================  ===========================================================================
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms import locations
+from hpcfl.algorithms.aggregation.cohort import Segments, add_stream
+from hpcfl.algorithms.aggregation.secagg import (
+    MASK_KEY_LIMBS,
+    SEED_LIMBS,
+    SecAgg,
+    pair_sign,
+)
+from hpcfl.algorithms.aggregation.topology import CompleteLinks, Ring, RingLinks, ring_order
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.bench.inputs import SyntheticUpdates
+from hpcfl.comm import envelope
+from hpcfl.comm.ledger import Ledger
+from hpcfl.crypto import keys, shamir
+from hpcfl.crypto.groups import BLOCK_WORDS, FQ
+from hpcfl.crypto.sampling import GapSampler
+
+Work = Callable[[], object]
+# Vectors that come one after the other are not in the cache: so many of them are gone through.
+COLD = 24
+# Vectors and keys of the measurements: d and N of the kind that is asked for most.
+DIM, DEVICES = 100_000, 100
+LONG = 500_000
+# Coordinates that do not fit the cache, eight bytes each, and those that do.
+FAR, CACHED = 3_000_000, 1 << 17
+LIMBS = MASK_KEY_LIMBS + SEED_LIMBS
+REPEATS = 7
+
+
+OPERATIONS = (
+    "key_pair",
+    "agreement",
+    "derivation",
+    "share_product",
+    "holder",
+    "sealed_share",
+    "opened_share",
+    "reply_holder",
+    "weight_pair",
+    "weight",
+    "secret",
+    "drawn",
+    "quantised",
+    "reduced",
+    "decoded",
+    "summed",
+    "upload",
+    "weighted",
+    "float_added",
+    "mask_word",
+    "mask_block",
+    "mask_key",
+    "element_key",
+    "element",
+    "gap_key",
+    "gap",
+    "folded",
+    "scanned",
+    "located",
+    "unlocated",
+    "unlocated_dim",
+    "picked",
+    "scatter_added",
+    "dealt",
+    "stream_key",
+    "streamed",
+    "near",
+    "run_added",
+    "dealt_back",
+    "message",
+    "sealed_byte",
+    "ordered",
+    "listed",
+    "asked",
+    "ring_inverse",
+    "ring_weight",
+    "ring_reply",
+    "folded_far",
+    "scanned_far",
+    "picked_far",
+    "scatter_added_far",
+)
+
+
+def cpu_seconds(work: Work, least: float = 0.02) -> list[float]:
+    """Return the CPU seconds of one call, measured several times over as many calls as needed."""
+    work()
+    calls, start = 0, time.thread_time()
+    while time.thread_time() - start < least:
+        work()
+        calls += 1
+    samples = []
+    for _ in range(REPEATS):
+        start = time.thread_time()
+        for _ in range(calls):
+            work()
+        samples.append((time.thread_time() - start) / calls)
+    return samples
+
+
+def measure(progress: Callable[[str], None] = lambda name: None) -> dict[str, list[float]]:
+    """Return samples of what each operation costs.
+
+    Parameters
+    ----------
+    progress : callable
+        Takes the name of each operation that is done.
+
+    Returns
+    -------
+    dict of str to list of float
+        CPU seconds of one operation, several samples; not negative.
+    """
+    found: dict[str, list[float]] = {}
+    for kernel in (_keys, _sharing, _vectors, _masks, _sparse, _cohorts, _messages, _rings):
+        for name, samples in kernel():
+            found[name] = [max(0.0, sample) for sample in samples]
+            progress(name)
+    return found
+
+
+def _per(samples: list[float], count: float) -> list[float]:
+    return [sample / count for sample in samples]
+
+
+def _line(work: Callable[[int], Work], small: int, large: int) -> tuple[list[float], list[float]]:
+    """Return samples of the cost of a call, and of an element, from calls of two sizes."""
+    few, many = cpu_seconds(work(small)), cpu_seconds(work(large))
+    slopes = [(b - a) / (large - small) for a, b in zip(few, many, strict=True)]
+    slope = median(slopes)
+    return [a - slope * small for a in few], slopes
+
+
+Kernels = Iterator[tuple[str, list[float]]]
+
+
+def _keys() -> Kernels:
+    yield "key_pair", cpu_seconds(lambda: keys.KeyPair.generate(keys.system_secrets))
+    pair = keys.KeyPair.generate(keys.system_secrets)
+    others = [keys.KeyPair.generate(keys.system_secrets).public for _ in range(50)]
+    yield "agreement", _per(cpu_seconds(lambda: keys.agree(pair.private, others)), len(others))
+    protocol = SecAgg(Parameters(DEVICES, 10))
+    secrets = [bytes(32)] * 50
+    peers = range(1, 51)
+    derive = cpu_seconds(lambda: protocol.pair_keys(3, 0, peers, secrets, "additive mask"))
+    yield "derivation", _per(derive, 50)
+
+
+def _sharing() -> Kernels:
+    protocol = SecAgg(Parameters(DEVICES, 10))
+    holders, terms = DEVICES, DEVICES // 2 + 1
+    generator = np.random.default_rng(1)
+    coefficients = generator.integers(0, FQ.modulus, (terms - 1, LIMBS), np.uint32)
+    limbs = generator.integers(0, 2**31, LIMBS, np.uint32)
+    everybody = tuple(range(holders))
+    product = cpu_seconds(lambda: shamir.split(limbs, coefficients, everybody))
+    yield "share_product", _per(product, holders * terms * LIMBS)
+
+    device = protocol.device(0, 0, keys.system_secrets)
+    others = [protocol.device(id, 0, keys.system_secrets) for id in range(1, DEVICES)]
+    public = {one.id: one.send_advertise_keys().tobytes() for one in (device, *others)}
+    listed = CompleteLinks(DEVICES, terms, public).key_list(None)
+    topology = protocol.topology
+
+    def read() -> None:
+        topology.read_key_list(listed, 0, public[0]).check_keys()
+
+    yield "holder", _per(cpu_seconds(read), holders)
+    for one in (device, *others):
+        one.receive_advertise_keys(listed)
+    rows = {one.id: one.send_share_keys() for one in others}
+    # Device 0's place in the rows of the others is the first.
+    senders = np.array(sorted(rows), np.int64)
+    mine = np.stack([rows[id][1][0] for id in senders.tolist()])
+
+    def seal() -> None:
+        device._seed = b""
+        device.send_share_keys()
+
+    split = median(product) + median(
+        cpu_seconds(lambda: FQ.elements([bytes(16)], [(terms - 1) * LIMBS]))
+    )
+    yield "sealed_share", [(s - split) / len(others) for s in cpu_seconds(seal)]
+    opened = cpu_seconds(lambda: device.receive_share_keys(senders, mine))
+    yield "opened_share", _per(opened, len(others))
+
+    flags = np.ones(DEVICES, np.bool_)
+    request = CompleteLinks(DEVICES, terms, public).request(None, flags, ~flags)
+
+    def answer() -> None:
+        device._request = None
+        device.receive_unmask(request)
+        device.send_unmask()
+
+    yield "reply_holder", _per(cpu_seconds(answer), holders)
+
+    def weigh(count: int) -> Work:
+        chosen = tuple(range(count))
+        return lambda: shamir._weights_at_zero.__wrapped__(chosen)
+
+    # a t + b t^2, from two sizes.
+    small, large = 60, 480
+    few, many = cpu_seconds(weigh(small)), cpu_seconds(weigh(large))
+    pairs = [(b / large - a / small) / (large - small) for a, b in zip(few, many, strict=True)]
+    yield "weight_pair", pairs
+    yield "weight", [a / small - median(pairs) * small for a in few]
+    key_limbs = shamir.to_limbs(bytes(range(32)))
+    yield "secret", cpu_seconds(lambda: shamir.from_limbs(key_limbs, 32))
+
+
+def _vectors() -> Kernels:
+    parameters = Parameters(DEVICES, DIM)
+    protocol = SecAgg(parameters)
+    vector = SyntheticUpdates(DIM, 0).vector(0, 0)
+    integers = protocol.quantise(vector, 0, 0)
+    group = parameters.arithmetic
+    elements = group.reduce(integers)
+    updates = SyntheticUpdates(DIM, 0)
+    yield "drawn", _per(cpu_seconds(lambda: updates.vector(0, 1)), DIM)
+    yield "quantised", _per(cpu_seconds(lambda: protocol.quantise(vector, 0, 0)), DIM)
+    yield "reduced", _per(cpu_seconds(lambda: group.reduce(integers)), DIM)
+    yield "decoded", _per(cpu_seconds(lambda: group.decode(elements)), DIM)
+    total = np.zeros(LONG, np.int64)
+    received = itertools.cycle([np.resize(elements, LONG) for _ in range(COLD)])
+
+    def take() -> None:
+        came = next(received)
+        if int(came.max()) < group.modulus:
+            np.add(total, came, out=total)
+
+    yield "summed", _per(cpu_seconds(take), LONG)
+    yield "upload", _after_work()
+    weight = 0.01
+
+    def weigh() -> None:
+        weighted = (vector * weight).astype("<f4")
+        np.count_nonzero(weighted)
+
+    yield "weighted", _per(cpu_seconds(weigh), DIM)
+    floats = np.zeros(LONG)
+    vectors = itertools.cycle([np.resize(vector, LONG) for _ in range(COLD)])
+
+    def accumulate() -> None:
+        np.add(floats, next(vectors), out=floats)
+
+    yield "float_added", _per(cpu_seconds(accumulate), LONG)
+
+
+def _after_work() -> list[float]:
+    """Return what an upload costs the server before its first coordinate.
+
+    It comes after work of other kinds, which leaves neither code nor data in the caches.
+    """
+    protocol = SecAgg(Parameters(DEVICES, 8))
+    ledger = Ledger(protocol.phases(), DEVICES, range(DEVICES), True)
+    message = envelope.seal(4, 0, 0, envelope.SERVER, np.zeros(8, np.uint32))
+    elements = np.zeros(BLOCK_WORDS, np.uint32)
+    seeds = [k.to_bytes(16, "little") for k in range(30)]
+    samples = []
+    for _ in range(60):
+        server = protocol.server(0, np.zeros(8, np.float32))
+        server._sharers = list(range(DEVICES))
+        FQ.add_masks(elements, seeds, [1] * len(seeds))
+        start = time.thread_time()
+        with ledger.work("masked_input", None):
+            payload = envelope.unseal(message, "masked_input", 4, 0, 0, envelope.SERVER)
+            server.receive_masked_input(0, payload)
+        samples.append(time.thread_time() - start)
+    return samples
+
+
+def _masks() -> Kernels:
+    seeds = [k.to_bytes(16, "little") for k in range(30)]
+    signs = [pair_sign(15, k) for k in range(30)]
+
+    def add(words: int) -> list[float]:
+        elements = np.zeros(words, np.uint32)
+        return _per(cpu_seconds(lambda: FQ.add_masks(elements, seeds, signs)), len(seeds))
+
+    few, one, four = add(8), add(BLOCK_WORDS), add(4 * BLOCK_WORDS)
+    word = [(b - a) / (BLOCK_WORDS - 8) for a, b in zip(few, one, strict=True)]
+    block = [(b - a - 3 * BLOCK_WORDS * median(word)) / 3 for a, b in zip(one, four, strict=True)]
+    yield "mask_word", word
+    yield "mask_block", block
+    yield "mask_key", [sample - median(block) for sample in few]
+    call, each = _line(lambda count: lambda: FQ.elements([bytes(16)], [count]), 100, 20_000)
+    yield "element_key", call
+    yield "element", each
+
+
+def _sparse() -> Kernels:
+    probability = Fraction(1, 990)
+    sampler = GapSampler(probability)
+
+    def draw(dim: int) -> Work:
+        seeds = [k.to_bytes(16, "little") for k in range(20)]
+        return lambda: sampler.select(seeds, dim)
+
+    few, many = 100_000, 2_000_000
+    call, each = _line(draw, few, many)
+    yield "gap_key", _per(call, 20)
+    yield "gap", _per(each, 20 * float(probability))
+    where = np.flatnonzero(np.random.default_rng(1).random(DIM) < 0.1)
+    coded = cpu_seconds(lambda: locations.encode(where, DIM, "auto"))
+    yield "located", _per(coded, where.size)
+    sparser = where[::10]
+    many_found = cpu_seconds(_decode(where))
+    few_found = cpu_seconds(_decode(sparser))
+    each = [
+        (b - a) / (where.size - sparser.size) for a, b in zip(few_found, many_found, strict=True)
+    ]
+    yield "unlocated", each
+    yield "unlocated_dim", [(a - median(each) * sparser.size) / DIM for a in few_found]
+    # What goes from coordinate to coordinate is slower where they do not fit the cache.
+    for suffix, dim in (("", DIM), ("_far", FAR)):
+        for name, samples in _at_coordinates(dim):
+            yield name + suffix, samples
+
+
+def _at_coordinates(dim: int) -> Kernels:
+    """Measure what is done at every tenth of d coordinates, in order."""
+    generator = np.random.default_rng(1)
+    where = np.flatnonzero(generator.random(dim) < 0.1)
+    signs, counts = np.array([1, -1], np.int64), [where.size // 2, where.size - where.size // 2]
+    elements = generator.integers(0, FQ.modulus, where.size, np.uint32)
+    pairwise = np.zeros(dim, np.int64)
+    selected = np.zeros(dim, np.bool_)
+
+    def fold() -> None:
+        selected[where] = True
+        np.add.at(pairwise, where, np.repeat(signs, counts) * elements)
+
+    yield "folded", _per(cpu_seconds(fold), where.size)
+
+    def scan() -> None:
+        np.zeros(dim, np.int64)
+        flags = np.zeros(dim, np.bool_)
+        flags |= selected
+        np.flatnonzero(flags)
+
+    yield "scanned", _per(cpu_seconds(scan), dim)
+    vector = generator.standard_normal(dim, np.float32)
+    values = np.zeros(where.size, np.int64)
+
+    def pick() -> None:
+        vector[where]
+        values + pairwise[where] + elements
+
+    yield "picked", _per(cpu_seconds(pick), where.size)
+    total = np.zeros(dim, np.int64)
+    came = itertools.cycle([(where.copy(), elements.copy()) for _ in range(4)])
+
+    def scatter() -> None:
+        positions, added = next(came)
+        if int(added.max()) < FQ.modulus:
+            total[positions] += added
+
+    yield "scatter_added", _per(cpu_seconds(scatter), where.size)
+
+
+def _decode(where: NDArray[np.int64]) -> Work:
+    message = locations.encode(where, DIM, "auto")
+    messages = itertools.cycle([message.copy() for _ in range(COLD)])
+    return lambda: locations.decode(next(messages), DIM)
+
+
+def _cohorts() -> Kernels:
+    segments = Segments(10 * DIM, DEVICES, 10)
+    length = segments.length(3)
+    yield "dealt", _per(cpu_seconds(lambda: segments.coordinates(3)), length)
+    key = bytes(16)
+    call, each = _line(
+        lambda count: lambda: add_stream(FQ, np.zeros(count, np.int64), key, 1), 100, 20_000
+    )
+    yield "stream_key", call
+    yield "streamed", each
+    near = cpu_seconds(lambda: [any(segments.common(3, place)) for place in range(DEVICES)])
+    yield "near", _per(near, DEVICES)
+    total = np.zeros(10 * DIM, np.int64)
+    starts = itertools.cycle(range(0, 10 * DIM - length, length))
+    runs = itertools.cycle([np.zeros(length, np.uint32) for _ in range(COLD)])
+
+    def take() -> None:
+        start, run = next(starts), next(runs)
+        if int(run.max()) < FQ.modulus:
+            total[start : start + length] += run.astype(np.int64)
+
+    yield "run_added", _per(cpu_seconds(take), length)
+    place = segments.dealt(0, 10 * DIM)
+
+    def bring_back() -> None:
+        back = np.empty_like(total)
+        back[place] = total
+
+    yield "dealt_back", _per(cpu_seconds(bring_back), 10 * DIM)
+
+
+def _messages() -> Kernels:
+    ledger = Ledger(["model"], 1, range(1), True)
+
+    def carry(size: int) -> Work:
+        payload = np.zeros(size, np.uint8)
+
+        def work() -> None:
+            with ledger.work("model", 0):
+                message = envelope.seal(0, 0, 0, envelope.SERVER, payload)
+            ledger.sent("model", 0, message.size)
+            with ledger.work("model", None):
+                envelope.unseal(message, "model", 0, 0, 0, envelope.SERVER)
+            kept.append(message)
+
+        return work
+
+    # The last few messages are still there, so that new ones get memory of their own.
+    kept: deque[object] = deque(maxlen=COLD)
+    call, each = _line(carry, 64, 2_000_000)
+    yield "message", call
+    yield "sealed_byte", each
+
+
+def _rings() -> Kernels:
+    degree, threshold = 60, 30
+    generator = np.random.default_rng(1)
+    ring = Ring(10 * DEVICES, degree, threshold)
+    public = {id: generator.bytes(64) for id in range(10 * DEVICES)}
+    links = RingLinks(ring, public, b"kernel")
+    yield "ordered", _per(cpu_seconds(lambda: ring_order(public, b"kernel")), len(public))
+    yield "listed", _per(cpu_seconds(lambda: links.key_list(7)), degree)
+    flags = np.ones(len(public), np.bool_)
+    yield "asked", cpu_seconds(lambda: links.asked_of(7, flags))
+    owners, columns = 50, SEED_LIMBS
+    holders = np.tile(np.arange(threshold), (owners, 1))
+    shares = generator.integers(0, FQ.modulus, (owners, threshold, columns), np.uint32)
+    inverse = cpu_seconds(lambda: shamir._inverse(holders.astype(np.uint64) + np.uint64(1)))
+    yield "ring_inverse", _per(inverse, owners * threshold)
+    both = cpu_seconds(lambda: shamir.combine_each(shares, holders))
+    yield "ring_weight", [(b - median(inverse)) / (owners * threshold**2) for b in both]
+    small = Ring(2 * degree, degree, threshold)
+    near = RingLinks(small, {id: public[id] for id in range(2 * degree)}, b"kernel")
+    everybody = np.ones(2 * degree, np.bool_)
+    replies = {
+        id: np.zeros((near.asked_of(id, everybody).size, columns), np.uint32)
+        for id in range(2 * degree)
+    }
+    combined = cpu_seconds(lambda: near.combine(replies, everybody, columns))
+    alone = median(both) * 2 * degree / owners
+    yield "ring_reply", [(c - alone) / (2 * degree) for c in combined]

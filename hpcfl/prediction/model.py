@@ -1,0 +1,236 @@
+"""Predicts a round: counts of operations and bytes, times what each was measured to cost.
+
+Two times are predicted. *Modelled* is that of a round on devices and links of their own, as
+:mod:`hpcfl.results.linkmodel` defines it for measured rounds: every phase lasts until its slowest
+device has computed and sent, and the server has then done its work. *Measured* is what this machine
+would show: all devices' work shared out over the ranks, one after the other within a rank, then the
+messages, then the server's work.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.errors import UsageError
+from hpcfl.prediction.calibration import Calibration
+from hpcfl.prediction.counts import PhaseCounts, counts
+from hpcfl.results.linkmodel import LinkModel
+
+# Groups of operations, for the share that each has in the whole.
+GROUPS = {
+    "keys": ("key_pair", "agreement", "derivation", "holder", "listed", "ordered"),
+    "sharing": (
+        *("share_product", "sealed_share", "opened_share", "weight", "weight_pair"),
+        *("ring_weight", "ring_inverse", "ring_reply", "asked", "reply_holder", "secret"),
+    ),
+    "masks": (
+        *("mask_key", "mask_block", "mask_word", "element_key", "element"),
+        *("stream_key", "streamed"),
+    ),
+    "selection": (
+        *("gap_key", "gap", "folded", "scanned", "located", "unlocated", "unlocated_dim"),
+        *("picked", "scatter_added", "near", "dealt", "dealt_back"),
+        *("folded_far", "scanned_far", "picked_far", "scatter_added_far"),
+    ),
+    "vectors": (
+        *("quantised", "reduced", "decoded", "summed", "upload", "run_added"),
+        *("weighted", "float_added", "message", "sealed_byte"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class PhasePrediction:
+    """What a phase takes.
+
+    Attributes
+    ----------
+    name : str
+        The phase.
+    bytes_up, bytes_down : float
+        Of a device which is in the phase.
+    device_cpu_seconds, server_cpu_seconds : float
+        CPU time of such a device, and of the server.
+    modelled_seconds : float
+        On links and devices of their own.
+    measured_seconds : float or None
+        On this machine; None where its ranks were not calibrated.
+    """
+
+    name: str
+    bytes_up: float
+    bytes_down: float
+    device_cpu_seconds: float
+    server_cpu_seconds: float
+    modelled_seconds: float
+    measured_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a round takes.
+
+    Attributes
+    ----------
+    protocol : str
+        The protocol.
+    devices, dim : int
+        N and d.
+    ranks : int
+        Ranks of the measured seconds.
+    phases : tuple of PhasePrediction
+        In order.
+    shares : dict of str to float
+        Part of each kind of work, and of the links, in the modelled seconds; they add up to 1.
+    notes : tuple of str
+        What to beware of.
+    """
+
+    protocol: str
+    devices: int
+    dim: int
+    ranks: int
+    phases: tuple[PhasePrediction, ...]
+    shares: dict[str, float]
+    notes: tuple[str, ...]
+
+    def total(self, name: str) -> float:
+        """Return the sum of a phase's figure over all phases."""
+        return sum(getattr(phase, name) for phase in self.phases)
+
+    @property
+    def measured_seconds(self) -> float | None:
+        """Seconds of a round on this machine; None where its ranks were not calibrated."""
+        found = [phase.measured_seconds for phase in self.phases]
+        known = [seconds for seconds in found if seconds is not None]
+        return sum(known) if len(known) == len(found) else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        summed = ("bytes_up", "bytes_down", "device_cpu_seconds", "server_cpu_seconds")
+        return asdict(self) | {
+            "total": {name: self.total(name) for name in (*summed, "modelled_seconds")}
+            | {"measured_seconds": self.measured_seconds}
+        }
+
+
+def predict(
+    protocol: str,
+    parameters: Parameters,
+    calibration: Calibration,
+    link: LinkModel | None = None,
+    ranks: int = 1,
+) -> Prediction:
+    """Return what a round takes.
+
+    Parameters
+    ----------
+    protocol : str
+        A protocol that comes with hpcfl.
+    parameters : Parameters
+        Its parameters.
+    calibration : Calibration
+        What operations and messages cost.
+    link : LinkModel, optional
+        A device's link; the default of `LinkModel` without it.
+    ranks : int
+        Ranks of the measured seconds: 1 for one process.
+
+    Raises
+    ------
+    UsageError
+        If there is no cost model of the protocol, or it cannot have these parameters.
+    """
+    if ranks < 1:
+        raise UsageError(f"--ranks is {ranks}; it must be at least 1")
+    link = link or LinkModel()
+    played = counts(protocol, parameters)
+    spent = dict.fromkeys((*GROUPS, "links"), 0.0)
+    phases = []
+    for phase in played:
+        device = calibration.seconds(phase.device)
+        server = calibration.seconds(phase.server)
+        transfer = 8e-6 * (phase.up / link.uplink_mbps + phase.down / link.downlink_mbps)
+        directions = (phase.messages_up > 0) + (phase.messages_down > 0)
+        transfer += 1e-3 * link.latency_ms * directions
+        for name, operations in GROUPS.items():
+            for work in (phase.device, phase.server):
+                chosen = {one: work[one] for one in operations if one in work}
+                spent[name] += calibration.seconds(chosen)
+        spent["links"] += transfer
+        phases.append(
+            PhasePrediction(
+                phase.name,
+                phase.up,
+                phase.down,
+                device,
+                server,
+                device + transfer + server,
+                _measured(phase, parameters, device, server, calibration, ranks),
+            )
+        )
+    whole = sum(spent.values())
+    return Prediction(
+        protocol,
+        parameters.devices,
+        parameters.dim,
+        ranks,
+        tuple(phases),
+        {name: seconds / whole for name, seconds in spent.items()},
+        _notes(parameters, calibration, ranks),
+    )
+
+
+def _measured(
+    phase: PhaseCounts,
+    parameters: Parameters,
+    device: float,
+    server: float,
+    calibration: Calibration,
+    ranks: int,
+) -> float | None:
+    """Return the elapsed seconds of a phase on this machine."""
+    working = max(phase.senders, phase.receivers)
+    # Vectors are drawn within the round, but are no work of the protocol.
+    if phase.name in ("masked_input", "upload"):
+        device += calibration.seconds({"drawn": parameters.dim})
+    if ranks == 1:
+        return working * device + server
+    if calibration.ranks != ranks:
+        return None
+    on_a_rank = math.ceil(parameters.devices / (ranks - 1)) * working / parameters.devices
+    seconds = on_a_rank * device * calibration.devices_slowdown
+    seconds += server * calibration.server_slowdown
+    for name, size in _moved(phase, ranks, on_a_rank):
+        seconds += calibration.links[name].seconds(size)
+    return seconds
+
+
+def _moved(phase: PhaseCounts, ranks: int, on_a_rank: float) -> list[tuple[str, float]]:
+    """Return the patterns of a phase, and the bytes of a rank's messages in each."""
+    moved = []
+    if phase.messages_up > 1:
+        return [("route", phase.up * on_a_rank)]
+    if phase.down:
+        # One broadcast reaches all devices of a rank; scattered, each gets its own.
+        moved.append(("broadcast", phase.down))
+    if phase.up:
+        moved.append(("gather", phase.up * on_a_rank))
+    return moved
+
+
+def _notes(parameters: Parameters, calibration: Calibration, ranks: int) -> tuple[str, ...]:
+    notes = []
+    if parameters.devices > 1_000 or parameters.dim > 2_000_000:
+        notes.append(
+            "extrapolated: the model was checked for up to 100 devices and 2,000,000 parameters"
+        )
+    if ranks > 1 and calibration.ranks != ranks:
+        notes.append(
+            f"measured seconds of {ranks} ranks need a calibration with as many: mpirun -n {ranks} "
+            "hpcfl calibrate"
+        )
+    return tuple(notes)

@@ -1,0 +1,215 @@
+"""What `proven` counts on is so in every run that the algorithms let begin."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcfl.algorithms import federated
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.base import QuantisedProtocol
+from hpcfl.algorithms.federated.base import Federation
+from hpcfl.algorithms.federated.participation import Participation
+from hpcfl.algorithms.federated.private import PrivacyOptions
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.crypto.keys import insecure_secrets
+from hpcfl.errors import UsageError
+from hpcfl.privacy.accounting import cdp
+
+
+@dataclass(frozen=True)
+class Local:
+    steps: int | None = 1
+    batch_size: int = 8
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def rate(self, round_index: int) -> float:
+        return 0.5 / (round_index + 1)
+
+
+def algorithm(
+    name: str,
+    protocol: str,
+    privacy: dict[str, Any],
+    mode: str = "balanced",
+    devices: int = 40,
+    per_round: int | None = None,
+    bernoulli: bool = False,
+    local: Local = Local(),
+    dim: int = 100,
+    **parameters: Any,
+) -> Any:
+    per_round = per_round or devices
+    federation = Federation(
+        sizes=np.full(devices, 64),
+        participation=Participation(devices, per_round, mode, 3),
+        rounds=6,
+        seed=3,
+        protocol=find(protocol)(Parameters(per_round, dim, **parameters)),
+        local=local,
+        bernoulli=bernoulli,
+    )
+    options = PrivacyOptions(**privacy)
+    kind = federated.find(name)
+    kind.check(federation, options)
+    return kind(federation, options, insecure_secrets(4, 0, 0))  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", ["cdp", "dp-dsgd"])
+@pytest.mark.parametrize("protocol", ["secagg", "prf"])
+def test_a_sum_of_an_unknown_number_of_noises_is_refused(name: str, protocol: str) -> None:
+    """A round of three would be accounted as if it had the noise of ten."""
+    with pytest.raises(UsageError, match="known number of devices"):
+        algorithm(name, protocol, {"sigma": 1.0}, "poisson", per_round=10, dropout=0.0)
+    algorithm(name, "fedavg", {"sigma": 1.0}, "poisson", per_round=10)  # each for itself
+
+
+def test_of_chance_dropouts_only_the_thresholds_noise_is_counted_on() -> None:
+    found = [
+        algorithm("cdp", "secagg", {"sigma": 1.0}, bernoulli=bernoulli, dropout=0.2, gamma=0.1)
+        for bernoulli in (False, True)
+    ]
+    hidden = [cdp.Settings(1.0, **one.account_settings(3)).hidden for one in found]
+    assert hidden == [
+        one.federation.protocol.honest_in_sum(one.federation.bernoulli) for one in found
+    ]
+    assert hidden == [28, 17]
+    assert found[1].spent(3).proven > 1.1 * found[0].spent(3).proven
+
+
+def test_dropouts_are_counted_as_the_protocol_does() -> None:
+    """0.29 x 100 is 28.999... in floating point."""
+    one = algorithm("cdp", "secagg", {"sigma": 1.0}, devices=100, dropout=0.29, gamma=0.0)
+    assert one.account_settings(1)["colluding"] == 29
+
+
+def test_steps_that_move_models_apart_by_weight_decay_are_refused() -> None:
+    local = Local(steps=3, weight_decay=4.1)
+    with pytest.raises(UsageError, match="--weight-decay must be at most 2"):
+        algorithm("cdp", "secagg", {"sigma": 1.0}, local=local)
+    algorithm("cdp", "fedavg", {"sigma": 1.0}, local=local)
+    algorithm("cdp", "secagg", {"sigma": 1.0}, local=Local(steps=3, weight_decay=4.0))
+    algorithm("dp-dsgd", "secagg", {"sigma": 1.0}, local=Local(weight_decay=9.0))
+
+
+@pytest.mark.parametrize("protocol", ["sparse", "cohort"])
+def test_users_by_chance_do_not_go_with_coordinates_that_depend_on_who_is_there(
+    protocol: str,
+) -> None:
+    privacy = {"noise_multiplier": 1.0}
+    with pytest.raises(UsageError, match="which coordinates the others send"):
+        algorithm("dp-fedavg", protocol, privacy, "poisson", per_round=20, alpha=0.5)
+    algorithm("dp-fedavg", protocol, privacy, "exact", per_round=20, alpha=0.5)
+
+
+def test_a_user_by_chance_changes_the_integers_of_all_others() -> None:
+    """The noise covers what one more user moves the decoded sum by, rounding of all included."""
+    privacy = {"noise_multiplier": 1.0}
+    given: dict[str, Any] = {"levels": 2**9, "dim": 500, "devices": 16, "per_round": 15}
+    dp = algorithm("dp-fedavg", "secagg", privacy, "poisson", gamma=0.0, dropout=0.0, **given)
+    # Whole numbers of integers for 15 users, and half a one more or less for 16.
+    update = np.full(500, 8 * 15 / 2**9)
+    sums = []
+    for count in (15, 16):
+        protocol = find("secagg")(Parameters(count, 500, levels=2**9, gamma=0.0, dropout=0.0))
+        assert isinstance(protocol, QuantisedProtocol)
+        # A user more, who sends nothing: all that moves is how the others are rounded.
+        sent = [*[update] * 15, np.zeros(500)][:count]
+        integers = [protocol.quantise(vector, id, 0) for id, vector in enumerate(sent)]
+        sums.append(protocol.decode(np.sum(integers, axis=0)) * count)
+    moved = float(np.linalg.norm(sums[1] - sums[0]))
+    std = np.std([dp._central_noise(500, 0) for _ in range(40)])
+    unit = 2**9 / 16
+
+    assert moved > 1.5 * math.sqrt(500) / unit  # more than the rounding of one
+    assert std > 1.0 + moved
+
+
+def test_chance_that_leaves_too_few_to_sum_is_refused_before_it_comes() -> None:
+    """The run would otherwise end in that round, and by that tell how many came."""
+    privacy = {"noise_multiplier": 1.0}
+    given: dict[str, Any] = {"devices": 9, "dropout": 0.0}
+    with pytest.raises(UsageError, match=r"in round [0-5] chance draws 1 of the devices"):
+        algorithm("dp-fedavg", "prf", privacy, "poisson", per_round=2, **given)
+    algorithm("dp-fedavg", "fedavg", privacy, "poisson", per_round=2, **given)
+    algorithm("dp-fedavg", "prf", privacy, "exact", per_round=2, **given)
+
+
+def test_a_cohorts_noise_covers_rings_of_every_size() -> None:
+    """Where devices vanish before the ring is made, what arrives is scaled up by more."""
+    privacy = {"noise_multiplier": 0.7, "noise": "distributed"}
+    dp = algorithm("dp-fedavg", "cohort", privacy, dropout=0.2, gamma=0.1, alpha=0.25, dim=1000)
+    protocol = dp.federation.protocol
+    noise = dp.integer_noise(protocol, 0)
+    for ring in range(protocol.parameters.threshold, 41):
+        unit = protocol.parameters.levels * protocol.scale(0, protocol.arrival_on(ring))
+        size = max(protocol.segments(ring).length(place) for place in range(ring))
+        largest = unit * noise.norm + math.sqrt(size)
+        assert noise.sigma * math.sqrt(protocol.honest_in_sum()) >= 0.7 * largest * (1 - 1e-9)
+
+
+def test_split_accesses_of_many_rounds_are_those_of_a_period_again_and_again() -> None:
+    plain: dict[str, Any] = {
+        "sigma": 1.0, "devices": 4, "per_round": 4, "batch": 7, "samples": 60, "steps": 6,
+        "shuffle": "straddling",
+    }  # fmt: skip
+
+    def cost(accesses: int) -> float:
+        return accesses**2
+
+    for rounds in (1, 3, 4, 5, 17, 100):
+        settings = cdp.Settings(rounds=rounds, **plain)
+        whole = cdp._worst_split(6 * rounds, 6, 8, cost)
+        assert cdp.worst_rho(settings, cost) == whole
+    assert cdp.worst_rho(cdp.Settings(rounds=10**9, **plain), cost) > 10**8
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_a_gradient_in_float32_is_not_longer_than_the_clip(norm: str) -> None:
+    torch = pytest.importorskip("torch")
+    from hpcfl.learning import models
+    from hpcfl.learning.persample import ClippedGradients
+
+    model = models.build("softmax", (784,), 10, 0)
+    sums = ClippedGradients(model, 0.37, norm)
+    generator = torch.Generator().manual_seed(2)
+    for index in range(40):
+        inputs = torch.randn(1, 784, generator=generator) * 10 ** (index % 5)
+        total, _ = sums(inputs, torch.tensor([index % 10]))
+        assert np.linalg.norm(total.double().numpy(), 1 if norm == "l1" else 2) <= 0.37
+
+
+def train(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    options = (*arguments, "--devices", 3, "--rounds", 1, "--output", folder)
+    command = [sys.executable, "-m", "hpcfl", "train", *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_a_run_whose_first_round_costs_too_much_says_so(tmp_path: Path) -> None:
+    result = train(tmp_path, "cdp", "--steps", "1", "--sigma", "0.001", "--epsilon", "0.1")
+    assert result.returncode == 0
+    assert "no round is within epsilon 0.1" in result.stdout
+
+
+def test_a_pure_epsilon_is_shown_with_delta_0_and_its_neighbours(tmp_path: Path) -> None:
+    plain = ("--sigma", 1)
+    result = train(tmp_path, "fedsgd-dpc", "--mechanism", "laplace", *plain)
+    assert "epsilon at delta 0:" in result.stdout
+    assert "neighbours: replace one record" in result.stdout
+    result = train(tmp_path, "cdp", "--steps", "1", *plain)
+    assert "epsilon at delta 1e-05:" in result.stdout
+
+
+@pytest.mark.parametrize("option", ["--per-round", "--first-stage"])
+def test_zero_devices_are_not_taken_for_all(tmp_path: Path, option: str) -> None:
+    result = train(tmp_path, "locks", "--noise-multiplier", "1", option, "0")
+    assert result.returncode == 2
+    assert option in result.stderr

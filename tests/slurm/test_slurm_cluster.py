@@ -1,0 +1,208 @@
+"""Jobs on a real Slurm of two nodes, which cluster.sh starts on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcfl.results import load
+
+HERE = Path(__file__).parent
+BIN = Path(sys.executable).parent
+# Installing the packages is a part of it, once on a machine.
+START_SECONDS = 220
+CLUSTER_SECONDS = 900
+COMMAND_SECONDS = 60
+JOB_SECONDS = 150
+
+pytestmark = pytest.mark.skipif(
+    not (BIN / "mpirun").exists() and shutil.which("mpirun") is None,
+    reason="no mpirun: install the extra 'mpi' or an MPI of your own",
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[dict[str, str]]:
+    """Yield the environment in which sbatch finds the cluster."""
+    # Under /tmp: the path of a Unix socket must be short.
+    folder = Path(tempfile.mkdtemp(prefix="hpcfl-slurm-"))
+    folder.chmod(0o755)
+    variables = os.environ | {
+        "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
+        "SLURM_CONF": str(folder / "slurm.conf"),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    script = subprocess.Popen(
+        [str(HERE / "cluster.sh"), str(folder), str(CLUSTER_SECONDS)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=variables,
+        start_new_session=True,
+    )
+    assert script.stdin is not None
+    assert script.stdout is not None
+    assert script.stderr is not None
+    too_late = threading.Timer(START_SECONDS, os.killpg, (script.pid, signal.SIGKILL))
+    too_late.daemon = True
+    too_late.start()
+    try:
+        ready = script.stdout.readline()
+        too_late.cancel()
+        if ready != "ready\n":
+            said = script.stderr.read()
+            status = script.wait(COMMAND_SECONDS)
+            if status == 77:
+                pytest.skip(said.strip().splitlines()[-1])
+            pytest.fail(f"cluster.sh ended with status {status}: {said}")
+        yield variables
+    finally:
+        too_late.cancel()
+        script.stdin.close()
+        try:
+            script.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(script.pid, signal.SIGKILL)
+            script.wait(20)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, cluster: dict[str, str]) -> Iterator[Path]:
+    """Yield a folder to submit from; no job outlives its test."""
+    yield tmp_path
+    run(cluster, tmp_path, "scancel", "--user=root")
+
+
+def run(variables: dict[str, str], folder: Path, *command: object) -> str:
+    """Return what a command prints that must succeed."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_SECONDS,
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def facts(variables: dict[str, str], folder: Path, job: str) -> list[dict[str, str]]:
+    """Return what Slurm knows of a job, of each of its tasks if it is an array."""
+    lines = run(variables, folder, "scontrol", "--oneliner", "show", "job", job).splitlines()
+    return [dict(re.findall(r"(\w+)=(\S*)", line)) for line in lines]
+
+
+def finish(variables: dict[str, str], folder: Path, job: str) -> list[str]:
+    """Wait for a job; return the states in which its tasks ended."""
+    deadline = time.monotonic() + JOB_SECONDS
+    while True:
+        states = [fact["JobState"] for fact in facts(variables, folder, job)]
+        if not {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"} & set(states):
+            return states
+        assert time.monotonic() < deadline, f"{states} {logs(folder)}"
+        time.sleep(0.3)
+
+
+def logs(folder: Path) -> str:
+    return "\n".join(path.read_text() for path in sorted(folder.glob("*.out")))
+
+
+def test_a_rendered_script_runs_across_both_nodes(cluster: dict[str, str], folder: Path) -> None:
+    options = ("--nodes", 2, "--ntasks-per-node", 3, "--time", 5, "--results", "my results")
+    arguments = ("fedavg", "--dim", 500, "--rounds", 3, "--warmup", 0)
+    script = run(cluster, folder, "hpcfl", "slurm", "render", "bench", *options, "--", *arguments)
+    (folder / "job.sbatch").write_text(script)
+    job = run(cluster, folder, "sbatch", "--parsable", "job.sbatch").strip()
+
+    assert finish(cluster, folder, job) == ["COMPLETED"], logs(folder)
+    (path,) = (folder / "my results").glob("*.h5")
+    measured = load(path)
+    assert measured.rounds == 3
+    assert measured.devices == 5
+    environment = measured.environment
+    assert environment["hosts"] == '["n1", "n2"]'
+    assert environment["host_ranks"] == "[3, 3]"
+    assert environment["slurm_job_id"] == job
+    assert environment["slurm_node_list"] == "n[1-2]"
+    assert environment["slurm_nodes"] == "2"
+    report = run(cluster, folder, "hpcfl", "report", "my results")
+    assert "complete" in report
+    assert "fedavg" in report
+
+
+def test_an_array_runs_every_cell_of_a_frozen_sweep(cluster: dict[str, str], folder: Path) -> None:
+    (folder / "plan.toml").write_text(
+        "[fixed]\ndim = 100\nrounds = 2\nwarmup = 0\n"
+        '[grid]\nprotocol = ["fedavg", "secagg"]\ndevices = [3]\n'
+    )
+    run(cluster, folder, "hpcfl", "sweep", "plan.toml", "--freeze", "--output", "sweep")
+    # More ranks than tasks, too.
+    options = ("--ntasks", 2, "--ranks", 4, "--time", 5, "--results", "sweep")
+    submit = ("hpcfl", "slurm", "submit", "sweep-array", *options, "--", "plan.toml")
+    job = run(cluster, folder, *submit).strip()
+
+    assert finish(cluster, folder, job) == ["COMPLETED"] * 2, logs(folder)
+    runs = [load(path) for path in (folder / "sweep").rglob("*.h5")]
+    assert sorted(measured.protocol for measured in runs) == ["fedavg", "secagg"]
+    for measured in runs:
+        assert measured.rounds == 2
+        assert measured.environment["ranks"] == 4
+    assert len(list(folder.glob(f"slurm-{job}_[01].out"))) == 2
+    report = run(cluster, folder, "hpcfl", "report", "sweep")
+    assert "fedavg" in report
+    assert "secagg" in report
+
+
+def test_a_training_that_meets_its_time_limit_goes_on_when_submitted_again(
+    cluster: dict[str, str], folder: Path
+) -> None:
+    pytest.importorskip("torch")
+    learn = ("fedavg", "--devices", 4, "--epochs", 3, "--checkpoint-every", 5, "--rounds")
+    options = ("--nodes", 2, "--ntasks-per-node", 2, "--time", 5, "--lead", 10, "--results", "r")
+    submit = ("hpcfl", "slurm", "submit", "train", *options, "--", *learn)
+    job = run(cluster, folder, *submit, 3000).strip()
+    checkpoint = folder / "r" / f"train-{job}-0.checkpoint.npz"
+    started = time.monotonic()
+    while not checkpoint.exists():
+        assert facts(cluster, folder, job)[0]["JobState"] in ("PENDING", "RUNNING"), logs(folder)
+        assert time.monotonic() < started + JOB_SECONDS, logs(folder)
+        time.sleep(0.3)
+    # How long it takes to start depends on the machine: the limit is set when rounds are made.
+    hours, minutes, seconds = map(int, facts(cluster, folder, job)[0]["RunTime"].split(":"))
+    limit = (3600 * hours + 60 * minutes + seconds + 25) // 60 + 1
+    run(cluster, folder, "scontrol", "update", f"JobId={job}", f"TimeLimit={limit}")
+
+    assert finish(cluster, folder, job) == ["FAILED"], logs(folder)
+    assert facts(cluster, folder, job)[0]["ExitCode"] == "75:0"
+    assert "submit this script again" in logs(folder)
+    reached = int(np.load(checkpoint)["next_round"])
+    first = load(checkpoint.with_name(f"train-{job}-0.h5"))
+    assert first.rounds == reached
+    assert first.environment["hosts"] == '["n1", "n2"]'
+
+    again = run(cluster, folder, *submit, reached + 2).strip()
+
+    assert finish(cluster, folder, again) == ["COMPLETED"], logs(folder)
+    assert f"going on from r/train-{job}-0.checkpoint.npz" in logs(folder)
+    second = load(folder / "r" / f"train-{again}-0.h5")
+    assert second.rounds == 2
+    sent = "bytes_up_total"
+    assert second.training[sent][0] > first.training[sent][-1]
+    assert "complete" in run(cluster, folder, "hpcfl", "report", second.path)

@@ -1,0 +1,433 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.slurm import launchers
+from hpcfl.slurm.script import KINDS, Job, last_cell, render, seconds
+from hpcfl.slurm.submit import submit
+
+ROOT = Path(__file__).parents[2]
+NASTY = 'a\'b "c" $(touch broken) `touch broken`; touch broken # $HOME \\ {{launch}} *'
+LIMIT_SECONDS = 60
+
+
+def program(folder: Path, name: str, body: str) -> None:
+    """Put a program of a few lines of shell into a folder."""
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/bash\n{body}\n")
+    path.chmod(0o755)
+
+
+def run_script(script: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a job script as Slurm would, with the programs of folder/bin before all others."""
+    return subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env={
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+            "SLURM_JOB_ID": "7",
+            "SLURM_NTASKS": "4",
+            "SLURM_TASKS_PER_NODE": "2(x2)",
+            "SLURM_JOB_NODELIST": "n[1-2]",
+            "SLURM_ARRAY_JOB_ID": "7",
+            "SLURM_ARRAY_TASK_ID": "3",
+            **variables,
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+    )
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """Return the file in which a stand-in for mpirun writes its arguments, NUL after each."""
+    file = tmp_path / "arguments"
+    program(
+        tmp_path / "bin",
+        "mpirun",
+        f'[ "$1" = --version ] && exec echo "mpirun (Open MPI) 5"\nprintf "%s\\0" "$@" >{file}',
+    )
+    return file
+
+
+def words(file: Path) -> list[str]:
+    return file.read_text().split("\0")[:-1]
+
+
+def hpcfl(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hpcfl", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_committed_scripts_are_the_templates_with_the_defaults(kind: str) -> None:
+    committed = (ROOT / "jobs" / "slurm" / f"{kind}.sbatch").read_text()
+
+    assert render(Job(kind)) == committed, f"hpcfl slurm render {kind} > jobs/slurm/{kind}.sbatch"
+
+
+def test_nothing_else_is_committed_as_a_script() -> None:
+    assert {path.stem for path in (ROOT / "jobs" / "slurm").glob("*")} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"launcher": "srun", "ranks": 101, "modules": ("gcc/13.2", "openmpi"), "activate": NASTY},
+        {"arguments": (NASTY,), "results": NASTY, "nodes": 2, "tasks_per_node": 8},
+    ],
+)
+def test_scripts_are_valid_shell(kind: str, options: dict[str, object], tmp_path: Path) -> None:
+    script = tmp_path / "job.sbatch"
+    script.write_text(render(Job(kind, **options)))  # type: ignore[arg-type]
+    checkers = [["bash", "-n"]]
+    if shutil.which("shellcheck"):
+        # What is activated is not there to be read.
+        checkers.append(["shellcheck", "--exclude=SC1090,SC1091"])
+    for checker in checkers:
+        done = subprocess.run(
+            [*checker, str(script)], capture_output=True, text=True, timeout=LIMIT_SECONDS
+        )
+
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    text = script.read_text()
+    assert "}}" not in text.replace(NASTY.replace("'", "'\"'\"'"), "")
+    # Slurm reads directives up to the first command, and bash sees none before it.
+    lines = text.splitlines()
+    first = lines.index("set -eo pipefail")
+    assert all(line.startswith("#") for line in lines[:first])
+    assert not any(line.startswith("#SBATCH") for line in lines[first:])
+
+
+def test_the_shell_takes_arguments_and_folders_as_they_were_given(
+    tmp_path: Path, recorded: Path
+) -> None:
+    done = run_script(render(Job("bench", ("sparse", "--x", NASTY), results=NASTY)), tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    command = words(recorded)
+    assert command[command.index("hpcfl") :] == [
+        *("hpcfl", "bench", "sparse", "--x", NASTY, "--output", NASTY)
+    ]
+    assert not (tmp_path / "broken").exists()
+
+
+def test_modules_are_loaded_before_the_environment_is_activated(
+    tmp_path: Path, recorded: Path
+) -> None:
+    folder = tmp_path / NASTY
+    (folder / "bin").mkdir(parents=True)
+    # Scripts of others use variables that are not set.
+    (folder / "bin" / "activate").write_text('echo "activated$unset_variable"\n')
+    script = render(Job("bench", modules=("gcc/13", "openmpi"), activate=NASTY))
+    done = run_script('module() { echo "$@"; }\n' + script, tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[:3] == ["load gcc/13", "load openmpi", "activated"]
+    assert script.startswith("#!/bin/bash -l\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "sourced"),
+    [
+        (".venv", "source .venv/bin/activate"),
+        ("/opt/env/bin/activate", "source /opt/env/bin/activate"),
+        ("env.sh", "source ./env.sh"),
+        ("-env.sh", "source ./-env.sh"),
+        ("activate", "source ./activate"),
+    ],
+)
+def test_what_is_activated(given: str, sourced: str) -> None:
+    assert sourced in render(Job("bench", activate=given)).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("variables", "ranks", "shared"),
+    [
+        ({"SLURM_TASKS_PER_NODE": "1(x4)"}, None, False),
+        ({"SLURM_TASKS_PER_NODE": "1(x4)", "OMP_NUM_THREADS": "0"}, None, False),
+        ({"SLURM_TASKS_PER_NODE": "9999,1"}, None, True),
+        ({"SLURM_TASKS_PER_NODE": "1(x4)"}, 5, True),
+    ],
+)
+def test_ranks_that_share_cores_are_not_bound(
+    tmp_path: Path, recorded: Path, variables: dict[str, str], ranks: int | None, shared: bool
+) -> None:
+    done = run_script(render(Job("bench", ranks=ranks)), tmp_path, **variables)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    command = words(recorded)
+    free = ["--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
+    options = free if shared else ["--map-by", "slot"]
+    assert command[: command.index("hpcfl")] == ["-n", str(ranks or 4), *options]
+    assert ("share cores" in done.stdout) == shared
+
+
+def test_an_mpirun_of_another_mpi_gets_no_options_of_open_mpi(
+    tmp_path: Path, recorded: Path
+) -> None:
+    mpirun = tmp_path / "bin" / "mpirun"
+    mpirun.write_text(mpirun.read_text().replace("mpirun (Open MPI) 5", "HYDRA build details"))
+    run_script(render(Job("bench", ranks=9)), tmp_path)
+    command = words(recorded)
+
+    assert command[: command.index("hpcfl")] == ["-n", "9"]
+
+
+def test_srun_starts_the_ranks_or_says_that_it_cannot(tmp_path: Path) -> None:
+    script = render(Job("bench", launcher="srun", ranks=9))
+    program(tmp_path / "bin", "srun", 'if [ "$1" = --mpi=list ]; then echo pmi2 >&2; fi')
+    refused = run_script(script, tmp_path)
+    program(
+        tmp_path / "bin",
+        "srun",
+        'if [ "$1" = --mpi=list ]; then echo pmix_v4 >&2; else echo srun "$@"; fi',
+    )
+    done = run_script(script, tmp_path)
+
+    assert refused.returncode == 1
+    assert "has no PMIx" in refused.stderr
+    assert done.stdout.splitlines()[-1] == (
+        "srun --mpi=pmix --ntasks 9 --overcommit --cpu-bind=none hpcfl bench sparse "
+        "--output results"
+    )
+
+
+def test_a_cell_of_the_array_is_run(tmp_path: Path, recorded: Path) -> None:
+    done = run_script(render(Job("sweep-array", ("p.toml",), results="-r")), tmp_path)
+
+    assert done.returncode == 0
+    command = words(recorded)
+    assert command[command.index("hpcfl") :] == [
+        *("hpcfl", "sweep", "p.toml", "--output", "./-r", "--cell", "3")
+    ]
+
+
+def test_a_training_goes_on_from_the_newest_checkpoint(tmp_path: Path, recorded: Path) -> None:
+    folder = tmp_path / "my runs"
+    script = render(Job("train", ("fedavg", "--checkpoint-every=2"), results="my runs"))
+    first = run_script(script, tmp_path)
+    command = words(recorded)
+
+    assert first.returncode == 0
+    assert command[command.index("hpcfl") :] == [
+        *("hpcfl", "train", "fedavg", "--checkpoint-every=2"),
+        *("--output", "my runs/train-7-0.h5"),
+    ]
+    for age, name in ((20, "a"), (10, "b"), (30, "c")):
+        file = folder / f"{name}.checkpoint.npz"
+        file.touch()
+        os.utime(file, (1_000_000_000 - age,) * 2)
+    run_script(script, tmp_path, SLURM_RESTART_COUNT="2")
+    command = words(recorded)
+    assert command[command.index("--resume") :] == [
+        *("--resume", "my runs/b.checkpoint.npz", "--output", "my runs/train-7-2.h5")
+    ]
+
+
+@pytest.mark.parametrize("requeue", [False, True])
+def test_the_signal_is_passed_on_and_the_status_comes_back(tmp_path: Path, requeue: bool) -> None:
+    # The run gets the signal from the script, twice, and takes its time to leave.
+    program(
+        tmp_path / "bin",
+        "mpirun",
+        'trap "((++got == 2)) && sleep 0.3 && exit 75" USR1\n'
+        # By now the script knows which process it passes signals on to.
+        "sleep 1; kill -USR1 $PPID; sleep 1; kill -USR1 $PPID\n"
+        "for ((i = 0; i < 100; i++)); do sleep 0.05; done; exit 9",
+    )
+    program(tmp_path / "bin", "scontrol", 'echo "scontrol $*"')
+    done = run_script(render(Job("train", requeue=requeue)), tmp_path, SLURM_TASKS_PER_NODE="1(x4)")
+
+    last = done.stdout.splitlines()[-1]
+    assert done.returncode == (0 if requeue else 75), done.stderr
+    assert last == (
+        "scontrol requeue 7" if requeue else "told to leave: submit this script again to go on"
+    )
+    directive = "#SBATCH --requeue" if requeue else "#SBATCH --no-requeue"
+    assert directive in render(Job("train", requeue=requeue)).splitlines()
+
+
+def test_a_training_that_fails_says_so_and_is_not_queued_again(tmp_path: Path) -> None:
+    program(tmp_path / "bin", "mpirun", "exit 3")
+    program(tmp_path / "bin", "scontrol", 'echo "scontrol $*"')
+    done = run_script(render(Job("train", requeue=True)), tmp_path)
+
+    assert done.returncode == 3
+    assert "scontrol" not in done.stdout
+
+
+def test_directives_say_what_was_asked_for() -> None:
+    job = Job(
+        "sweep-array", nodes=2, tasks_per_node=8, time="1-02:03", partition="a,b", account="x_1",
+        name="me", log="logs/%A.out", array="1-9:2%3", directives=("qos=debug", "exclusive"),
+    )  # fmt: skip
+    directives = [line[8:] for line in render(job).splitlines() if line.startswith("#SBATCH")]
+
+    assert directives == [
+        *("--job-name=me", "--nodes=2", "--ntasks=16", "--ntasks-per-node=8", "--time=1-02:03"),
+        *("--partition=a,b", "--account=x_1", "--array=1-9:2%3", "--output=logs/%A.out"),
+        *("--qos=debug", "--exclusive", "--no-requeue"),
+    ]
+    assert last_cell("1-9:2%30") == 9
+    assert last_cell("3,12,7") == 12
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("90", 5400),
+        ("2:30", 150),
+        ("01:30:05", 5405),
+        ("2-3", 2 * 86400 + 3 * 3600),
+        ("1-00:30", 86400 + 1800),
+        ("1-02:03:04", 86400 + 7200 + 184),
+    ],
+)
+def test_time_limits(text: str, expected: int) -> None:
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "1h", "-1", "1:2:3:4", "1-", "0", "00:00:00", "١", "5\n"]
+)
+def test_what_is_no_time_limit(text: str) -> None:
+    with pytest.raises(UsageError, match="--time"):
+        Job("bench", time=text)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"partition": "a b"}, "--partition"),
+        ({"partition": "a\n#SBATCH --uid=0"}, "--partition"),
+        ({"account": "x#y"}, "--account"),
+        ({"account": ""}, "--account"),
+        ({"name": "$(id)"}, "--job-name"),
+        ({"log": "a'b"}, "--output"),
+        ({"directives": ("-x",)}, "--directive"),
+        ({"modules": ("-h",)}, "--module"),
+        ({"modules": ("a;b",)}, "--module"),
+        ({"activate": "a\nb"}, "--activate"),
+        ({"results": "a\rb"}, "--results"),
+        ({"arguments": ("sparse\ntouch broken",)}, "the command"),
+        ({"arguments": ("sparse", "--output=x")}, "--results"),
+        ({"results": ""}, "--results"),
+        ({"nodes": 0}, "--nodes"),
+        ({"tasks": -1}, "--ntasks"),
+        ({"ranks": 0}, "--ranks"),
+        ({"nodes": 4, "tasks": 3}, "some would idle"),
+        ({"nodes": 2, "tasks": 9, "tasks_per_node": 4}, "hold 8"),
+        ({"tasks_per_node": 4}, "needs --nodes"),
+        ({"array": "0-3"}, "is for sweep-array"),
+        ({"requeue": True}, "is for train"),
+        ({"launcher": "mpiexec"}, "mpirun or srun"),
+        ({"kind": "sweep-array", "array": "0-3;4"}, "--array"),
+        ({"kind": "sweep-array", "arguments": ("p", "--cell", "1")}, "--array"),
+        ({"kind": "train", "arguments": ("fedavg", "--resume", "x")}, "--resume"),
+        ({"kind": "train", "time": "2", "lead_seconds": 120}, "as soon as it starts"),
+        ({"kind": "train", "lead_seconds": 0}, "--lead"),
+        ({"kind": "prune"}, "prune"),
+    ],
+)
+def test_what_cannot_be_in_a_script_is_refused(options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        Job(**{"kind": "bench"} | options)  # type: ignore[arg-type]
+
+
+def test_auto_takes_srun_only_where_only_srun_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = tmp_path / "system"
+    system.mkdir()
+    (system / "bash").symlink_to(shutil.which("bash") or "bash")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{system}")
+    chosen = [launchers.choose("auto")]
+    program(tmp_path / "bin", "srun", 'echo "MPI plugin types are..."; echo "	pmi2" >&2')
+    chosen.append(launchers.choose("auto"))
+    with pytest.raises(UsageError, match="names pmi2, and Open MPI needs pmix"):
+        launchers.choose("srun")
+    program(tmp_path / "bin", "srun", 'echo "srun: MPI types are..."; echo "srun: pmix_v4" >&2')
+    chosen += [launchers.choose("auto"), launchers.choose("srun"), launchers.choose("mpirun")]
+    program(tmp_path / "bin", "mpirun", "exit 1")
+    chosen.append(launchers.choose("auto"))
+    program(tmp_path / "bin", "srun", "echo 'srun: fatal: no configuration' >&2; exit 1")
+
+    assert chosen == ["mpirun", "mpirun", "srun", "srun", "mpirun", "mpirun"]
+    with pytest.raises(HpcflError, match="no configuration"):
+        launchers.choose("srun")
+
+
+def test_submitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(UsageError, match="no sbatch on this machine"):
+        submit("x")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    program(
+        tmp_path / "bin", "sbatch", f'cat >{tmp_path}/script; echo "welcome 3"; echo "12;north"'
+    )
+
+    assert submit("#!/bin/bash\n") == "12"
+    assert (tmp_path / "script").read_text() == "#!/bin/bash\n"
+    program(tmp_path / "bin", "sbatch", 'echo "sbatch: error: invalid partition: x" >&2; exit 1')
+    with pytest.raises(HpcflError, match="refuses the job: invalid partition: x"):
+        submit("x")
+    program(tmp_path / "bin", "sbatch", "echo hello")
+    with pytest.raises(HpcflError, match="did not say which job"):
+        submit("x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["bench", "--", "sparse", "--nonsense"], "--nonsense"),
+        (["train", "--", "fedavg", "--rounds", "many"], "not a valid integer"),
+        (["bench", "--time", "soon"], "--time is 'soon'"),
+        (["sweep-array", "--results", "nowhere", "--", "p.toml"], "holds no frozen sweep"),
+    ],
+)
+def test_wrong_use_is_refused_before_anything_is_submitted(
+    arguments: list[str], sentence: str, tmp_path: Path
+) -> None:
+    program(tmp_path / "bin", "sbatch", f"touch {tmp_path}/submitted")
+    path = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    done = hpcfl("slurm", "submit", *arguments, cwd=tmp_path, env=os.environ | path)
+
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "submitted").exists()
+
+
+def test_the_array_has_the_cells_of_the_frozen_sweep(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text(
+        "[fixed]\ndim = 10\n[grid]\nprotocol=['fedavg']\ndevices=[2,3,4]\n"
+    )
+    frozen = hpcfl("sweep", "p.toml", "--freeze", "--output", "r", cwd=tmp_path)
+    assert frozen.returncode == 0, frozen.stderr
+    script = hpcfl("slurm", "render", "sweep-array", "--results", "r", "--", "p.toml", cwd=tmp_path)
+    beyond = hpcfl(
+        *("slurm", "submit", "sweep-array", "--results", "r", "--array", "0-3", "--", "p.toml"),
+        cwd=tmp_path,
+    )
+
+    assert "#SBATCH --array=0-2" in script.stdout.splitlines()
+    assert beyond.returncode == 2
+    assert "the sweep has cells 0 to 2" in beyond.stderr
