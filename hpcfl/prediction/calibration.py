@@ -119,6 +119,7 @@ def load(path: Path) -> Calibration:
         If there is none, or it is damaged.
     """
     from hpcfl.prediction.kernels import OPERATIONS
+    from hpcfl.prediction.overheads import OVERHEADS
 
     try:
         content = json.loads(path.read_text())
@@ -149,7 +150,9 @@ def load(path: Path) -> Calibration:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise HpcflError(f"{path} is no calibration ({error}): run 'hpcfl calibrate'") from None
-    missing = sorted(set(OPERATIONS) - {name for name, values in found.samples.items() if values})
+    missing = sorted(
+        {*OPERATIONS, *OVERHEADS} - {name for name, values in found.samples.items() if values}
+    )
     if missing:
         raise HpcflError(
             f"{path} was made by another version of hpcfl and lacks {', '.join(missing)}: run "
@@ -169,9 +172,12 @@ def calibrate(world: Any, progress: Callable[[str], None] = lambda name: None) -
         Takes the name of each thing that is measured; on rank 0.
     """
     from hpcfl import environment
-    from hpcfl.prediction import kernels, patterns
+    from hpcfl.prediction import kernels, overheads, patterns
 
-    samples = kernels.measure(progress) if world.rank == 0 else {}
+    samples: dict[str, list[float]] = {}
+    if world.rank == 0:
+        samples = kernels.measure(progress)
+        samples |= overheads.measure(samples)
     world.settle(None)
     links, devices_slowdown, server_slowdown = patterns.measure(world)
     local = environment.capture_local()

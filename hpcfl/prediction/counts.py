@@ -10,7 +10,7 @@ The devices that drop out do so before the upload, exactly floor(theta N) of the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -23,7 +23,7 @@ from hpcfl.comm import envelope
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto.groups import BLOCK_WORDS
 from hpcfl.errors import UsageError
-from hpcfl.prediction.kernels import CACHED
+from hpcfl.prediction.kernels import CACHED, GAP_RATES
 
 Operations = dict[str, float]
 LIMBS = MASK_KEY_LIMBS + SEED_LIMBS
@@ -47,6 +47,10 @@ class PhaseCounts:
         Operations of a device that is in it to its end.
     server : dict of str to float
         Operations of the server.
+    around : dict of str to float
+        Operations that take time and are nobody's work.
+    scattered : bool
+        Whether the server sends every device a message of its own.
     """
 
     name: str
@@ -58,6 +62,8 @@ class PhaseCounts:
     receivers: int = 0
     device: Operations = field(default_factory=dict)
     server: Operations = field(default_factory=dict)
+    around: Operations = field(default_factory=dict)
+    scattered: bool = False
 
     def sends(self, size: float, senders: int, messages: float = 1) -> None:
         """Let so many devices send messages, of so many bytes together without envelopes."""
@@ -76,6 +82,17 @@ def add(operations: Operations, more: Mapping[str, float], times: float = 1.0) -
     """Add operations, so many times, to others, in place."""
     for name, count in more.items():
         operations[name] = operations.get(name, 0.0) + times * count
+
+
+def along(length: float, names: Sequence[str], times: float = 1.0) -> Operations:
+    """Return operations on all elements of a vector, of which a part may not fit the cache."""
+    return {key: n for name in names for key, n in at(name, times * length, length).items()}
+
+
+def at(name: str, count: float, length: float) -> Operations:
+    """Return operations on some elements of a vector of that length."""
+    far = max(0.0, 1 - CACHED / length) if length else 0.0
+    return {name: count * (1 - far), f"{name}_far": count * far}
 
 
 @dataclass(frozen=True)
@@ -163,8 +180,12 @@ def counts(protocol: str, parameters: Parameters) -> list[PhaseCounts]:
         _share(played, phases["share_keys"])
         _unmask(played, phases["unmask"])
     _UPLOADS[protocol](played, phases)
+    upload = phases[built.upload_phase()]
+    add(upload.device, {f"device_{protocol}": 1})
+    add(upload.server, {f"server_{protocol}": played.devices})
+    add(upload.around, {f"around_{protocol}": played.devices})
     if "result" in phases and protocol != "fedavg":
-        add(phases["result"].server, {"decoded": played.dim})
+        add(phases["result"].server, along(played.dim, ["decoded"]))
     return list(phases.values())
 
 
@@ -172,11 +193,14 @@ def _model(played: Round, phase: PhaseCounts) -> None:
     extra = math.ceil(played.devices / 8) if played.protocol == "prf" else 0
     phase.receives(4 * played.dim + extra, played.devices)
     add(phase.device, {"message": 1})
-    add(phase.server, {"message": 1, "sealed_byte": 4 * played.dim})
+    # The copy behind the envelope is made once for all, outside the server's time.
+    add(phase.server, {"message": 1})
+    add(phase.around, {"sealed_byte": 4 * played.dim})
 
 
 def _advertise(played: Round, phase: PhaseCounts) -> None:
     holders = played.degree + 1
+    phase.scattered = played.ring
     if played.ring:
         listed = 8 + NEIGHBOUR.itemsize * played.degree
         add(phase.server, {"listed": played.devices * played.degree, "ordered": played.devices})
@@ -221,6 +245,7 @@ def _unmask(played: Round, phase: PhaseCounts) -> None:
     alive = 1 + played.neighbours_among(survivors - 1)
     gone = played.neighbours_among(dropped)
     bits = math.ceil((holders if played.ring else played.devices) / 8)
+    phase.scattered = played.ring
     phase.receives(2 * bits, survivors)
     phase.sends(4 * (SEED_LIMBS * alive + MASK_KEY_LIMBS * gone), survivors)
     add(phase.device, {"message": 2, "reply_holder": holders})
@@ -269,7 +294,7 @@ def _masks(keys: float, words: int) -> Operations:
 def _fedavg(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
     upload, dim, survivors = phases["upload"], played.dim, played.survivors
     upload.sends(4 * dim, survivors)
-    add(upload.device, {"message": 1, "weighted": dim, "sealed_byte": 4 * dim})
+    add(upload.device, {"message": 1, "sealed_byte": 4 * dim} | along(dim, ["weighted"]))
     add(upload.server, {"upload": survivors, "float_added": survivors * dim})
 
 
@@ -284,8 +309,7 @@ def _dense(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
             "message": 1,
             "agreement": played.degree,
             "derivation": masks,
-            "quantised": dim,
-            "reduced": dim,
+            **along(dim, ["quantised", "reduced"]),
             **_masks(masks, dim),
             "sealed_byte": 4 * dim,
         },
@@ -298,7 +322,7 @@ def _dense(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
             "agreement": pairs,
             "derivation": pairs,
             **_masks(survivors + pairs, dim),
-            "reduced": dim,
+            **along(dim, ["reduced"]),
         },
     )
 
@@ -311,17 +335,24 @@ def _pair_masks(probability: float, dim: int) -> Operations:
         "derivation": 2,
         "agreement": 1,
         "gap_key": 1,
-        "gap": drawn,
+        **_gaps(probability, drawn),
         "element_key": 1,
         "element": selected,
-        **_at("folded", selected, dim),
+        **at("folded", selected, dim),
     }
 
 
-def _at(name: str, count: float, dim: int) -> Operations:
-    """Return operations at coordinates of a vector of d int64, which may not fit the cache."""
-    far = max(0.0, 1 - CACHED / dim)
-    return {name: count * (1 - far), f"{name}_far": count * far}
+def _gaps(probability: float, count: float) -> Operations:
+    """Return gaps drawn, each as so much of the two measured probabilities that it lies between."""
+    known = sorted(GAP_RATES)
+    chosen = min(max(probability, known[0]), known[-1])
+    above = next(rate for rate in known if rate >= chosen)
+    below = next(rate for rate in reversed(known) if rate <= chosen)
+    part = math.log(chosen / below) / math.log(above / below) if above > below else 1.0
+    found: Operations = {}
+    add(found, {f"gap_{GAP_RATES[below]}": count * (1 - part)})
+    add(found, {f"gap_{GAP_RATES[above]}": count * part})
+    return found
 
 
 def _sparse(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
@@ -342,22 +373,22 @@ def _sparse(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
             "message": 1,
             "derivation": 1,
             "element_key": 1,
-            "element": sent,
-            **_at("scanned", dim, dim),
-            "located": sent,
-            "quantised": sent,
-            **_at("picked", sent, dim),
-            "reduced": sent,
+            **along(dim, ["scanned"]),
+            **along(sent, ["element", "quantised", "reduced"]),
+            **at("located", sent, dim),
+            **at("picked", sent, dim),
             "sealed_byte": 4 * sent,
         },
     )
-    taken = {"unlocated": sent, "unlocated_dim": dim, **_at("scatter_added", sent, dim)}
+    taken = along(dim, ["unlocated_dim"])
+    for name in ("unlocated", "scatter_added"):
+        add(taken, at(name, sent, dim))
     add(upload.server, taken, survivors)
     add(upload.server, {"upload": survivors})
     unmask = phases["unmask"].server
-    add(unmask, taken | {"element_key": 1, "element": sent}, survivors)
+    add(unmask, taken | {"element_key": 1} | along(sent, ["element"]), survivors)
     add(unmask, _pair_masks(probability, dim), _pairs_to_unmask(played))
-    add(unmask, {"reduced": dim})
+    add(unmask, along(dim, ["reduced"]))
 
 
 def location_bytes(share: float, dim: int, coding: str) -> float:
@@ -391,9 +422,9 @@ def _cohort(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
         "derivation": both,
         "stream_key": both,
         "near": both,
-        "streamed": common,
+        **at("streamed", common, run),
     }
-    own: Operations = {"derivation": 1, "stream_key": 1, "streamed": run}
+    own: Operations = {"derivation": 1, "stream_key": 1, **along(run, ["streamed"])}
     upload.sends(4 * run, survivors)
     add(upload.device, pairs)
     add(upload.device, own)
@@ -402,20 +433,19 @@ def _cohort(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
         {
             "message": 1,
             "near": played.degree,
-            "dealt": run,
-            "picked": run,
-            "quantised": run,
-            "reduced": run,
+            **along(run, ["dealt", "quantised", "reduced"]),
+            **at("picked", run, played.dim),
             "sealed_byte": 4 * run,
         },
     )
-    add(upload.server, {"upload": survivors, "run_added": survivors * run})
+    add(upload.server, {"upload": survivors} | along(run, ["run_added"], survivors))
     unmask = phases["unmask"].server
-    add(unmask, own | {"run_added": run}, survivors)
+    added = along(run, ["run_added"])
+    add(unmask, own | added, survivors)
     alive = survivors / max(1, played.devices - 1)
     add(unmask, pairs, played.dropped * alive)
-    add(unmask, {"near": played.neighbours_among(survivors), "run_added": run}, played.dropped)
-    add(unmask, {"dealt": played.dim, "dealt_back": played.dim, "reduced": played.dim})
+    add(unmask, {"near": played.neighbours_among(survivors)} | added, played.dropped)
+    add(unmask, along(played.dim, ["dealt", "dealt_back", "reduced"]))
 
 
 def _prf(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
@@ -426,13 +456,12 @@ def _prf(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
         {
             "message": 1,
             "derivation": played.degree,
-            "quantised": dim,
-            "reduced": dim,
+            **along(dim, ["quantised", "reduced"]),
             **_masks(played.degree, dim),
             "sealed_byte": 4 * dim,
         },
     )
-    add(upload.server, {"upload": devices, "summed": devices * dim, "reduced": dim})
+    add(upload.server, {"upload": devices, "summed": devices * dim} | along(dim, ["reduced"]))
 
 
 _UPLOADS: dict[str, Callable[[Round, Mapping[str, PhaseCounts]], None]] = {
@@ -443,3 +472,4 @@ _UPLOADS: dict[str, Callable[[Round, Mapping[str, PhaseCounts]], None]] = {
     "cohort": _cohort,
     "prf": _prf,
 }
+PROTOCOLS = tuple(_UPLOADS)

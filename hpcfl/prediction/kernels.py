@@ -1,7 +1,8 @@
 """What single operations cost on this machine: CPU seconds of this thread, measured.
 
 Every operation is timed through the function that a round calls, at one size, or at two sizes where
-it has a cost for every call and one for every element. What is measured:
+it has a cost for every call and one for every element; those of `BY_LENGTH` for vectors that fit
+the cache and for vectors that do not. What is measured:
 
 ======================  ===========================================================================
 operation               one of it
@@ -28,13 +29,12 @@ mask_key                a keystream opened to be added to a vector
 mask_block, mask_word   a block, and a word, of it added
 element_key, element    the same, where the words themselves are wanted
 stream_key, streamed    a keystream opened, a word of it added to a run
-gap_key, gap            a pattern's key, a gap drawn
+gap_key, gap_1e3        a pattern's key; a gap drawn, for a probability of 1e-3, and others
 folded                  an element with its sign added at a coordinate
 scanned                 a coordinate looked at for selected ones
 located, unlocated      a location coded and decoded
 unlocated_dim           the same, for each of d coordinates
 picked, scatter_added   an element taken from, and added to, some coordinates
-..._far                 the same where the coordinates do not fit the cache
 run_added, summed       an element of a run, of a whole vector, checked and added to the sum
 dealt                   a place of a cohort's run turned into a coordinate
 near                    a neighbour looked at for a common cohort
@@ -79,63 +79,27 @@ COLD = 24
 DIM, DEVICES = 100_000, 100
 LONG = 500_000
 # Coordinates that do not fit the cache, eight bytes each, and those that do.
-FAR, CACHED = 3_000_000, 1 << 17
+FAR, CACHED = 2_000_000, 1 << 17
+# Probabilities that a pair selects a coordinate: rarer ones are decided by fewer bits of a word.
+GAP_RATES = {1e-2: "1e2", 1e-3: "1e3", 1e-4: "1e4", 1e-5: "1e5"}
 LIMBS = MASK_KEY_LIMBS + SEED_LIMBS
 REPEATS = 7
 
 
+# Measured at two lengths of vectors: as they are, and with "_far" where the cache is too small.
+BY_LENGTH = (
+    *("drawn", "quantised", "reduced", "decoded", "element", "weighted"),
+    *("folded", "scanned", "picked", "scatter_added", "located", "unlocated", "unlocated_dim"),
+    *("streamed", "dealt", "run_added", "dealt_back"),
+)
 OPERATIONS = (
-    "key_pair",
-    "agreement",
-    "derivation",
-    "share_product",
-    "holder",
-    "sealed_share",
-    "opened_share",
-    "reply_holder",
-    "weight_pair",
-    "weight",
-    "secret",
-    "drawn",
-    "quantised",
-    "reduced",
-    "decoded",
-    "summed",
-    "upload",
-    "weighted",
-    "float_added",
-    "mask_word",
-    "mask_block",
-    "mask_key",
-    "element_key",
-    "element",
-    "gap_key",
-    "gap",
-    "folded",
-    "scanned",
-    "located",
-    "unlocated",
-    "unlocated_dim",
-    "picked",
-    "scatter_added",
-    "dealt",
-    "stream_key",
-    "streamed",
-    "near",
-    "run_added",
-    "dealt_back",
-    "message",
-    "sealed_byte",
-    "ordered",
-    "listed",
-    "asked",
-    "ring_inverse",
-    "ring_weight",
-    "ring_reply",
-    "folded_far",
-    "scanned_far",
-    "picked_far",
-    "scatter_added_far",
+    *("key_pair", "agreement", "derivation", "share_product", "holder", "sealed_share"),
+    *("opened_share", "reply_holder", "weight_pair", "weight", "secret", "summed", "upload"),
+    *("float_added", *BY_LENGTH, *(f"{name}_far" for name in BY_LENGTH)),
+    *("mask_word", "mask_block", "mask_key", "element_key", "gap_key"),
+    *(f"gap_{suffix}" for suffix in GAP_RATES.values()),
+    *("near", "stream_key", "message", "sealed_byte"),
+    *("ordered", "listed", "asked", "ring_inverse", "ring_weight", "ring_reply"),
 )
 
 
@@ -266,41 +230,49 @@ def _sharing() -> Kernels:
 
 
 def _vectors() -> Kernels:
-    parameters = Parameters(DEVICES, DIM)
-    protocol = SecAgg(parameters)
-    vector = SyntheticUpdates(DIM, 0).vector(0, 0)
-    integers = protocol.quantise(vector, 0, 0)
-    group = parameters.arithmetic
-    elements = group.reduce(integers)
-    updates = SyntheticUpdates(DIM, 0)
-    yield "drawn", _per(cpu_seconds(lambda: updates.vector(0, 1)), DIM)
-    yield "quantised", _per(cpu_seconds(lambda: protocol.quantise(vector, 0, 0)), DIM)
-    yield "reduced", _per(cpu_seconds(lambda: group.reduce(integers)), DIM)
-    yield "decoded", _per(cpu_seconds(lambda: group.decode(elements)), DIM)
     total = np.zeros(LONG, np.int64)
-    received = itertools.cycle([np.resize(elements, LONG) for _ in range(COLD)])
+    received = itertools.cycle([np.arange(LONG, dtype=np.uint32) for _ in range(COLD)])
 
     def take() -> None:
         came = next(received)
-        if int(came.max()) < group.modulus:
+        if int(came.max()) < FQ.modulus:
             np.add(total, came, out=total)
 
     yield "summed", _per(cpu_seconds(take), LONG)
     yield "upload", _after_work()
+    floats = np.zeros(LONG)
+    vectors = itertools.cycle([np.ones(LONG, np.float32) for _ in range(COLD)])
+
+    def accumulate() -> None:
+        np.add(floats, next(vectors), out=floats)
+
+    yield "float_added", _per(cpu_seconds(accumulate), LONG)
+    # What goes through a vector is slower where it does not fit the cache.
+    for suffix, length in (("", DIM), ("_far", FAR)):
+        for kernel in (_along, _at_coordinates, _along_run):
+            for name, samples in kernel(length):
+                yield name + suffix, samples
+
+
+def _along(length: int) -> Kernels:
+    """Measure what is done to every coordinate of a vector."""
+    protocol = SecAgg(Parameters(DEVICES, length))
+    updates = SyntheticUpdates(length, 0)
+    vector = updates.vector(0, 0)
+    integers = protocol.quantise(vector, 0, 0)
+    elements = FQ.reduce(integers)
+    yield "drawn", _per(cpu_seconds(lambda: updates.vector(0, 1)), length)
+    yield "quantised", _per(cpu_seconds(lambda: protocol.quantise(vector, 0, 0)), length)
+    yield "reduced", _per(cpu_seconds(lambda: FQ.reduce(integers)), length)
+    yield "decoded", _per(cpu_seconds(lambda: FQ.decode(elements)), length)
+    yield "element", _per(cpu_seconds(lambda: FQ.elements([bytes(16)], [length])), length)
     weight = 0.01
 
     def weigh() -> None:
         weighted = (vector * weight).astype("<f4")
         np.count_nonzero(weighted)
 
-    yield "weighted", _per(cpu_seconds(weigh), DIM)
-    floats = np.zeros(LONG)
-    vectors = itertools.cycle([np.resize(vector, LONG) for _ in range(COLD)])
-
-    def accumulate() -> None:
-        np.add(floats, next(vectors), out=floats)
-
-    yield "float_added", _per(cpu_seconds(accumulate), LONG)
+    yield "weighted", _per(cpu_seconds(weigh), length)
 
 
 def _after_work() -> list[float]:
@@ -316,7 +288,7 @@ def _after_work() -> list[float]:
     samples = []
     for _ in range(60):
         server = protocol.server(0, np.zeros(8, np.float32))
-        server._sharers = list(range(DEVICES))
+        server._shared = set(range(DEVICES))
         FQ.add_masks(elements, seeds, [1] * len(seeds))
         start = time.thread_time()
         with ledger.work("masked_input", None):
@@ -340,59 +312,45 @@ def _masks() -> Kernels:
     yield "mask_word", word
     yield "mask_block", block
     yield "mask_key", [sample - median(block) for sample in few]
-    call, each = _line(lambda count: lambda: FQ.elements([bytes(16)], [count]), 100, 20_000)
-    yield "element_key", call
-    yield "element", each
+    yield "element_key", cpu_seconds(lambda: FQ.elements([bytes(16)], [4]))
 
 
 def _sparse() -> Kernels:
-    probability = Fraction(1, 990)
-    sampler = GapSampler(probability)
+    for rate, suffix in GAP_RATES.items():
+        sampler = GapSampler(Fraction(rate))
 
-    def draw(dim: int) -> Work:
-        seeds = [k.to_bytes(16, "little") for k in range(20)]
-        return lambda: sampler.select(seeds, dim)
+        def draw(selected: int, sampler: GapSampler = sampler, rate: float = rate) -> Work:
+            seeds = [k.to_bytes(16, "little") for k in range(20)]
+            return lambda: sampler.select(seeds, round(selected / rate))
 
-    few, many = 100_000, 2_000_000
-    call, each = _line(draw, few, many)
-    yield "gap_key", _per(call, 20)
-    yield "gap", _per(each, 20 * float(probability))
-    where = np.flatnonzero(np.random.default_rng(1).random(DIM) < 0.1)
-    coded = cpu_seconds(lambda: locations.encode(where, DIM, "auto"))
-    yield "located", _per(coded, where.size)
-    sparser = where[::10]
-    many_found = cpu_seconds(_decode(where))
-    few_found = cpu_seconds(_decode(sparser))
-    each = [
-        (b - a) / (where.size - sparser.size) for a, b in zip(few_found, many_found, strict=True)
-    ]
-    yield "unlocated", each
-    yield "unlocated_dim", [(a - median(each) * sparser.size) / DIM for a in few_found]
-    # What goes from coordinate to coordinate is slower where they do not fit the cache.
-    for suffix, dim in (("", DIM), ("_far", FAR)):
-        for name, samples in _at_coordinates(dim):
-            yield name + suffix, samples
+        call, each = _line(draw, 50, 1000)
+        if rate == 1e-3:
+            yield "gap_key", _per(call, 20)
+        yield f"gap_{suffix}", _per(each, 20)
 
 
 def _at_coordinates(dim: int) -> Kernels:
-    """Measure what is done at every tenth of d coordinates, in order."""
+    """Measure what is done at a tenth of d coordinates, in order."""
     generator = np.random.default_rng(1)
     where = np.flatnonzero(generator.random(dim) < 0.1)
+    # As of twenty pairs, one after the other.
+    of_pairs = np.concatenate([where[pair::20] for pair in range(20)])
     signs, counts = np.array([1, -1], np.int64), [where.size // 2, where.size - where.size // 2]
     elements = generator.integers(0, FQ.modulus, where.size, np.uint32)
-    pairwise = np.zeros(dim, np.int64)
-    selected = np.zeros(dim, np.bool_)
+    # Written to, so that memory is there.
+    pairwise, total = np.ones(dim, np.int64), np.ones(dim, np.int64)
+    selected = np.ones(dim, np.bool_)
 
     def fold() -> None:
-        selected[where] = True
-        np.add.at(pairwise, where, np.repeat(signs, counts) * elements)
+        selected[of_pairs] = True
+        np.add.at(pairwise, of_pairs, np.repeat(signs, counts) * elements)
 
     yield "folded", _per(cpu_seconds(fold), where.size)
 
     def scan() -> None:
         np.zeros(dim, np.int64)
         flags = np.zeros(dim, np.bool_)
-        flags |= selected
+        flags[where] = True
         np.flatnonzero(flags)
 
     yield "scanned", _per(cpu_seconds(scan), dim)
@@ -404,7 +362,6 @@ def _at_coordinates(dim: int) -> Kernels:
         values + pairwise[where] + elements
 
     yield "picked", _per(cpu_seconds(pick), where.size)
-    total = np.zeros(dim, np.int64)
     came = itertools.cycle([(where.copy(), elements.copy()) for _ in range(4)])
 
     def scatter() -> None:
@@ -413,43 +370,52 @@ def _at_coordinates(dim: int) -> Kernels:
             total[positions] += added
 
     yield "scatter_added", _per(cpu_seconds(scatter), where.size)
+    yield "located", _per(cpu_seconds(lambda: locations.encode(where, dim, "auto")), where.size)
+    sparser = where[::10]
+    many, few = cpu_seconds(_decode(where, dim)), cpu_seconds(_decode(sparser, dim))
+    each = [(b - a) / (where.size - sparser.size) for a, b in zip(few, many, strict=True)]
+    yield "unlocated", each
+    yield "unlocated_dim", [(a - median(each) * sparser.size) / dim for a in few]
 
 
-def _decode(where: NDArray[np.int64]) -> Work:
-    message = locations.encode(where, DIM, "auto")
+def _decode(where: NDArray[np.int64], dim: int) -> Work:
+    message = locations.encode(where, dim, "auto")
     messages = itertools.cycle([message.copy() for _ in range(COLD)])
-    return lambda: locations.decode(next(messages), DIM)
+    return lambda: locations.decode(next(messages), dim)
 
 
 def _cohorts() -> Kernels:
-    segments = Segments(10 * DIM, DEVICES, 10)
-    length = segments.length(3)
-    yield "dealt", _per(cpu_seconds(lambda: segments.coordinates(3)), length)
-    key = bytes(16)
-    call, each = _line(
-        lambda count: lambda: add_stream(FQ, np.zeros(count, np.int64), key, 1), 100, 20_000
-    )
-    yield "stream_key", call
-    yield "streamed", each
+    segments = Segments(DIM, DEVICES, 10)
     near = cpu_seconds(lambda: [any(segments.common(3, place)) for place in range(DEVICES)])
     yield "near", _per(near, DEVICES)
-    total = np.zeros(10 * DIM, np.int64)
-    starts = itertools.cycle(range(0, 10 * DIM - length, length))
-    runs = itertools.cycle([np.zeros(length, np.uint32) for _ in range(COLD)])
+    few = np.zeros(4, np.int64)
+    yield "stream_key", cpu_seconds(lambda: add_stream(FQ, few, bytes(16), 1))
+
+
+def _along_run(length: int) -> Kernels:
+    """Measure what is done to every coordinate of a cohort's run, and of their places."""
+    run = np.zeros(length, np.int64)
+    yield "streamed", _per(cpu_seconds(lambda: add_stream(FQ, run, bytes(16), 1)), length)
+    segments = Segments(10 * length, DEVICES, 10)
+    yield "dealt", _per(cpu_seconds(lambda: segments.dealt(length, length)), length)
+    total = np.ones(10 * length, np.int64)
+    starts = itertools.cycle(range(0, 10 * length, length))
+    runs = itertools.cycle([np.zeros(length, np.uint32) for _ in range(4)])
 
     def take() -> None:
-        start, run = next(starts), next(runs)
-        if int(run.max()) < FQ.modulus:
-            total[start : start + length] += run.astype(np.int64)
+        start, came = next(starts), next(runs)
+        if int(came.max()) < FQ.modulus:
+            total[start : start + length] += came.astype(np.int64)
 
     yield "run_added", _per(cpu_seconds(take), length)
-    place = segments.dealt(0, 10 * DIM)
+    place = Segments(length, DEVICES, 10).dealt(0, length)
+    whole = total[:length]
 
     def bring_back() -> None:
-        back = np.empty_like(total)
-        back[place] = total
+        back = np.empty_like(whole)
+        back[place] = whole
 
-    yield "dealt_back", _per(cpu_seconds(bring_back), 10 * DIM)
+    yield "dealt_back", _per(cpu_seconds(bring_back), length)
 
 
 def _messages() -> Kernels:

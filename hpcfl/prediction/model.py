@@ -14,12 +14,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpcfl.algorithms.parameters import Parameters
+from hpcfl.crypto import shamir
 from hpcfl.errors import UsageError
 from hpcfl.prediction.calibration import Calibration
-from hpcfl.prediction.counts import PhaseCounts, counts
+from hpcfl.prediction.counts import PhaseCounts, along, counts
 from hpcfl.results.linkmodel import LinkModel
 
-# Groups of operations, for the share that each has in the whole.
+# Groups of operations, for the share that each has in the whole; what is left is "vectors".
 GROUPS = {
     "keys": ("key_pair", "agreement", "derivation", "holder", "listed", "ordered"),
     "sharing": (
@@ -31,15 +32,12 @@ GROUPS = {
         *("stream_key", "streamed"),
     ),
     "selection": (
-        *("gap_key", "gap", "folded", "scanned", "located", "unlocated", "unlocated_dim"),
-        *("picked", "scatter_added", "near", "dealt", "dealt_back"),
-        *("folded_far", "scanned_far", "picked_far", "scatter_added_far"),
-    ),
-    "vectors": (
-        *("quantised", "reduced", "decoded", "summed", "upload", "run_added"),
-        *("weighted", "float_added", "message", "sealed_byte"),
+        *("gap_key", "gap_1e2", "gap_1e3", "gap_1e4", "gap_1e5", "folded", "scanned"),
+        *("located", "unlocated", "unlocated_dim", "picked", "scatter_added"),
+        *("near", "dealt", "dealt_back"),
     ),
 }
+_GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ def predict(
         raise UsageError(f"--ranks is {ranks}; it must be at least 1")
     link = link or LinkModel()
     played = counts(protocol, parameters)
-    spent = dict.fromkeys((*GROUPS, "links"), 0.0)
+    spent = dict.fromkeys((*GROUPS, "vectors", "links"), 0.0)
     phases = []
     for phase in played:
         device = calibration.seconds(phase.device)
@@ -156,10 +154,10 @@ def predict(
         transfer = 8e-6 * (phase.up / link.uplink_mbps + phase.down / link.downlink_mbps)
         directions = (phase.messages_up > 0) + (phase.messages_down > 0)
         transfer += 1e-3 * link.latency_ms * directions
-        for name, operations in GROUPS.items():
-            for work in (phase.device, phase.server):
-                chosen = {one: work[one] for one in operations if one in work}
-                spent[name] += calibration.seconds(chosen)
+        for work in (phase.device, phase.server):
+            for name, count in work.items():
+                group = _GROUP_OF.get(name.removesuffix("_far"), "vectors")
+                spent[group] += calibration.cost(name) * count
         spent["links"] += transfer
         phases.append(
             PhasePrediction(
@@ -180,7 +178,7 @@ def predict(
         ranks,
         tuple(phases),
         {name: seconds / whole for name, seconds in spent.items()},
-        _notes(parameters, calibration, ranks),
+        _notes(protocol, parameters, calibration, ranks),
     )
 
 
@@ -196,14 +194,15 @@ def _measured(
     working = max(phase.senders, phase.receivers)
     # Vectors are drawn within the round, but are no work of the protocol.
     if phase.name in ("masked_input", "upload"):
-        device += calibration.seconds({"drawn": parameters.dim})
+        device += calibration.seconds(along(parameters.dim, ["drawn"]))
+    around = calibration.seconds(phase.around)
     if ranks == 1:
-        return working * device + server
+        return working * device + server + around
     if calibration.ranks != ranks:
         return None
     on_a_rank = math.ceil(parameters.devices / (ranks - 1)) * working / parameters.devices
     seconds = on_a_rank * device * calibration.devices_slowdown
-    seconds += server * calibration.server_slowdown
+    seconds += (server + around) * calibration.server_slowdown
     for name, size in _moved(phase, ranks, on_a_rank):
         seconds += calibration.links[name].seconds(size)
     return seconds
@@ -214,16 +213,30 @@ def _moved(phase: PhaseCounts, ranks: int, on_a_rank: float) -> list[tuple[str, 
     moved = []
     if phase.messages_up > 1:
         return [("route", phase.up * on_a_rank)]
-    if phase.down:
-        # One broadcast reaches all devices of a rank; scattered, each gets its own.
+    if phase.down and phase.scattered:
+        # A gather the other way round.
+        moved.append(("gather", phase.down * on_a_rank))
+    elif phase.down:
+        # One broadcast reaches all devices of a rank.
         moved.append(("broadcast", phase.down))
     if phase.up:
         moved.append(("gather", phase.up * on_a_rank))
     return moved
 
 
-def _notes(parameters: Parameters, calibration: Calibration, ranks: int) -> tuple[str, ...]:
+def _notes(
+    protocol: str, parameters: Parameters, calibration: Calibration, ranks: int
+) -> tuple[str, ...]:
     notes = []
+    if protocol in ("secagg", "sparse") and parameters.degree is None:
+        most = 2 * (shamir.MAX_TERMS - 1)
+        if parameters.devices > most:
+            notes.append(
+                f"{protocol} among more than {most} devices cannot be run: secret sharing takes "
+                f"thresholds up to {shamir.MAX_TERMS}; give --degree"
+            )
+    if protocol == "prf":
+        notes.append("without the enrolment before the first round, one agreement a pair")
     if parameters.devices > 1_000 or parameters.dim > 2_000_000:
         notes.append(
             "extrapolated: the model was checked for up to 100 devices and 2,000,000 parameters"

@@ -148,11 +148,12 @@ class Cohort(SecAgg):
 
     @property
     def smallest_arrival(self) -> float:
-        rings = range(self.parameters.threshold, self.parameters.devices + 1)
-        return min(
-            (self.arrival_on(ring) for ring in rings if self.segments(ring).size >= 2),
-            default=self.arrival,
-        )
+        devices = self.parameters.devices
+        rings = np.arange(self.parameters.threshold, devices + 1)
+        # As `segments` rounds, for all rings at once.
+        sizes = np.rint(self.cohort_size * rings / devices)
+        parts = (sizes / rings)[sizes >= 2]
+        return float(parts.min()) * (1 - self.parameters.dropout) if parts.size else self.arrival
 
     @property
     def largest_upload(self) -> int:

@@ -394,6 +394,9 @@ class SecAggServer(ModelSender):
         self._round = round_index
         self._public: dict[int, bytes] = {}
         self._sharers: list[int] = []
+        # Looked up once a message, where a list would be gone through.
+        self._shared: set[int] = set()
+        self._admitted: set[int] = set()
         self._sum = np.zeros(self._parameters.dim, np.int64)
         self._seed_shares: dict[int, Elements] = {}
         self._mask_key_shares: dict[int, Elements] = {}
@@ -425,6 +428,7 @@ class SecAggServer(ModelSender):
     def receive_share_keys(self, ids: Ids) -> None:
         """Take note of who shared keys."""
         self._sharers = ids.tolist()
+        self._shared = set(self._sharers)
         unknown = {*self._sharers} - {*self._public}
         if unknown:
             raise MessageError("share_keys", f"device {min(unknown)}", "it advertised no keys")
@@ -462,7 +466,7 @@ class SecAggServer(ModelSender):
 
     def receive_unmask(self, sender: int, payload: Payload) -> None:
         """Keep a survivor's shares."""
-        if sender not in self.survivors:
+        if sender not in self._admitted:
             raise MessageError("unmask", f"device {sender}", "it is no survivor")
         cut = SEED_LIMBS * self._links.asked_of(sender, self._survived).size
         limbs = cut + MASK_KEY_LIMBS * self._links.asked_of(sender, self._gone).size
@@ -527,13 +531,14 @@ class SecAggServer(ModelSender):
         return self._public[id][keys.KEY_BYTES :]
 
     def _check_sharer(self, sender: int) -> None:
-        if sender not in self._sharers:
+        if sender not in self._shared:
             raise MessageError("masked_input", f"device {sender}", "it shared no keys")
 
     def _admit(self, sender: int) -> None:
         self._check_sharer(sender)
-        if sender in self.survivors:
+        if sender in self._admitted:
             raise MessageError("masked_input", f"device {sender}", "it came twice")
+        self._admitted.add(sender)
         self.survivors.append(sender)
 
     def _check_elements(self, elements: Elements, sender: str) -> None:

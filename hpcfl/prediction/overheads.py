@@ -1,0 +1,57 @@
+"""What a round costs beyond its operations: Python's own work, measured on tiny real rounds.
+
+A round of few devices with short vectors is played in one process. What it takes more than its
+operations account for is an overhead of every device, whatever N and d are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+import numpy as np
+
+from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.comm.loopback import Loopback
+from hpcfl.prediction.counts import PROTOCOLS, counts
+from hpcfl.results.record import RoundRecord
+
+DEVICES, DIM, ROUNDS, WARMUP = 10, 64, 9, 2
+OVERHEADS = tuple(
+    f"{where}_{protocol}" for protocol in PROTOCOLS for where in ("device", "server", "around")
+)
+
+
+def measure(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    """Return samples of each overhead, in seconds a device and round; not negative.
+
+    Parameters
+    ----------
+    samples : mapping of str to list of float
+        What each operation costs, of :func:`hpcfl.prediction.kernels.measure`.
+    """
+    costs = {name: median(values) for name, values in samples.items()}
+    found: dict[str, list[float]] = {}
+    for protocol in PROTOCOLS:
+        dropout = 0.0 if protocol == "prf" else 0.3
+        alpha = 0.3  # cohorts of three
+        options = Options(
+            protocol, dim=DIM, rounds=ROUNDS, warmup=WARMUP, dropout=dropout, alpha=alpha
+        )
+        experiment = Experiment.prepare(options, DEVICES)
+        records: list[RoundRecord] = []
+        experiment.run(Loopback(DEVICES), records.append)
+        known = {"device": 0.0, "server": 0.0}
+        for phase in counts(protocol, experiment.protocol.parameters):
+            for where, work in (("device", phase.device), ("server", phase.server)):
+                known[where] += sum(
+                    costs[name] * count for name, count in work.items() if name in costs
+                )
+        kept = records[WARMUP:]
+        devices = [float(one.cpu_seconds[:, :-1].sum(axis=0)[one.survived].mean()) for one in kept]
+        servers = [float(one.cpu_seconds[:, -1].sum()) for one in kept]
+        around = [one.round_seconds - float(np.sum(one.cpu_seconds)) for one in kept]
+        found[f"device_{protocol}"] = [max(0.0, one - known["device"]) for one in devices]
+        found[f"server_{protocol}"] = [max(0.0, one - known["server"]) / DEVICES for one in servers]
+        found[f"around_{protocol}"] = [max(0.0, one) / DEVICES for one in around]
+    return found
