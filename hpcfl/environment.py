@@ -36,6 +36,10 @@ _SLURM_FACTS = {
     "slurm_tasks": "SLURM_NTASKS",
     "slurm_cpus_per_task": "SLURM_CPUS_PER_TASK",
     "slurm_node_list": "SLURM_JOB_NODELIST",
+    "slurm_array_job_id": "SLURM_ARRAY_JOB_ID",
+    "slurm_array_task_id": "SLURM_ARRAY_TASK_ID",
+    "slurm_restart_count": "SLURM_RESTART_COUNT",
+    "slurm_cluster": "SLURM_CLUSTER_NAME",
 }
 
 _MPI_FACTS = ("transport", "ranks", "mpi_library", "mpi_standard", "thread_level")

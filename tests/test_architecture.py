@@ -15,7 +15,7 @@ LAYERS = {
     "reproduce": 4,
     "doctor": 3,
     "bench": 3,
-    "prediction": 4,
+    "prediction": 3,
     "sweep": 3,
     "train": 3,
     "attack": 3,

@@ -121,7 +121,10 @@ def configuration(run: Run) -> dict[str, Any]:
 
 def machine(run: Run) -> dict[str, Any]:
     """Return what a run was measured with, as far as it was recorded."""
-    return {name: run.environment[name] for name in MACHINE if _present(run.environment.get(name))}
+    # The links of a lab (hpcfl netlab) are part of the machine.
+    lab = [name for name in run.environment if name.startswith("netlab_")]
+    names = (*MACHINE, *sorted(lab))
+    return {name: run.environment[name] for name in names if _present(run.environment.get(name))}
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

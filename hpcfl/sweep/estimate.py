@@ -1,4 +1,4 @@
-"""How long a cell will take, judged by the cells that are finished."""
+"""How long a cell will take, judged by the cells that are finished, or by the cost model."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from statistics import median
 
+from hpcfl.errors import HpcflError
 from hpcfl.results.reader import Run
 from hpcfl.sweep.cells import Cell
+from hpcfl.sweep.plan import BenchCommand
 
 
 def estimate_seconds(cell: Cell, finished: Iterable[tuple[Cell, Run]]) -> float | None:
@@ -37,6 +39,34 @@ def estimate_seconds(cell: Cell, finished: Iterable[tuple[Cell, Run]]) -> float 
         return None
     nearest = min(distance for distance, _ in known)
     return cell.rounds * median(seconds for distance, seconds in known if distance == nearest)
+
+
+def predicted_seconds(cell: Cell, bench: BenchCommand) -> float | None:
+    """Return the seconds that the cost model gives a cell in one process.
+
+    Parameters
+    ----------
+    cell : Cell
+        Any cell.
+    bench : BenchCommand
+        What its arguments are understood with.
+
+    Returns
+    -------
+    float or None
+        None without a calibration of this host, and for what the model does not know.
+    """
+    from hpcfl.prediction.calibration import default_path, load
+    from hpcfl.prediction.model import predict
+
+    try:
+        options, _ = bench.parse(cell.arguments)
+        built, _ = options.build(cell.devices, cell.dim)
+        found = predict(options.protocol, built.parameters, load(default_path()))
+    except HpcflError:
+        return None
+    assert found.measured_seconds is not None
+    return cell.rounds * found.measured_seconds
 
 
 def elapsed_seconds(run: Run) -> float:

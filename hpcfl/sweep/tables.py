@@ -15,7 +15,7 @@ from hpcfl.results.summary import Summary, summarise
 from hpcfl.results.tables import render_comparison, render_run
 from hpcfl.sweep import session, states
 from hpcfl.sweep.cells import Cell
-from hpcfl.sweep.estimate import estimate_seconds
+from hpcfl.sweep.estimate import estimate_seconds, predicted_seconds
 from hpcfl.sweep.manifest import Manifest
 from hpcfl.sweep.plan import BenchCommand
 
@@ -43,7 +43,7 @@ def render_cells(folder: Path, manifest: Manifest, bench: BenchCommand) -> str:
     runs = [(cell, states.finished_run(folder, cell)) for cell in manifest.cells]
     finished = [(cell, run) for cell, run in runs if run is not None]
     varied = _varied(manifest.cells)
-    rows, refused, seconds, unknown = [], [], 0.0, 0
+    rows, refused, seconds, unknown, predicted = [], [], 0.0, 0, 0
     counts: Counter[str] = Counter()
     for cell, run in runs:
         state = states.FINISHED if run is not None else states.state(folder, cell)
@@ -54,6 +54,9 @@ def render_cells(folder: Path, manifest: Manifest, bench: BenchCommand) -> str:
             refused.append(f"cell {cell.index} ({cell.title}): {sentence}")
         elif run is None:
             guess = estimate_seconds(cell, finished)
+            if guess is None:
+                guess = predicted_seconds(cell, bench)
+                predicted += guess is not None
             time = "unknown" if guess is None else duration(guess)
             seconds += guess or 0.0
             unknown += guess is None
@@ -63,9 +66,12 @@ def render_cells(folder: Path, manifest: Manifest, bench: BenchCommand) -> str:
             [cell.index, cell.protocol, cell.devices, cell.dim, cell.repeat, options, state, time]
         )
     headers = ["cell", "protocol", "N", "d", "repeat", "options", "state", "time"]
-    total = duration(seconds) if len(finished) else "unknown"
-    if unknown and len(finished):
+    known = bool(finished) or predicted > 0
+    total = duration(seconds) if known else "unknown"
+    if unknown and known:
         total = f"{total}, and {unknown} cells of unknown time"
+    if predicted:
+        total = f"{total} ({predicted} cells by the cost model, in one process)"
     left = sum(counts.values()) - counts[states.FINISHED] - counts["cannot run"]
     order = "the plan's own" if manifest.seed is None else f"shuffled with seed {manifest.seed}"
     parts = [

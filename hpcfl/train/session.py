@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl import disturbances
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.bench.session import default_devices
@@ -164,7 +165,9 @@ def _run(
                 protocol=protocol.name,
                 command=shlex.join(["hpcfl", *sys.argv[1:]]),
                 config=config,
-                environment=environment.capture(world.facts(), hosts),
+                environment=environment.capture(world.facts(), hosts)
+                | disturbances.before(disturbances.counters()),
+                at_end=dict.fromkeys(disturbances.AFTER, float),
                 phases=algorithm.phases(protocol),
                 devices=count,
                 rounds=options.aggregation.rounds,
@@ -190,7 +193,9 @@ def _run(
                         training.checkpoint(config).save(checkpoint.path_for(writer.path))
                     progress(len(results) - 1, result)
 
-                if not training.run(transport, store, told_to_leave):
+                ended = training.run(transport, store, told_to_leave)
+                writer.record_end(disturbances.after(disturbances.counters()))
+                if not ended:
                     raise _left(training.checkpoint(config), options, writer.path)
     except AgreedError as agreed:
         failed = agreed

@@ -25,9 +25,10 @@ repeats = 2
 
 
 def variables() -> dict[str, str]:
-    """Return an environment as if no launcher had started us."""
+    """Return an environment as if no launcher had started us, without a calibration."""
     launchers = ("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")
-    return {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
+    return kept | {"XDG_CACHE_HOME": os.devnull}
 
 
 def hpcfl(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -248,3 +249,28 @@ def test_merged_jobs_are_one_folder_with_an_index(tmp_path: Path) -> None:
     assert "never overwritten" in again.stderr
     assert "hold the same run" in twice.stderr
     assert not list(tmp_path.glob("twice")) + list(tmp_path.glob(".twice*"))
+
+
+def test_the_cost_model_estimates_where_nothing_was_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    from hpcfl.cli.sweep import command
+    from hpcfl.prediction.calibration import Calibration, default_path
+    from hpcfl.prediction.kernels import OPERATIONS
+    from hpcfl.prediction.overheads import OVERHEADS
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    costs = dict.fromkeys((*OPERATIONS, *OVERHEADS), [0.0])
+    # Every coordinate of secagg's survivors costs the server a millisecond; fedavg's nothing.
+    Calibration(costs | {"summed": [1e-3]}).save(default_path())
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN)
+
+    result = CliRunner().invoke(command, [str(plan), "--output", str(tmp_path / "s"), "--dry-run"])
+
+    # Three rounds of 3 of 3 and 4 of 5 survivors with 300 coordinates, each twice.
+    assert result.exit_code == 0, result.output
+    assert "8 cells by the cost model" in result.stdout
+    assert "estimated: 12.6 s" in result.stdout

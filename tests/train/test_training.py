@@ -23,7 +23,8 @@ from scipy import stats
 from hpcfl.learning import datasets
 from hpcfl.learning.training import LocalOptions
 
-PROTOCOL = set(Options.__dataclass_fields__)
+# Both have max_seconds, and here that of training is meant.
+PROTOCOL = set(Options.__dataclass_fields__) - set(TrainOptions.__dataclass_fields__)
 RATE = 0.1
 
 
