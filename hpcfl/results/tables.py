@@ -144,11 +144,10 @@ def render_comparison(summaries: Sequence[Summary], baseline: str | None = None)
         _DENSE,
     )
     files = {str(row): _row_remarks(summary) for row, summary in enumerate(summaries, 1)}
-    disturbed = [
-        f"row {row}: {sentence}"
-        for row, summary in enumerate(summaries, 1)
-        for sentence in warnings_of(summary)
-    ]
+    disturbed: dict[str, list[int]] = {}
+    for row, summary in enumerate(summaries, 1):
+        for sentence in warnings_of(summary):
+            disturbed.setdefault(sentence, []).append(row)
     return "\n".join(
         [
             f"baseline: {base.protocol}, N = {base.devices}, d = {base.dim} ({base.name})",
@@ -164,9 +163,23 @@ def render_comparison(summaries: Sequence[Summary], baseline: str | None = None)
             "rounds, bytes are means.",
             "rows:",
             _pairs(files, indent="  "),
-            *map(_warning, disturbed),
+            *(_warning(f"{_rows(rows)}: {sentence}") for sentence, rows in disturbed.items()),
         ]
     )
+
+
+def _rows(rows: Sequence[int]) -> str:
+    """Return increasing numbers of rows in words: ``row 3``, or ``rows 1 to 4, 7``."""
+    if len(rows) == 1:
+        return f"row {rows[0]}"
+    runs: list[list[int]] = []
+    for row in rows:
+        if runs and row == runs[-1][-1] + 1:
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"rows {', '.join(parts)}"
 
 
 def warnings_of(summary: Summary) -> list[str]:

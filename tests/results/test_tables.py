@@ -11,7 +11,7 @@ from hpcfl.errors import UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import load
 from hpcfl.results.summary import Summary, summarise
-from hpcfl.results.tables import render_comparison, render_details, render_run, warnings_of
+from hpcfl.results.tables import _rows, render_comparison, render_details, render_run, warnings_of
 
 LINK = LinkModel(uplink_mbps=8, downlink_mbps=16, latency_ms=1)
 
@@ -120,7 +120,7 @@ def test_a_run_says_how_surely_it_is_known_why_it_stopped_and_what_disturbed_it(
     assert any(line.startswith("warning: the first round took 12.5 times") for line in lines)
     assert max(map(len, lines)) < 120
     comparison = render_comparison([summary, summary])
-    assert "warning: row 2: 3 ranks on 2 cores" in comparison.splitlines()
+    assert "warning: rows 1, 2: 3 ranks on 2 cores" in comparison.splitlines()
     assert "run.h5; round measured 0.400 s, 95 % interval [0.100, 5.000] s over 7" in comparison
 
 
@@ -201,3 +201,16 @@ def test_details_show_what_has_a_value(make_run: MakeRun) -> None:
     assert "node0" in text
     assert "node99" in text
     assert max(map(len, lines)) < 120
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([3], "row 3"),
+        ([1, 2], "rows 1, 2"),
+        ([1, 2, 3, 4, 7], "rows 1 to 4, 7"),
+        ([2, 4, 5, 6], "rows 2, 4 to 6"),
+    ],
+)
+def test_rows_with_one_warning_are_named_together(rows: list[int], words: str) -> None:
+    assert _rows(rows) == words

@@ -262,7 +262,7 @@ def test_the_cost_model_estimates_where_nothing_was_run(
     from hpcfl.prediction.overheads import OVERHEADS
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    costs = dict.fromkeys((*OPERATIONS, *OVERHEADS), [0.0])
+    costs = {name: [0.0] for name in (*OPERATIONS, *OVERHEADS)}
     # Every coordinate of secagg's survivors costs the server a millisecond; fedavg's nothing.
     Calibration(costs | {"summed": [1e-3]}).save(default_path())
     plan = tmp_path / "plan.toml"
