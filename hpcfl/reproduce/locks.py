@@ -70,15 +70,18 @@ def _compare(results: Sequence[Result]) -> list[Line]:
             math.sqrt(sum((x - sum(v) / len(v)) ** 2 for x in v) / (len(v) - 1) / len(v))
             for v in (uniform["last_accuracy"], locks["last_accuracy"])
         ]
-        gain = locks["accuracy"][-1] - uniform["accuracy"][-1]
+        gain, error = locks["accuracy"][-1] - uniform["accuracy"][-1], math.hypot(*spread)
         lines.append(
             says(
                 f"{name}: accuracy after {ROUNDS} rounds, uniform and locks",
                 "generally better with locks" if epsilon else "a mild gain with locks",
                 f"{uniform['accuracy'][-1]:.4f} and {locks['accuracy'][-1]:.4f} "
-                f"(difference {gain:+.4f}, standard error {math.hypot(*spread):.4f})",
-                gain > 0,
-                "locks releases noisy norms as well, at the same epsilon",
+                f"(difference {gain:+.4f}, standard error {error:.4f})",
+                gain > 2 * error,
+                "not distinguishable"
+                if abs(gain) <= 2 * error
+                else "locks spends half of the budget on noisy norms, and weighs updates by the "
+                "inverse of how likely they were heard, which keeps the mean but adds variance",
             )
         )
         lines.append(

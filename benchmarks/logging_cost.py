@@ -1,0 +1,55 @@
+"""What writing a round to the results file costs, against the round: N = 100, one process.
+
+python benchmarks/logging_cost.py
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from harness import figure
+from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.comm.loopback import Loopback
+from hpcfl.results.record import RoundRecord
+from hpcfl.results.writer import ResultsWriter
+
+DEVICES, ROUNDS = 100, 6
+
+
+def share(protocol: str, dim: int) -> float:
+    """Return the median seconds of writing a round over those of playing it."""
+    experiment = Experiment.prepare(Options(protocol, dim=dim, rounds=ROUNDS, warmup=1), DEVICES)
+    ratios = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ResultsWriter(
+            Path(folder) / "run.h5",
+            protocol=protocol,
+            command="",
+            config=experiment.config(),
+            environment={},
+            phases=experiment.protocol.phases(),
+            devices=DEVICES,
+            rounds=ROUNDS + 1,
+        ) as writer,
+    ):
+
+        def store(record: RoundRecord) -> None:
+            start = time.perf_counter()
+            writer.append(record)
+            ratios.append((time.perf_counter() - start) / record.round_seconds)
+
+        experiment.run(Loopback(DEVICES), store)
+    return median(ratios)
+
+
+def main() -> None:
+    for protocol, dim in (("secagg", 165_000), ("sparse", 165_000), ("cohort", 165_000)):
+        figure(f"{protocol}, N = 100, d = {dim}: writing / round", share(protocol, dim), 0.01)
+
+
+if __name__ == "__main__":
+    main()
