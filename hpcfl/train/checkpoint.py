@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
 
-VERSION = 1
+VERSION = 2
 # What may differ between the run that was interrupted and the one that goes on.
 FREE = {
     *("rounds", "target_accuracy", "max_seconds", "data_dir", "torch_device"),
@@ -43,6 +43,11 @@ class Checkpoint:
         Bytes that all devices have sent so far.
     config : dict
         The options of the run.
+    repeated : int
+        Rounds before this one that may have been played twice, with noise of their own, at most.
+    at_risk : int
+        Rounds that may be played after this one before the next checkpoint, at most: whoever
+        resumes from here plays them again.
     """
 
     next_round: int
@@ -50,6 +55,8 @@ class Checkpoint:
     velocity: NDArray[np.float64]
     bytes_up: int
     config: Mapping[str, Any]
+    repeated: int = 0
+    at_risk: int = 0
 
     def save(self, path: Path) -> None:
         """Write the state so that the file is always whole, whenever the process dies.
@@ -69,6 +76,8 @@ class Checkpoint:
                     weights=self.weights,
                     velocity=self.velocity,
                     bytes_up=self.bytes_up,
+                    repeated=self.repeated,
+                    at_risk=self.at_risk,
                     config=np.frombuffer(_bound(self.config).encode(), np.uint8),
                 )
                 file.flush()
@@ -103,6 +112,8 @@ def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
                 velocity=file["velocity"].astype(np.float64),
                 bytes_up=int(file["bytes_up"]),
                 config=config,
+                repeated=int(file["repeated"]),
+                at_risk=int(file["at_risk"]),
             )
     except (OSError, ValueError, KeyError, TypeError, BadZipFile, EOFError) as error:
         raise UsageError(f"{path} cannot be read as a checkpoint: {error}") from None

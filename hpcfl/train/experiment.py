@@ -293,6 +293,7 @@ class Training:
         self._velocity = np.zeros(weights.size)
         self._bytes_up = 0
         self._next_round = 0
+        self._repeated = 0
         self._enrolled: Enrolled | None = None
 
     @property
@@ -306,12 +307,21 @@ class Training:
         self._state = checkpoint.weights
         self._velocity = checkpoint.velocity[: self._dim]
         self._bytes_up = checkpoint.bytes_up
+        self._repeated = checkpoint.repeated
 
-    def checkpoint(self, config: Mapping[str, Any]) -> Checkpoint:
-        """Return the state between two rounds, at the server."""
+    def checkpoint(self, config: Mapping[str, Any], at_risk: int = 0) -> Checkpoint:
+        """Return the state between two rounds, at the server; see `Checkpoint.at_risk`."""
         # Nothing but the model has a velocity.
         velocity = np.append(self._velocity, np.zeros(self._state.size - self._dim))
-        return Checkpoint(self._next_round, self._state, velocity, self._bytes_up, config)
+        return Checkpoint(
+            self._next_round,
+            self._state,
+            velocity,
+            self._bytes_up,
+            config,
+            self._repeated,
+            at_risk,
+        )
 
     def run(
         self,
@@ -526,7 +536,7 @@ class Training:
         self._velocity += update[: self._dim]
         self.weights[:] -= (options.server_learning_rate * self._velocity).astype(np.float32)
         state -= update[self._dim :].astype(np.float32)
-        spent = self._algorithm.spent(index + 1) or Spent(float("nan"), float("nan"))
+        spent = self._spent(index) or Spent(float("nan"), float("nan"))
 
         start = time.monotonic()
         accuracy, loss = self._trainer.evaluate(
@@ -558,10 +568,14 @@ class Training:
             "epsilon_proven": spent.proven,
         }
 
+    def _spent(self, index: int) -> Spent | None:
+        """Return what the rounds up to this one have cost, those played twice counted twice."""
+        return self._algorithm.spent(index + 1 + self._repeated)
+
     def _would_overspend(self, index: int) -> bool:
         """Return whether a round would cost more privacy than there is to spend."""
         privacy = self._options.privacy
-        spent = self._algorithm.spent(index + 1)
+        spent = self._spent(index)
         if spent is None or privacy.epsilon is None:
             return False
         # What the noise was chosen for is met to the last digits.

@@ -159,6 +159,11 @@ def _run(
             if options.resume is not None:
                 state = checkpoint.load(options.resume, config)
                 _check_unfinished(state, options)
+                if options.algorithm in federated.PRIVATE:
+                    # What was played after it is played again, with new noise. Written back, so
+                    # that who resumes from here once more pays once more.
+                    state = replace(state, repeated=state.repeated + state.at_risk)
+                    state.save(options.resume)
                 training.restore(state)
             writer = ResultsWriter(
                 path,
@@ -190,11 +195,16 @@ def _run(
                     results.append(result)
                     every = options.checkpoint_every
                     if every is not None and len(results) % every == 0:
-                        training.checkpoint(config).save(checkpoint.path_for(writer.path))
+                        state = training.checkpoint(config, at_risk=every)
+                        state.save(checkpoint.path_for(writer.path))
                     progress(len(results) - 1, result)
 
                 ended = training.run(transport, store, told_to_leave)
                 writer.record_end(disturbances.after(disturbances.counters()))
+                every = options.checkpoint_every
+                if ended and every is not None and results and len(results) % every == 0:
+                    # The last one, after which nothing is played any more.
+                    training.checkpoint(config).save(checkpoint.path_for(writer.path))
                 if not ended:
                     raise _left(training.checkpoint(config), options, writer.path)
     except AgreedError as agreed:

@@ -164,6 +164,26 @@ def test_a_resumed_private_run_ends_with_the_model_of_an_undisturbed_one(tmp_pat
         )
 
 
+def test_rounds_that_may_have_been_played_twice_are_accounted_for_twice(tmp_path: Path) -> None:
+    """Whoever saw a killed run's last rounds has seen other noise on the same data."""
+    options: dict[str, Any] = {"sigma": 0.05, "per_round": 3, "shuffle": "fresh"}
+    cost = [
+        train(tmp_path, "cdp", rounds=rounds, **options).results[-1].figures["epsilon_proven"]
+        for rounds in (6, 9, 12)
+    ]
+    # The round after the checkpoint is as lost as after a kill.
+    killed = train(tmp_path, "cdp", rounds=4, checkpoint_every=3, **options)
+    state = checkpoint.path_for(killed.path)
+
+    spent = [
+        train(tmp_path, "cdp", rounds=6, resume=state, **options).results[-1].figures
+        for _ in range(2)
+    ]
+
+    assert cost[0] < cost[1] < cost[2]
+    assert [figures["epsilon_proven"] for figures in spent] == cost[1:]
+
+
 def test_a_norm_that_is_too_small_grows_and_the_model_moves_faster(tmp_path: Path) -> None:
     options: dict[str, Any] = {"noise_multiplier": 1e-4, "clip_norm": 0.001, "rounds": 40}
     fixed = train(tmp_path, "dp-fedavg", **options)
