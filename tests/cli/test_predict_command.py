@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hpcfl.cli.predict import command
+from hpcfl.errors import HpcflError
+from hpcfl.prediction.calibration import Calibration
+from hpcfl.prediction.kernels import OPERATIONS
+from hpcfl.prediction.overheads import OVERHEADS
+
+
+@pytest.fixture
+def calibration(tmp_path: Path) -> Path:
+    path = tmp_path / "calibration.json"
+    Calibration({name: [1e-8] for name in (*OPERATIONS, *OVERHEADS)}).save(path)
+    return path
+
+
+def predict(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [*map(str, arguments)])
+
+
+def test_one_round_is_shown_phase_by_phase(calibration: Path) -> None:
+    found = predict("sparse", "--calibration", calibration)
+
+    assert found.exit_code == 0, found.output
+    assert "sparse, N = 100, d = 165000: predicted, not run" in found.stdout
+    assert "masked_input" in found.stdout
+    assert "of the modelled round:" in found.stdout
+    assert max(map(len, found.stdout.splitlines())) < 120
+
+
+def test_several_sizes_are_shown_side_by_side(calibration: Path) -> None:
+    sizes = ("--devices", "10,20", "--dim", "100,1000")
+    found = predict("secagg", *sizes, "--calibration", calibration)
+
+    assert found.stdout.count("secagg") == 4
+
+
+def test_json_holds_every_phase(calibration: Path) -> None:
+    found = predict("cohort", "--json", "--calibration", calibration)
+    (one,) = json.loads(found.stdout)["predictions"]
+
+    assert one["phases"][0]["name"] == "model"
+    assert one["total"]["bytes_up"] == pytest.approx(sum(p["bytes_up"] for p in one["phases"]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nothing"], "there is no protocol 'nothing'"),
+        (["secagg", "--dropout-phase", "unmask"], "leave out --dropout-model and --dropout-phase"),
+        (["secagg", "--upload", "reduce"], "leave out --upload"),
+        (["sparse", "--sampler", "dense"], "no cost model of --sampler dense"),
+        (["secagg", "--ranks", "0"], "--ranks is 0"),
+        (["cohort", "--devices", "10", "--alpha", "0.1"], "hides nobody"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused(
+    calibration: Path, arguments: list[str], sentence: str
+) -> None:
+    found = predict(*arguments, "--calibration", calibration)
+
+    assert isinstance(found.exception, HpcflError), found.output
+    assert sentence in str(found.exception)
+
+
+def test_without_a_calibration_its_command_is_named(tmp_path: Path) -> None:
+    found = predict("secagg", "--calibration", tmp_path / "none.json")
+
+    assert "'hpcfl calibrate' makes one" in str(found.exception)

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from launcher import mpirun, needs_mpirun
+
+pytestmark = [needs_mpirun, pytest.mark.slow]
+
+
+def test_ranks_are_calibrated_and_predicted(tmp_path: Path) -> None:
+    path = tmp_path / "calibration.json"
+    job = mpirun(3, "hpcfl", "calibrate", "--output", path)
+    assert job.returncode == 0, job.stderr
+
+    content = json.loads(path.read_text())
+    predicted = mpirun(
+        1, "hpcfl", "predict", "secagg", "--ranks", 3, "--calibration", path, "--json"
+    )
+
+    assert content["ranks"] == 3
+    assert set(content["links"]) == {"broadcast", "gather", "route"}
+    assert all(alpha > 0 and beta >= 0 for alpha, beta in content["links"].values())
+    (one,) = json.loads(predicted.stdout)["predictions"]
+    assert one["total"]["measured_seconds"] > 0

@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.comm.loopback import Loopback
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.prediction import kernels, overheads
+from hpcfl.prediction.calibration import Calibration, Link, default_path, load
+from hpcfl.prediction.counts import PROTOCOLS, PhaseCounts, at, counts
+from hpcfl.prediction.kernels import GAP_RATES, OPERATIONS
+from hpcfl.prediction.model import predict
+from hpcfl.prediction.overheads import OVERHEADS
+from hpcfl.results.linkmodel import LinkModel
+from hpcfl.results.record import RoundRecord
+
+
+def costs(**given: float) -> dict[str, list[float]]:
+    """Return samples in which every operation is free but those given."""
+    return {name: [given.get(name, 0.0)] for name in (*OPERATIONS, *OVERHEADS)}
+
+
+def built(protocol: str, devices: int, dim: int, **options: Any) -> Experiment:
+    return Experiment.prepare(Options(protocol, dim=dim, rounds=3, warmup=0, **options), devices)
+
+
+def played(experiment: Experiment) -> list[RoundRecord]:
+    records: list[RoundRecord] = []
+    experiment.run(Loopback(experiment.devices), records.append)
+    return records
+
+
+def expected(experiment: Experiment) -> list[PhaseCounts]:
+    return counts(experiment.protocol.name, experiment.protocol.parameters)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "devices", "dim", "options"),
+    [
+        ("fedavg", 7, 1000, {}),
+        ("secagg", 9, 500, {}),
+        ("secagg", 20, 333, {"dropout": 0.0}),
+        ("prf", 8, 700, {"dropout": 0.0}),
+    ],
+)
+def test_bytes_are_exact_where_nothing_is_left_to_chance(
+    protocol: str, devices: int, dim: int, options: dict[str, Any]
+) -> None:
+    experiment = built(protocol, devices, dim, **options)
+    records = played(experiment)
+
+    for number, phase in enumerate(expected(experiment)):
+        if phase.name == "advertise_keys" and protocol == "prf":
+            continue  # once, before the first round
+        for record in records:
+            up, down = record.bytes_up[number], record.bytes_down[number]
+            assert set(up[record.survived].tolist()) == {phase.up}, phase.name
+            assert set(down[record.survived].tolist()) == {phase.down}, phase.name
+            assert np.count_nonzero(up) == (phase.senders if phase.up else 0)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "devices", "dim", "options"),
+    [
+        ("sparse", 20, 20_000, {}),
+        ("sparse", 20, 20_000, {"locations": "bitmap", "dropout": 0.1}),
+        ("sparse", 12, 20_000, {"alpha": 0.9, "locations": "gaps"}),
+        ("sparse", 30, 20_000, {"degree": 10, "alpha": 0.05}),
+        ("cohort", 20, 9_999, {"alpha": 0.3}),
+        ("cohort", 30, 10_000, {"degree": 14, "alpha": 0.2, "dropout": 0.1}),
+        ("secagg-graph", 60, 500, {"degree": 20, "dropout": 0.1}),
+        ("secagg-graph", 60, 500, {"dropout": 0.1}),
+    ],
+)
+def test_bytes_are_right_on_average_where_chance_decides(
+    protocol: str, devices: int, dim: int, options: dict[str, Any]
+) -> None:
+    experiment = built(protocol, devices, dim, **options)
+    records = played(experiment)
+
+    up = np.mean([record.bytes_up.sum(axis=0)[record.survived].mean() for record in records])
+    down = np.mean([record.bytes_down.sum(axis=0)[record.survived].mean() for record in records])
+    phases = expected(experiment)
+
+    assert sum(phase.up for phase in phases) == pytest.approx(up, rel=0.01)
+    assert sum(phase.down for phase in phases) == pytest.approx(down, rel=0.01)
+
+
+def test_masks_of_a_dense_round_are_counted() -> None:
+    # 10 devices, 3 of which drop out: 7 private masks and 3 * 7 pairs are taken off.
+    experiment = built("secagg", 10, 1000)
+    phases = {phase.name: phase for phase in expected(experiment)}
+
+    assert phases["masked_input"].device["mask_word"] == 10 * 1000
+    assert phases["unmask"].server["mask_word"] == pytest.approx((7 + 3 * 7) * 1000)
+    assert phases["unmask"].server["agreement"] == pytest.approx(3 * 7)
+    assert phases["advertise_keys"].device["agreement"] == 9
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_more_devices_and_longer_vectors_take_more(protocol: str) -> None:
+    every = Calibration(costs() | {name: [1e-6] for name in OPERATIONS})
+    dropout = {"dropout": 0.0} if protocol == "prf" else {}
+
+    def seconds(devices: int, dim: int) -> float:
+        parameters = built(protocol, devices, dim, **dropout).protocol.parameters
+        found = predict(protocol, parameters, every).measured_seconds
+        assert found is not None
+        return found
+
+    assert seconds(30, 1000) < seconds(40, 1000) < seconds(40, 2000)
+
+
+@pytest.mark.parametrize("probability", [0.5, 1e-2, 3e-3, 1e-3, 2e-5, 1e-9])
+def test_gaps_are_shared_out_between_the_probabilities_that_were_measured(
+    probability: float,
+) -> None:
+    from hpcfl.prediction.counts import _gaps
+
+    found = _gaps(probability, 100.0)
+
+    assert sum(found.values()) == pytest.approx(100)
+    assert all(count >= 0 for count in found.values())
+    assert set(found) <= {f"gap_{suffix}" for suffix in GAP_RATES.values()}
+    if probability in GAP_RATES:
+        assert found[f"gap_{GAP_RATES[probability]}"] == pytest.approx(100)
+
+
+def test_operations_beyond_the_cache_are_counted_apart() -> None:
+    assert at("folded", 10.0, 1000) == {"folded": 10.0, "folded_far": 0.0}
+    found = at("folded", 10.0, 4 * kernels.CACHED)
+    assert found == pytest.approx({"folded": 2.5, "folded_far": 7.5})
+
+
+def test_modelled_seconds_are_those_of_the_link_model() -> None:
+    link = LinkModel(8.0, 16.0, 5.0)
+    calibration = Calibration(costs(mask_word=2e-6, summed=3e-6, agreement=1e-4))
+    experiment = built("secagg", 10, 1000)
+    phases = expected(experiment)
+    found = predict("secagg", experiment.protocol.parameters, calibration, link)
+
+    for phase, one in zip(phases, found.phases, strict=True):
+        device, server = calibration.seconds(phase.device), calibration.seconds(phase.server)
+        same = link.phase_seconds(
+            np.array([[phase.up]]),
+            np.array([[phase.down]]),
+            np.array([[phase.messages_up]]),
+            np.array([[phase.messages_down]]),
+            np.array([[device, server]]),
+        )
+        assert one.modelled_seconds == pytest.approx(float(same[0]))
+        assert one.device_cpu_seconds == pytest.approx(device)
+    assert sum(found.shares.values()) == pytest.approx(1)
+
+
+def test_one_process_plays_the_devices_one_after_the_other() -> None:
+    # Every mask word takes a second: 10 devices mask (3 of them never upload), the server unmasks.
+    experiment = built("secagg", 10, 4)
+    found = predict("secagg", experiment.protocol.parameters, Calibration(costs(mask_word=1.0)))
+
+    assert found.measured_seconds == pytest.approx(7 * 10 * 4 + (7 + 21) * 4)
+
+
+def test_ranks_share_the_devices_and_slow_each_other_down() -> None:
+    calibration = Calibration(
+        costs(quantised=1.0),
+        ranks=3,
+        links=dict.fromkeys(("broadcast", "gather", "route"), Link(0.5, 0.0)),
+        devices_slowdown=1.5,
+    )
+    experiment = built("secagg", 10, 4, dropout=0.0)
+    found = predict("secagg", experiment.protocol.parameters, calibration, ranks=3)
+
+    # Five devices a rank, four coordinates each; model 1, keys 2, shares 1, upload 1, unmask 2.
+    assert found.measured_seconds == pytest.approx(1.5 * 5 * 4 + 0.5 * 7)
+
+
+def test_ranks_that_were_not_calibrated_are_not_guessed() -> None:
+    found = predict(
+        "secagg", built("secagg", 10, 4).protocol.parameters, Calibration(costs()), ranks=5
+    )
+
+    assert found.measured_seconds is None
+    assert any("mpirun -n 5 hpcfl calibrate" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options"),
+    [("secagg-graph", {}), ("sparse", {"degree": 20}), ("cohort", {"degree": 20, "alpha": 0.01})],
+)
+def test_a_million_devices_with_a_billion_parameters_are_predicted(
+    protocol: str, options: dict[str, Any]
+) -> None:
+    asked = Options(protocol, dim=10**9, **options)
+    parameters = asked.build(10**6, 10**9)[0].parameters
+    found = predict(protocol, parameters, Calibration(costs(mask_word=1e-9)))
+
+    assert found.total("bytes_down") > 4e9
+    assert math.isfinite(found.total("modelled_seconds"))
+    assert any(note.startswith("extrapolated") for note in found.notes)
+
+
+def test_what_cannot_be_run_is_said() -> None:
+    parameters = Options("secagg", dim=10).build(200_000, 10)[0].parameters
+    notes = predict("secagg", parameters, Calibration(costs())).notes
+
+    assert any("cannot be run" in note for note in notes)
+
+
+def test_protocols_and_samplers_without_a_model_are_refused() -> None:
+    parameters = built("sparse", 10, 100, sampler="dense").protocol.parameters
+    with pytest.raises(UsageError, match="no cost model of --sampler dense"):
+        counts("sparse", parameters)
+    with pytest.raises(UsageError, match="no cost model of 'mine:Mine'"):
+        counts("mine:Mine", parameters)
+
+
+def test_every_operation_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("DIM", 2000), ("FAR", 4000), ("LONG", 2000), ("REPEATS", 2)):
+        monkeypatch.setattr(kernels, name, value)
+
+    def once(work: Callable[[], object], least: float = 0.0) -> list[float]:
+        work()
+        return [1e-6]
+
+    monkeypatch.setattr(kernels, "cpu_seconds", once)
+    samples = kernels.measure()
+
+    assert set(samples) == set(OPERATIONS)
+    assert all(math.isfinite(one) and one >= 0 for values in samples.values() for one in values)
+
+
+def test_overheads_are_what_operations_do_not_explain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overheads, "ROUNDS", 2)
+    found = overheads.measure({name: [0.0] for name in OPERATIONS})
+    none = overheads.measure({name: [1e3] for name in OPERATIONS})
+
+    assert set(found) == set(OVERHEADS)
+    assert min(found["device_secagg"]) > 0
+    assert max(none["device_secagg"]) == 0
+
+
+def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
+    saved = Calibration(costs(gap_1e3=0.25), 3, {"gather": Link(1e-3, 2e-9)}, 1.5, 1.25, {"a": 1})
+    saved.save(tmp_path / "deep" / "c.json")
+
+    assert load(tmp_path / "deep" / "c.json") == saved
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: "",
+        lambda content: "[]",
+        lambda content: json.dumps(content | {"format": "hpcfl-calibration/9"}),
+        lambda content: json.dumps(content | {"links": {"gather": [1]}}),
+        lambda content: json.dumps(content | {"cpu_seconds": {"agreement": [1.0]}}),
+        lambda content: json.dumps(content | {"cpu_seconds": {"agreement": ["x"]}}),
+    ],
+)
+def test_a_file_that_is_no_calibration_is_refused(tmp_path: Path, change: Any) -> None:
+    path = tmp_path / "c.json"
+    Calibration(costs()).save(path)
+    path.write_text(change(json.loads(path.read_text())))
+
+    with pytest.raises(HpcflError, match=r"c\.json") as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_default_place_is_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    assert default_path().parent == tmp_path / "hpcfl"
+    with pytest.raises(UsageError, match="hpcfl calibrate"):
+        load(default_path())
