@@ -234,10 +234,9 @@ def _compare_optimum(results: Sequence[Result]) -> list[Line]:
         why = ""
         if best is not optimum:
             gap, error = _loss(optimum) - _loss(best), _margin(optimum, best)
-            why = (
-                f"by {gap:.4f}, standard error {error:.4f}; the optimum is that of constants which "
-                "do not hold for this loss (docs/privacy.md)"
-            )
+            why = f"lower by {gap:.4f}, standard error {error:.4f}"
+            if gap <= 2 * error:
+                why += ": not distinguishable"
         lines.append(
             says(
                 f"{mechanism}, epsilon {epsilon:g}: the lowest loss of {len(group)} settings",
@@ -255,6 +254,7 @@ def _compare_optimum(results: Sequence[Result]) -> list[Line]:
                     "with very large T and b",
                     f"{_pair(worst)} ({_loss(worst):.4f})",
                     worst.setting["T"] >= 100,
+                    "with this budget too few queries are worse than too many",
                 )
             )
     return lines
