@@ -60,7 +60,7 @@ def draw(panels: Sequence[Curves]) -> Figure:
         axes.set_title(panel.title, fontsize=9)
         axes.set_xlabel(panel.across, fontsize=8)
         axes.set_ylabel(panel.up, fontsize=8)
-        axes.tick_params(labelsize=8)
+        axes.tick_params(labelsize=8, which="both")
         axes.grid(alpha=0.3)
         if panel.log_x:
             axes.set_xscale("log")
