@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 from collections.abc import Callable, Mapping
@@ -125,10 +126,10 @@ def load(path: Path) -> Calibration:
         content = json.loads(path.read_text())
     except FileNotFoundError:
         raise UsageError(
-            f"there is no calibration at {path}: 'hpcfl calibrate' makes one in about a minute, "
+            f"there is no calibration at {path}: 'hpcfl calibrate' makes one in half a minute, "
             "or give one with --calibration"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise HpcflError(f"{path} cannot be read ({error})") from None
     try:
         if content["format"] != FORMAT:
@@ -148,7 +149,8 @@ def load(path: Path) -> Calibration:
             float(content["server_slowdown"]),
             dict(content["about"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        _check(found)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise HpcflError(f"{path} is no calibration ({error}): run 'hpcfl calibrate'") from None
     missing = sorted(
         {*OPERATIONS, *OVERHEADS} - {name for name, values in found.samples.items() if values}
@@ -159,6 +161,25 @@ def load(path: Path) -> Calibration:
             "'hpcfl calibrate'"
         )
     return found
+
+
+def _check(calibration: Calibration) -> None:
+    """Refuse numbers that no measurement gives.
+
+    Raises
+    ------
+    ValueError
+    """
+    numbers = [one for values in calibration.samples.values() for one in values]
+    for link in calibration.links.values():
+        numbers += [link.alpha_seconds, link.beta_seconds_per_byte]
+    numbers += [calibration.devices_slowdown, calibration.server_slowdown]
+    if not all(math.isfinite(one) and one >= 0 for one in numbers):
+        raise ValueError("a cost is negative or no finite number")
+    if calibration.ranks < 1:
+        raise ValueError(f"it is of {calibration.ranks} ranks")
+    if calibration.ranks > 1 and set(calibration.links) != {"broadcast", "gather", "route"}:
+        raise ValueError("links are missing")
 
 
 def calibrate(world: Any, progress: Callable[[str], None] = lambda name: None) -> Calibration:

@@ -182,6 +182,37 @@ def test_ranks_share_the_devices_and_slow_each_other_down() -> None:
     assert found.measured_seconds == pytest.approx(1.5 * 5 * 4 + 0.5 * 7)
 
 
+def test_messages_take_their_bytes_and_the_server_is_slowed_down_too() -> None:
+    links = {"broadcast": Link(0, 1.0), "gather": Link(0, 1e3), "route": Link(0, 1e6)}
+    calibration = Calibration(costs(summed=1.0), 3, links, 1.0, 2.0)
+    experiment = built("secagg", 10, 4, dropout=0.0)
+    found = predict("secagg", experiment.protocol.parameters, calibration, ranks=3)
+    phases = {phase.name: phase for phase in expected(experiment)}
+
+    broadcast = sum(phases[name].down for name in ("model", "advertise_keys", "unmask"))
+    gathered = 5 * sum(phases[name].up for name in ("advertise_keys", "masked_input", "unmask"))
+    routed = 5 * phases["share_keys"].up
+    assert found.measured_seconds == pytest.approx(
+        broadcast + 1e3 * gathered + 1e6 * routed + 2 * 10 * 4
+    )
+
+
+def test_vectors_are_drawn_within_a_round_but_are_no_work_of_devices() -> None:
+    parameters = built("secagg", 10, 1000).protocol.parameters
+    found = predict("secagg", parameters, Calibration(costs(drawn=1.0)))
+
+    assert found.measured_seconds == pytest.approx(7 * 1000)
+    assert found.total("device_cpu_seconds") == 0
+
+
+def test_the_enrolment_of_prf_is_said_to_be_left_out() -> None:
+    parameters = built("prf", 5, 10, dropout=0.0).protocol.parameters
+
+    assert any(
+        "enrolment" in note for note in predict("prf", parameters, Calibration(costs())).notes
+    )
+
+
 def test_ranks_that_were_not_calibrated_are_not_guessed() -> None:
     found = predict(
         "secagg", built("secagg", 10, 4).protocol.parameters, Calibration(costs()), ranks=5
@@ -248,7 +279,8 @@ def test_overheads_are_what_operations_do_not_explain(monkeypatch: pytest.Monkey
 
 
 def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
-    saved = Calibration(costs(gap_1e3=0.25), 3, {"gather": Link(1e-3, 2e-9)}, 1.5, 1.25, {"a": 1})
+    links = {name: Link(1e-3, 2e-9) for name in ("broadcast", "gather", "route")}
+    saved = Calibration(costs(gap_1e3=0.25), 3, links, 1.5, 1.25, {"a": 1})
     saved.save(tmp_path / "deep" / "c.json")
 
     assert load(tmp_path / "deep" / "c.json") == saved
@@ -263,6 +295,12 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
         lambda content: json.dumps(content | {"links": {"gather": [1]}}),
         lambda content: json.dumps(content | {"cpu_seconds": {"agreement": [1.0]}}),
         lambda content: json.dumps(content | {"cpu_seconds": {"agreement": ["x"]}}),
+        lambda content: json.dumps(content | {"ranks": 3}),
+        lambda content: json.dumps(content | {"ranks": math.inf}),
+        lambda content: json.dumps(content | {"ranks": 0}),
+        lambda content: json.dumps(content | {"devices_slowdown": math.nan}),
+        lambda content: json.dumps(content | {"server_slowdown": -1}),
+        lambda content: "[" * 100_000,
     ],
 )
 def test_a_file_that_is_no_calibration_is_refused(tmp_path: Path, change: Any) -> None:
