@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from hpcfl.errors import HpcflError
 
 
 @click.command("calibrate")
@@ -32,6 +36,8 @@ def command(output: Path | None) -> None:
 
     world = connect()
     path = output or default_path()
+    # Found out before half a minute is spent.
+    world.agree(_refusal(path) if world.rank == 0 else None)
     stream = launch.terminal_for_progress() if world.rank == 0 else None
     if stream is None:
         found = calibrate(world)
@@ -52,3 +58,14 @@ def command(output: Path | None) -> None:
             f"a mask: {1e9 * found.cost('mask_word'):.2f} ns a coordinate; an agreement: "
             f"{1e6 * found.cost('agreement'):.1f} us; ranks: {found.ranks}\nCalibration: {path}"
         )
+
+
+def _refusal(path: Path) -> HpcflError | None:
+    from hpcfl.errors import HpcflError
+    from hpcfl.results.writer import check_writable
+
+    try:
+        check_writable(path.parent)
+    except HpcflError as error:
+        return error
+    return None

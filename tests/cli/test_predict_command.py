@@ -73,3 +73,20 @@ def test_without_a_calibration_its_command_is_named(tmp_path: Path) -> None:
     found = predict("secagg", "--calibration", tmp_path / "none.json")
 
     assert "'hpcfl calibrate' makes one" in str(found.exception)
+
+
+def test_a_calibration_that_could_not_be_kept_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpcfl.cli.calibrate import command as calibrate
+    from hpcfl.prediction import kernels
+
+    def measured(*arguments: object) -> None:
+        raise AssertionError("it was measured all the same")
+
+    monkeypatch.setattr(kernels, "measure", measured)
+    (tmp_path / "file").write_text("")
+    found = CliRunner().invoke(calibrate, ["--output", str(tmp_path / "file" / "c.json")])
+
+    assert isinstance(found.exception, HpcflError)
+    assert "cannot write" in str(found.exception)
