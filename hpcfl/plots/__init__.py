@@ -70,4 +70,8 @@ KINDS = {
         "hpcfl.plots.epsilon",
         ("log_x",),
     ),
+    "exposure": Kind(
+        "what a curious server learns by itself (by formula), against the bytes that were sent",
+        "hpcfl.plots.exposed",
+    ),
 }

@@ -1,0 +1,101 @@
+"""What runs sent against what their protocols expose to a curious server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcfl.errors import UsageError
+from hpcfl.plots import naming
+from hpcfl.plots.style import legend_below, line_style, new_figure
+from hpcfl.privacy.exposure import PROTOCOLS, exposure
+from hpcfl.privacy.population import Population, count_of
+from hpcfl.results.reader import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# The papers' fraction of colluding devices.
+COLLUDING = Fraction(1, 3)
+# The share is by formula; the simulation that comes with it may be small.
+_SAMPLES = 100
+
+
+def lacking(run: Run, **_: object) -> str | None:
+    """Return in words why a run cannot be drawn, None if it can."""
+    if run.protocol not in PROTOCOLS:
+        return f"is of {run.protocol}, of which no exposure is known"
+    if not run.measured.any():
+        return "has no measured round"
+    try:
+        exposed_alone(run)
+    except UsageError as error:
+        return f"has no exposure: {error}"
+    return None
+
+
+def exposed_alone(run: Run) -> float:
+    """Return the share of what an honest survivor sends that the server learns by itself.
+
+    By formula, for the run's protocol, devices, alpha, dropouts and degree, with a third of the
+    devices colluding.
+
+    Raises
+    ------
+    UsageError
+        If the run's options make no population.
+    """
+    devices = run.devices
+    population = Population(devices, count_of(COLLUDING, devices), _number(run, "dropout", 0.0))
+    degree = round(_number(run, "degree", devices - 1))
+    # Neighbours with everybody are no ring, and secagg's hides what its graph hides whole.
+    ring = run.protocol == "secagg-graph" or (
+        run.protocol in ("sparse", "cohort") and degree < devices - 1
+    )
+    found = exposure(
+        run.protocol,
+        population,
+        alpha=_number(run, "alpha", 1.0),
+        degree=degree if ring else None,
+        dim=run.dim,
+        samples=_SAMPLES,
+    )
+    return found.alone_of_sent.value
+
+
+def _number(run: Run, name: str, default: float) -> float:
+    """Return an option's value, the default where it has none."""
+    value = run.config.get(name)
+    return float(value) if isinstance(value, int | float) else default
+
+
+def draw(runs: Sequence[Run]) -> Figure:
+    """Return a point for each run: bytes a survivor sent, and what is exposed alone of them.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        None of them :func:`lacking` anything.
+
+    Raises
+    ------
+    HpcflError
+        If matplotlib is not installed.
+    """
+    figure, (axes,) = new_figure()
+    labels = naming.labels(runs, naming.TOLD_APART)
+    for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
+        sent = run.bytes_up.sum(axis=1)[run.measured][run.survived[run.measured]]
+        look = line_style(number, 1) | {"markersize": 8, "linestyle": "none"}
+        axes.plot([float(np.mean(sent)) / 1e3], [100 * exposed_alone(run)], label=label, **look)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("sent up by a survivor in a round, kB")
+    axes.set_ylabel("exposed alone, % of the values it sends")
+    axes.set_ylim(-3, 103)
+    axes.set_title("a curious server, a third of the devices colluding", fontsize=10)
+    axes.grid(alpha=0.3)
+    legend_below(figure, axes)
+    return figure

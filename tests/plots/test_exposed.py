@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcfl.bench import session
+from hpcfl.bench.experiment import Options
+from hpcfl.comm.world import World
+from hpcfl.plots.exposed import draw, exposed_alone, lacking
+from hpcfl.privacy.exposure import exposure
+from hpcfl.privacy.population import Population
+from hpcfl.results import Run, load
+
+pytest.importorskip("matplotlib")
+
+
+def run_of(folder: Path, protocol: str, **options: Any) -> Run:
+    found: list[Path] = []
+    asked = Options(protocol, dim=200, rounds=2, warmup=0, **options)
+    session.run(World(None), asked, [20], folder, found.append)
+    return load(found[0])
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "known"),
+    [
+        ("fedavg", {}, {}),
+        ("secagg", {}, {}),
+        ("sparse", {"alpha": 0.2, "dropout": 0.1}, {"alpha": 0.2}),
+        ("sparse", {"alpha": 0.2, "degree": 10}, {"alpha": 0.2, "degree": 10}),
+        ("cohort", {"alpha": 0.3, "degree": 14}, {"alpha": 0.3, "degree": 14}),
+        ("secagg-graph", {"degree": 14, "dropout": 0.1}, {"degree": 14}),
+    ],
+)
+def test_what_is_exposed_follows_from_the_options_of_the_run(
+    tmp_path: Path, protocol: str, options: dict[str, Any], known: dict[str, Any]
+) -> None:
+    run = run_of(tmp_path, protocol, **options)
+    population = Population(20, 6, options.get("dropout", 0.3))
+
+    assert lacking(run) is None
+    assert exposed_alone(run) == exposure(protocol, population, **known).alone_of_sent.value
+
+
+def test_a_point_lies_where_bytes_and_exposure_say(tmp_path: Path) -> None:
+    runs = [run_of(tmp_path, "fedavg"), run_of(tmp_path, "secagg")]
+    axes = draw(runs).axes[0]
+
+    points = [(line.get_xdata()[0], line.get_ydata()[0]) for line in axes.get_lines()]
+    sent = [run.bytes_up.sum(axis=1)[run.survived].mean() / 1e3 for run in runs]
+    assert [x for x, _ in points] == pytest.approx(sent)
+    assert [y for _, y in points] == [100, 0]
+
+
+def test_protocols_without_an_analysis_are_left_out(tmp_path: Path) -> None:
+    run = run_of(tmp_path, "prf", dropout=0.0)
+
+    assert lacking(run) == "is of prf, of which no exposure is known"
+    assert lacking(replace(run, protocol="own:Protocol")) is not None
