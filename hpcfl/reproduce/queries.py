@@ -323,7 +323,9 @@ def _compare_fractions(results: Sequence[Result]) -> list[Line]:
             "the lowest accuracy of all, Laplace and Gaussian",
             "very poor, and very high",
             f"{least['laplace']:.3f} and {least['gaussian']:.3f}",
-            least["laplace"] < least["gaussian"],
+            least["laplace"] < 0.5 and least["gaussian"] > 0.8,
+            "at epsilon 0.1 with a tenth of the data Gaussian noise is too much as well; the noise "
+            "here is what the proven epsilon takes",
         )
     )
     return lines
