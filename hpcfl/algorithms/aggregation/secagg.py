@@ -418,6 +418,15 @@ class SecAggServer(ModelSender):
 
     def finish_advertise_keys(self) -> None:
         self._require(len(self._public), "advertised keys")
+        topology = self._protocol.topology
+        holders = min(len(self._public), topology.degree + 1)
+        if holders < topology.threshold:
+            # On a ring a secret may take more holders than half of the devices.
+            raise BelowThresholdError(
+                f"round {self._round} cannot go on: {len(self._public)} of "
+                f"{self._parameters.devices} devices advertised keys, so that a secret would have "
+                f"{holders} holders, and {topology.threshold} are needed to reconstruct it"
+            )
         context = self._protocol.round_context(self._round)
         self._links = self._protocol.topology.link(self._public, context)
 

@@ -97,7 +97,7 @@ def ending(protocol: Any, dropouts: Mapping[int, str], index: int) -> type[Hpcfl
     gone = {id: DROP_PHASES.index(phase) for id, phase in dropouts.items()}
     u1, u2, u3, u4 = ({i for i in range(devices) if gone.get(i, 4) > k} for k in range(4))
     majority = devices // 2 + 1
-    if len(u1) < majority:
+    if len(u1) < majority or min(len(u1), degree + 1) < threshold:
         return BelowThresholdError
     begun = play(protocol, dropouts=dropouts, index=index, before="share_keys")
     order = ring_order(begun.sent("advertise_keys"), f"{protocol.name} round {index}")
@@ -147,6 +147,14 @@ def test_a_round_on_a_ring_ends_exactly_or_for_want_of_neighbours(drawn: tuple) 
         return
     with pytest.raises(error):
         play(protocol, dropouts=dropouts, index=index)
+
+
+def test_a_ring_that_is_too_small_for_a_secret_ends_the_round_at_the_server() -> None:
+    """Two of three devices are a majority, but a secret takes three holders."""
+    protocol = on_ring("secagg-graph", 3, 10, 2, 3)
+
+    with pytest.raises(BelowThresholdError, match="2 of 3 devices advertised keys"):
+        play(protocol, dropouts={0: "advertise_keys"})
 
 
 @settings(deadline=None, max_examples=80)
