@@ -6,8 +6,7 @@ that it does not concern, and the second leaves all links but one idle. Here the
 messages with all devices directly and at once.
 
 Such ranks usually share a machine, far more of them than it has cores. MPI's own calls spin while
-they wait, so that every message waits for the spinning of all others to be over: tens of
-milliseconds each. Here a rank that waits sleeps, and looks again at least every millisecond.
+they wait, which is taken to be why rounds were slower with them. Here a rank that waits sleeps, and looks again at least every millisecond.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 SERVER_RANK = 0
 TAG = 7
 # A rank that waits looks after this long, then after twice as long, and so on to the longest. A
-# shorter longest made rounds of 26 ranks on 2 cores longer: looking takes time from those at work.
+# shorter longest gave longer rounds of 26 ranks on 2 cores, in one comparison under load.
 SHORTEST_SLEEP_SECONDS = 2e-5
 LONGEST_SLEEP_SECONDS = 1e-3
 # The server's buffers of one reduction together.

@@ -80,8 +80,8 @@ def _compare(results: Sequence[Result]) -> list[Line]:
                 gain > 2 * error,
                 "not distinguishable"
                 if abs(gain) <= 2 * error
-                else "locks spends half of the budget on noisy norms, and weighs updates by the "
-                "inverse of how likely they were heard, which keeps the mean but adds variance",
+                else "probably as locks spends half of the budget on noisy norms, and weighs updates by "
+                "the inverse of how likely they were heard; that was not tested apart",
             )
         )
         lines.append(
