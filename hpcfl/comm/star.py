@@ -6,7 +6,8 @@ that it does not concern, and the second leaves all links but one idle. Here the
 messages with all devices directly and at once.
 
 Such ranks usually share a machine, far more of them than it has cores. MPI's own calls spin while
-they wait, which is taken to be why rounds were slower with them. Here a rank that waits sleeps, and looks again at least every millisecond.
+they wait, which is taken to be why rounds were slower with them. Here a rank that waits sleeps, and
+looks again at least every millisecond.
 """
 
 from __future__ import annotations

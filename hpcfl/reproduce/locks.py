@@ -80,7 +80,7 @@ def _compare(results: Sequence[Result]) -> list[Line]:
                 gain > 2 * error,
                 "not distinguishable"
                 if abs(gain) <= 2 * error
-                else "probably as locks spends half of the budget on noisy norms, and weighs updates by "
+                else "probably as locks spends half of the budget on norms, and weighs updates by "
                 "the inverse of how likely they were heard; that was not tested apart",
             )
         )
