@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hpcfl.errors import UsageError
 
-MTU_BYTES = 1500
-# What a token-bucket filter counts: an Ethernet frame without its checksum.
-FRAME_BYTES = MTU_BYTES + 14
+# What a token-bucket filter counts of an Ethernet frame beside what it carries.
+HEADER_BYTES = 14
+# An Ethernet frame carries this much, or up to that much between hosts that agree on it.
+MTU_BYTES, JUMBO_BYTES = 1500, 9000
+FRAME_BYTES = HEADER_BYTES + MTU_BYTES
 
 # A bucket of this much time at the link's rate. The kernel's timers wake the filter late by tens of
 # microseconds, and what it could have sent meanwhile is lost beyond the bucket; a larger bucket
@@ -72,6 +75,16 @@ class Link:
             delaying = ["netem", "delay", delay, "limit", str(self.queue_frames)]
             commands.append([*add, "parent", "1:1", "handle", "10:", *delaying])
         return commands
+
+
+def mtu_bytes(links: Iterable[Link]) -> int:
+    """Return how much a frame carries between hosts with these links.
+
+    Every frame costs the machine's processor a few microseconds, which many fast links do not leave
+    it, so frames are as large as lets two of them through the smallest bucket.
+    """
+    smallest = min((link.burst_bytes for link in links), default=2 * JUMBO_BYTES)
+    return min(max(smallest // 2 - HEADER_BYTES, MTU_BYTES), JUMBO_BYTES)
 
 
 def parse_rate(text: str, option: str) -> float:

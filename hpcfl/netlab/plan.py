@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcfl.errors import UsageError
-from hpcfl.netlab.links import MTU_BYTES, Link
+from hpcfl.netlab.links import Link, mtu_bytes
 
 PREFIX = "hpcfl-netlab-"
 # A bridge of Linux has 1024 ports.
@@ -130,6 +130,12 @@ class Plan:
         """Where the lab's files are; only root can write there."""
         return Path("/run") / self.owner.rstrip("-")
 
+    @property
+    def mtu_bytes(self) -> int:
+        """How much a frame carries."""
+        links = (self.uplink, self.downlink, self.server.uplink, self.server.downlink)
+        return mtu_bytes(link for link in links if link is not None)
+
     def build(self) -> list[tuple[str, list[list[str]]]]:
         """Return the commands to run, in order, each group within a namespace.
 
@@ -142,7 +148,7 @@ class Plan:
         namespaces = [self.bridge_namespace, *(host.namespace for host in self.hosts)]
         cables = [["ip", "link", "add", "name", BRIDGE, "type", "bridge"]]
         cables.append(["ip", "link", "set", BRIDGE, "up"])
-        mtu = ("mtu", str(MTU_BYTES))
+        mtu = ("mtu", str(self.mtu_bytes))
         for host in self.hosts:
             inside = ("name", INTERFACE, *mtu, "netns", host.namespace)
             cables += [
@@ -166,6 +172,7 @@ class Plan:
             "netlab_downlink_mbps": self.downlink.bits_per_second / 1e6,
             "netlab_latency_ms": self.uplink.latency_seconds * 1e3,
             "netlab_server_rate_mbps": server.bits_per_second / 1e6 if server else None,
+            "netlab_mtu_bytes": self.mtu_bytes,
             "netlab_burst_bytes": self.uplink.burst_bytes,
             "netlab_queue_bytes": self.uplink.queue_bytes,
         }

@@ -8,7 +8,14 @@ from labs import star
 
 from hpcfl.errors import UsageError
 from hpcfl.netlab import session
-from hpcfl.netlab.links import FRAME_BYTES, Link, parse_rate, parse_seconds
+from hpcfl.netlab.links import (
+    FRAME_BYTES,
+    HEADER_BYTES,
+    Link,
+    mtu_bytes,
+    parse_rate,
+    parse_seconds,
+)
 from hpcfl.netlab.plan import NETWORKS, Plan, free_network, owner_name, owner_of
 
 
@@ -48,6 +55,20 @@ def test_a_link_is_a_token_bucket_with_a_bucket_of_a_millisecond() -> None:
 
 def test_a_slow_link_still_lets_two_frames_pass() -> None:
     assert Link(1e5).burst_bytes == 2 * FRAME_BYTES
+
+
+@pytest.mark.parametrize(("rate", "mtu"), [(1e5, 1500), (2e7, 1500), (1e8, 6236), (1e9, 9000)])
+def test_frames_are_as_large_as_lets_two_pass_at_once(rate: float, mtu: int) -> None:
+    assert mtu_bytes([Link(1e10), Link(rate)]) == mtu
+    assert 2 * (mtu + HEADER_BYTES) <= Link(rate).burst_bytes
+
+
+def test_every_cable_carries_frames_that_the_slowest_link_lets_pass() -> None:
+    plan = star(2, Link(1e8), Link(1e9), server=Link(2e7))
+    cables = [one for _, group in plan.build() for one in group if "veth" in one]
+
+    assert len(cables) == 3
+    assert all([*one].count("1500") == 2 for one in cables)
 
 
 def test_latency_is_a_delay_inside_the_bucket_that_holds_what_is_on_its_way() -> None:
