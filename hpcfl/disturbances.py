@@ -6,7 +6,6 @@ fails, because a measurement is worth more than the description of its disturban
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -15,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcfl import files
 from hpcfl.environment import load_1min
 
 COUNTERS = (
@@ -151,12 +151,14 @@ def _number(value: Any) -> float | None:
 
 
 def _list(value: Any) -> list[int]:
-    """Return a list that may have become JSON text."""
+    """Return a list of whole numbers that may have become JSON text; empty for anything else."""
     try:
-        found = json.loads(value) if isinstance(value, str) else value
+        found = files.parse_json(value) if isinstance(value, str) else value
     except ValueError:
         return []
-    return [int(item) for item in found] if isinstance(found, list | tuple) else []
+    if not isinstance(found, list | tuple) or any(type(item) is not int for item in found):
+        return []
+    return list(found)
 
 
 def _text(path: Path) -> str:

@@ -32,11 +32,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import is_zipfile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl import files
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.keys import KEY_BYTES
@@ -172,29 +172,30 @@ def load(path: Path) -> Transcript:
         If the file is no transcript, damaged, or of another version.
     """
     try:
-        with path.open("rb") as raw:
-            if not is_zipfile(raw):
-                raise ValueError("it is no .npz file")
-            with np.load(raw, allow_pickle=False) as file:
-                if str(file["format"]) != FORMAT:
-                    raise ValueError(f"its format is not {FORMAT!r}")
-                return _read(file)
+        arrays = files.load_npz(path)
+        if str(arrays["format"]) != FORMAT:
+            raise ValueError(f"its format is not {FORMAT!r}")
+        return _read(arrays)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    except Exception as error:  # a damaged archive fails in many ways
+    except Exception as error:  # what fits no transcript fails in many ways
+        reason = files.brief(error)
+        if isinstance(error, KeyError):
+            reason = f"it has no {reason}"
         raise UsageError(
-            f"{path} cannot be read as a transcript of 'hpcfl bench --keep-transcript': {error}"
+            f"{path} cannot be read as a transcript of 'hpcfl bench --keep-transcript': {reason}"
         ) from None
 
 
 def _read(file: Mapping[str, NDArray[Any]]) -> Transcript:
-    header = json.loads(file["header"].tobytes())
+    header = files.parse_json(file["header"].tobytes())
     weights = file["weights"]
+    _require(weights.dtype == np.float64, "its weights are no numbers")
     return Transcript(
         protocol=header["protocol"],
         parameters=Parameters(**header["parameters"], weights=weights if weights.size else None),
         config=dict(header["config"]),
-        round_index=int(header["round"]),
+        round_index=files.integer(header, "round"),
         survived=file["survived"],
         dropped=file["dropped"],
         colluding=file["colluding"],
@@ -220,7 +221,8 @@ def _unpack(name: str, file: Mapping[str, NDArray[Any]], dtype: type) -> dict[in
         and ids.ndim == 1
         and ids.shape == sizes.shape
         and bool((np.diff(ids) > 0).all())
-        and bool((sizes >= 0).all())
+        # One by one, so that their sum does not overflow.
+        and bool(((sizes >= 0) & (sizes <= data.size)).all())
         and data.dtype == dtype
         and data.shape == (sizes.sum(),),
         f"its arrays {name!r} do not fit together",

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl import files
 from hpcfl.algorithms.aggregation.base import UPDATES
 from hpcfl.errors import HpcflError, UsageError
 
 Vector = NDArray[np.floating]
 HDF5_SUFFIXES = (".h5", ".hdf5")
+LARGEST_CHUNK = 2**30  # bytes that a packed dataset may unpack to at once
 
 
 class Updates(ABC):
@@ -68,10 +72,16 @@ class FileUpdates(Updates):
         self._path = path
         try:
             weights = self._open(path)
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise UsageError(f"the updates in {path} cannot be read: {error}") from None
+        except OSError as error:
+            raise UsageError(
+                f"the updates in {path} cannot be read: {error.strerror or error}"
+            ) from None
+        except Exception as error:  # a damaged HDF5 file fails in many ways
+            raise UsageError(
+                f"the updates in {path} cannot be read: {files.brief(error)}"
+            ) from None
         shape, kind = self._rows.shape, self._rows.dtype.kind
-        if len(shape) != 2 or kind not in "fiu":
+        if len(shape) != 2 or kind not in "fiu" or not shape[1]:
             raise UsageError(
                 f"{path} holds {self._rows.dtype} of shape {shape}; "
                 "numbers of shape (devices, coordinates) are needed"
@@ -82,27 +92,87 @@ class FileUpdates(Updates):
             )
         self.dim = shape[1]
         if weights is not None:
-            if weights.shape != (devices,) or not weights.sum() > 0:
+            # Nothing is converted that is no number: HDF5 has text and complex numbers too.
+            usable = weights.shape == (devices,) and weights.dtype.kind in "fiu"
+            values = np.asarray(weights, np.float64) if usable else np.zeros(1)
+            total = values.sum()
+            if not (0 < total < np.inf and (values >= 0).all()):
                 raise UsageError(f"the weights in {path} are not {devices} positive numbers")
-            self.weights = weights / weights.sum()
+            self.weights = values / total
 
-    def _open(self, path: Path) -> NDArray[np.float64] | None:
+    def _open(self, path: Path) -> Any:
+        """Set the rows, of which none is read yet; return the weights, None without any."""
         if path.suffix not in HDF5_SUFFIXES:
-            self._rows = np.load(path, mmap_mode="r", allow_pickle=False)
-            if not isinstance(self._rows, np.ndarray):
-                raise ValueError("it is no .npy file")
+            with path.open("rb") as raw:
+                shape, column_major, dtype = files.npy_header(raw)
+                here = path.stat().st_size - raw.tell()
+                if math.prod(shape) * dtype.itemsize != here:
+                    raise ValueError(
+                        f"its shape {files.shorten(shape)} does not fit its {here} bytes"
+                    )
+                order: Literal["C", "F"] = "F" if column_major else "C"
+                if math.prod(shape) == 0:  # cannot be mapped
+                    self._rows = np.empty(shape, dtype)
+                else:
+                    self._rows = np.memmap(raw, dtype, "r", raw.tell(), shape, order)
             return None
         import h5py
 
         file = h5py.File(path, "r", locking="best-effort")
-        self._rows = file["updates"]
-        return np.asarray(file["weights"], np.float64) if "weights" in file else None
+        self._rows = _dataset(file, "updates")
+        if not file.id.links.exists(b"weights"):
+            return None
+        weights = _dataset(file, "weights")
+        # More than there are rows are refused for their shape: they need not be read.
+        return weights[()] if weights.shape == self._rows.shape[:1] else np.empty(0)
 
     def vector(self, round_index: int, device: int) -> Vector:
-        row = np.asarray(self._rows[device])
+        try:
+            row = np.asarray(self._rows[device])
+        except (OSError, RuntimeError, ValueError, MemoryError) as error:
+            raise HpcflError(
+                f"row {device} of {self._path} cannot be read: {files.brief(error)}"
+            ) from None
         if not np.isfinite(row).all():
             raise HpcflError(f"row {device} of {self._path} holds a value that is not finite")
-        return row if row.dtype.kind == "f" else row.astype(np.float64)
+        # In this machine's own byte order, and of a precision that all arithmetic here knows.
+        return row.astype(np.float32 if row.dtype.str in ("<f4", ">f4") else np.float64, copy=False)
+
+
+def _dataset(file: Any, name: str) -> Any:
+    """Return a dataset that lies in the file itself, every value of it.
+
+    Raises
+    ------
+    KeyError
+        If there is none.
+    ValueError
+        If it is a link, lies in other files, or claims more values than there are.
+    """
+    import h5py
+
+    if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+        raise ValueError(f"its {name} are a link to somewhere else")
+    dataset = file[name]
+    if not isinstance(dataset, h5py.Dataset):
+        raise ValueError(f"its {name} are no dataset")
+    if dataset.is_virtual or dataset.external:
+        raise ValueError(f"its {name} lie in other files")
+    if dataset.dtype.hasobject:
+        raise ValueError(f"its {name} are {dataset.dtype}, not numbers")
+    if dataset.chunks is None:
+        whole = dataset.id.get_storage_size() >= dataset.nbytes <= file.id.get_filesize()
+    else:
+        # HDF5 takes what was never written for zeros.
+        chunks = math.prod(
+            -(-length // side) for length, side in zip(dataset.shape, dataset.chunks, strict=True)
+        )
+        whole = dataset.id.get_num_chunks() == chunks
+        if math.prod(dataset.chunks) * dataset.dtype.itemsize > LARGEST_CHUNK:
+            raise ValueError(f"its {name} are packed in chunks of more than {LARGEST_CHUNK} bytes")
+    if not whole:
+        raise ValueError(f"its {name} claim a shape {dataset.shape} that the file does not hold")
+    return dataset
 
 
 def save_aggregate(path: Path, aggregate: NDArray[np.float64]) -> None:

@@ -49,7 +49,11 @@ def components(transcript: Path, largest: int, as_json: bool) -> None:
     from hpcfl.attack.tables import render
     from hpcfl.attack.transcript import load
 
-    found = attack(load(transcript), largest)
+    held = load(transcript)
+    try:
+        found = attack(held, largest)
+    except HpcflError as error:
+        raise HpcflError(f"{transcript}: {error}") from None
     if as_json:
         import json
 

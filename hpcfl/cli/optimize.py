@@ -239,10 +239,10 @@ def _clip_name(options: dict[str, Any]) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    import json
+    from hpcfl import files
 
     try:
-        found = json.loads(path.read_text())
+        found = files.parse_json(files.text(path))
     except OSError as error:
         raise UsageError(
             f"cannot read {path} ({error.strerror or error}): give a file of constants"

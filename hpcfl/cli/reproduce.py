@@ -152,10 +152,11 @@ def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
     from hpcfl.reproduce.document import draw, tally, verdict
     from hpcfl.reproduce.store import Store
 
-    found = Store(output, artefact.id.partition("/")[0]).results(artefact)
+    store = Store(output, artefact.id.partition("/")[0])
+    found = store.results(artefact)
     assert found is not None
     scale, results = found
-    lines = artefact.compare(results)
+    lines = store.compare(artefact, results)
     width = _terminal_width()
     rows = [(line.what, line.paper, line.ours, verdict(line)) for line in lines]
     columns: list[int | None] = [max(20, width // 3), 20, 24, max(24, width // 3)]
@@ -171,7 +172,7 @@ def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
         + "\n"
     )
     if plot is not None:
-        draw(artefact, results, plot)
+        draw(artefact, results, store, plot)
         click.echo(f"Figure: {plot}")
 
 

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from hpcfl.sweep.plan import BenchCommand
     from hpcfl.sweep.session import Outcome
 
-# A sweep has its own, or every cell would write to the same file.
-NOT_IN_PLANS = ("output", "json", "save-aggregate", "keep-transcript", "help")
-
 
 @click.command("sweep")
 @click.argument("plan", type=click.Path(path_type=Path), metavar="PLAN.toml")
@@ -108,7 +105,7 @@ def command(
 def bench_command() -> BenchCommand:
     """Return how `hpcfl bench` understands its command line."""
     from hpcfl.cli.bench import command as bench
-    from hpcfl.sweep.plan import BenchCommand
+    from hpcfl.sweep.plan import NOT_IN_PLANS, BenchCommand
 
     names = [
         option.removeprefix("--")
@@ -133,7 +130,7 @@ def _parse(arguments: Sequence[str]) -> tuple[Options, list[int]]:
     except click.ClickException as error:
         raise UsageError(error.format_message()) from None
     devices = values.pop("devices")
-    for name in ("output", "as_json"):
+    for name in ("output", "resume", "as_json"):
         del values[name]
     return Options.of_command(values), devices
 

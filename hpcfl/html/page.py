@@ -6,11 +6,10 @@ forbids both to whatever a results file may hold.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcfl import __version__
+from hpcfl import __version__, files
 from hpcfl.errors import UsageError
 from hpcfl.html.elements import Markup, details, element, join, pairs, sentences, table
 from hpcfl.html.figures import figures
@@ -187,11 +186,7 @@ def _about(summary: Summary) -> dict[str, object]:
 
 def _promises(run: Run) -> list[str]:
     """Return what the run's protocol hides, as it was recorded."""
-    try:
-        found = json.loads(str(run.config.get("promises", "[]")))
-    except ValueError:
-        return []
-    return [str(sentence) for sentence in found] if isinstance(found, list) else []
+    return files.parse_words(run.config.get("promises", "[]"))
 
 
 def _known(values: dict[str, object]) -> dict[str, object]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import pickle
+import pickletools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl import files
 from hpcfl.learning.base import Dataset, Labels, damaged, missing, scale
 
 CLASSES = 10
@@ -37,6 +39,7 @@ DIGESTS = {
     "test_batch": "f53d8d457504f7cff4ea9e021afcf0e0ad8e24a91f3fc42091b8adef61157831",
 }
 LARGEST_FILE = 2**26  # bytes; the published batches have 31 million
+LARGEST_MEMO = 2**20  # things that a pickle refers to twice; the published batches have 20,000
 
 
 def folder(data_dir: Path) -> Path:
@@ -88,12 +91,13 @@ def _read_batch(
     """Return images, uint8 of shape (n, 3, 32, 32), and labels, int64 of shape (n,)."""
     path = folder(data_dir) / name
     try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_FILE)
+        content = files.contents(path, LARGEST_FILE)
     except FileNotFoundError:
         raise missing(path, "cifar10", data_dir) from None
     except OSError as error:
         raise damaged(path, f"cannot be read ({error.strerror})", "cifar10", data_dir) from None
+    except ValueError as error:
+        raise damaged(path, f"is not the published file ({error})", "cifar10", data_dir) from None
     # What is checked here is what is unpickled below: the file is not opened a second time.
     digest = hashlib.sha256(content).hexdigest()
     if digest != digests[name]:
@@ -127,9 +131,14 @@ def parse_batch(content: bytes) -> tuple[NDArray[np.uint8], Labels]:
         If it is anything else.
     """
     try:
+        _check_sizes(content)
         batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
         pixels = batch[b"data"].values.reshape(-1, *IMAGE)
-        labels = np.array(batch[b"labels"])
+        # Lists within lists could stand for more numbers than any memory holds.
+        numbers = batch[b"labels"]
+        if type(numbers) is not list or any(type(number) is not int for number in numbers):
+            raise pickle.UnpicklingError("its labels are no list of numbers")
+        labels = np.array(numbers)
     except pickle.UnpicklingError:
         raise
     except Exception as error:  # a broken pickle can fail in any way
@@ -139,6 +148,14 @@ def parse_batch(content: bytes) -> tuple[NDArray[np.uint8], Labels]:
     if labels.min() < 0 or labels.max() >= CLASSES:
         raise pickle.UnpicklingError(f"its labels are not 0 to {CLASSES - 1}")
     return pixels, labels
+
+
+def _check_sizes(content: bytes) -> None:
+    """Refuse sizes that are not those of the content, before memory is taken for them."""
+    for opcode, argument, _ in pickletools.genops(content):
+        # The memo is as long as the largest place in it.
+        if "PUT" in opcode.name and int(argument or 0) > LARGEST_MEMO:
+            raise pickle.UnpicklingError(f"it remembers {argument} things")
 
 
 class _Array:

@@ -91,7 +91,7 @@ def _read(path: Path, magic: int, item: tuple[int, ...], data_dir: Path) -> NDAr
     try:
         with open_file(path, "rb") as file:
             return _parse(cast(BinaryIO, file), magic, item)
-    except (OSError, EOFError, zlib.error, ValueError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, MemoryError) as error:
         # Truncated or no gzip at all: gzip's own words say which.
         raise damaged(path, f"cannot be read ({error})", "mnist", data_dir) from None
 

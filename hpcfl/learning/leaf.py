@@ -7,17 +7,18 @@ and ``user_data``, by name, with ``x``, a list of images of 784 numbers from 0 (
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hpcfl import files
 from hpcfl.learning.base import Dataset, Inputs, Labels, damaged, missing
 
 CLASSES = 62  # ten digits, 26 capital and 26 small letters
 IMAGE = (1, 28, 28)
 PIXELS = 28 * 28
+LARGEST_FILE = 2**30  # bytes; LEAF's own, of 100 writers each, have about 2**27
 
 
 def read_femnist(data_dir: Path) -> Dataset:
@@ -72,9 +73,9 @@ def _read_part(data_dir: Path, part: str) -> tuple[Inputs, Labels, Labels]:
                 labels.append(classes)
                 writers.append(np.full(len(classes), number, np.int64))
         except KeyError as error:
-            found = f"has no {error}, which LEAF's files have"
+            found = f"has no {files.shorten(error.args[0])}, which LEAF's files have"
             raise damaged(path, found, "femnist", data_dir) from None
-        except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, OverflowError, MemoryError) as error:
             found = f"is no file of LEAF's FEMNIST ({error})"
             raise damaged(path, found, "femnist", data_dir) from None
     if not inputs:
@@ -84,27 +85,41 @@ def _read_part(data_dir: Path, part: str) -> tuple[Inputs, Labels, Labels]:
 
 def _parse(path: Path) -> list[tuple[str, Inputs, Labels]]:
     """Return name, images and labels of each writer of a file who has samples."""
-    with path.open("rb") as file:
-        content = json.load(file)
+    content = files.parse_json(files.contents(path, LARGEST_FILE))
     if not isinstance(content, dict):
         raise ValueError("it is no JSON object")
     users, counts, data = content["users"], content["num_samples"], content["user_data"]
+    if not (isinstance(users, list) and isinstance(counts, list) and isinstance(data, dict)):
+        raise ValueError("its users, num_samples or user_data are something else")
+    if len(users) != len(counts) or len(set(users)) != len(users):
+        raise ValueError("its users and num_samples do not fit together")
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise ValueError("its num_samples are not whole numbers")
     parsed = []
     for user, count in zip(users, counts, strict=True):
         if count:
-            parsed.append((user, *_parse_writer(user, count, data[user])))
+            parsed.append((user, *_parse_writer(files.shorten(user), count, data[user])))
+        elif user in data and data[user]["y"]:
+            raise ValueError(f"writer {files.shorten(user)} has samples, and num_samples has none")
     return parsed
 
 
-def _parse_writer(user: str, count: int, data: dict[str, Any]) -> tuple[Inputs, Labels]:
-    images = np.asarray(data["x"], np.float32)
-    labels = np.asarray(data["y"])
+def _parse_writer(name: str, count: int, data: dict[str, Any]) -> tuple[Inputs, Labels]:
+    rows, classes = data["x"], data["y"]
+    # Before NumPy sees them: it takes text for numbers, and makes all of them as long as one.
+    if not all(type(row) is list and {*map(type, row)} <= {int, float} for row in [*rows]):
+        raise ValueError(f"writer {name} has pixels that are no numbers")
+    if not (type(classes) is list and {*map(type, classes)} <= {int}):
+        raise ValueError(f"writer {name} has labels that are no whole numbers")
+    with np.errstate(over="ignore"):  # what overflows is no pixel, which is found below
+        images = np.asarray(rows, np.float32)
+    labels = np.asarray(classes)
     if labels.shape != (count,) or labels.dtype != np.int64:
-        raise ValueError(f"writer {user!r} does not have the {count} labels of num_samples")
+        raise ValueError(f"writer {name} does not have the {count} labels of num_samples")
     if images.shape != (count, PIXELS):
-        raise ValueError(f"writer {user!r} does not have {count} images of {PIXELS} pixels")
+        raise ValueError(f"writer {name} does not have {count} images of {PIXELS} pixels")
     if labels.min() < 0 or labels.max() >= CLASSES:
-        raise ValueError(f"writer {user!r} has labels that are not 0 to {CLASSES - 1}")
+        raise ValueError(f"writer {name} has labels that are not 0 to {CLASSES - 1}")
     if not ((images >= 0) & (images <= 1)).all():
-        raise ValueError(f"writer {user!r} has pixels that are not 0 to 1")
+        raise ValueError(f"writer {name} has pixels that are not 0 to 1")
     return images.reshape(count, *IMAGE), labels

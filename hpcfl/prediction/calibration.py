@@ -7,36 +7,44 @@ import math
 import os
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hpcfl import __version__
+from hpcfl import __version__, files
 from hpcfl.errors import HpcflError, UsageError
 
-FORMAT = "hpcfl-calibration/1"
+FORMAT = "hpcfl-calibration/2"
+# What a rank sends or receives at once beyond this does not fit the cache.
+CACHED_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
 class Link:
-    """Messages of one pattern among some ranks: alpha + beta bytes.
+    """Messages of one pattern among some ranks: alpha + beta bytes, with another beta for many.
 
     Attributes
     ----------
     alpha_seconds : float
         Of a call without anything to move.
-    beta_seconds_per_byte : float
-        For each byte that the busiest rank sends or receives.
+    beta_seconds_per_byte, far_seconds_per_byte : float
+        For each byte that the busiest rank sends or receives: of the first `CACHED_BYTES`, and of
+        the rest.
     """
 
     alpha_seconds: float
     beta_seconds_per_byte: float
+    far_seconds_per_byte: float
 
     def seconds(self, size: float) -> float:
         """Return the seconds that so many bytes take."""
-        return self.alpha_seconds + self.beta_seconds_per_byte * size
+        near = min(size, CACHED_BYTES)
+        far = size - near
+        return (
+            self.alpha_seconds + self.beta_seconds_per_byte * near + self.far_seconds_per_byte * far
+        )
 
 
 @dataclass(frozen=True)
@@ -85,10 +93,7 @@ class Calibration:
             "format": FORMAT,
             "about": dict(self.about),
             "ranks": self.ranks,
-            "links": {
-                name: [link.alpha_seconds, link.beta_seconds_per_byte]
-                for name, link in self.links.items()
-            },
+            "links": {name: list(astuple(link)) for name, link in self.links.items()},
             "devices_slowdown": self.devices_slowdown,
             "server_slowdown": self.server_slowdown,
             "cpu_seconds": {name: list(values) for name, values in self.samples.items()},
@@ -123,34 +128,34 @@ def load(path: Path) -> Calibration:
     from hpcfl.prediction.overheads import OVERHEADS
 
     try:
-        content = json.loads(path.read_text())
+        content = files.parse_json(files.text(path))
     except FileNotFoundError:
         raise UsageError(
             f"there is no calibration at {path}: 'hpcfl calibrate' makes one in half a minute, "
             "or give one with --calibration"
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise HpcflError(f"{path} cannot be read ({error})") from None
+    except (OSError, ValueError) as error:
+        raise HpcflError(f"{path} cannot be read ({error}): run 'hpcfl calibrate'") from None
     try:
         if content["format"] != FORMAT:
             raise HpcflError(
-                f"{path} has the format {content['format']}, not {FORMAT}: run 'hpcfl calibrate'"
+                f"{path} has the format {files.shorten(content['format'])}, not {FORMAT}: run "
+                "'hpcfl calibrate'"
             )
-        samples = {
-            name: [float(value) for value in values]
-            for name, values in content["cpu_seconds"].items()
-        }
-        links = {name: Link(*map(float, pair)) for name, pair in content["links"].items()}
         found = Calibration(
-            samples,
-            int(content["ranks"]),
-            links,
-            float(content["devices_slowdown"]),
-            float(content["server_slowdown"]),
-            dict(content["about"]),
+            {name: _numbers(values) for name, values in content["cpu_seconds"].items()},
+            files.integer(content, "ranks", 1),
+            {name: Link(*_numbers(pair)) for name, pair in content["links"].items()},
+            _number(content["devices_slowdown"]),
+            _number(content["server_slowdown"]),
+            dict(content["about"].items()),
         )
         _check(found)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except KeyError as error:
+        raise HpcflError(
+            f"{path} is no calibration (it has no {error}): run 'hpcfl calibrate'"
+        ) from None
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise HpcflError(f"{path} is no calibration ({error}): run 'hpcfl calibrate'") from None
     missing = sorted(
         {*OPERATIONS, *OVERHEADS} - {name for name, values in found.samples.items() if values}
@@ -163,6 +168,18 @@ def load(path: Path) -> Calibration:
     return found
 
 
+def _numbers(values: Any) -> list[float]:
+    if not isinstance(values, list):
+        raise ValueError(f"{files.shorten(values)} is no list")
+    return [_number(one) for one in values]
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ValueError(f"{files.shorten(value)} is no number")
+    return float(value)
+
+
 def _check(calibration: Calibration) -> None:
     """Refuse numbers that no measurement gives.
 
@@ -172,12 +189,12 @@ def _check(calibration: Calibration) -> None:
     """
     numbers = [one for values in calibration.samples.values() for one in values]
     for link in calibration.links.values():
-        numbers += [link.alpha_seconds, link.beta_seconds_per_byte]
+        numbers += astuple(link)
     numbers += [calibration.devices_slowdown, calibration.server_slowdown]
     if not all(math.isfinite(one) and one >= 0 for one in numbers):
         raise ValueError("a cost is negative or no finite number")
-    if calibration.ranks < 1:
-        raise ValueError(f"it is of {calibration.ranks} ranks")
+    if not (calibration.devices_slowdown > 0 and calibration.server_slowdown > 0):
+        raise ValueError("ranks that work do not take no time")
     if calibration.ranks > 1 and set(calibration.links) != {"broadcast", "gather", "route"}:
         raise ValueError("links are missing")
 

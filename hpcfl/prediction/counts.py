@@ -166,6 +166,11 @@ def counts(protocol: str, parameters: Parameters) -> list[PhaseCounts]:
         raise UsageError(
             f"there is no cost model of {protocol!r}; there is one of {', '.join(_UPLOADS)}"
         )
+    if parameters.security != "passive":
+        raise UsageError(
+            f"there is no cost model of --security {parameters.security}: leave it out, or measure "
+            f"it with: hpcfl bench {protocol} --security {parameters.security}"
+        )
     built = find(protocol)(parameters)
     degree, threshold, ring = parameters.devices - 1, 0, False
     if isinstance(built, SecAgg):
@@ -327,31 +332,31 @@ def _dense(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
     )
 
 
-def _pair_masks(probability: float, dim: int) -> Operations:
-    """Return what a pair's selection and masks take (`SparseSecAgg.pair_masks`)."""
+def _pair_masks(probability: float, dim: int, pairs: float) -> Operations:
+    """Return what a pair's selection and masks take (`SparseSecAgg.pair_masks`), of so many."""
     selected = probability * dim
     drawn = selected + 5 * math.sqrt(selected) + 8
     return {
         "derivation": 2,
         "agreement": 1,
         "gap_key": 1,
-        **_gaps(probability, drawn),
+        **_gaps(probability, drawn, pairs),
         "element_key": 1,
-        "element": selected,
+        **at("element", selected, pairs * selected),
         **at("folded", selected, dim),
     }
 
 
-def _gaps(probability: float, count: float) -> Operations:
-    """Return gaps drawn, each as so much of the two measured probabilities that it lies between."""
+def _gaps(probability: float, count: float, pairs: float) -> Operations:
+    """Return gaps drawn for a pair, each as so much of the two probabilities it lies between."""
     known = sorted(GAP_RATES)
     chosen = min(max(probability, known[0]), known[-1])
     above = next(rate for rate in known if rate >= chosen)
     below = next(rate for rate in reversed(known) if rate <= chosen)
     part = math.log(chosen / below) / math.log(above / below) if above > below else 1.0
     found: Operations = {}
-    add(found, {f"gap_{GAP_RATES[below]}": count * (1 - part)})
-    add(found, {f"gap_{GAP_RATES[above]}": count * part})
+    add(found, at(f"gap_{GAP_RATES[below]}", count * (1 - part), pairs * count))
+    add(found, at(f"gap_{GAP_RATES[above]}", count * part, pairs * count))
     return found
 
 
@@ -366,7 +371,7 @@ def _sparse(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
     upload.sends(
         HEADER.itemsize + location_bytes(share, dim, parameters.locations) + 4 * sent, survivors
     )
-    add(upload.device, _pair_masks(probability, dim), played.degree)
+    add(upload.device, _pair_masks(probability, dim, played.degree), played.degree)
     add(
         upload.device,
         {
@@ -387,7 +392,8 @@ def _sparse(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
     add(upload.server, {"upload": survivors})
     unmask = phases["unmask"].server
     add(unmask, taken | {"element_key": 1} | along(sent, ["element"]), survivors)
-    add(unmask, _pair_masks(probability, dim), _pairs_to_unmask(played))
+    alive = played.neighbours_among(survivors)
+    add(unmask, _pair_masks(probability, dim, alive), played.dropped * alive)
     add(unmask, along(dim, ["reduced"]))
 
 

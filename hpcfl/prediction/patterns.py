@@ -10,11 +10,15 @@ import numpy as np
 
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
-from hpcfl.prediction.calibration import Link
+from hpcfl.prediction.calibration import CACHED_BYTES, Link
 
-# Bytes of a rank, small and large.
-SMALL, LARGE = 64, 1 << 22
+# Devices on a rank, and bytes that these send or receive together: few, all that fit the cache, and
+# many more than that.
+DEVICES = 4
+SIZES = (64, CACHED_BYTES, 16 * CACHED_BYTES)
 REPEATS = 9
+# Long enough for the scheduler to have settled who runs where.
+WORK_SECONDS = 0.15
 
 
 def measure(world: World) -> tuple[dict[str, Link], float, float]:
@@ -34,7 +38,7 @@ def measure(world: World) -> tuple[dict[str, Link], float, float]:
     """
     if world.size == 1:
         return {}, 1.0, 1.0
-    transport = world.transport(world.size - 1)
+    transport = world.transport(DEVICES * (world.size - 1))
     assert transport is not None
     links = {
         name: _link(transport, pattern)
@@ -54,20 +58,18 @@ def _broadcast(transport: Transport, size: int) -> None:
 
 
 def _gather(transport: Transport, size: int) -> None:
-    message = np.zeros(size, np.uint8)
-    for _ in transport.gather(list(transport.local_devices), lambda id: message, size):
+    message = np.zeros(size // DEVICES, np.uint8)
+    for _ in transport.gather(list(transport.local_devices), lambda id: message, message.size):
         pass
 
 
 def _route(transport: Transport, size: int) -> None:
-    """Send `size` bytes from every device, to all others alike."""
+    """Send `size` bytes from every rank, from its devices to all others alike."""
     from hpcfl.comm import envelope
 
     count = transport.placement.devices
     local = list(transport.local_devices)
-    if count < 2:
-        return
-    each = max(1, size // (count - 1))
+    each = max(1, size // DEVICES // (count - 1))
     rows = [
         envelope.seal_rows(
             0,
@@ -82,9 +84,10 @@ def _route(transport: Transport, size: int) -> None:
 
 
 def _link(transport: Transport, pattern: Pattern) -> Link:
-    few, many = (_elapsed(transport, pattern, size) for size in (SMALL, LARGE))
-    beta = max(0.0, (many - few) / (LARGE - SMALL))
-    return Link(few, beta)
+    small, cached, large = SIZES
+    few, some, many = (_elapsed(transport, pattern, size) for size in SIZES)
+    beta = max(0.0, (some - few) / (cached - small))
+    return Link(few, beta, max(0.0, (many - some) / (large - cached)))
 
 
 def _elapsed(transport: Transport, pattern: Pattern, size: int) -> float:
@@ -106,15 +109,14 @@ def _slowdown(transport: Transport, works: bool) -> float:
     from hpcfl.crypto.groups import FQ
 
     elements = np.zeros(1 << 15, np.uint32)
-    seeds = [k.to_bytes(16, "little") for k in range(200)]
+    seeds = [k.to_bytes(16, "little") for k in range(20)]
     ratios = []
     for _ in range(REPEATS):
         transport.barrier()
         start, cpu = time.perf_counter(), time.thread_time()
         spent = 0.0
-        if works:
-            for _ in range(5):
-                FQ.add_masks(elements, seeds, [1] * len(seeds))
+        while works and spent < WORK_SECONDS:
+            FQ.add_masks(elements, seeds, [1] * len(seeds))
             spent = time.thread_time() - cpu
         transport.barrier()
         elapsed = transport.max_to_server(time.perf_counter() - start)

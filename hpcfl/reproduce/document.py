@@ -28,7 +28,7 @@ def state(artefact: Artefact, store: Store) -> str:
     found = store.results(artefact)
     if found is not None:
         scale, results = found
-        return f"run ({artefact.scales[scale].what}): {tally(artefact.compare(results))}"
+        return f"run ({artefact.scales[scale].what}): {tally(store.compare(artefact, results))}"
     finished = store.finished(artefact)
     begun = {name: count for name, count in finished.items() if count}
     if begun:
@@ -103,7 +103,7 @@ def _section(artefact: Artefact, store: Store, path: Path) -> str:
     rows = ["| | the paper | here | |", "| --- | ---: | ---: | --- |"]
     rows += [
         f"| {line.what} | {line.paper} | {line.ours} | {verdict(line)} |"
-        for line in artefact.compare(results)
+        for line in store.compare(artefact, results)
     ]
     lines = [
         f"### `{artefact.id}`: {artefact.title}",
@@ -113,16 +113,16 @@ def _section(artefact: Artefact, store: Store, path: Path) -> str:
         *rows,
     ]
     if artefact.draw is not None:
-        picture = draw(artefact, results, path.with_suffix("") / f"{_file(artefact)}.svg")
+        file = path.with_suffix("") / f"{_file(artefact)}.svg"
+        picture = draw(artefact, results, store, file)
         relative = picture.relative_to(path.parent)
         lines += ["", f"![{artefact.title}]({relative.as_posix()})"]
     return "\n".join(lines)
 
 
-def draw(artefact: Artefact, results: list[Result], path: Path) -> Path:
+def draw(artefact: Artefact, results: list[Result], store: Store, path: Path) -> Path:
     """Draw an artefact's panels into a file, and return its path."""
-    assert artefact.draw is not None
-    style.save(panels.draw(artefact.draw(results)), path)
+    style.save(panels.draw(store.panels(artefact, results)), path)
     return path
 
 

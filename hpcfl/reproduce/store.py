@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hpcfl import files
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.reproduce.artefact import Artefact, Result, Setting, key
+from hpcfl.reproduce.artefact import Artefact, Line, Panel, Result, Setting, key
 
 FOLDER = Path("results/reproduction")
 
@@ -39,7 +41,9 @@ class Store:
         if not self.path.exists():
             return
         try:
-            for entry in json.loads(self.path.read_text())["results"]:
+            for entry in files.parse_json(files.text(self.path))["results"]:
+                if not (isinstance(entry["setting"], dict) and isinstance(entry["found"], dict)):
+                    raise ValueError("a result is no setting and what was found for it")
                 self._entries[key(entry["setting"])] = entry
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise HpcflError(
@@ -93,6 +97,34 @@ class Store:
                 entries = [self._entries[key(setting)] for setting in scale.settings]
                 return name, [Result(entry["setting"], entry["found"]) for entry in entries]
         return None
+
+    def compare(self, artefact: Artefact, results: Sequence[Result]) -> list[Line]:
+        """Compare what `results` returned with the paper.
+
+        Raises
+        ------
+        HpcflError
+            If figures in the file are missing or are something else.
+        """
+        with self._blamed(artefact):
+            return artefact.compare(results)
+
+    def panels(self, artefact: Artefact, results: Sequence[Result]) -> list[Panel]:
+        """Return the panels of what `results` returned; raises as `compare` does."""
+        assert artefact.draw is not None
+        with self._blamed(artefact):
+            return artefact.draw(results)
+
+    @contextmanager
+    def _blamed(self, artefact: Artefact) -> Iterator[None]:
+        """Blame the file for what cannot be worked out from it."""
+        try:
+            yield
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+            raise HpcflError(
+                f"{self.path} does not hold what {artefact.id} is made of "
+                f"({type(error).__name__}: {error}): run it with --again, or remove the file"
+            ) from error
 
     def finished(self, artefact: Artefact) -> dict[str, int]:
         """Return how many settings of each scale were run."""

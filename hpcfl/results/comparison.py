@@ -315,12 +315,12 @@ def _between(
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with None for what is not a number: JSON has no NaN."""
+    """Return a value with None for what is no finite number: JSON has nothing else."""
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def render(found: Comparison) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.results import heaps
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.writer import SCHEMA
+from hpcfl.results.writer import SCHEMA, STATUSES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +35,8 @@ class Run:
     path : Path
         The file.
     status : str
-        ``complete``, ``failed``, or ``running``: not ended yet, or killed.
+        ``complete``, ``failed``, ``interrupted`` by a signal, or ``running``: not ended yet, or
+        killed.
     protocol, command : str
         Name of the protocol, and the command line.
     started : str
@@ -61,6 +65,14 @@ class Run:
         trained.
     partition : ndarray of int64, shape (N, classes), or None
         Number of samples of every device and class, where something was trained.
+    resumed : list of dict
+        The launches after the first, in order: ``command``, ``started``, ``first_round``, and the
+        environment as above.
+    lost_phase : ndarray of int16, shape (R, N), or None
+        Phase in which the device was lost with its rank, P for outside of all phases, -1 if it was
+        not, or before; None for a run that could not go on without a rank.
+    detect_seconds, recover_seconds : ndarray of float64, shape (R,), or None
+        Seconds that it took to find ranks dead and to go on, NaN for rounds without a loss.
     """
 
     path: Path
@@ -85,6 +97,10 @@ class Run:
     warmup: NDArray[np.bool_]
     training: dict[str, NDArray[np.float64]]
     partition: NDArray[np.int64] | None = None
+    resumed: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    lost_phase: NDArray[np.int16] | None = None
+    detect_seconds: NDArray[np.float64] | None = None
+    recover_seconds: NDArray[np.float64] | None = None
 
     @property
     def rounds(self) -> int:
@@ -105,9 +121,10 @@ class Run:
         HpcflError
             If the file does not tell.
         """
-        if not isinstance(self.config.get("dim"), int):
+        found = self.config.get("dim")
+        if type(found) is not int or not 0 < found < 2**32:  # the most that is ever run
             raise HpcflError(f"{self.path} does not record the option dim")
-        return int(self.config["dim"])
+        return found
 
     def link(self, **asked: float | None) -> LinkModel:
         """Return the link model: as asked for, else as stored with the run, else the default.
@@ -136,18 +153,19 @@ class Run:
         return self.validated & ~self.warmup
 
 
-_ARRAYS = (
-    "bytes_up",
-    "bytes_down",
-    "messages_up",
-    "messages_down",
-    "wall_seconds",
-    "cpu_seconds",
-    "round_seconds",
-    "survived",
-    "validated",
-    "warmup",
-)
+# Seconds that no round takes; sums of fewer stay finite.
+_EVER = 1e12
+_TRAFFIC = ("bytes_up", "bytes_down", "messages_up", "messages_down")
+_ARRAYS = dict.fromkeys(_TRAFFIC, np.uint64) | {
+    "wall_seconds": np.float64,
+    "cpu_seconds": np.float64,
+    "round_seconds": np.float64,
+    "survived": np.bool_,
+    "validated": np.bool_,
+    "warmup": np.bool_,
+}
+# Only of runs that go on when ranks die.
+_LOSSES = {"lost_phase": np.int16, "detect_seconds": np.float64, "recover_seconds": np.float64}
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -176,24 +194,32 @@ def load(path: str | os.PathLike[str]) -> Run:
     if not path.is_file():
         raise HpcflError(f"there is no file {path}")
     try:
+        heaps.check(path)
         # Without a lock: the writer holds one, and what it does is safe to look at.
         file = h5py.File(path, "r", locking=False)
     except PermissionError as error:
         raise HpcflError(f"{path} may not be read: permission denied") from error
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise HpcflError(f"{path} is damaged or is not an HDF5 file ({error})") from error
-    with file:
-        _check_schema(file, path)
-        try:
-            return _read(file, path)
-        except (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-            raise HpcflError(f"{path} is damaged: its contents do not follow {SCHEMA}") from error
+    try:
+        with file:
+            _check_schema(file, path)
+            run = _read(file, path)
+    except HpcflError:
+        raise
+    except Exception as error:  # a damaged file fails in many ways, MemoryError among them
+        raise HpcflError(f"{path} is damaged: its contents do not follow {SCHEMA}") from error
+    try:
+        run.link()
+    except UsageError as error:
+        raise HpcflError(f"{path} is damaged: it records a link of which {error}") from None
+    return run
 
 
 def _check_schema(file: Any, path: Path) -> None:
-    schema = _plain(file.attrs.get("schema", ""))
+    schema = _attributes(file).get("schema", "")
     family, _, version = str(schema).partition("/")
-    if family != "hpcfl" or not version:
+    if family != "hpcfl" or not re.fullmatch(r"[\w.]{1,16}", version):
         raise HpcflError(f"{path} is no results file of hpcfl")
     # A minor version may add to the file, so it can be read all the same.
     if version.partition(".")[0] != SCHEMA.partition("/")[2]:
@@ -204,18 +230,28 @@ def _check_schema(file: Any, path: Path) -> None:
 
 
 def _read(file: Any, path: Path) -> Run:
-    rounds = file["rounds"]
-    finished = int(np.logical_and.accumulate(_array(rounds, "finished")).sum())
-    arrays = {name: _array(rounds, name)[:finished] for name in _ARRAYS}
-    phases = [name.decode() for name in _array(file, "phases")]
+    rounds = _group(file, "rounds")
+    finished = int(np.logical_and.accumulate(_array(rounds, "finished", np.bool_)).sum())
+    arrays = {name: _array(rounds, name, kind)[:finished] for name, kind in _ARRAYS.items()}
+    phases = [name.decode() for name in _array(file, "phases", object)]
+    _require(len(set(phases)) == len(phases) > 0, "its phases have no names of their own")
     devices = arrays["survived"].shape[1]
-    for name in _ARRAYS[:4]:
+    _require(devices > 0, "it has no devices")
+    for name in _TRAFFIC:
         _check_shape(name, arrays[name].shape, (finished, len(phases), devices))
     for name in ("wall_seconds", "cpu_seconds"):
         _check_shape(name, arrays[name].shape, (finished, len(phases), devices + 1))
     for name in ("round_seconds", "validated", "warmup"):
         _check_shape(name, arrays[name].shape, (finished,))
+    for name in ("wall_seconds", "cpu_seconds", "round_seconds"):
+        seconds = arrays[name]
+        _require(bool(((seconds >= 0) & (seconds < _EVER)).all()), f"{name} are no times")
     root = _attributes(file)
+    words = [root[name] for name in ("protocol", "command", "started", "finished")]
+    _require(all(isinstance(word, str) for word in words), "what it was is no text")
+    _require(root["status"] in STATUSES, "its status is unknown")
+    # It becomes a part of file names.
+    _require(re.fullmatch("[0-9a-f]{32}", root["run_id"]) is not None, "its run_id is none")
     return Run(
         path=path,
         status=root["status"],
@@ -225,20 +261,101 @@ def _read(file: Any, path: Path) -> Run:
         finished=root["finished"] or None,
         run_id=root["run_id"],
         phases=phases,
-        config=_attributes(file["config"]),
-        environment=_attributes(file["environment"]),
-        training={name: dataset[:finished] for name, dataset in file.get("training", {}).items()},
-        partition=file["partition"][()] if "partition" in file else None,
+        config=_attributes(_group(file, "config")),
+        environment=_attributes(_group(file, "environment")),
+        training=_training(file, finished, devices),
+        partition=_partition(file, devices),
+        resumed=_resumed(file, finished),
         **arrays,
+        **_losses(rounds, finished, len(phases), devices),
     )
 
 
-def _array(group: Any, name: str) -> NDArray[Any]:
-    """Return a whole dataset; h5py's own way to it takes twice as long, which many files feel."""
+def _losses(rounds: Any, finished: int, phases: int, devices: int) -> dict[str, NDArray[Any]]:
+    if not rounds.id.links.exists(b"lost_phase"):
+        return {}
+    found = {name: _array(rounds, name, kind)[:finished] for name, kind in _LOSSES.items()}
+    lost = found.pop("lost_phase")
+    _check_shape("lost_phase", lost.shape, (finished, devices))
+    _require(bool(((lost >= -1) & (lost <= phases)).all()), "a device was lost in no phase")
+    for name, seconds in found.items():
+        _check_shape(name, seconds.shape, (finished,))
+        _require(not (seconds < 0).any() and not np.isinf(seconds).any(), f"{name} are no times")
+    return {"lost_phase": lost, **found}
+
+
+def _resumed(file: Any, finished: int) -> list[dict[str, Any]]:
+    if not file.id.links.exists(b"resumed"):
+        return []
+    group = _group(file, "resumed")
+    found = [_attributes(_group(group, str(number))) for number in range(1, len(group) + 1)]
+    for launch in found:
+        first = launch["first_round"]
+        _require(type(first) is int and 0 <= first <= finished, "a launch began at no round")
+    return found
+
+
+def _training(file: Any, finished: int, devices: int) -> dict[str, NDArray[np.float64]]:
+    if not file.id.links.exists(b"training"):
+        return {}
+    group = _group(file, "training")
+    found = {name: _array(group, name, np.float64)[:finished] for name in group}
+    for name, values in found.items():
+        if values.shape != (finished,):
+            _check_shape(name, values.shape, (finished, devices))
+    return found
+
+
+def _partition(file: Any, devices: int) -> NDArray[np.int64] | None:
+    if not file.id.links.exists(b"partition"):
+        return None
+    table = _array(file, "partition", np.int64)
+    _require(table.ndim == 2 and len(table) == devices, "its partition is of other devices")
+    _require(bool((table >= 0).all()), "its partition has negative numbers of samples")
+    return table
+
+
+def _group(file: Any, name: str) -> Any:
+    _check_own(file, name)
+    group = file[name]
+    _require(isinstance(group, h5py.Group), f"{name} is no group")
+    return group
+
+
+def _check_own(group: Any, name: str) -> None:
+    """Refuse a link by name, which may lead to another file, and one that leads in a circle."""
+    kind = group.id.links.get_info(name.encode()).type
+    _require(kind == h5py.h5l.TYPE_HARD, f"{name} is a link to somewhere else")
+
+
+def _array(group: Any, name: str, kind: type) -> NDArray[Any]:
+    """Return a whole dataset; h5py's own way to it takes twice as long, which many files feel.
+
+    What is claimed must be in the file, byte by byte: HDF5 would fill up what is not there, unpack
+    what is packed, and fetch what is said to lie in other files.
+    """
+    _check_own(group, name)
     dataset = h5py.h5d.open(group.id, name.encode())
+    _require(dataset.dtype == np.dtype(kind), f"{name} is of another type")
+    layout = dataset.get_create_plist()
+    _require(
+        layout.get_layout() != h5py.h5d.VIRTUAL
+        and layout.get_external_count() == layout.get_nfilters() == 0,
+        f"{name} is packed or lies in another file",
+    )
+    size = math.prod(dataset.shape) * dataset.get_type().get_size()
+    _require(
+        size <= min(dataset.get_storage_size(), h5py.h5i.get_file_id(dataset).get_filesize()),
+        f"{name} is not in the file as a whole",
+    )
     found = np.empty(dataset.shape, dataset.dtype)
     dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, found)
     return found
+
+
+def _require(condition: bool, reason: str) -> None:
+    if not condition:
+        raise ValueError(reason)
 
 
 def _check_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
@@ -252,9 +369,12 @@ def _attributes(group: Any) -> dict[str, Any]:
 
     def take(name: bytes, *_: Any) -> None:
         attribute = h5py.h5a.open(group.id, name)
-        value = np.empty(attribute.shape, attribute.dtype)
+        word = name.decode()
+        _require(attribute.shape == (), f"{word} is not a single value")
+        value = np.empty((), attribute.dtype)
+        _require(value.dtype.kind in "biufSO", f"{word} is no number and no text")
         attribute.read(value)
-        found[name.decode()] = _plain(value[()])
+        found[word] = _plain(value[()])
 
     h5py.h5a.iterate(group.id, take, index_type=h5py.h5.INDEX_NAME)
     return found
@@ -263,7 +383,9 @@ def _attributes(group: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode()
-    return value.item() if isinstance(value, np.generic) else value
+    plain = value.item() if isinstance(value, np.generic) else value
+    _require(isinstance(plain, bool | int | float | str), "an attribute is a reference")
+    return plain
 
 
 def find(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:

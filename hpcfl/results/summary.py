@@ -153,9 +153,9 @@ class Summary:
     def as_dict(self) -> dict[str, Any]:
         """Return everything as dict, list, str, int, float and None, ready for JSON.
 
-        What is undefined (NaN) becomes None, because JSON has no NaN.
+        What is no finite number becomes None, because JSON has nothing else.
         """
-        return _without_nan(dataclasses.asdict(self))
+        return _finite(dataclasses.asdict(self))
 
 
 def summarise(run: Run, link: LinkModel) -> Summary:
@@ -363,9 +363,10 @@ def ratios(baseline: Summary, summary: Summary) -> Ratios:
 
 
 def _ratio(above: float | None, below: float | None) -> float | None:
-    if above is None or not below or math.isnan(above) or math.isnan(below):
+    if above is None or not below:
         return None
-    return above / below
+    ratio = above / below
+    return ratio if math.isfinite(ratio) else None
 
 
 def _mean(values: NDArray[np.uint64]) -> float:
@@ -380,9 +381,9 @@ def _text(value: Any) -> str | None:
     return None if value in (None, "", "none") else str(value)
 
 
-def _without_nan(value: Any) -> Any:
+def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from tabulate import SEPARATING_LINE, DataRow, Line, TableFormat, tabulate
 
+from hpcfl import files
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import Interval, Percentiles
@@ -225,6 +225,10 @@ def render_details(run: Run) -> str:
         known = {name: value for name, value in sorted(values.items()) if _has_value(value)}
         if known:
             blocks.append(f"{title}\n{_pairs(known, indent='  ')}")
+    for launch in run.resumed:
+        known = {name: value for name, value in sorted(launch.items()) if _has_value(value)}
+        title = f"gone on with from round {launch['first_round']}"
+        blocks.append(f"{title}\n{_pairs(known, indent='  ')}")
     return "\n".join(blocks)
 
 
@@ -240,13 +244,9 @@ def render_promises(run: Run) -> str:
     str
         Lines of text of at most 119 characters, without a newline at the end.
     """
-    try:
-        sentences = json.loads(str(run.config.get("promises", "[]")))
-    except ValueError:
-        sentences = []
     return "\n".join(
-        textwrap.fill(str(sentence), _WIDTH, initial_indent="- ", subsequent_indent="  ")
-        for sentence in sentences
+        textwrap.fill(sentence, _WIDTH, initial_indent="- ", subsequent_indent="  ")
+        for sentence in files.parse_words(run.config.get("promises", "[]"))
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,12 +17,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hpcfl import __version__
+from hpcfl import __version__, files
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.sweep.cells import Cell
+from hpcfl.sweep.plan import NOT_IN_PLANS
 
 NAME = "sweep.json"
 SCHEMA = "hpcfl-sweep/1"
+LARGEST_FILE = 2**28  # bytes; 100,000 cells have about a fifth of it
 
 
 @dataclass(frozen=True)
@@ -148,12 +151,14 @@ def load(folder: Path) -> Manifest | None:
     """
     path = folder / NAME
     try:
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        document: dict[str, Any] = files.parse_json(files.text(path, LARGEST_FILE))
         if document.pop("schema") != SCHEMA:
             raise HpcflError(f"{path} follows another schema than {SCHEMA}")
-        cells = tuple(
-            Cell(**cell | {"arguments": tuple(cell["arguments"])}) for cell in document.pop("cells")
-        )
+        cells = tuple(_cell(number, cell) for number, cell in enumerate(document.pop("cells")))
+        _require(len({cell.id for cell in cells}) == len(cells))
+        seed = document["seed"]
+        _require(seed is None or type(seed) is int)
+        _require(all(type(document[name]) is str for name in ("plan", "created", "version")))
         return Manifest(**document, cells=cells)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -161,6 +166,34 @@ def load(folder: Path) -> Manifest | None:
         raise HpcflError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, LookupError, TypeError, AttributeError):
         raise HpcflError(f"{path} is damaged: it is no manifest of hpcfl sweep") from None
+
+
+def _cell(number: int, stored: dict[str, Any]) -> Cell:
+    """Return a cell as `freeze` stores it.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError
+        If it is something else: a file outside the folder, or options that write files.
+    """
+    arguments = stored["arguments"]
+    _require(type(arguments) is list and all(type(one) is str for one in arguments))
+    protocol, *options = arguments
+    named = [re.fullmatch(r"--([a-z0-9-]+)=.*", one, re.DOTALL) for one in options]
+    _require(not protocol.startswith("-"))
+    _require(all(one is not None and one[1] not in NOT_IN_PLANS for one in named))
+    _require(type(stored["protocol"]) is str)
+    _require(re.fullmatch(r"\w{1,64}", stored["id"]) is not None)
+    _require(re.fullmatch(r"[\w-][\w.-]*\.h5", stored["file"]) is not None)
+    for name, least in (("index", 0), ("devices", 1), ("dim", 1), ("rounds", 0), ("repeat", 0)):
+        files.integer(stored, name, least)
+    _require(stored["index"] == number)
+    return Cell(**stored | {"arguments": tuple(arguments)})
+
+
+def _require(condition: bool) -> None:
+    if not condition:
+        raise ValueError
 
 
 def check_same(folder: Path, stored: Manifest, asked: Manifest) -> None:

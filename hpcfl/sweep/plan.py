@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcfl import files
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.errors import HpcflError, UsageError
 
@@ -18,6 +20,11 @@ _OF_NOISE = ("aggregate", "noise-multiplier", "clip-norm", "delta")
 # Options that only say something together with a protocol or with each other.
 _NOT_ALONE = ("dropout-phase", "upload", "updates", "max-rounds", *_OF_NOISE)
 _REPEATS = "repeats"
+# What writes files or is the sweep's own: every cell would write to the same place.
+NOT_IN_PLANS = ("output", "resume", "json", "save-aggregate", "keep-transcript", "help")
+LARGEST_PLAN = 2**20  # bytes
+MOST_CELLS = 100_000
+LONGEST_VALUE = 1000  # letters; a path may be that long
 
 
 @dataclass(frozen=True)
@@ -76,21 +83,34 @@ def read(path: Path, bench: BenchCommand) -> list[Setting]:
         If the file cannot be read, or a key or value is wrong; it says in which table.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(files.text(path, LARGEST_PLAN))
     except OSError as error:
         raise UsageError(f"the plan {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"the plan {path} is no TOML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"the plan {path} is no TOML: it is nested too deeply") from None
+    except ValueError as error:
+        # Of TOML, of UTF-8, of a number with too many digits.
+        raise UsageError(f"the plan {path} is no TOML: {files.brief(error)}") from None
     unknown = sorted(content.keys() - {"fixed", "grid"})
     if unknown:
-        raise UsageError(f"{path}: {unknown[0]!r} is neither [fixed] nor [grid], put it into one")
+        raise UsageError(
+            f"{path}: {files.shorten(unknown[0])} is neither [fixed] nor [grid], put it into one"
+        )
     fixed = _table(content.get("fixed", {}), f"{path}: [fixed]")
     grids = content.get("grid", {})
     several = isinstance(grids, list)
     settings: list[Setting] = []
+    cells = 0
     for number, grid in enumerate(grids if several else [grids], 1):
         place = f"{path}: [[grid]] number {number}" if several else f"{path}: [grid]"
-        settings += _settings(fixed, _table(grid, place), f"{path}: [fixed]", place, bench)
+        repeats, choices = _choices(fixed, _table(grid, place), f"{path}: [fixed]", place, bench)
+        # Before there are any: a few lists have more products than any memory holds.
+        cells += repeats * math.prod(map(len, choices.values()))
+        if cells > MOST_CELLS:
+            raise UsageError(
+                f"{place}: with it the plan has more than {MOST_CELLS} cells, make several plans"
+            )
+        settings += _settings(repeats, choices)
     if not settings:
         raise UsageError(f"{path}: the plan has no cells, [[grid]] is empty")
     return settings
@@ -102,14 +122,14 @@ def _table(table: Any, place: str) -> dict[str, Any]:
     return table
 
 
-def _settings(
+def _choices(
     fixed: dict[str, Any],
     grid: dict[str, Any],
     fixed_place: str,
     place: str,
     bench: BenchCommand,
-) -> Iterator[Setting]:
-    """Yield the products of one grid."""
+) -> tuple[int, dict[str, list[str]]]:
+    """Return the repeats of one grid, and its options' values as they are typed."""
     twice = sorted(fixed.keys() & grid.keys())
     if twice:
         raise UsageError(f"{place}, {twice[0]}: it is in [fixed] too, leave one of them out")
@@ -117,7 +137,7 @@ def _settings(
     choices: dict[str, list[str]] = {}
     for where, table in ((fixed_place, fixed), (place, grid)):
         for key, value in table.items():
-            spot = f"{where}, {key}"
+            spot = f"{where}, {key if key.isprintable() and len(key) < 60 else files.shorten(key)}"
             if key == _REPEATS:
                 repeats = _count(value, spot)
             else:
@@ -125,6 +145,11 @@ def _settings(
     for key in ("protocol", "devices"):
         if key not in choices:
             raise UsageError(f"{place}: neither it nor [fixed] says {key}")
+    return repeats, choices
+
+
+def _settings(repeats: int, choices: dict[str, list[str]]) -> Iterator[Setting]:
+    """Yield the products of one grid."""
     for values in itertools.product(*choices.values()):
         options = dict(zip(choices, values, strict=True))
         protocol = options.pop("protocol")
@@ -134,7 +159,7 @@ def _settings(
 
 def _count(value: Any, spot: str) -> int:
     if type(value) is not int or value < 1:
-        raise UsageError(f"{spot}: {value!r} is no number of repeats, give 1 or more")
+        raise UsageError(f"{spot}: {files.shorten(value)} is no number of repeats, give 1 or more")
     return value
 
 
@@ -149,6 +174,8 @@ def _values(key: str, value: Any, spot: str, bench: BenchCommand, *, several: bo
     values = value if isinstance(value, list) else [value]
     if not values:
         raise UsageError(f"{spot}: the list is empty")
+    if len(values) > MOST_CELLS:
+        raise UsageError(f"{spot}: the list has more than {MOST_CELLS} values")
     texts = [_text(item, spot) for item in values]
     for text in texts:
         try:
@@ -160,8 +187,14 @@ def _values(key: str, value: Any, spot: str, bench: BenchCommand, *, several: bo
 
 def _text(value: Any, spot: str) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise UsageError(f"{spot}: {value!r} is neither a number nor text")
-    return str(value)
+        raise UsageError(f"{spot}: {files.shorten(value)} is neither a number nor text")
+    try:
+        text = str(value)
+    except ValueError as error:  # of thousands of digits, written in hexadecimal ones
+        raise UsageError(f"{spot}: {error}") from None
+    if len(text) > LONGEST_VALUE:
+        raise UsageError(f"{spot}: {files.shorten(value)} has more than {LONGEST_VALUE} letters")
+    return text
 
 
 def _check(key: str, text: str, bench: BenchCommand) -> None:

@@ -15,6 +15,7 @@ from hpcfl.bench import session as bench_session
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError
+from hpcfl.interruption import LEFT_STATUS, Left, noting_signals
 from hpcfl.sweep import manifest as manifests
 from hpcfl.sweep.cells import Cell
 from hpcfl.sweep.manifest import Manifest
@@ -119,7 +120,8 @@ def run(
     """Run the cells that are not finished, in order.
 
     A cell that cannot work, or whose round fails at the server, is noted and the next one begins.
-    A failure of one rank alone ends the launch, as in `hpcfl bench`; the next launch goes on.
+    A failure of one rank alone ends the launch, as in `hpcfl bench`; the next launch goes on. So
+    does Ctrl-C, SIGTERM or SIGUSR1, once the round at hand has ended.
 
     Parameters
     ----------
@@ -140,15 +142,23 @@ def run(
     -------
     list of Outcome
         One for each cell on rank 0; empty elsewhere.
+
+    Raises
+    ------
+    HpcflError
+        On every rank, if it was told to leave.
     """
     outcomes: list[Outcome] = []
     with ExitStack() as stack:
+        interruption = stack.enter_context(noting_signals())
         claims = None
         if world.rank == 0:
             from hpcfl.sweep.states import Claims
 
             claims = stack.enter_context(Claims(output))
         for cell in cells:
+            if world.tell(int(interruption.asked)):
+                world.agree(_left())
             options, (devices,) = bench.parse(cell.arguments)
             outcome = None
             if claims is not None and claims.take(cell):
@@ -165,6 +175,10 @@ def run(
                 ended(outcome)
                 outcomes.append(outcome)
     return outcomes
+
+
+def _left() -> Left:
+    return Left("told by a signal to leave; the same command goes on with what is not finished")
 
 
 def _spared(output: Path, cell: Cell, options: Options) -> Outcome | None:
@@ -204,5 +218,7 @@ def _run_one(
         # Of several ranks all must have the error: to go on alone would be to wait for ever.
         if world.size > 1 and not isinstance(error, AgreedError):
             raise
+        if error.exit_status == LEFT_STATUS:
+            raise _left() from error
         return Outcome(cell, FAILED, time.monotonic() - start, str(error))
     return Outcome(cell, DONE, time.monotonic() - start)

@@ -13,7 +13,7 @@ from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.prediction import kernels, overheads
-from hpcfl.prediction.calibration import Calibration, Link, default_path, load
+from hpcfl.prediction.calibration import CACHED_BYTES, Calibration, Link, default_path, load
 from hpcfl.prediction.counts import PROTOCOLS, PhaseCounts, at, counts
 from hpcfl.prediction.kernels import GAP_RATES, OPERATIONS
 from hpcfl.prediction.model import predict
@@ -124,13 +124,15 @@ def test_gaps_are_shared_out_between_the_probabilities_that_were_measured(
 ) -> None:
     from hpcfl.prediction.counts import _gaps
 
-    found = _gaps(probability, 100.0)
+    found = _gaps(probability, 100.0, pairs=4 * kernels.CACHED / 100)
+    near = {f"gap_{suffix}" for suffix in GAP_RATES.values()}
 
     assert sum(found.values()) == pytest.approx(100)
+    assert sum(found[name] for name in found if name in near) == pytest.approx(25)
     assert all(count >= 0 for count in found.values())
-    assert set(found) <= {f"gap_{suffix}" for suffix in GAP_RATES.values()}
+    assert set(found) <= near | {f"{name}_far" for name in near}
     if probability in GAP_RATES:
-        assert found[f"gap_{GAP_RATES[probability]}"] == pytest.approx(100)
+        assert found[f"gap_{GAP_RATES[probability]}"] == pytest.approx(25)
 
 
 def test_operations_beyond_the_cache_are_counted_apart() -> None:
@@ -172,7 +174,7 @@ def test_ranks_share_the_devices_and_slow_each_other_down() -> None:
     calibration = Calibration(
         costs(quantised=1.0),
         ranks=3,
-        links=dict.fromkeys(("broadcast", "gather", "route"), Link(0.5, 0.0)),
+        links=dict.fromkeys(("broadcast", "gather", "route"), Link(0.5, 0.0, 0.0)),
         devices_slowdown=1.5,
     )
     experiment = built("secagg", 10, 4, dropout=0.0)
@@ -183,7 +185,8 @@ def test_ranks_share_the_devices_and_slow_each_other_down() -> None:
 
 
 def test_messages_take_their_bytes_and_the_server_is_slowed_down_too() -> None:
-    links = {"broadcast": Link(0, 1.0), "gather": Link(0, 1e3), "route": Link(0, 1e6)}
+    betas = {"broadcast": 1.0, "gather": 1e3, "route": 1e6}
+    links = {name: Link(0.0, beta, 0.0) for name, beta in betas.items()}
     calibration = Calibration(costs(summed=1.0), 3, links, 1.0, 2.0)
     experiment = built("secagg", 10, 4, dropout=0.0)
     found = predict("secagg", experiment.protocol.parameters, calibration, ranks=3)
@@ -195,6 +198,13 @@ def test_messages_take_their_bytes_and_the_server_is_slowed_down_too() -> None:
     assert found.measured_seconds == pytest.approx(
         broadcast + 1e3 * gathered + 1e6 * routed + 2 * 10 * 4
     )
+
+
+def test_bytes_that_do_not_fit_the_cache_have_a_cost_of_their_own() -> None:
+    link = Link(2.0, 3.0, 5.0)
+
+    assert link.seconds(10) == 32.0
+    assert link.seconds(CACHED_BYTES + 10) == 2.0 + 3.0 * CACHED_BYTES + 50.0
 
 
 def test_vectors_are_drawn_within_a_round_but_are_no_work_of_devices() -> None:
@@ -279,7 +289,7 @@ def test_overheads_are_what_operations_do_not_explain(monkeypatch: pytest.Monkey
 
 
 def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
-    links = {name: Link(1e-3, 2e-9) for name in ("broadcast", "gather", "route")}
+    links = {name: Link(1e-3, 2e-9, 3e-9) for name in ("broadcast", "gather", "route")}
     saved = Calibration(costs(gap_1e3=0.25), 3, links, 1.5, 1.25, {"a": 1})
     saved.save(tmp_path / "deep" / "c.json")
 

@@ -1,0 +1,219 @@
+"""Reads files that may hold anything: within bounds, and without running what they say.
+
+A damaged or hostile file can claim sizes that no memory holds, nest for ever, name programs to run,
+or unpack to a thousand times its length. What is here raises ValueError (or OSError) for all of
+that; a reader adds the file's name, and says what to do.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import stat
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Bytes of a text file that people or programs write by the line: plans, manifests, constants.
+LARGEST_TEXT = 2**26
+# NumPy's own header has 128 bytes; its text is evaluated, which must not get out of hand.
+_LARGEST_HEADER = 1024
+_AT_ONCE = 2**20  # bytes
+_SIMPLE_KINDS = "biufSU"
+_LONGEST_WORD = 200  # letters of a file's own words within an error message
+
+
+def contents(path: Path, largest: int) -> bytes:
+    """Return all bytes of a file.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    largest : int
+        Most bytes that it may have.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    ValueError
+        If it has more bytes.
+    """
+    with path.open("rb") as file:
+        found = os.fstat(file.fileno())
+        if stat.S_ISREG(found.st_mode) and found.st_size > largest:
+            raise ValueError(f"it has {found.st_size} bytes, more than the {largest} that it may")
+        # Bit by bit: what has no length of its own, a pipe or a device, is stopped at the bound.
+        content = bytearray()
+        while len(content) <= largest and (more := file.read(_AT_ONCE)):
+            content += more
+    if len(content) > largest:
+        raise ValueError(f"it has more than the {largest} bytes that it may")
+    return bytes(content)
+
+
+def text(path: Path, largest: int = LARGEST_TEXT) -> str:
+    """Return the text of a file in UTF-8; see :func:`contents`."""
+    return contents(path, largest).decode("utf-8")
+
+
+def parse_json(content: str | bytes) -> Any:
+    """Return what a JSON text says.
+
+    Raises
+    ------
+    ValueError
+        If it is no JSON, is nested too deeply, has a number with too many digits, or gives two
+        values to one name, of which one would be lost.
+    """
+    try:
+        return json.loads(content, object_pairs_hook=_without_repeats)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it has {shorten(twice)} twice")
+    return found
+
+
+def parse_words(value: Any) -> list[str]:
+    """Return the texts of a list that was stored as JSON text; an empty list for anything else."""
+    try:
+        found = parse_json(str(value))
+    except ValueError:
+        return []
+    return [str(item) for item in found] if isinstance(found, list) else []
+
+
+def shorten(value: object) -> str:
+    """Return a value as Python writes it, cut to what an error message can hold."""
+    try:
+        written = repr(value)
+    except (ValueError, RecursionError):  # a number of very many digits, a deep list
+        written = f"a {type(value).__name__}"
+    return _cut(written)
+
+
+def brief(error: Exception) -> str:
+    """Return an error's words on one line, cut to what an error message can hold."""
+    return _cut(" ".join(str(error).split()) or type(error).__name__)
+
+
+def _cut(written: str) -> str:
+    half = _LONGEST_WORD // 2
+    return written if len(written) <= _LONGEST_WORD else f"{written[:half]}...{written[-half:]}"
+
+
+def integer(content: Mapping[str, Any], name: str, least: int = 0) -> int:
+    """Return a whole number of a JSON object.
+
+    Raises
+    ------
+    ValueError
+        If it is missing, is something else, or is less than `least` or not below 2**63.
+    """
+    value = content.get(name)
+    if type(value) is not int or not least <= value < 2**63:
+        raise ValueError(f"its {name} is {shorten(value)}, not a whole number from {least} on")
+    return value
+
+
+def load_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a ``.npz`` file as `numpy.savez` writes it: not packed, no objects.
+
+    Each array's checksum is compared, and its shape with the bytes that are there.
+
+    Parameters
+    ----------
+    path : path
+        The file; not more memory is taken than it is long.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    ValueError
+        If it is something else or damaged.
+    """
+    found: dict[str, NDArray[Any]] = {}
+    try:
+        with path.open("rb") as file, ZipFile(file) as archive:
+            members = archive.infolist()
+            # Each by itself could be within the file, and all of them at the same place.
+            if sum(member.file_size for member in members) > os.fstat(file.fileno()).st_size:
+                raise ValueError("it claims more than it holds")
+            for member in members:
+                name = member.filename.removesuffix(".npy")
+                if member.compress_type != ZIP_STORED or name in found:
+                    raise ValueError(f"its member {shorten(name)} is packed or there twice")
+                found[name] = parse_npy(archive.read(member))
+    except (BadZipFile, EOFError, LookupError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"it is no .npz file, or a damaged one ({brief(error)})") from None
+    except MemoryError:
+        raise ValueError("it does not fit into the memory") from None
+    return found
+
+
+def parse_npy(content: bytes) -> NDArray[Any]:
+    """Return the array of a ``.npy`` file in memory: of numbers, flags or text.
+
+    Raises
+    ------
+    ValueError
+        If it is no array of such, or its shape does not fit the bytes.
+    """
+    file = io.BytesIO(content)
+    shape, column_major, dtype = npy_header(file)
+    size = math.prod(shape) * dtype.itemsize
+    if size != len(content) - file.tell():
+        raise ValueError(f"an array of shape {shorten(shape)} does not fit its bytes")
+    values = np.frombuffer(content, dtype, offset=file.tell()) if size else np.empty(0, dtype)
+    return values.reshape(shape, order="F" if column_major else "C").copy()
+
+
+def npy_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return the header of a ``.npy`` file: shape, whether Fortran's order, and type.
+
+    Parameters
+    ----------
+    file : binary file
+        It is left where the values begin.
+
+    Raises
+    ------
+    ValueError
+        If there is no header, or one of objects or records.
+    """
+    try:
+        version = np.lib.format.read_magic(file)
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }.get(version)
+        if read is None:
+            raise ValueError(f"its format is {version[0]}.{version[1]}, not 1.0 or 2.0")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that Python 2 wrote it
+            shape, column_major, dtype = read(file, max_header_size=_LARGEST_HEADER)
+    except ValueError:
+        raise
+    except Exception as error:  # the header is text that NumPy evaluates
+        raise ValueError(f"its header cannot be understood ({type(error).__name__})") from None
+    if dtype.kind not in _SIMPLE_KINDS or dtype.itemsize == 0:
+        raise ValueError(f"it holds {shorten(str(dtype))}, not numbers, flags or text")
+    if not all(type(length) is int and 0 <= length < 2**63 for length in shape):
+        raise ValueError(f"its shape is {shorten(shape)}")
+    return shape, column_major, dtype

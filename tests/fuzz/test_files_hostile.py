@@ -1,0 +1,762 @@
+"""What files can claim, nest, pack, name or leave out: each is refused by the file's name."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import pickle
+import struct
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from hpcfl import disturbances, files
+from hpcfl.bench.inputs import FileUpdates
+from hpcfl.cli.sweep import bench_command
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.learning import adult, cifar10, leaf
+from hpcfl.prediction import calibration
+from hpcfl.reproduce import ARTEFACTS
+from hpcfl.reproduce.store import Store
+from hpcfl.results.comparison import _plain
+from hpcfl.results.export import to_json
+from hpcfl.results.reader import load
+from hpcfl.results.record import RoundRecord
+from hpcfl.results.summary import summarise
+from hpcfl.results.tables import render_promises
+from hpcfl.results.writer import ResultsWriter
+from hpcfl.sweep import manifest, plan
+from hpcfl.train import checkpoint
+
+DEEP = 100_000
+MEGABYTE = 2**20
+
+
+@contextmanager
+def at_most(limit_bytes: int) -> Iterator[None]:
+    """Assert that no more memory is taken, by Python and NumPy."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < limit_bytes
+    finally:
+        tracemalloc.stop()
+
+
+def npy(array: Any) -> bytes:
+    written = io.BytesIO()
+    np.save(written, array, allow_pickle=True)
+    return written.getvalue()
+
+
+def npy_claiming(header: str, values: bytes = b"") -> bytes:
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + values
+
+
+def claim(shape: str, descr: str = "'<f8'") -> str:
+    return f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n"
+
+
+# What all readers share
+
+
+def test_a_file_above_its_bound_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "long"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+    with at_most(MEGABYTE), pytest.raises(ValueError, match="more than the 100 that it may"):
+        files.contents(path, 100)
+
+
+def test_what_has_no_end_is_read_up_to_the_bound() -> None:
+    with at_most(16 * MEGABYTE), pytest.raises(ValueError, match="more than the 3000000 bytes"):
+        files.contents(Path("/dev/zero"), 3_000_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[" * DEEP, "nested too deeply"),
+        ('{"a":' * DEEP, "nested too deeply"),
+        ('{"a": 1, "a": 2}', "it has 'a' twice"),
+        ("9" * 5000, "digits"),
+    ],
+)
+def test_json_that_python_does_not_take_as_it_is(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        files.parse_json(text)
+
+
+@pytest.mark.parametrize("value", ["[" * DEEP, "{}", "1", "", "x", "null"])
+def test_words_that_are_none_are_none(value: str) -> None:
+    assert files.parse_words(value) == []
+    assert disturbances._list(value) == []
+
+
+@pytest.mark.parametrize("value", ['["a"]', "[null]", "[1.5]", "[[1]]", "[true]"])
+def test_numbers_of_ranks_that_are_none_are_none(value: str) -> None:
+    assert disturbances._list(value) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        npy(np.array([{}])),
+        npy(np.array([(1, 2.0)], "i4,f8")),
+        npy(np.arange(3)) + b"more",
+        npy(np.arange(3))[:-1],
+        npy_claiming(claim("(1099511627776,)"), bytes(64)),
+        npy_claiming(claim("(-1,)")),
+        npy_claiming(claim("(True,)"), bytes(8)),
+        npy_claiming(claim("(0, 9223372036854775808)")),
+        npy_claiming(claim("(" * 400)),
+        npy_claiming(claim("-" * 900 + "1")),
+        npy_claiming(claim("(1,)", "'|O'"), pickle.dumps([1])),
+        b"\x93NUMPY\x03\x00" + npy(np.arange(3))[8:],
+        b"PK\x03\x04",
+    ],
+)
+def test_arrays_in_memory_that_are_none(content: bytes) -> None:
+    with at_most(MEGABYTE), pytest.raises(ValueError, match=r"^[A-Za-z]"):
+        files.parse_npy(content)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.arange(6).reshape(2, 3), np.asfortranarray(np.ones((2, 3))), np.array("text"), np.empty(0),
+     np.array([1, 2], ">u2"), np.array(True), np.empty((3, 0))],
+)  # fmt: skip
+def test_arrays_in_memory_are_read(array: Any) -> None:
+    read = files.parse_npy(npy(array))
+
+    assert (read.dtype, read.shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(read, array)
+    assert read.flags.writeable
+
+
+def archive(path: Path, members: dict[str, bytes], packing: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", packing) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return path
+
+
+def test_a_packed_archive_is_not_unpacked(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.npz", {"x.npy": npy(np.zeros(2**22))}, zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 2**16
+
+    with at_most(MEGABYTE), pytest.raises(ValueError, match="claims more than it holds"):
+        files.load_npz(path)
+    noise = np.random.default_rng(0).integers(0, 256, 1000, np.uint8)
+    archive(path, {"x.npy": npy(noise)}, zipfile.ZIP_DEFLATED)
+    with pytest.raises(ValueError, match="its member 'x' is packed"):
+        files.load_npz(path)
+
+
+def test_a_flipped_bit_of_an_array_is_found(tmp_path: Path) -> None:
+    path = archive(tmp_path / "a.npz", {"x.npy": npy(np.arange(100))})
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+    with pytest.raises(ValueError, match="Bad CRC"):
+        files.load_npz(path)
+
+
+# Data sets
+
+
+def adult_row(category: str = "Private") -> str:
+    return (
+        f"40, {category}, 1000, HS-grad, 9, Divorced, Sales, Unmarried, White, Male, 0, 0, 40, "
+        "Cuba, <=50K\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([adult_row("x" * 100_000)], "line 1 has 100000 letters as its workclass"),
+        ([adult_row("")], "line 1 has 0 letters as its workclass"),
+        ([adult_row(f"c{number}") for number in range(101)], "100 categories of workclass"),
+    ],
+)
+def test_categories_that_would_fill_the_memory(
+    tmp_path: Path, rows: list[str], sentence: str
+) -> None:
+    (tmp_path / "adult").mkdir()
+    path = tmp_path / "adult" / "adult.data"
+    path.write_text("".join(rows))
+
+    with at_most(8 * MEGABYTE), pytest.raises(UsageError, match=sentence) as caught:
+        adult.read(tmp_path, len(rows), 1)
+    assert str(path) in str(caught.value)
+
+
+def leaf_file(**changes: Any) -> dict[str, Any]:
+    writer = {"x": [[0.5] * 784], "y": [1]}
+    content = {"users": ["a"], "num_samples": [1], "user_data": {"a": writer}}
+    return content | changes
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (leaf_file(users=["a", "a"], num_samples=[1, 1]), "do not fit together"),
+        (leaf_file(users="a"), "are something else"),
+        (leaf_file(num_samples=[True]), "are not whole numbers"),
+        (leaf_file(num_samples=[1.0]), "are not whole numbers"),
+        (leaf_file(num_samples=[0]), "has samples, and num_samples has none"),
+        (leaf_file(user_data={"a": True}, num_samples=[0]), "is no file of LEAF"),
+        (leaf_file(user_data={"a": {"x": [["0.5"] * 784], "y": [1]}}), "pixels that are no numb"),
+        (leaf_file(user_data={"a": {"x": [[0.5] * 783 + ["9" * 10**6]], "y": [1]}}), "no numbers"),
+        (leaf_file(user_data={"a": {"x": [[0.5] * 784], "y": [True]}}), "no whole numbers"),
+        (leaf_file(user_data={"a": {"x": [[1e300] * 784], "y": [1]}}), "pixels that are not 0"),
+    ],
+)
+def test_writers_that_numpy_would_take(tmp_path: Path, content: Any, sentence: str) -> None:
+    path = tmp_path / "femnist" / "train" / "a.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(content))
+
+    with at_most(32 * MEGABYTE), pytest.raises(UsageError, match=sentence) as caught:
+        leaf.read_femnist(tmp_path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        # A memo of 2^25 places; a text of 2^62 bytes; lists that stand for 10^30 numbers.
+        b"\x80\x02]r\x00\x00\x00\x01.",
+        b"\x80\x02\x8e" + struct.pack("<Q", 2**62) + b".",
+        b"\x80\x02" + b"]q\x00" + b"(h\x00h\x00e" * 100 + b".",
+        b"\x80\x02cos\nsystem\nU\x04trueq\x00\x85R.",
+        b"\x80\x02}(U\x04dataK\x01U\x06labels" + b"](" + b"](K\x01K\x02ee" + b"u.",
+    ],
+)
+def test_pickles_that_mean_ill_are_not_run(tmp_path: Path, program: bytes) -> None:
+    for name in ("data_batch_1", "test_batch"):
+        path = cifar10.folder(tmp_path) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(program)
+    digest = hashlib.sha256(program).hexdigest()
+
+    with (
+        at_most(4 * MEGABYTE),
+        pytest.raises(UsageError, match="data_batch_1 is no batch of CIFAR"),
+    ):
+        cifar10.read(tmp_path, dict.fromkeys(("data_batch_1", "test_batch"), digest))
+
+
+# Results
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.h5"
+    with ResultsWriter(
+        path,
+        protocol="secagg",
+        command="hpcfl bench secagg",
+        config={"dim": 7, "promises": ["nothing"]},
+        environment={"transport": "loopback"},
+        phases=("model", "masked_input"),
+        devices=3,
+        rounds=2,
+        training=("accuracy",),
+        partition=[[1], [2], [3]],
+    ) as writer:
+        for _ in range(2):
+            writer.append(RoundRecord.empty(2, 3), {"accuracy": 0.5})
+    load(path)
+    return path
+
+
+def replaced(name: str, **options: Any) -> Callable[[Any], None]:
+    def change(file: Any) -> None:
+        found = file[name]
+        shape, dtype = found.shape, found.dtype
+        del file[name]
+        file.create_dataset(name, **{"shape": shape, "dtype": dtype} | options)
+
+    return change
+
+
+def linked(name: str, link: Any) -> Callable[[Any], None]:
+    def change(file: Any) -> None:
+        file.move(name, "aside")
+        file[name] = link
+
+    return change
+
+
+def attribute(group: str, name: str, value: Any) -> Callable[[Any], None]:
+    def change(file: Any) -> None:
+        file[group].attrs[name] = value
+
+    return change
+
+
+def value(name: str, number: float) -> Callable[[Any], None]:
+    def change(file: Any) -> None:
+        file[name][...] = number
+
+    return change
+
+
+HUGE = (2**40, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        replaced("rounds/bytes_up", shape=HUGE, chunks=(1, 2, 3)),
+        replaced("rounds/bytes_up", shape=HUGE),
+        replaced("rounds/bytes_up", shape=(2**20, 2, 3), compression="gzip", chunks=(2**14, 2, 3)),
+        replaced("rounds/bytes_up", dtype=np.float64),
+        replaced("rounds/bytes_up", dtype=np.int64),
+        replaced("rounds/bytes_up", dtype=">u8"),
+        replaced("rounds/survived", dtype=np.int8, data=np.ones((2, 3), np.int8)),
+        replaced("rounds/bytes_up", external=[("/etc/hostname", 0, 96)]),
+        replaced("training/accuracy", shape=(2, 9), data=np.ones((2, 9))),
+        replaced("training/accuracy", dtype="S4"),
+        replaced("partition", shape=(4, 1), data=np.ones((4, 1), np.int64)),
+        replaced("phases", data=[b"model", b"model"], shape=(2,)),
+        replaced("phases", data=[b"model", b"\xff"], shape=(2,)),
+        value("rounds/wall_seconds", np.nan),
+        value("rounds/cpu_seconds", -1.0),
+        value("rounds/round_seconds", np.inf),
+        value("partition", -1),
+        linked("rounds", h5py.SoftLink("/aside")),
+        linked("rounds", h5py.SoftLink("/rounds")),
+        linked("rounds", h5py.ExternalLink("other.h5", "/rounds")),
+        linked("rounds/bytes_up", h5py.ExternalLink("other.h5", "/rounds/bytes_up")),
+        linked("config", h5py.ExternalLink("other.h5", "/config")),
+        linked("training", h5py.ExternalLink("other.h5", "/training")),
+        linked("partition", h5py.ExternalLink("other.h5", "/partition")),
+        attribute("/", "status", "finished"),
+        attribute("/", "status", 3),
+        attribute("/", "protocol", 3),
+        attribute("/", "run_id", "../../x"),
+        attribute("/", "command", np.bytes_(b"\xff")),
+        attribute("/", "schema", [1, 2]),
+        attribute("config", "dim", [1, 2, 3]),
+        attribute("config", "dim", h5py.Empty("f8")),
+        attribute("config", "dim", np.zeros(2**12)),
+        attribute("config", "colour", np.array((1, 2.0), "i4,f8")),
+        attribute("config", "uplink_mbps", np.nan),
+        attribute("environment", "cpu", np.complex128(1)),
+    ],
+)
+def test_what_hdf5_allows_and_no_run_has(run_file: Path, change: Callable[[Any], None]) -> None:
+    (run_file.parent / "other.h5").write_bytes(run_file.read_bytes())
+    with h5py.File(run_file, "r+") as file:
+        change(file)
+
+    with (
+        at_most(16 * MEGABYTE),
+        pytest.raises(HpcflError, match=r"run\.h5 is (damaged|no results)"),
+    ):
+        load(run_file)
+
+
+def heap_of(path: Path) -> tuple[bytearray, int, int]:
+    """Return a file's content, and where its heap and the heap's free space are."""
+    content = bytearray(path.read_bytes())
+    heap = content.index(b"GCOL")
+    place = heap + 16
+    while (index := int.from_bytes(content[place : place + 2], "little")) != 0:
+        assert index < 100
+        place += 16 + -(-int.from_bytes(content[place + 8 : place + 16], "little") // 8) * 8
+    return content, heap, place
+
+
+@pytest.mark.parametrize(
+    ("where", "size"),
+    [("free", 0), ("free", 8), ("free", 2**63), ("object", 2**40), ("object", 4090), ("heap", 0),
+     ("heap", 2**40), ("heap", 17)],
+)  # fmt: skip
+def test_texts_among_which_hdf5_would_go_round_for_ever(
+    run_file: Path, where: str, size: int
+) -> None:
+    content, heap, free = heap_of(run_file)
+    at = {"free": free + 8, "object": heap + 24, "heap": heap + 8}[where]
+    content[at : at + 8] = size.to_bytes(8, "little")
+    run_file.write_bytes(content)
+
+    with pytest.raises(HpcflError, match=r"run\.h5 is damaged or is not an HDF5 file \(the heap"):
+        load(run_file)
+
+
+@pytest.mark.parametrize("dim", [0, -1, 1.5, True, "7", np.uint64(2**63), 2**32])
+def test_a_number_of_parameters_that_is_none(run_file: Path, dim: Any) -> None:
+    with h5py.File(run_file, "r+") as file:
+        file["config"].attrs["dim"] = dim
+
+    with pytest.raises(HpcflError, match=r"run\.h5 does not record the option dim"):
+        _ = load(run_file).dim
+
+
+@pytest.mark.parametrize("promises", ["[" * 30_000, "{}", "3", "null", "["])
+def test_promises_that_are_none_are_not_shown(run_file: Path, promises: str) -> None:
+    with h5py.File(run_file, "r+") as file:
+        file["config"].attrs["promises"] = promises
+
+    assert render_promises(load(run_file)) == ""
+
+
+def test_figures_without_end_are_null_in_json(run_file: Path) -> None:
+    with h5py.File(run_file, "r+") as file:
+        file["config"].attrs["alpha"] = np.inf
+        file["config"].attrs["dropout"] = np.nan
+        file["rounds/validated"][...] = True
+        file["rounds/cpu_seconds"][...] = 5e-324
+    run = load(run_file)
+    cheap = summarise(run, run.link())
+    with h5py.File(run_file, "r+") as file:
+        file["rounds/cpu_seconds"][...] = 1e11
+    run = load(run_file)
+    dear = summarise(run, run.link())
+    report = json.loads(to_json([dear, cheap], dear))
+
+    assert report["runs"][0]["alpha"] is report["runs"][0]["theta"] is None
+    assert report["runs"][1]["baseline_over_run"]["device_cpu"] is None
+    assert json.loads(json.dumps(_plain({"x": [np.inf, 1.0]}), allow_nan=False)) == {"x": [None, 1]}
+
+
+# Vectors
+
+
+def updates_file(path: Path, change: Callable[[Any], None]) -> Path:
+    with h5py.File(path, "w") as file:
+        file["updates"] = np.ones((2, 5))
+        file["weights"] = [1.0, 1.0]
+        change(file)
+    return path
+
+
+def dropped_chunk(file: Any) -> None:
+    del file["updates"]
+    file.create_dataset("updates", (2, 5), "f8", chunks=(1, 5))
+    file["updates"][0] = 1.0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        replaced("updates", shape=(2, 2**40), chunks=(1, 2**10)),
+        replaced("updates", shape=(2, 2**40)),
+        replaced("updates", shape=(2, 2**28), chunks=(1, 2**28)),
+        replaced("updates", external=[("/etc/hostname", 0, 80)]),
+        replaced("updates", dtype=h5py.string_dtype()),
+        replaced("weights", shape=(2**40,)),
+        replaced("weights", data=[np.nan, 1.0], shape=(2,)),
+        replaced("weights", data=[np.inf, 1.0], shape=(2,)),
+        replaced("weights", data=[3.0, -1.0], shape=(2,)),
+        replaced("weights", data=[1j, 1j], shape=(2,), dtype=np.complex128),
+        replaced("weights", data=[b"1", b"2"], shape=(2,), dtype="S1"),
+        linked("updates", h5py.ExternalLink("other.h5", "/updates")),
+        linked("weights", h5py.SoftLink("/aside")),
+        lambda file: file.move("updates", "x") or file.create_group("updates"),
+        dropped_chunk,
+    ],
+)
+def test_vectors_that_are_not_in_the_file(tmp_path: Path, change: Callable[[Any], None]) -> None:
+    path = updates_file(tmp_path / "u.h5", change)
+
+    with at_most(16 * MEGABYTE), pytest.raises(UsageError, match=r"u\.h5"):
+        FileUpdates(path, 2)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        npy_claiming(claim("(2, 1099511627776)"), bytes(64)),
+        npy_claiming(claim("(2, 0)")),
+        npy_claiming(claim("(-2, 3)"), bytes(48)),
+        npy_claiming(claim("(" * 400)),
+        npy(np.ones((2, 5))) + b"more",
+        npy(np.ones((2, 5)))[:-1],
+        npy(np.array([[{}], [{}]])),
+        npy(np.ones((2, 5), np.complex128)),
+        npy(np.zeros((2, 5), "i4,f8")),
+    ],
+)
+def test_arrays_of_vectors_that_are_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "u.npy").write_bytes(content)
+
+    with at_most(MEGABYTE), pytest.raises(UsageError, match=r"u\.npy"):
+        FileUpdates(tmp_path / "u.npy", 2)
+
+
+@pytest.mark.parametrize("kind", [">f4", ">f8", "<f2", ">i2", "<f4"])
+def test_vectors_come_in_this_machines_own_numbers(tmp_path: Path, kind: str) -> None:
+    np.save(tmp_path / "u.npy", np.asfortranarray(np.arange(6).reshape(2, 3)).astype(kind))
+    vector = FileUpdates(tmp_path / "u.npy", 2).vector(0, 1)
+
+    assert vector.tolist() == [3.0, 4.0, 5.0]
+    assert vector.dtype.isnative
+    assert vector.dtype == (np.float32 if kind.endswith("f4") else np.float64)
+
+
+def test_a_damaged_chunk_is_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "u.h5"
+    with h5py.File(path, "w") as file:
+        rows = np.random.default_rng(1).normal(size=(2, 500))
+        file.create_dataset("updates", data=rows, chunks=(1, 500), compression="gzip")
+        start = file["updates"].id.get_chunk_info(1).byte_offset
+    content = bytearray(path.read_bytes())
+    content[start : start + 50] = bytes(50)
+    path.write_bytes(content)
+    updates = FileUpdates(path, 2)
+
+    assert updates.vector(0, 0).tolist() == rows[0].tolist()
+    with pytest.raises(HpcflError, match=r"row 1 of .*u\.h5 cannot be read"):
+        updates.vector(0, 1)
+
+
+# Plans and manifests
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("fixed = " + "[" * DEEP, "nested too deeply"),
+        ("[fixed]\ndim = " + "9" * 5000, "is no TOML"),
+        ("[fixed]\ndim = 0x" + "f" * 5000, "digits"),
+        ("[fixed]\ndim = 1979-05-27", "neither a number nor text"),
+        ('[fixed]\nprotocol = "' + "x" * 2000 + '"', "has more than 1000 letters"),
+        ("[fixed]\n" + "x" * 10_000 + " = 1", "a plan has no such option"),
+        ("#" * (2**20 + 1), "more than the 1048576"),
+        (
+            '[grid]\nprotocol = "secagg"\ndevices = 5\nrepeats = 100_001',
+            "more than 100000 cells",
+        ),
+        (
+            '[grid]\nprotocol = "secagg"\n'
+            + "".join(
+                f"{name} = [{', '.join(map(str, range(5, 105)))}]\n"
+                for name in ("devices", "dim", "seed", "rounds")
+            ),
+            "more than 100000 cells",
+        ),
+    ],
+)
+def test_plans_that_would_not_end(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+
+    with pytest.raises(UsageError, match=sentence) as caught:
+        plan.read(path, bench_command())
+    assert str(path) in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+def sweep_document(**changes: Any) -> dict[str, Any]:
+    cell = {
+        "index": 0,
+        "id": "00ff",
+        "file": "secagg.h5",
+        "arguments": ["secagg", "--devices=5"],
+        "protocol": "secagg",
+        "devices": 5,
+        "dim": 9,
+        "rounds": 2,
+        "repeat": 0,
+    }
+    about = {"plan": "p", "seed": 0, "created": "now", "version": "1"}
+    whole = {"schema": manifest.SCHEMA, **about, "cells": [cell | changes.pop("cell", {})]}
+    return whole | changes
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cell": {"file": "../x.h5"}},
+        {"cell": {"file": "/etc/x.h5"}},
+        {"cell": {"file": "sweep.json"}},
+        {"cell": {"file": ".h5"}},
+        {"cell": {"file": ""}},
+        {"cell": {"arguments": ["secagg", "--save-aggregate=/tmp/x"]}},
+        {"cell": {"arguments": ["secagg", "--keep-transcript=/tmp/x"]}},
+        {"cell": {"arguments": ["secagg", "--output=/tmp/x"]}},
+        {"cell": {"arguments": ["secagg", "/tmp/x"]}},
+        {"cell": {"arguments": ["--help"]}},
+        {"cell": {"arguments": []}},
+        {"cell": {"arguments": "secagg"}},
+        {"cell": {"devices": 0}},
+        {"cell": {"devices": "5"}},
+        {"cell": {"devices": True}},
+        {"cell": {"dim": 2**63}},
+        {"cell": {"rounds": -1}},
+        {"cell": {"index": 1}},
+        {"cell": {"id": "x/y"}},
+        {"cell": {"colour": 1}},
+        {"cells": [1]},
+        {"cells": sweep_document()["cells"] * 2},
+        {"seed": "x"},
+        {"plan": 3},
+        {"colour": 3},
+    ],
+)
+def test_manifests_that_lead_elsewhere(tmp_path: Path, changes: dict[str, Any]) -> None:
+    path = tmp_path / manifest.NAME
+    path.write_text(json.dumps(sweep_document()))
+    assert manifest.load(tmp_path) is not None
+    path.write_text(json.dumps(sweep_document(**changes)))
+
+    with pytest.raises(HpcflError, match=r"sweep\.json is damaged"):
+        manifest.load(tmp_path)
+
+
+def test_a_manifest_nested_without_end(tmp_path: Path) -> None:
+    (tmp_path / manifest.NAME).write_text("[" * DEEP)
+
+    with pytest.raises(HpcflError, match=r"sweep\.json is damaged"):
+        manifest.load(tmp_path)
+
+
+def test_a_header_of_python_2_is_read_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
+    content = npy_claiming(claim("(2L,)"), np.arange(2.0).tobytes())
+
+    assert files.parse_npy(content).tolist() == [0.0, 1.0]
+    assert not recwarn.list
+
+
+# Calibrations, checkpoints, reproduced figures
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"devices_slowdown": 0},
+        {"server_slowdown": "2"},
+        {"ranks": 1.5},
+        {"ranks": "2"},
+        {"ranks": True},
+        {"about": [["a", 1]]},
+        {"cpu_seconds": {"key_pair": "123"}},
+        {"cpu_seconds": {"key_pair": [True]}},
+        {"cpu_seconds": {"key_pair": [10**400]}},
+        {"links": {"gather": "12"}},
+        {"links": {"gather": [1.0]}},
+        {"format": ["x" * 10**5]},
+    ],
+)
+def test_calibrations_that_python_would_take(tmp_path: Path, change: dict[str, Any]) -> None:
+    whole = {
+        "format": calibration.FORMAT,
+        "about": {},
+        "ranks": 1,
+        "links": {},
+        "devices_slowdown": 1.0,
+        "server_slowdown": 1.0,
+        "cpu_seconds": {},
+    }
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(whole))
+    with pytest.raises(HpcflError, match=r"c\.json was made by another version"):
+        calibration.load(path)
+    path.write_text(json.dumps(whole | change))
+
+    with pytest.raises(HpcflError, match=r"c\.json (is no calibration|has the format)") as caught:
+        calibration.load(path)
+    assert len(str(caught.value)) < 1000
+
+
+CONFIG = {"dim": 4, "seed": 0}
+
+
+def saved(path: Path, **changes: Any) -> Path:
+    """Write a checkpoint of which some arrays are others, or left out where None."""
+    state = checkpoint.Checkpoint(2, np.ones(4, np.float32), np.zeros(4), 9, CONFIG, 1, 1)
+    state.save(path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files} | changes
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+    return path
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"repeated": -1},
+        {"at_risk": -1},
+        {"next_round": -1},
+        {"bytes_up": -5},
+        {"next_round": 1.5},
+        {"next_round": [1]},
+        {"weights": np.ones(4)},
+        {"weights": np.array(["1", "2", "3", "4"])},
+        {"weights": np.full(4, np.nan, np.float32)},
+        {"velocity": np.full(4, np.inf)},
+        {"velocity": np.zeros(3)},
+        {"weights": np.ones(3, np.float32), "velocity": np.zeros(3)},
+        {"weights": np.ones((4, 1), np.float32), "velocity": np.zeros((4, 1))},
+        {"weights": np.empty(0, np.float32), "velocity": np.empty(0)},
+        {"config": np.frombuffer(b"[1]", np.uint8)},
+        {"config": np.frombuffer(b"[" * DEEP, np.uint8)},
+        {"weights": None},
+        {"version": "2"},
+    ],
+)
+def test_states_that_training_cannot_go_on_from(tmp_path: Path, changes: dict[str, Any]) -> None:
+    path = tmp_path / "c.npz"
+    assert checkpoint.load(saved(path), CONFIG).next_round == 2
+
+    with pytest.raises(UsageError, match=r"c\.npz cannot be read as a checkpoint"):
+        checkpoint.load(saved(path, **changes), CONFIG)
+
+
+def test_a_pickle_within_a_checkpoint_is_not_run(tmp_path: Path) -> None:
+    class Harmful:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (tmp_path / "ran",))
+
+    path = saved(tmp_path / "c.npz")
+    with zipfile.ZipFile(path) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    archive(path, members | {"weights.npy": npy(np.array([Harmful()], object))})
+
+    with pytest.raises(UsageError, match=r"c\.npz cannot be read as a checkpoint"):
+        checkpoint.load(path, CONFIG)
+    path.write_bytes(pickle.dumps(Harmful()))
+    with pytest.raises(UsageError, match=r"c\.npz cannot be read as a checkpoint"):
+        checkpoint.load(path, CONFIG)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * DEEP, '{"results": [{"setting": 3, "found": {}}]}', '{"results": [[1]]}',
+             '{"results": [{"setting": {}, "found": []}]}']
+)  # fmt: skip
+def test_a_store_of_something_else(tmp_path: Path, text: str) -> None:
+    (tmp_path / "locks.json").write_text(text)
+
+    with pytest.raises(HpcflError, match=r"locks\.json cannot be read"):
+        Store(tmp_path, "locks")
+
+
+@pytest.mark.parametrize("found", [{}, {"epsilon": "x", "accuracy": {}}, {"accuracy": []}])
+def test_figures_that_are_missing_blame_the_file(tmp_path: Path, found: dict[str, Any]) -> None:
+    for artefact in ARTEFACTS.values():
+        if not artefact.id.startswith("locks/") or not artefact.scales:
+            continue
+        settings = next(iter(artefact.scales.values())).settings
+        entries = [{"setting": dict(one), "found": found} for one in settings]
+        (tmp_path / "locks.json").write_text(json.dumps({"results": entries}))
+        store = Store(tmp_path, "locks")
+        stored = store.results(artefact)
+        assert stored is not None
+        with pytest.raises(HpcflError, match=r"locks\.json does not hold what locks/"):
+            store.compare(artefact, stored[1])
