@@ -109,6 +109,9 @@ def _read_gaps(body: Bytes, count: int, rice: int, dim: int) -> tuple[Positions,
     if ends.size < count:
         raise ValueError("the coded gaps are cut short")
     unary = int(ends[-1]) + 1 if count else 0
+    # Looked at before they are shifted: beyond this the sums below would overflow.
+    if unary - count > dim >> rice:
+        raise ValueError(f"a location lies beyond coordinate {dim - 1}")
     size = unary + count * rice
     used = -(-size // 8)
     if bits.size < size or bits[size : 8 * used].any():

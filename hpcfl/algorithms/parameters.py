@@ -15,6 +15,7 @@ from hpcfl.crypto.sampling import SAMPLERS
 from hpcfl.errors import UsageError
 
 MAX_DEVICES = 2**31
+SECURITIES = ("passive", "active")
 # Positions and element counts are sent as 32-bit numbers.
 MAX_DIM = 2**32 - 1
 
@@ -58,6 +59,8 @@ class Parameters:
     security_bits, correctness_bits : int
         A degree is chosen, and a floor accepted, so that what they promise fails with a
         probability of at most 2 to the minus this: a secret is revealed, a round cannot end.
+    security : str
+        ``"passive"``: the server is curious but keeps to the protocol; ``"active"``: it may cheat.
     """
 
     devices: int
@@ -76,6 +79,7 @@ class Parameters:
     min_cohort: int = 1
     security_bits: int = 40
     correctness_bits: int = 20
+    security: str = "passive"
 
     def __post_init__(self) -> None:
         _require(
@@ -107,9 +111,15 @@ class Parameters:
                 1 <= value <= 1000,
                 f"{name.replace('_', '-')} is {value}; it must be 1 to 1000",
             )
-        for name, known in (("group", GROUPS), ("sampler", SAMPLERS), ("locations", CODINGS)):
+        choices = (
+            *(("group", GROUPS), ("sampler", SAMPLERS), ("locations", CODINGS)),
+            ("security", SECURITIES),
+        )
+        for name, known in choices:
             value = getattr(self, name)
             _require(value in known, f"{name} is {value!r}; choose one of {', '.join(known)}")
+        if self.security == "active":
+            self._check_active()
         if self.weights is not None:
             _require(
                 self.weights.shape == (self.devices,),
@@ -120,10 +130,29 @@ class Parameters:
                 "the devices' weights must not be negative and must add up to 1",
             )
 
+    def _check_active(self) -> None:
+        for name in ("dropout", "gamma"):
+            value = getattr(self, name)
+            _require(
+                3 * Fraction(repr(float(value))) < 1,
+                f"{name} is {value}; with --security active it must be below 1/3, as more than two "
+                "thirds of the devices must stay to unmask the sum, and to agree on whose it is",
+            )
+        _require(
+            self.degree is None,
+            f"the degree is {self.degree}; with --security active every device is linked with all "
+            "others: on a ring the server could choose whom a device has as neighbours, and they "
+            "are too few for their lists to show that it cheats",
+        )
+
     @property
     def threshold(self) -> int:
-        """Number t of survivors needed to unmask, floor(N / 2) + 1."""
-        return self.devices // 2 + 1
+        """Number t of survivors needed to unmask: floor(N / 2) + 1.
+
+        If the server may cheat, floor(2 N / 3) + 1: two lists of survivors cannot both be endorsed
+        by t devices if fewer than a third collude (Bonawitz et al. 2017, section 6).
+        """
+        return (2 * self.devices // 3 if self.security == "active" else self.devices // 2) + 1
 
     @property
     def arithmetic(self) -> Group:

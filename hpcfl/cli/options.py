@@ -123,6 +123,14 @@ protocol_options = _together(
         help="The same for a round that cannot end as too many neighbours dropped out.",
     ),
     click.option(
+        "--security",
+        type=click.Choice(["passive", "active"]),
+        default="passive",
+        show_default=True,
+        help="Against a curious server, or one that cheats too: signed keys, and devices agree on "
+        "the survivors (secagg, sparse).",
+    ),
+    click.option(
         "--group",
         type=click.Choice(["fq", "ring32"]),
         default="fq",

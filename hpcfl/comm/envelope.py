@@ -10,14 +10,20 @@ offset  size  field (little-endian)
 8       4     sender: a device's id, or `SERVER`
 12      4     receiver: a device's id, `SERVER`, or `ALL`
 ======  ====  ===========================================
+
+A device that refuses to go on says so in a message of the step `REFUSAL` in place of its next one;
+the payload is its reason, UTF-8. In the step `DISOWNED` it says as well that the others cannot have
+masked with whom it has masked: its upload is of no use, and neither is a sum with it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.comm.phases import Ids, Payload, Rows
+from hpcfl.comm.phases import NOBODY, Ids, Payload, Rows
 from hpcfl.errors import MessageError
 
 FORMAT = np.dtype(
@@ -34,6 +40,10 @@ BYTES = FORMAT.itemsize
 VERSION = 1
 SERVER = 2**32 - 1
 ALL = 2**32 - 2
+# Stands for the step in a device's last message: it takes no further part in the round.
+REFUSAL = 255
+DISOWNED = 254
+REASON_BYTES = 240
 
 
 def seal(step: int, round_index: int, sender: int, receiver: int, payload: Payload) -> Payload:
@@ -82,16 +92,17 @@ def unseal_rows(
 ) -> tuple[Ids, Rows]:
     """Return the senders and payloads of the rows that one device received, by sender.
 
+    Rows whose envelope is not of this step, round and receiver come first, from `NOBODY`: what
+    they say about their sender counts as little as the rest. A sender may have several rows.
+
     Raises
     ------
     MessageError
-        If a row is shorter than an envelope, an envelope is not of this step, round and receiver,
-        or a sender appears twice.
+        If the rows are shorter than an envelope.
     """
     if rows.shape[1] < BYTES:
         raise MessageError(phase, "a device", f"rows of {rows.shape[1]} bytes hold no envelope")
     headers = read_headers(rows)
-    senders = headers["sender"].astype(np.int64)
     wrong = (
         (headers["version"] != VERSION)
         | (headers["step"] != step)
@@ -99,15 +110,39 @@ def unseal_rows(
         | (headers["round"] != round_index)
         | (headers["receiver"] != receiver)
     )
-    if wrong.any():
-        sender = int(senders[wrong.argmax()])
-        raise MessageError(phase, party(sender), "its envelope belongs to another message")
+    senders = np.where(wrong, NOBODY, headers["sender"].astype(np.int64))
     order = np.argsort(senders, kind="stable")
-    senders = senders[order]
-    twice = np.flatnonzero(senders[1:] == senders[:-1])
-    if twice.size:
-        raise MessageError(phase, party(int(senders[twice[0]])), "it came twice")
-    return senders, rows[order, BYTES:]
+    return senders[order], rows[order, BYTES:]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a device does not go on, and whether its upload is of no use."""
+
+    reason: str
+    disowns: bool
+
+    def seal(self, round_index: int, sender: int) -> Payload:
+        """Return the message in which a device says so to the server."""
+        step = DISOWNED if self.disowns else REFUSAL
+        reason = np.frombuffer(self.reason.encode()[:REASON_BYTES], np.uint8)
+        return seal(step, round_index, sender, SERVER, reason)
+
+
+def refusal_in(message: Payload, round_index: int, sender: int) -> Refusal | None:
+    """Return the refusal that a message is, None if it is none.
+
+    A reason is at most `REASON_BYTES` long and printable, whatever the device sent.
+    """
+    if message.size < BYTES:
+        return None
+    header = message[:BYTES].view(FORMAT)[0].tolist()
+    for step in (REFUSAL, DISOWNED):
+        if header == (VERSION, step, 0, round_index, sender, SERVER):
+            text = message[BYTES : BYTES + REASON_BYTES].tobytes().decode(errors="replace")
+            reason = "".join(c if c.isprintable() else "?" for c in text)
+            return Refusal(reason or "it gives no reason", step == DISOWNED)
+    return None
 
 
 def read_headers(rows: Rows) -> NDArray[np.void]:
@@ -117,4 +152,6 @@ def read_headers(rows: Rows) -> NDArray[np.void]:
 
 def party(sender: int) -> str:
     """Return how an error message calls a sender."""
+    if sender == NOBODY:
+        return "an unknown device"
     return "the server" if sender == SERVER else f"device {sender}"

@@ -56,15 +56,17 @@ class Loopback(Transport):
         self, senders: Sequence[int], produce: Produce, group: Group, dim: int
     ) -> tuple[list[int], Elements]:
         total = np.zeros(dim, np.uint32)
+        sent = []
         for sender in senders:
-            group.add_into(total, produce(sender).view("<u4"))
-        return list(senders), total
+            payload = produce(sender)
+            if payload.size:
+                group.add_into(total, payload.view("<u4"))
+                sent.append(sender)
+        return sent, total
 
-    def route(self, senders: Sequence[int], rows: list[Rows]) -> dict[int, Rows]:
-        return rows_by_receiver(np.concatenate(rows)) if rows else {}
-
-    def present(self, senders: Sequence[int]) -> Ids:
-        return np.array(senders, np.int64)
+    def route(self, senders: Sequence[int], rows: list[Rows]) -> tuple[dict[int, Rows], Ids]:
+        received = rows_by_receiver(np.concatenate(rows)) if rows else {}
+        return received, np.array(senders, np.int64)
 
     def sum_to_server(self, values: NDArray[Any]) -> NDArray[Any]:
         return values

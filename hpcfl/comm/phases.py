@@ -22,6 +22,12 @@ LOCAL      ..                              ``server.finish_X()``
 Where the server has nothing for a device, its ``send_X(id)`` of a scatter returns None.
 The device's ``send_X`` of an upload step takes the device's vector. After a gather, the server's
 ``finish_X()`` is called if there is one; in a route ``receive_X(ids)`` tells it who took part.
+
+The server's ``receive_X`` raises `MessageError` for a message that it cannot use, and is then as if
+none had come: the sender is out of the round, which goes on. Whom it finds out only later it puts
+into a dict ``refused`` of its own, if it has one. A device's method that raises `MessageError` or
+`RefusedError` takes the device out of the round; if it has an attribute ``disowns_upload`` that is
+true, no sum with its vector can be right any more.
 """
 
 from __future__ import annotations
@@ -36,6 +42,9 @@ from numpy.typing import NDArray
 Payload = NDArray[np.uint8]
 Rows = NDArray[np.uint8]
 Ids = NDArray[np.int64]
+
+# Stands for the sender of a row that cannot be attributed.
+NOBODY = -1
 
 
 class Pattern(Enum):

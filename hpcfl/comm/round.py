@@ -1,9 +1,16 @@
-"""One round of a protocol: plays its steps over a transport and enters what they cost."""
+"""One round of a protocol: plays its steps over a transport and enters what they cost.
+
+A malformed message costs the round its sender, and nothing else while enough devices are left: the
+server uses nothing of it, and ignores what else that device sends in the round. A device that is
+sent a malformed message, or that refuses to answer, stops taking part. In place of its next message
+it tells the server why.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,11 +21,16 @@ from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.groups import Group
-from hpcfl.errors import HpcflError, MessageError
+from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
 
 Inputs = Callable[[int], NDArray[np.floating]]
 Prepare = Callable[[Mapping[int, Any]], None]
 Listen = Callable[[str, int, Payload], None]
+Watch = Callable[[str, str], None]
+# A phase seen from a rank: nothing is done yet; the rank's own messages are made, or the server's
+# message has come, and nothing else; all is done.
+BEFORE, DURING, AFTER = MOMENTS = ("before", "during", "after")
+NOTHING = np.empty(0, np.uint8)
 
 
 class Round:
@@ -52,13 +64,21 @@ class Round:
     reduce_group : Group or None
         Sum the uploads within the transport in this group instead of gathering them.
     listen : callable, optional
-        Called at the server with phase, sender and sealed message of everything gathered, as it
-        comes. It may keep the message.
+        Called at the server with phase, sender and sealed message of everything gathered that the
+        server uses, as it comes. It may keep the message.
+    watch : callable, optional
+        Called with one of `MOMENTS` and the phase, on every rank: once before and once after each
+        phase, and once or more during each of its steps.
 
     Attributes
     ----------
     prepare_seconds : float
         Elapsed time that `prepare` took, the wait for the other ranks included.
+    refused : dict of int to HpcflError
+        At the server, the devices that took no further part, because of what they sent or by their
+        own choice, and why, in the order in which it came to know.
+    left : dict of int to HpcflError
+        The devices of this rank that refused to go on, and why.
     """
 
     def __init__(
@@ -77,6 +97,7 @@ class Round:
         largest_message: int,
         reduce_group: Group | None = None,
         listen: Listen | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._steps = steps
         self._transport = transport
@@ -92,7 +113,12 @@ class Round:
         self._largest_message = largest_message
         self._reduce_group = reduce_group
         self._listen = listen
+        self._watch = watch or (lambda moment, phase: None)
         self._server_error: HpcflError | None = None
+        self.refused: dict[int, HpcflError] = {}
+        self.left: dict[int, HpcflError] = {}
+        # Of those that left, the ones that have not told the server yet.
+        self._untold: dict[int, envelope.Refusal] = {}
 
     def play(self) -> None:
         """Play all steps.
@@ -100,7 +126,7 @@ class Round:
         Raises
         ------
         HpcflError
-            On every rank, if the server cannot go on; on one rank, if one of its devices cannot.
+            On every rank, if the server cannot go on.
         """
         play = {
             Pattern.BROADCAST: self._broadcast,
@@ -109,7 +135,10 @@ class Round:
             Pattern.ROUTE: self._route,
             Pattern.LOCAL: self._local,
         }
+        names = [step.phase for step in self._steps]
         for number, step in enumerate(self._steps):
+            if step.phase not in names[:number]:
+                self._watch(BEFORE, step.phase)
             for device in [id for id in self._live if self._dropouts.get(id) == step.phase]:
                 del self._live[device]
             if step.upload and self._prepare is not None:
@@ -119,6 +148,8 @@ class Round:
                 self.prepare_seconds = time.perf_counter() - start
             with self._ledger.phase(step.phase):
                 play[step.pattern](number, step)
+            if step.phase not in names[number + 1 :]:
+                self._watch(AFTER, step.phase)
         self._transport.agree(self._server_error)
 
     def _broadcast(self, number: int, step: Step) -> None:
@@ -128,8 +159,9 @@ class Round:
             if payload is not None:
                 message = self._seal(number, envelope.SERVER, envelope.ALL, payload)
         message = self._transport.broadcast(message, self._server_error)
-        for id, device in self._live.items():
-            with self._ledger.work(step.phase, id):
+        self._watch(DURING, step.phase)
+        for id, device in list(self._live.items()):
+            with self._work(step.phase, id):
                 payload = envelope.unseal(
                     message, step.phase, number, self._index, envelope.SERVER, envelope.ALL
                 )
@@ -144,12 +176,13 @@ class Round:
             return self._seal(number, envelope.SERVER, id, payload)
 
         self._transport.agree(self._server_error)
-        left_out = 0
+        self._watch(DURING, step.phase)
+        left_out = []
         for id, message in self._transport.scatter(list(self._live), produce):
             if not message.size:
-                left_out += 1
+                left_out.append(id)
                 continue
-            with self._ledger.work(step.phase, id):
+            with self._work(step.phase, id):
                 payload = envelope.unseal(
                     message, step.phase, number, self._index, envelope.SERVER, id
                 )
@@ -157,8 +190,8 @@ class Round:
             self._ledger.received(step.phase, id, message.size)
         # An error of the server comes first: it is why messages are missing.
         self._transport.agree(self._server_error)
-        if left_out:
-            raise MessageError(step.phase, "the server", f"{left_out} devices got no message")
+        for id in left_out:
+            self._leave(id, MessageError(step.phase, "the server", "none came"))
 
     def _gather(self, number: int, step: Step) -> None:
         if step.upload and self._reduce_group is not None:
@@ -166,25 +199,52 @@ class Round:
             return
 
         def produce(id: int) -> Payload:
-            payload = self._produce(step, id)
+            payload = self._produce(step, id) if id in self._live else None
             with self._ledger.work(step.phase, id):
-                message = self._seal(number, id, envelope.SERVER, payload)
+                if payload is None:
+                    message = self._untold.pop(id).seal(self._index, id)
+                else:
+                    message = self._seal(number, id, envelope.SERVER, payload)
             self._ledger.sent(step.phase, id, message.size)
+            self._watch(DURING, step.phase)
             return message
 
+        senders = sorted([*self._live, *self._untold]) if self._untold else list(self._live)
+        if not senders:
+            self._watch(DURING, step.phase)
         largest = envelope.BYTES + self._largest_message
-        for id, message in self._transport.gather(list(self._live), produce, largest):
-            if self._listen is not None:
-                self._listen(step.phase, id, message)
-            self._serve(step, "receive", id, message, number)
+        for id, message in self._transport.gather(senders, produce, largest):
+            # Nothing is what some transports deliver of a device that sent nothing.
+            if message.size and id not in self.refused:
+                self._take(number, step, id, message)
         self._finish(step)
+
+    def _take(self, number: int, step: Step, id: int, message: Payload) -> None:
+        """Let the server use a device's message, or refuse the device because of it."""
+        refusal = envelope.refusal_in(message, self._index, id)
+        if refusal is not None:
+            reason = f"device {id} left the round in {step.phase}: {refusal.reason}"
+            self.refused[id] = RefusedError(reason)
+            uploaded = id in getattr(self._server, "survivors", ())
+            if refusal.disowns and uploaded and self._server_error is None:
+                self._server_error = RefusedError(f"{reason}; the sum of the survivors is lost")
+            return
+        self._serve(step, "receive", id, message, number)
+        accepted = self._server_error is None and id not in self.refused
+        if self._listen is not None and accepted:
+            self._listen(step.phase, id, message)
 
     def _reduce(self, step: Step, group: Group) -> None:
         def produce(id: int) -> Payload:
             payload = self._produce(step, id)
+            self._watch(DURING, step.phase)
+            if payload is None:
+                return NOTHING
             self._ledger.sent(step.phase, id, payload.nbytes)
             return payload
 
+        if not self._live:
+            self._watch(DURING, step.phase)
         result = self._transport.reduce(list(self._live), produce, group, self._dim)
         if result is not None:
             self._serve(step, "receive_sum", *result)
@@ -192,34 +252,62 @@ class Round:
 
     def _route(self, number: int, step: Step) -> None:
         rows = []
-        for id in self._live:
-            with self._ledger.work(step.phase, id):
-                receivers, payloads = getattr(self._live[id], f"send_{step.phase}")()
+        for id, device in list(self._live.items()):
+            with self._work(step.phase, id):
+                receivers, payloads = getattr(device, f"send_{step.phase}")()
                 sealed = envelope.seal_rows(number, self._index, id, receivers, payloads)
-            self._ledger.sent(step.phase, id, sealed.size, len(sealed))
-            rows.append(sealed)
-        present = self._transport.present(list(self._live))
+                self._ledger.sent(step.phase, id, sealed.size, len(sealed))
+                rows.append(sealed)
+        self._watch(DURING, step.phase)
+        received, present = self._transport.route(list(self._live), rows)
         if present is not None:
-            self._serve(step, "receive", present)
+            self._take_present(step, present.tolist())
         self._transport.agree(self._server_error)
-        received = self._transport.route(list(self._live), rows)
         nothing = np.empty((0, envelope.BYTES), np.uint8)
-        for id, device in self._live.items():
+        for id, device in list(self._live.items()):
             mine = received.get(id, nothing)
-            with self._ledger.work(step.phase, id):
+            with self._work(step.phase, id):
                 senders, payloads = envelope.unseal_rows(mine, step.phase, number, self._index, id)
                 getattr(device, f"receive_{step.phase}")(senders, payloads)
             self._ledger.received(step.phase, id, mine.size, len(mine))
 
+    def _take_present(self, step: Step, present: list[int]) -> None:
+        """Tell the server who sent in a route, without those whom it does not accept."""
+        while self._server_error is None:
+            accepted = [id for id in present if id not in self.refused]
+            known = len(self.refused)
+            self._serve(step, "receive", np.array(accepted, np.int64))
+            if len(self.refused) == known:
+                return
+
     def _local(self, number: int, step: Step) -> None:
+        self._watch(DURING, step.phase)
         self._finish(step)
 
-    def _produce(self, step: Step, id: int) -> Payload:
-        """Return what a device sends, as bytes; the device's vector is made outside its time."""
+    @contextmanager
+    def _work(self, phase: str, id: int) -> Iterator[None]:
+        """Enter the time of a device's work, which ends its part in the round if it refuses."""
+        with self._ledger.work(phase, id):
+            try:
+                yield
+            except (MessageError, RefusedError) as error:
+                self._leave(id, error)
+
+    def _leave(self, id: int, error: HpcflError) -> None:
+        device = self._live.pop(id)
+        self.left[id] = error
+        self._untold[id] = envelope.Refusal(str(error), getattr(device, "disowns_upload", False))
+
+    def _produce(self, step: Step, id: int) -> Payload | None:
+        """Return what a device sends, as bytes, None if it refuses to.
+
+        The device's vector is made outside its time.
+        """
         arguments = [self._inputs(id)] if step.upload else []
-        with self._ledger.work(step.phase, id):
+        payload: Payload | None = None
+        with self._work(step.phase, id):
             payload = getattr(self._live[id], f"send_{step.phase}")(*arguments)
-        return payload.reshape(-1).view(np.uint8)
+        return None if payload is None else payload.reshape(-1).view(np.uint8)
 
     def _seal(self, number: int, sender: int, receiver: int, payload: Payload) -> Payload:
         return envelope.seal(number, self._index, sender, receiver, payload)
@@ -227,6 +315,9 @@ class Round:
     def _finish(self, step: Step) -> None:
         if self._server is not None and hasattr(self._server, f"finish_{step.phase}"):
             self._serve(step, "finish")
+            # Some wrong messages are found only when all are there.
+            for id, error in dict(getattr(self._server, "refused", {})).items():
+                self.refused.setdefault(id, error)
 
     def _serve(self, step: Step, action: str, *arguments: Any) -> Any:
         """Let the server act; keep its error until the devices can be told."""
@@ -242,5 +333,30 @@ class Round:
                     arguments = (id, payload)
                 return getattr(self._server, f"{action}_{step.phase}")(*arguments)
         except HpcflError as error:
-            self._server_error = error
+            sender = self._sender_of(error, step, action, arguments)
+            if sender is None:
+                self._server_error = self._explained(error)
+            else:
+                self.refused[sender] = error
             return None
+
+    def _sender_of(
+        self, error: HpcflError, step: Step, action: str, arguments: tuple[Any, ...]
+    ) -> int | None:
+        """Return the device that an error of the server is about, if the others can go on."""
+        if not isinstance(error, MessageError) or action != "receive":
+            return None
+        if step.pattern is Pattern.GATHER:
+            return int(arguments[0])
+        named = [id for id in arguments[0].tolist() if envelope.party(id) == error.sender]
+        return named[0] if named else None
+
+    def _explained(self, error: HpcflError) -> HpcflError:
+        """Return an error of too few devices with what is known of why they are missing."""
+        # Between two gathers no rank but a device's own knows that it left.
+        known = self.refused | {k: e for k, e in self.left.items() if k not in self.refused}
+        if not isinstance(error, BelowThresholdError) or not known:
+            return error
+        first = next(iter(known.values()))
+        others = f" (and {len(known) - 1} more)" if len(known) > 1 else ""
+        return BelowThresholdError(f"{error}; refused: {first}{others}")

@@ -13,6 +13,18 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hpcfl.crypto import keystream
 
 KEY_BYTES = 32
+# The field of Curve25519, and the u-coordinates below it of the points of small order, on the curve
+# and its twist: the agreement with any of them is zero, whatever the private key.
+_PRIME = 2**255 - 19
+_LOW_ORDER = frozenset(
+    (
+        0,
+        1,
+        325606250916557431795983626356110631294008115727848805560023387167927233504,
+        39382357235489614581723060781553021112529911719440698176882885853963445705823,
+        _PRIME - 1,
+    )
+)
 _SHA256 = SHA256()
 
 SecretSource = Callable[[int], bytes]
@@ -60,6 +72,22 @@ def agree(private: bytes, public: list[bytes]) -> list[bytes]:
     """
     key = X25519PrivateKey.from_private_bytes(private)
     return [key.exchange(X25519PublicKey.from_public_bytes(peer)) for peer in public]
+
+
+def check_public(public: bytes) -> None:
+    """Refuse a public key that no key pair has.
+
+    Raises
+    ------
+    ValueError
+        If it is a point of low order, or is not written as RFC 7748 writes it: a second spelling
+        of another's key would pass for another key.
+    """
+    number = int.from_bytes(public, "little")
+    if number % 2**255 % _PRIME in _LOW_ORDER:
+        raise ValueError("a public key has low order")
+    if number >= _PRIME:
+        raise ValueError("a public key is no canonical point of Curve25519")
 
 
 def derive(secret: bytes, context: bytes, length: int = keystream.KEY_BYTES) -> bytes:

@@ -6,6 +6,7 @@ holds the value at the point i + 1.
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 
 import numpy as np
@@ -16,6 +17,8 @@ from hpcfl.crypto.groups import FQ, Elements
 LIMB_BITS = 31
 # Below this many terms a sum of products of a 32-bit and a 16-bit number fits 64 bits.
 MAX_TERMS = 2**16 - 1
+# Independent checks of the same shares; one misses a wrong share with a probability of 1 / q.
+CHECKS = 2
 
 Matrix = NDArray[np.uint64]
 
@@ -105,11 +108,77 @@ def combine_each(shares: Elements, holders: NDArray[np.int64]) -> Elements:
     ndarray of uint32, shape (S, L)
     """
     weights = _weights_at_zero_each(holders)[:, None, :]
+    return _products(weights, shares)[:, 0].astype(np.uint32)
+
+
+def consistent(
+    shares: Elements, holders: NDArray[np.int64], came: NDArray[np.bool_], threshold: int
+) -> NDArray[np.bool_]:
+    """Return whether each secret's shares lie on polynomials of degree below the threshold.
+
+    A codeword of a Reed-Solomon code is orthogonal to its dual: the shares at the points x_i, times
+    p(x_i) / prod_{j != i} (x_i - x_j), add up to zero for every polynomial p of degree at most
+    m - t - 1, m being the number of shares. `CHECKS` random p are tried (SCRAPE, Cascudo and David,
+    ACNS 2017, section 2.1). They come from the operating system, so that no holder can choose a
+    share that passes. Exactly t shares are consistent, whatever they are: no check is possible.
+
+    Parameters
+    ----------
+    shares : ndarray of uint32, shape (S, m, L)
+        For each of S secrets, one row a holder; those that did not come are any field elements.
+    holders : ndarray of int64, shape (m,)
+        The holders' numbers.
+    came : ndarray of bool, shape (S, m)
+        Which shares there are.
+    threshold : int
+        Number t of shares that reconstruct a secret.
+
+    Returns
+    -------
+    ndarray of bool, shape (S,)
+    """
+    secrets, count, limbs = shares.shape
+    if not shares.size or int(came.sum(axis=1).max()) <= threshold:
+        return np.ones(secrets, np.bool_)
+    patterns, which = np.unique(came, axis=0, return_inverse=True)
+    weights = _parity_weights(holders, patterns, threshold)
+    if len(patterns) == 1:
+        # The same holders for all secrets, as ever when nobody's share is missing: one product.
+        columns = shares.transpose(1, 0, 2).reshape(count, -1)
+        sums = _product(weights[0], columns).reshape(CHECKS, secrets, limbs)
+        return np.logical_not(sums.any(axis=(0, 2)))
+    return np.logical_not(_products(weights[which.reshape(-1)], shares).any(axis=(1, 2)))
+
+
+def _parity_weights(holders: NDArray[np.int64], came: NDArray[np.bool_], threshold: int) -> Matrix:
+    """Return random weights with which consistent shares add up to zero, shape (P, CHECKS, m).
+
+    Of every one of P patterns of the shares that came, shape (P, m); zero for those that did not.
+    """
     q = np.uint64(FQ.modulus)
-    low = (shares & np.uint32(0xFFFF)).astype(np.uint64)
-    high = (shares >> np.uint32(16)).astype(np.uint64)
-    products = weights @ low + ((weights @ high % q) << np.uint64(16))
-    return (products[:, 0] % q).astype(np.uint32)
+    points = holders.astype(np.uint64) + np.uint64(1)
+    denominators = np.ones(came.shape, np.uint64)
+    for k in range(points.size):
+        differences = (points + q - points[k]) % q
+        differences[k] = 1
+        denominators = denominators * np.where(came[:, k : k + 1], differences, np.uint64(1)) % q
+    spare = came.sum(axis=1) - threshold
+    shape = (int(spare.max()), CHECKS, len(came), 1)
+    random = FQ.elements([os.urandom(16)], [int(np.prod(shape))]).astype(np.uint64).reshape(shape)
+    values = np.zeros((CHECKS, *came.shape), np.uint64)
+    for k in range(shape[0] - 1, -1, -1):
+        # Patterns with fewer shares have polynomials of a lower degree.
+        coefficients = np.where((k < spare)[:, None], random[k], np.uint64(0))
+        values = (values * points + coefficients) % q
+    return (values * (_inverse(denominators) * came) % q).transpose(1, 0, 2)
+
+
+def _products(left: Matrix, right: Elements) -> Matrix:
+    """Return ``left[s] @ right[s]`` modulo q for all s."""
+    q = np.uint64(FQ.modulus)
+    low = (right & np.uint32(0xFFFF)).astype(np.uint64)
+    high = (right >> np.uint32(16)).astype(np.uint64)
+    return (left @ low + ((left @ high % q) << np.uint64(16))) % q
 
 
 def _product(left: Matrix, right: Elements) -> Elements:

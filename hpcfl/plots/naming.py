@@ -13,7 +13,7 @@ TASK = ("dataset", "partition", "model")
 # Options by which runs are told apart, beyond protocol, number of devices and task.
 TOLD_APART = (
     *("alpha", "dropout", "dropout_model", "degree", "locations", "gamma", "min_cohort"),
-    *("levels", "clip", "error_feedback", "per_round", "sampling"),
+    *("security", "levels", "clip", "error_feedback", "per_round", "sampling"),
     *("epsilon", "noise_multiplier", "noise"),
     *("epochs", "steps", "batch_size", "learning_rate", "momentum", "decay", "weight_decay"),
     *("server_learning_rate", "server_momentum", "seed"),

@@ -315,7 +315,7 @@ class Training:
         velocity = np.append(self._velocity, np.zeros(self._state.size - self._dim))
         return Checkpoint(
             self._next_round,
-            self._state,
+            self._state.copy(),
             velocity,
             self._bytes_up,
             config,
@@ -338,7 +338,7 @@ class Training:
         store : callable or None
             Takes every round's result, on the server's rank.
         told_to_leave : callable
-            Asked after every round, on the server's rank: whether to leave before the end.
+            Asked after every round: whether this rank is to leave. If one is, all do.
 
         Returns
         -------
@@ -355,7 +355,7 @@ class Training:
         first = transport.tell(self._next_round)
         aggregation = self._options.aggregation
         self._enrolled = enrol(
-            find(aggregation.protocol),
+            find(aggregation.protocol, aggregation.security),
             transport,
             first_round=first,
             insecure_seed=aggregation.insecure_seed,
@@ -364,15 +364,16 @@ class Training:
             if transport.tell(int(store is not None and self._would_overspend(index))):
                 return True
             result = self._round(transport, index)
-            error, done, leave = None, False, False
+            error, done = None, False
             if store is not None and result is not None:
                 self._next_round = index + 1
                 error = keep(partial(store, result), result.record.validated, index)
                 last = index + 1 == aggregation.rounds
                 done = last or self._is_done(result, time.monotonic() - start)
-                leave = not done and told_to_leave()
             transport.wait_for_all()
             transport.agree(error)
+            leaving = transport.max_to_server(float(told_to_leave()))
+            leave = not done and bool(leaving)
             if transport.tell(int(done or leave)):
                 return not leave
         return True
@@ -416,7 +417,7 @@ class Training:
         """Sum the participants' vectors; what is not yet in `work` is made on the way."""
         algorithm, options = self._algorithm, self._options.aggregation
         if not participants:
-            kind = find(options.protocol)
+            kind = find(options.protocol, options.security)
             record = RoundRecord.empty(len(kind.phases()), 0)
             record.validated = True
             return Played(record, np.zeros(self._state.size), 0.0)

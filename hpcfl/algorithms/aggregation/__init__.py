@@ -18,16 +18,36 @@ PROTOCOLS = {
     "cohort": "hpcfl.algorithms.aggregation.cohort:Cohort",
     "prf": "hpcfl.algorithms.aggregation.prf:Prf",
 }
+# Against a server that cheats.
+ACTIVE = {
+    "secagg": "hpcfl.algorithms.aggregation.active:ActiveSecAgg",
+    "sparse": "hpcfl.algorithms.aggregation.active:ActiveSparse",
+}
+_NOT_ACTIVE = {
+    "fedavg": "it hides nothing from the server",
+    "secagg-graph": "the server could choose whom a device has as neighbours on the ring",
+    "cohort": "the server could choose survivors so that a cohort is left with one device",
+    "prf": "it has no survivors to agree on, and no shares",
+}
 
 
-def find(name: str) -> type[AggregationProtocol]:
+def find(name: str, security: str = "passive") -> type[AggregationProtocol]:
     """Return the protocol called `name`, or the class that ``module:Class`` names.
+
+    Parameters
+    ----------
+    name : str
+        The name.
+    security : str
+        ``"passive"``, or ``"active"`` for the variant against a server that cheats.
 
     Raises
     ------
     UsageError
         If there is none.
     """
+    if security == "active":
+        return _find_active(name)
     if name not in PROTOCOLS and ":" not in name:
         known = ", ".join(PROTOCOLS)
         raise UsageError(f"there is no protocol {name!r}; choose {known}, or give MODULE:CLASS")
@@ -44,3 +64,12 @@ def find(name: str) -> type[AggregationProtocol]:
             "hpcfl.algorithms.aggregation.base.AggregationProtocol"
         )
     return found
+
+
+def _find_active(name: str) -> type[AggregationProtocol]:
+    if name not in ACTIVE:
+        reason = _NOT_ACTIVE.get(name, "there is no such variant of it")
+        raise UsageError(
+            f"{name} cannot be run with --security active: {reason}; use {' or '.join(ACTIVE)}"
+        )
+    return find(ACTIVE[name])

@@ -29,10 +29,15 @@ class Enrolment(ABC):
         Its exchanges, in order.
     largest_message : int
         No device sends more than this to the server at once, in bytes, less envelope.
+    registered_bytes : int
+        Size of the public key with which a device is registered beforehand, apart from the server:
+        its ``registers()`` returns it, and ``learn(registry)`` takes those of all devices, uint8 of
+        shape (n, registered_bytes). 0 if nothing is registered.
     """
 
     steps: ClassVar[tuple[Step, ...]]
     largest_message: ClassVar[int]
+    registered_bytes: ClassVar[int] = 0
 
     @abstractmethod
     def device(self, id: int, secrets: SecretSource) -> Any:

@@ -83,19 +83,24 @@ class FedAvgServer(ModelSender):
         self.total = np.zeros(self._dim)
 
     def receive_upload(self, sender: int, payload: Payload) -> None:
-        """Add a device's vector to the sum."""
+        """Add a device's vector, of finite numbers, to the sum."""
         name = f"device {sender}"
+        if sender in self.survivors:
+            raise MessageError("upload", name, "it came twice")
+        where: NDArray[np.int64] | slice = slice(None)
+        count, used = self._dim, 0
         # Only what is shorter than the whole vector is sent with locations.
-        if payload.size >= 4 * self._dim:
-            self.total += parse_vector(payload, "<f4", self._dim, "upload", name)
-        else:
+        if payload.size < 4 * self._dim:
             try:
-                positions, used = locations.decode(payload, self._dim)
+                where, used = locations.decode(payload, self._dim)
             except ValueError as error:
                 raise MessageError("upload", name, str(error)) from None
-            self.total[positions] += parse_vector(
-                payload[used:], "<f4", positions.size, "upload", name
-            )
+            count = where.size
+        values = parse_vector(payload[used:], "<f4", count, "upload", name)
+        # One that is not would make the sum, and every model after it, worthless.
+        if not np.isfinite(values).all():
+            raise MessageError("upload", name, "a value is not finite")
+        self.total[where] += values
         self.survivors.append(sender)
 
     def finish_upload(self) -> None:

@@ -105,6 +105,8 @@ class Member:
             raise MessageError(phase, "the server", "this device's own key is not as it sent it")
         if len({*listed}) != self.devices:
             raise MessageError(phase, "the server", "a public key is listed twice")
+        for id, public in enumerate(listed):
+            check_key(public, id)
         peers = [id for id in range(self.devices) if id != self.id]
         try:
             shared = keys.agree(self._pair.private, [listed[id] for id in peers])
@@ -116,6 +118,8 @@ class Member:
         ]
         seeds.insert(self.id, bytes(SEED_BYTES))
         self._seeds = b"".join(seeds)
+        # Of no use any more, and from it all seeds follow.
+        self._pair = keys.KeyPair(b"", self._pair.public)
 
     def mask_keys(self, round_index: int, selected: Sequence[int]) -> dict[int, bytes]:
         """Return the key of the mask with every other selected device, by id, for one round.
@@ -132,6 +136,8 @@ class Member:
         RefusedError
             If the masks would not hide this device's vector.
         """
+        if not self._seeds:
+            raise RefusedError(f"device {self.id} refuses round {round_index}: it has not enrolled")
         if self.id not in selected:
             raise RefusedError(
                 f"device {self.id} refuses round {round_index}: it is not among the selected"
@@ -154,6 +160,19 @@ class Member:
             for peer in selected
             if peer != self.id
         }
+
+
+def check_key(public: bytes, id: int) -> None:
+    """Refuse the public key of a device with which nothing can be agreed.
+
+    Raises
+    ------
+    MessageError
+    """
+    try:
+        keys.check_public(public)
+    except ValueError as error:
+        raise MessageError("advertise_keys", f"device {id}", str(error)) from None
 
 
 def pair_context(i: int, j: int) -> bytes:
@@ -190,7 +209,12 @@ class KeyDirectory:
         key = parse_vector(payload, "u1", keys.KEY_BYTES, "advertise_keys", name)
         if sender in self._public:
             raise MessageError("advertise_keys", name, "it came twice")
-        self._public[sender] = key.tobytes()
+        public = key.tobytes()
+        check_key(public, sender)
+        # Devices would refuse a list with a key twice, all of them.
+        if public in self._public.values():
+            raise MessageError("advertise_keys", name, "its public key is taken already")
+        self._public[sender] = public
 
     def finish_advertise_keys(self) -> None:
         missing = [id for id in range(self._devices) if id not in self._public]
@@ -362,7 +386,7 @@ class PrfServer(ModelSender):
         for sender in senders:
             if sender in self.survivors:
                 raise MessageError("masked_input", f"device {sender}", "it came twice")
-            self.survivors.append(sender)
+        self.survivors += senders
         self._sum += elements
 
     def finish_masked_input(self) -> None:

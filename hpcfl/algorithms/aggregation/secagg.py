@@ -16,8 +16,14 @@ share_keys      device to peer   AES-GCM ciphertext of 9 + 5 limbs: shares of th
 masked_input    to the server    d group elements
 unmask          to devices       U3, and U2 without U3 (see the module `topology`)
 unmask          to the server    shares: 5 limbs for each member of U3, 9 for each of U2 without
-                                 U3, of those whose shares the device holds
+                                 U3, of those whose shares the device holds; all ones for a share
+                                 that it was not sent
 ==============  ===============  =================================================================
+
+A malformed message is an error of its sender, of which nothing is used: a server's method that
+raises one leaves the round as it was. A share that a device was not sent as it should have been is
+missing for the unmasking; the masks of the pair are added all the same. What no one can tell is a
+wrong share among exactly t: more than t are checked against each other (see `reconstruction`).
 """
 
 from __future__ import annotations
@@ -37,19 +43,21 @@ from hpcfl.algorithms.aggregation.base import (
     QuantisedProtocol,
     parse_vector,
 )
+from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Right, check
 from hpcfl.algorithms.aggregation.topology import (
     Complete,
     Topology,
+    check_advertised,
     from_server,
     ring_of,
     to_flags,
 )
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
+from hpcfl.comm.phases import NOBODY, Ids, Pattern, Payload, Rows, Step
 from hpcfl.crypto import keys, shamir
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
-from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
+from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
 
 MASK_KEY_LIMBS = shamir.limb_count(keys.KEY_BYTES)
 SEED_LIMBS = shamir.limb_count(SEED_BYTES)
@@ -172,11 +180,15 @@ class SecAggDevice(ModelReceiver):
         self._round = round_index
         self._secrets = secrets
         self._seed = b""
-        # By holder: the keys that shares travel under, whether a share came, and the shares.
+        # By holder: the keys that shares travel under, whether a row came, and the shares.
         self._transport_keys: list[bytes] = []
         self._have = np.zeros(0, np.bool_)
         self._shares = np.zeros((0, MASK_KEY_LIMBS + SEED_LIMBS), np.uint32)
+        # What was wrong with rows that this device could do without.
+        self.ignored: list[MessageError] = []
         self._uploaded = False
+        # Whether the sum cannot be right, whatever the others do now.
+        self.disowns_upload = False
         self._request: tuple[list[int], list[int]] | None = None
 
     # advertise_keys
@@ -205,12 +217,16 @@ class SecAggDevice(ModelReceiver):
         secrets = self._agree(
             self._transport_pair.private, [self._links.transport_key(k) for k in peers]
         )
-        ids = [holders[k] for k in peers]
-        derived = self._protocol.pair_keys(self._round, self.id, ids, secrets, "share transport")
+        derived = self._seal_keys(peers, secrets)
         derived.insert(holders.index(self.id), b"")
         self._transport_keys = derived
         self._have = np.zeros(len(holders), np.bool_)
         self._shares = np.zeros((len(holders), MASK_KEY_LIMBS + SEED_LIMBS), np.uint32)
+
+    def _seal_keys(self, peers: list[int], secrets: list[bytes]) -> list[bytes]:
+        """Return the key that shares travel under to each of the holders with these indices."""
+        ids = [self._links.holders[k] for k in peers]
+        return self._protocol.pair_keys(self._round, self.id, ids, secrets, "share transport")
 
     # share_keys
 
@@ -238,37 +254,76 @@ class SecAggDevice(ModelReceiver):
         return np.delete(np.array(holders, np.int64), own), np.delete(rows, own, axis=0)
 
     def receive_share_keys(self, senders: Ids, rows: Rows) -> None:
-        """Decrypt the shares of the peers in U2, which must be at least t - 1."""
+        """Decrypt the shares of the peers in U2, which must be at least t - 1.
+
+        U2 are the peers from whom a row came: they have this device in their U2, so the masks of
+        the pair must be added. If the row holds no share, this device cannot answer for that peer,
+        and says so when it is asked; others can. A row that no peer can have sent, or a second one
+        of a peer, could be what became of the row of a peer from whom none came. Whether that peer
+        is in U2 cannot be known then, and this device drops out, before it uploads.
+
+        Raises
+        ------
+        RefusedError
+            If too few rows came.
+        MessageError
+            If U2 cannot be known.
+        """
+        index = {id: k for k, id in enumerate(self._links.holders) if id != self.id}
         threshold = self._protocol.topology.threshold
-        if len(senders) + 1 < threshold:
+        sharing = 1 + len({*senders.tolist()} & {*index})
+        if sharing < threshold:
             raise RefusedError(
-                f"device {self.id} refuses to go on with {len(senders) + 1} devices: "
+                f"device {self.id} refuses to go on with {sharing} devices: "
                 f"the threshold is {threshold}"
             )
-        index = {id: k for k, id in enumerate(self._links.holders) if id != self.id}
+        opened = np.zeros(len(self._links.holders), np.bool_)
+        strange: list[MessageError] = []
         for sender, row in zip(senders.tolist(), rows, strict=True):
-            if sender not in index:
-                raise MessageError("share_keys", f"device {sender}", "it advertised no keys")
-            key = self._transport_keys[index[sender]]
-            nonce, associated = self._share_labels(sender, self.id)
+            place, name = index.get(sender), f"device {sender}"
+            if sender == NOBODY:
+                reason = "its envelope is of another message"
+                strange.append(MessageError("share_keys", "an unknown device", reason))
+                continue
+            if place is None:
+                strange.append(MessageError("share_keys", name, "it advertised no keys"))
+                continue
+            if self._have[place]:
+                strange.append(MessageError("share_keys", name, "it came twice"))
+            if opened[place]:
+                continue
             try:
-                share = AESGCM(key).decrypt(nonce, row.tobytes(), associated)
-            except (InvalidTag, ValueError):
-                raise MessageError(
-                    "share_keys", f"device {sender}", "it does not decrypt"
-                ) from None
-            limbs = parse_vector(
-                np.frombuffer(share, np.uint8),
-                "<u4",
-                MASK_KEY_LIMBS + SEED_LIMBS,
-                "share_keys",
-                f"device {sender}",
-            )
-            if (limbs >= FQ.modulus).any():
-                raise MessageError("share_keys", f"device {sender}", "a share is no field element")
-            self._keep_share(index[sender], limbs)
+                self._keep_share(place, self._open_share(sender, row, self._transport_keys[place]))
+                opened[place] = True
+            except MessageError as error:
+                self.ignored.append(error)
+                self._keep_share(place, ABSENT)
+        self.ignored += strange
+        if strange and len(self._members()) < len(self._links.holders):
+            raise strange[0]
 
-    def _keep_share(self, index: int, limbs: Elements) -> None:
+    def _open_share(self, sender: int, row: Payload, key: bytes) -> Elements:
+        nonce, associated = self._share_labels(sender, self.id)
+        try:
+            share = AESGCM(key).decrypt(nonce, row.tobytes(), associated)
+        except (InvalidTag, ValueError):
+            raise self._unsealed(sender) from None
+        limbs = parse_vector(
+            np.frombuffer(share, np.uint8),
+            "<u4",
+            MASK_KEY_LIMBS + SEED_LIMBS,
+            "share_keys",
+            f"device {sender}",
+        )
+        if (limbs >= FQ.modulus).any():
+            raise MessageError("share_keys", f"device {sender}", "a share is no field element")
+        return limbs
+
+    def _unsealed(self, sender: int) -> HpcflError:
+        """Return the error for shares that do not decrypt."""
+        return MessageError("share_keys", f"device {sender}", "it does not decrypt")
+
+    def _keep_share(self, index: int, limbs: Elements | int) -> None:
         self._have[index] = True
         self._shares[index] = limbs
 
@@ -363,6 +418,8 @@ class SecAggDevice(ModelReceiver):
                 f"the threshold is {topology.threshold}"
             )
         if sorted(survivors + dropped) != sorted(self._members()):
+            # It has masked with those, and what it has uploaded is part of the sum.
+            self.disowns_upload = self._uploaded
             raise RefusedError(
                 f"device {self.id} refuses to unmask: the request does not name exactly the "
                 "devices that shared keys with it"
@@ -372,7 +429,10 @@ class SecAggDevice(ModelReceiver):
         self._request = survivors, dropped
 
     def send_unmask(self) -> Payload:
-        """Return the shares of the survivors' seeds and of the dropped devices' mask keys."""
+        """Return the shares of the survivors' seeds and of the dropped devices' mask keys.
+
+        Shares that this device was not sent are all ones.
+        """
         if self._request is None:
             raise RefusedError(f"device {self.id} was not asked to unmask")
         survivors, dropped = self._request
@@ -393,6 +453,10 @@ class SecAggServer(ModelSender):
         self._group = protocol.parameters.arithmetic
         self._round = round_index
         self._public: dict[int, bytes] = {}
+        # All keys that are taken, of both kinds.
+        self._keys: set[bytes] = set()
+        # Whose answer turned out to be wrong only when the secrets were reconstructed.
+        self.refused: dict[int, MessageError] = {}
         self._sharers: list[int] = []
         # Looked up once a message, where a list would be gone through.
         self._shared: set[int] = set()
@@ -410,11 +474,18 @@ class SecAggServer(ModelSender):
         return np.flatnonzero(self._gone).tolist()
 
     def receive_advertise_keys(self, sender: int, payload: Payload) -> None:
-        """Keep a device's public keys."""
-        parse_vector(payload, "u1", 2 * keys.KEY_BYTES, "advertise_keys", f"device {sender}")
+        """Keep a device's public keys, with which something can be agreed and no other has."""
+        phase, name, size = "advertise_keys", f"device {sender}", keys.KEY_BYTES
+        advertised = parse_vector(payload, "u1", 2 * size, phase, name).tobytes()
         if sender in self._public:
-            raise MessageError("advertise_keys", f"device {sender}", "it came twice")
-        self._public[sender] = payload.tobytes()
+            raise MessageError(phase, name, "it came twice")
+        check_advertised(advertised, sender)
+        # Devices would refuse a list with a key twice, all of them.
+        both = {advertised[:size], advertised[size:]}
+        if len(both) < 2 or both & self._keys:
+            raise MessageError(phase, name, "a public key of it is taken already")
+        self._keys |= both
+        self._public[sender] = advertised
 
     def finish_advertise_keys(self) -> None:
         self._require(len(self._public), "advertised keys")
@@ -436,11 +507,11 @@ class SecAggServer(ModelSender):
 
     def receive_share_keys(self, ids: Ids) -> None:
         """Take note of who shared keys."""
-        self._sharers = ids.tolist()
-        self._shared = set(self._sharers)
-        unknown = {*self._sharers} - {*self._public}
+        unknown = {*ids.tolist()} - {*self._public}
         if unknown:
             raise MessageError("share_keys", f"device {min(unknown)}", "it advertised no keys")
+        self._sharers = ids.tolist()
+        self._shared = set(self._sharers)
         self._require(len(self._sharers), "shared keys")
 
     def receive_masked_input(self, sender: int, payload: Payload) -> None:
@@ -457,6 +528,8 @@ class SecAggServer(ModelSender):
         if total.shape != self._sum.shape:
             raise MessageError("masked_input", "the devices", f"a sum of shape {total.shape} came")
         self._check_elements(total, "the devices")
+        for sender in senders:
+            self._check_sharer(sender)
         for sender in senders:
             self._admit(sender)
         self._sum += total
@@ -480,40 +553,71 @@ class SecAggServer(ModelSender):
         cut = SEED_LIMBS * self._links.asked_of(sender, self._survived).size
         limbs = cut + MASK_KEY_LIMBS * self._links.asked_of(sender, self._gone).size
         shares = parse_vector(payload, "<u4", limbs, "unmask", f"device {sender}")
-        if (shares >= FQ.modulus).any():
-            raise MessageError("unmask", f"device {sender}", "a share is no field element")
+        seed_shares = shares[:cut].reshape(-1, SEED_LIMBS)
+        mask_key_shares = shares[cut:].reshape(-1, MASK_KEY_LIMBS)
+        for part in (seed_shares, mask_key_shares):
+            beyond = part >= FQ.modulus
+            if beyond.any() and (beyond.any(axis=1) & (part != ABSENT).any(axis=1)).any():
+                raise MessageError("unmask", f"device {sender}", "a share is no field element")
         if sender in self._seed_shares:
             raise MessageError("unmask", f"device {sender}", "it came twice")
-        self._seed_shares[sender] = shares[:cut].reshape(-1, SEED_LIMBS)
-        self._mask_key_shares[sender] = shares[cut:].reshape(-1, MASK_KEY_LIMBS)
+        self._seed_shares[sender] = seed_shares
+        self._mask_key_shares[sender] = mask_key_shares
 
     def finish_unmask(self) -> None:
-        """Reconstruct the secrets and take the masks off the sum (eq. 21, corrected)."""
+        """Reconstruct the secrets and take the masks off the sum (eq. 21, corrected).
+
+        A wrong share is found where more than t came, t being the threshold, and left out where at
+        least t + 2 came (t + 1 of a mask key) and it is the only wrong one of its secret. With
+        exactly t shares a wrong one of a mask key is found, by the public key, and one of a seed is
+        not, unless what it gives is too long for a seed: the sum is wrong then.
+        """
         self._require(len(self._seed_shares), "answered the unmasking request")
-        combine = self._links.combine
-        seed_limbs = combine(self._seed_shares, self._survived, SEED_LIMBS)
-        key_limbs = combine(self._mask_key_shares, self._gone, MASK_KEY_LIMBS)
-        seeds = self._secrets_from(seed_limbs, SEED_BYTES)
-        private = self._secrets_from(key_limbs, keys.KEY_BYTES)
-        self._check_mask_keys(private)
+        seeds = self._reconstruct(self._seed_shares, self._survived, SEED_BYTES)
+        private = self._reconstruct(
+            self._mask_key_shares, self._gone, keys.KEY_BYTES, self._is_mask_key
+        )
         self._remove_masks(seeds, private)
 
     def finish_result(self) -> None:
         """Return to signed integers."""
         self.total = self._group.decode(self._unmasked)
 
-    def _secrets_from(self, limbs: Elements, secret_bytes: int) -> list[bytes]:
-        try:
-            return [shamir.from_limbs(one, secret_bytes) for one in limbs]
-        except ValueError as error:
-            raise MessageError("unmask", "the survivors", str(error)) from None
+    def _reconstruct(
+        self,
+        shares: dict[int, Elements],
+        owners: NDArray[np.bool_],
+        secret_bytes: int,
+        right: Right | None = None,
+    ) -> list[bytes]:
+        """Return the owners' secrets; `right` says whether limbs are a device's, if it can."""
+        threshold = self._links.threshold
+        came = self._links.collect(shares, owners, shamir.limb_count(secret_bytes))
+        came, wrong = check(came, threshold, right)
+        for holder, owner in wrong.items():
+            reason = f"its share of a secret of device {owner} contradicts all others"
+            self.refused.setdefault(holder, MessageError("unmask", f"device {holder}", reason))
+        secrets = []
+        counts = came.came.sum(axis=1)
+        limbs = came.combine(threshold)
+        for owner, one, count in zip(came.owners.tolist(), limbs, counts, strict=True):
+            # What more than t shares agree on is what was dealt.
+            blamed = f"device {owner}" if count > threshold else "the survivors"
+            try:
+                secrets.append(shamir.from_limbs(one, secret_bytes))
+            except ValueError as error:
+                raise MessageError("unmask", blamed, str(error)) from None
+            if right is not None and not right(owner, one):
+                reason = f"the shares give a wrong mask key for device {owner}"
+                raise MessageError("unmask", blamed, reason)
+        return secrets
 
-    def _check_mask_keys(self, private: list[bytes]) -> None:
-        for id, key in zip(self.dropped, private, strict=True):
-            if keys.KeyPair.from_private(key).public != self._mask_public(id):
-                raise MessageError(
-                    "unmask", "the survivors", f"the shares give a wrong mask key for device {id}"
-                )
+    def _is_mask_key(self, id: int, limbs: Elements) -> bool:
+        try:
+            private = shamir.from_limbs(limbs, keys.KEY_BYTES)
+        except ValueError:
+            return False
+        return keys.KeyPair.from_private(private).public == self._mask_public(id)
 
     def _remove_masks(self, seeds: list[bytes], private: list[bytes]) -> None:
         """Subtract the survivors' private masks and the pairwise masks that nothing cancelled.

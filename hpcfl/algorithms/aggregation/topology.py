@@ -37,12 +37,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import parse_vector
+from hpcfl.algorithms.aggregation.reconstruction import Shares
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Ids, Pattern, Payload
-from hpcfl.crypto import keys, shamir
+from hpcfl.crypto import keys
 from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.sampling import permutation
-from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
+from hpcfl.errors import MessageError, RefusedError
 from hpcfl.privacy.population import Population, count_of
 from hpcfl.privacy.ring import best_threshold, choose, failures, log2
 
@@ -90,11 +91,15 @@ class Neighbourhood:
     def check_keys(self) -> None:
         """Refuse a key that is listed twice: two devices' masks would be one.
 
+        So are keys with which nothing can be agreed; those are errors of their owners.
+
         Raises
         ------
         MessageError
         """
         size = keys.KEY_BYTES
+        for k, id in enumerate(self.holders):
+            check_advertised(self.advertised[2 * size * k : 2 * size * (k + 1)], id)
         listed = {self.advertised[k : k + size] for k in range(0, len(self.advertised), size)}
         if len(listed) != 2 * len(self.holders):
             raise from_server("advertise_keys", "a public key is listed twice")
@@ -104,7 +109,14 @@ class Links(ABC):
     """The server's side: who is linked with whom in one round.
 
     Sets of devices are ndarrays of bool, shape (N,).
+
+    Attributes
+    ----------
+    threshold : int
+        Number of holders needed to reconstruct a secret.
     """
+
+    threshold: int
 
     @abstractmethod
     def key_list(self, receiver: int | None) -> Payload | None:
@@ -123,8 +135,8 @@ class Links(ABC):
         """Return those of `owners` whose shares a holder has, in the order of its reply."""
 
     @abstractmethod
-    def combine(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Elements:
-        """Return the owners' secrets, in increasing order of their ids.
+    def collect(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Shares:
+        """Return the shares of the owners' secrets.
 
         Parameters
         ----------
@@ -134,6 +146,12 @@ class Links(ABC):
             Whose secrets are wanted.
         width : int
             Number of limbs of a secret.
+        """
+
+    def combine(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Elements:
+        """Return the owners' secrets, in increasing order of their ids, unchecked.
+
+        Takes what `collect` takes.
 
         Returns
         -------
@@ -144,6 +162,7 @@ class Links(ABC):
         BelowThresholdError
             If fewer holders of an owner replied than its threshold says.
         """
+        return self.collect(shares, owners, width).combine(self.threshold)
 
 
 class Topology(ABC):
@@ -241,7 +260,7 @@ class CompleteLinks(Links):
 
     def __init__(self, devices: int, threshold: int, public: Mapping[int, bytes]) -> None:
         self._devices = devices
-        self._threshold = threshold
+        self.threshold = threshold
         self._public = public
 
     def key_list(self, receiver: int | None) -> Payload:
@@ -259,10 +278,15 @@ class CompleteLinks(Links):
     def asked_of(self, holder: int, owners: Flags) -> Ids:
         return np.flatnonzero(owners)
 
-    def combine(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Elements:
-        holders = tuple(sorted(shares)[: self._threshold])
-        limbs = shamir.combine(np.stack([shares[id].reshape(-1) for id in holders]), holders)
-        return limbs.reshape(-1, width)
+    def collect(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Shares:
+        holders = np.array(sorted(shares), np.int64)
+        ids = np.flatnonzero(owners)
+        shape = (ids.size, holders.size)
+        values = np.stack([shares[id] for id in holders.tolist()]).transpose(1, 0, 2)
+        everybody = np.broadcast_to(holders, shape)
+        came = np.ones(shape, np.bool_)
+        holding = len(self._public)
+        return Shares(ids, everybody, holders, came, values, holding).without_absent()
 
 
 class Ring(Topology):
@@ -353,7 +377,7 @@ class RingLinks(Links):
     """Those who advertised keys, on a ring."""
 
     def __init__(self, topology: Ring, public: Mapping[int, bytes], context: bytes) -> None:
-        self._topology = topology
+        self.threshold = topology.threshold
         self._public = public
         self.order = ring_order(public, context)
         self.size = self.order.size
@@ -392,28 +416,20 @@ class RingLinks(Links):
         holders = self.holders(holder)
         return holders[owners[holders]]
 
-    def combine(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Elements:
-        threshold = self._topology.threshold
+    def collect(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Shares:
         ids = np.flatnonzero(owners)
         row = np.cumsum(owners) - 1
+        holders = np.zeros((ids.size, self._slots), np.int64)
         came = np.zeros((ids.size, self._slots), np.bool_)
         table = np.zeros((ids.size, self._slots, width), np.uint32)
         for holder, sent in shares.items():
             asked = self.asked_of(holder, owners)
             slots = (self.position[holder] - self.position[asked] + self._middle) % self.size
+            holders[row[asked], slots] = holder
             came[row[asked], slots] = True
             table[row[asked], slots] = sent
-        counts = came.sum(axis=1)
-        if ids.size and counts.min() < threshold:
-            worst = int(np.argmin(counts))
-            raise BelowThresholdError(
-                f"{counts[worst]} of the {self._slots} devices that hold shares of device "
-                f"{ids[worst]}'s secrets answered the unmasking request, at least {threshold} are "
-                "needed"
-            )
-        # The first t slots of those that came.
-        chosen = np.argsort(~came, axis=1, kind="stable")[:, :threshold]
-        return shamir.combine_each(np.take_along_axis(table, chosen[:, :, None], axis=1), chosen)
+        numbers = np.arange(self._slots)
+        return Shares(ids, holders, numbers, came, table, self._slots).without_absent()
 
 
 def ring_order(public: Mapping[int, bytes], context: bytes) -> NDArray[np.int64]:
@@ -445,6 +461,20 @@ def population_of(parameters: Parameters) -> Population:
 def from_server(phase: str, reason: str) -> MessageError:
     """Return the error for a message of the server's."""
     return MessageError(phase, "the server", reason)
+
+
+def check_advertised(advertised: bytes, id: int) -> None:
+    """Refuse the two public keys of a device with which nothing can be agreed.
+
+    Raises
+    ------
+    MessageError
+    """
+    try:
+        for start in range(0, len(advertised), keys.KEY_BYTES):
+            keys.check_public(advertised[start : start + keys.KEY_BYTES])
+    except ValueError as error:
+        raise MessageError("advertise_keys", f"device {id}", str(error)) from None
 
 
 def to_flags(ids: Iterable[int], devices: int) -> Flags:

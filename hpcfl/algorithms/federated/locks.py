@@ -175,7 +175,10 @@ class NormsDevice(ModelReceiver):
 
     def receive_norms(self, payload: Payload) -> None:
         """Take what the update is multiplied by."""
-        self.factor = float(parse_vector(payload, "<f8", 1, "norms", "the server")[0])
+        factor = float(parse_vector(payload, "<f8", 1, "norms", "the server")[0])
+        if not (np.isfinite(factor) and factor >= 0):
+            raise MessageError("norms", "the server", f"{factor} is no factor of an update")
+        self.factor = factor
 
 
 class NormsServer(ModelSender):
@@ -199,6 +202,8 @@ class NormsServer(ModelSender):
         norm = float(parse_vector(payload, "<f8", 1, "norms", f"device {sender}")[0])
         if not np.isfinite(norm):
             raise MessageError("norms", f"device {sender}", "its norm is not finite")
+        if sender in self._norms:
+            raise MessageError("norms", f"device {sender}", "it came twice")
         self._norms[sender] = norm
 
     def finish_norms(self) -> None:

@@ -127,14 +127,14 @@ class Wire(Loopback):
 
     def route(
         self, senders: Sequence[int], rows: list[NDArray[np.uint8]]
-    ) -> dict[int, NDArray[np.uint8]]:
+    ) -> tuple[dict[int, NDArray[np.uint8]], NDArray[np.int64]]:
         for block in rows:
             for row in block:
                 self._keep(Pattern.ROUTE, row)
-        received = super().route(senders, rows)
+        received, present = super().route(senders, rows)
         for receiver, block in received.items():
             received[receiver] = self._change(Header.of(block[0]), block)
-        return received
+        return received, present
 
     def _keep(self, pattern: Pattern, message: NDArray[np.uint8]) -> None:
         self.messages.append(Message(pattern, Header.of(message), message.tobytes()))
@@ -153,6 +153,8 @@ class Played:
     server: Any
     wire: Wire
     record: RoundRecord = field(repr=False)
+    kept_out: dict[int, HpcflError] = field(default_factory=dict)
+    left: dict[int, HpcflError] = field(default_factory=dict)
 
     @property
     def parameters(self) -> Parameters:
@@ -164,6 +166,8 @@ class Played:
             message
             for message in self.wire.messages
             if message.pattern is pattern
+            # A device that refuses to go on says so in a step that is none of the protocol's.
+            and message.header.step < len(self.protocol.steps)
             and self.protocol.steps[message.header.step].phase == phase
         ]
 
@@ -309,6 +313,7 @@ def play(
         largest_message=protocol.largest_message,
         reduce_group=protocol.summed_in if upload == "reduce" else None,
     )
+    played.kept_out, played.left = round_played.refused, round_played.left
     try:
         round_played.play()
     except HpcflError as error:
@@ -342,9 +347,13 @@ def sent_by(played: Played, id: int) -> NDArray[np.int64] | slice:
 
 def plain_sum(played: Played) -> NDArray[np.int64]:
     """Return the sum of the survivors' quantised vectors, from the vectors and the wire alone."""
-    protocol = played.protocol
+    return sum_of(played, played.taking_part(played.protocol.upload_phase()))
+
+
+def sum_of(played: Played, ids: Iterable[int]) -> NDArray[np.int64]:
+    """Return the same of some devices."""
     total = np.zeros(played.parameters.dim, np.int64)
-    for id in played.taking_part(protocol.upload_phase()):
+    for id in ids:
         where = sent_by(played, id)
         total[where] += integers_of(played, id, where)
     return total
@@ -355,7 +364,7 @@ def integers_of(played: Played, id: int, where: Any) -> NDArray[np.int64]:
     arrival = None
     if played.protocol.name == "cohort":
         # Those on the ring send a part of it each that is m n / N of n positions, rounded.
-        parameters, ring = played.parameters, len(played.sent("advertise_keys"))
+        parameters, ring = played.parameters, places(played)[id][0]
         cohort = cohort_size(parameters.devices, parameters.alpha, ring)
         arrival = cohort / ring * (1 - parameters.dropout)
     return played.protocol.quantise(played.vectors[id][where], id, played.index, arrival)

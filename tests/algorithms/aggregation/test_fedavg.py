@@ -85,6 +85,19 @@ def test_the_server_refuses_a_vector_that_is_cut_short(size: int) -> None:
     assert not server.total.any()
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_the_server_refuses_what_would_make_the_sum_worthless(value: float) -> None:
+    server = make("fedavg", 3, 5).server(0, np.zeros(5, np.float32))
+    vector = np.array([1, 2, value, 4, 5], "<f4")
+    with pytest.raises(MessageError, match="a value is not finite"):
+        server.receive_upload(1, vector.view(np.uint8))
+    assert ([], 0) == (server.survivors, server.total.sum())
+    server.receive_upload(1, np.ones(5, "<f4").view(np.uint8))
+    with pytest.raises(MessageError, match="it came twice"):
+        server.receive_upload(1, np.ones(5, "<f4").view(np.uint8))
+    assert 5 == server.total.sum()
+
+
 @pytest.mark.parametrize("extra", [1, 4])
 def test_the_server_refuses_bytes_after_the_last_value(extra: int) -> None:
     device = make("fedavg", 3, 50).device(1, 0, bytes)

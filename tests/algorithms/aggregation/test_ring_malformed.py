@@ -20,6 +20,7 @@ from protocol_rounds import (
     raw,
     ring_list,
     shares_by_receiver,
+    sum_of,
 )
 from slow_reference import Q
 from slow_ring import holders, ring_order
@@ -52,13 +53,17 @@ def honest_list(played: Played, order: list[int], degree: int = DEGREE) -> bytes
 
 
 def refuse_list(
-    played: Played, content: bytes, reason: str, kind: type[HpcflError] = MessageError
+    played: Played,
+    content: bytes,
+    reason: str,
+    kind: type[HpcflError] = MessageError,
+    sender: str = "the server",
 ) -> None:
     """Assert that device 2 refuses a key list, and for which reason."""
     error = played.refused(kind, played.devices[DEVICE].receive_advertise_keys, raw(content))
     assert reason in str(error)
     if isinstance(error, MessageError):
-        assert ("advertise_keys", "the server") == (error.phase, error.sender)
+        assert ("advertise_keys", sender) == (error.phase, error.sender)
 
 
 # key lists
@@ -167,17 +172,9 @@ def test_a_neighbours_key_of_low_order_is_refused_before_it_is_used(
     content = honest_list(played, order)
     low = point.to_bytes(32, "little")
     keys = content[8 + 4 : 8 + ENTRY]
-    refuse_list(played, replaced(content, 0, keys=low + keys[32:]), "low order")
-
-    device = played.devices[DEVICE]
-    device.receive_advertise_keys(raw(replaced(content, 0, keys=keys[:32] + low)))
-    for id in order:
-        if id != DEVICE:
-            message = played.server.send_advertise_keys(id)
-            played.devices[id].receive_advertise_keys(message)
-    device.receive_share_keys(*shares_by_receiver(played.devices)[DEVICE])
-    error = played.refused(MessageError, device.send_masked_input, played.vectors[DEVICE])
-    assert "low order" in str(error)
+    owner = f"device {int.from_bytes(content[8:12], 'little')}"
+    for both in (low + keys[32:], keys[:32] + low):
+        refuse_list(played, replaced(content, 0, keys=both), "low order", sender=owner)
 
 
 @pytest.mark.parametrize("ring", [2**20, 2**32 - 1])
@@ -216,7 +213,7 @@ def test_a_ring_of_more_than_all_devices_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("phase", ["advertise_keys", "unmask"])
 @pytest.mark.parametrize("name", SCATTERING)
-def test_a_device_for_which_the_server_has_nothing_ends_the_round(
+def test_a_device_for_which_the_server_has_nothing_drops_out(
     name: str, phase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = {"advertise_keys": "key_list", "unmask": "request"}[phase]
@@ -226,9 +223,14 @@ def test_a_device_for_which_the_server_has_nothing_ends_the_round(
         return None if receiver in (3, 7) else send(links, receiver, *rest)
 
     monkeypatch.setattr(RingLinks, message, send_less)
-    with pytest.raises(MessageError, match="2 devices got no message") as caught:
-        play(on_ring(name, DEVICES, 12, DEGREE, 3, alpha=0.5))
-    assert (phase, "the server") == (caught.value.phase, caught.value.sender)
+    played = play(on_ring(name, DEVICES, 12, DEGREE, 3, alpha=0.5))
+    assert [3, 7] == list(played.left) == list(played.kept_out)
+    for error in played.left.values():
+        assert f"malformed {phase} message from the server: none came" == str(error)
+    gone = () if phase == "unmask" else (3, 7)
+    survivors = [id for id in range(DEVICES) if id not in gone]
+    assert survivors == played.server.survivors
+    assert (sum_of(played, survivors) == played.server.total).all()
 
 
 # places
@@ -292,14 +294,24 @@ def test_a_share_of_a_device_that_is_no_neighbour_is_refused(name: str) -> None:
     senders, rows = shares_by_receiver(played.devices)[DEVICE]
     assert DEGREE == len(senders)
 
-    for sender in (stranger, DEVICE, DEVICES):
-        error = played.refused(
-            MessageError,
-            played.devices[DEVICE].receive_share_keys,
-            np.append(senders, sender),
-            np.vstack([rows, rows[0]]),
-        )
-        assert ("share_keys", f"device {sender}") == (error.phase, error.sender)
+    strangers = (stranger, DEVICE, DEVICES)
+    device = played.devices[DEVICE]
+    device.receive_share_keys(np.append(senders, strangers), np.vstack([rows, *rows[:3, None]]))
+    # All neighbours have sent theirs, so that it is none of them who has not.
+    assert [("share_keys", f"device {id}", "it advertised no keys") for id in strangers] == [
+        (error.phase, error.sender, error.reason) for error in device.ignored
+    ]
+    assert sorted([*senders.tolist(), DEVICE]) == sorted(device._members())
+
+
+@pytest.mark.parametrize("name", SCATTERING)
+def test_a_share_of_no_neighbour_in_place_of_one_makes_the_device_drop_out(name: str) -> None:
+    played = play(on_ring(name, DEVICES, 12, DEGREE, 3, alpha=0.5), before="share_keys")
+    senders, rows = shares_by_receiver(played.devices)[DEVICE]
+    device = played.devices[DEVICE]
+    senders[1] = DEVICES
+    error = played.refused(MessageError, device.receive_share_keys, senders, rows)
+    assert ("share_keys", f"device {DEVICES}") == (error.phase, error.sender)
 
 
 @pytest.mark.parametrize("name", SECURE)

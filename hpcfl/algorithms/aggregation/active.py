@@ -1,0 +1,460 @@
+"""Secure aggregation against a server that cheats (Bonawitz et al., CCS 2017, section 6, Fig. 4).
+
+The server may do what it likes: change keys, add devices, tell different devices different lists.
+Against it the paper lets devices sign what they advertise and the list of survivors U3, and takes
+t >= floor(2 N / 3) + 1. Here the same two things are authenticated, for a tenth of the time:
+
+* Before the run every device is registered with its signature key, by a public-key infrastructure
+  that the server has no hand in. In the enrolment, once a run, it signs an identity key (X25519),
+  and every pair of devices agrees on two secrets of its own from their signed keys.
+* The keys that shares travel under are derived from the pair's secret too, and from the four keys
+  that the two have advertised in the round. A share decrypts only if both see each other's keys as
+  they were sent, and a server in the middle cannot read it.
+* In `consistency_check` every survivor tags the request to unmask, for every other, under their
+  common secret. It answers only if it and at least t - 1 others, by their tags, were shown the very
+  same request.
+
+Why a tag does for a signature: a signature convinces everybody, a tag the one that it is for, and
+nobody else is ever asked. The proof counts, as the paper's does: a device that is not corrupt
+endorses one request a round, towards all. Two requests that both find t endorsements, n_c of them
+corrupt, would need 2 (t - n_c) <= N - n_c devices that are not; with t > 2 N / 3 and n_c < N / 3
+there are not as many.
+
+Messages, as :mod:`hpcfl.algorithms.aggregation.secagg` has them, and (all numbers little-endian):
+
+=================  =============  =================================================================
+phase              direction      payload
+=================  =============  =================================================================
+advertise_keys     to the server  identity key (32 bytes), its signature (64); once, before round 0
+advertise_keys     to devices     the same of all n devices, in order; once
+consistency_check  to devices     U3, and U2 without U3: the request to unmask
+consistency_check  to the server  a tag (16 bytes) for each other member of U3, in order
+unmask             to devices     bits of U4, who endorsed the request (N), then the tags for this
+                                  device of its other members
+unmask             to the server  shares
+=================  =============  =================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation.base import Enrolment, parse_vector
+from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer
+from hpcfl.algorithms.aggregation.sparse import SparseDevice, SparseSecAgg, SparseServer
+from hpcfl.algorithms.aggregation.topology import ADVERTISED_BYTES, from_bits, from_server, to_flags
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.comm.phases import Pattern, Payload, Step
+from hpcfl.crypto import keys, signatures
+from hpcfl.crypto.signatures import SIGNATURE_BYTES, TAG_BYTES
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
+
+CHECK = "consistency_check"
+SIGNED_BYTES = keys.KEY_BYTES + SIGNATURE_BYTES
+SECRET_BYTES = 32
+
+
+class Registration(Enrolment):
+    """The enrolment: identity keys, signed under registered ones, give every pair its secrets."""
+
+    steps = (
+        Step("advertise_keys", Pattern.GATHER),
+        Step("advertise_keys", Pattern.BROADCAST),
+    )
+    largest_message = SIGNED_BYTES
+    registered_bytes = signatures.PUBLIC_BYTES
+
+    def __init__(self, protocol: str, devices: int) -> None:
+        self.protocol = protocol
+        self.devices = devices
+
+    def device(self, id: int, secrets: keys.SecretSource) -> Identity:
+        return Identity(self.protocol, id, self.devices, secrets)
+
+    def server(self) -> IdentityDirectory:
+        return IdentityDirectory(self.devices)
+
+
+class Identity:
+    """An enrolled device, and the secrets that it has in common with every other.
+
+    Parameters
+    ----------
+    protocol : str
+        Name of the protocol.
+    id : int
+        The id that the device is registered with.
+    devices : int
+        Number n of devices that enrol.
+    secrets : callable
+        Where its two keys come from.
+    """
+
+    def __init__(self, protocol: str, id: int, devices: int, secrets: keys.SecretSource) -> None:
+        self.id = id
+        self.devices = devices
+        self._protocol = protocol
+        self._signing = signatures.SigningKey.generate(secrets)
+        self._pair = keys.KeyPair.generate(secrets)
+        self._registry: NDArray[np.uint8] | None = None
+        # Two secrets with each of devices 0 to n - 1, end to end, zeros in its own place.
+        self._secrets = b""
+
+    def registers(self) -> bytes:
+        """Return the public signature key, which the device is registered with."""
+        return self._signing.public
+
+    def learn(self, registry: NDArray[np.uint8]) -> None:
+        """Take the registered keys of all devices, uint8 of shape (n, 32), not from the server."""
+        self._registry = registry
+
+    def send_advertise_keys(self) -> Payload:
+        """Return the identity key and its signature."""
+        public = self._pair.public
+        return np.frombuffer(public + self._signing.sign(self._context(self.id), public), np.uint8)
+
+    def receive_advertise_keys(self, payload: Payload) -> None:
+        """Agree with every other device whose identity key has its signature."""
+        if self._secrets:
+            raise RefusedError(f"device {self.id} refuses to enrol twice")
+        if self._registry is None:
+            raise RefusedError(f"device {self.id} refuses to enrol: it knows no registered keys")
+        raw = parse_vector(
+            payload, "u1", SIGNED_BYTES * self.devices, "advertise_keys", "the server"
+        ).tobytes()
+        signed = [raw[start : start + SIGNED_BYTES] for start in range(0, len(raw), SIGNED_BYTES)]
+        listed = [one[: keys.KEY_BYTES] for one in signed]
+        if listed[self.id] != self._pair.public:
+            raise RefusedError(
+                f"device {self.id} refuses to enrol: its own identity key is not as it sent it"
+            )
+        peers = [id for id in range(self.devices) if id != self.id]
+        for id in peers:
+            registered, signature = self._registry[id].tobytes(), signed[id][keys.KEY_BYTES :]
+            if not signatures.is_signed(registered, signature, self._context(id), listed[id]):
+                raise RefusedError(
+                    f"device {self.id} refuses the identity key of device {id}: it is not signed "
+                    "with the key that this device is registered with"
+                )
+        try:
+            shared = keys.agree(self._pair.private, [listed[id] for id in peers])
+        except ValueError:
+            raise from_server("advertise_keys", "an identity key has low order") from None
+        secrets = [
+            keys.derive(secret, self._pair_context(id, listed), 2 * SECRET_BYTES)
+            for id, secret in zip(peers, shared, strict=True)
+        ]
+        secrets.insert(self.id, bytes(2 * SECRET_BYTES))
+        self._secrets = b"".join(secrets)
+
+    def _context(self, id: int) -> bytes:
+        return f"hpcfl/1 {self._protocol} device {id} of {self.devices} identity key".encode()
+
+    def _pair_context(self, id: int, listed: list[bytes]) -> bytes:
+        low, high = min(self.id, id), max(self.id, id)
+        named = f"hpcfl/1 {self._protocol} pair {low} {high} of {self.devices} identities "
+        return named.encode() + listed[low] + listed[high]
+
+    def sealing_secret(self, id: int) -> bytes:
+        """Return the secret from which keys for shares are derived with another device."""
+        return self._secret(2 * id)
+
+    def tagging_secret(self, id: int) -> bytes:
+        """Return the secret under which requests are tagged with another device."""
+        return self._secret(2 * id + 1)
+
+    def _secret(self, index: int) -> bytes:
+        if not self._secrets:
+            raise RefusedError(f"device {self.id} refuses to take part: it has not enrolled")
+        return self._secrets[SECRET_BYTES * index : SECRET_BYTES * (index + 1)]
+
+
+class IdentityDirectory:
+    """The server's side of the enrolment."""
+
+    def __init__(self, devices: int) -> None:
+        self._devices = devices
+        self._signed: dict[int, bytes] = {}
+
+    def receive_advertise_keys(self, sender: int, payload: Payload) -> None:
+        """Keep a device's signed identity key."""
+        name = f"device {sender}"
+        signed = parse_vector(payload, "u1", SIGNED_BYTES, "advertise_keys", name)
+        if sender in self._signed:
+            raise MessageError("advertise_keys", name, "it came twice")
+        self._signed[sender] = signed.tobytes()
+
+    def finish_advertise_keys(self) -> None:
+        missing = self._devices - len(self._signed)
+        if missing:
+            raise BelowThresholdError(
+                f"the enrolment cannot end: {missing} of {self._devices} devices sent no identity "
+                "key, and with --security active all enrol before the first round"
+            )
+
+    def send_advertise_keys(self) -> Payload:
+        """Return all identity keys with their signatures."""
+        listed = b"".join(self._signed[id] for id in range(self._devices))
+        return np.frombuffer(listed, np.uint8)
+
+
+class Active(SecAgg):
+    """What a protocol on the complete graph does more; mixed in before it."""
+
+    steps: tuple[Step, ...] = (
+        *(step for step in SecAgg.steps if step.phase not in ("unmask", "result")),
+        Step(CHECK, Pattern.BROADCAST),
+        Step(CHECK, Pattern.GATHER),
+        Step("unmask", Pattern.SCATTER),
+        Step("unmask", Pattern.GATHER),
+        Step("result", Pattern.LOCAL),
+    )
+
+    def __init__(self, parameters: Parameters) -> None:
+        # The security decides on the threshold, and this class on the security.
+        super().__init__(replace(parameters, security="active"))
+        self._enrolled: Mapping[int, Identity] = {}
+        self.members: Sequence[int] = ()
+
+    @classmethod
+    def enrolment(cls, devices: int) -> Registration:
+        return Registration(cls.name, devices)
+
+    def join(
+        self, enrolled: Mapping[int, Identity], members: Sequence[int], population: int
+    ) -> None:
+        if len(members) != self.parameters.devices:
+            raise ValueError(f"{len(members)} members for {self.parameters.devices} devices")
+        self._enrolled = enrolled
+        self.members = members
+
+    def identity(self, id: int) -> Identity:
+        """Return what the round's device `id` keeps from its enrolment."""
+        return self._enrolled[self.members[id]]
+
+    @property
+    def largest_message(self) -> int:
+        return max(super().largest_message, TAG_BYTES * self.topology.degree)
+
+    def honest_in_sum(self, bernoulli: bool = False) -> int:
+        # A server that cheats chooses who drops out, down to the threshold.
+        return super().honest_in_sum(bernoulli=True)
+
+    def promises(self) -> list[str]:
+        devices, threshold = self.parameters.devices, self.parameters.threshold
+        colluding = 2 * threshold - devices - 1
+        return [
+            *super().promises(),
+            f"a server that cheats, together with up to {colluding} devices, gets the sum of one "
+            f"set of survivors or none: of at least {threshold} devices, at least "
+            f"{threshold - colluding} of them honest. It chooses who is in it",
+        ]
+
+
+class ActiveDevice(SecAggDevice):
+    """What a device does more; mixed in before a protocol's device."""
+
+    _protocol: Active
+
+    def __init__(
+        self, protocol: Active, id: int, round_index: int, secrets: keys.SecretSource
+    ) -> None:
+        super().__init__(protocol, id, round_index, secrets)
+        self._identity = protocol.identity(id)
+        self._digest = b""
+        self._endorsed = False
+
+    def _seal_keys(self, peers: list[int], secrets: list[bytes]) -> list[bytes]:
+        """Derive from the pair's secret too, and from what both have advertised."""
+        links = self._links
+        size = ADVERTISED_BYTES
+        advertised = [
+            links.advertised[size * k : size * (k + 1)] for k in range(len(links.holders))
+        ]
+        own = links.holders.index(self.id)
+        derived = []
+        for k, secret in zip(peers, secrets, strict=True):
+            id = links.holders[k]
+            first, second = (own, k) if self.id < id else (k, own)
+            context = self._protocol.pair_context(self._round, self.id, id, "share transport ")
+            derived.append(
+                keys.derive(
+                    secret + self._identity.sealing_secret(self._protocol.members[id]),
+                    context + advertised[first] + advertised[second],
+                )
+            )
+        return derived
+
+    def _unsealed(self, sender: int) -> RefusedError:
+        return RefusedError(
+            f"device {self.id} refuses the shares of device {sender}: they are not sealed by it "
+            "for the keys that the server passed on"
+        )
+
+    # consistency_check
+
+    def receive_consistency_check(self, payload: Payload) -> None:
+        """Check the server's request as far as one device can."""
+        try:
+            super().receive_unmask(payload)
+        except MessageError as error:
+            raise MessageError(CHECK, error.sender, error.reason) from None
+        members = np.array(self._protocol.members, "<i8")
+        self._digest = hashlib.sha256(members.tobytes() + payload.tobytes()).digest()
+
+    def send_consistency_check(self) -> Payload:
+        """Return a tag of the request for every other survivor: the only one in this round."""
+        tags = [
+            signatures.tag(self._tagging_secret(id), self._tag_context(self.id, id), self._digest)
+            for id in self._others()
+        ]
+        return np.frombuffer(b"".join(tags), np.uint8)
+
+    def _others(self) -> list[int]:
+        """Return the survivors that the request names, without this device."""
+        if self._request is None:
+            raise RefusedError(f"device {self.id} was not asked to unmask")
+        return [id for id in self._request[0] if id != self.id]
+
+    def _tagging_secret(self, id: int) -> bytes:
+        return self._identity.tagging_secret(self._protocol.members[id])
+
+    def _tag_context(self, sender: int, receiver: int) -> bytes:
+        name, round_index = self._protocol.name, self._round
+        return f"hpcfl/1 {name} round {round_index} request from {sender} to {receiver}".encode()
+
+    # unmask
+
+    def receive_unmask(self, payload: Payload) -> None:
+        """Check that t devices, this one among them, were shown the same request."""
+        others = {*self._others()}
+        if self._endorsed:
+            raise RefusedError(f"device {self.id} refuses to be shown endorsements twice")
+        devices = self._parameters.devices
+        cut = -(-devices // 8)
+        if payload.size < cut:
+            raise from_server("unmask", f"{payload.size} bytes hold no list of devices")
+        senders = [id for id in from_bits(payload[:cut]) if id != self.id]
+        tags = parse_vector(
+            payload[cut:], "u1", TAG_BYTES * len(senders), "unmask", "the server"
+        ).reshape(-1, TAG_BYTES)
+        # One wrong tag is its sender's or the server's doing: what counts is how many are right.
+        agreed = 1 + sum(
+            sender in others
+            and signatures.is_tagged(
+                self._tagging_secret(sender),
+                found.tobytes(),
+                self._tag_context(sender, self.id),
+                self._digest,
+            )
+            for sender, found in zip(senders, tags, strict=True)
+        )
+        threshold = self._protocol.topology.threshold
+        if agreed < threshold:
+            raise RefusedError(
+                f"device {self.id} refuses to unmask: {agreed} devices, itself included, endorsed "
+                f"the list of survivors that it was shown; the threshold is {threshold}"
+            )
+        self._endorsed = True
+
+    def send_unmask(self) -> Payload:
+        if not self._endorsed:
+            raise RefusedError(
+                f"device {self.id} refuses to unmask a list of survivors that nobody endorsed"
+            )
+        return super().send_unmask()
+
+
+class ActiveServer(SecAggServer):
+    """What the server does more; mixed in before a protocol's server."""
+
+    def __init__(self, protocol: Active, round_index: int, model: NDArray[np.float32]) -> None:
+        super().__init__(protocol, round_index, model)
+        # By place among the survivors: who endorsed the request, and the tags, from and to.
+        self._endorsing = np.zeros(0, np.bool_)
+        self._tags = np.zeros((0, 0, TAG_BYTES), np.uint8)
+
+    def finish_masked_input(self) -> None:
+        super().finish_masked_input()
+        count = len(self.survivors)
+        self._endorsing = np.zeros(count, np.bool_)
+        self._tags = np.zeros((count, count, TAG_BYTES), np.uint8)
+
+    def send_consistency_check(self, receiver: int | None = None) -> Payload | None:
+        """Return the request: whose sum is to be unmasked, and who dropped out."""
+        return super().send_unmask(receiver)
+
+    def receive_consistency_check(self, sender: int, payload: Payload) -> None:
+        """Keep a survivor's tags for the others."""
+        name = f"device {sender}"
+        if sender not in self._admitted:
+            raise MessageError(CHECK, name, "it is no survivor")
+        count = len(self.survivors)
+        tags = parse_vector(payload, "u1", TAG_BYTES * (count - 1), CHECK, name)
+        own = self.survivors.index(sender)
+        if self._endorsing[own]:
+            raise MessageError(CHECK, name, "it came twice")
+        self._endorsing[own] = True
+        self._tags[own, np.arange(count) != own] = tags.reshape(-1, TAG_BYTES)
+
+    def finish_consistency_check(self) -> None:
+        self._require(int(self._endorsing.sum()), "endorsed the list of survivors")
+        endorsed = np.array(self.survivors)[self._endorsing]
+        self._endorsed_bits = np.packbits(to_flags(endorsed.tolist(), self._parameters.devices))
+
+    def send_unmask(self, receiver: int | None = None) -> Payload | None:
+        """Return who endorsed the request, and their tags for the receiver."""
+        if receiver is None or receiver not in self._admitted:
+            return None
+        own = self.survivors.index(receiver)
+        senders = self._endorsing.copy()
+        senders[own] = False
+        return np.concatenate([self._endorsed_bits, self._tags[senders, own].reshape(-1)])
+
+
+class ActiveSecAgg(Active):
+    """`secagg` against a server that cheats."""
+
+    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> ActiveDevice:
+        return ActiveDevice(self, id, round_index, secrets)
+
+    def server(self, round_index: int, model: NDArray[np.float32]) -> ActiveServer:
+        return ActiveServer(self, round_index, model)
+
+
+class ActiveSparse(Active, SparseSecAgg):
+    """`sparse` against a server that cheats."""
+
+    name: ClassVar[str] = SparseSecAgg.name
+
+    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> ActiveSparseDevice:
+        return ActiveSparseDevice(self, id, round_index, secrets)
+
+    def server(self, round_index: int, model: NDArray[np.float32]) -> ActiveSparseServer:
+        return ActiveSparseServer(self, round_index, model)
+
+    def promises(self) -> list[str]:
+        return [
+            *super().promises(),
+            "of a sparse vector that sum is one for every coordinate, of the survivors that sent "
+            "it: who chooses the survivors chooses whom a coordinate is left with, and may be left "
+            "with one",
+        ]
+
+
+class ActiveSparseDevice(ActiveDevice, SparseDevice):
+    """A device of `sparse` against a server that cheats."""
+
+    _protocol: ActiveSparse
+
+
+class ActiveSparseServer(ActiveServer, SparseServer):
+    """The server of `sparse` that devices need not trust."""
+
+    _protocol: ActiveSparse

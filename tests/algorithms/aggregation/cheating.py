@@ -1,0 +1,263 @@
+"""Rounds with a server that cheats, played by hand, and what such a server can make of them.
+
+Neither the driver nor a transport takes part: the server decides what every device hears.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from protocol_rounds import updates
+
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.active import ActiveServer
+from hpcfl.algorithms.aggregation.secagg import (
+    MASK_KEY_LIMBS,
+    SEED_LIMBS,
+    SecAggServer,
+    pair_sign,
+)
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.bench.rounds import enrol
+from hpcfl.comm.loopback import Loopback
+from hpcfl.comm.phases import Pattern, Payload
+from hpcfl.crypto import keys, shamir, signatures
+from hpcfl.crypto.keys import insecure_secrets
+from hpcfl.errors import HpcflError
+
+
+def enrolled(name: str, devices: int, seed: int | None = 5) -> Mapping[int, Any]:
+    """Return devices of the active variant that enrolled together, over a transport."""
+    found = enrol(find(name, "active"), Loopback(devices), first_round=0, insecure_seed=seed)
+    assert found is not None
+    return found.devices
+
+
+def make(
+    name: str,
+    devices: int,
+    dim: int = 20,
+    *,
+    security: str = "active",
+    identities: Mapping[int, Any] | None = None,
+    members: Sequence[int] | None = None,
+    **options: Any,
+) -> Any:
+    """Return a protocol whose devices have enrolled; passive ones need not."""
+    defaults: dict[str, Any] = {"levels": 1000, "alpha": 0.5, "security": security}
+    protocol = find(name, security)(Parameters(devices, dim, **{**defaults, **options}))
+    if security == "active":
+        identities = enrolled(name, devices) if identities is None else identities
+        members = range(devices) if members is None else members
+        protocol.join(identities, members, len(identities))
+    return protocol
+
+
+@dataclass
+class Conversation:
+    """A round, or the beginning of one."""
+
+    protocol: Any
+    server: Any
+    devices: dict[int, Any]
+    vectors: NDArray[np.float64]
+    refusals: dict[int, HpcflError] = field(default_factory=dict)
+    sent: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    told: dict[str, dict[int, bytes]] = field(default_factory=dict)
+
+
+def converse(
+    protocol: Any,
+    server: Any | None = None,
+    *,
+    index: int = 0,
+    before: tuple[str, Pattern] | None = None,
+    dropouts: Mapping[int, str] | None = None,
+) -> Conversation:
+    """Play a round, or what comes before a step; a device that refuses takes no further part."""
+    count = protocol.parameters.devices
+    if server is None:
+        server = protocol.server(index, np.zeros(protocol.parameters.dim, np.float32))
+    devices = {
+        id: protocol.device(id, index, insecure_secrets(1, index, id)) for id in range(count)
+    }
+    found = Conversation(protocol, server, devices, updates(protocol))
+    dropouts = {} if dropouts is None else dropouts
+    for step in protocol.steps:
+        if (step.phase, step.pattern) == before:
+            break
+        live = [
+            id
+            for id in devices
+            if id not in found.refusals
+            and (id not in dropouts or not _is_past(protocol, dropouts[id], step.phase))
+        ]
+        _play(found, step, live)
+    return found
+
+
+def _is_past(protocol: Any, dropped: str, phase: str) -> bool:
+    order = protocol.phases()
+    return order.index(phase) >= order.index(dropped)
+
+
+def _play(found: Conversation, step: Any, live: list[int]) -> None:
+    server, phase = found.server, step.phase
+    if step.pattern in (Pattern.BROADCAST, Pattern.SCATTER):
+        for id in live:
+            told = server.send_model() if phase == "model" else getattr(server, f"send_{phase}")(id)
+            found.told.setdefault(phase, {})[id] = told.tobytes()
+            _let(found, id, f"receive_{phase}", told)
+    elif step.pattern is Pattern.GATHER:
+        for id in live:
+            vector = [found.vectors[id]] if step.upload else []
+            payload = _let(found, id, f"send_{phase}", *vector)
+            if id not in found.refusals:
+                found.sent.setdefault(phase, {})[id] = payload.tobytes()
+                getattr(server, f"receive_{phase}")(id, payload.view(np.uint8))
+    elif step.pattern is Pattern.ROUTE:
+        rows: dict[int, list[tuple[int, Payload]]] = {id: [] for id in live}
+        for sender in live:
+            for receiver, row in zip(*found.devices[sender].send_share_keys(), strict=True):
+                rows.setdefault(int(receiver), []).append((sender, row))
+        server.receive_share_keys(np.array(live, np.int64))
+        for id in live:
+            came = rows[id]
+            senders = np.array([sender for sender, _ in came], np.int64)
+            _let(found, id, "receive_share_keys", senders, np.stack([row for _, row in came]))
+    if step.pattern in (Pattern.GATHER, Pattern.LOCAL) and hasattr(server, f"finish_{phase}"):
+        getattr(server, f"finish_{phase}")()
+
+
+def _let(found: Conversation, id: int, action: str, *arguments: Any) -> Any:
+    try:
+        return getattr(found.devices[id], action)(*arguments)
+    except HpcflError as error:
+        found.refusals[id] = error
+        return None
+
+
+class TwoFaced(SecAggServer):
+    """Tells some devices that the victim uploaded, and others that it vanished.
+
+    The former give it shares of the seed of the victim's private mask, the latter of the key of its
+    pairwise masks. The accomplices are devices that let it have all that they know.
+    """
+
+    victim: int
+    deceived: frozenset[int]
+
+    def scheme(self, victim: int, deceived: Iterable[int], accomplices: Mapping[int, Any]) -> None:
+        self.victim, self.deceived = victim, frozenset(deceived)
+        self._knows = accomplices
+        self._seed_shares_of_victim: dict[int, NDArray[np.uint32]] = {}
+        self._key_shares_of_victim: dict[int, NDArray[np.uint32]] = {}
+
+    def receive_masked_input(self, sender: int, payload: Payload) -> None:
+        super().receive_masked_input(sender, payload)
+        if sender == self.victim:
+            self.upload = payload.view("<u4").copy()
+
+    def lists_for(self, receiver: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        survived, gone = self._survived.copy(), self._gone.copy()
+        if receiver in self.deceived:
+            survived[self.victim], gone[self.victim] = False, True
+        return survived, gone
+
+    def request_for(self, receiver: int) -> Payload:
+        return self._links.request(receiver, *self.lists_for(receiver))
+
+    def send_unmask(self, receiver: int | None = None) -> Payload:
+        assert receiver is not None
+        return self.request_for(receiver)
+
+    def receive_unmask(self, sender: int, payload: Payload) -> None:
+        survived, gone = self.lists_for(sender)
+        shares = payload.view("<u4")
+        cut = SEED_LIMBS * int(survived.sum())
+        if sender in self.deceived:
+            place = int(gone[: self.victim].sum())
+            self._key_shares_of_victim[sender] = shares[cut:].reshape(-1, MASK_KEY_LIMBS)[place]
+        else:
+            place = int(survived[: self.victim].sum())
+            self._seed_shares_of_victim[sender] = shares[:cut].reshape(-1, SEED_LIMBS)[place]
+
+    def finish_unmask(self) -> None:
+        """Take no sum: it is after another thing."""
+
+    def finish_result(self) -> None:
+        pass
+
+    def stolen(self) -> NDArray[np.int64] | None:
+        """Return the victim's integers, if there are shares enough."""
+        protocol, victim = self._protocol, self.victim
+        for id, device in self._knows.items():
+            share = device._shares[device._links.holders.index(victim)]
+            self._key_shares_of_victim[id], self._seed_shares_of_victim[id] = (
+                share[:MASK_KEY_LIMBS],
+                share[MASK_KEY_LIMBS:],
+            )
+        threshold = protocol.topology.threshold
+        if min(len(self._key_shares_of_victim), len(self._seed_shares_of_victim)) < threshold:
+            return None
+        seed = shamir.from_limbs(combined(self._seed_shares_of_victim, threshold), 16)
+        private = shamir.from_limbs(combined(self._key_shares_of_victim, threshold), 32)
+        peers = [id for id in self._sharers if id != victim]
+        secrets = keys.agree(private, [self._mask_public(id) for id in peers])
+        masks = [
+            protocol.private_mask_key(self._round, victim, seed),
+            *protocol.pair_keys(self._round, victim, peers, secrets, "additive mask"),
+        ]
+        signs = [-1, *(-pair_sign(victim, peer) for peer in peers)]
+        return self._group.decode(self._group.add_masks(self.upload, masks, signs))
+
+
+def combined(shares: Mapping[int, NDArray[np.uint32]], threshold: int) -> NDArray[np.uint32]:
+    """Return the limbs of the secret that the first t shares give."""
+    holders = tuple(sorted(shares)[:threshold])
+    return shamir.combine(np.stack([shares[id] for id in holders]), holders)
+
+
+class TwoFacedActive(TwoFaced, ActiveServer):
+    """The same towards devices that compare their lists: accomplices endorse either list."""
+
+    def send_consistency_check(self, receiver: int | None = None) -> Payload:
+        assert receiver is not None
+        return self.request_for(receiver)
+
+    def receive_consistency_check(self, sender: int, payload: Payload) -> None:
+        if sender in self.deceived:
+            # It has no tag for the victim, which it was told is gone.
+            place = [id for id in self.survivors if id != sender].index(self.victim)
+            payload = np.insert(payload, 16 * place, np.zeros(16, np.uint8))
+        super().receive_consistency_check(sender, payload)
+
+    def send_unmask(self, receiver: int | None = None) -> Payload:
+        assert receiver is not None
+        told = digest(self._protocol, self.request_for(receiver).tobytes())
+        for id, device in self._knows.items():
+            if id != receiver:
+                forged = endorsement(self._protocol, device._identity, id, receiver, told)
+                self._tags[self.survivors.index(id), self.survivors.index(receiver)] = forged
+        payload = ActiveServer.send_unmask(self, receiver)
+        assert payload is not None
+        return payload
+
+
+def digest(protocol: Any, request: bytes) -> bytes:
+    """Return what an endorsement of a request is of."""
+    return hashlib.sha256(np.array(protocol.members, "<i8").tobytes() + request).digest()
+
+
+def endorsement(
+    protocol: Any, identity: Any, sender: int, receiver: int, told: bytes, index: int = 0
+) -> NDArray[np.uint8]:
+    """Return the tag with which one who has an identity endorses for a device."""
+    context = f"hpcfl/1 {protocol.name} round {index} request from {sender} to {receiver}"
+    secret = identity.tagging_secret(protocol.members[receiver])
+    return np.frombuffer(signatures.tag(secret, context.encode(), told), np.uint8)

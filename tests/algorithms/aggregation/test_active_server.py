@@ -1,0 +1,593 @@
+"""A server that cheats: what it gets from the passive variant, and that the active one refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from cheating import (
+    Conversation,
+    TwoFaced,
+    TwoFacedActive,
+    combined,
+    converse,
+    digest,
+    endorsement,
+    enrolled,
+    make,
+)
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import NDArray
+from protocol_rounds import bits, raw, updates
+
+from hpcfl.algorithms.aggregation.active import Identity, Registration
+from hpcfl.algorithms.aggregation.secagg import MASK_KEY_LIMBS, SHARE_BYTES, pair_sign
+from hpcfl.comm.phases import Pattern
+from hpcfl.crypto import keys, shamir
+from hpcfl.crypto.keys import KeyPair, insecure_secrets
+from hpcfl.errors import HpcflError, MessageError, RefusedError
+
+N = 10  # t = 7 against a server that cheats, 6 against a curious one
+VICTIM = 9
+BEFORE_REQUEST = ("consistency_check", Pattern.BROADCAST)
+BEFORE_ANSWER = ("unmask", Pattern.SCATTER)
+
+
+@pytest.fixture(params=["secagg", "sparse"])
+def name(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+def refused(call: Callable[..., Any], *arguments: Any) -> str:
+    """Return in which words a device refuses."""
+    with pytest.raises(HpcflError) as caught:
+        call(*arguments)
+    assert caught.type is RefusedError, caught.value
+    return str(caught.value)
+
+
+# Different survivors to different devices, so as to get both secrets of one
+
+
+def two_lists(security: str, accomplices: list[int], threshold: int | None = None) -> Any:
+    """Play a round in which the server is after the vector of the victim."""
+    protocol = make("secagg", N, security=security)
+    if threshold is not None:
+        protocol.topology.threshold = threshold
+    kind = TwoFacedActive if security == "active" else TwoFaced
+    server: Any = kind(protocol, 0, np.zeros(protocol.parameters.dim, np.float32))
+    # Devices are made by `converse`: the accomplices tell the server what they know as they go.
+    knows: dict[int, Any] = {}
+    device = protocol.device
+
+    def made(id: int, *arguments: Any) -> Any:
+        one = device(id, *arguments)
+        if id in accomplices:
+            knows[id] = one
+        return one
+
+    protocol.device = made
+    server.scheme(VICTIM, [id for id in (5, 6, 7, 8) if id not in accomplices], knows)
+    return converse(protocol, server)
+
+
+def integers_of_victim(found: Conversation) -> list[int]:
+    integers = found.protocol.quantise(found.vectors[VICTIM], VICTIM, 0)
+    return [int(value) for value in integers]
+
+
+def test_two_lists_tell_the_server_a_vector_of_the_passive_variant() -> None:
+    found = two_lists("passive", accomplices=[0, 1])
+
+    assert {} == found.refusals
+    assert integers_of_victim(found) == found.server.stolen().tolist()
+
+
+def test_devices_that_compare_refuse_two_lists() -> None:
+    found = two_lists("active", accomplices=[0, 1])
+
+    honest = [id for id in range(N) if id > 1]
+    assert honest == [id for id in sorted(found.refusals) if id > 1]
+    for id in honest:
+        assert "6 devices, itself included, endorsed the list of survivors" in str(
+            found.refusals[id]
+        )
+        assert isinstance(found.refusals[id], RefusedError)
+    assert found.server.stolen() is None
+
+
+def test_with_as_many_accomplices_as_are_allowed_for_only_one_list_is_answered() -> None:
+    found = two_lists("active", accomplices=[0, 1, 8])
+
+    assert [5, 6, 7] == [id for id in sorted(found.refusals) if id not in (0, 1, 8)]
+    assert found.server.stolen() is None
+
+
+def test_endorsements_alone_do_not_help_below_two_thirds() -> None:
+    found = two_lists("active", accomplices=[0, 1], threshold=6)
+
+    assert {} == found.refusals
+    assert integers_of_victim(found) == found.server.stolen().tolist()
+
+
+# Keys that are not the devices'
+
+
+def as_far_as_known(
+    protocol: Any, i: int, j: int, secret: bytes, public: dict[int, bytes]
+) -> bytes:
+    """Return the key of a pair's shares but for what only the pair has: all that goes into it."""
+    low, high = min(i, j), max(i, j)
+    context = f"hpcfl/1 {protocol.name} round 0 pair {low} {high} share transport ".encode()
+    return keys.derive(secret, context + public[low] + public[high])
+
+
+class Pretender:
+    """What a server makes in the place of all other devices, to have one for itself."""
+
+    def __init__(self, protocol: Any) -> None:
+        self.protocol = protocol
+        self.transport = {id: KeyPair.generate(insecure_secrets(8, 0, id)) for id in range(N)}
+        self.mask = {id: KeyPair.generate(insecure_secrets(9, 0, id)) for id in range(N)}
+        self.victim = protocol.device(VICTIM, 0, insecure_secrets(1, 0, VICTIM))
+        self.vector = updates(protocol)[VICTIM]
+        self.others = [id for id in range(N) if id != VICTIM]
+
+    def open(self) -> tuple[Any, Any, dict[int, NDArray[np.uint32]]]:
+        """Give the victim keys of the server's own; return the shares it sends, as far as read."""
+        self.advertised = self.victim.send_advertise_keys().tobytes()
+        public = {id: self.transport[id].public + self.mask[id].public for id in self.others}
+        public[VICTIM] = self.advertised
+        self.public = public
+        listed = b"".join(public[id] for id in range(N))
+        self.victim.receive_advertise_keys(raw(bits(range(N), N) + listed))
+        shares: dict[int, NDArray[np.uint32]] = {}
+        receivers, rows = self.victim.send_share_keys()
+        for receiver, row in zip(receivers.tolist(), rows, strict=True):
+            labels = self.victim._share_labels(VICTIM, receiver)
+            try:
+                plain = AESGCM(self.key(receiver)).decrypt(labels[0], row.tobytes(), labels[1])
+            except InvalidTag:
+                continue
+            shares[receiver] = np.frombuffer(plain, "<u4")
+        return receivers, rows, shares
+
+    def key(self, id: int) -> bytes:
+        """Return the key that the server knows for shares between the victim and one other."""
+        pair, size = self.transport[id], keys.KEY_BYTES
+        (secret,) = keys.agree(pair.private, [self.advertised[:size]])
+        if not hasattr(self.protocol, "members"):
+            (key,) = self.protocol.pair_keys(0, id, [VICTIM], [secret], "share transport")
+            return key
+        return as_far_as_known(self.protocol, id, VICTIM, secret, self.public)
+
+    def forged(self) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """Return shares of nothing, as if the others had sent them."""
+        rows = np.empty((len(self.others), SHARE_BYTES), np.uint8)
+        for k, id in enumerate(self.others):
+            nonce, associated = self.victim._share_labels(id, VICTIM)
+            plain = bytes(SHARE_BYTES - 16)
+            sealed = AESGCM(self.key(id)).encrypt(nonce, plain, associated)
+            rows[k] = np.frombuffer(sealed, np.uint8)
+        return np.array(self.others), rows
+
+
+def test_keys_of_the_servers_own_open_a_vector_of_the_passive_variant() -> None:
+    pretender = Pretender(make("secagg", N, security="passive"))
+    protocol, victim = pretender.protocol, pretender.victim
+    _, _, shares = pretender.open()
+    victim.receive_share_keys(*pretender.forged())
+    upload = victim.send_masked_input(pretender.vector).view("<u4")
+
+    limbs = combined(shares, protocol.topology.threshold)
+    seed = shamir.from_limbs(limbs[MASK_KEY_LIMBS:], 16)
+    private = shamir.from_limbs(limbs[:MASK_KEY_LIMBS], 32)
+    others = pretender.others
+    secrets = keys.agree(private, [pretender.mask[id].public for id in others])
+    masks = [
+        protocol.private_mask_key(0, VICTIM, seed),
+        *protocol.pair_keys(0, VICTIM, others, secrets, "additive mask"),
+    ]
+    group = protocol.parameters.arithmetic
+    signs = [-1, *(-pair_sign(VICTIM, id) for id in others)]
+    seen = group.decode(group.add_masks(upload.copy(), masks, signs))
+    assert protocol.quantise(pretender.vector, VICTIM, 0).tolist() == seen.tolist()
+
+
+def test_keys_of_the_servers_own_open_nothing_of_the_active_variant(name: str) -> None:
+    pretender = Pretender(make(name, N))
+    _, _, shares = pretender.open()
+
+    assert {} == shares
+    reason = refused(pretender.victim.receive_share_keys, *pretender.forged())
+    assert "not sealed by it for the keys that the server passed on" in reason
+
+
+@pytest.mark.parametrize("part", ["transport", "mask"])
+def test_one_substituted_key_is_noticed_at_both_ends(name: str, part: str) -> None:
+    protocol = make(name, N)
+    other = KeyPair.generate(insecure_secrets(3, 0, 0)).public
+
+    class Substitutes(type(protocol.server(0, np.zeros(20, np.float32)))):  # type: ignore[misc]
+        def send_advertise_keys(self, receiver: int | None = None) -> NDArray[np.uint8]:
+            listed = super().send_advertise_keys(receiver).copy()
+            if receiver == 2:
+                start = 2 + 64 * 5 + (0 if part == "transport" else 32)
+                listed[start : start + 32] = raw(other)
+            return listed
+
+    found = converse(
+        protocol, Substitutes(protocol, 0, np.zeros(20, np.float32)), before=BEFORE_REQUEST
+    )
+
+    assert {2, 5} == {*found.refusals}
+    assert "device 2 refuses the shares of device 5" in str(found.refusals[2])
+    assert "device 5 refuses the shares of device 2" in str(found.refusals[5])
+    assert all(isinstance(error, RefusedError) for error in found.refusals.values())
+
+
+def test_an_added_device_gets_no_share_that_can_be_read_and_counts_for_nothing(name: str) -> None:
+    # Device 8 has vanished; the server has keys in its place.
+    protocol = make(name, N)
+    found = converse(
+        protocol, before=("advertise_keys", Pattern.BROADCAST), dropouts={8: "advertise_keys"}
+    )
+    pretended = KeyPair.generate(insecure_secrets(3, 0, 0))
+    found.server._public[8] = pretended.public + KeyPair.generate(insecure_secrets(4, 0, 0)).public
+    device = found.devices[2]
+    device.receive_advertise_keys(found.server._links.key_list(2))
+    receivers, rows = device.send_share_keys()
+    row = rows[receivers.tolist().index(8)].tobytes()
+    nonce, associated = device._share_labels(2, 8)
+    own = found.sent["advertise_keys"][2]
+    (secret,) = keys.agree(pretended.private, [own[:32]])
+    key = as_far_as_known(protocol, 2, 8, secret, found.server._public)
+
+    with pytest.raises(InvalidTag):
+        AESGCM(key).decrypt(nonce, row, associated)
+    sealed = raw(AESGCM(key).encrypt(nonce, bytes(SHARE_BYTES - 16), associated))
+    forged = np.tile(sealed, (6, 1))
+    reason = refused(device.receive_share_keys, np.array([8, 0, 1, 3, 4, 5]), forged)
+    assert "device 2 refuses the shares of device" in reason
+
+
+def test_a_device_that_is_not_registered_is_beyond_the_last(name: str) -> None:
+    protocol = make(name, N)
+    found = converse(protocol, before=("advertise_keys", Pattern.BROADCAST))
+    told = found.server.send_advertise_keys(2)
+    extra = bits([*range(N), 10], 16)[:2] + told[2:].tobytes() + bytes(64)
+
+    with pytest.raises(MessageError, match="a device beyond the last, 9"):
+        found.devices[2].receive_advertise_keys(raw(extra))
+
+
+# The list of survivors
+
+
+def ask(found: Conversation, id: int, survivors: list[int], dropped: list[int]) -> None:
+    found.devices[id].receive_consistency_check(raw(bits(survivors, N) + bits(dropped, N)))
+
+
+@pytest.mark.parametrize(
+    ("survivors", "dropped", "reason"),
+    [
+        (range(6), range(6, N), "refuses to unmask the sum of 6 devices: the threshold is 7"),
+        (range(N), [4], "both secrets of device 4"),
+        (range(9), [], "does not name exactly the devices that shared keys"),
+        ([0, 1, 3, 4, 5, 6, 7, 8, 9], [2], "it is named as dropped"),
+    ],
+)
+def test_a_list_that_is_no_ones_is_refused(
+    name: str, survivors: Any, dropped: Any, reason: str
+) -> None:
+    found = converse(make(name, N), before=BEFORE_REQUEST)
+
+    assert reason in refused(ask, found, 2, list(survivors), list(dropped))
+    refused(found.devices[2].send_consistency_check)
+    refused(found.devices[2].send_unmask)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (bits(range(N), N), "2 bytes came, 4 were expected"),
+        (bits(range(N), N) + bits([10], 16), "it names a device beyond the last, 9"),
+    ],
+)
+def test_a_malformed_list_is_named(name: str, message: bytes, reason: str) -> None:
+    found = converse(make(name, N), before=BEFORE_REQUEST)
+    words = f"malformed consistency_check message from the server: {reason}"
+
+    with pytest.raises(MessageError, match=words):
+        found.devices[2].receive_consistency_check(raw(message))
+
+
+def test_a_list_is_endorsed_once(name: str) -> None:
+    found = converse(make(name, N), before=BEFORE_REQUEST)
+    everybody = list(range(N))
+    ask(found, 2, everybody, [])
+    found.devices[2].send_consistency_check()
+
+    assert "a second unmasking request" in refused(ask, found, 2, everybody, [])
+    assert "a second unmasking request" in refused(ask, found, 2, everybody[:-1], everybody[-1:])
+
+
+def test_nothing_is_unmasked_unless_it_was_checked(name: str) -> None:
+    found = converse(make(name, N), before=BEFORE_REQUEST)
+    refused(found.devices[2].send_consistency_check)
+    refused(found.devices[2].send_unmask)
+    refused(found.devices[2].receive_unmask, raw(bits([], N)))
+    ask(found, 2, list(range(N)), [])
+
+    assert "that nobody endorsed" in refused(found.devices[2].send_unmask)
+
+
+# Endorsements
+
+
+def endorse(senders: list[int], tags: list[bytes]) -> NDArray[np.uint8]:
+    return raw(bits(senders, N) + b"".join(tags))
+
+
+def tags_for(found: Conversation, receiver: int) -> dict[int, bytes]:
+    """Return the tags that all survivors sent for one."""
+    everybody = sorted(found.sent["consistency_check"])
+    found_tags = {}
+    for sender, sent in found.sent["consistency_check"].items():
+        if sender != receiver:
+            place = [id for id in everybody if id != sender].index(receiver)
+            found_tags[sender] = sent[16 * place : 16 * (place + 1)]
+    return found_tags
+
+
+def test_six_others_are_enough_and_five_are_not(name: str) -> None:
+    found = converse(make(name, N), before=BEFORE_ANSWER)
+    for count, receiver in ((5, 2), (6, 3)):
+        tags = tags_for(found, receiver)
+        senders = sorted(tags)[:count]
+        message = endorse(senders, [tags[id] for id in senders])
+        device = found.devices[receiver]
+        if count == 5:
+            reason = refused(device.receive_unmask, message)
+            assert "6 devices, itself included, endorsed the list" in reason
+            assert "the threshold is 7" in reason
+            refused(device.send_unmask)
+        else:
+            device.receive_unmask(message)
+            assert device.send_unmask().size
+
+
+def test_the_own_name_does_not_count_twice(name: str) -> None:
+    found = converse(make(name, N), before=BEFORE_ANSWER)
+    tags = tags_for(found, 2)
+    senders = sorted(tags)[:5]
+    message = endorse(sorted([*senders, 2]), [tags[id] for id in senders])
+
+    assert "6 devices, itself included" in refused(found.devices[2].receive_unmask, message)
+
+
+def test_who_is_no_survivor_endorses_nothing(name: str) -> None:
+    protocol = make(name, N)
+    found = converse(protocol, before=BEFORE_ANSWER, dropouts={8: "masked_input"})
+    tags = tags_for(found, 2)
+    senders = [*sorted(tags)[:5], 8]
+    told = digest(protocol, found.told["consistency_check"][2])
+    tags[8] = endorsement(protocol, protocol.identity(8), 8, 2, told).tobytes()
+    message = endorse(senders, [tags[id] for id in senders])
+
+    assert "6 devices, itself included" in refused(found.devices[2].receive_unmask, message)
+
+
+def swapped(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
+    """Return tags under the names of others."""
+    ids = sorted(tags)
+    return {id: tags[ids[(k + 1) % len(ids)]] for k, id in enumerate(ids)}
+
+
+def replayed(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
+    """Return the tags of the round before."""
+    return tags_for(converse(found.protocol, index=0, before=BEFORE_ANSWER), 2)
+
+
+def of_others(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
+    """Return the tags that were meant for another device."""
+    meant = tags_for(found, 3)
+    return {id: meant[id] if id in meant else bytes(16) for id in tags}
+
+
+def reflected(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
+    """Return the tags that the device made itself, for the others."""
+    others = [id for id in sorted(found.devices) if id != 2]
+    own = found.sent["consistency_check"][2]
+    return {id: own[16 * k : 16 * (k + 1)] for k, id in enumerate(others)}
+
+
+def strangers(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
+    """Return the tags of devices with the same ids, registered with other keys."""
+    protocol = found.protocol
+    told = digest(protocol, found.told["consistency_check"][2])
+    others = enrolled(protocol.name, N, seed=6)
+    return {id: endorsement(protocol, others[id], id, 2, told, 1).tobytes() for id in tags}
+
+
+def of_another_list(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
+    """Return tags, by the right devices, of another list."""
+    protocol = found.protocol
+    told = digest(protocol, bits(range(9), N) + bits([9], N))
+    return {
+        id: endorsement(protocol, protocol.identity(id), id, 2, told, 1).tobytes() for id in tags
+    }
+
+
+@pytest.mark.parametrize(
+    "forge", [swapped, replayed, of_others, reflected, strangers, of_another_list]
+)
+def test_endorsements_by_others_of_others_and_of_old_count_for_nothing(
+    name: str, forge: Callable[..., dict[int, bytes]]
+) -> None:
+    found = converse(make(name, N), index=1, before=BEFORE_ANSWER)
+    tags = tags_for(found, 2)
+    forged = forge(found, tags)
+    device = found.devices[2]
+
+    assert [*range(2), *range(3, N)] == sorted(forged)
+    reason = refused(
+        device.receive_unmask, endorse(sorted(forged), [forged[k] for k in sorted(forged)])
+    )
+    assert "1 devices, itself included" in reason
+    refused(device.send_unmask)
+    # The right ones are still good: what was forged was not worth a refusal for the whole round.
+    device.receive_unmask(endorse(sorted(tags), [tags[id] for id in sorted(tags)]))
+    assert "endorsements twice" in refused(
+        device.receive_unmask, endorse(sorted(tags), [tags[id] for id in sorted(tags)])
+    )
+
+
+def test_devices_that_took_part_under_other_numbers_endorse_nothing() -> None:
+    # Slot 3 is device 30 to some and device 31 to others: the lists read the same.
+    identities = enrolled("secagg", 12)
+    one = make("secagg", N, identities=identities, members=range(N))
+    other = make("secagg", N, identities=identities, members=[*range(9), 10])
+    message = raw(bits(range(N), N) + bits([], N)).tobytes()
+
+    assert digest(one, message) != digest(other, message)
+    found = converse(one, before=BEFORE_ANSWER)
+    assert found.devices[2]._digest == digest(one, found.told["consistency_check"][2])
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (b"\xff", "1 bytes hold no list of devices"),
+        (bits(range(7), N) + bytes(16 * 5), "80 bytes came, 96 were expected"),
+        (bits(range(7), N) + bytes(16 * 7), "112 bytes came, 96 were expected"),
+    ],
+)
+def test_malformed_endorsements_are_named(name: str, message: bytes, reason: str) -> None:
+    found = converse(make(name, N), before=BEFORE_ANSWER)
+
+    with pytest.raises(MessageError, match=f"malformed unmask message from the server: {reason}"):
+        found.devices[2].receive_unmask(raw(message))
+
+
+# The enrolment
+
+
+class Meeting:
+    """Devices that are about to hear of each other's identity keys."""
+
+    def __init__(self, devices: int = 5, seed: int = 1, protocol: str = "secagg") -> None:
+        registration = Registration(protocol, devices)
+        self.devices: list[Identity] = [
+            registration.device(id, insecure_secrets(seed, 0, id)) for id in range(devices)
+        ]
+        self.registry = np.stack([raw(device.registers()) for device in self.devices])
+        for device in self.devices:
+            device.learn(self.registry)
+        self.sent = [device.send_advertise_keys().tobytes() for device in self.devices]
+
+    def tell(self, id: int, sent: list[bytes]) -> None:
+        self.devices[id].receive_advertise_keys(raw(b"".join(sent)))
+
+
+def changed(sent: list[bytes], id: int, to: bytes) -> list[bytes]:
+    return [*sent[:id], to, *sent[id + 1 :]]
+
+
+def test_pairs_have_two_secrets_that_nobody_else_has() -> None:
+    meeting = Meeting()
+    for id in range(5):
+        meeting.tell(id, meeting.sent)
+
+    secrets = set()
+    for i in range(5):
+        for j in range(i):
+            for kind in ("sealing_secret", "tagging_secret"):
+                one, other = (getattr(meeting.devices[a], kind)(b) for a, b in ((i, j), (j, i)))
+                assert one == other
+                assert len(one) == 32
+                secrets.add(one)
+    assert 20 == len(secrets)
+
+
+@pytest.mark.parametrize("case", ["key", "signature", "of another", "old", "protocol", "unsigned"])
+def test_identity_keys_that_a_registered_device_did_not_sign_are_refused(case: str) -> None:
+    meeting = Meeting()
+    own = meeting.sent[3]
+    other = KeyPair.generate(insecure_secrets(4, 0, 0)).public
+    told = {
+        "key": other + own[32:],
+        "signature": own[:-1] + bytes([own[-1] ^ 1]),
+        "of another": meeting.sent[4],
+        "old": Meeting(seed=2).sent[3],
+        "protocol": Meeting(protocol="sparse").sent[3],
+        "unsigned": own[:32] + bytes(64),
+    }[case]
+    reason = refused(meeting.tell, 0, changed(meeting.sent, 3, told))
+
+    assert "device 0 refuses the identity key of device 3: it is not signed" in reason
+    assert "has not enrolled" in refused(meeting.devices[0].sealing_secret, 1)
+    meeting.tell(1, meeting.sent)
+
+
+def test_a_device_knows_its_own_identity_key() -> None:
+    meeting = Meeting()
+    other = Meeting(seed=2).sent[0]
+
+    assert "own identity key" in refused(meeting.tell, 0, changed(meeting.sent, 0, other))
+
+
+def test_a_device_enrols_once_and_not_without_a_registry() -> None:
+    meeting = Meeting()
+    meeting.tell(0, meeting.sent)
+    assert "refuses to enrol twice" in refused(meeting.tell, 0, meeting.sent)
+
+    stranger = Registration("secagg", 5).device(0, insecure_secrets(1, 0, 0))
+    told = raw(b"".join(meeting.sent))
+    assert "knows no registered keys" in refused(stranger.receive_advertise_keys, told)
+
+
+def test_a_list_of_identities_that_lacks_one_is_malformed() -> None:
+    meeting = Meeting()
+
+    with pytest.raises(MessageError, match="384 bytes came, 480 were expected"):
+        meeting.tell(0, meeting.sent[:-1])
+
+
+def test_the_server_keeps_one_identity_key_of_each() -> None:
+    meeting, server = Meeting(), Registration("secagg", 5).server()
+    for id in range(4):
+        server.receive_advertise_keys(id, raw(meeting.sent[id]))
+    with pytest.raises(MessageError, match="from device 0: it came twice"):
+        server.receive_advertise_keys(0, raw(meeting.sent[0]))
+    with pytest.raises(MessageError, match="95 bytes came, 96 were expected"):
+        server.receive_advertise_keys(4, raw(meeting.sent[4][:-1]))
+    with pytest.raises(HpcflError, match="1 of 5 devices sent no identity key"):
+        server.finish_advertise_keys()
+    server.receive_advertise_keys(4, raw(meeting.sent[4]))
+    server.finish_advertise_keys()
+
+    assert b"".join(meeting.sent) == server.send_advertise_keys().tobytes()
+
+
+def test_identities_come_from_the_operating_system_unless_seeded() -> None:
+    seeded, again = Meeting().sent, Meeting().sent
+    assert seeded == again
+
+    one, other = enrolled("secagg", 3, seed=None), enrolled("secagg", 3, seed=None)
+    assert one[0].tagging_secret(1) != other[0].tagging_secret(1)
+
+
+def test_no_secret_is_shown() -> None:
+    meeting = Meeting()
+    meeting.tell(0, meeting.sent)
+    device = meeting.devices[0]
+    private = insecure_secrets(1, 0, 0)
+    drawn = [private(32), private(32)]
+
+    shown = f"{device!r} {device._signing!r} {device._pair!r}"
+    assert not any(secret.hex() in shown or repr(secret)[2:-1] in shown for secret in drawn)

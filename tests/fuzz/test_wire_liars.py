@@ -1,0 +1,311 @@
+"""Shares that are wrong although they look like shares: found, and left out where that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import fuzzed_wire as wire
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation import secagg
+from hpcfl.crypto import shamir
+from hpcfl.crypto.groups import FQ
+from hpcfl.crypto.keys import KeyPair
+from hpcfl.errors import MessageError
+
+SECURE = [case for case in wire.CASES if case not in ("fedavg", "fedavg-zeros", "prf")]
+# All devices hold shares of every secret: t = N // 2 + 1, or 3 on the rings that are complete.
+COMPLETE = ["secagg", "sparse-gaps", "ring32", "secagg-graph-complete", "cohort"]
+DEVICES = 7
+Lie = Callable[[NDArray[np.uint32]], None]
+
+
+class Lying(wire.Wire):
+    """A wire behind which some devices change the shares that they answer with."""
+
+    def __init__(self, devices: int, lies: Mapping[int, Lie]) -> None:
+        super().__init__(devices)
+        self._lies = lies
+
+    def gather(
+        self, senders: Sequence[int], produce: Any, largest: int
+    ) -> Iterator[tuple[int, wire.Bytes]]:
+        for sender, message in super().gather(senders, produce, largest):
+            if self.messages[-1].step.phase == "unmask" and sender in self._lies:
+                message = message.copy()
+                self._lies[sender](message[wire.ENVELOPE :].view("<u4"))
+            yield sender, message
+
+
+def play(
+    case: str, lies: Mapping[int, Lie], dropouts: dict[int, str] | None = None, devices: int = 7
+) -> wire.Outcome:
+    return wire.play(case, devices, dropouts, wire=Lying(devices, lies))
+
+
+def about(*limbs: int, by: int = 12345) -> Lie:
+    """Return a lie about some limbs of an answer."""
+
+    def lie(shares: NDArray[np.uint32]) -> None:
+        for limb in limbs:
+            shares[limb] = (int(shares[limb]) + by) % wire.Q
+
+    return lie
+
+
+def contradicts(outcome: wire.Outcome, liar: int) -> None:
+    assert f"malformed unmask message from device {liar}: its share of a secret of device" in str(
+        outcome.refused[liar]
+    )
+
+
+@pytest.mark.parametrize("limb", [0, 7, -1])
+@pytest.mark.parametrize("case", SECURE)
+def test_one_wrong_share_is_found_and_left_out(case: str, limb: int) -> None:
+    """Of a seed, or of the mask key of a device that dropped out: the last ones."""
+    # Of five holders on a ring, or seven with t = 5, one less would be too few.
+    few = case == "secagg-graph" or "degree" in case or "active" in case
+    gone = {} if few or limb == 0 else {2: "masked_input"}
+    outcome = play(case, {4: about(limb)}, gone)
+    assert "exact" == exactly(outcome)
+    assert [4] == list(outcome.refused)
+    contradicts(outcome, 4)
+
+
+def exactly(outcome: wire.Outcome) -> str:
+    """Return ``exact``, or how else a round ended."""
+    if outcome.error is not None:
+        return str(outcome.error)
+    return "wrong" if outcome.differing().size else "exact"
+
+
+@pytest.mark.parametrize("case", COMPLETE)
+def test_a_device_that_lies_about_everybody_is_left_out(case: str) -> None:
+    def lie(shares: NDArray[np.uint32]) -> None:
+        shares[:] = np.random.default_rng(1).integers(0, wire.Q, shares.size)
+
+    outcome = play(case, {3: lie}, {5: "masked_input"}, devices=8)
+    assert "exact" == exactly(outcome)
+    assert [3] == list(outcome.refused)
+
+
+@pytest.mark.parametrize("case", ["secagg", "sparse-gaps", "ring32"])
+def test_two_devices_that_lie_about_others_are_both_left_out(case: str) -> None:
+    outcome = play(case, {1: about(0), 4: about(11)}, devices=8)
+    assert "exact" == exactly(outcome)
+    assert [1, 4] == sorted(outcome.refused)
+
+
+@pytest.mark.parametrize("case", ["secagg", "sparse-gaps", "ring32"])
+def test_two_lies_about_one_secret_end_the_round(case: str) -> None:
+    outcome = play(case, {1: about(0), 4: about(0, by=99)}, devices=8)
+    assert isinstance(outcome.error, MessageError)
+    assert "contradict each other" in str(outcome.error)
+    assert ("unmask", "the survivors") == (outcome.error.phase, outcome.error.sender)
+
+
+@pytest.mark.parametrize("case", ["secagg", "sparse-gaps"])
+def test_a_wrong_share_of_a_seed_among_one_more_than_needed_ends_the_round(case: str) -> None:
+    """Seven devices, t = 4, five answers: something is wrong, but nobody can say which."""
+    outcome = play(case, {4: about(0)}, {5: "unmask", 6: "unmask"})
+    assert "the 5 shares of a secret of device 0 contradict each other, 4 being" in str(
+        outcome.error
+    )
+
+
+@pytest.mark.parametrize("case", ["secagg", "sparse-gaps"])
+def test_a_wrong_share_of_a_mask_key_among_one_more_than_needed_is_left_out(case: str) -> None:
+    """The public key tells which four of the five are right."""
+    outcome = play(case, {4: about(-1)}, {1: "masked_input", 5: "unmask"})
+    assert "exact" == exactly(outcome)
+    contradicts(outcome, 4)
+
+
+@pytest.mark.parametrize("case", ["secagg", "sparse-gaps"])
+def test_among_just_as_many_as_needed_a_wrong_share_of_a_mask_key_is_found(case: str) -> None:
+    gone = {1: "masked_input", 5: "unmask", 6: "unmask"}
+    outcome = play(case, {4: about(-1)}, gone)
+    assert "from the survivors" in str(outcome.error)
+
+
+def test_among_just_as_many_as_needed_a_wrong_share_of_a_seed_cannot_be_told() -> None:
+    """As `finish_unmask` says: the change of the third limb still gives a seed."""
+    gone = {4: "unmask", 5: "unmask", 6: "unmask"}
+    ends = {exactly(play("secagg", {3: about(2, by=by)}, gone)) for by in range(1, 12)}
+    assert "wrong" in ends
+    assert "exact" not in ends
+
+
+# those who deal
+
+
+def dealing(monkeypatch: pytest.MonkeyPatch, dealer: int, change: Callable[..., Any]) -> None:
+    """Let a device deal other shares: the one that is the `dealer`-th to do so."""
+    split, calls = secagg.shamir.split, iter(range(1000))
+
+    def deal(limbs: Any, coefficients: Any, recipients: Any) -> Any:
+        if next(calls) == dealer:
+            return change(split, limbs, coefficients, recipients)
+        return split(limbs, coefficients, recipients)
+
+    monkeypatch.setattr(secagg.shamir, "split", deal)
+
+
+@pytest.mark.parametrize("case", COMPLETE)
+def test_a_share_that_was_dealt_wrong_to_one_device_is_left_out(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(split: Any, limbs: Any, coefficients: Any, recipients: Any) -> Any:
+        shares = split(limbs, coefficients, recipients)
+        shares[1] = (shares[1].astype(np.int64) + 1) % wire.Q
+        return shares
+
+    dealing(monkeypatch, 3, change)
+    outcome = play(case, {})
+    assert "exact" == exactly(outcome)
+    (error,) = outcome.refused.values()
+    assert "its share of a secret of device 3 contradicts all others" in str(error)
+
+
+@pytest.mark.parametrize("case", COMPLETE)
+def test_a_device_that_deals_another_mask_key_is_named(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(split: Any, limbs: Any, coefficients: Any, recipients: Any) -> Any:
+        other = limbs.copy()
+        other[0] ^= 16
+        return split(other, coefficients, recipients)
+
+    dealing(monkeypatch, 3, change)
+    outcome = play(case, {}, {3: "masked_input"})
+    assert "from device 3: the shares give a wrong mask key for device 3" in str(outcome.error)
+
+
+@pytest.mark.parametrize("case", COMPLETE)
+def test_a_device_that_deals_no_secret_is_named(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(split: Any, limbs: Any, coefficients: Any, recipients: Any) -> Any:
+        other = limbs.copy()
+        other[-1] = 2**31 - 1
+        return split(other, coefficients, recipients)
+
+    dealing(monkeypatch, 3, change)
+    outcome = play(case, {})
+    assert "from device 3: the shares do not combine to a secret" in str(outcome.error)
+
+
+# one hostile device among honest ones
+
+
+@pytest.mark.parametrize("case", SECURE)
+@pytest.mark.parametrize("number", wire.LOW_ORDER)
+def test_a_key_of_low_order_costs_the_round_its_device_alone(case: str, number: int) -> None:
+    if case == "sparse-active" and number == 2:
+        pytest.skip("2 is no point of low order")
+    for start in (0, 32):
+        outcome = with_keys(
+            case, lambda keys, s=start: place(keys, s, number.to_bytes(32, "little"))
+        )
+        assert "exact" == exactly(outcome)
+        if number != 2:
+            assert 3 not in outcome.server.survivors
+            assert "malformed advertise_keys message from device 3: a public key " in str(
+                outcome.refused[3]
+            )
+
+
+@pytest.mark.parametrize("case", SECURE)
+def test_a_key_of_another_device_costs_the_round_its_second_owner_alone(case: str) -> None:
+    sent = {
+        message.sender: message.sealed[wire.ENVELOPE :]
+        for message in wire.play(case, DEVICES).wire.messages
+        if (message.step.phase, message.step.pattern.name) == ("advertise_keys", "GATHER")
+        and not message.enrolment
+    }
+    other = sent[1]
+    for stolen in (other[:32], other[32:]):
+        for start in (0, 32):
+            outcome = with_keys(case, lambda keys, s=start, k=stolen: place(keys, s, k))
+            assert "exact" == exactly(outcome)
+            assert [id for id in range(DEVICES) if id != 3] == outcome.server.survivors
+            assert "from device 3: a public key of it is taken already" in str(outcome.refused[3])
+
+
+def place(keys: bytes, start: int, key: bytes) -> bytes:
+    return keys[:start] + key + keys[start + 32 :]
+
+
+def with_keys(case: str, change: Callable[[bytes], bytes]) -> wire.Outcome:
+    """Play a round in which device 3 advertises other keys."""
+    messages = wire.play(case, DEVICES).wire.messages
+    (target,) = [
+        number
+        for number, message in enumerate(messages)
+        if (message.sender, message.step.phase) == (3, "advertise_keys") and not message.enrolment
+    ]
+    return wire.play(
+        case,
+        DEVICES,
+        target=target,
+        change=lambda m: m.sealed[: wire.ENVELOPE] + change(m.sealed[wire.ENVELOPE :]),
+    )
+
+
+# the check by itself
+
+
+@settings(derandomize=True, database=None, deadline=None, max_examples=150)
+@given(st.data())
+def test_shares_are_consistent_if_none_is_wrong(data: st.DataObject) -> None:
+    threshold = data.draw(st.integers(1, 5))
+    count = data.draw(st.integers(threshold, 10))
+    secrets, limbs = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
+    random = np.random.default_rng(data.draw(st.integers(0, 10**6)))
+    holders = np.sort(random.choice(40, count, replace=False))
+    numbers = tuple(holders.tolist())
+    shares = np.stack(
+        [
+            shamir.split(
+                random.integers(0, 2**31, limbs).astype(np.uint32),
+                random.integers(0, wire.Q, (threshold - 1, limbs)).astype(np.uint32),
+                numbers,
+            )
+            for _ in range(secrets)
+        ]
+    )
+    came = random.random((secrets, count)) < 0.8
+    if data.draw(st.booleans()):
+        came[:] = True
+    # What did not come does not count, whatever is in its place.
+    shares[~came] = random.integers(0, wire.Q, (int((~came).sum()), limbs))
+    assert shamir.consistent(shares, holders, came, threshold).all()
+    wrong = int(random.integers(secrets))
+    there = np.flatnonzero(came[wrong])
+    if there.size == 0:
+        return
+    victim, limb = int(random.choice(there)), int(random.integers(limbs))
+    shares[wrong, victim, limb] = (int(shares[wrong, victim, limb]) + 1) % FQ.modulus
+    found = shamir.consistent(shares, holders, came, threshold)
+    assert (there.size <= threshold) == found[wrong]
+    assert np.delete(found, wrong).all()
+
+
+def test_the_check_is_not_the_same_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever knew it could choose shares that pass."""
+    holders, came = np.arange(6), np.ones((1, 6), np.bool_)
+    one, other = (shamir._parity_weights(holders, came, 3) for _ in range(2))
+    assert (one != other).any()
+    monkeypatch.setattr(shamir.os, "urandom", bytes)
+    one, other = (shamir._parity_weights(holders, came, 3) for _ in range(2))
+    assert (one == other).all()
+
+
+def test_a_wrong_key_is_no_key_of_a_pair() -> None:
+    """The figures above rest on it: what differs from a private key in one bit is another's."""
+    private = bytes(range(32))
+    other = bytes([private[0] ^ 16]) + private[1:]
+    assert KeyPair.from_private(private).public != KeyPair.from_private(other).public

@@ -1,0 +1,183 @@
+"""What a party makes of one changed message: named errors, no other; a server is left as it was."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import fuzzed_wire as wire
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcfl.algorithms import locations
+from hpcfl.comm import envelope
+from hpcfl.crypto import keys
+from hpcfl.errors import MessageError
+
+SEEDED = settings(
+    max_examples=200,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+numbers = st.integers(0, 10**6)
+words = st.sampled_from(wire.BOUNDARIES) | st.integers(0, 2**32 - 1)
+
+
+@pytest.mark.parametrize("case", wire.CASES)
+def test_no_party_is_upset_by_a_changed_message(case: str) -> None:
+    stands, (_, pool) = wire.stands_of(case, 5), wire.honest(case, 5)
+    came = set()
+
+    @SEEDED
+    @given(st.sampled_from(range(len(stands))), st.sampled_from(wire.KINDS), numbers, numbers)
+    def messages(which: int, kind: str, x: int, y: int) -> None:
+        came.add(wire.receive(stands[which], kind, x, y, pool))
+
+    messages()
+    assert {"accepted", "refused"} == came
+
+
+@pytest.mark.parametrize("case", wire.CASES)
+def test_unchanged_messages_are_accepted(case: str) -> None:
+    """So that what refuses the changed ones is the change."""
+    for stand in wire.stands_of(case, 5):
+        getattr(stand.party_again(), stand.method)(*stand.arguments)
+
+
+# locations
+
+
+@st.composite
+def coded(draw: st.DrawFn) -> tuple[bytes, int]:
+    """Return bytes that begin like locations, and the length of a vector."""
+    head = bytes([draw(st.sampled_from([0, 1, 1, 2, 255])), draw(st.integers(0, 33))])
+    count = draw(st.integers(0, 70) | words)
+    reserved = draw(st.sampled_from([0, 0, 0, 1]))
+    body = draw(st.binary(max_size=60))
+    raw = head + reserved.to_bytes(2, "little") + count.to_bytes(4, "little") + body
+    return raw, draw(st.integers(1, 600) | st.sampled_from([165_000, 2**22]))
+
+
+@settings(SEEDED, max_examples=800)
+@given(coded())
+def test_locations_are_increasing_and_in_the_vector_or_refused(message: tuple[bytes, int]) -> None:
+    raw, dim = message
+    try:
+        positions, used = locations.decode(np.frombuffer(raw, np.uint8), dim)
+    except ValueError:
+        return
+    assert used <= len(raw)
+    assert positions.tolist() == sorted({*positions.tolist()})
+    assert not positions.size or 0 <= positions[0] <= positions[-1] < dim
+
+
+@settings(SEEDED, max_examples=300)
+@given(
+    st.sets(st.integers(0, 199), max_size=60), st.sampled_from(["bitmap", "gaps"]), numbers, numbers
+)
+def test_changed_locations_are_others_or_refused(
+    chosen: set[int], coding: str, x: int, y: int
+) -> None:
+    """Two messages of the same length that say the same would be two spellings of one."""
+    positions = np.array(sorted(chosen), np.int64)
+    message = locations.encode(positions, 200, coding)
+    assert locations.decode(message, 200)[0].tolist() == positions.tolist()
+    other = np.frombuffer(wire.changed(message.tobytes(), "flip", x, y, [b""]), np.uint8)
+    try:
+        found, used = locations.decode(other, 200)
+    except ValueError:
+        return
+    # With one coding and Rice parameter; what is left over would have to be values.
+    same = found.tolist() == positions.tolist() and used == other.size
+    assert not same or bytes(other[:2]) != bytes(message[:2])
+
+
+@pytest.mark.parametrize("rice", range(32))
+@pytest.mark.parametrize("dim", [1, 200, 2**31, 2**32 - 1])
+def test_gaps_that_never_end_are_refused_without_memory(rice: int, dim: int) -> None:
+    """A few bytes announce as many locations as there can be, with the widest gaps."""
+    endless = [bytes(64), b"\xff" * 64, bytes(63) + b"\1"]
+    tracemalloc.start()
+    try:
+        for body in endless:
+            for count in (1, 64, 511, min(dim, 2**32 - 1)):
+                head = bytes([1, rice, 0, 0]) + count.to_bytes(4, "little")
+                raw = np.frombuffer(head + body, np.uint8)
+                try:
+                    positions, _ = locations.decode(raw, dim)
+                except ValueError:
+                    continue
+                assert positions.size == count
+                assert 0 <= positions[0] <= positions[-1] < dim
+                assert (np.diff(positions) > 0).all()
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+# envelopes
+
+
+@settings(SEEDED, max_examples=200)
+@given(st.binary(max_size=40), st.integers(0, 9), words, words)
+def test_an_envelope_is_the_expected_one_or_refused(
+    raw: bytes, step: int, round_index: int, sender: int
+) -> None:
+    message = np.frombuffer(raw, np.uint8)
+    with pytest.raises(MessageError) as caught:
+        envelope.unseal(message, "unmask", step, round_index, sender, envelope.SERVER)
+        # Forty random bytes are no envelope, but in one of 2**128 cases.
+    assert "unmask" == caught.value.phase
+    assert envelope.refusal_in(message, round_index, sender) is None
+
+
+@settings(SEEDED, max_examples=300)
+@given(st.binary(max_size=600), st.booleans())
+def test_a_reason_to_leave_is_short_and_printable(text: bytes, disowns: bool) -> None:
+    step = envelope.DISOWNED if disowns else envelope.REFUSAL
+    message = envelope.seal(step, 3, 1, envelope.SERVER, np.frombuffer(text, np.uint8))
+    found = envelope.refusal_in(message, 3, 1)
+    assert found is not None
+    assert disowns == found.disowns
+    assert found.reason.isprintable()
+    assert 0 < len(found.reason) <= envelope.REASON_BYTES
+    assert envelope.refusal_in(message, 2, 1) is None
+    assert envelope.refusal_in(message, 3, 2) is None
+
+
+@settings(SEEDED, max_examples=300)
+@given(st.lists(st.binary(min_size=20, max_size=20), max_size=6))
+def test_rows_of_other_messages_are_nobodys(rows: list[bytes]) -> None:
+    block = np.frombuffer(b"".join(rows), np.uint8).reshape(-1, 20)
+    senders, payloads = envelope.unseal_rows(block, "share_keys", 3, 7, 2)
+    assert (senders == envelope.NOBODY).all()
+    assert (len(rows), 4) == payloads.shape
+
+
+# keys
+
+
+def test_points_with_which_nothing_can_be_agreed_are_refused() -> None:
+    pair = keys.KeyPair.from_private(bytes(range(32)))
+    for number in wire.LOW_ORDER:
+        public = number.to_bytes(32, "little")
+        with pytest.raises(ValueError, match=r"low order|no canonical point"):
+            keys.check_public(public)
+        if number not in (2**256 - 1, 2):
+            with pytest.raises(ValueError, match="shared key"):
+                keys.agree(pair.private, [public])
+    keys.check_public(pair.public)
+
+
+@settings(SEEDED, max_examples=200)
+@given(st.binary(min_size=32, max_size=32))
+def test_with_keys_that_are_not_refused_something_is_agreed(public: bytes) -> None:
+    pair = keys.KeyPair.from_private(bytes(range(32)))
+    try:
+        keys.check_public(public)
+    except ValueError:
+        return
+    assert keys.agree(pair.private, [public]) != [bytes(32)]

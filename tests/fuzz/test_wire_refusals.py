@@ -1,0 +1,150 @@
+"""Devices that refuse to go on: the round costs them alone, and the server is told why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import fuzzed_wire as wire
+import numpy as np
+import pytest
+
+from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.bench import rounds
+from hpcfl.comm import envelope
+from hpcfl.comm.loopback import Loopback
+from hpcfl.comm.phases import Pattern
+from hpcfl.errors import BelowThresholdError, RefusedError
+
+DEVICES, DIM = 6, 9
+
+
+class Refusing(SecAgg):
+    """Some devices refuse to do one thing, in their own words."""
+
+    def __init__(self, what: str, who: tuple[int, ...], **options: Any) -> None:
+        super().__init__(Parameters(DEVICES, DIM, levels=1000, **options))
+        self._what, self._who = what, who
+
+    def device(self, id: int, round_index: int, secrets: Any) -> SecAggDevice:
+        device = super().device(id, round_index, secrets)
+        if id in self._who:
+
+            def refuse(*arguments: Any) -> Any:
+                raise RefusedError(f"device {id} does not want to {self._what}")
+
+            setattr(device, self._what, refuse)
+        return device
+
+
+def play(protocol: SecAgg, reduce: bool = False) -> rounds.Played:
+    vectors = np.random.default_rng(0).uniform(-1, 1, (DEVICES, DIM))
+    return rounds.play(
+        protocol,
+        Loopback(DEVICES),
+        index=2,
+        model=np.zeros(DIM, np.float32),
+        inputs=lambda id: vectors[id],
+        dropouts={},
+        reduce=reduce,
+    )
+
+
+@pytest.mark.parametrize("reduce", [False, True])
+@pytest.mark.parametrize(
+    ("what", "counts"),
+    [
+        ("receive_model", False),
+        ("send_advertise_keys", False),
+        ("receive_advertise_keys", False),
+        ("send_share_keys", False),
+        ("receive_share_keys", False),
+        ("send_masked_input", False),
+        ("receive_unmask", True),
+        ("send_unmask", True),
+    ],
+)
+def test_a_device_that_refuses_is_out_of_the_round(
+    what: str, counts: bool, reduce: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played = play(Refusing(what, (1, 4)), reduce)
+    assert played.record.validated
+    expected = [id for id in range(DEVICES) if counts or id not in (1, 4)]
+    assert expected == np.flatnonzero(played.record.survived).tolist()
+    assert [1, 4] == sorted(played.refused)
+    told = capsys.readouterr().err
+    for id in (1, 4):
+        assert told.count(f"round 2: device {id} left the round in ") == 1
+        assert told.count(f"device {id} does not want to {what}") == 1
+
+
+@pytest.mark.parametrize("what", ["receive_model", "send_share_keys", "receive_unmask"])
+def test_if_all_refuse_the_error_says_why(what: str) -> None:
+    with pytest.raises(BelowThresholdError) as caught:
+        play(Refusing(what, tuple(range(DEVICES))))
+    # The server misses shares before devices can tell it by a message, but here it sees them.
+    told = "" if what == "send_share_keys" else "device 0 left the round in "
+    assert f"; refused: {told}" in str(caught.value)
+    assert f"device 0 does not want to {what} (and 5 more)" in str(caught.value)
+
+
+def test_a_message_of_a_device_that_was_refused_is_ignored() -> None:
+    """Device 3's keys are cut; what it sends afterwards is none of the round's."""
+    came: list[tuple[str, int]] = []
+
+    class Stubborn(wire.Wire):
+        """Device 3 answers everything, though it was refused."""
+
+        def gather(self, senders: Any, produce: Callable[[int], Any], largest: int) -> Any:
+            for sender, message in super().gather(senders, produce, largest):
+                step = message[1]
+                came.append((self.steps[step].phase if step < 8 else "left", sender))
+                if sender == 3 and step < 8 and self.steps[step].phase == "advertise_keys":
+                    message = message[:-1]
+                elif sender == 3:
+                    message = envelope.seal(4, 3, 3, envelope.SERVER, np.zeros(12, "<u4"))
+                yield sender, message
+
+    outcome = wire.play("secagg", 6, wire=Stubborn(6))
+    assert "malformed advertise_keys message from device 3" in str(outcome.refused[3])
+    assert [3] == list(outcome.refused)
+    assert [0, 1, 2, 4, 5] == outcome.server.survivors
+    assert not outcome.differing().size
+    assert ("left", 3) in came
+
+
+def test_a_device_that_has_masked_with_others_ends_the_round() -> None:
+    """Device 4's row to device 2 goes astray: 4 masks with 2, but not 2 with 4."""
+    messages, _ = wire.honest("secagg", 6)
+    (target,) = [
+        number
+        for number, message in enumerate(messages)
+        if message.step.pattern is Pattern.ROUTE and (message.sender, message.receiver) == (4, 2)
+    ]
+    outcome = wire.play(
+        "secagg",
+        6,
+        target=target,
+        change=lambda m: m.sealed[:12] + (99).to_bytes(4, "little") + m.sealed[16:],
+    )
+    assert isinstance(outcome.error, RefusedError)
+    assert "device 2 left the round in unmask" in str(outcome.error)
+    assert "the sum of the survivors is lost" in str(outcome.error)
+
+
+def test_one_who_disowns_what_it_did_not_upload_is_out_and_no_more() -> None:
+    messages, _ = wire.honest("secagg", 6)
+    (target,) = [
+        number
+        for number, message in enumerate(messages)
+        if (message.step.phase, message.sender, message.receiver)
+        == ("masked_input", 2, envelope.SERVER)
+    ]
+    lie = envelope.Refusal("\x1b[31mnone\n" * 90, disowns=True).seal(3, 2).tobytes()
+    outcome = wire.play("secagg", 6, target=target, change=lambda m: lie)
+    assert "exact" == outcome.kind
+    assert [0, 1, 3, 4, 5] == outcome.server.survivors
+    text = str(outcome.refused[2])
+    assert text.isprintable()
+    assert len(text) < 300

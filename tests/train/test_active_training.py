@@ -1,0 +1,46 @@
+"""Training through sums that a server that cheats learns no more from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcfl.bench.experiment import Options
+from hpcfl.comm.world import World
+from hpcfl.results import load
+from hpcfl.train import session
+from hpcfl.train.experiment import TrainOptions
+from hpcfl.train.session import Trained
+
+pytest.importorskip("torch")
+
+from hpcfl.learning.training import LocalOptions
+
+
+def train(folder: Path, security: str) -> Trained:
+    """Train softmax regression on the bundled digits, 6 of 9 devices a round, in one process."""
+    folder.mkdir()
+    asked = TrainOptions(
+        "fedavg",
+        Options("secagg", warmup=0, rounds=3, dropout=0.2, security=security),
+        LocalOptions(epochs=1, batch_size=20, learning_rate=0.1),
+        per_round=6,
+    )
+    trained = session.run(World(None), asked, 9, folder)
+    assert trained is not None
+    return trained
+
+
+def test_it_comes_to_the_model_of_the_passive_variant(tmp_path: Path) -> None:
+    active, passive = (train(tmp_path / security, security) for security in ("active", "passive"))
+    run = load(active.path)
+
+    assert run.validated.all()
+    np.testing.assert_array_equal(active.weights, passive.weights)
+    assert "consistency_check" in run.phases
+    # All nine enrol before the first round, in which six take part.
+    advertised = run.bytes_up[:, list(run.phases).index("advertise_keys")]
+    assert (advertised[0] >= 16 + 96).all()
+    assert ((advertised[1:] > 0).sum(axis=1) == 6).all()
