@@ -42,7 +42,10 @@ _SLURM_FACTS = {
     "slurm_cluster": "SLURM_CLUSTER_NAME",
 }
 
-_MPI_FACTS = ("transport", "ranks", "mpi_library", "mpi_standard", "thread_level")
+_MPI_FACTS = (
+    *("transport", "ranks", "mpi_library", "mpi_standard", "thread_level"),
+    "fault_tolerance",
+)
 
 _CPUS = Path("/sys/devices/system/cpu")
 _CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
     from hpcfl.algorithms.federated.private import PrivacyOptions
     from hpcfl.attack.recording import Recorder
+    from hpcfl.results.reader import Run
 
 UPLOADS = ("gather", "reduce")
 DEFAULT_DIM = 165_000
@@ -71,6 +72,8 @@ class Options:
     security_bits: int = 40
     correctness_bits: int = 20
     private: PrivacyOptions | None = None
+    security: str = "passive"
+    kill: tuple[str, ...] = ()
 
     @classmethod
     def of_command(cls, values: Mapping[str, Any]) -> Options:
@@ -152,8 +155,9 @@ class Options:
             min_cohort=self.min_cohort,
             security_bits=self.security_bits,
             correctness_bits=self.correctness_bits,
+            security=self.security,
         )
-        protocol = find(self.protocol)(parameters)
+        protocol = find(self.protocol, self.security)(parameters)
         if self.upload == "reduce" and (protocol.sparse_upload or not protocol.summed_in):
             raise UsageError(
                 f"{protocol.name} cannot use --upload reduce: MPI can only sum whole vectors of "
@@ -220,6 +224,11 @@ class Experiment:
         if options.private is not None:
             algorithm = _add_noise(protocol, options, options.private)
         if options.keep_transcript is not None:
+            if options.security == "active":
+                raise UsageError(
+                    "--keep-transcript is for attacks of a curious server: leave it out, or "
+                    "--security active"
+                )
             from hpcfl.attack import recording
 
             insecure, reduce = options.insecure_seed is not None, options.upload == "reduce"
@@ -246,6 +255,7 @@ class Experiment:
         config["devices"] = self.devices
         for name in ("updates", "save_aggregate", "keep_transcript"):
             config[name] = None if config[name] is None else str(config[name])
+        config["kill"] = list(self.options.kill) or None
         if not self.protocol.sparse_upload:
             config |= dict.fromkeys(("alpha", "sampler", "locations"))
         if self.protocol.summed_in is None:
@@ -264,6 +274,9 @@ class Experiment:
         transport: Transport,
         store: Callable[[RoundRecord], None] | None,
         progress: Callable[[], None] = lambda: None,
+        told_to_leave: Callable[[], bool] = lambda: False,
+        earlier: Run | None = None,
+        strike: Callable[[int, str, str], None] | None = None,
     ) -> str:
         """Run rounds until there are enough of them.
 
@@ -275,6 +288,13 @@ class Experiment:
             Takes every finished round's record; on the server's rank.
         progress : callable
             Called after every round.
+        told_to_leave : callable
+            Asked after every round: whether this rank is to leave. If one is, all do.
+        earlier : Run, optional
+            At the server: the run to go on with, behind its finished rounds. The model that it had
+            come to is not kept; its contents, unlike its length, make no difference.
+        strike : callable, optional
+            Called with the round at each moment of each phase; it may end this process.
 
         Returns
         -------
@@ -291,14 +311,22 @@ class Experiment:
         aggregate = np.zeros(dim)
         rounds = self.options.planned_rounds
         rule, reason = self.options.stop_rule(), ""
+        first = 0
+        if earlier is not None:
+            first = earlier.rounds
+            reason = rule.resume(earlier.round_seconds[~earlier.warmup].tolist())
+        first, reason = transport.tell(first), REASONS[transport.tell(REASONS.index(reason))]
+        if reason:
+            self._refuse_to_save()  # nothing but the end of the file was missing
+            return reason
         recorder = None
         enrolled = enrol(
             type(self.protocol),
             transport,
-            first_round=0,
+            first_round=first,
             insecure_seed=self.options.insecure_seed,
         )
-        for index in range(rounds):
+        for index in range(first, rounds):
             if index == rounds - 1:
                 recorder = self._recorder(index)
             played = play(
@@ -312,6 +340,7 @@ class Experiment:
                 insecure_seed=self.options.insecure_seed,
                 recorder=recorder,
                 enrolled=enrolled,
+                strike=None if strike is None else partial(strike, index),
             )
             record, aggregate = played.record, played.aggregate
             if enrolled is not None:
@@ -319,21 +348,51 @@ class Experiment:
             error = None
             if store is not None:
                 record.warmup = index < self.options.warmup
-                error = keep(partial(store, record), record.validated, index)
+                right = record.validated or not played.checkable
+                error = keep(partial(store, record), right, index)
                 model -= aggregate.astype(np.float32)
             transport.agree(error)
             progress()
-            if index >= self.options.warmup:
-                # Only the server knows the slowest rank's seconds; outside the timed region.
-                decided = rule.after(record.round_seconds) if transport.has_server else ""
-                reason = REASONS[transport.tell(REASONS.index(decided))]
+            # Outside the timed region. Only the server knows the slowest rank's seconds, and
+            # whether any rank was told to leave.
+            leaving = transport.max_to_server(float(told_to_leave()))
+            decided = ""
+            if transport.has_server:
+                if index >= self.options.warmup:
+                    decided = rule.after(record.round_seconds)
+                if not decided and leaving:
+                    decided = "interrupted"
+            reason = REASONS[transport.tell(REASONS.index(decided))]
             if reason:
                 break
-        if transport.has_server and self.options.save_aggregate is not None:
-            save_aggregate(self.options.save_aggregate, aggregate)
+        if reason == "interrupted":
+            return reason
+        if self.options.save_aggregate is not None:
+            transport.agree(self._save_aggregate(transport, aggregate))
         if recorder is not None:
             transport.agree(self._save_transcript(recorder))
         return reason
+
+    def _refuse_to_save(self) -> None:
+        if self.options.save_aggregate is not None or self.options.keep_transcript is not None:
+            raise UsageError(
+                "the last round has been measured already, and what --save-aggregate and "
+                "--keep-transcript write is not kept: leave them out, or begin anew"
+            )
+
+    def _save_aggregate(
+        self, transport: Transport, aggregate: NDArray[np.float64]
+    ) -> HpcflError | None:
+        """Write, at the server, the last round's sum; return what speaks against it."""
+        path = self.options.save_aggregate
+        if path is None or not transport.has_server:
+            return None
+        try:
+            save_aggregate(path, aggregate)
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            return HpcflError(f"cannot save the aggregate to {path} ({reason})")
+        return None
 
     def _recorder(self, index: int) -> Recorder | None:
         """Return what takes down a round, if that is asked for."""

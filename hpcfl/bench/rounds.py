@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import AggregationProtocol, Enrolment, QuantisedProtocol
+from hpcfl.bench.losses import LossWatch, Strike, as_planned, can_stand_in, stand_in
 from hpcfl.bench.validation import agrees, expected_total, quantisation
 from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.round import Inputs, Prepare, Round
@@ -96,6 +98,7 @@ def enrol(
     local = transport.local_devices
     ledger = Ledger(protocol.phases(), count, local, transport.has_server)
     devices = {id: enrolment.device(id, _secrets(insecure_seed, NO_ROUND, id)) for id in local}
+    _register(enrolment, transport, devices)
     played = Round(
         enrolment.steps,
         transport,
@@ -115,6 +118,25 @@ def enrol(
     return Enrolled(devices, count, record, first_round)
 
 
+def _register(enrolment: Enrolment, transport: Transport, devices: Mapping[int, Any]) -> None:
+    """Tell all devices with which public key each of them is registered, if they are.
+
+    This stands for a public-key infrastructure: it takes no part in a round's time and bytes, and
+    the server, though the keys pass through its process, has no hand in them.
+    """
+    size = enrolment.registered_bytes
+    if not size:
+        return
+    registry = np.zeros((transport.placement.devices, size), np.uint8)
+    for id, device in devices.items():
+        registry[id] = np.frombuffer(device.registers(), np.uint8)
+    together = transport.sum_to_server(registry)
+    message = None if together is None else together.reshape(-1)
+    registry = transport.broadcast(message).reshape(-1, size)
+    for device in devices.values():
+        device.learn(registry)
+
+
 @dataclass(frozen=True)
 class Played:
     """What came of a round.
@@ -130,6 +152,11 @@ class Played:
     quantisation_error, clipped_fraction : float
         As :func:`~hpcfl.bench.validation.quantisation` says; NaN where it was not asked for, for
         protocols that do not quantise, and except at the server.
+    checkable : bool
+        Whether the aggregate could be validated: not if a device died after its upload, and nobody
+        else knows the noise that it drew.
+    refused : mapping of int to HpcflError
+        As :class:`~hpcfl.comm.round.Round` has it; each has been printed.
     """
 
     record: RoundRecord
@@ -137,6 +164,8 @@ class Played:
     prepare_seconds: float
     quantisation_error: float = float("nan")
     clipped_fraction: float = float("nan")
+    checkable: bool = True
+    refused: Mapping[int, HpcflError] = field(default_factory=dict)
 
 
 def play(
@@ -154,6 +183,7 @@ def play(
     recorder: Recorder | None = None,
     enrolled: Enrolled | None = None,
     members: Sequence[int] | None = None,
+    strike: Strike | None = None,
 ) -> Played:
     """Play a round; every rank calls this.
 
@@ -181,6 +211,9 @@ def play(
         What `enrol` returned, for the run of which this is a round.
     members : sequence of int, optional
         The ids under which the round's devices enrolled, in increasing order; by default all.
+    strike : callable, optional
+        Called at each moment of each phase, see :class:`~hpcfl.comm.round.Round`; it may end this
+        process.
 
     Raises
     ------
@@ -188,14 +221,21 @@ def play(
         On every rank, if the server cannot go on; on one rank, if one of its devices cannot.
     """
     count = protocol.parameters.devices
+    together = range(count) if members is None else members
     if enrolled is not None:
-        protocol.join(
-            enrolled.devices, range(count) if members is None else members, enrolled.population
-        )
+        protocol.join(enrolled.devices, together, enrolled.population)
     local = transport.local_devices
     ledger = Ledger(protocol.phases(), count, local, transport.has_server)
     devices = {id: protocol.device(id, index, _secrets(insecure_seed, index, id)) for id in local}
+    if enrolled is not None:
+        # The protocol may outlive the run: only the round's devices hold the enrolment's secrets.
+        protocol.join({}, together, enrolled.population)
     server = protocol.server(index, model) if transport.has_server else None
+    transport.barrier()
+    phases = protocol.phases()
+    watch = LossWatch(transport, phases, strike)
+    # To the others a device whose rank died is one that vanished before the round.
+    dropouts = {**dropouts, **dict.fromkeys(watch.absent, phases[0])}
     round_ = Round(
         protocol.steps,
         transport,
@@ -210,34 +250,82 @@ def play(
         largest_message=protocol.largest_message,
         reduce_group=protocol.summed_in if reduce else None,
         listen=None if recorder is None else recorder.hear,
+        watch=watch,
     )
-    transport.barrier()
     start = time.perf_counter()
     round_.play()
     elapsed = time.perf_counter() - start - round_.prepare_seconds
 
     record = add_up(transport, ledger.record, elapsed)
-    phases = protocol.phases()
-    last_missed = phases.index(protocol.upload_phase())
+    upload = phases.index(protocol.upload_phase())
     survivors = [
-        id for id in range(count) if id not in dropouts or phases.index(dropouts[id]) > last_missed
+        id for id in range(count) if id not in dropouts or phases.index(dropouts[id]) > upload
     ]
+    kept_out = _kept_out(transport, round_, server, survivors)
+    survivors = [id for id in survivors if id not in kept_out]
+    for refusal in round_.refused.values():
+        print(f"round {index}: {refusal}", file=sys.stderr)
     here = [devices[id] for id in survivors if id in devices]
     dim = protocol.parameters.dim
     exact = protocol.summed_in is not None
-    expected = expected_total(transport, here, inputs, dim, exact)
+    checkable = True
+    while True:
+        lost = transport.lost
+        gone = [] if server is None else [id for id in server.survivors if id in lost]
+        checkable = not gone or can_stand_in(protocol, insecure_seed is not None)
+        proxies = [stand_in(protocol, server, id, index) for id in gone if checkable]
+        expected = expected_total(transport, [*here, *proxies], inputs, dim, exact)
+        # Whoever died meanwhile had a part in it that is missing now.
+        if transport.lost == lost:
+            break
+    watch.enter(record)
     aggregate = np.empty(0)
     if server is not None and expected is not None:
         record.survived[server.survivors] = True
-        record.validated = server.survivors == survivors and agrees(server.total, *expected)
+        record.validated = (
+            checkable
+            and as_planned(server.survivors, survivors, watch.phase_of, upload)
+            and agrees(server.total, *expected)
+        )
         aggregate = protocol.decode(server.total)
     if recorder is not None:
         recorder.collect(transport, devices, here, server, inputs)
-    played = Played(record, aggregate, round_.prepare_seconds)
+    played = Played(
+        record,
+        aggregate,
+        round_.prepare_seconds,
+        checkable=checkable,
+        refused=round_.refused,
+    )
     if not with_quantisation or not isinstance(protocol, QuantisedProtocol):
         return played
     error, clipped = quantisation(transport, here, inputs, aggregate, dim)
     return replace(played, quantisation_error=error, clipped_fraction=clipped)
+
+
+def _kept_out(
+    transport: Transport, played: Round, server: Any | None, planned: list[int]
+) -> set[int]:
+    """Return, on every rank, who should have survived, but was refused before its upload counted.
+
+    Parameters
+    ----------
+    transport : Transport
+        Tells the other ranks; every rank calls this.
+    played : Round
+        The round.
+    server : server or None
+        The server, on its rank.
+    planned : list of int
+        The devices that were not to drop out.
+    """
+    told = None
+    if server is not None:
+        ids = sorted({*planned} & {*played.refused} - {*server.survivors})
+        told = np.array(ids, np.int64).view(np.uint8)
+    if not transport.tell(0 if told is None else told.size):
+        return set()
+    return set(transport.broadcast(told).view(np.int64).tolist())
 
 
 def keep(store: Callable[[], None], validated: bool, index: int) -> HpcflError | None:

@@ -2,13 +2,17 @@
 
 Sizes travel ahead of payloads in small collectives of their own. They belong to MPI's framing, not
 to the protocol, and are not entered in the ledger.
+
+Everything that the ranks do together is one *operation*: a function without arguments that only
+reads what this rank sends, so that it can be called again. Here it is called once. The transport of
+:mod:`hpcfl.comm.faults` calls it again, on another communicator, if a rank dies meanwhile.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -31,6 +35,14 @@ CALL_BYTES = 1 << 30
 POLL_SECONDS = 0.005
 # One Reduce that only checks or records adds up at most this many elements.
 REDUCE_ELEMENTS = 1 << 15
+# Stands for the rank of a device that has none any more.
+NOWHERE = -1
+
+# Sums in a field, by its name. mpi4py creates 32 operations at most, and a training has a transport
+# for every round.
+_SUM_OPS: dict[str, MPI.Op] = {}
+
+T = TypeVar("T")
 
 
 class MpiTransport(Transport):
@@ -41,25 +53,32 @@ class MpiTransport(Transport):
     def __init__(self, comm: MPI.Intracomm | Star, placement: Placement) -> None:
         super().__init__(placement, comm.rank)
         self._comm = comm
+        # Each device's rank in the communicator, NOWHERE for those that have none.
         self._rank_of = self.placement.rank_of()
-        self._sum_ops: dict[str, MPI.Op] = {}
+
+    def _together(self, operation: Callable[[], T]) -> T:
+        """Return what an operation of all ranks returns."""
+        return operation()
 
     def select(self, ids: Sequence[int]) -> MpiTransport:
         return MpiTransport(self._comm, self.placement.select(ids))
 
     def agree(self, error: HpcflError | None) -> None:
-        announce(self._comm, 0, error)
+        self._together(lambda: announce(self._comm, 0, error))
 
     def tell(self, value: int) -> int:
-        return announce(self._comm, value, None)
+        return self._together(lambda: announce(self._comm, value, None))
 
     def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:
-        size = announce(self._comm, 0 if message is None else message.size, error)
-        if message is None:
-            message = np.empty(size, np.uint8)
-        for start in range(0, size, CALL_BYTES):
-            self._comm.Bcast([message[start : start + CALL_BYTES], MPI.BYTE], root=SERVER_RANK)
-        return message
+        def operation() -> Payload:
+            size = announce(self._comm, 0 if message is None else message.size, error)
+            received = np.empty(size, np.uint8) if message is None else message
+            for start in range(0, size, CALL_BYTES):
+                part = received[start : start + CALL_BYTES]
+                self._comm.Bcast([part, MPI.BYTE], root=SERVER_RANK)
+            return received
+
+        return self._together(operation)
 
     def scatter(self, receivers: Sequence[int], produce: Produce) -> Iterator[tuple[int, Payload]]:
         devices, first = self.placement.devices, 0
@@ -70,34 +89,41 @@ class MpiTransport(Transport):
                 messages.append(produce(first + len(messages)))
                 size += messages[-1].size
             stop = first + self.tell(len(messages))
-            sizes = np.array([message.size for message in messages], np.int64)
-            yield from self._scatter_window(range(first, stop), receivers, messages, sizes)
+            yield from self._scatter_window(range(first, stop), receivers, messages)
             first = stop
 
     def _scatter_window(
-        self,
-        window: range,
-        receivers: Sequence[int],
-        messages: list[Payload],
-        sizes: NDArray[np.int64],
+        self, window: range, receivers: Sequence[int], messages: list[Payload]
     ) -> Iterator[tuple[int, Payload]]:
-        if not self.has_server:
-            sizes = np.empty(len(window), np.int64)
-        self._comm.Bcast(sizes, root=SERVER_RANK)
-        counts = self._bytes_by_rank(window, sizes)
-        received = np.empty(int(counts[self.rank]), np.uint8)
+        sizes = np.array([message.size for message in messages], np.int64)
         sent = _concatenate(messages)
         messages.clear()
-        for whole, now, part in self._calls(counts):
-            layout = [sent[whole], now, MPI.BYTE] if self.has_server else None
-            self._comm.Scatterv(layout, [received[part], MPI.BYTE], root=SERVER_RANK)
+
+        def operation() -> tuple[NDArray[np.int64], Payload]:
+            told = sizes if self.has_server else np.empty(len(window), np.int64)
+            self._comm.Bcast(told, root=SERVER_RANK)
+            counts = self._bytes_by_rank(window, told)
+            received = np.empty(int(counts[self._comm.rank]), np.uint8)
+            outgoing = self._of_the_living(window, told, sent) if self.has_server else sent
+            for whole, now, part in self._calls(counts):
+                layout = [outgoing[whole], now, MPI.BYTE] if self.has_server else None
+                self._comm.Scatterv(layout, [received[part], MPI.BYTE], root=SERVER_RANK)
+            return told, received
+
+        told, received = self._together(operation)
         listening = set(receivers)
+        local = self.local_devices
         start = 0
-        for id, size in zip(window, sizes.tolist(), strict=True):
-            if self._rank_of[id] == self.rank:
+        for id, size in zip(window, told.tolist(), strict=True):
+            if id in local:
                 if id in listening:
                     yield id, received[start : start + size]
                 start += size
+
+    def _of_the_living(self, window: range, sizes: NDArray[np.int64], sent: Payload) -> Payload:
+        """Return the messages, end to end, without those to devices that have no rank."""
+        there = self._rank_of[window.start : window.stop] != NOWHERE
+        return sent if there.all() else sent[np.repeat(there, sizes)]
 
     def gather(
         self, senders: Sequence[int], produce: Produce, largest: int
@@ -112,17 +138,23 @@ class MpiTransport(Transport):
         self, window: range, senders: Sequence[int], produce: Produce
     ) -> Iterator[tuple[int, Payload]]:
         messages = [produce(sender) for sender in senders]
-        sizes = np.zeros(len(window), np.int64)
+        mine = np.zeros(len(window), np.int64)
         for sender, message in zip(senders, messages, strict=True):
-            sizes[sender - window.start] = message.size
-        self._comm.Allreduce(MPI.IN_PLACE, sizes, MPI.SUM)
-        counts = self._bytes_by_rank(window, sizes)
+            mine[sender - window.start] = message.size
         sent = _concatenate(messages)
         messages.clear()
-        received = np.empty(int(sizes.sum()) if self.has_server else 0, np.uint8)
-        for whole, now, part in self._calls(counts):
-            layout = [received[whole], now, MPI.BYTE] if self.has_server else None
-            self._comm.Gatherv([sent[part], MPI.BYTE], layout, root=SERVER_RANK)
+
+        def operation() -> tuple[NDArray[np.int64], Payload]:
+            sizes = mine.copy()
+            self._comm.Allreduce(MPI.IN_PLACE, sizes, MPI.SUM)
+            counts = self._bytes_by_rank(window, sizes)
+            received = np.empty(int(sizes.sum()) if self.has_server else 0, np.uint8)
+            for whole, now, part in self._calls(counts):
+                layout = [received[whole], now, MPI.BYTE] if self.has_server else None
+                self._comm.Gatherv([sent[part], MPI.BYTE], layout, root=SERVER_RANK)
+            return sizes, received
+
+        sizes, received = self._together(operation)
         if self.has_server:
             start = 0
             for sender, size in zip(window, sizes.tolist(), strict=True):
@@ -132,7 +164,8 @@ class MpiTransport(Transport):
 
     def _bytes_by_rank(self, window: range, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         ranks = self._rank_of[window.start : window.stop]
-        return np.bincount(ranks, sizes, self._comm.size).astype(np.int64)
+        there = ranks != NOWHERE
+        return np.bincount(ranks[there], sizes[there], self._comm.size).astype(np.int64)
 
     def _calls(self, counts: NDArray[np.int64]) -> Iterator[tuple[slice, NDArray[np.int64], slice]]:
         """Yield, for each call, its part of all bytes, its bytes by rank, its part of this rank's.
@@ -147,7 +180,7 @@ class MpiTransport(Transport):
         for start in range(0, max(1, int(ends[-1])), CALL_BYTES):
             stop = start + CALL_BYTES
             now = np.clip(ends, start, stop) - np.clip(ends - counts, start, stop)
-            mine = int(now[self.rank])
+            mine = int(now[self._comm.rank])
             yield slice(start, stop), now, slice(done, done + mine)
             done += mine
 
@@ -155,39 +188,55 @@ class MpiTransport(Transport):
         self, senders: Sequence[int], produce: Produce, group: Group, dim: int
     ) -> tuple[list[int], Elements] | None:
         mine = np.zeros(dim, np.uint32)
+        sent = []
         for sender in senders:
-            group.add_into(mine, produce(sender).view("<u4"))
-        total = np.empty(dim, np.uint32) if self.has_server else None
-        for start in range(0, dim, CALL_BYTES // 4):
-            part = slice(start, start + CALL_BYTES // 4)
-            target = None if total is None else total[part]
-            self._comm.Reduce(mine[part], target, self._sum_op(group), root=SERVER_RANK)
-        ids = self.present(senders)
-        return None if total is None or ids is None else (ids.tolist(), total)
+            payload = produce(sender)
+            if payload.size:
+                group.add_into(mine, payload.view("<u4"))
+                sent.append(sender)
+
+        def operation() -> tuple[list[int], Elements] | None:
+            total = np.empty(dim, np.uint32) if self.has_server else None
+            for start in range(0, dim, CALL_BYTES // 4):
+                part = slice(start, start + CALL_BYTES // 4)
+                target = None if total is None else total[part]
+                self._comm.Reduce(mine[part], target, self._sum_op(group), root=SERVER_RANK)
+            ids = self._present(sent)
+            return None if total is None or ids is None else (ids.tolist(), total)
+
+        return self._together(operation)
 
     def _sum_op(self, group: Group) -> MPI.Op:
         if not isinstance(group, Field):
             return MPI.SUM
-        if group.name not in self._sum_ops:
+        if group.name not in _SUM_OPS:
 
             def add(source: Any, target: Any, _: MPI.Datatype) -> None:
                 group.add_into(np.frombuffer(target, np.uint32), np.frombuffer(source, np.uint32))
 
-            self._sum_ops[group.name] = MPI.Op.Create(add, commute=True)
-        return self._sum_ops[group.name]
+            _SUM_OPS[group.name] = MPI.Op.Create(add, commute=True)
+        return _SUM_OPS[group.name]
 
-    def route(self, senders: Sequence[int], rows: list[Rows]) -> dict[int, Rows]:
-        row_bytes = np.array(rows[0].shape[1] if rows else 0, np.int64)
+    def route(self, senders: Sequence[int], rows: list[Rows]) -> tuple[dict[int, Rows], Ids | None]:
+        by_receiver = rows_by_receiver(np.concatenate(rows)) if rows else {}
+        width = rows[0].shape[1] if rows else 0
+
+        def operation() -> tuple[dict[int, Rows], Ids | None]:
+            return self._route(by_receiver, width), self._present(senders)
+
+        return self._together(operation)
+
+    def _route(self, by_receiver: dict[int, Rows], width: int) -> dict[int, Rows]:
+        row_bytes = np.array(width, np.int64)
         self._comm.Allreduce(MPI.IN_PLACE, row_bytes, MPI.MAX)
         size = int(row_bytes)
         if not size:
             return {}
-        sent = np.concatenate(rows) if rows else np.empty((0, size), np.uint8)
-        by_receiver = rows_by_receiver(sent) if rows else {}
-        # Blocks of ids lie on ranks in order, so sorting by receiver sorts by rank as well.
-        sent = np.concatenate(list(by_receiver.values())) if rows else sent
+        # Blocks of ids lie on ranks in order, so what is sorted by receiver is sorted by rank too.
+        living = {id: part for id, part in by_receiver.items() if self._rank_of[id] != NOWHERE}
+        sent = np.concatenate([*living.values(), np.empty((0, size), np.uint8)])
         counts_out = np.zeros(self._comm.size, np.int64)
-        for receiver, part in by_receiver.items():
+        for receiver, part in living.items():
             counts_out[self._rank_of[receiver]] += len(part)
         counts_in = np.empty_like(counts_out)
         self._comm.Alltoall(counts_out, counts_in)
@@ -199,13 +248,17 @@ class MpiTransport(Transport):
             row_type.Free()
         return rows_by_receiver(received) if len(received) else {}
 
-    def present(self, senders: Sequence[int]) -> Ids | None:
+    def _present(self, senders: Sequence[int]) -> Ids | None:
+        """Return the senders of all ranks, by id, at the server; None elsewhere."""
         taking_part = np.zeros(self.placement.devices, np.uint8)
         taking_part[list(senders)] = 1
-        together = self.sum_to_server(taking_part)
+        together = self._sum_to_server(taking_part)
         return None if together is None else np.flatnonzero(together)
 
     def sum_to_server(self, values: NDArray[Any]) -> NDArray[Any] | None:
+        return self._together(lambda: self._sum_to_server(values))
+
+    def _sum_to_server(self, values: NDArray[Any]) -> NDArray[Any] | None:
         total = np.empty_like(values) if self.has_server else None
         # In pieces: inner ranks of the reduction's tree buffer several of their children's.
         mine, whole = values.reshape(-1), None if total is None else total.reshape(-1)
@@ -216,13 +269,19 @@ class MpiTransport(Transport):
         return total
 
     def max_to_server(self, value: float) -> float | None:
-        return self._comm.reduce(value, MPI.MAX, root=SERVER_RANK)
+        def operation() -> float | None:
+            # A buffer: for objects mpi4py uses a communicator of its own, which nobody revokes.
+            largest = np.empty(1) if self.has_server else None
+            self._comm.Reduce(np.array([value], float), largest, MPI.MAX, root=SERVER_RANK)
+            return None if largest is None else float(largest[0])
+
+        return self._together(operation)
 
     def barrier(self) -> None:
-        self._comm.Barrier()
+        self._together(lambda: self._comm.Barrier())
 
     def wait_for_all(self) -> None:
-        wait(self._comm.Ibarrier())
+        self._together(lambda: wait(self._comm.Ibarrier()))
 
 
 def wait(request: MPI.Request, limit_seconds: float = float("inf")) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -14,6 +15,25 @@ from hpcfl.crypto.groups import Elements, Group
 from hpcfl.errors import HpcflError
 
 Produce = Callable[[int], Payload]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Ranks that died together, as far as the others could tell.
+
+    Attributes
+    ----------
+    devices : frozenset of int
+        The devices that were on them.
+    detect_seconds : float
+        From the beginning of the operation that failed, on this rank, until it did.
+    recover_seconds : float
+        From then on until the operation succeeded among those left.
+    """
+
+    devices: frozenset[int]
+    detect_seconds: float
+    recover_seconds: float
 
 
 class Transport(ABC):
@@ -44,6 +64,15 @@ class Transport(ABC):
     def local_devices(self) -> range:
         """The devices on this rank."""
         return self.placement.local(self.rank)
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """The devices whose ranks are dead; the same on all others between two operations."""
+        return frozenset()
+
+    def take_losses(self) -> list[Loss]:
+        """Return the losses since the last call."""
+        return []
 
     @abstractmethod
     def select(self, ids: Sequence[int]) -> Transport:
@@ -109,12 +138,16 @@ class Transport(ABC):
     ) -> tuple[list[int], Elements] | None:
         """Return who sent, and the sum of their vectors, at the server; None elsewhere.
 
-        Here `produce` makes a device's vector, `dim` elements of `group`.
+        Here `produce` makes a device's vector, `dim` elements of `group`; an empty one if it sends
+        nothing.
         """
 
     @abstractmethod
-    def route(self, senders: Sequence[int], rows: list[Rows]) -> dict[int, Rows]:
-        """Return the sealed rows that each device of this rank received.
+    def route(self, senders: Sequence[int], rows: list[Rows]) -> tuple[dict[int, Rows], Ids | None]:
+        """Return the sealed rows that each device of this rank received, and who sent.
+
+        The senders of all ranks, by id, are known at the server only; elsewhere there is None.
+        They are exactly those whose rows the receivers have.
 
         Parameters
         ----------
@@ -123,10 +156,6 @@ class Transport(ABC):
         rows : list of ndarray
             Their sealed rows; all rows of a step have the same size.
         """
-
-    @abstractmethod
-    def present(self, senders: Sequence[int]) -> Ids | None:
-        """Return the senders of all ranks, by id, at the server; None elsewhere."""
 
     @abstractmethod
     def sum_to_server(self, values: NDArray[Any]) -> NDArray[Any] | None:

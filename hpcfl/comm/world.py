@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
+import time
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from hpcfl import launch
 from hpcfl.comm.loopback import Loopback
@@ -17,7 +19,11 @@ if TYPE_CHECKING:
     from mpi4py import MPI
     from numpy.typing import NDArray
 
+    from hpcfl.comm.faults import Survivors
+
     Array = NDArray[Any]
+
+T = TypeVar("T")
 
 MESSAGE_BYTES = 1 << 30
 # Ranks that fail for the same reason fail together; one that waits longer failed alone.
@@ -33,19 +39,50 @@ class World:
     Attributes
     ----------
     rank, size : int
-        This process, and how many there are.
+        This process, and how many were started.
+    tolerant : bool
+        Whether the other ranks can go on after one died.
     """
 
     def __init__(self, comm: MPI.Intracomm | None) -> None:
         self._control = comm.Dup() if comm is not None else None
         self.rank = comm.rank if comm is not None else 0
         self.size = comm.size if comm is not None else 1
+        self.tolerant = False
+        self._survivors: Survivors | None = None
+        if self._control is not None and self.size > 1:
+            self._tolerate(self._control)
 
-    def transport(self, devices: int) -> Transport | None:
+    def _tolerate(self, control: MPI.Intracomm) -> None:
+        """Prepare for the death of ranks, if MPI was started so that it can be survived."""
+        from hpcfl.comm import faults
+
+        # A lab's ranks talk over point-to-point messages of their own.
+        if not faults.enabled() or launch.netlab_facts():
+            return
+        self.tolerant = True
+        self._survivors = faults.Survivors(control)
+        atexit.register(faults.finalize)
+
+    def _together(self, operation: Callable[[MPI.Intracomm], T]) -> T:
+        """Return what an operation of all ranks returns; among those left, if ranks died."""
+        assert self._control is not None
+        if self._survivors is not None:
+            return self._survivors.together(operation)
+        return operation(self._control)
+
+    def transport(self, devices: int, tolerant: bool = False) -> Transport | None:
         """Return the transport for a number of devices; None on a rank that is not needed.
 
         Fewer devices than device ranks use as many ranks as there are devices; the devices of a
         larger number share ranks.
+
+        Parameters
+        ----------
+        devices : int
+            Number N of devices.
+        tolerant : bool
+            Whether the caller can go on with the rest when ranks die, where MPI can.
         """
         if self._control is None or self.size == 1:
             return Loopback(devices)
@@ -54,11 +91,18 @@ class World:
         from hpcfl.comm.mpi import MpiTransport
         from hpcfl.comm.star import Star
 
-        taking_part = self.rank <= devices
-        comm = self._control.Split(0 if taking_part else MPI.UNDEFINED, self.rank)
-        if not taking_part:
+        def split(control: MPI.Intracomm) -> MPI.Comm:
+            # Of the ranks that are left, the first ones.
+            return control.Split(0 if control.rank <= devices else MPI.UNDEFINED, control.rank)
+
+        comm = self._together(split)
+        if comm == MPI.COMM_NULL:
             return None
         ranks = MPI.Intracomm(comm)
+        if tolerant and self.tolerant:
+            from hpcfl.comm.faults import TolerantTransport
+
+            return TolerantTransport(ranks, Placement.even(devices, ranks.size))
         return MpiTransport(
             Star(ranks) if launch.netlab_facts() else ranks, Placement.even(devices, comm.size)
         )
@@ -82,7 +126,7 @@ class World:
             return
         from hpcfl.comm.mpi import announce
 
-        announce(self._control, 0, error)
+        self._together(lambda control: announce(control, 0, error))
 
     def tell(self, value: int) -> int:
         """Return rank 0's value on every rank."""
@@ -90,14 +134,19 @@ class World:
             return value
         from hpcfl.comm.mpi import announce
 
-        return announce(self._control, value, None)
+        return self._together(lambda control: announce(control, value, None))
 
     def settle(self, error: HpcflError | None) -> None:
         """Wait, without taking time from the ranks at work, until all are here; then agree."""
         if self._control is not None:
             from hpcfl.comm.mpi import wait
 
-            wait(self._control.Ibarrier())
+            if self._survivors is None:
+                wait(self._control.Ibarrier())
+            else:
+                from hpcfl.comm.faults import wait_for_all
+
+                self._survivors.together(wait_for_all)
         self.agree(error)
 
     def distribute(self, parts: Sequence[Mapping[str, Array]] | None) -> dict[str, Array]:
@@ -108,14 +157,18 @@ class World:
         parts : sequence of dict, or None
             At rank 0, one dict of arrays for each rank; None elsewhere.
         """
+        if self._control is None:
+            assert parts is not None
+            return dict(parts[0])
+        return self._together(lambda control: self._distribute(control, parts))
+
+    def _distribute(
+        self, comm: MPI.Intracomm, parts: Sequence[Mapping[str, Array]] | None
+    ) -> dict[str, Array]:
         import json
 
         import numpy as np
 
-        if self._control is None:
-            assert parts is not None
-            return dict(parts[0])
-        comm = self._control
         if parts is None:
             raw = np.empty(int(_receive(comm, np.empty(1, np.int64))[0]), np.uint8)
             layout = json.loads(_receive(comm, raw).tobytes())
@@ -123,9 +176,9 @@ class World:
                 name: _receive(comm, np.empty(shape, dtype))
                 for name, (shape, dtype) in layout.items()
             }
-        for rank, part in enumerate(parts):
-            if rank == 0:
-                continue
+        started_as = self._survivors.ranks if self._survivors is not None else range(self.size)
+        for rank in range(1, comm.size):
+            part = parts[started_as[rank]]
             arrays = {name: np.ascontiguousarray(array) for name, array in part.items()}
             layout = {name: (array.shape, array.dtype.str) for name, array in arrays.items()}
             raw = np.frombuffer(json.dumps(layout).encode(), np.uint8).copy()
@@ -157,6 +210,7 @@ class World:
             "transport": among_ranks if self.size > 1 else "loopback",
             **lab,
             "ranks": self.size,
+            "fault_tolerance": "ulfm" if self.tolerant else None,
             "mpi_library": library.partition(",")[0],
             "mpi_library_text": library,
             "mpi_standard": ".".join(str(part) for part in MPI.Get_version()),
@@ -174,8 +228,13 @@ class World:
         mine[: len(name)] = np.frombuffer(name, np.uint8)
         if self._control is None:
             return [platform.node()]
-        everybody = np.empty((self.size, mine.size), np.uint8) if self.rank == 0 else None
-        self._control.Gather(mine, everybody)
+
+        def gather(control: MPI.Intracomm) -> Array | None:
+            rows = np.empty((control.size, mine.size), np.uint8) if self.rank == 0 else None
+            control.Gather(mine, rows)
+            return rows
+
+        everybody = self._together(gather)
         if everybody is None:
             return []
         return [row.tobytes().rstrip(b"\0").decode() for row in everybody]
@@ -238,24 +297,46 @@ def fail(message: str, status: int) -> NoReturn:
         if launch.guess_rank() == 0:
             print(f"Error: {message}", file=sys.stderr, flush=True)
         sys.exit(status)
-    if comm.rank == 0:
-        print(f"Error: {message}", file=sys.stderr, flush=True)
+    from hpcfl.comm import faults
     from hpcfl.comm.mpi import wait
 
-    if not wait(comm.Ibarrier(), TOGETHER_SECONDS):
-        if comm.rank != 0:
+    tolerant = faults.enabled()
+    speaker = faults.speaker(comm) if tolerant else 0
+    if comm.rank == speaker:
+        print(f"Error: {message}", file=sys.stderr, flush=True)
+    if tolerant:
+        faults.will_end_with(status)
+        together = faults.meet(comm, TOGETHER_SECONDS)
+    else:
+        together = wait(comm.Ibarrier(), TOGETHER_SECONDS)
+    if not together:
+        if comm.rank != speaker:
             print(f"{_here(comm)} Error: {message}", file=sys.stderr, flush=True)
         comm.Abort(status)
     sys.exit(status)
 
 
 def crash() -> None:
-    """Print the current exception's traceback and end the whole job, if there are other ranks."""
+    """Print the current exception's traceback and end the whole job, if there are other ranks.
+
+    That another rank died, where a command cannot go on without it, is said in a sentence.
+    """
     if "mpi4py.MPI" not in sys.modules:
         return
     comm = _world_communicator()
     if comm.size == 1:
         return
+    from hpcfl.comm import faults
+
+    if faults.enabled() and faults.is_death(sys.exc_info()[1]):
+        if comm.rank != faults.speaker(comm):
+            time.sleep(TOGETHER_SECONDS)
+        print(
+            "Error: a rank died, and this command cannot go on without it, as 'hpcfl bench' can",
+            file=sys.stderr,
+            flush=True,
+        )
+        comm.Abort(1)
     lines = traceback.format_exc().rstrip().split("\n")
     print("\n".join(f"{_here(comm)} {line}" for line in lines), file=sys.stderr, flush=True)
     comm.Abort(1)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+
+NOT_LOST = -1
 
 
 @dataclass
@@ -31,6 +34,13 @@ class RoundRecord:
         Whether the decoded aggregate equals the sum obtained on the independent path.
     warmup : bool
         Whether the round was run only to warm up, and stays out of summaries.
+    lost_phase : ndarray of int16, shape (N,)
+        Phase in which the device's rank was found dead, P for outside of all phases, and -1 for a
+        rank that was alive, or dead before. What a device of such a rank spent in the round nobody
+        knows: it counts as nothing.
+    detect_seconds, recover_seconds : float
+        How long it took to find ranks dead, and to go on without them, all losses of the round
+        together; NaN without any.
     """
 
     bytes_up: NDArray[np.uint64]
@@ -43,6 +53,9 @@ class RoundRecord:
     survived: NDArray[np.bool_]
     validated: bool
     warmup: bool
+    lost_phase: NDArray[np.int16] = field(default_factory=lambda: np.empty(0, np.int16))
+    detect_seconds: float = math.nan
+    recover_seconds: float = math.nan
 
     @classmethod
     def empty(cls, phases: int, devices: int) -> RoundRecord:
@@ -60,4 +73,5 @@ class RoundRecord:
             survived=np.zeros(devices, np.bool_),
             validated=False,
             warmup=False,
+            lost_phase=np.full(devices, NOT_LOST, np.int16),
         )

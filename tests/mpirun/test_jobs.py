@@ -108,12 +108,27 @@ def test_a_rank_that_crashes_ends_the_job_with_its_traceback(tmp_path: Path) -> 
     assert re.search(r"\[rank 3 on \S+\] Traceback", job.stderr)
 
 
-def test_a_device_that_fails_alone_ends_the_job_with_a_sentence(tmp_path: Path) -> None:
-    job = mpirun(5, "hpcfl", "bench", "faulty_protocols:Refusing", *SMALL, "--output", tmp_path)
+def test_a_device_that_refuses_costs_the_round_itself_and_is_reported(tmp_path: Path) -> None:
+    job = mpirun(
+        5,
+        "hpcfl",
+        "bench",
+        "faulty_protocols:Refusing",
+        *SMALL,
+        "--dropout",
+        0,
+        "--output",
+        tmp_path,
+    )
+    (path,) = tmp_path.glob("*.h5")
+    run = load(path)
 
-    assert job.returncode != 0
-    assert re.search(r"\[rank 3 on \S+\] Error: device 2 refuses", job.stderr)
-    assert "Traceback" not in job.stderr
+    assert job.returncode == 0, job.stderr
+    for index in range(len(run.validated)):
+        line = f"round {index}: device 2 left the round in upload: device 2 refuses"
+        assert job.stderr.count(line) == 1
+    assert run.validated.all()
+    assert [2] == np.flatnonzero(~run.survived.all(axis=0)).tolist()
 
 
 def test_a_wrong_sum_fails_the_run_and_is_kept_as_evidence(tmp_path: Path) -> None:

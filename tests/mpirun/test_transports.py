@@ -67,12 +67,12 @@ class Recorder:
             self._keep("gather", sender, message)
             yield sender, message
 
-    def route(self, *arguments: Any) -> dict[int, Payload]:
-        received = self._inner.route(*arguments)
+    def route(self, *arguments: Any) -> tuple[dict[int, Payload], Any]:
+        received, present = self._inner.route(*arguments)
         for receiver, rows in received.items():
             for row in rows:
                 self._keep("route", receiver, row)
-        return received
+        return received, present
 
 
 def play(inner: Transport, name: str) -> list[tuple[object, ...]]:
@@ -130,6 +130,18 @@ def test_reduce_is_the_sum_in_the_group(group: str) -> None:
         np.testing.assert_array_equal(result[1], expected)
     else:
         assert result is None
+
+
+def test_any_number_of_transports_sum_in_a_field() -> None:
+    inner = transport()
+    ones = np.ones(3, np.uint32).view(np.uint8)
+    for _ in range(40):  # more than mpi4py has room for operations
+        chosen = inner.select(range(DEVICES))
+        result = chosen.reduce(list(chosen.local_devices), lambda id: ones, GROUPS["fq"], 3)
+
+    if inner.has_server:
+        assert result is not None
+        assert result[1].tolist() == [DEVICES] * 3
 
 
 def test_gather_in_small_windows_brings_the_same_messages(monkeypatch: pytest.MonkeyPatch) -> None:

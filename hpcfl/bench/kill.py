@@ -1,0 +1,135 @@
+"""Ranks that kill themselves on purpose: `hpcfl bench --kill rank=7,phase=masked_input,round=3`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcfl.comm.round import BEFORE, MOMENTS
+from hpcfl.comm.world import World
+from hpcfl.errors import UsageError
+
+EXAMPLE = "rank=7,phase=masked_input,round=3"
+HOW = "start ranks that can be lost: mpirun --with-ft ulfm -n 101 hpcfl bench ..."
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Who dies when.
+
+    Attributes
+    ----------
+    ranks : frozenset of int
+        The ranks, as they were started; 0 is the server's.
+    phase : str
+        In this phase.
+    round : int
+        Of this round, counted from 0, warm-up included.
+    moment : str
+        One of :data:`~hpcfl.comm.round.MOMENTS`.
+    """
+
+    ranks: frozenset[int]
+    phase: str
+    round: int
+    moment: str = BEFORE
+
+    @classmethod
+    def parse(cls, text: str) -> Kill:
+        """Return what the value of an option says.
+
+        Raises
+        ------
+        UsageError
+            If it cannot be read.
+        """
+        given = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+        parts = text.split(",")
+        known = {"rank", "phase", "round", "moment"}
+        if len(given) != len(parts) or not {"rank", "phase", "round"} <= given.keys() <= known:
+            raise UsageError(f"--kill {text} cannot be read: write it like {EXAMPLE}")
+        if not re.fullmatch(r"\d{1,9}(\+\d{1,9})*", given["rank"], re.ASCII):
+            raise UsageError(f"--kill {text}: ranks are numbers like 7, or several like 7+9")
+        if not re.fullmatch(r"\d{1,9}", given["round"], re.ASCII):
+            raise UsageError(f"--kill {text}: a round is a number from 0 on, like 3")
+        moment = given.get("moment", BEFORE)
+        if moment not in MOMENTS:
+            raise UsageError(f"--kill {text}: the moment is one of {', '.join(MOMENTS)}")
+        ranks = frozenset(int(rank) for rank in given["rank"].split("+"))
+        return cls(ranks, given["phase"], int(given["round"]), moment)
+
+
+def plan(texts: Iterable[str], world: World, experiments: Sequence[Any]) -> list[Kill]:
+    """Return the kills that were asked for.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        The values of ``--kill``.
+    world : World
+        The processes at hand.
+    experiments : sequence of Experiment
+        What is run; each must have the phases, rounds and ranks.
+
+    Raises
+    ------
+    UsageError
+        If one cannot be read or carried out; the same on every rank.
+    """
+    kills = [Kill.parse(text) for text in texts]
+    if not kills:
+        return []
+    if world.size == 1:
+        raise UsageError(f"--kill ends ranks, and this is a process without any: {HOW}")
+    if not world.tolerant:
+        raise UsageError(f"--kill is refused: MPI would end the whole job; {HOW}")
+    for kill in kills:
+        for experiment in experiments:
+            _check(kill, experiment, world.size)
+    return kills
+
+
+def _check(kill: Kill, experiment: Any, ranks: int) -> None:
+    phases = experiment.protocol.phases()
+    last_rank = min(ranks - 1, experiment.devices)
+    if kill.phase not in phases:
+        raise UsageError(
+            f"--kill: {experiment.protocol.name} has no phase {kill.phase!r}; its phases are "
+            f"{', '.join(phases)}"
+        )
+    if max(kill.ranks) > last_rank:
+        raise UsageError(
+            f"--kill: rank {max(kill.ranks)} holds no device; the ranks are 0, the server's, to "
+            f"{last_rank}"
+        )
+    if kill.round >= experiment.options.planned_rounds:
+        raise UsageError(
+            f"--kill: there is no round {kill.round}; the rounds are 0 to "
+            f"{experiment.options.planned_rounds - 1}, warm-up included"
+        )
+
+
+class Killer:
+    """Ends this rank when its time has come.
+
+    Parameters
+    ----------
+    kills : sequence of Kill
+        The plan.
+    rank : int
+        This rank, as it was started.
+    """
+
+    def __init__(self, kills: Sequence[Kill], rank: int) -> None:
+        self._times = {
+            (kill.round, kill.moment, kill.phase) for kill in kills if rank in kill.ranks
+        }
+
+    def __call__(self, round_index: int, moment: str, phase: str) -> None:
+        """Kill this process, uncatchably, if it is to die now."""
+        if (round_index, moment, phase) in self._times:
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,190 @@
+"""What a round's record and its validation need to know of devices whose ranks died."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms import locations
+from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.cohort import Cohort
+from hpcfl.algorithms.aggregation.sparse import SparseSecAgg
+from hpcfl.comm.round import AFTER
+from hpcfl.comm.transport import Transport
+from hpcfl.crypto.keys import system_secrets
+from hpcfl.results.record import NOT_LOST, RoundRecord
+
+if TYPE_CHECKING:
+    from hpcfl.results.reader import Run
+
+Strike = Callable[[str, str], None]
+
+
+class LossWatch:
+    """Notes in which phase of a round devices are lost.
+
+    Parameters
+    ----------
+    transport : Transport
+        Knows who is lost.
+    phases : sequence of str
+        Names of the P phases, in order.
+    strike : callable, optional
+        Called first with each moment and phase, and may end this process.
+
+    Attributes
+    ----------
+    absent : frozenset of int
+        The devices that were lost before the round began.
+    phase_of : dict of int to int
+        For each device lost since: index of the phase, P for outside of all phases.
+    """
+
+    def __init__(
+        self, transport: Transport, phases: Sequence[str], strike: Strike | None = None
+    ) -> None:
+        self._transport = transport
+        self._phases = list(phases)
+        self._strike = strike
+        self.absent = transport.lost
+        self.phase_of: dict[int, int] = {}
+        self._seconds: list[tuple[float, float]] = []
+        self._before: dict[int, int] = {}
+        self._note(self._before, len(self._phases))
+
+    def __call__(self, moment: str, phase: str) -> None:
+        """Take note of what happened up to a moment of a phase."""
+        if self._strike is not None:
+            self._strike(moment, phase)
+        if moment == AFTER:
+            self._note(self.phase_of, self._phases.index(phase))
+
+    def _note(self, book: dict[int, int], phase: int) -> None:
+        for loss in self._transport.take_losses():
+            book |= dict.fromkeys(loss.devices, phase)
+            self._seconds.append((loss.detect_seconds, loss.recover_seconds))
+
+    def enter(self, record: RoundRecord) -> None:
+        """Enter into a round's record who was lost since the last one was made."""
+        self._note(self.phase_of, len(self._phases))
+        for device, phase in (self._before | self.phase_of).items():
+            record.lost_phase[device] = phase
+        if self._seconds:
+            record.detect_seconds = sum(detect for detect, _ in self._seconds)
+            record.recover_seconds = sum(recover for _, recover in self._seconds)
+
+
+def as_planned(
+    survived: Sequence[int], planned: Collection[int], lost: Mapping[int, int], upload: int
+) -> bool:
+    """Return whether those in the sum are those who should be.
+
+    Those are the planned ones, less who was lost before the upload; who was lost during the upload
+    may be in the sum or not, which only the server knows.
+
+    Parameters
+    ----------
+    survived : sequence of int
+        Devices that are in the sum, in increasing order.
+    planned : collection of int
+        Those that were to be, if nobody was lost.
+    lost : mapping of int to int
+        Index of the phase in which a device was lost.
+    upload : int
+        Index of the phase of the upload.
+    """
+    certain = {id for id in planned if lost.get(id, upload + 1) > upload}
+    possible = {id for id in planned if lost.get(id, upload + 1) >= upload}
+    found = list(survived)
+    return found == sorted({*found}) and certain <= {*found} <= possible
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """Says what a lost device contributed, for validation only.
+
+    Its vector and its rounding follow from the run's seed, and which coordinates it sent the server
+    knows as well as it did. What only it knew, keys and shares, plays no part.
+
+    Attributes
+    ----------
+    id : int
+        The device's id.
+    where : ndarray of int64, or slice
+        The coordinates that its upload held.
+    quantise : callable
+        Returns the integers of a vector at these coordinates.
+    """
+
+    id: int
+    where: NDArray[np.int64] | slice
+    quantise: Callable[[NDArray[np.floating]], NDArray[np.int64]]
+
+    def contribution(
+        self, vector: NDArray[np.floating]
+    ) -> tuple[NDArray[np.int64] | slice, NDArray[np.int64]]:
+        """Return where and what the device added to the sum."""
+        return self.where, self.quantise(vector[self.where])
+
+
+def stand_in(protocol: AggregationProtocol, server: Any, id: int, round_index: int) -> Any:
+    """Return what can say what a lost device contributed, as the device itself would have.
+
+    Parameters
+    ----------
+    protocol : AggregationProtocol
+        The protocol.
+    server : server
+        The server's side of the round.
+    id : int
+        A lost device that is in the sum.
+    round_index : int
+        The round.
+    """
+    if not isinstance(protocol, QuantisedProtocol):
+        return protocol.device(id, round_index, system_secrets)
+    arrival = protocol.arrival
+    where: NDArray[np.int64] | slice = slice(None)
+    if isinstance(protocol, SparseSecAgg):
+        where, _ = locations.decode(server._coded[id], protocol.parameters.dim)
+    elif isinstance(protocol, Cohort):
+        links = server._links
+        arrival = protocol.arrival_on(links.size)
+        where = protocol.segments(links.size).coordinates(int(links.position[id]))
+
+    def quantise(values: NDArray[np.floating]) -> NDArray[np.int64]:
+        return protocol.quantise(values, id, round_index, arrival)
+
+    return StandIn(id, where, quantise)
+
+
+def can_stand_in(protocol: AggregationProtocol, insecure: bool) -> bool:
+    """Return whether a lost device's contribution can be made again.
+
+    Noise cannot: it is drawn from a secret of the device's rank, unless keys are made from a seed.
+    """
+    return insecure or not isinstance(protocol, QuantisedProtocol) or protocol.noise is None
+
+
+def tell(run: Run) -> str:
+    """Return in a line for each round which devices were lost in it, "" if none were."""
+    if run.lost_phase is None or run.detect_seconds is None or run.recover_seconds is None:
+        return ""
+    lines = []
+    places = [*(f"in {phase}" for phase in run.phases), "between phases"]
+    for index in np.flatnonzero((run.lost_phase != NOT_LOST).any(axis=1)).tolist():
+        row = run.lost_phase[index]
+        lost = [
+            f"{', '.join(map(str, np.flatnonzero(row == phase).tolist()))} {places[phase]}"
+            for phase in sorted(set(row[row != NOT_LOST].tolist()))
+        ]
+        lines.append(
+            f"Round {index} lost devices {' and '.join(lost)}; found out after "
+            f"{run.detect_seconds[index]:.3f} s, gone on after "
+            f"{run.recover_seconds[index]:.3f} s more"
+        )
+    return "\n".join(lines)

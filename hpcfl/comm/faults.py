@@ -1,0 +1,251 @@
+"""Going on after ranks died: User Level Failure Mitigation (Bland et al. 2013), MPI's ULFM.
+
+A rank that dies during a collective leaves the others in different states: some have finished it,
+some have an error, some wait for ever for one that has an error. So nothing that a collective
+brought is used before all that are left have agreed that it succeeded everywhere. If it did not,
+those who are left form a new communicator and do the same operation again, from the same messages:
+all of them are always at the same operation. Above this layer a dead rank's devices are devices
+that sent nothing.
+
+This needs Open MPI 5 or another MPI with ULFM, and ``mpirun --with-ft ulfm``: without it the same
+calls exist, but the first death ends the job.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcfl.comm import mpi
+from hpcfl.comm.placement import Placement
+from hpcfl.comm.transport import Loss
+from hpcfl.errors import AgreedError, HpcflError
+
+T = TypeVar("T")
+Note = Callable[[frozenset[int], float, float], None]
+
+# Open MPI's launcher sets it for the ranks.
+ENABLED_VARIABLE = "OMPI_MCA_mpi_ft_enable"
+# Codes that say that a rank died, or that another rank noticed that one did.
+DEATHS = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
+# What else comes of a death, of a connection that broke before it was known why, or of a mistake.
+DOUBTFUL = (MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN)
+# An operation that fails so often without anybody dead fails for another reason.
+MOST_TRIES = 3
+
+
+class ServerLostError(HpcflError):
+    """The server's rank died: nobody can go on."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the server's rank died: the job ends here; the results file keeps all rounds that "
+            "were finished"
+        )
+
+
+def enabled() -> bool:
+    """Return whether this job was started with ``mpirun --with-ft ulfm``.
+
+    Asked of the variable that the launcher sets for its ranks; MPI itself does not tell.
+    """
+    return os.environ.get(ENABLED_VARIABLE, "").lower() in ("1", "true", "yes", "enabled")
+
+
+def is_death(error: BaseException | None) -> bool:
+    """Return whether an error of MPI says that a rank died, or may be because one did."""
+    return isinstance(error, MPI.Exception) and error.Get_error_class() in (*DEATHS, *DOUBTFUL)
+
+
+class Survivors:
+    """The ranks of a communicator that are left.
+
+    Parameters
+    ----------
+    comm : Intracomm
+        The communicator; nobody else uses it.
+    note : callable, optional
+        Called after every loss with the ranks that died, and the seconds that it took to detect
+        and to recover, as in :class:`~hpcfl.comm.transport.Loss`.
+
+    Attributes
+    ----------
+    comm : Intracomm
+        The communicator of those left, in the order of their ranks in the first one.
+    ranks : tuple of int
+        Their ranks in the first one.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, note: Note | None = None) -> None:
+        self.comm = comm
+        self.ranks = tuple(range(comm.size))
+        self._group = comm.Get_group()
+        self._note = note
+
+    def together(self, operation: Callable[[MPI.Intracomm], T]) -> T:
+        """Return what an operation gives that succeeded on all ranks that are left.
+
+        Parameters
+        ----------
+        operation : callable
+            Something that all ranks do together; called with the communicator, and again with
+            another one whenever a rank died. An `AgreedError` is a result like others.
+
+        Raises
+        ------
+        ServerLostError
+            If rank 0 of the first communicator died.
+        """
+        before, start = self.ranks, time.perf_counter()
+        detected = None
+        in_vain = 0
+        while True:
+            # Kept until all agree: MPI may still write to the buffers of what failed.
+            outcome, error = self._attempt(operation)
+            if self._all(not is_death(error)):
+                break
+            detected = detected or time.perf_counter()
+            left = self.ranks
+            self._shrink()
+            # As many tries on all ranks: they know as much of who is left.
+            in_vain = in_vain + 1 if self.ranks == left else 0
+            if in_vain == MOST_TRIES:
+                raise HpcflError(f"MPI fails, and no rank is dead: {error or 'on another rank'}")
+        died = frozenset(before) - frozenset(self.ranks)
+        if detected is not None and died and self._note is not None:
+            self._note(died, detected - start, time.perf_counter() - detected)
+        if error is not None:
+            raise error
+        assert outcome is not None
+        return outcome[0]
+
+    def _attempt(
+        self, operation: Callable[[MPI.Intracomm], T]
+    ) -> tuple[tuple[T] | None, Exception | None]:
+        """Return what the operation gives, or its error if all ranks will know of it."""
+        try:
+            return (operation(self.comm),), None
+        except AgreedError as error:
+            return None, error
+        except MPI.Exception as error:
+            if not is_death(error):
+                raise
+            # Whoever waits for this rank, or for one that waits for it, must hear of it.
+            self.comm.Revoke()
+            return None, error
+
+    def _all(self, succeeded: bool) -> bool:
+        """Return whether all succeeded; the same answer on all ranks."""
+        try:
+            return bool(self.comm.Agree(int(succeeded)))
+        except MPI.Exception as error:
+            if not is_death(error):
+                raise
+            # Somebody died before saying. All that are left get this error, or none does.
+            return False
+
+    def _shrink(self) -> None:
+        # The old communicator is not freed: that would be a collective operation of the dead.
+        self.comm = MPI.Intracomm(self.comm.Shrink())
+        self.ranks = _places(self.comm.Get_group(), self._group)
+        if self.ranks[0] != mpi.SERVER_RANK:
+            raise ServerLostError
+
+
+class TolerantTransport(mpi.MpiTransport):
+    """The transport over MPI that goes on with the devices whose ranks are left."""
+
+    def __init__(self, comm: MPI.Intracomm, placement: Placement) -> None:
+        super().__init__(comm, placement)
+        self._homes = placement.rank_of()
+        self._losses: list[Loss] = []
+        self._lost: frozenset[int] = frozenset()
+        self._survivors = Survivors(comm, self._note)
+
+    def _together(self, operation: Callable[[], T]) -> T:
+        def attempt(comm: MPI.Intracomm) -> T:
+            if comm is not self._comm:
+                self._move_to(comm)
+            return operation()
+
+        return self._survivors.together(attempt)
+
+    def _move_to(self, comm: MPI.Intracomm) -> None:
+        self._comm = comm
+        places = np.full(self.placement.ranks, mpi.NOWHERE, np.int64)
+        places[list(self._survivors.ranks)] = np.arange(comm.size)
+        self._rank_of = places[self._homes]
+
+    def _note(self, ranks: frozenset[int], detect_seconds: float, recover_seconds: float) -> None:
+        devices = frozenset(id for rank in ranks for id in self.placement.local(rank))
+        self._lost |= devices
+        self._losses.append(Loss(devices, detect_seconds, recover_seconds))
+
+    def wait_for_all(self) -> None:
+        self._together(lambda: wait_for_all(self._survivors.comm))
+
+    @property
+    def lost(self) -> frozenset[int]:
+        return self._lost
+
+    def take_losses(self) -> list[Loss]:
+        taken, self._losses = self._losses, []
+        return taken
+
+    def select(self, ids: Sequence[int]) -> TolerantTransport:
+        raise NotImplementedError("training does not go on after a rank's death")
+
+
+def _places(some: MPI.Group, everybody: MPI.Group) -> tuple[int, ...]:
+    """Return the ranks in the group of all of those in another group, in its order."""
+    return tuple(MPI.Group.Translate_ranks(some, None, everybody))
+
+
+def wait_for_all(comm: MPI.Intracomm) -> None:
+    """Wait for all ranks without taking time from those at work; fails if one is dead.
+
+    An agreement: a barrier that does not wait would say on standard error that it failed.
+    """
+    mpi.wait(comm.Iagree(np.ones(1, np.int32)))
+
+
+def speaker(comm: MPI.Intracomm) -> int:
+    """Return the lowest rank that is not known to be dead here."""
+    dead = _places(comm.Get_failed(), comm.Get_group())
+    return next(rank for rank in range(comm.size) if rank not in dead)
+
+
+def meet(comm: MPI.Intracomm, limit_seconds: float) -> bool:
+    """Return whether all ranks that are left called this within the limit."""
+    try:
+        return mpi.wait(comm.Iagree(np.ones(1, np.int32)), limit_seconds)
+    except MPI.Exception as error:
+        if not is_death(error):
+            raise
+        return True  # it ended, and somebody was missing
+
+
+_status = 0
+
+
+def will_end_with(status: int) -> None:
+    """Take note of the status that this process is about to end with."""
+    global _status
+    _status = status
+
+
+def finalize() -> None:
+    """End this process; after a death without MPI's own end, which may wait for the dead for ever.
+
+    That was seen in one of five jobs that lost two ranks, and is known (open-mpi/ompi issue 11404).
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if not MPI.Is_finalized() and MPI.COMM_WORLD.Get_failed().size:
+        os._exit(_status)

@@ -1,0 +1,167 @@
+"""Every operation of the transport, while ranks die; a program that test_dying_ranks starts.
+
+Its argument is a list, as JSON, of ``[rank, operation, point]``: who dies in which operation, by
+their order here, and where in it:
+
+``before``  instead of beginning it
+``inside``  between two collectives of it
+``unsaid``  having finished it, before saying so to the others
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from hpcfl.comm import envelope, faults
+from hpcfl.comm.placement import Placement
+from hpcfl.crypto.groups import GROUPS
+from hpcfl.errors import AgreedError, BelowThresholdError
+
+DEVICES = 9
+comm = MPI.COMM_WORLD.Dup()
+rank = comm.rank
+deaths = {
+    operation: point for victim, operation, point in json.loads(sys.argv[1]) if victim == rank
+}
+transport = faults.TolerantTransport(comm, Placement.even(DEVICES, comm.size))
+done = 0
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying(point: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call before which this rank dies if its time has come."""
+
+    def first(*arguments: Any) -> Any:
+        if deaths.get(done) == point:
+            die()
+        return call(*arguments)
+
+    return first
+
+
+def vector(id: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    return np.random.default_rng(id).integers(0, 2**31, 50, np.uint32)
+
+
+def everybody_agrees_on_the_lost() -> list[int]:
+    """Return the devices that are left."""
+    mask = np.zeros(DEVICES, np.int64)
+    mask[sorted(transport.lost)] = 1
+    ranks = transport.sum_to_server(np.ones(1, np.int64))
+    together = transport.sum_to_server(mask)
+    if together is not None and ranks is not None:
+        assert set(np.unique(together)) <= {0, ranks[0]}, together
+    return [id for id in range(DEVICES) if id not in transport.lost]
+
+
+def broadcast() -> None:
+    message = np.arange(100, dtype=np.uint8) if rank == 0 else None
+    assert transport.broadcast(message).tolist() == list(range(100))
+
+
+def tell() -> None:
+    assert transport.tell(41 + (rank == 0)) == 42
+
+
+def agree() -> None:
+    with pytest.raises(AgreedError, match="too few"):
+        transport.agree(BelowThresholdError("too few") if rank == 0 else None)
+
+
+def gather() -> None:
+    made: list[int] = []
+
+    def produce(id: int) -> Any:
+        made.append(id)
+        return np.full(id + 1, id, np.uint8)
+
+    local = list(transport.local_devices)
+    got = [(id, part.tolist()) for id, part in transport.gather(local, produce, 10)]
+    assert made == local, "a message was made twice"
+    left = [id for id in range(DEVICES) if id not in transport.lost]
+    assert got == ([(id, [id] * (id + 1)) for id in left] if rank == 0 else []), got
+
+
+def scatter() -> None:
+    made: list[int] = []
+
+    def produce(id: int) -> Any:
+        made.append(id)
+        return np.full(id, id, np.uint8)
+
+    local = list(transport.local_devices)
+    got = {id: part.tolist() for id, part in transport.scatter(local, produce)}
+    assert got == {id: [id] * id for id in local}, got
+    assert made == (list(range(DEVICES)) if rank == 0 else [])
+
+
+def route() -> None:
+    local = list(transport.local_devices)
+    rows = []
+    for id in local:
+        others = np.array([other for other in range(DEVICES) if other != id], np.int64)
+        rows.append(envelope.seal_rows(0, 0, id, others, np.full((len(others), 5), id, np.uint8)))
+    received, present = transport.route(local, rows)
+    told = np.zeros(DEVICES, np.uint8)
+    if present is not None:
+        told[present] = 1
+    # What the server believes is what every device has: masks would not cancel otherwise.
+    believed = set(np.flatnonzero(transport.broadcast(told if rank == 0 else None)))
+    for id in local:
+        senders = envelope.read_headers(received[id])["sender"].tolist()
+        assert set(senders) == believed - {id}, (id, senders, believed)
+        assert all(row[-1] == sender for row, sender in zip(received[id], senders, strict=True))
+
+
+def reduce() -> None:
+    local = list(transport.local_devices)
+    result = transport.reduce(local, lambda id: vector(id).view(np.uint8), GROUPS["ring32"], 50)
+    if rank == 0:
+        assert result is not None
+        ids, total = result
+        assert ids == [id for id in range(DEVICES) if id not in transport.lost]
+        expected = np.sum([vector(id) for id in ids], axis=0, dtype=np.uint32)
+        assert total.tolist() == expected.tolist()
+
+
+def largest() -> None:
+    found = transport.max_to_server(-1.0 - rank)
+    assert found == (-1.0 if rank == 0 else None)
+
+
+OPERATIONS = (
+    *(transport.barrier, broadcast, tell, agree, gather, scatter, route, reduce, largest),
+    transport.wait_for_all,
+)
+
+survivors: Any = transport._survivors
+survivors._all = dying("unsaid", survivors._all)
+for name in ("_bytes_by_rank", "_present"):
+    setattr(transport, name, dying("inside", getattr(transport, name)))
+
+for operation in OPERATIONS:
+    if deaths.get(done) == "before":
+        die()
+    operation()
+    everybody_agrees_on_the_lost()
+    done += 1
+
+losses = transport.take_losses()
+assert frozenset().union(*(loss.devices for loss in losses)) == transport.lost
+assert transport.take_losses() == []
+if rank == 0:
+    seconds = [(loss.detect_seconds, loss.recover_seconds) for loss in losses]
+    print(json.dumps({"lost": sorted(transport.lost), "seconds": seconds}), flush=True)
+faults.finalize()

@@ -1,0 +1,168 @@
+"""The retries of one rank among ranks that only a script makes up; test_dying_ranks runs it.
+
+In a process of its own: MPI, once it is started in a process, changes what its children inherit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from mpi4py import MPI
+
+from hpcfl.comm import faults
+from hpcfl.errors import AgreedError, BelowThresholdError, HpcflError
+
+
+class Comm:
+    """A communicator with a script: what its agreements say, and which one follows it."""
+
+    def __init__(self, ranks: list[int], says: list[bool | int], then: Comm | None = None) -> None:
+        self.size, self.rank = len(ranks), 0
+        self._ranks, self._says, self._then = ranks, says, then
+        self.revoked = False
+        self.heard: list[int] = []
+
+    def Get_group(self) -> list[int]:
+        return self._ranks
+
+    def Revoke(self) -> None:
+        self.revoked = True
+
+    def Agree(self, flag: int) -> int:
+        self.heard.append(flag)
+        answer = self._says.pop(0)
+        if not isinstance(answer, bool):
+            raise MPI.Exception(answer)
+        return int(flag and answer)
+
+    def Shrink(self) -> Comm:
+        assert self._then is not None
+        return self._then
+
+
+@pytest.fixture(autouse=True)
+def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "_places", lambda some, everybody: tuple(some))
+    monkeypatch.setattr(MPI, "Intracomm", lambda comm: comm)
+
+
+def survivors(comm: Any) -> tuple[faults.Survivors, list[frozenset[int]]]:
+    noted: list[frozenset[int]] = []
+    return faults.Survivors(comm, lambda died, detect, recover: noted.append(died)), noted
+
+
+def test_what_all_agree_on_is_done_once() -> None:
+    comm = Comm([0, 1, 2], [True])
+    group, noted = survivors(comm)
+    calls: list[Any] = []
+
+    assert group.together(lambda now: calls.append(now) or 7) == 7
+    assert calls == [comm]
+    assert (comm.heard, comm.revoked, noted) == ([1], False, [])
+
+
+@pytest.mark.parametrize("error", faults.DEATHS)
+def test_a_failed_operation_is_revoked_and_done_again_by_those_left(error: int) -> None:
+    left = Comm([0, 2], [True])
+    comm = Comm([0, 1, 2], [True], left)
+    group, noted = survivors(comm)
+
+    def operation(now: Any) -> int:
+        if now is comm:
+            raise MPI.Exception(error)
+        return 5
+
+    assert group.together(operation) == 5
+    assert (comm.revoked, comm.heard, left.revoked) == (True, [0], False)
+    assert (group.comm, group.ranks, noted) == (left, (0, 2), [frozenset({1})])
+
+
+@pytest.mark.parametrize("answer", [False, *faults.DEATHS])
+def test_what_succeeded_here_is_done_again_if_it_failed_elsewhere(answer: bool | int) -> None:
+    left = Comm([0, 2], [True])
+    comm = Comm([0, 1, 2], [answer], left)
+    group, noted = survivors(comm)
+    calls: list[Any] = []
+
+    assert group.together(lambda now: calls.append(now) or len(calls)) == 2
+    assert calls == [comm, left]
+    assert (comm.heard, comm.revoked, noted) == ([1], False, [frozenset({1})])
+
+
+def test_deaths_while_recovering_are_one_loss() -> None:
+    last = Comm([0, 3], [True])
+    middle = Comm([0, 2, 3], [False], last)
+    group, noted = survivors(Comm([0, 1, 2, 3], [False], middle))
+
+    assert group.together(lambda now: now) is last
+    assert noted == [frozenset({1, 2})]
+
+
+def test_an_error_that_all_were_told_is_raised_after_all_agreed() -> None:
+    left = Comm([0, 2], [True])
+    comm = Comm([0, 1, 2], [False], left)
+    group, _ = survivors(comm)
+    told: list[Any] = []
+
+    def operation(now: Any) -> None:
+        told.append(now)
+        raise AgreedError("too few")
+
+    with pytest.raises(AgreedError, match="too few"):
+        group.together(operation)
+    assert told == [comm, left]
+
+
+def test_the_loss_of_the_server_ends_it() -> None:
+    comm = Comm([0, 1, 2], [False], Comm([1, 2], []))
+    group, _ = survivors(comm)
+
+    with pytest.raises(faults.ServerLostError, match="server's rank died"):
+        group.together(lambda now: None)
+
+
+def test_other_errors_are_no_deaths() -> None:
+    comm = Comm([0, 1], [True])
+    group, _ = survivors(comm)
+
+    def wrong(now: Any) -> None:
+        raise MPI.Exception(MPI.ERR_TRUNCATE)
+
+    def alone(now: Any) -> None:
+        raise BelowThresholdError("told to nobody")
+
+    with pytest.raises(MPI.Exception):
+        group.together(wrong)
+    with pytest.raises(BelowThresholdError):
+        group.together(alone)
+    assert (comm.heard, comm.revoked) == ([], False)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(None, False), ("0", False), ("1", True), ("true", True)]
+)
+def test_the_launcher_says_whether_deaths_are_survived(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, expected: bool
+) -> None:
+    monkeypatch.delenv(faults.ENABLED_VARIABLE, raising=False)
+    if value is not None:
+        monkeypatch.setenv(faults.ENABLED_VARIABLE, value)
+
+    assert faults.enabled() == expected
+
+
+def test_what_fails_again_and_again_without_a_death_is_given_up() -> None:
+    comm = Comm([0, 1], [True])
+    for _ in range(faults.MOST_TRIES):
+        comm = Comm([0, 1], [True], comm)
+    group, noted = survivors(comm)
+    tries: list[Any] = []
+
+    def broken(now: Any) -> None:
+        tries.append(now)
+        raise MPI.Exception(MPI.ERR_OTHER)
+
+    with pytest.raises(HpcflError, match="MPI fails, and no rank is dead"):
+        group.together(broken)
+    assert (len(tries), noted) == (faults.MOST_TRIES, [])

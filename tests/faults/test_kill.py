@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ulfm import (
+    LIMIT_SECONDS,
+    MPIRUN,
+    ULFM,
+    bench,
+    finish,
+    job,
+    kill,
+    mean_update,
+    needs_ulfm,
+    pid_of_rank,
+    start,
+)
+
+from hpcfl.results import load
+
+pytestmark = needs_ulfm
+
+DIM = 60
+SMALL = ("--dim", DIM, "--warmup", 0, "--dropout", 0)
+MASKED = ("model", "advertise_keys", "share_keys", "masked_input", "unmask", "result")
+# Everything but rounding: seven devices round by less than a level of 2^-20 each.
+TOLERANCE = 8 / 2**20
+
+
+def lost_in(run: object, round_index: int) -> dict[int, str]:
+    """Return the devices lost in a round, and the phase, "" for outside of all phases."""
+    row = load(run.path).lost_phase[round_index]  # type: ignore[attr-defined]
+    names = [*run.phases, ""]  # type: ignore[attr-defined]
+    return {int(id): names[row[id]] for id in np.flatnonzero(row >= 0)}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "phases", "moment"),
+    [
+        ("secagg", (), MASKED[:3], "before"),
+        ("secagg", ("--upload", "reduce"), MASKED[3:], "during"),
+        ("sparse", ("--alpha", 0.5), MASKED[:3], "during"),
+        ("sparse", ("--alpha", 0.5), MASKED[3:], "before"),
+        ("sparse", ("--alpha", 0.5, "--security", "active"), MASKED[2:4], "after"),
+        ("cohort", ("--alpha", 0.6), MASKED[:3], "before"),
+        ("cohort", ("--alpha", 0.6), MASKED[3:], "before"),
+        ("fedavg", (), ("model", "upload", "result"), "after"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)),
+)
+def test_a_death_in_any_phase_costs_the_round_those_devices_only(
+    tmp_path: Path, protocol: str, options: Sequence[object], phases: Sequence[str], moment: str
+) -> None:
+    # In round k the rank 2 k + 2 of 0 to 7 dies, in another phase each time; one round more.
+    kills = [kill(2 * k + 2, phase, k, moment) for k, phase in enumerate(phases)]
+    done, run = bench(tmp_path, 8, protocol, *SMALL, "--rounds", 4, *options, *sum(kills, ()))
+
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert (run.status, run.validated.tolist()) == ("complete", [True] * 4)
+    upload = phases_of(protocol).index("upload" if protocol == "fedavg" else "masked_input")
+    gone: set[int] = set()
+    for k, phase in enumerate(phases):
+        (device, *others) = lost_in(run, k) or lost_in(run, k + 1)
+        assert (device, others) == (2 * k + 1, [])
+        came = phases_of(protocol).index(phase) > upload or (
+            phase == phases_of(protocol)[upload] and moment == "after"
+        )
+        if not came:
+            gone.add(device)
+        assert set(np.flatnonzero(~run.survived[k])) == gone
+        gone.add(device)
+    assert set(np.flatnonzero(~run.survived[3])) == gone
+    losses = (run.lost_phase >= 0).any(axis=1)
+    assert losses.sum() == len(gone) == len(phases)
+    assert (np.isfinite(run.detect_seconds) == losses).all()
+    assert (np.isfinite(run.recover_seconds) == losses).all()
+
+
+def phases_of(protocol: str) -> tuple[str, ...]:
+    return ("model", "upload", "result") if protocol == "fedavg" else MASKED
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "phase", "moment", "among"),
+    [
+        ("secagg", (), "masked_input", "during", [0, 2, 3, 4]),
+        ("secagg", (), "masked_input", "after", [0, 1, 2, 3, 4]),
+        ("cohort", ("--alpha", 1), "unmask", "before", [0, 1, 2, 3, 4]),
+        ("fedavg", (), "upload", "after", [0, 1, 2, 3, 4]),
+    ],
+)
+def test_the_aggregate_is_the_sum_over_those_who_uploaded_alive_or_not(
+    tmp_path: Path,
+    protocol: str,
+    options: Sequence[object],
+    phase: str,
+    moment: str,
+    among: list[int],
+) -> None:
+    saved = tmp_path / "sum.npy"
+    done, run = bench(
+        *(tmp_path, 6, protocol, *SMALL, "--rounds", 2, *options, "--save-aggregate", saved),
+        *kill(2, phase, 1, moment),
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert np.flatnonzero(run.survived[1]).tolist() == among
+    np.testing.assert_allclose(np.load(saved), mean_update(DIM, 1, among, 5), atol=TOLERANCE)
+
+
+def test_17_ranks_lose_several_at_once_and_virtual_devices(tmp_path: Path) -> None:
+    saved = tmp_path / "sum.npy"
+    # Two devices on every rank but the first two and the middle ones.
+    done, run = bench(
+        *(tmp_path, 17, "secagg", "--dim", DIM, "--warmup", 0, "--dropout", 0, "--rounds", 3),
+        *("--devices", 28, "--save-aggregate", saved),
+        *kill("3+9+16", "masked_input", 0),
+        *kill("5", "share_keys", 1),
+        *kill("6", "unmask", 1),
+    )
+    at = [range(28 * (rank - 1) // 16, 28 * rank // 16) for rank in range(1, 17)]
+    first = [id for rank in (3, 9, 16) for id in at[rank - 1]]
+
+    assert done.returncode == 0, done.stderr
+    assert run.environment["fault_tolerance"] == "ulfm"
+    assert run.validated.all()
+    assert lost_in(run, 0) == dict.fromkeys(first, "masked_input")
+    assert lost_in(run, 1) == dict.fromkeys(at[4], "share_keys") | dict.fromkeys(at[5], "unmask")
+    assert lost_in(run, 2) == {}
+    missing = [*first, *at[4]]
+    assert np.flatnonzero(~run.survived[0]).tolist() == sorted(first)
+    assert np.flatnonzero(~run.survived[1]).tolist() == sorted(missing)
+    left = sorted({*range(28)} - {*missing, *at[5]})
+    assert np.flatnonzero(run.survived[2]).tolist() == left
+    np.testing.assert_allclose(np.load(saved), mean_update(DIM, 2, left, 28), atol=TOLERANCE)
+
+
+def test_planned_dropouts_go_on_beside_real_ones(tmp_path: Path) -> None:
+    options = ("sparse", "--dim", DIM, "--rounds", 4, "--warmup", 0, "--dropout", 0.3)
+    _, plain = bench(tmp_path / "plain", 11, *options)
+    done, run = bench(tmp_path / "killed", 11, *options, *kill(4, "unmask", 1))
+
+    assert done.returncode == 0, done.stderr
+    assert run.validated.all()
+    np.testing.assert_array_equal(run.survived[:2], plain.survived[:2])
+    expected = plain.survived[2:].copy()
+    expected[:, 3] = False
+    np.testing.assert_array_equal(run.survived[2:], expected)
+
+
+def test_below_the_threshold_the_job_fails_once_and_keeps_finished_rounds(tmp_path: Path) -> None:
+    done, run = bench(
+        tmp_path, 6, "secagg", *SMALL, "--rounds", 5, *kill("1+2+4", "masked_input", 2)
+    )
+
+    assert done.returncode != 0
+    assert done.stderr.count("Error: round 2 cannot end: 2 of 5 devices sent") == 1
+    assert done.stderr.count("Error:") == 1
+    assert "Traceback" not in done.stderr
+    assert (run.status, run.validated.tolist()) == ("failed", [True, True])
+
+
+def test_noise_of_the_dead_is_not_checked_and_not_called_right(tmp_path: Path) -> None:
+    options = ("dp-fedavg", "--dim", DIM, "--rounds", 3, "--warmup", 0, "--dropout", 0)
+    kills = kill(2, "unmask", 1)
+    done, run = bench(tmp_path / "secret", 6, *options, *kills)
+    _, seeded = bench(tmp_path / "seeded", 6, *options, *kills, "--insecure-seed", 3)
+
+    assert done.returncode == 0, done.stderr
+    assert run.survived[1].all()
+    assert run.validated.tolist() == [True, False, True]
+    assert seeded.validated.tolist() == [True, True, True]
+
+
+def test_the_death_of_the_server_ends_the_job_with_one_sentence(tmp_path: Path) -> None:
+    done, run = bench(tmp_path, 6, "secagg", *SMALL, "--rounds", 5, *kill(0, "unmask", 2))
+
+    assert done.returncode != 0
+    assert done.stderr.count("Error: the server's rank died") == 1
+    assert "Traceback" not in done.stderr
+    assert (run.status, run.validated.tolist()) == ("running", [True, True])
+
+
+def test_later_sizes_of_a_launch_run_on_the_ranks_that_are_left(tmp_path: Path) -> None:
+    done = job(
+        *(6, "hpcfl", "bench", "secagg", *SMALL, "--rounds", 2, "--devices", "3,5"),
+        *(*kill(2, "share_keys", 1), "--output", tmp_path),
+    )
+    small, large = (load(path) for path in sorted(tmp_path.glob("*.h5")))
+
+    assert done.returncode == 0, done.stderr
+    assert (small.devices, large.devices) == (3, 5)
+    assert lost_in(small, 1) == {1: "share_keys"}
+    assert large.survived.all()
+    assert large.validated.all()
+
+
+def test_a_death_that_nobody_planned_is_survived_as_well(tmp_path: Path) -> None:
+    launcher = (*ULFM, "-n", 5)
+    running = start(
+        *(*launcher, "hpcfl", "bench", "secagg", "--dim", 1000, "--dropout", 0),
+        *("--rounds", 5, "--max-rounds", 3000, "--max-seconds", 8, "--output", tmp_path),
+    )
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not list(tmp_path.glob("*.h5")) or load(next(tmp_path.glob("*.h5"))).rounds < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(pid_of_rank(running.pid, 3), signal.SIGKILL)
+    done = finish(running, LIMIT_SECONDS)
+    run = load(next(tmp_path.glob("*.h5")))
+
+    assert done.returncode == 0, done.stderr
+    assert run.validated.all()
+    assert np.flatnonzero((run.lost_phase >= 0).any(axis=0)).tolist() == [2]
+    assert not run.survived[-1, 2]
+    assert run.survived[-1, [0, 1, 3]].all()
+
+
+def test_without_ulfm_a_kill_is_refused_with_the_way_to_get_it(tmp_path: Path) -> None:
+    done = job(
+        *(3, "hpcfl", "bench", "secagg", *kill(1, "unmask", 1), "--output", tmp_path),
+        launcher=MPIRUN,
+    )
+
+    assert done.returncode == 2
+    assert re.search(r"Error: --kill is refused: .*mpirun --with-ft ulfm -n", done.stderr)
+    assert list(tmp_path.iterdir()) == []

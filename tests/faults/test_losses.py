@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.bench.losses import LossWatch, as_planned, can_stand_in, stand_in, tell
+from hpcfl.comm.ledger import Ledger
+from hpcfl.comm.loopback import Loopback
+from hpcfl.comm.round import Round
+from hpcfl.comm.transport import Loss
+from hpcfl.crypto.keys import insecure_secrets
+from hpcfl.errors import HpcflError
+from hpcfl.results import load
+from hpcfl.results.record import RoundRecord
+from hpcfl.results.writer import ResultsWriter
+
+DEVICES, DIM = 8, 301
+PHASES = ["model", "upload", "result"]
+
+
+def vector(id: int) -> Any:
+    return np.random.default_rng(id).normal(0, 0.3, DIM)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("fedavg", {}),
+        ("secagg", {}),
+        ("sparse", {"alpha": 0.4}),
+        ("cohort", {"alpha": 0.5}),
+        ("cohort", {"alpha": 0.5, "degree": 6}),
+    ],
+)
+@pytest.mark.parametrize("dropout", [{}, {2: "advertise_keys", 5: "masked_input"}])
+def test_a_stand_in_contributes_what_the_device_did(
+    name: str, options: dict[str, Any], dropout: dict[int, str]
+) -> None:
+    protocol = find(name)(Parameters(DEVICES, DIM, dropout=0.25, **options))
+    devices = {id: protocol.device(id, 4, insecure_secrets(1, 4, id)) for id in range(DEVICES)}
+    server = protocol.server(4, np.zeros(DIM, np.float32))
+    Round(
+        protocol.steps,
+        Loopback(DEVICES),
+        Ledger(protocol.phases(), DEVICES, range(DEVICES), True),
+        index=4,
+        devices=devices,
+        server=server,
+        inputs=vector,
+        dropouts={} if name == "fedavg" else dropout,
+        dim=DIM,
+        largest_message=protocol.largest_message,
+    ).play()
+
+    assert len(server.survivors) >= DEVICES - 2
+    for id in server.survivors:
+        where, values = devices[id].contribution(vector(id))
+        found_where, found = stand_in(protocol, server, id, 4).contribution(vector(id))
+        np.testing.assert_array_equal(found, values)
+        np.testing.assert_array_equal(np.arange(DIM)[found_where], np.arange(DIM)[where])
+
+
+def test_noise_can_be_made_again_only_from_a_seed() -> None:
+    protocol = find("secagg")(Parameters(DEVICES, DIM))
+    assert can_stand_in(protocol, insecure=False)
+    protocol.noise = object()  # type: ignore[attr-defined]
+    assert not can_stand_in(protocol, insecure=False)
+    assert can_stand_in(protocol, insecure=True)
+
+
+@pytest.mark.parametrize(
+    ("survived", "lost", "expected"),
+    [
+        ([0, 1, 2], {}, True),
+        ([0, 1], {}, False),
+        ([0, 1, 2, 3], {}, False),
+        ([0, 2], {1: 0}, True),  # lost before the upload, in phase 1
+        ([0, 1, 2], {1: 0}, False),
+        ([0, 2], {1: 1}, True),  # in it: the server knows
+        ([0, 1, 2], {1: 1}, True),
+        ([0, 2], {1: 2}, False),  # after it
+        ([0, 1, 2], {1: 2}, True),
+        ([0, 1, 2], {3: 1}, True),  # not to be in the sum anyway
+        ([0, 1, 2, 3], {3: 1}, False),
+        ([0, 1, 1, 2], {}, False),
+    ],
+)
+def test_those_in_the_sum_are_those_who_should_be(
+    survived: list[int], lost: dict[int, int], expected: bool
+) -> None:
+    assert as_planned(survived, [0, 1, 2], lost, 1) == expected
+
+
+class Losing(Loopback):
+    """A transport that is told whom it lost."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.pending: list[Loss] = []
+        self.gone: set[int] = set()
+
+    def lose(self, *devices: int) -> None:
+        self.pending.append(Loss(frozenset(devices), 0.5, 0.25))
+        self.gone |= {*devices}
+
+    @property
+    def lost(self) -> frozenset[int]:
+        return frozenset(self.gone)
+
+    def take_losses(self) -> list[Loss]:
+        taken, self.pending = self.pending, []
+        return taken
+
+
+def test_losses_are_entered_with_their_phase() -> None:
+    transport = Losing()
+    transport.lose(0)
+    watch = LossWatch(transport, PHASES)
+    watch("before", "model")
+    transport.lose(1, 2)
+    watch("after", "model")
+    watch("before", "upload")
+    watch("after", "upload")
+    transport.lose(4)
+    record = RoundRecord.empty(3, 6)
+    watch.enter(record)
+
+    assert (watch.absent, watch.phase_of) == (frozenset({0}), {1: 0, 2: 0, 4: 3})
+    assert record.lost_phase.tolist() == [3, 0, 0, -1, 3, -1]
+    assert (record.detect_seconds, record.recover_seconds) == (1.5, 0.75)
+
+
+def test_a_round_without_losses_has_no_seconds() -> None:
+    transport = Losing()
+    transport.lose(5)
+    LossWatch(transport, PHASES).enter(RoundRecord.empty(3, 6))
+    record = RoundRecord.empty(3, 6)
+    watch = LossWatch(transport, PHASES)
+    watch.enter(record)
+
+    assert watch.absent == {5}
+    assert record.lost_phase.tolist() == [-1] * 6
+    assert math.isnan(record.detect_seconds)
+    assert math.isnan(record.recover_seconds)
+
+
+def test_the_strike_comes_before_anything_is_noted() -> None:
+    seen: list[tuple[str, str]] = []
+    transport = Losing()
+    watch = LossWatch(transport, PHASES, lambda moment, phase: seen.append((moment, phase)))
+    watch("during", "upload")
+    watch("after", "upload")
+
+    assert seen == [("during", "upload"), ("after", "upload")]
+
+
+def test_a_run_tells_whom_it_lost(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"protocol": "fedavg", "command": "", "config": {}}
+    path = tmp_path / "run.h5"
+    with ResultsWriter(
+        path, **options, environment={}, phases=PHASES, devices=6, rounds=4, losses=True
+    ) as writer:
+        for losses in ({}, {2: 1, 4: 1, 0: 3}, {}):
+            record = RoundRecord.empty(3, 6)
+            for device, phase in losses.items():
+                record.lost_phase[device] = phase
+                record.detect_seconds, record.recover_seconds = 0.25, 1.5
+            writer.append(record)
+    run = load(path)
+
+    assert run.lost_phase is not None
+    assert run.lost_phase.tolist() == [[-1] * 6, [3, -1, 1, -1, 1, -1], [-1] * 6]
+    np.testing.assert_array_equal(run.detect_seconds, [math.nan, 0.25, math.nan])
+    assert tell(run) == (
+        "Round 1 lost devices 2, 4 in upload and 0 between phases; found out after 0.250 s, "
+        "gone on after 1.500 s more"
+    )
+
+
+def test_a_run_that_could_not_go_on_has_no_losses(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    with ResultsWriter(
+        path,
+        protocol="fedavg",
+        command="",
+        config={},
+        environment={},
+        phases=PHASES,
+        devices=6,
+        rounds=1,
+    ) as writer:
+        writer.append(RoundRecord.empty(3, 6))
+
+    assert load(path).lost_phase is None
+    assert tell(load(path)) == ""
+
+
+@pytest.mark.parametrize("wrong", [-2, 4])
+def test_losses_in_no_phase_are_damage(tmp_path: Path, wrong: int) -> None:
+    path = tmp_path / "run.h5"
+    with ResultsWriter(
+        path,
+        protocol="fedavg",
+        command="",
+        config={},
+        losses=True,
+        environment={},
+        phases=PHASES,
+        devices=6,
+        rounds=1,
+    ) as writer:
+        record = RoundRecord.empty(3, 6)
+        record.lost_phase[1] = wrong
+        writer.append(record)
+
+    with pytest.raises(HpcflError, match="damaged"):
+        load(path)

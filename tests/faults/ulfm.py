@@ -1,0 +1,68 @@
+"""Starts MPI jobs whose ranks may die, where MPI can go on without them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcfl.bench.inputs import SyntheticUpdates
+from hpcfl.results import load
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "mpirun"))
+
+from launcher import BIN, environment, finish, pid_of_rank, start  # noqa: E402, F401
+
+LIMIT_SECONDS = 120
+MPIRUN = ("mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none")
+ULFM = (*MPIRUN, "--with-ft", "ulfm")
+
+
+@cache
+def has_ulfm() -> bool:
+    """Return whether Open MPI says of itself that it was built with ULFM."""
+    if not (BIN / "ompi_info").exists() and shutil.which("ompi_info") is None:
+        return False
+    done = subprocess.run(
+        ["ompi_info", "--all"], capture_output=True, text=True, timeout=60, env=environment()
+    )
+    return "mpi_ft_enable" in done.stdout
+
+
+needs_ulfm = pytest.mark.skipif(
+    not has_ulfm(), reason="no mpirun --with-ft ulfm: install the extra 'mpi', or Open MPI 5"
+)
+
+
+def job(
+    ranks: int, *command: object, launcher: Sequence[str] = ULFM
+) -> subprocess.CompletedProcess[str]:
+    """Run a command under mpirun; the test fails if it does not end in time."""
+    return finish(start(*launcher, "-n", ranks, *command), LIMIT_SECONDS)
+
+
+def kill(rank: object, phase: str, round_index: int, moment: str | None = None) -> tuple[str, str]:
+    """Return the option that lets ranks die."""
+    when = "" if moment is None else f",moment={moment}"
+    return "--kill", f"rank={rank},phase={phase},round={round_index}{when}"
+
+
+def bench(folder: Path, ranks: int, *options: object) -> tuple[Any, Any]:
+    """Run `hpcfl bench` and return the job and its results, of which there is one file."""
+    done = job(ranks, "hpcfl", "bench", *options, "--output", folder)
+    (path,) = folder.glob("*.h5")
+    return done, load(path)
+
+
+def mean_update(dim: int, round_index: int, ids: Sequence[int], devices: int) -> Any:
+    """Return what synthetic updates of some of N devices of equal weight add up to."""
+    updates = SyntheticUpdates(dim, seed=0)
+    return np.sum([updates.vector(round_index, id) for id in ids], axis=0, dtype=float) / devices
