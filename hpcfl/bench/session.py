@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING
 
 from hpcfl import disturbances
 from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.kill import Killer, plan
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
+from hpcfl.interruption import DEADLINE_SECONDS, Interruption, Left, noting_signals
 
 if TYPE_CHECKING:
+    from hpcfl.results.reader import Run
     from hpcfl.results.writer import ResultsWriter
 
 LOOPBACK_DEVICES = 100
+# What may differ between the launch that ended early and the one that goes on: where other things
+# than rounds are written, and what was made to fail on purpose.
+_FREE = {"save_aggregate", "keep_transcript", "kill"}
 
 
 def run(
@@ -27,8 +33,11 @@ def run(
     report: Callable[[Path], None],
     progress: Callable[[], None] = lambda: None,
     command: Sequence[str] | None = None,
+    resume: Path | None = None,
 ) -> None:
     """Run one experiment for each number of devices.
+
+    Ctrl-C, SIGTERM and SIGUSR1, on any rank, let the round end, and all ranks leave together.
 
     Parameters
     ----------
@@ -46,22 +55,51 @@ def run(
         Called after every round.
     command : sequence of str, optional
         The command that does just this, for the record; by default what was typed.
+    resume : path, optional
+        Results file of a run of the same configuration that did not come to its end, to go on with
+        instead of writing to `output`.
 
     Raises
     ------
     HpcflError
-        On every rank, if something cannot work or fails. Finished rounds are kept.
+        On every rank, if something cannot work or fails. Finished rounds are kept. With exit status
+        `~hpcfl.interruption.LEFT_STATUS` if it was told to leave.
     """
+    with noting_signals() as interruption:
+        _run(world, options, counts, output, report, progress, command, resume, interruption)
+
+
+def _run(
+    world: World,
+    options: Options,
+    counts: Sequence[int],
+    output: Path,
+    report: Callable[[Path], None],
+    progress: Callable[[], None],
+    command: Sequence[str] | None,
+    resume: Path | None,
+    interruption: Interruption,
+) -> None:
     typed = shlex.join(command or ["hpcfl", *sys.argv[1:]])
     counts = list(counts) or [default_devices(world)]
     experiments = [Experiment.prepare(options, devices) for devices in counts]
+    killer = Killer(plan(options.kill, world, experiments), world.rank)
+    if world.tolerant and options.keep_transcript is not None:
+        raise UsageError(
+            "--keep-transcript needs what every device knows, also of those that die: start it "
+            "without --with-ft"
+        )
     if len(counts) > 1:
-        _refuse_single_file(options, output)
-    world.agree(_output_error(world, options, output))
-    for experiment in experiments:
+        _refuse_single_file(options, output, resume)
+    world.agree(_output_error(world, options, None if resume is not None else output))
+    while experiments:
+        # Kept no longer than it runs: it may hold the secret that noise comes from.
+        experiment = experiments.pop(0)
         error = None
         try:
-            _run_one(world, experiment, output, typed, report, progress)
+            _run_one(
+                world, experiment, output, typed, report, progress, resume, interruption, killer
+            )
         except AgreedError as agreed:
             error = agreed
         world.settle(error)
@@ -79,34 +117,106 @@ def _run_one(
     command: str,
     report: Callable[[Path], None],
     progress: Callable[[], None],
+    resume: Path | None,
+    interruption: Interruption,
+    killer: Killer,
 ) -> None:
     hosts = world.hosts()
-    transport = world.transport(experiment.devices)
+    transport = world.transport(experiment.devices, tolerant=True)
     if transport is None:
         return
-    writer, error = None, None
+    writer, earlier, error = None, None, None
     if transport.has_server:
         try:
-            writer = _writer(world, experiment, output, command, hosts)
+            if resume is not None:
+                earlier = _earlier(resume, experiment)
+            writer = _writer(world, experiment, output, command, hosts, earlier)
         except HpcflError as problem:
             error = problem
     transport.agree(error)
+    told_to_leave = interruption.told_to_leave
     if writer is None:
-        experiment.run(transport, None)
+        experiment.run(transport, None, told_to_leave=told_to_leave, strike=killer)
         return
-    with writer:
-        reason = experiment.run(transport, writer.append, progress)
+
+    def left() -> str:
+        return (
+            f"told by a signal to leave after {writer.written} rounds; go on with "
+            f"--resume {writer.path}"
+        )
+
+    def given_up() -> str:
+        return f"{left()} (the next round did not end within {DEADLINE_SECONDS:g} s)"
+
+    with writer, interruption.writing(writer.mark_interrupted, given_up):
+        reason = experiment.run(transport, writer.append, progress, told_to_leave, earlier, killer)
         writer.record_end({"stop_reason": reason, **disturbances.after(disturbances.counters())})
+        if reason == "interrupted":
+            raise Left(left())
     report(writer.path)
 
 
+def _earlier(path: Path, experiment: Experiment) -> Run:
+    """Return the run to go on with.
+
+    Raises
+    ------
+    HpcflError
+        If the file cannot be read.
+    UsageError
+        If it is of another configuration, has come to its end, or must not go on.
+    """
+    from hpcfl.results.reader import load
+    from hpcfl.results.writer import stored
+
+    run = load(path)
+    wanted = {**stored(experiment.config()), "protocol": experiment.name}
+    found = {**run.config, "protocol": run.protocol}
+    other = [name for name in wanted if name not in _FREE and found.get(name) != wanted[name]]
+    if other:
+        name = other[0]
+        raise UsageError(
+            f"{path} is of a run with {name} {found.get(name)}, not {wanted[name]}: "
+            "resume with the same options"
+        )
+    if run.status == "complete":
+        raise UsageError(
+            f"{path} is complete, with {run.rounds} rounds: there is nothing left to measure"
+        )
+    if not run.validated.all():
+        wrong = int(run.validated.argmin())
+        raise UsageError(
+            f"round {wrong} of {path} has a wrong aggregate: the file is kept as evidence, and "
+            "nothing goes on from there"
+        )
+    return run
+
+
 def _writer(
-    world: World, experiment: Experiment, output: Path, command: str, hosts: list[str]
+    world: World,
+    experiment: Experiment,
+    output: Path,
+    command: str,
+    hosts: list[str],
+    earlier: Run | None,
 ) -> ResultsWriter:
     from hpcfl import environment
     from hpcfl.results.writer import ResultsWriter, default_path
 
     protocol = experiment.protocol
+    captured = environment.capture(world.facts(), hosts) | disturbances.before(
+        disturbances.counters()
+    )
+    at_end = {"stop_reason": str} | dict.fromkeys(disturbances.AFTER, float)
+    if earlier is not None:
+        return ResultsWriter.resume(
+            earlier.path,
+            command=command,
+            environment=captured,
+            rounds=experiment.options.planned_rounds,
+            at_end=at_end,
+            losses=world.tolerant,
+        )
     path = output
     if not _is_file(output):
         path = default_path(output, experiment.name, experiment.devices, experiment.updates.dim)
@@ -115,12 +225,12 @@ def _writer(
         protocol=experiment.name,
         command=command,
         config=experiment.config(),
-        environment=environment.capture(world.facts(), hosts)
-        | disturbances.before(disturbances.counters()),
-        at_end={"stop_reason": str} | dict.fromkeys(disturbances.AFTER, float),
+        environment=captured,
+        at_end=at_end,
         phases=protocol.phases(),
         devices=experiment.devices,
         rounds=experiment.options.planned_rounds,
+        losses=world.tolerant,
     )
 
 
@@ -128,7 +238,9 @@ def _is_file(output: Path) -> bool:
     return output.suffix in (".h5", ".hdf5")
 
 
-def _refuse_single_file(options: Options, output: Path) -> None:
+def _refuse_single_file(options: Options, output: Path, resume: Path | None) -> None:
+    if resume is not None:
+        raise UsageError("--resume takes one number of devices")
     if _is_file(output):
         raise UsageError(
             f"several numbers of devices give several results files: "
@@ -140,14 +252,15 @@ def _refuse_single_file(options: Options, output: Path) -> None:
         raise UsageError("--keep-transcript takes one number of devices")
 
 
-def _output_error(world: World, options: Options, output: Path) -> HpcflError | None:
+def _output_error(world: World, options: Options, output: Path | None) -> HpcflError | None:
     """Return, on rank 0, what is wrong with the places that results go to."""
     if world.rank != 0:
         return None
     from hpcfl.results.writer import check_writable
 
     try:
-        check_writable(output)
+        if output is not None:
+            check_writable(output)
         if options.save_aggregate is not None:
             _check_file(options.save_aggregate, "aggregate")
         if options.keep_transcript is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hpcfl.errors import UsageError
@@ -11,7 +12,7 @@ from hpcfl.results.statistics import median_interval
 # How many rounds a rule may take, in terms of the least number, if nobody sets a limit.
 DEFAULT_FACTOR = 10
 # Ranks are told one of these by its number; the first stands for going on.
-REASONS = ("", "rounds", "rel_ci", "max_seconds", "max_rounds")
+REASONS = ("", "rounds", "rel_ci", "max_seconds", "max_rounds", "interrupted")
 
 
 @dataclass
@@ -94,6 +95,27 @@ class StopRule:
         if count < self.most:
             return ""
         return "max_rounds" if self.most > self.rounds else "rounds"
+
+    def resume(self, round_seconds: Sequence[float]) -> str:
+        """Take up the measured rounds of an earlier launch; return why they are enough, "" if not.
+
+        Their seconds count as passed.
+
+        Parameters
+        ----------
+        round_seconds : sequence of float
+            The rounds', in order.
+
+        Returns
+        -------
+        str
+            One of `REASONS`.
+        """
+        if not len(round_seconds):
+            return ""
+        self._start -= sum(round_seconds)
+        self._seconds = [float(seconds) for seconds in round_seconds[:-1]]
+        return self.after(float(round_seconds[-1]))
 
     def _precise(self, share: float) -> bool:
         ordered = sorted(self._seconds)

@@ -71,8 +71,8 @@ def group() -> None:
 def main() -> None:
     """Run the command line; the entry point of the `hpcfl` script.
 
-    Exit status: 0 done, 1 failed, 2 wrong use, 3 a regression found by `compare`, 75 a training
-    that a signal ended and that can be resumed, 130 interrupted.
+    Exit status: 0 done, 1 failed, 2 wrong use, 3 a regression found by `compare`, 75 ended
+    by a signal in such a way that it can be resumed, 130 interrupted.
     """
     if launch.launched_by_mpi():
         # One rank a core, or many: threads of BLAS would only stand in the other ranks' way.

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from hpcfl.cli.options import link_options, output_option, protocol_options, seed_options
+from hpcfl.errors import UsageError
 
 
 class DeviceCounts(click.ParamType):
@@ -52,6 +54,11 @@ class DeviceCounts(click.ParamType):
 @click.option("--max-seconds", type=float, help="Stop once this much time has passed.")
 @click.option("--warmup", type=int, default=2, show_default=True, help="Rounds before them.")
 @output_option
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    help="Go on with the results file of a run that did not come to its end, with its options.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 @seed_options
 @protocol_options
@@ -82,16 +89,28 @@ class DeviceCounts(click.ParamType):
 )
 @click.option("--clip-norm", type=float, help="Norm of a vector (dp-fedavg).  [default: 1]")
 @click.option("--delta", type=float, help="Of the privacy (dp-fedavg).  [default: 1e-5]")
+@click.option(
+    "--kill",
+    multiple=True,
+    metavar="WHAT",
+    help="Let ranks die on purpose: rank=7,phase=masked_input,round=3, or rank=7+9; with "
+    "moment=during after they made their messages, moment=after at the end of the phase. Rounds "
+    "count from 0, warm-up included. May be repeated. Needs mpirun --with-ft ulfm.",
+)
 @link_options
+@click.pass_context
 def command(
+    context: click.Context,
     devices: list[int] | None,
     output: Path,
+    resume: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Measure PROTOCOL on vectors, or MODULE:CLASS of your own.
 
-    Every round is checked, timed by phase and device, and written to an HDF5 file.
+    Every round is checked, timed by phase and device, and written to an HDF5 file. Ctrl-C, SIGTERM
+    and SIGUSR1 let the round end; the exit status is then 75, and --resume goes on.
 
     \b
     Protocols:
@@ -113,12 +132,16 @@ def command(
       mpirun -n 3 hpcfl bench secagg-graph --devices 10000 --dim 10000 --rounds 1 --warmup 0
       mpirun -n 101 hpcfl bench dp-fedavg --aggregate secagg --noise-multiplier 1
       hpcfl bench sparse --updates updates.npy --save-aggregate sum.npy
+      mpirun -n 101 hpcfl bench sparse --rounds 2000 --resume results/run.h5
+      mpirun --with-ft ulfm -n 17 hpcfl bench secagg --kill rank=7,phase=masked_input,round=3
     """
     from hpcfl import launch
     from hpcfl.bench import session
     from hpcfl.bench.experiment import Options
     from hpcfl.comm.world import connect
 
+    if resume is not None and context.get_parameter_source("output") is ParameterSource.COMMANDLINE:
+        raise UsageError("--resume goes on in its own file: leave --output out")
     world = connect()
     first = world.rank == 0
     summaries: list[dict[str, Any]] = []
@@ -130,6 +153,7 @@ def command(
         click.echo("Warning: --keep-transcript is given: values are not secret either.", err=True)
 
     def report(path: Path) -> None:
+        from hpcfl.bench.losses import tell
         from hpcfl.results import load
         from hpcfl.results.summary import summarise
         from hpcfl.results.tables import render_promises, render_run, warnings_of
@@ -143,7 +167,7 @@ def command(
         if as_json:
             summaries.append(summary.as_dict())
         else:
-            parts = [render_run(summary), render_promises(run), f"Results: {path}"]
+            parts = [render_run(summary), render_promises(run), tell(run), f"Results: {path}"]
             if asked.keep_transcript is not None:
                 parts.append(f"Transcript of the last round, insecure: {asked.keep_transcript}")
             click.echo("\n\n".join(part for part in parts if part) + "\n")
@@ -151,11 +175,11 @@ def command(
     asked = Options.of_command(options)
     stream = launch.terminal_for_progress() if first else None
     if stream is None:
-        session.run(world, asked, counts, output, report)
+        session.run(world, asked, counts, output, report, resume=resume)
     else:
         rounds = len(counts) * asked.planned_rounds
         with click.progressbar(length=rounds, label=asked.protocol, file=stream) as bar:
-            session.run(world, asked, counts, output, report, lambda: bar.update(1))
+            session.run(world, asked, counts, output, report, lambda: bar.update(1), resume=resume)
     if first and as_json:
         import json
 

@@ -162,6 +162,12 @@ def _form(context: click.Context, form: str, as_json: bool, page: Path | None) -
 def _warn_about(summary: Summary) -> None:
     if summary.status == "failed":
         click.echo(f"warning: {summary.path} is of a run that failed", err=True)
+    elif summary.status == "interrupted":
+        click.echo(
+            f"warning: {summary.path} is of a run that was interrupted after "
+            f"{summary.rounds_total} rounds; the same command with --resume goes on",
+            err=True,
+        )
     elif summary.status != "complete":
         click.echo(
             f"warning: {summary.path} is of a run that has not ended or was killed "

@@ -307,6 +307,8 @@ def command(
     aggregation = Options(protocol=aggregate, warmup=0, **options)
     asked = TrainOptions(algorithm, aggregation, local, privacy=privacy, **training)
     world = connect()
+    if world.rank == 0 and aggregation.insecure_seed is not None:
+        click.echo("Warning: --insecure-seed is given: keys are not secret.", err=True)
 
     def progress(index: int, result: RoundResult) -> None:
         if index == 0:

@@ -4,20 +4,26 @@ An HDF5 file breaks when a process dies while it rewrites the file's *metadata* 
 headers that say where the data lie). So all metadata are written before the first round, under
 another name: the file appears under its own name complete, every planned round allocated. After
 that a round only overwrites raw data in place, and ``/rounds/finished`` tells which rounds count.
+
+A full disk breaks a file in the same way. So the draft's blocks are allocated by the file system as
+well, and what finds no room is found before the first round.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from math import nan
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,7 +33,8 @@ import numpy as np
 
 from hpcfl import __version__
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.results.record import RoundRecord
+from hpcfl.interruption import Left
+from hpcfl.results.record import NOT_LOST, RoundRecord
 
 SCHEMA = "hpcfl/1"
 
@@ -47,11 +54,28 @@ _DATASETS: tuple[tuple[str, type, str, tuple[str, ...]], ...] = (
     ("validated", np.bool_, "1", ()),
     ("warmup", np.bool_, "1", ()),
 )
+# Of runs that go on when ranks die.
+_LOSSES: tuple[tuple[str, type, str, tuple[str, ...]], ...] = (
+    ("lost_phase", np.int16, "1", ("device",)),
+    ("detect_seconds", np.float64, "s", ()),
+    ("recover_seconds", np.float64, "s", ()),
+)
 _FINISHED = "finished"
 
-_STATUS_TYPE = "S8"  # running, complete, failed
+STATUSES = ("running", "complete", "failed", "interrupted")
+_STATUS_TYPE = "S11"
 _TIME_TYPE = "S20"  # 2025-01-31T23:59:59Z
 _WORD_TYPE = "S16"
+# Of what is found out when a launch ends, this is the run's: the others describe the machine.
+_OF_THE_RUN = {"stop_reason"}
+
+# HDF5's index of chunks is a tree of nodes of at most so many entries. It grows at its right end,
+# where a node is split so that nine tenths stay (HDF5 file format specification, section III.A.1).
+_NODE_ENTRIES = 64
+_NODE_FILL = 0.9
+_HEADER_BYTES = 36_000
+# The nodes that a round needs, and some: those of rounds before would only take memory.
+_CACHE_BYTES = 1 << 18
 
 
 def default_path(folder: str | os.PathLike[str], protocol: str, devices: int, dim: int) -> Path:
@@ -122,8 +146,8 @@ def _check_folder(folder: Path, wanted: Path) -> None:
 class ResultsWriter:
     """The results file of one run, open for writing.
 
-    A context manager: leaving it closes the file, with status ``complete``, or ``failed`` if an
-    exception is on its way out.
+    A context manager: leaving it closes the file, with status ``complete``; ``interrupted`` if
+    `Left` is on its way out, ``failed`` if another exception is.
 
     Parameters
     ----------
@@ -154,6 +178,8 @@ class ResultsWriter:
         Names of further figures of each round and device, kept there too.
     partition : array_like of int, shape (N, classes), optional
         Number of samples of every device and class, kept under ``/partition``.
+    losses : bool
+        Keep which devices were lost, and how long it took to go on without them.
 
     Attributes
     ----------
@@ -185,6 +211,7 @@ class ResultsWriter:
         training: Sequence[str] = (),
         device_training: Sequence[str] = (),
         partition: Any | None = None,
+        losses: bool = False,
     ) -> None:
         if rounds < 1 or devices < 1 or not phases:
             raise ValueError("a results file needs a round, a device and a phase at least")
@@ -203,41 +230,140 @@ class ResultsWriter:
             "command": command,
             "started": _now(),
         }
+        needed = predicted_bytes(len(phases), devices, rounds)
+        with self._creating(needed) as file:
+            _fill_attributes(file, header)
+            file.attrs.create("status", np.bytes_("running"), dtype=_STATUS_TYPE)
+            file.attrs.create("finished", np.bytes_(""), dtype=_TIME_TYPE)
+            _fill_attributes(file.create_group("config"), config)
+            group = file.create_group("environment")
+            _fill_attributes(group, environment)
+            _reserve(group, self._at_end)
+            file.create_dataset("phases", data=list(phases), dtype=h5py.string_dtype())
+            _allocate(file.create_group("rounds"), rounds, len(phases), devices, losses)
+            if partition is not None:
+                table = file.create_dataset("partition", data=np.asarray(partition, np.int64))
+                table.dims[0].label, table.dims[1].label = "device", "class"
+            if training or device_training:
+                group = file.create_group("training")
+                _allocate_training(group, rounds, training)
+                _allocate_training(group, rounds, device_training, devices)
+        self._open("environment", (*training, *device_training))
+
+    @classmethod
+    def resume(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        command: str,
+        environment: Mapping[str, Any],
+        rounds: int,
+        at_end: Mapping[str, type] | None = None,
+        losses: bool = False,
+    ) -> ResultsWriter:
+        """Open the file of a run that did not come to its end, to go on with it.
+
+        What the file says of run and machine stays. The launch that goes on is described in a group
+        of its own, ``/resumed/1`` and so on. The file is replaced as a whole.
+
+        Parameters
+        ----------
+        path : path
+            The file; of a run without training figures.
+        command, environment, rounds, at_end, losses
+            As for the class, of the launch that goes on; `rounds` counts those that are finished.
+
+        Returns
+        -------
+        ResultsWriter
+            Behind the rounds that are finished.
+
+        Raises
+        ------
+        UsageError
+            If the file cannot be opened or replaced, or another process is writing it.
+        """
+        self = cls.__new__(cls)
+        self.path = Path(path)
+        self._rounds = rounds
+        self._at_end = dict(at_end or {})
+        try:
+            # The lock is that of a writer which is at work; it ends with the writer's process.
+            old = h5py.File(self.path, "r+", libver="earliest", locking="best-effort")
+        except (OSError, RuntimeError) as error:
+            raise UsageError(
+                f"cannot go on with {self.path} ({_reason(error)}): another process may still be "
+                "writing it, or it may not be written to"
+            ) from error
+        with old:
+            self.run_id = str(old.attrs["run_id"])
+            for purpose in ("part", "cut", "trim"):
+                # Of a process that was killed while it wrote them.
+                with suppress(OSError):
+                    self._sibling(purpose).unlink(missing_ok=True)
+            marks = old["rounds"][_FINISHED][()]
+            self.written = int(np.logical_and.accumulate(marks).sum())
+            _, phases, devices = old["rounds/bytes_up"].shape
+            launch = f"resumed/{len(old.get('resumed', ())) + 1}"
+            with self._creating(predicted_bytes(phases, devices, rounds)) as file:
+                for name in ("config", "environment", "phases", "resumed"):
+                    if name in old:
+                        old.copy(name, file)
+                _copy_attributes(old, file, without=("status", "finished"))
+                file.attrs.create("status", np.bytes_("running"), dtype=_STATUS_TYPE)
+                file.attrs.create("finished", np.bytes_(""), dtype=_TIME_TYPE)
+                for name in _OF_THE_RUN & self._at_end.keys():
+                    file["environment"].attrs[name] = _fixed("")
+                group = file.require_group(launch)
+                told = {"command": command, "started": _now(), "first_round": self.written}
+                _fill_attributes(group, told | dict(environment))
+                _reserve(group, self._at_end)
+                losses = losses or _LOSSES[0][0] in old["rounds"]
+                _allocate(file.create_group("rounds"), rounds, phases, devices, losses)
+                before = {name: old["rounds"][name][: self.written] for name in old["rounds"]}
+                # Where ranks could not be lost, none was.
+                nothing = {"lost_phase": NOT_LOST, "detect_seconds": nan, "recover_seconds": nan}
+                for name, dataset in file["rounds"].items():
+                    dataset[: self.written] = (nothing | before)[name]
+            self._open(launch, ())
+        return self
+
+    @contextmanager
+    def _creating(self, needed_bytes: int) -> Iterator[Any]:
+        """Yield a new file to be filled, which then takes its name with all its space."""
         draft = self._sibling("part")
         try:
             # The oldest file format has no checksums: a half-written attribute at the end of a
             # run then spoils nothing but itself.
             with h5py.File(draft, "x", libver="earliest", locking="best-effort") as file:
-                _fill_attributes(file, header)
-                file.attrs.create("status", np.bytes_("running"), dtype=_STATUS_TYPE)
-                file.attrs.create("finished", np.bytes_(""), dtype=_TIME_TYPE)
-                _fill_attributes(file.create_group("config"), config)
-                group = file.create_group("environment")
-                _fill_attributes(group, environment)
-                for name, kind in self._at_end.items():
-                    group.attrs.create(name, _fixed("" if kind is str else math.nan))
-                file.create_dataset("phases", data=list(phases), dtype=h5py.string_dtype())
-                _allocate(file.create_group("rounds"), rounds, len(phases), devices)
-                if partition is not None:
-                    table = file.create_dataset("partition", data=np.asarray(partition, np.int64))
-                    table.dims[0].label, table.dims[1].label = "device", "class"
-                if training or device_training:
-                    group = file.create_group("training")
-                    _allocate_training(group, rounds, training)
-                    _allocate_training(group, rounds, device_training, devices)
+                yield file
+            _allocate_blocks(draft)
             os.replace(draft, self.path)
-            self._file = h5py.File(self.path, "r+", libver="earliest", locking="best-effort")
         except (OSError, RuntimeError) as error:
-            draft.unlink(missing_ok=True)
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
             raise UsageError(
-                f"cannot create {self.path} ({error}): choose another place with --output"
+                f"cannot create {self.path} ({_reason(error)}{_room(self.path, needed_bytes)}): "
+                "make room, or choose another place with --output"
             ) from error
+
+    def _open(self, launch: str, training: Sequence[str]) -> None:
+        """Open the file that is there complete."""
+        try:
+            # Without a cache of chunks: it would hold rounds that are never looked at again.
+            self._file = h5py.File(
+                self.path, "r+", libver="earliest", locking="best-effort", rdcc_nbytes=0
+            )
+        except (OSError, RuntimeError) as error:
+            raise UsageError(f"cannot write to {self.path} ({_reason(error)})") from error
+        _limit_cache(self._file)
+        self._launch = launch
+        self._inode = _inode(self.path)
         group = self._file["rounds"]
-        self._datasets = {name: group[name] for name, *_ in _DATASETS}
+        known = (*_DATASETS, *_LOSSES)
+        self._datasets = {name: group[name] for name, *_ in known if name in group}
         self._finished = group[_FINISHED]
-        self._training = {
-            name: self._file["training"][name] for name in (*training, *device_training)
-        }
+        self._training = {name: self._file["training"][name] for name in training}
 
     def append(self, record: RoundRecord, training: Mapping[str, Any] | None = None) -> None:
         """Write one round and make it safe against the death of this process.
@@ -255,7 +381,7 @@ class ResultsWriter:
             If the file is closed, all planned rounds are written, a shape does not fit, or other
             values than the planned ones are given.
         HpcflError
-            If the file system refuses the data.
+            If the file system refuses the data, or the file is no longer there.
         """
         if not self._file:
             raise ValueError("the results file is closed")
@@ -282,9 +408,24 @@ class ResultsWriter:
             self._file.flush()
         except (OSError, RuntimeError) as error:
             raise HpcflError(
-                f"cannot write round {self.written} to {self.path} ({error})"
+                f"cannot write round {self.written} to {self.path} ({_reason(error)}): the rounds "
+                "before it are kept; make room, and go on with --resume"
             ) from error
         self.written += 1
+        if _inode(self.path) != self._inode:
+            raise HpcflError(
+                f"{self.path} was removed, moved or replaced while rounds were written to it: "
+                "leave results alone until their run has ended"
+            )
+
+    def mark_interrupted(self) -> None:
+        """Set the status to ``interrupted`` now: the process was told to leave, and may be killed.
+
+        May be called from another thread. How the run ends, if it does, replaces the status.
+        """
+        with suppress(OSError, RuntimeError, ValueError, KeyError):
+            self._file.attrs.modify("status", np.array("interrupted", _STATUS_TYPE))
+            self._file.flush()
 
     def record_end(self, values: Mapping[str, float | str]) -> None:
         """Write what of the environment is found out when the run ends.
@@ -308,9 +449,10 @@ class ResultsWriter:
         fixed = {name: _fixed(value) for name, value in values.items()}
         try:
             for name, value in fixed.items():
-                self._file["environment"].attrs.modify(name, value)
+                group = "environment" if name in _OF_THE_RUN else self._launch
+                self._file[group].attrs.modify(name, value)
         except (OSError, RuntimeError) as error:
-            raise HpcflError(f"cannot finish {self.path} ({error})") from error
+            raise HpcflError(f"cannot finish {self.path} ({_reason(error)})") from error
 
     def close(self, status: str) -> None:
         """End the file: set its status and cut it to the rounds that are finished.
@@ -319,7 +461,7 @@ class ResultsWriter:
 
         Parameters
         ----------
-        status : {"complete", "failed"}
+        status : {"complete", "failed", "interrupted"}
             How the run ended.
 
         Raises
@@ -329,8 +471,8 @@ class ResultsWriter:
         HpcflError
             If the file system refuses the data.
         """
-        if status not in ("complete", "failed"):
-            raise ValueError(f"a run ends complete or failed, not {status!r}")
+        if status not in STATUSES[1:]:
+            raise ValueError(f"a run ends complete or failed or interrupted, not {status!r}")
         if not self._file:
             return
         try:
@@ -339,8 +481,9 @@ class ResultsWriter:
             self._file.attrs.modify("status", np.array(status, _STATUS_TYPE))
             self._file.close()
         except (OSError, RuntimeError) as error:
-            raise HpcflError(f"cannot finish {self.path} ({error})") from error
-        if self.written < self._rounds:
+            raise HpcflError(f"cannot finish {self.path} ({_reason(error)})") from error
+        # Another file that has the name by now is somebody else's.
+        if self.written < self._rounds and _inode(self.path) == self._inode:
             self._trim()
 
     def _trim(self) -> None:
@@ -378,7 +521,105 @@ class ResultsWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close("complete" if kind is None else "failed")
+        if error is None:
+            self.close("complete")
+            return
+        # What goes wrong with a file that is given up is not what has to be told.
+        with suppress(HpcflError):
+            self.close("interrupted" if isinstance(error, Left) else "failed")
+
+
+def predicted_bytes(phases: int, devices: int, rounds: int) -> int:
+    """Return about how large the file of a run without training figures is, all rounds allocated.
+
+    Raw data, HDF5's index of chunks with one entry a round and dataset, and a flat amount for
+    everything that does not grow with the rounds.
+
+    Parameters
+    ----------
+    phases, devices, rounds : int
+        Numbers P, N and R, warm-up included.
+    """
+    sizes = {"phase": phases, "device": devices, "device or server": devices + 1}
+    a_round = 0.0
+    for _, dtype, _, labels in (*_DATASETS, (_FINISHED, np.bool_, "1", ())):
+        a_round += np.dtype(dtype).itemsize * math.prod(sizes[label] for label in labels)
+        # A key holds the chunk's size, a mask, and an offset in each dimension and one more.
+        key_bytes = 8 + 8 * (len(labels) + 2)
+        node_bytes = 24 + _NODE_ENTRIES * 8 + (_NODE_ENTRIES + 1) * key_bytes
+        entries = _NODE_ENTRIES * _NODE_FILL
+        # Leaves, the nodes above them, and so on.
+        a_round += node_bytes / (entries - 1)
+    return _HEADER_BYTES + round(rounds * a_round)
+
+
+def stored(values: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
+    """Return options, or facts, as the file of a run has them."""
+    return {name: _attribute(value) for name, value in values.items()}
+
+
+def _reason(error: BaseException) -> str:
+    """Return what the system says is wrong, without HDF5's account of where."""
+    number = getattr(error, "errno", None)
+    if not number:
+        # HDF5 hands some errors on in words alone.
+        found = re.search(r"errno = (\d+)", str(error))
+        number = int(found[1]) if found else None
+    return os.strerror(number) if number else " ".join(str(error).split())
+
+
+def _room(path: Path, needed_bytes: int) -> str:
+    """Return what is needed and free at a place, if that may be what is wrong."""
+    try:
+        free_bytes = shutil.disk_usage(path.parent).free
+    except OSError:
+        return ""
+    if free_bytes > 2 * needed_bytes:
+        return ""
+    return f": about {needed_bytes / 1e6:.1f} MB are needed, {free_bytes / 1e6:.1f} MB are free"
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    """Return which file has a name now; None if none has."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _allocate_blocks(path: Path) -> None:
+    """Let the file system allocate all blocks of a file, so that no later write needs room.
+
+    File systems that write every block anew to another place (btrfs, ZFS) promise nothing.
+
+    Raises
+    ------
+    OSError
+        If there is not enough room.
+    """
+    if not hasattr(os, "posix_fallocate"):
+        return
+    with path.open("r+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+
+
+def _limit_cache(file: Any) -> None:
+    """Let HDF5 keep few nodes of its trees; a node takes six times what it is accounted for."""
+    config = file.id.get_mdc_config()
+    config.set_initial_size = True
+    config.min_size = config.initial_size = config.max_size = _CACHE_BYTES
+    file.id.set_mdc_config(config)
+
+
+def _reserve(group: Any, at_end: Mapping[str, type]) -> None:
+    """Create the attributes that are written when a launch ends."""
+    for name, kind in at_end.items():
+        group.attrs.create(name, _fixed("" if kind is str else math.nan))
 
 
 def _allocate_training(
@@ -401,10 +642,11 @@ def _allocate_training(
             dataset.dims[axis].label = label
 
 
-def _allocate(group: Any, rounds: int, phases: int, devices: int) -> None:
+def _allocate(group: Any, rounds: int, phases: int, devices: int, losses: bool) -> None:
     """Create the datasets of all rounds, allocated, one round to a chunk."""
     sizes = {"phase": phases, "device": devices, "device or server": devices + 1}
-    for name, dtype, unit, labels in (*_DATASETS, (_FINISHED, np.bool_, "1", ())):
+    wanted = (*_DATASETS, *(_LOSSES if losses else ()), (_FINISHED, np.bool_, "1", ()))
+    for name, dtype, unit, labels in wanted:
         tail = tuple(sizes[label] for label in labels)
         early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -425,13 +667,18 @@ def _copy_all(source: Any, target: Any) -> None:
     """Copy everything in a file to a new one."""
     for name in source:
         source.copy(name, target)
+    _copy_attributes(source, target)
+
+
+def _copy_attributes(source: Any, target: Any, without: Sequence[str] = ()) -> None:
     for name, value in source.attrs.items():
-        target.attrs.create(name, value, dtype=source.attrs.get_id(name).dtype)
+        if name not in without:
+            target.attrs.create(name, value, dtype=source.attrs.get_id(name).dtype)
 
 
 def _fill_attributes(target: Any, values: Mapping[str, Any]) -> None:
-    for name, value in values.items():
-        target.attrs[name] = _attribute(value)
+    for name, value in stored(values).items():
+        target.attrs[name] = value
 
 
 def _fixed(value: float | str) -> Any:

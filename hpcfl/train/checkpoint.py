@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl import files
 from hpcfl.errors import HpcflError, UsageError
 
 VERSION = 2
@@ -102,32 +102,67 @@ def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
         If the file is no checkpoint, or of a run with other options.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if int(file["version"]) != VERSION:
-                raise UsageError(f"{path} was written by another version of hpcfl")
-            stored = json.loads(file["config"].tobytes())
-            checkpoint = Checkpoint(
-                next_round=int(file["next_round"]),
-                weights=file["weights"].astype(np.float32),
-                velocity=file["velocity"].astype(np.float64),
-                bytes_up=int(file["bytes_up"]),
-                config=config,
-                repeated=int(file["repeated"]),
-                at_risk=int(file["at_risk"]),
-            )
-    except (OSError, ValueError, KeyError, TypeError, BadZipFile, EOFError) as error:
+        arrays = files.load_npz(path)
+        if _count(arrays, "version") != VERSION:
+            raise UsageError(f"{path} was written by another version of hpcfl")
+        stored = files.parse_json(arrays["config"].tobytes())
+        if not isinstance(stored, dict):
+            raise ValueError("its options are no JSON object")
+        checkpoint = Checkpoint(
+            next_round=_count(arrays, "next_round"),
+            weights=_model(arrays, "weights", np.float32),
+            velocity=_model(arrays, "velocity", np.float64),
+            bytes_up=_count(arrays, "bytes_up"),
+            config=config,
+            # Fewer than none would make the privacy that was spent look less than it is.
+            repeated=_count(arrays, "repeated"),
+            at_risk=_count(arrays, "at_risk"),
+        )
+        if checkpoint.weights.shape != checkpoint.velocity.shape:
+            raise ValueError("its arrays do not fit together")
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read as a checkpoint: {error.strerror or error}"
+        ) from None
+    except KeyError as error:
+        raise UsageError(f"{path} cannot be read as a checkpoint: it has no {error}") from None
+    except ValueError as error:
         raise UsageError(f"{path} cannot be read as a checkpoint: {error}") from None
     wanted = json.loads(_bound(config))
     other = [name for name in wanted if stored.get(name) != wanted[name]]
     if other:
         name = other[0]
         raise UsageError(
-            f"{path} is of a run with {name} {stored.get(name)}, not {wanted[name]}: "
+            f"{path} is of a run with {name} {_word(stored.get(name))}, not {wanted[name]}: "
             "resume with the same options"
         )
-    if checkpoint.weights.shape != checkpoint.velocity.shape:
-        raise UsageError(f"{path} cannot be read as a checkpoint: its arrays do not fit")
+    # The model may be followed by what the algorithm keeps beside it, never be smaller.
+    if checkpoint.weights.size < config.get("dim", 1):
+        raise UsageError(
+            f"{path} cannot be read as a checkpoint: it has {checkpoint.weights.size} parameters "
+            f"for a model of {config['dim']}"
+        )
     return checkpoint
+
+
+def _count(arrays: Mapping[str, NDArray[Any]], name: str) -> int:
+    value = arrays[name]
+    if value.shape != () or value.dtype != np.int64 or value < 0:
+        raise ValueError(f"its {name} is no number of 0 or more")
+    return int(value)
+
+
+def _model(arrays: Mapping[str, NDArray[Any]], name: str, kind: type) -> NDArray[Any]:
+    values = arrays[name]
+    if values.dtype != kind or values.ndim != 1 or not values.size:
+        raise ValueError(f"its {name} are {values.dtype} of shape {values.shape}")
+    if not np.isfinite(values).all():
+        raise ValueError(f"its {name} hold a value that is not finite")
+    return values
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) and len(value) < 100 else files.shorten(value)
 
 
 def _bound(config: Mapping[str, Any]) -> str:

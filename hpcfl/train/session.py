@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +20,7 @@ from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
+from hpcfl.interruption import Interruption, Left, noting_signals
 from hpcfl.train import checkpoint, clients
 from hpcfl.train.experiment import DEVICE_FIGURES, FIGURES, RoundResult, Training, TrainOptions
 
@@ -30,9 +28,6 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from hpcfl.learning.training import Trainer
-
-# Of a training that was told to leave, and can go on: EX_TEMPFAIL of sysexits.h, "try again".
-LEFT_STATUS = 75
 
 
 @dataclass(frozen=True)
@@ -69,8 +64,8 @@ def run(
 ) -> Trained | None:
     """Train a model; every rank calls this.
 
-    SIGTERM and SIGUSR1 let the round end, and the training leave with a checkpoint. The server's
-    rank decides, but every rank must survive the signal: launchers send it to all.
+    Ctrl-C, SIGTERM and SIGUSR1, on any rank, let the round end, and the training leave with a
+    checkpoint. Where the round does not end in time, the checkpoint is of the round before.
 
     Parameters
     ----------
@@ -94,10 +89,10 @@ def run(
     ------
     HpcflError
         On every rank, if something cannot work or fails. Finished rounds are kept. With exit
-        status `LEFT_STATUS` if it was told to leave.
+        status `~hpcfl.interruption.LEFT_STATUS` if it was told to leave.
     """
-    with _noting_signals() as told_to_leave:
-        return _run(world, options, devices, output, progress, told_to_leave)
+    with noting_signals() as interruption:
+        return _run(world, options, devices, output, progress, interruption)
 
 
 def _run(
@@ -106,7 +101,7 @@ def _run(
     devices: int | None,
     output: Path,
     progress: Callable[[int, RoundResult], None],
-    told_to_leave: Callable[[], bool],
+    interruption: Interruption,
 ) -> Trained | None:
     from hpcfl.learning import models
     from hpcfl.learning.training import choose_device, single_thread
@@ -186,20 +181,28 @@ def _run(
     try:
         transport.agree(error)
         if writer is None:
-            training.run(transport, None)
+            training.run(transport, None, interruption.told_to_leave)
         else:
-            with writer:
+            latest = training.checkpoint(config)
+
+            def given_up() -> str:
+                # The round that is given up is played again by whoever resumes, with new noise.
+                return str(_left(replace(latest, at_risk=1), options, writer.path))
+
+            with writer, interruption.writing(writer.mark_interrupted, given_up):
 
                 def store(result: RoundResult) -> None:
                     writer.append(result.record, result.figures | result.device_figures)
                     results.append(result)
+                    nonlocal latest
+                    latest = training.checkpoint(config)
                     every = options.checkpoint_every
                     if every is not None and len(results) % every == 0:
                         state = training.checkpoint(config, at_risk=every)
                         state.save(checkpoint.path_for(writer.path))
                     progress(len(results) - 1, result)
 
-                ended = training.run(transport, store, told_to_leave)
+                ended = training.run(transport, store, interruption.told_to_leave)
                 writer.record_end(disturbances.after(disturbances.counters()))
                 every = options.checkpoint_every
                 if ended and every is not None and results and len(results) % every == 0:
@@ -215,25 +218,6 @@ def _run(
     return Trained(writer.path, name, training.weights, results, config)
 
 
-@contextmanager
-def _noting_signals() -> Iterator[Callable[[], bool]]:
-    """Note SIGTERM and SIGUSR1 instead of dying of them; yield what says whether one came."""
-    came: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        if number == signal.SIGTERM:
-            # Who asks twice will not wait for the round to end.
-            signal.signal(number, signal.SIG_DFL)
-
-    previous = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    try:
-        yield lambda: bool(came)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 def _check_unfinished(state: checkpoint.Checkpoint, options: TrainOptions) -> None:
     rounds = options.aggregation.rounds
     if state.next_round >= rounds:
@@ -243,17 +227,17 @@ def _check_unfinished(state: checkpoint.Checkpoint, options: TrainOptions) -> No
         )
 
 
-def _left(state: checkpoint.Checkpoint, options: TrainOptions, results: Path) -> AgreedError:
+def _left(state: checkpoint.Checkpoint, options: TrainOptions, results: Path) -> Left:
     """Keep the state of a training that was told to leave; return what to tell every rank."""
     told = f"told by a signal to leave after {state.next_round} rounds"
     if options.error_feedback:
-        return AgreedError(f"{told}; with --error-feedback nothing can go on from here")
+        return Left(f"{told}; with --error-feedback nothing can go on from here", resumable=False)
     path = checkpoint.path_for(results)
     try:
         state.save(path)
     except HpcflError as problem:
-        return AgreedError(f"{told}, but {problem}", problem.exit_status)
-    return AgreedError(f"{told}; go on with --resume {path}", LEFT_STATUS)
+        return Left(f"{told}, but {problem}", resumable=False)
+    return Left(f"{told}; go on with --resume {path}")
 
 
 def _algorithm(

@@ -71,6 +71,8 @@ def assert_holds(run: Any, records: Iterable[RoundRecord]) -> None:
     """Check that a run, or a dict of its arrays, holds exactly these rounds."""
     expected = list(records)
     for name in RoundRecord.__dataclass_fields__:
+        if name in ("lost_phase", "detect_seconds", "recover_seconds"):
+            continue  # only in the files of runs that go on when ranks die
         stored = run[name] if isinstance(run, dict) else getattr(run, name)
         assert len(stored) == len(expected), name
         for row, record in zip(stored, expected, strict=True):

@@ -16,6 +16,7 @@ import pytest
 from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, UsageError
+from hpcfl.interruption import LEFT_STATUS
 from hpcfl.results import load
 from hpcfl.train import session
 from hpcfl.train.experiment import RoundResult, TrainOptions
@@ -63,10 +64,10 @@ def test_a_signal_lets_the_round_end_and_leaves_a_checkpoint(
     with pytest.raises(AgreedError, match="after 2 rounds; go on with --resume") as told:
         train(tmp_path / "told", number=number)
 
-    assert told.value.exit_status == session.LEFT_STATUS == 75
+    assert told.value.exit_status == LEFT_STATUS == 75
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)] == before
     run = load(tmp_path / "told" / "run.h5")
-    assert (run.rounds, run.status) == (2, "failed")
+    assert (run.rounds, run.status) == (2, "interrupted")
     checkpoint = tmp_path / "told" / "run.checkpoint.npz"
     resumed = train(tmp_path / "resumed", resume=checkpoint)
     np.testing.assert_array_equal(resumed, train(tmp_path / "whole"))

@@ -1,0 +1,187 @@
+"""Signals that ask a run to leave: Ctrl-C, and what schedulers send before they kill.
+
+The request is noted, the round ends, and all ranks leave together. Where the round cannot end in
+time, a thread ends the process: the main one may be inside MPI, where Python runs no handlers.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
+
+from hpcfl.errors import AgreedError
+
+# Of a run that was told to leave, and can go on: EX_TEMPFAIL of sysexits.h, "try again".
+LEFT_STATUS = 75
+# SIGUSR1 is an early warning: who sends it lets the round end, however long that takes.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+# These are followed by a kill: mpirun's within a second, Slurm's after 30 (KillWait).
+URGENT = (signal.SIGINT, signal.SIGTERM)
+# A round that has not ended this long after an urgent signal is given up.
+DEADLINE_SECONDS = 6.0
+# The same signal once more is a second request; sooner, two launchers forwarded the same one.
+AGAIN_SECONDS = 0.5
+# Nothing that is still to be written delays leaving by more than this.
+LAST_SECONDS = 2.0
+
+_STOP = 0
+
+
+class Left(AgreedError):
+    """A run that was told to leave.
+
+    Parameters
+    ----------
+    message : str
+        What was finished, and how to go on.
+    resumable : bool
+        Whether it can go on; without, the exit status is 1 instead of `LEFT_STATUS`.
+    """
+
+    def __init__(self, message: str, *, resumable: bool = True) -> None:
+        super().__init__(message, LEFT_STATUS if resumable else 1)
+
+
+class Interruption:
+    """Whether this process was told to leave.
+
+    Attributes
+    ----------
+    asked : bool
+        Whether a signal came.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._mark: Callable[[], object] = _nothing
+        self._last_words: Callable[[], str] = str
+
+    def told_to_leave(self) -> bool:
+        """Return whether a signal came."""
+        return self.asked
+
+    @contextmanager
+    def writing(self, mark: Callable[[], object], last_words: Callable[[], str]) -> Iterator[None]:
+        """Say what is to be done, on the rank that writes results, while they are written.
+
+        Parameters
+        ----------
+        mark : callable
+            Called in another thread as soon as a signal comes: the process may be killed next.
+        last_words : callable
+            Called in another thread when the round is given up; returns the sentence to print.
+        """
+        self._mark, self._last_words = mark, last_words
+        if self.asked:
+            mark()
+        try:
+            yield
+        finally:
+            self._mark, self._last_words = _nothing, str
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        # Also noted by the thread, which hears of it even if this one is inside MPI.
+        self.asked = True
+
+    def _watch(self, heard: int) -> None:
+        """Wait for signals; end the process when it is time."""
+        came: dict[int, float] = {}
+        deadline = None
+        while True:
+            wait = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([heard], [], [], wait)[0]:
+                self._leave()
+            for number in os.read(heard, 64):
+                if number == _STOP:
+                    return
+                if number not in SIGNALS:
+                    continue
+                now = time.monotonic()
+                if not came:
+                    self.asked = True
+                    _within(LAST_SECONDS, self._mark)
+                if number not in URGENT:
+                    came.setdefault(number, now)
+                    continue
+                if now - came.setdefault(number, now) > AGAIN_SECONDS:
+                    self._leave()
+                deadline = min(deadline or now + DEADLINE_SECONDS, now + DEADLINE_SECONDS)
+
+    def _leave(self) -> NoReturn:
+        """End the process at once; what other threads are at is lost."""
+
+        def speak() -> None:
+            sentence = self._last_words()
+            if sentence:
+                # Not print, whose lock another thread may hold.
+                os.write(2, f"Error: {sentence}\n".encode())
+
+        _within(LAST_SECONDS, speak)
+        os._exit(LEFT_STATUS)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _within(seconds: float, call: Callable[[], object]) -> None:
+    """Call something that may fail, and may never return."""
+
+    def suppressed() -> None:
+        with suppress(Exception):
+            call()
+
+    thread = threading.Thread(target=suppressed, daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
+_current: Interruption | None = None
+
+
+@contextmanager
+def noting_signals() -> Iterator[Interruption]:
+    """Note Ctrl-C, SIGTERM and SIGUSR1 instead of dying of them.
+
+    After Ctrl-C or SIGTERM the process ends with `LEFT_STATUS` when `DEADLINE_SECONDS` have passed,
+    or when the same signal comes again. Within another such context this one changes nothing.
+    In a thread that is not the main one no signal is noted.
+
+    Yields
+    ------
+    Interruption
+        What says whether one came.
+    """
+    global _current
+    if _current is not None:
+        yield _current
+        return
+    interruption = Interruption()
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    thread = threading.Thread(target=interruption._watch, args=(heard,), daemon=True)
+    thread.start()
+    handlers = {number: signal.signal(number, interruption._note) for number in SIGNALS}
+    wakeup = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    _current = interruption
+    try:
+        yield interruption
+    finally:
+        _current = None
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        os.write(told, bytes([_STOP]))
+        thread.join()
+        os.close(told)
+        os.close(heard)

@@ -1,0 +1,501 @@
+"""Runs that are told to leave, killed, or lose the place of their results; and what goes on."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from hpcfl import interruption
+from hpcfl.bench import session
+from hpcfl.bench.experiment import Options
+from hpcfl.comm.world import World
+from hpcfl.errors import AgreedError, HpcflError, UsageError
+from hpcfl.interruption import LEFT_STATUS, SIGNALS
+from hpcfl.results import load
+from hpcfl.results.reader import Run
+from hpcfl.results.writer import ResultsWriter, predicted_bytes
+
+HPCFL = Path(sys.executable).parent / "hpcfl"
+LIMIT_SECONDS = 60
+# Columns that the seeds fix.
+FIXED = (
+    *("bytes_up", "bytes_down", "messages_up", "messages_down"),
+    *("survived", "validated", "warmup"),
+)
+
+
+def bench(
+    path: Path,
+    protocol: str = "sparse",
+    after: int | None = None,
+    act: Callable[[], object] = lambda: os.kill(os.getpid(), signal.SIGTERM),
+    resume: bool = False,
+    **options: Any,
+) -> Run:
+    """Run a small experiment; do something after some round of this launch."""
+    asked = {"dim": 200, "rounds": 4, "warmup": 1, "insecure_seed": 3} | options
+    left = [after]
+
+    def progress() -> None:
+        if left[0] is not None:
+            left[0] -= 1
+            if left[0] == 0:
+                act()
+
+    where = path.parent / "unused" if resume else path
+    session.run(
+        World(None),
+        Options(protocol, **asked),
+        [5],
+        where,
+        lambda path: None,
+        progress,
+        resume=path if resume else None,
+    )
+    return load(path)
+
+
+def status_with_h5py(path: Path) -> str:
+    with h5py.File(path, "r") as file:
+        return str(file.attrs["status"].decode())
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_lets_the_round_end_and_is_told(tmp_path: Path, number: signal.Signals) -> None:
+    handlers = [signal.getsignal(each) for each in SIGNALS]
+    threads = threading.active_count()
+    with pytest.raises(AgreedError, match="after 2 rounds; go on with --resume") as told:
+        bench(tmp_path / "run.h5", after=2, act=lambda: os.kill(os.getpid(), number))
+    run = load(tmp_path / "run.h5")
+
+    assert told.value.exit_status == LEFT_STATUS
+    assert (run.status, run.rounds, bool(run.validated.all())) == ("interrupted", 2, True)
+    assert run.environment["stop_reason"] == "interrupted"
+    assert [signal.getsignal(each) for each in SIGNALS] == handlers
+    assert signal.set_wakeup_fd(-1) == -1
+    assert threading.active_count() == threads
+
+
+def test_a_signal_in_the_last_round_changes_nothing(tmp_path: Path) -> None:
+    run = bench(tmp_path / "run.h5", after=5)
+
+    assert (run.status, run.rounds, run.environment["stop_reason"]) == ("complete", 5, "rounds")
+
+
+@pytest.mark.parametrize("protocol", ["sparse", "secagg-graph", "prf", "dp-fedavg"])
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, protocol: str, after: int) -> None:
+    options: dict[str, Any] = {"dropout": 0.0 if protocol == "prf" else 0.3}
+    if protocol == "dp-fedavg":
+        from hpcfl.algorithms.federated.private import PrivacyOptions
+
+        protocol = "secagg"
+        options["private"] = PrivacyOptions(noise="distributed", noise_multiplier=1.0)
+    whole = bench(tmp_path / "whole.h5", protocol, save_aggregate=tmp_path / "whole.npy", **options)
+    path = tmp_path / "run.h5"
+    with pytest.raises(AgreedError):
+        bench(path, protocol, after=after, **options)
+    launch = load(path)
+    aggregate = tmp_path / "resumed.npy"
+    resumed = bench(path, protocol, resume=True, save_aggregate=aggregate, **options)
+
+    assert not (tmp_path / "unused").exists()
+    assert (resumed.status, resumed.rounds) == ("complete", whole.rounds)
+    assert resumed.environment["stop_reason"] == "rounds"
+    for name in FIXED:
+        expected = getattr(whole, name).copy()
+        if protocol == "prf" and name.startswith(("bytes", "messages")):
+            # Devices enrol again, which is charged to the round that follows.
+            enrolling = getattr(resumed, name)[after].sum(axis=1) > expected[after].sum(axis=1)
+            first = getattr(whole, name)[0].sum(axis=1) > expected[after].sum(axis=1)
+            assert enrolling.any()
+            assert (enrolling == first).all()
+            expected[after] = getattr(resumed, name)[after]
+        np.testing.assert_array_equal(getattr(resumed, name), expected, err_msg=name)
+    np.testing.assert_array_equal(np.load(aggregate), np.load(tmp_path / "whole.npy"))
+    # The rounds of before are those that were measured then.
+    np.testing.assert_array_equal(resumed.wall_seconds[:after], launch.wall_seconds)
+    assert (resumed.run_id, resumed.started) == (launch.run_id, launch.started)
+    (second,) = resumed.resumed
+    assert second["first_round"] == after
+    assert second["after_clock_seconds"] > second["before_clock_seconds"]
+    assert resumed.environment["after_clock_seconds"] < second["before_clock_seconds"]
+
+
+def test_a_run_can_be_resumed_more_than_once(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    with pytest.raises(AgreedError, match="after 1 rounds"):
+        bench(path, after=1)
+    with pytest.raises(AgreedError, match="after 3 rounds"):
+        bench(path, after=2, resume=True)
+    run = bench(path, resume=True)
+
+    assert [launch["first_round"] for launch in run.resumed] == [1, 3]
+    assert (run.status, run.rounds) == ("complete", 5)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_leftovers_of_a_killed_resumption_are_no_hindrance(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    with pytest.raises(AgreedError):
+        bench(path, after=1)
+    for purpose in ("part", "cut", "trim"):
+        (tmp_path / f".run.h5.{load(path).run_id[:8]}.{purpose}").write_bytes(b"half a file")
+    with pytest.raises(AgreedError):
+        bench(path, after=1, resume=True)
+
+    assert load(path).rounds == 2
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"protocol": "secagg"}, "protocol sparse, not secagg"),
+        ({"dim": 201}, "dim 200, not 201"),
+        ({"rounds": 5}, "rounds 4, not 5"),
+        ({"alpha": 0.2, "seed": 1}, "alpha 0.1, not 0.2"),
+        ({"insecure_seed": None}, "insecure_seed 3, not none"),
+    ],
+)
+def test_another_configuration_is_refused(
+    tmp_path: Path, options: dict[str, Any], sentence: str
+) -> None:
+    path = tmp_path / "run.h5"
+    with pytest.raises(AgreedError):
+        bench(path, after=2)
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match=sentence):
+        bench(path, resume=True, **options)
+
+    assert path.read_bytes() == before
+
+
+def test_what_cannot_go_on_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    bench(path)
+    with pytest.raises(UsageError, match="is complete, with 5 rounds"):
+        bench(path, resume=True)
+    with pytest.raises(HpcflError, match="there is no file"):
+        bench(tmp_path / "other.h5", resume=True)
+    with h5py.File(path, "r+") as file:
+        file.attrs.modify("status", np.array("failed", file.attrs["status"].dtype))
+        file["rounds/validated"][3] = False
+    with pytest.raises(UsageError, match=r"round 3 of .* wrong aggregate"):
+        bench(path, resume=True)
+
+
+def test_a_run_that_only_lacks_its_end_gets_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    bench(path)
+    with h5py.File(path, "r+") as file:
+        file.attrs.modify("status", np.array("running", file.attrs["status"].dtype))
+    copy = tmp_path / "copy.h5"
+    shutil.copy(path, copy)
+    with pytest.raises(UsageError, match="last round has been measured"):
+        bench(copy, resume=True, save_aggregate=tmp_path / "sum.npy")
+    run = bench(path, resume=True)
+
+    assert (run.status, run.rounds, run.environment["stop_reason"]) == ("complete", 5, "rounds")
+
+
+def test_seconds_before_the_interruption_count_for_the_stop_rule(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    asked = {"max_seconds": 1000.0, "max_rounds": 50}
+    with pytest.raises(AgreedError):
+        bench(path, after=6, **asked)
+    with h5py.File(path, "r+") as file:
+        file["rounds/round_seconds"][5] = 2000.0
+    run = bench(path, resume=True, **asked)
+
+    assert (run.rounds, run.environment["stop_reason"]) == (6, "max_seconds")
+
+
+def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    refusals: list[str] = []
+
+    def resume_elsewhere() -> None:
+        # HDF5 lets one process open a file twice, so another one has to try.
+        done = command(path, resume=True)
+        refusals.append(done.stderr)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(AgreedError):
+        bench(path, "fedavg", after=2, act=resume_elsewhere, dim=20, rounds=50, insecure_seed=None)
+
+    assert len(refusals) == 1
+    assert "another process may still be writing it" in refusals[0]
+    assert load(path).rounds == 2
+
+
+def test_a_file_that_vanishes_is_noticed_at_once(tmp_path: Path) -> None:
+    path, moved = tmp_path / "run.h5", tmp_path / "moved.h5"
+
+    def move() -> None:
+        path.rename(moved)
+        path.write_text("of somebody else")
+
+    with pytest.raises(HpcflError, match="was removed, moved or replaced"):
+        bench(path, after=2, act=move)
+
+    assert path.read_text() == "of somebody else"
+    assert (load(moved).rounds, load(moved).status) == (3, "failed")
+
+
+def command(path: Path, resume: bool = False, rounds: int = 50) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        arguments(path, resume, rounds), capture_output=True, text=True, timeout=LIMIT_SECONDS
+    )
+
+
+def arguments(path: Path, resume: bool, rounds: int) -> list[str]:
+    options = ("fedavg", "--devices", 5, "--dim", 20, "--rounds", rounds, "--warmup", 1)
+    where = ("--resume" if resume else "--output", path)
+    return [str(part) for part in (HPCFL, "bench", *options, *where)]
+
+
+def wait_for(condition: Callable[[], object], job: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + LIMIT_SECONDS
+    while not condition():
+        assert job.poll() is None, job.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_run_killed_at_any_moments_goes_on_to_its_end(tmp_path: Path) -> None:
+    path, rounds = tmp_path / "run.h5", 20_000
+    chance = random.Random(7)
+    finished = 0
+    for attempt in range(4):
+        job = subprocess.Popen(
+            arguments(path, resume=attempt > 0, rounds=rounds),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if attempt == 0:
+            wait_for(lambda: path.exists() and load(path).rounds > 0, job)
+        # Also while it starts, and copies what is there.
+        time.sleep(chance.uniform(0, 1.5))
+        job.kill()
+        job.communicate()
+        run = load(path)
+        assert run.status == "running"
+        assert run.rounds >= finished
+        assert run.validated.all()
+        finished = run.rounds
+    asked = load(path)
+
+    assert 0 < asked.rounds < rounds
+    assert (asked.bytes_up.sum(axis=(1, 2)) > 0).all()
+    report = subprocess.run(
+        [HPCFL, "report", path], capture_output=True, text=True, timeout=LIMIT_SECONDS
+    )
+    assert "has not ended or was killed" in report.stderr
+
+
+# A run whose round sleeps inside C, where Python runs no signal handlers.
+STUCK = """
+import ctypes, os, signal, sys, time
+from pathlib import Path
+from hpcfl import interruption
+from hpcfl.bench import session
+from hpcfl.bench.experiment import Options
+from hpcfl.comm.world import World
+
+interruption.DEADLINE_SECONDS = float(sys.argv[2])
+rounds = 0
+def progress():
+    global rounds
+    rounds += 1
+    if rounds == 3:
+        print("stuck", flush=True)
+        libc = ctypes.CDLL(None)
+        while True:
+            libc.pause()
+
+session.run(World(None), Options("fedavg", dim=20, rounds=10, warmup=1), [5], Path(sys.argv[1]),
+            lambda path: None, progress)
+"""
+
+
+@pytest.mark.parametrize(
+    ("deadline", "signals"),
+    [
+        (0.3, [signal.SIGTERM]),
+        (0.3, [signal.SIGUSR1, signal.SIGINT]),
+        (100, [signal.SIGINT, signal.SIGINT]),
+        (100, [signal.SIGTERM, signal.SIGTERM]),
+    ],
+)
+def test_a_round_that_does_not_end_is_given_up(
+    tmp_path: Path, deadline: float, signals: list[signal.Signals]
+) -> None:
+    path = tmp_path / "run.h5"
+    job = subprocess.Popen(
+        [sys.executable, "-c", STUCK, str(path), str(deadline)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdout is not None
+    assert job.stdout.readline() == "stuck\n"
+    for number in signals:
+        job.send_signal(number)
+        time.sleep(2 * interruption.AGAIN_SECONDS)
+    _, err = job.communicate(timeout=30)
+    run = load(path)
+
+    assert job.returncode == LEFT_STATUS, err
+    assert f"after 3 rounds; go on with --resume {path}" in err
+    assert "Traceback" not in err
+    assert (run.status, run.rounds) == ("interrupted", 3)
+
+
+def test_the_first_signal_is_in_the_file_before_the_round_ends(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    seen: list[str] = []
+
+    def ask() -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        end = time.monotonic() + 10
+        while status_with_h5py(path) != "interrupted" and time.monotonic() < end:
+            time.sleep(0.01)
+        seen.append(status_with_h5py(path))
+
+    with pytest.raises(AgreedError):
+        bench(path, after=1, act=ask)
+
+    assert seen == ["interrupted"]
+
+
+def test_a_sweep_that_is_told_to_leave_begins_no_other_cell(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        '[fixed]\ndim = 20\ndevices = 4\nwarmup = 0\nrounds = 20000\nprotocol = "fedavg"\n'
+        "[grid]\nseed = [1, 2]\n"
+    )
+    job = subprocess.Popen(
+        [str(HPCFL), "sweep", str(plan), "--output", str(tmp_path / "sweep")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    results = tmp_path / "sweep"
+    wait_for(lambda: any(load(path).rounds > 2 for path in results.glob("*.h5")), job)
+    job.send_signal(signal.SIGTERM)
+    _, err = job.communicate(timeout=LIMIT_SECONDS)
+    (path,) = results.glob("*.h5")
+
+    assert job.returncode == LEFT_STATUS, err
+    assert err.count("Error: ") == 1
+    assert load(path).status == "interrupted"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a disk of 1 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("mounting a small disk takes root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_found_before_the_first_round(small_disk: Path) -> None:
+    done = command(small_disk / "run.h5", rounds=5000)
+
+    assert done.returncode == 2
+    assert "No space left on device: about" in done.stderr
+    assert "make room, or choose another place with --output" in done.stderr
+    assert done.stderr.count("Error: ") == 1
+    assert list(small_disk.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_meanwhile_takes_nothing_away(small_disk: Path) -> None:
+    def fill() -> None:
+        with (small_disk / "other").open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        assert shutil.disk_usage(small_disk).free == 0
+
+    path = small_disk / "run.h5"
+    run = bench(path, "fedavg", after=1, act=fill, dim=20, rounds=500, insecure_seed=None)
+
+    assert (run.status, run.rounds) == ("complete", 501)
+    assert run.validated.all()
+    assert (run.bytes_up.sum(axis=(1, 2)) > 0).all()
+
+
+def test_a_refused_write_is_a_sentence_and_keeps_the_rounds_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on file systems that write every block anew, where nothing can be allocated ahead."""
+    path = tmp_path / "run.h5"
+    real = h5py.Dataset.__setitem__
+
+    def refuse() -> None:
+        def full(dataset: h5py.Dataset, where: Any, values: Any) -> None:
+            if dataset.name == "/rounds/cpu_seconds":
+                raise OSError(28, "No space left on device")
+            real(dataset, where, values)
+
+        monkeypatch.setattr(h5py.Dataset, "__setitem__", full)
+
+    with pytest.raises(HpcflError, match=r"cannot write round 2 to .*\(No space left on device\)"):
+        bench(path, after=2, act=refuse)
+    monkeypatch.undo()
+    run = load(path)
+
+    assert (run.status, run.rounds, bool(run.validated.all())) == ("failed", 2, True)
+    assert bench(path, resume=True).rounds == 5
+
+
+def test_an_aggregate_that_cannot_be_saved_is_a_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / "sums"
+    folder.mkdir()
+    with pytest.raises(HpcflError, match="cannot save the aggregate to"):
+        bench(tmp_path / "run.h5", after=1, act=folder.rmdir, save_aggregate=folder / "sum.npy")
+
+
+@pytest.mark.parametrize(("phases", "devices", "rounds"), [(3, 4, 500), (7, 16, 300), (5, 60, 40)])
+def test_the_size_of_a_file_is_as_predicted(
+    tmp_path: Path, phases: int, devices: int, rounds: int
+) -> None:
+    path = tmp_path / "run.h5"
+    names = [f"phase {number}" for number in range(phases)]
+    writer = ResultsWriter(
+        path,
+        protocol="p",
+        command="c",
+        config={"dim": 1},
+        environment={},
+        phases=names,
+        devices=devices,
+        rounds=rounds,
+    )
+    found = path.stat()
+    writer.close("failed")
+
+    assert found.st_size == pytest.approx(predicted_bytes(phases, devices, rounds), rel=0.05)
+    # All blocks are there, none is a hole.
+    assert found.st_blocks * 512 >= found.st_size

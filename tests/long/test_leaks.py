@@ -1,0 +1,66 @@
+"""A run keeps nothing from round to round: memory and descriptors of a short one, in one process.
+
+benchmarks/long_run.py looks at the ranks of a long one from outside.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcfl.bench import session
+from hpcfl.bench.experiment import Options
+from hpcfl.comm.world import World
+from hpcfl.results import load
+
+ROUNDS = 150
+SETTLED = 50
+EVERY = 10
+LIMIT_BYTES = 1000.0  # a round
+
+
+def descriptors() -> int | None:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return None
+
+
+@pytest.mark.parametrize("protocol", ["sparse", "secagg"])
+def test_memory_and_descriptors_stay_flat(tmp_path: Path, protocol: str) -> None:
+    rounds: list[int] = []
+    memory: list[int] = []
+    opened: list[int | None] = []
+
+    def progress() -> None:
+        rounds.append(len(rounds))
+        if len(rounds) % EVERY == 0:
+            gc.collect()
+            memory.append(tracemalloc.get_traced_memory()[0])
+            opened.append(descriptors())
+
+    tracemalloc.start()
+    try:
+        session.run(
+            World(None),
+            Options(protocol, dim=50, rounds=ROUNDS, warmup=0, dropout=0.3),
+            [5],
+            tmp_path / "run.h5",
+            lambda path: None,
+            progress,
+        )
+    finally:
+        tracemalloc.stop()
+    run = load(tmp_path / "run.h5")
+    settled = memory[SETTLED // EVERY :]
+    slope = np.polyfit(np.arange(len(settled)) * EVERY, settled, 1)[0]
+
+    assert len(rounds) == run.rounds == ROUNDS
+    assert run.validated.all()
+    assert slope < LIMIT_BYTES
+    assert opened[0] == opened[-1]

@@ -1,0 +1,144 @@
+"""Jobs that are told to leave, or lose a rank, under mpirun: all ranks end, nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from launcher import BIN, finish, needs_mpirun, pid_of_rank, start
+
+from hpcfl.interruption import LEFT_STATUS
+from hpcfl.results import load
+
+pytestmark = needs_mpirun
+
+RANKS = 4
+LIMIT_SECONDS = 120
+# Every rank is gone this long after the signal; the machine may be busy.
+GONE_SECONDS = 30
+OPTIONS = ("secagg", "--dim", 2000, "--devices", 3, "--rounds", 20_000, "--warmup", 1)
+
+
+def job_under_way(path: Path, *where: object) -> tuple[subprocess.Popen[str], list[int]]:
+    """Start a job, wait until it has finished more rounds, and return its ranks' processes."""
+    before = load(path).rounds if path.exists() else 0
+    job = start(
+        *("mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n", RANKS),
+        *("hpcfl", "bench", *OPTIONS, *where),
+    )
+    end = time.monotonic() + LIMIT_SECONDS
+    while not path.exists() or load(path).rounds < before + 3:
+        assert job.poll() is None, job.communicate()
+        assert time.monotonic() < end, "no round was finished in time"
+        time.sleep(0.1)
+    return job, [pid_of_rank(job.pid, rank) for rank in range(RANKS)]
+
+
+def all_gone(processes: list[int]) -> bool:
+    return not any(Path(f"/proc/{process}").exists() for process in processes)
+
+
+def wait_until_gone(processes: list[int]) -> None:
+    end = time.monotonic() + GONE_SECONDS
+    while not all_gone(processes):
+        if time.monotonic() > end:
+            for process in processes:
+                os.kill(process, signal.SIGKILL)
+            pytest.fail("ranks were left over")
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_mpirun_is_told_to_leave(tmp_path: Path, number: signal.Signals) -> None:
+    path = tmp_path / "run.h5"
+    job, processes = job_under_way(path, "--output", path)
+    finished = load(path).rounds
+    job.send_signal(number)
+    ended = finish(job, GONE_SECONDS)
+    wait_until_gone(processes)
+    run = load(path)
+
+    assert ended.returncode != 0
+    assert "Traceback" not in ended.stderr
+    assert (run.status, bool(run.validated.all())) == ("interrupted", True)
+    assert run.rounds >= finished
+    report = subprocess.run(
+        [BIN / "hpcfl", "report", path], capture_output=True, text=True, timeout=60
+    )
+    assert f"was interrupted after {run.rounds} rounds" in report.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "number"), [("mpirun", signal.SIGUSR1), ("device", signal.SIGTERM)]
+)
+def test_all_ranks_leave_together(tmp_path: Path, target: str, number: signal.Signals) -> None:
+    path = tmp_path / "run.h5"
+    job, processes = job_under_way(path, "--output", path)
+    os.kill(job.pid if target == "mpirun" else processes[2], number)
+    ended = finish(job, GONE_SECONDS)
+    run = load(path)
+
+    assert ended.returncode == LEFT_STATUS, ended.stderr
+    assert ended.stderr.count("Error: told by a signal to leave after") == 1
+    assert f"{run.rounds} rounds; go on with --resume {path}" in ended.stderr
+    assert "[rank" not in ended.stderr
+    assert run.status == "interrupted"
+    wait_until_gone(processes)
+    # The space of the rounds that were not played is cut off.
+    assert path.stat().st_size < 10**7
+
+
+def test_a_rank_that_hangs_does_not_keep_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    job, processes = job_under_way(path, "--output", path)
+    os.kill(processes[3], signal.SIGSTOP)
+    time.sleep(1)
+    finished = load(path).rounds
+    os.kill(processes[0], signal.SIGTERM)
+    ended = finish(job, GONE_SECONDS)
+    wait_until_gone(processes)
+    run = load(path)
+
+    assert ended.returncode != 0
+    assert f"after {finished} rounds; go on with --resume {path}" in ended.stderr
+    assert (run.status, run.rounds) == ("interrupted", finished)
+
+
+def test_the_servers_death_costs_no_round_and_resume_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    job, processes = job_under_way(path, "--output", path)
+    os.kill(processes[0], signal.SIGKILL)
+    assert finish(job, GONE_SECONDS).returncode != 0
+    wait_until_gone(processes)
+    before = load(path)
+    job, processes = job_under_way(path, "--resume", path)
+    job.send_signal(signal.SIGUSR1)
+    ended = finish(job, GONE_SECONDS)
+    run = load(path)
+
+    assert ended.returncode == LEFT_STATUS, ended.stderr
+    assert run.resumed[0]["first_round"] == before.rounds < run.rounds
+    assert (run.round_seconds[: before.rounds] == before.round_seconds).all()
+    assert (run.status, bool(run.validated.all())) == ("interrupted", True)
+
+
+def test_refusals_to_resume_are_told_once(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    options = ("fedavg", "--dim", 20, "--rounds", 2)
+    launch = ("mpirun", "--map-by", ":OVERSUBSCRIBE", "-n", 3, "hpcfl", "bench", *options)
+    assert finish(start(*launch, "--output", path), LIMIT_SECONDS).returncode == 0
+    for more, sentence in (
+        (("--resume", path), "is complete, with 4 rounds"),
+        (("--resume", path, "--seed", 1), "seed 0, not 1"),
+        (("--resume", path, "--output", path), "leave --output out"),
+        (("--resume", path, "--devices", "1,2"), "one number of devices"),
+        (("--resume", tmp_path / "none.h5"), "there is no file"),
+    ):
+        done = finish(start(*launch, *more), LIMIT_SECONDS)
+        assert done.returncode in (1, 2)
+        assert done.stderr.count("Error: ") == 1
+        assert sentence in done.stderr
