@@ -1,0 +1,65 @@
+"""Look longer for a difference between the uploads of two vectors than the tests do.
+
+    python benchmarks/indistinguishability.py --count 100
+
+Every repetition takes new keys, and looks at every protocol and group with the battery of
+tests/security/battery.py. The alarms of all repetitions together are false with a probability of at
+most 1e-6. Small p-values are bounds, and so should be rarer than their size.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "security"))
+
+FALSE_ALARM = 1e-6
+SMALL = 0.01
+
+
+@click.command(help=__doc__)
+@click.option("--count", default=10, show_default=True, help="Repetitions.")
+def main(count: int) -> None:
+    from battery import alarms  # type: ignore[import-not-found]
+    from masked_uploads import PROTOCOLS  # type: ignore[import-not-found]
+    from test_indistinguishable import (  # type: ignore[import-not-found]
+        SAMPLERS,
+        look,
+        look_at_locations,
+    )
+
+    from hpcfl.crypto.groups import GROUPS
+
+    small: Counter[str] = Counter()
+    smallest: dict[str, float] = {}
+    tests = alarmed = 0
+    configurations: list[tuple[Callable[..., dict[str, float]], tuple[str, ...]]] = [
+        *((look, (name, group)) for name in PROTOCOLS for group in GROUPS),
+        *((look_at_locations, (sampler,)) for sampler in SAMPLERS),
+    ]
+    for _ in range(count):
+        for see, arguments in configurations:
+            found = see(*arguments)
+            raised = alarms(found, FALSE_ALARM / len(configurations) / count)
+            alarmed += len(raised)
+            for name in sorted(raised):
+                click.echo(f"{' '.join(arguments)}: {name}, p = {found[name]:.3g}")
+            for name, p in found.items():
+                kind = f"locations: {name}" if see is look_at_locations else name
+                kind = kind.partition(",")[0]
+                small[kind] += p <= SMALL
+                smallest[kind] = min(p, smallest.get(kind, 1.0))
+                tests += 1
+    for kind, p in sorted(smallest.items()):
+        click.echo(f"{kind:35} smallest p {p:8.2g}   p <= {SMALL:g}: {small[kind]}")
+    click.echo(f"{tests} tests, {sum(small.values())} with p <= {SMALL:g}, {alarmed} alarms")
+    sys.exit(alarmed > 0)
+
+
+if __name__ == "__main__":
+    main()

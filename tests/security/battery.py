@@ -1,0 +1,315 @@
+"""Statistical tests that tell masked vectors from anything that is not uniform.
+
+A masked upload must look like uniform elements of the group, independent from one upload to the
+next, whatever the vector was. Under that hypothesis every p-value here is a bound that holds for
+any number of elements, not an approximation for large ones:
+
+- binomial tails are exact, and doubled for two sides; where the smallest of k is taken, it is
+  multiplied by k (Bonferroni);
+- byte frequencies use the likelihood-ratio form of the chi-square test, n times the relative
+  entropy D of the frequencies: P(n D > x) <= exp(-x) (e x / (k - 1))^(k - 1) for x > k - 1 and k
+  bins (Agrawal 2020, "Finite-sample concentration of the multinomial in relative entropy",
+  Theorem 1.2);
+- of all strings of n bytes, fewer than 256^(m + 1) / 255 are compressed to at most m bytes;
+- a classifier that has seen no held-out upload is right about them no more often than a fair coin:
+  the number is a sum of independent trials with a mean of one half, whose tail is below the
+  binomial's (Hoeffding 1956, Theorem 4).
+
+Words of F_q with q = 2^32 - 5 are no uniform 32-bit words, but have (2^32 / q)^n times the
+likelihood at most, n of them together; `inspect` multiplies by it (1.001 for a million).
+That AES-CTR is no random function could only show if it were broken.
+"""
+
+from __future__ import annotations
+
+import lzma
+import math
+import zlib
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+Rows = NDArray[np.uint32]
+Floats = NDArray[np.floating]
+
+LAGS = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
+WORD = 2**32
+
+
+def inspect(first: Rows, second: Rows, modulus: int) -> dict[str, float]:
+    """Return a bound of the p-value of every test.
+
+    Parameters
+    ----------
+    first, second : ndarray of uint32, shape (n, length)
+        Uploads of two inputs, n a multiple of 4; neighbouring rows are what one device sent in
+        consecutive rounds.
+    modulus : int
+        Number of group elements.
+    """
+    looked_at = {
+        "first": first,
+        "second": second,
+        "pairs of the first": differences(first[0::2], first[1::2], modulus),
+        "pairs of the second": differences(second[0::2], second[1::2], modulus),
+        "pairs of both": differences(first, second, modulus),
+    }
+    found = {
+        f"{name}, {what}": test(rows) for what, rows in looked_at.items() for name, test in TESTS
+    }
+    found |= {name: classify(first, second) for name, classify in CLASSIFIERS}
+    words = 2 * first.size * (WORD / modulus - 1)
+    return {name: min(1.0, p * math.exp(words)) for name, p in found.items()}
+
+
+def alarms(found: dict[str, float], false_alarm: float) -> set[str]:
+    """Return the tests that see something, all of them together wrongly with `false_alarm`."""
+    return {name for name, p in found.items() if p <= false_alarm / len(found)}
+
+
+def differences(one: Rows, other: Rows, modulus: int) -> Rows:
+    """Return the differences modulo `modulus`; masks that are used twice are gone from them."""
+    return ((one.astype(np.int64) - other) % modulus).astype(np.uint32)
+
+
+def byte_frequency(rows: Rows) -> float:
+    """Count bytes at each of the four places of a word."""
+    return 4 * min(likelihood_ratio(place) for place in rows.view(np.uint8).reshape(-1, 4).T)
+
+
+def value_frequency(rows: Rows) -> float:
+    """Count values in 16 parts of the group: few bins, so that a small slope shows.
+
+    In 16 uploads at a time too: what devices have in different directions would cancel.
+    """
+    leading = (rows >> np.uint32(28)).astype(np.uint8)
+    parts = [leading, *(leading[start : start + 16] for start in range(0, len(rows), 16))]
+    return len(parts) * min(likelihood_ratio(part.reshape(-1), 16) for part in parts)
+
+
+def likelihood_ratio(values: NDArray[np.uint8], bins: int = 256) -> float:
+    """Return Agrawal's bound for the frequencies of uniform values below `bins`."""
+    counts = np.bincount(values, minlength=bins)
+    parts = counts[counts > 0] / values.size
+    x = float(values.size * (parts * np.log(parts * bins)).sum())
+    free = bins - 1
+    if x <= free:
+        return 1.0
+    return math.exp(-x + free * (1 + math.log(x / free)))
+
+
+def coordinates(rows: Rows) -> float:
+    """Count every bit of every coordinate, over the uploads."""
+    return smallest(bits_of(rows).sum(axis=0, dtype=np.uint16).astype(np.int64), len(rows))
+
+
+def serial_correlation(rows: Rows) -> float:
+    """Compare every bit with the same bit some coordinates on; the exclusive ors are fair coins."""
+    found = []
+    for lag in (lag for lag in LAGS if lag < rows.shape[1]):
+        changed = rows[:, lag:] ^ rows[:, :-lag]
+        found.append(smallest(ones_of(changed), changed.size))
+    return len(found) * min(found)
+
+
+def across_uploads(rows: Rows) -> float:
+    """Compare every bit with the same bit of the same coordinate in the next upload."""
+    changed = rows[1:] ^ rows[:-1]
+    return smallest(ones_of(changed), changed.size)
+
+
+def runs(rows: Rows) -> float:
+    """Find a bit's longest run of one value; L coins in a row are the same with 2^(1 - L)."""
+    bits = bits_of(rows).reshape(-1, 32)
+    longest = max(_longest(bits[:, bit]) for bit in range(32))
+    return 32 * len(bits) * 2.0 ** (1 - longest)
+
+
+def _longest(bits: NDArray[np.uint8]) -> int:
+    changes = np.flatnonzero(np.diff(bits)) + 1
+    return int(np.diff(np.concatenate([[0], changes, [bits.size]])).max())
+
+
+def repeats(rows: Rows) -> float:
+    """Count uploads in which a value comes twice."""
+    ordered = np.sort(rows, axis=1)
+    repeated = int((ordered[:, 1:] == ordered[:, :-1]).any(axis=1).sum())
+    by_chance = math.comb(rows.shape[1], 2) / WORD
+    return float(binom.sf(repeated - 1, len(rows), by_chance))
+
+
+def compression(rows: Rows) -> float:
+    """Compress with zlib and LZMA, upload by upload and coordinate by coordinate, byte by byte."""
+    forms = rows, rows.T, rows.view(np.uint8).reshape(-1, 4).T
+    found = []
+    for form in forms:
+        raw = np.ascontiguousarray(form).tobytes()
+        found.append(_saved(raw, len(zlib.compress(raw, 6))))
+        part = raw[: 1 << 16]
+        found.append(_saved(part, len(lzma.compress(part, lzma.FORMAT_RAW, filters=[_LZMA]))))
+    return len(found) * min(found)
+
+
+_LZMA = {"id": lzma.FILTER_LZMA2, "preset": 6}
+
+
+def _saved(raw: bytes, compressed: int) -> float:
+    saved = len(raw) - compressed
+    return 256.0 ** (1 - min(saved, 100)) / 255 if saved > 0 else 1.0
+
+
+def bits_of(rows: Rows) -> NDArray[np.uint8]:
+    """Return the bits, shape (n, length, 32)."""
+    raw = rows.view(np.uint8).reshape(*rows.shape, 4)
+    return np.unpackbits(raw, axis=2)
+
+
+def ones_of(words: Rows) -> NDArray[np.int64]:
+    """Return how many of the words have each of the 32 bits set."""
+    places = np.ascontiguousarray(words).view(np.uint8).reshape(-1, 4).T
+    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int64)
+    return np.concatenate([np.bincount(place, minlength=256) @ bits for place in places])
+
+
+def smallest(ones: NDArray[np.int64], coins: int, part: float = 0.5) -> float:
+    """Return the smallest two-sided tail of many binomial counts, times their number."""
+    low, high = int(ones.min()), int(ones.max())
+    tail = min(binom.cdf(low, coins, part), binom.sf(high - 1, coins, part))
+    return 2 * ones.size * float(tail)
+
+
+TESTS: tuple[tuple[str, Callable[[Rows], float]], ...] = (
+    ("byte frequency", byte_frequency),
+    ("value frequency", value_frequency),
+    ("coordinates", coordinates),
+    ("serial correlation", serial_correlation),
+    ("across uploads", across_uploads),
+    ("runs", runs),
+    ("repeats", repeats),
+    ("compression", compression),
+)
+
+
+def regression_on_features(first: Rows, second: Rows) -> float:
+    """Try a logistic regression on summaries of an upload."""
+    return held_out(features(first), features(second), logistic)
+
+
+def regression_on_bits(first: Rows, second: Rows) -> float:
+    """Try a logistic regression on an upload's bits."""
+    return held_out(flat_bits(first), flat_bits(second), logistic)
+
+
+def network_on_bytes(first: Rows, second: Rows) -> float:
+    """Try a network with one hidden layer on an upload's bytes."""
+    bytes_of = [rows.view(np.uint8) / np.float32(127.5) - 1 for rows in (first, second)]
+    return held_out(*bytes_of, network)
+
+
+CLASSIFIERS = (
+    ("regression on features", regression_on_features),
+    ("regression on bits", regression_on_bits),
+    ("network on bytes", network_on_bytes),
+)
+
+Decide = Callable[[Floats], Floats]
+
+
+def held_out(first: Floats, second: Floats, fit: Callable[[Floats, Floats], Decide]) -> float:
+    """Return how likely a coin is right as often as a classifier about the half it did not see."""
+    seen = np.arange(len(first)) % 4 < 2  # whole pairs: a pair may share what it should not
+    train = np.vstack([first[seen], second[seen]])
+    labels = np.repeat([1.0, -1.0], seen.sum())
+    centre, spread = train.mean(axis=0), train.std(axis=0)
+    scale = np.where(spread > 0, spread, 1) * train.dtype.type(math.sqrt(train.shape[1]))
+    decide = fit((train - centre) / scale, labels)
+    test = np.vstack([first[~seen], second[~seen]])
+    truth = np.repeat([1.0, -1.0], (~seen).sum())
+    right = int(((decide((test - centre) / scale) > 0) == (truth > 0)).sum())
+    # Hoeffding's bound holds from one above the mean.
+    return 1.0 if right <= truth.size // 2 else float(binom.sf(right - 1, truth.size, 0.5))
+
+
+def logistic(inputs: Floats, labels: Floats) -> Decide:
+    """Return a logistic regression, fitted by 200 steps of gradient descent.
+
+    Its weights are a combination of the inputs, whose coefficients are all that changes.
+    """
+    products = inputs @ inputs.T
+    combination = np.zeros(len(labels))
+    for _ in range(200):
+        wrong = labels / (1 + np.exp(labels * (products @ combination)))
+        combination += 4 * (wrong / len(labels) - 1e-3 * combination)
+    weights = combination @ inputs
+    return lambda values: values @ weights
+
+
+def network(inputs: Floats, labels: Floats, hidden: int = 8) -> Decide:
+    """Return a network of one layer of tanh, fitted by Adam; it starts from fixed numbers."""
+    generator = np.random.default_rng(0)
+    weights = [generator.normal(0, 1, (inputs.shape[1], hidden)), generator.normal(0, 0.3, hidden)]
+    mean, square = ([np.zeros_like(w) for w in weights] for _ in range(2))
+    for step in range(1, 41):
+        layer = np.tanh(inputs @ weights[0])
+        wrong = labels / (1 + np.exp(labels * (layer @ weights[1]))) / len(labels)
+        back = np.outer(wrong, weights[1]) * (1 - layer**2)
+        for k, slope in enumerate([inputs.T @ back, layer.T @ wrong]):
+            mean[k] = 0.9 * mean[k] + 0.1 * slope
+            square[k] = 0.999 * square[k] + 0.001 * slope**2
+            rate = 0.02 * math.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+            weights[k] += rate * mean[k] / (np.sqrt(square[k]) + 1e-9)
+    return lambda values: np.tanh(values @ weights[0]) @ weights[1]
+
+
+def features(rows: Rows) -> Floats:
+    """Return for every upload: moments, frequencies of bits and of leading bytes, correlations."""
+    values = rows / WORD - 0.5
+    bits = bits_of(rows)
+    columns = [values.mean(axis=1), values.std(axis=1), np.abs(values).mean(axis=1)]
+    columns += [values.max(axis=1), values.min(axis=1)]
+    columns += [(values[:, lag:] * values[:, :-lag]).mean(axis=1) for lag in LAGS[:4]]
+    leading = [np.bincount(row >> 28, minlength=16) for row in rows]
+    zipped = [[len(zlib.compress(row.tobytes(), 1))] for row in rows]
+    parts = [np.column_stack(columns), bits.mean(axis=1), np.array(leading), np.array(zipped)]
+    return np.hstack(parts).astype(np.float64)
+
+
+def flat_bits(rows: Rows) -> Floats:
+    """Return an upload's bits as -1 and 1."""
+    return bits_of(rows).reshape(len(rows), -1) * np.float32(2) - np.float32(1)
+
+
+def inspect_locations(
+    first: NDArray[np.bool_], second: NDArray[np.bool_], part: float
+) -> dict[str, float]:
+    """Return a bound of the p-value of every test of where uploads have values.
+
+    Under the hypothesis every coordinate is sent with the probability `part`, independently, and
+    whatever the vector is.
+
+    Parameters
+    ----------
+    first, second : ndarray of bool, shape (n, d)
+        The coordinates that uploads of two inputs hold, of independent rounds.
+    part : float
+        Probability of a coordinate.
+    """
+    return dict(_locations(first, second, part))
+
+
+def _locations(
+    first: NDArray[np.bool_], second: NDArray[np.bool_], part: float
+) -> Iterator[tuple[str, float]]:
+    for what, sent in (("first", first), ("second", second)):
+        yield f"coordinates, {what}", smallest(sent.sum(axis=0), len(sent), part)
+        yield f"uploads, {what}", smallest(sent.sum(axis=1), sent.shape[1], part)
+        yield f"all, {what}", smallest(sent.sum(keepdims=True), sent.size, part)
+        # Every second pair of neighbours, so that no coordinate is in two of them.
+        both = sent[:, 0:-1:2] & sent[:, 1::2]
+        yield f"neighbours, {what}", smallest(both.sum(keepdims=True), both.size, part**2)
+        again = sent[0:-1:2] & sent[1::2]
+        yield f"next upload, {what}", smallest(again.sum(keepdims=True), again.size, part**2)
+    yield "regression", held_out(first * 1.0, second * 1.0, logistic)
+    yield "network", held_out(first * 1.0, second * 1.0, network)

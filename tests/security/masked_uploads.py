@@ -1,0 +1,110 @@
+"""Uploads as the server receives them, of devices that all have the same vector."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms import locations
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.bench.rounds import enrol
+from hpcfl.comm import envelope
+from hpcfl.comm.ledger import Ledger
+from hpcfl.comm.loopback import Loopback
+from hpcfl.comm.phases import Payload
+from hpcfl.comm.round import Round
+from hpcfl.crypto.keys import SecretSource
+
+PROTOCOLS = ("secagg", "secagg-graph", "cohort", "prf", "sparse")
+DEVICES = 8
+OPTIONS: dict[str, dict[str, Any]] = {
+    "secagg-graph": {"degree": 4},
+    "cohort": {"alpha": 0.5, "degree": 8},
+    "sparse": {"alpha": 0.6},
+    "prf": {"dropout": 0.0},
+}
+
+Secrets = Callable[[int, int], SecretSource]
+"""Returns the source of a device's secrets in a round."""
+
+
+def system(round_index: int, device: int) -> SecretSource:
+    """Return the operating system's generator."""
+    return os.urandom
+
+
+def make(name: str, group: str, dim: int, devices: int = DEVICES, **options: Any) -> Any:
+    """Return a protocol, whose groups have room for vectors up to 1 in magnitude."""
+    return find(name)(Parameters(devices, dim, group=group, **OPTIONS.get(name, {}) | options))
+
+
+def received(
+    protocol: Any, vector: NDArray[np.floating], rounds: int, secrets: Secrets = system
+) -> list[list[Payload]]:
+    """Return what each device uploads in rounds with fresh keys, by device and round."""
+    count = protocol.parameters.devices
+    transport = Loopback(count)
+    enrolled = enrol(type(protocol), transport, first_round=0)
+    if enrolled is not None:
+        protocol.join(enrolled.devices, range(count), count)
+    begin = [*takewhile(lambda step: not step.upload, protocol.steps)]
+    steps = protocol.steps[: len(begin) + 1]
+    uploads: list[list[Payload]] = [[] for _ in range(count)]
+
+    def keep(phase: str, sender: int, message: Payload) -> None:
+        if phase == protocol.upload_phase():
+            uploads[sender].append(message[envelope.BYTES :].copy())
+
+    for index in range(rounds):
+        devices = {id: protocol.device(id, index, secrets(index, id)) for id in range(count)}
+        Round(
+            steps,
+            transport,
+            Ledger(protocol.phases(), count, range(count), True),
+            index=index,
+            devices=devices,
+            server=protocol.server(index, np.zeros(protocol.parameters.dim, np.float32)),
+            inputs=lambda id: vector,
+            dropouts={},
+            dim=protocol.parameters.dim,
+            largest_message=protocol.largest_message,
+            listen=keep,
+        ).play()
+    return uploads
+
+
+def values(
+    protocol: Any,
+    vector: NDArray[np.floating],
+    rounds: int,
+    length: int,
+    secrets: Secrets = system,
+) -> NDArray[np.uint32]:
+    """Return the first `length` values of every upload, those of a device one after the other.
+
+    The last device's are left out: together the uploads of a round of prf are as many equations as
+    the sum that they give, and all but one are independent.
+    """
+    rows = []
+    uploads = received(protocol, vector, rounds, secrets)[:-1]
+    for upload in (one for device in uploads for one in device):
+        if protocol.name == "sparse":
+            upload = upload[locations.decode(upload, protocol.parameters.dim)[1] :]
+        rows.append(upload.view("<u4")[:length])
+    return np.array(rows)
+
+
+def sent_coordinates(
+    protocol: Any, vector: NDArray[np.floating], rounds: int, secrets: Secrets = system
+) -> NDArray[np.bool_]:
+    """Return which coordinates the first device sends in each round, shape (rounds, d)."""
+    sent = np.zeros((rounds, protocol.parameters.dim), np.bool_)
+    for row, upload in zip(sent, received(protocol, vector, rounds, secrets)[0], strict=True):
+        row[locations.decode(upload, protocol.parameters.dim)[0]] = True
+    return sent

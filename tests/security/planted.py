@@ -1,0 +1,233 @@
+"""Marks every secret of a run, and finds them wherever they may have gone.
+
+`Planted` puts itself between the program and its sources of secrets: every key and seed that is
+drawn, derived or agreed on is remembered. `Search` looks for any eight neighbouring bytes of one
+(at multiples of eight) in the encodings that programs print and store.
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import itertools
+import os
+import re
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import CipherContext
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from hpcfl.crypto import keys
+
+CHUNK = 8
+LIMB_BITS = 31
+# Opaque objects that hold a key which nobody can read back, but which is there.
+KEY_HOLDERS = (AESGCM, X25519PrivateKey, Ed25519PrivateKey, CipherContext)
+
+
+class Planted:
+    """The secrets of everything that runs while they are planted.
+
+    Attributes
+    ----------
+    secrets : dict of bytes to str
+        What each is.
+    """
+
+    def __init__(self) -> None:
+        self.secrets: dict[bytes, str] = {}
+
+    def plant(self, patch: pytest.MonkeyPatch) -> Planted:
+        """Remember what the system's generator, key agreement and derivation give from now on."""
+        derive, agree = keys.derive, keys.agree
+
+        def drawn(count: int) -> bytes:
+            return self._keep(os.urandom(count), "drawn")
+
+        def derived(*arguments: Any, **named: Any) -> bytes:
+            return self._keep(derive(*arguments, **named), "derived")
+
+        def agreed(private: bytes, public: list[bytes]) -> list[bytes]:
+            return [self._keep(secret, "agreed on") for secret in agree(private, public)]
+
+        replace(patch, {keys.system_secrets: drawn, derive: derived, agree: agreed})
+        return self
+
+    def _keep(self, secret: bytes, what: str) -> bytes:
+        self.secrets.setdefault(bytes(secret), what)
+        return secret
+
+    def search(self) -> Search:
+        """Return a search for what is known by now; there must be something."""
+        assert {"drawn", "derived"} <= set(self.secrets.values())
+        return Search(self.secrets)
+
+
+def replace(patch: pytest.MonkeyPatch, others: dict[Any, Any]) -> None:
+    """Put other functions in the place of some, under all names that the package has for them."""
+    for name, module in sorted(sys.modules.items()):
+        if name.partition(".")[0] == "hpcfl":
+            for attribute, value in list(vars(module).items()):
+                for one, other in others.items():
+                    if value is one:
+                        patch.setattr(module, attribute, other)
+
+
+class Search:
+    """Looks for secrets in bytes.
+
+    Parameters
+    ----------
+    secrets : mapping of bytes to str
+        What to look for, and what each is.
+    """
+
+    def __init__(self, secrets: dict[bytes, str]) -> None:
+        self._needles: dict[int, list[tuple[bytes, str]]] = {}
+        for secret, what in secrets.items():
+            for form, needle in encodings(secret):
+                place = int.from_bytes(needle[:CHUNK], "little")
+                self._needles.setdefault(place, []).append((needle, f"{what}, {form}"))
+        self._places = np.array(sorted(self._needles), np.uint64)
+
+    def __call__(self, *haystacks: bytes | str) -> set[str]:
+        """Return what was found, in words; bytes and text alike."""
+        raw = [one.encode() if isinstance(one, str) else one for one in haystacks]
+        # Lists and arrays are printed with other white space than here.
+        plain = [re.sub(rb"[\s,]+", b" ", one) for one in raw]
+        joined = b"\0\0".join([*raw, *plain]) + bytes(CHUNK)
+        windows = np.ndarray(len(joined) - CHUNK + 1, "<u8", joined, strides=(1,))
+        nearest = self._places[
+            np.minimum(np.searchsorted(self._places, windows), self._places.size - 1)
+        ]
+        found = set()
+        for start in np.flatnonzero(nearest == windows).tolist():
+            for needle, what in self._needles[int(windows[start])]:
+                if joined.startswith(needle, start):
+                    found.add(what)
+        return found
+
+
+def encodings(secret: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the forms in which a part of a secret could be written, eight bytes long or more."""
+    for offset in range(0, len(secret) - CHUNK + 1, CHUNK):
+        chunk = secret[offset : offset + CHUNK]
+        yield "raw", chunk
+        yield "reversed", chunk[::-1]
+        yield "hexadecimal", chunk.hex().encode()
+        yield "hexadecimal", chunk.hex().upper().encode()
+        yield "repr", repr(chunk)[2:-1].encode()
+        yield "list", " ".join(map(str, chunk)).encode()
+        for order in ("little", "big"):
+            yield "integer", _digits(int.from_bytes(chunk, order))
+    for order in ("little", "big"):
+        number = int.from_bytes(secret, order)
+        yield "integer", _digits(number)
+        yield "integer", _digits(int.from_bytes(secret[: len(secret) // 2], order))
+        yield "integer", _digits(int.from_bytes(secret[len(secret) // 2 :], order))
+    for start in range(3):
+        part = secret[start : start + 12]
+        yield "base64", base64.b64encode(part)
+        yield "base64", base64.urlsafe_b64encode(part)
+    number = int.from_bytes(secret, "little")
+    limbs = [number >> shift & (2**LIMB_BITS - 1) for shift in range(0, 8 * len(secret), LIMB_BITS)]
+    for one, other in itertools.pairwise(limbs[:-1]):  # the last one is short
+        yield "limbs", np.array([one, other], "<u4").tobytes()
+        yield "limbs", np.array([one, other], "<i8").tobytes()
+        yield "limbs", f"{one} {other}".encode().ljust(CHUNK)
+
+
+def _digits(number: int) -> bytes:
+    """Return a number in digits, of which a secret has enough."""
+    return str(number).rjust(15, "0").encode()
+
+
+def contents(roots: Iterable[tuple[str, object]]) -> Iterator[tuple[str, bytes | object]]:
+    """Yield the bytes, text and large numbers that can be reached from objects, with the way there.
+
+    What belongs to other packages is not followed: their modules and classes, and the globals of
+    functions. An object of `KEY_HOLDERS` is yielded itself.
+    """
+    queue = deque(roots)
+    seen: dict[int, object] = {}
+    while queue:
+        way, thing = queue.popleft()
+        if id(thing) in seen or not _followed(thing):
+            continue
+        seen[id(thing)] = thing  # kept alive, so that no other gets its id
+        if isinstance(thing, bytes | bytearray | memoryview):
+            yield way, bytes(thing)
+        elif isinstance(thing, str):
+            yield way, thing.encode("utf-8", "surrogatepass")
+        elif isinstance(thing, int) and thing.bit_length() > 60:
+            yield way, str(thing).encode()
+        elif isinstance(thing, np.ndarray) and thing.dtype.hasobject:
+            queue.append((f"{way}[]", thing.tolist()))
+        elif isinstance(thing, np.ndarray):
+            yield way, thing.tobytes()
+            queue.append((f"{way}.base", thing.base))
+        elif isinstance(thing, KEY_HOLDERS):
+            yield way, thing
+        else:
+            queue.extend((f"{way}{name}", value) for name, value in _referents(thing))
+
+
+def _followed(thing: object) -> bool:
+    if isinstance(thing, types.ModuleType):
+        return thing.__name__.partition(".")[0] == "hpcfl"
+    if isinstance(thing, type):
+        return (thing.__module__ or "").partition(".")[0] == "hpcfl"
+    return not isinstance(thing, Planted | Search | types.CodeType | types.FrameType)
+
+
+def _referents(thing: object) -> Iterator[tuple[str, object]]:
+    if isinstance(thing, types.ModuleType | type):
+        yield from ((f".{name}", value) for name, value in vars(thing).items())
+    elif isinstance(thing, types.FunctionType):
+        held: list[Any] = list(thing.__closure__ or ())
+        held += [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
+        yield from ((f".{thing.__name__}()", value) for value in [*held, vars(thing)])
+    elif isinstance(thing, dict):
+        for key, value in thing.items():
+            yield f"[{str(key)[:40]}]", key
+            yield f"[{str(key)[:40]}]", value
+    elif isinstance(thing, BaseException):
+        yield ".args", thing.args
+        yield ".__dict__", vars(thing)
+        yield from ((".__cause__", one) for one in (thing.__cause__, thing.__context__))
+        trace = thing.__traceback__
+        while trace is not None:
+            yield f" in {trace.tb_frame.f_code.co_name}", dict(trace.tb_frame.f_locals)
+            trace = trace.tb_next
+    else:
+        kind = type(thing).__name__
+        yield from ((f".{kind}", value) for value in gc.get_referents(thing))
+
+
+def modules() -> list[tuple[str, object]]:
+    """Return all modules of the package that are loaded."""
+    return [
+        (name, module)
+        for name, module in sorted(sys.modules.items())
+        if name.partition(".")[0] == "hpcfl"
+    ]
+
+
+def left_behind(search: Callable[..., set[str]], *roots: tuple[str, object]) -> set[str]:
+    """Return the ways on which secrets can be reached from `roots` and from all modules."""
+    ways = [*contents([*modules(), *roots])]
+    found = {
+        f"{way}: {type(thing).__name__}" for way, thing in ways if isinstance(thing, KEY_HOLDERS)
+    }
+    raw = [(way, thing) for way, thing in ways if isinstance(thing, bytes)]
+    if search(*(thing for _, thing in raw)):
+        found |= {f"{way}: {what}" for way, thing in raw for what in search(thing)}
+    return found

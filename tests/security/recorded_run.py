@@ -1,0 +1,53 @@
+"""Runs the command line with planted secrets, and writes them down apart: SECRETS_FILE ARGUMENTS.
+
+With `CRASH_IN` in the environment, a device's method of that name raises an error that is no
+HpcflError, as a mistake in the program would.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planted import Planted
+
+import hpcfl.algorithms.aggregation
+import hpcfl.bench.experiment
+import hpcfl.bench.rounds
+import hpcfl.cli
+
+
+def main() -> None:
+    file, *arguments = sys.argv[1:]
+    planted = Planted()
+    sys.argv = ["hpcfl", *arguments]
+    with pytest.MonkeyPatch.context() as patch:
+        for module in pkgutil.iter_modules(hpcfl.algorithms.aggregation.__path__):
+            importlib.import_module(f"hpcfl.algorithms.aggregation.{module.name}")
+        planted.plant(patch)
+        if "CRASH_IN" in os.environ:
+            crash(os.environ["CRASH_IN"], patch)
+        try:
+            hpcfl.cli.main()
+        finally:
+            found = {secret.hex(): what for secret, what in planted.secrets.items()}
+            Path(file).write_text(json.dumps(found))
+
+
+def crash(method: str, patch: pytest.MonkeyPatch) -> None:
+    from hpcfl.algorithms.aggregation.secagg import SecAggDevice
+
+    def crashing(device: Any, *arguments: Any) -> None:
+        secret, pair, seed = device._secrets(16), device._mask_pair, device._seed
+        raise RuntimeError(f"a mistake in {method}, with {len(secret + pair.private + seed)} bytes")
+
+    patch.setattr(SecAggDevice, method, crashing)
+
+
+main()

@@ -1,0 +1,277 @@
+"""Uploads tell nothing about the vector: the same tests see nothing here, and every broken mask.
+
+The keys are the operating system's, so these tests can alarm by chance. All that expect silence do
+so wrongly with a probability of at most `FALSE_ALARM` together, one run of this file in a million:
+each of the `CONFIGURATIONS` has an equal part, and so has each p-value within (see `battery`).
+
+What no test of this size can see: masks that are reduced modulo q = 2^32 - 5 instead of rejected.
+Five values would be twice as likely, which takes some 10^10 elements to notice; that words are
+rejected is tested directly, with small primes (tests/crypto/test_crypto_groups.py). Nor can one
+see that one of two masks is missing: either of them hides an upload by itself, and what both are
+for shows only when devices vanish. And the sum of many poor masks is a good one: of masks of 31
+bits, 4 are seen and 8 are not.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from battery import alarms, inspect, inspect_locations
+from masked_uploads import DEVICES, PROTOCOLS, Secrets, make, sent_coordinates, values
+from masked_uploads import system as system_secrets
+from numpy.typing import NDArray
+
+from hpcfl.algorithms import locations
+from hpcfl.algorithms.aggregation import prf, sparse
+from hpcfl.algorithms.aggregation.secagg import SecAgg
+from hpcfl.crypto import groups, keystream
+from hpcfl.crypto.groups import GROUPS
+from hpcfl.crypto.keys import insecure_secrets
+
+FALSE_ALARM = 1e-6
+SAMPLERS = ("gaps", "dense")
+CONFIGURATIONS = len(PROTOCOLS) * len(GROUPS) + len(SAMPLERS)
+
+ROUNDS = 16
+# Of sparse and cohort, an upload is about half a vector.
+DIM, LENGTH = 1024, 1024
+SHORT = {"sparse": 256, "cohort": 512}
+
+Change = Callable[[NDArray[np.uint32]], None]
+
+
+def structured(dim: int) -> NDArray[np.float64]:
+    """Return a vector of extreme values: two constants, alternating ones, a slope."""
+    quarter = dim // 4
+    parts = [np.ones(quarter), -np.ones(quarter), np.tile([1.0, -1.0], quarter // 2)]
+    return np.concatenate([*parts, np.linspace(-1, 1, dim - 3 * quarter)])
+
+
+def look(
+    name: str, group: str, source: Secrets = system_secrets, devices: int = DEVICES
+) -> dict[str, float]:
+    """Return what the battery makes of a protocol's uploads of zeros and of `structured`."""
+    protocol = make(name, group, DIM, devices, levels=2**29)
+    vectors = np.zeros(DIM), structured(DIM)
+    length = SHORT.get(name, LENGTH)
+    first, second = (values(protocol, vector, ROUNDS, length, source) for vector in vectors)
+    assert first.shape == second.shape == ((devices - 1) * ROUNDS, length)
+    return inspect(first, second, GROUPS[group].modulus)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_uploads_of_two_vectors_cannot_be_told_apart(name: str, group: str) -> None:
+    found = look(name, group)
+
+    assert set() == alarms(found, FALSE_ALARM / CONFIGURATIONS), found
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_locations_say_nothing_about_the_vector(sampler: str) -> None:
+    found = look_at_locations(sampler)
+
+    assert set() == alarms(found, FALSE_ALARM / CONFIGURATIONS), found
+
+
+def look_at_locations(sampler: str) -> dict[str, float]:
+    """Return what the battery makes of where three devices send zeros and `structured`."""
+    protocol = make("sparse", "fq", 256, devices=3, sampler=sampler)
+    first, second = (
+        sent_coordinates(protocol, vector, 120) for vector in (np.zeros(256), structured(256))
+    )
+    return inspect_locations(first, second, protocol.parameters.selection_probability)
+
+
+def broken(change: Change) -> SimpleNamespace:
+    """Return a keystream for masks whose words are changed; coordinates are selected as ever."""
+
+    def fill(stream: Any, out: NDArray[np.uint8]) -> None:
+        keystream.fill(stream, out)
+        change(out.view("<u4"))
+
+    def read(keys: list[bytes], sizes: list[int]) -> NDArray[np.uint8]:
+        parts = [keystream.read([key], [size]) for key, size in zip(keys, sizes, strict=True)]
+        for part in parts:
+            change(part.view("<u4"))
+        return np.concatenate([*parts, np.empty(0, np.uint8)])
+
+    return SimpleNamespace(
+        fill=fill, read=read, open_stream=keystream.open_stream, BLOCK_BYTES=keystream.BLOCK_BYTES
+    )
+
+
+def no_mask(words: NDArray[np.uint32]) -> None:
+    words[:] = 0
+
+
+def of_31_bits(words: NDArray[np.uint32]) -> None:
+    words &= np.uint32(2**31 - 1)
+
+
+def of_24_bits(words: NDArray[np.uint32]) -> None:
+    words &= np.uint32(2**32 - 2**8)
+
+
+def half_of_the_coordinates(words: NDArray[np.uint32]) -> None:
+    words[words.size // 2 :] = 0
+
+
+def one_coordinate_in_the_clear(words: NDArray[np.uint32]) -> None:
+    words[words.size // 2] = 0
+
+
+def with_a_period(words: NDArray[np.uint32]) -> None:
+    words[:] = np.resize(words[:100].copy(), words.size)
+
+
+BREAKAGES = {
+    no_mask: {"byte frequency", "runs", "compression", "regression on bits", "network on bytes"},
+    of_31_bits: {"value frequency"},
+    of_24_bits: {"byte frequency", "coordinates", "compression"},
+    half_of_the_coordinates: {"byte frequency", "repeats", "coordinates", "compression"},
+    one_coordinate_in_the_clear: {"coordinates"},
+    with_a_period: {"repeats", "compression"},
+}
+
+
+def kinds(found: set[str]) -> set[str]:
+    """Return the tests without what they looked at."""
+    return {name.partition(",")[0] for name in found}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda change: change.__name__)
+def test_a_broken_mask_is_seen(
+    breakage: Change, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "keystream", broken(breakage))
+    found = alarms(look("secagg", group, devices=4), FALSE_ALARM / CONFIGURATIONS)
+
+    assert BREAKAGES[breakage] <= kinds(found)
+
+
+@pytest.mark.parametrize("breakage", [no_mask, of_24_bits, half_of_the_coordinates])
+@pytest.mark.parametrize("name", [name for name in PROTOCOLS if name != "secagg"])
+def test_a_broken_mask_is_seen_in_every_protocol(
+    name: str, breakage: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "keystream", broken(breakage))
+
+    assert alarms(look(name, "fq", devices=4), FALSE_ALARM / CONFIGURATIONS)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_keystream_that_masks_two_uploads_is_seen(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each upload by itself is uniform: only the difference of two shows it."""
+    seed = secrets.randbits(32)
+    for kind, method in ((SecAgg, "pair_context"), (SecAgg, "private_mask_key")):
+        monkeypatch.setattr(kind, method, without_round(getattr(kind, method)))
+    context = prf.round_context
+    monkeypatch.setattr(prf, "round_context", lambda index, *rest: context(index // 2, *rest))
+
+    def source(index: int, device: int) -> Any:
+        return insecure_secrets(seed, index // 2, device)
+
+    found = alarms(look(name, "fq", source, devices=4), FALSE_ALARM / CONFIGURATIONS)
+
+    assert {"compression, pairs of the first", "byte frequency, pairs of the second"} <= found
+    assert "byte frequency, first" not in found
+
+
+def without_round(method: Callable[..., bytes]) -> Callable[..., bytes]:
+    return lambda self, index, *rest: method(self, index // 2, *rest)
+
+
+def test_locations_that_leave_out_zeros_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = sparse.SparseDevice.send_masked_input
+    monkeypatch.setattr(
+        sparse.SparseDevice,
+        "send_masked_input",
+        lambda device, vector: without_zeros(send(device, vector), vector),
+    )
+    found = alarms(look_at_locations("gaps"), FALSE_ALARM / CONFIGURATIONS)
+
+    assert {"all, first", "regression", "network"} <= found
+
+
+def without_zeros(payload: NDArray[np.uint8], vector: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Return an upload that leaves out a third of the zeros: nobody needs them."""
+    where, used = locations.decode(payload, vector.size)
+    kept = (vector[where] != 0) | (where % 3 > 0)
+    coded = locations.encode(where[kept], vector.size, "auto")
+    return np.concatenate([coded, payload[used:].view("<u4")[kept].view(np.uint8)])
+
+
+def test_locations_that_repeat_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one key for two rounds."""
+    monkeypatch.setattr(SecAgg, "pair_context", without_round(SecAgg.pair_context))
+    protocol = make("sparse", "fq", 256, devices=3)
+    seed = secrets.randbits(32)
+
+    def source(index: int, device: int) -> Any:
+        return insecure_secrets(seed, index // 2, device)
+
+    sent = sent_coordinates(protocol, np.zeros(256), 100, source)
+    part = protocol.parameters.selection_probability
+    found = alarms(inspect_locations(sent, sent, part), FALSE_ALARM / CONFIGURATIONS)
+
+    assert "next upload, first" in found
+
+
+def test_every_test_of_the_battery_sees_some_broken_mask() -> None:
+    """Serial correlation and the next upload have breakages of their own."""
+    generator = np.random.default_rng(1)
+    uniform = generator.integers(0, 2**32, (2, 64, 512), dtype=np.uint32)
+    correlated = uniform.copy()
+    copied = generator.random((2, 64, 511)) < 0.05
+    correlated[:, :, 1:][copied] ^= (correlated[:, :, :-1] ^ correlated[:, :, 1:])[copied]
+    again = uniform.copy()
+    copied = generator.random((2, 63, 512)) < 0.05
+    again[:, 1:][copied] = again[:, :-1][copied]
+    shifted = uniform.copy()
+    shifted[1] >>= np.uint32(1)
+
+    def seen(rows: NDArray[np.uint32]) -> set[str]:
+        return kinds(alarms(inspect(rows[0], rows[1], 2**32), FALSE_ALARM))
+
+    assert set() == seen(uniform)
+    assert "serial correlation" in seen(correlated)
+    assert "across uploads" in seen(again)
+    assert {"regression on features", "regression on bits", "network on bytes"} <= seen(shifted)
+
+
+def test_every_test_of_locations_sees_some_that_are_not_independent() -> None:
+    generator = np.random.default_rng(3)
+    sent = generator.random((2, 120, 256)) < 0.3
+    favourite, crowded, paired = sent.copy(), sent.copy(), sent.copy()
+    favourite[0, :, 7] |= generator.random(120) < 0.5
+    crowded[1, 3] |= generator.random(256) < 0.5
+    paired[0, :, 1::2] = paired[0, :, 0::2]
+
+    def seen(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> set[str]:
+        return alarms(inspect_locations(first, second, 0.3), FALSE_ALARM)
+
+    assert set() == seen(*sent)
+    assert "coordinates, first" in seen(*favourite)
+    assert "uploads, second" in seen(*crowded)
+    assert "neighbours, first" in seen(*paired)
+
+
+@pytest.mark.parametrize("modulus", [2**32, 2**32 - 5])
+def test_the_battery_is_silent_about_uniform_words(modulus: int) -> None:
+    """Of 10 fixed samples at most 2 alarm at a level of 5 %: its p-values are bounds."""
+    generator = np.random.default_rng(2)
+    alarmed = 0
+    for _ in range(10):
+        first, second = generator.integers(0, modulus, (2, 40, 64), dtype=np.uint32)
+        alarmed += bool(alarms(inspect(first, second, modulus), 0.05))
+
+    assert alarmed <= 2

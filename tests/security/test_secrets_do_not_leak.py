@@ -1,0 +1,605 @@
+"""Keys and seeds go nowhere: not into results, output, errors, checkpoints or objects that stay.
+
+Every secret that a run draws, derives or agrees on is a marker (see `planted`), and no eight bytes
+of any may be found. Python can promise nothing about memory that it has freed; what these tests
+forbid is a reference that stays.
+"""
+
+from __future__ import annotations
+
+import base64
+import gc
+import itertools
+import json
+import os
+import subprocess
+import sys
+import traceback
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from planted import KEY_HOLDERS, Planted, Search, contents, left_behind
+
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.federated.private import PrivacyOptions
+from hpcfl.algorithms.noise import IntegerNoise
+from hpcfl.bench import rounds, session
+from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.cli import group
+from hpcfl.comm import envelope
+from hpcfl.comm.loopback import Loopback
+from hpcfl.comm.phases import Payload
+from hpcfl.comm.world import World
+from hpcfl.crypto import keys, shamir
+from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
+
+DEVICES, DIM = 6, 120
+RINGS = ("secagg", "secagg-graph", "sparse", "cohort")
+PROTOCOLS = (*RINGS, "prf", "secagg active", "sparse active")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "secagg-graph": {"degree": 4},
+    "cohort": {"alpha": 0.5, "degree": 6},
+    "sparse": {"alpha": 0.5},
+    "prf": {"dropout": 0.0},
+    "secagg active": {"security": "active"},
+    "sparse active": {"security": "active", "alpha": 0.5},
+}
+PHASES = ("advertise_keys", "share_keys", "masked_input", "unmask")
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
+    for name in PROTOCOLS:
+        kind(name)
+    return Planted().plant(monkeypatch)
+
+
+def kind(name: str) -> type[AggregationProtocol]:
+    protocol, _, security = name.partition(" ")
+    return find(protocol, security or "passive")
+
+
+def options(name: str, **others: Any) -> Options:
+    few = {"dim": DIM, "rounds": 2, "warmup": 0, "levels": 2**16}
+    return Options(name.partition(" ")[0], **few | OPTIONS.get(name, {}) | others)
+
+
+def everything_in(folder: Path) -> Iterator[bytes]:
+    """Yield the names and contents of all files, those that are compressed too."""
+    for path in sorted(folder.rglob("*")):
+        yield str(path).encode()
+        if path.is_dir():
+            continue
+        yield path.read_bytes()
+        if path.suffix == ".h5":
+            yield from inside(path)
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                for name in archive.namelist():
+                    yield archive.read(name)
+
+
+def inside(path: Path) -> Iterator[bytes]:
+    """Yield the values and attributes of a results file, decompressed."""
+    found: list[Any] = []
+
+    def keep(name: str, node: Any) -> None:
+        found.extend([name, *node.attrs, *node.attrs.values()])
+        if isinstance(node, h5py.Dataset):
+            found.append(node[()])
+
+    with h5py.File(path) as file:
+        keep("/", file)
+        file.visititems(keep)
+    for value in found:
+        plain = np.asarray(value)
+        yield plain.tobytes() if plain.dtype != object else repr(plain.tolist()).encode()
+        yield str(value).encode()
+
+
+# The search itself
+
+
+FORMS: dict[str, Callable[[bytes], bytes | str]] = {
+    "raw": lambda key: b"xy" + key,
+    "half": lambda key: key[len(key) // 2 :],
+    "reversed": lambda key: key[::-1],
+    "hexadecimal": lambda key: f"key {key.hex()}",
+    "upper case": lambda key: key.hex().upper(),
+    "repr": repr,
+    "list": lambda key: str(list(key)),
+    "array": lambda key: str(np.frombuffer(key, np.uint8)),
+    "little-endian": lambda key: str(int.from_bytes(key, "little")),
+    "big-endian": lambda key: f"n={int.from_bytes(key, 'big')};",
+    "words": lambda key: str(np.frombuffer(key, "<u8")),
+    "base64": base64.b64encode,
+    "base64 of more": lambda key: base64.urlsafe_b64encode(b"k" + key + b"z"),
+    "limbs": lambda key: limbs_of(key).astype("<u4").tobytes(),
+    "signed limbs": lambda key: limbs_of(key).astype("<i8").tobytes(),
+    "limbs in a list": lambda key: str(limbs_of(key).tolist()),
+    "JSON": lambda key: json.dumps({"key": list(key)}, indent=2),
+}
+
+
+def limbs_of(secret: bytes) -> np.ndarray[Any, Any]:
+    return shamir.to_limbs(secret)
+
+
+@pytest.mark.parametrize("length", [16, 32])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_search_finds_a_secret_in_every_form(form: str, length: int) -> None:
+    secret, others = os.urandom(length), [os.urandom(length) for _ in range(50)]
+    search = Search(dict.fromkeys([secret, *others], "drawn"))
+    around = os.urandom(999)
+    written = FORMS[form](secret)
+    raw = written.encode() if isinstance(written, str) else written
+
+    assert set() == search(around, around.hex(), repr(around))
+    assert search(around + raw + around)
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda secret: {"a": [(secret,)]},
+        lambda secret: {secret: 1},
+        lambda secret: lambda: secret,
+        lambda secret: np.frombuffer(secret, np.uint8)[3:4],
+        lambda secret: int.from_bytes(secret, "big"),
+        lambda secret: HpcflError(secret.hex()),
+        lambda secret: keys.KeyPair.from_private(secret),
+        lambda secret: np.array([None, bytearray(secret)], object),
+    ],
+)
+def test_the_search_follows_references(hide: Callable[[bytes], object]) -> None:
+    secret = os.urandom(32)
+    search = Search({secret: "drawn"})
+
+    assert left_behind(search, ("root", [hide(secret)]))
+    assert set() == left_behind(search, ("root", [hide(os.urandom(32))]))
+
+
+def test_the_search_sees_objects_that_hold_a_key() -> None:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    found = [thing for _, thing in contents([("root", {"cipher": AESGCM(bytes(16))})])]
+
+    assert [True] == [isinstance(thing, KEY_HOLDERS) for thing in found if type(thing) is AESGCM]
+
+
+# Results, output and checkpoints
+
+
+def command(planted: Planted, *arguments: object) -> str:
+    """Run a command in this process; return all that it printed."""
+    done = CliRunner().invoke(group, [*map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("name", [*PROTOCOLS, "dp-fedavg"])
+def test_results_and_output_of_a_run_hold_no_secret(
+    name: str, planted: Planted, tmp_path: Path
+) -> None:
+    more = [f"--{key}={value}" for key, value in OPTIONS.get(name, {}).items()]
+    shown = command(
+        *(
+            planted,
+            "bench",
+            name.partition(" ")[0],
+            "--devices",
+            DEVICES,
+            "--dim",
+            DIM,
+            "--rounds",
+            2,
+        ),
+        *("--warmup", 0, "--levels", 2**16, *more, "--output", tmp_path),
+    )
+    (path,) = tmp_path.glob("*.h5")
+    told = [command(planted, "report", path, "--format", kind) for kind in ("json", "csv")]
+
+    search = planted.search()
+    assert len(planted.secrets) > DEVICES
+    assert set() == search(shown, *told, *everything_in(tmp_path))
+
+
+def test_checkpoints_of_a_training_hold_no_secret(planted: Planted, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    shown = command(
+        *(planted, "train", "fedavg", "--aggregate", "secagg", "--devices", 4, "--rounds", 2),
+        *("--dataset", "synthetic", "--checkpoint-every", 1, "--output", tmp_path),
+    )
+    assert len([*tmp_path.glob("*.npz")]) == 1
+
+    assert set() == planted.search()(shown, *everything_in(tmp_path))
+
+
+def recorded(
+    folder: Path, *arguments: object, **variables: str
+) -> tuple[subprocess.CompletedProcess[str], Search]:
+    """Run a command in a process of its own; return it, and a search for its secrets."""
+    launchers = ("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
+    here = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", here / "recorded_run.py", folder / "s", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment | variables | {"PYTHONFAULTHANDLER": "1"},
+    )
+    written = (folder / "s").read_text()
+    (folder / "s").unlink()
+    return done, Search({bytes.fromhex(key): what for key, what in json.loads(written).items()})
+
+
+def test_output_of_a_process_holds_no_secret(tmp_path: Path) -> None:
+    done, search = recorded(
+        *(tmp_path, "bench", "secagg", "--devices", DEVICES, "--dim", DIM, "--rounds", 1),
+        *("--output", tmp_path),
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "validated     3/3" in done.stdout
+    assert set() == search(done.stdout, done.stderr, *everything_in(tmp_path))
+
+
+@pytest.mark.parametrize("method", ["send_share_keys", "send_masked_input", "send_unmask"])
+def test_the_traceback_of_a_crash_holds_no_secret(method: str, tmp_path: Path) -> None:
+    done, search = recorded(
+        *(tmp_path, "bench", "secagg", "--devices", DEVICES, "--dim", DIM, "--output", tmp_path),
+        CRASH_IN=method,
+    )
+
+    assert done.returncode != 0
+    assert f"RuntimeError: a mistake in {method}" in done.stderr
+    assert set() == search(done.stdout, done.stderr, *everything_in(tmp_path))
+
+
+# Errors
+
+
+class Spoiled(Loopback):
+    """Hands messages over, those of one step changed, and keeps the reasons of refusals."""
+
+    def __init__(self, devices: int, step: int, change: Callable[[Payload], Payload]) -> None:
+        super().__init__(devices)
+        self._step = step
+        self._change = change
+        self.said: list[bytes] = []
+
+    def _spoil(self, message: Payload) -> Payload:
+        if message.size > envelope.BYTES and int(message[1]) == self._step:
+            return self._change(message.copy())
+        return message
+
+    def broadcast(self, *arguments: Any) -> Payload:
+        return self._spoil(super().broadcast(*arguments))
+
+    def scatter(self, *arguments: Any) -> Iterator[tuple[int, Payload]]:
+        for receiver, message in super().scatter(*arguments):
+            yield receiver, self._spoil(message)
+
+    def gather(self, *arguments: Any) -> Iterator[tuple[int, Payload]]:
+        for sender, message in super().gather(*arguments):
+            if int(message[1]) == envelope.REFUSAL:
+                self.said.append(message.tobytes())
+            yield sender, self._spoil(message)
+
+    def route(self, *arguments: Any) -> Any:
+        received, present = super().route(*arguments)
+        return {id: self._each(rows) for id, rows in received.items()}, present
+
+    def _each(self, rows: Any) -> Any:
+        spoiled = [self._spoil(row) for row in rows]
+        short = min(row.size for row in spoiled)
+        return np.array([row[:short] for row in spoiled])
+
+
+def truncated(message: Payload) -> Payload:
+    return message[:-1]
+
+
+def flipped(message: Payload) -> Payload:
+    message[envelope.BYTES :] ^= 0xFF
+    return message
+
+
+def last_byte(message: Payload) -> Payload:
+    message[-1] ^= 0x10
+    return message
+
+
+def of_another_round(message: Payload) -> Payload:
+    message[4] += 1
+    return message
+
+
+CHANGES = (truncated, flipped, last_byte, of_another_round)
+
+
+def failed_round(
+    name: str, transport: Loopback, dropouts: dict[int, str], ended: list[object] | None = None
+) -> tuple[HpcflError | None, list[object]]:
+    """Play a round; return its error and all parties, and put what is left of it in `ended`."""
+    protocol = options(name).build(DEVICES, DIM)[0]
+    parties: list[object] = []
+    enrolled = rounds.enrol(type(protocol), Loopback(DEVICES), first_round=0)
+    try:
+        played = rounds.play(
+            protocol,
+            transport,
+            index=0,
+            model=np.zeros(DIM, np.float32),
+            inputs=lambda id: np.full(DIM, 0.5),
+            prepare=lambda devices: parties.extend(devices.values()),
+            dropouts=dropouts,
+            enrolled=enrolled,
+        )
+    except HpcflError as error:
+        return error, parties
+    if ended is not None:
+        ended += [played, protocol, transport]
+    return None, parties
+
+
+def told(error: BaseException) -> str:
+    """Return what is printed of an error, of those before it too, traceback and all."""
+    return "".join([str(error), repr(error), repr(vars(error)), *traceback.format_exception(error)])
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_no_error_of_a_round_that_fails_holds_a_secret(name: str, planted: Planted) -> None:
+    steps = kind(name).steps
+    kinds, texts, ended = set(), [], []
+    for number, change in itertools.product(range(len(steps)), CHANGES):
+        transport = Spoiled(DEVICES, number, change)
+        error, parties = failed_round(name, transport, {}, ended)
+        texts += [repr(party) + str(party) for party in parties]
+        texts += [told(one) for party in parties for one in getattr(party, "ignored", [])]
+        texts += [said.decode(errors="replace") for said in transport.said]
+        if error is not None:
+            kinds.add(type(error))
+            texts.append(told(error))
+    for phase in PHASES:
+        if phase in [step.phase for step in steps]:
+            error, _ = failed_round(name, Loopback(DEVICES), dict.fromkeys(range(4), phase))
+            assert error is not None
+            kinds.add(type(error))
+            texts.append(told(error))
+
+    assert BelowThresholdError in kinds
+    search = planted.search()
+    assert set() == search(*texts)
+    # Of a round that went on without the sender, its error may stay, and must lead to no party.
+    del error, parties
+    assert set() == left_behind(search, ("ended", ended))
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_no_refusal_holds_a_secret(name: str, planted: Planted) -> None:
+    """A device that has shared keys is asked for what it must not give."""
+    protocol = options(name).build(DEVICES, DIM)[0]
+    texts: list[str] = []
+    asked = 0
+
+    def ask(devices: Any) -> None:
+        nonlocal asked
+        for device in devices.values():
+            calls: list[Callable[[], object]] = [
+                device.send_share_keys,
+                device.send_unmask,
+                lambda device=device: device.receive_unmask(np.zeros(2, np.uint8)),
+                lambda device=device: device.receive_unmask(np.full(2, 255, np.uint8)),
+                lambda device=device: device.receive_advertise_keys(np.zeros(64, np.uint8)),
+            ]
+            for call in calls:
+                with pytest.raises(HpcflError) as caught:
+                    call()
+                assert caught.type in (RefusedError, MessageError)
+                texts.append(told(caught.value))
+                asked += 1
+
+    rounds.play(
+        protocol,
+        Loopback(DEVICES),
+        index=0,
+        model=np.zeros(DIM, np.float32),
+        inputs=lambda id: np.full(DIM, 0.5),
+        prepare=ask,
+        dropouts={},
+    )
+
+    assert asked == 5 * DEVICES
+    assert set() == planted.search()(*texts)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_no_object_shows_a_secret_when_it_is_printed(name: str, planted: Planted) -> None:
+    """Every object of the package that is alive within a round, while there are secrets."""
+    shown: list[str] = []
+    kinds: set[str] = set()
+
+    def look(live: Any) -> None:
+        gc.collect()
+        for thing in gc.get_objects():
+            if str(type(thing).__module__).startswith("hpcfl."):
+                kinds.add(type(thing).__name__)
+                shown.extend((repr(thing), str(thing)))
+
+    experiment = Experiment.prepare(options(name, rounds=1), DEVICES)
+    transport = Loopback(DEVICES)
+    protocol = experiment.protocol
+    rounds.play(
+        protocol,
+        transport,
+        index=0,
+        model=np.zeros(DIM, np.float32),
+        inputs=lambda id: np.full(DIM, 0.5),
+        prepare=look,
+        dropouts={},
+        enrolled=rounds.enrol(type(protocol), transport, first_round=0),
+    )
+
+    assert {type(protocol).__name__, "Round", "KeyPair"} <= kinds
+    assert set() == planted.search()(*shown)
+
+
+def test_no_dataclass_shows_what_looks_like_a_secret() -> None:
+    """A field of bytes, or of objects that hold keys, is left out of what is printed."""
+    secret = os.urandom(16)
+    things = [
+        IntegerNoise(3, secret),
+        keys.KeyPair.from_private(secret * 2),
+        rounds.Enrolled({0: secret}, 1, None, 0),  # type: ignore[arg-type]
+    ]
+    assert all(is_dataclass(thing) for thing in things)
+
+    assert set() == Search({secret: "drawn"})(*map(repr, things), *map(str, things))
+
+
+# What stays
+
+
+def alive() -> list[str]:
+    """Return the classes of living parties of a round or an enrolment, and of key pairs."""
+    parties = ("Device", "Server", "KeyPair", "Round", "Member", "Identity", "Directory")
+    found = [type(thing) for thing in gc.get_objects() if not isinstance(thing, type)]
+    return sorted(
+        one.__name__
+        for one in found
+        if str(one.__module__).startswith("hpcfl.") and one.__name__.endswith(parties)
+    )
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_nothing_that_stays_holds_a_secret_of_a_round(name: str, planted: Planted) -> None:
+    """Parties die with their round, at once; what is left between rounds leads to no secret."""
+    experiment = Experiment.prepare(options(name, rounds=3), DEVICES)
+    transport = Loopback(DEVICES)
+    stored: list[object] = []
+    between: list[set[str]] = []
+    gc.collect()
+    before = alive()
+    gc.disable()
+    try:
+
+        def look() -> None:
+            roots = (("experiment", experiment), ("transport", transport), ("stored", stored))
+            between.append(left_behind(planted.search(), *roots))
+
+        experiment.run(transport, stored.append, look)
+        after = alive()
+    finally:
+        gc.enable()
+    look()
+
+    assert before == after
+    assert [set()] * 4 == between
+
+
+def test_distributed_noise_keeps_one_secret_for_all_rounds_and_no_other(planted: Planted) -> None:
+    """It must be the same when a round is validated; the next rounds' noise follows from it."""
+    private = PrivacyOptions(noise="distributed", noise_multiplier=1.0)
+    experiment = Experiment.prepare(options("secagg", private=private), DEVICES)
+    experiment.run(Loopback(DEVICES), lambda record: None)
+    protocol: Any = experiment.protocol
+    found = left_behind(planted.search(), ("experiment", experiment))
+
+    assert found
+    assert protocol.noise.secret in planted.secrets
+    del planted.secrets[protocol.noise.secret]
+    assert set() == left_behind(planted.search(), ("experiment", experiment))
+
+
+def test_the_secret_of_noise_dies_with_its_run(tmp_path: Path) -> None:
+    private = PrivacyOptions(noise="distributed", noise_multiplier=1.0)
+    alive_then: list[list[int]] = []
+
+    def look() -> None:
+        gc.collect()
+        experiments = [one for one in gc.get_objects() if type(one) is Experiment]
+        alive_then.append(sorted(one.devices for one in experiments))
+
+    asked = options("secagg", private=private, rounds=1)
+    session.run(World(None), asked, [4, 5], tmp_path, lambda path: None, look)
+
+    assert [[4, 5], [5]] == alive_then
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_the_parties_of_a_failed_round_are_held_by_its_error_alone(
+    name: str, planted: Planted
+) -> None:
+    before = alive()
+    error, parties = failed_round(name, Loopback(DEVICES), dict.fromkeys(range(4), "unmask"))
+    assert isinstance(error, BelowThresholdError)
+    parties.clear()
+    del error
+    gc.collect()
+
+    assert before == alive()
+    assert set() == left_behind(planted.search())
+
+
+# Where secrets come from
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bench", "secagg"],
+        ["bench", "prf", "--dropout", "0"],
+        ["bench", "dp-fedavg"],
+        ["bench", "secagg", "--security", "active"],
+        ["train", "fedavg", "--aggregate", "secagg", "--dataset", "synthetic"],
+        ["train", "dp-fedavg", "--noise-multiplier", "1", "--dataset", "synthetic"],
+    ],
+)
+def test_an_insecure_seed_is_announced_and_recorded_and_nothing_else_is_insecure(
+    arguments: list[str], planted: Planted, tmp_path: Path
+) -> None:
+    from hpcfl.results import load
+
+    if arguments[0] == "train":
+        pytest.importorskip("torch")
+    sizes = ["--devices", 4, "--rounds", 1]
+    for folder, seed in (("secret", []), ("seeded", ["--insecure-seed", 7])):
+        shown = command(planted, *arguments, *sizes, *seed, "--output", tmp_path / folder)
+        (path,) = (tmp_path / folder).glob("*.h5")
+        recorded_seed = load(path).config["insecure_seed"]
+        drawn = [what for what in planted.secrets.values() if what == "drawn"]
+        if seed:
+            assert "--insecure-seed is given: keys are not secret" in shown
+            assert recorded_seed == 7
+            assert [] == drawn
+        else:
+            assert "not secret" not in shown
+            assert recorded_seed == "none"
+            assert drawn
+        planted.secrets.clear()
+
+
+def test_a_sweep_announces_and_records_an_insecure_seed(planted: Planted, tmp_path: Path) -> None:
+    from hpcfl.results import load
+
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        "[fixed]\nprotocol = 'secagg'\ndevices = 4\ndim = 20\nrounds = 1\ninsecure-seed = 5\n"
+        "[grid]\nlevels = [1000, 2000]\n"
+    )
+    shown = command(planted, "sweep", plan, "--output", tmp_path / "out")
+    files = [*(tmp_path / "out").rglob("*.h5")]
+
+    assert "insecure-seed is given: keys are not secret" in shown
+    assert [5, 5] == [load(path).config["insecure_seed"] for path in files]
+    assert "drawn" not in planted.secrets.values()
