@@ -1,0 +1,616 @@
+"""Runs `hpcfl bench` while things go wrong, again and again, and checks what is left.
+
+    python tests/chaos/campaign.py --count 200 --seed 1 [--first 0] [--json FILE]
+
+Run number k of a seed is always the same plan; only what a signal finds when it arrives differs. A
+run's ranks die (by `--kill`, or by SIGKILL from outside at any moment), stand still for a while,
+are told to leave, have no space for results, may not write, or see the clock jump. After each
+run, whatever happened:
+
+- it ended within the limit, with a status that says what happened, and no process is left;
+- what is in the results file is readable, and every round there is validated;
+- a run that did not come to its end is not called complete, and one that did has all its rounds;
+- what was lost is what was killed, and an error is one sentence, no traceback;
+- what can go on with `--resume` does, to the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+LIMIT_SECONDS = 60.0
+# What is still ending when mpirun has ended may take this long.
+LEFT_BEHIND_SECONDS = 15.0
+MARK = "HPCFL_CHAOS"
+LEFT_STATUS = 75
+FULL_DISK_STATUSES = (1, 2)
+
+PHASES = {
+    "fedavg": ("model", "upload"),
+    "secagg": ("model", "advertise_keys", "share_keys", "masked_input", "unmask"),
+    "sparse": ("model", "advertise_keys", "share_keys", "masked_input", "unmask"),
+    "cohort": ("model", "advertise_keys", "share_keys", "masked_input", "unmask"),
+}
+KINDS = {
+    "nothing": 1,
+    "killed by option": 5,
+    "killed from outside": 5,
+    "killed without ULFM": 2,
+    "server killed": 3,
+    "launcher killed": 1,
+    "stopped for a while": 3,
+    "killed while another is stopped": 2,
+    "told to leave": 4,
+    "one rank told to leave": 2,
+    "disk full": 2,
+    "disk filled under way": 1,
+    "folder read-only": 1,
+    "clock jumps": 2,
+}
+
+
+@dataclass
+class Plan:
+    """One run: what is started, and what happens to it.
+
+    Attributes
+    ----------
+    number : int
+        Its number in the campaign.
+    kind : str
+        One of `KINDS`.
+    protocol : str
+        Which protocol.
+    ranks, devices, dim, rounds : int
+        The size of the job.
+    tolerant : bool
+        Whether mpirun is started with ULFM.
+    kill : list of str
+        Values of `--kill`.
+    victims : list of int
+        Ranks that a signal goes to, or that `--kill` names.
+    signal : int
+        The signal; 0 for none.
+    moment_seconds : float
+        When, after the results file is there.
+    stop_seconds : float
+        For how long a rank stands still.
+    disk_bytes : int
+        Size of the file system for results; 0 for the usual one.
+    resumed : bool
+        Whether an unfinished run is gone on with.
+    """
+
+    number: int
+    kind: str
+    protocol: str
+    ranks: int
+    devices: int
+    dim: int
+    rounds: int
+    tolerant: bool = True
+    kill: list[str] = field(default_factory=list)
+    victims: list[int] = field(default_factory=list)
+    signal: int = 0
+    moment_seconds: float = 0.0
+    stop_seconds: float = 0.0
+    disk_bytes: int = 0
+    resumed: bool = False
+
+    @property
+    def survivable(self) -> bool:
+        """Whether enough devices are left for every round, dropouts that are planned included."""
+        lost = sum(self.devices_on(rank) for rank in self.victims)
+        return self.devices - lost - self.devices * 2 // 10 >= self.devices // 2 + 1
+
+    def devices_on(self, rank: int) -> int:
+        """Return how many devices a rank holds."""
+        others = self.ranks - 1
+        if rank == 0:
+            return 0
+        return rank * self.devices // others - (rank - 1) * self.devices // others
+
+
+def draw(seed: int, number: int) -> Plan:
+    """Return a run's plan; the same for the same numbers."""
+    chance = random.Random(f"{seed} {number}")
+    kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
+    protocol = chance.choice(list(PHASES))
+    ranks = chance.randint(5, 17)
+    devices = (ranks - 1) * chance.choice((1, 1, 2))
+    plan = Plan(
+        number,
+        kind,
+        protocol,
+        ranks,
+        devices,
+        dim=chance.choice((1_000, 20_000, 100_000)),
+        rounds=chance.randint(15, 50),
+        tolerant=kind not in ("killed without ULFM", "launcher killed") and chance.random() < 0.8,
+        moment_seconds=chance.choice((0.0, chance.uniform(0, 1), chance.expovariate(0.5))),
+        resumed=chance.random() < 0.7,
+    )
+    some = chance.sample(range(1, ranks), chance.choice((1, 1, 1, 2, 3)))
+    if kind == "killed by option":
+        plan.tolerant, plan.victims = True, some
+        for rank in some:
+            phase = chance.choice(PHASES[protocol])
+            moment = chance.choice(("before", "during", "after"))
+            plan.kill.append(
+                f"rank={rank},phase={phase},round={chance.randrange(plan.rounds)},moment={moment}"
+            )
+    elif kind in ("killed from outside", "killed while another is stopped"):
+        plan.tolerant, plan.victims, plan.signal = True, some, signal.SIGKILL
+        if kind == "killed while another is stopped":
+            plan.stop_seconds = chance.uniform(0.5, 3)
+    elif kind == "killed without ULFM":
+        plan.victims, plan.signal = some, signal.SIGKILL
+    elif kind == "server killed":
+        plan.victims, plan.signal = [0], signal.SIGKILL
+    elif kind == "launcher killed":
+        plan.signal = signal.SIGKILL
+    elif kind == "stopped for a while":
+        plan.victims, plan.signal = [chance.randrange(ranks)], signal.SIGSTOP
+        plan.stop_seconds = chance.uniform(0.5, 4)
+    elif kind == "told to leave":
+        plan.signal = chance.choice((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1))
+    elif kind == "one rank told to leave":
+        plan.victims = [chance.randrange(ranks)]
+        plan.signal = chance.choice((signal.SIGTERM, signal.SIGUSR1))
+    elif kind == "disk full":
+        plan.disk_bytes = chance.choice((8, 16, 32)) * 4096
+    elif kind in ("disk filled under way", "folder read-only"):
+        plan.disk_bytes = 4 << 20
+    return plan
+
+
+@dataclass
+class Outcome:
+    """What came of a run.
+
+    Attributes
+    ----------
+    plan : Plan
+        The run.
+    status : int
+        mpirun's.
+    seconds : float
+        How long it took.
+    rounds : int
+        Rounds in the file.
+    file_status : str
+        What the file says of the run; "" without a file.
+    recover_seconds : float
+        The longest detection and recovery of a death, 0 without one.
+    resumed : bool
+        Whether it was gone on with.
+    struck : bool
+        Whether it was still running when something was to happen to it.
+    wrong : list of str
+        What must not be.
+    """
+
+    plan: Plan
+    status: int
+    seconds: float
+    rounds: int = 0
+    file_status: str = ""
+    recover_seconds: float = 0.0
+    resumed: bool = False
+    struck: bool = False
+    wrong: list[str] = field(default_factory=list)
+
+
+def play(plan: Plan, folder: Path) -> Outcome:
+    """Start the run, do to it what is planned, and check what is left.
+
+    Parameters
+    ----------
+    plan : Plan
+        The run.
+    folder : path
+        An empty folder for it.
+    """
+    mark = f"{os.getpid()}-{plan.number}-{time.monotonic_ns()}"
+    environment = os.environ | {MARK: mark}
+    with results_folder(plan, folder) as results:
+        if plan.kind == "clock jumps":
+            environment["LD_PRELOAD"] = str(jumping_clock(folder))
+        file = results / "run.h5"
+        start = time.monotonic()
+        job = launch(plan, ["--output", str(file)], folder, environment, plan.tolerant)
+        struck = disturb(plan, job, file, mark)
+        status, text = finish(job, folder, mark)
+        outcome = Outcome(plan, status, time.monotonic() - start, struck=struck)
+        outcome.wrong += left_behind(mark)
+        outcome.wrong += complaints(plan, status, text)
+        outcome.wrong += examine(plan, outcome, file)
+        if plan.resumed and file.exists() and may_resume(plan, outcome) and not outcome.wrong:
+            (results / "filler").unlink(missing_ok=True)
+            job = launch(plan, ["--resume", str(file)], folder, environment, tolerant=False)
+            status, text = finish(job, folder, mark)
+            outcome.resumed = True
+            again = Outcome(plan, status, 0.0)
+            outcome.wrong += left_behind(mark)
+            if status:
+                outcome.wrong.append(f"--resume ended with status {status}: {text[-500:]}")
+            outcome.wrong += examine(plan, again, file, went_on=True)
+    return outcome
+
+
+def launch(
+    plan: Plan, where: list[str], folder: Path, environment: dict[str, str], tolerant: bool
+) -> subprocess.Popen[bytes]:
+    """Start the job, in a session of its own."""
+    program = Path(sys.executable).parent / "hpcfl"
+    faults = ["--with-ft", "ulfm"] if tolerant else []
+    kill = [part for value in plan.kill if tolerant for part in ("--kill", value)]
+    size = ["--devices", plan.devices, "--dim", plan.dim, "--dropout", 0.2, "--alpha", 0.5]
+    command = [
+        *(shutil.which("mpirun") or "mpirun", *faults, "-n", plan.ranks, program, "bench"),
+        *(plan.protocol, *size, "--rounds", plan.rounds, "--warmup", 0),
+        *("--seed", plan.number, *kill, *where),
+    ]
+    with (folder / "stderr").open("wb") as errors:
+        return subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def disturb(plan: Plan, job: subprocess.Popen[bytes], file: Path, mark: str) -> bool:
+    """Let happen what comes from outside, when it is time; return whether the job still ran."""
+    if not plan.signal and plan.kind != "disk filled under way":
+        return True
+    end = time.monotonic() + LIMIT_SECONDS
+    while not file.exists() and job.poll() is None and time.monotonic() < end:
+        time.sleep(0.005)
+    time.sleep(plan.moment_seconds)
+    if plan.kind == "disk filled under way":
+        fill(file.parent / "filler")
+        return job.poll() is None
+    ranks = processes(mark)
+    hit = [ranks[rank] for rank in plan.victims if rank in ranks] if plan.victims else [job.pid]
+    still = []
+    if plan.kind == "killed while another is stopped":
+        still = [pid for rank, pid in ranks.items() if rank not in plan.victims][:1]
+    struck = job.poll() is None and bool(hit)
+    for pid in still:
+        send(pid, signal.SIGSTOP)
+    for pid in hit:
+        send(pid, plan.signal)
+    if plan.stop_seconds:
+        time.sleep(plan.stop_seconds)
+        for pid in (*hit, *still):
+            send(pid, signal.SIGCONT)
+    return struck
+
+
+def finish(job: subprocess.Popen[bytes], folder: Path, mark: str) -> tuple[int, str]:
+    """Return the job's status, -1 if it had to be killed, and what it said on stderr."""
+    try:
+        status = job.wait(LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        for pid in processes_of(mark):
+            send(pid, signal.SIGKILL)
+        job.wait()
+        status = -1
+    return status, (folder / "stderr").read_text(errors="replace")
+
+
+def complaints(plan: Plan, status: int, text: str) -> list[str]:
+    """Return what is wrong with a status, and with what was said about it."""
+    wrong = []
+    allowed = statuses(plan)
+    if status == -1:
+        wrong.append(f"still running after {LIMIT_SECONDS:g} s")
+    elif status not in allowed:
+        wrong.append(f"status {status}, not one of {sorted(allowed)}: {text[-800:]}")
+    if "Traceback" in text:
+        wrong.append(f"a traceback: {text[-1500:]}")
+    said = [line for line in text.splitlines() if line.startswith("Error: ")]
+    if plan.kind in ("disk full", "folder read-only") and len(said) != 1:
+        wrong.append(f"{len(said)} sentences say what is wrong: {text[-800:]}")
+    return wrong
+
+
+def statuses(plan: Plan) -> set[int]:
+    """Return the statuses with which mpirun may end."""
+    if plan.kind in ("nothing", "stopped for a while", "clock jumps"):
+        return {0}
+    if plan.kind in ("killed by option", "killed from outside", "killed while another is stopped"):
+        # mpirun's own status, where it takes the death for the job's failure, is 128 + 9.
+        return {0} if plan.survivable else {0, 1}
+    if plan.kind == "folder read-only":
+        return {2}
+    if plan.kind == "disk full":
+        return {0, *FULL_DISK_STATUSES}
+    if plan.kind == "disk filled under way":
+        return {0, 1}
+    if plan.kind == "launcher killed":
+        return {-signal.SIGKILL}
+    if plan.kind == "told to leave":
+        return {0, 1, LEFT_STATUS, 128 + plan.signal, -plan.signal}
+    if plan.kind == "one rank told to leave":
+        return {0, 1, LEFT_STATUS}
+    # Killed without a way to go on, too late to matter, or the server's death.
+    return {0, 1, 128 + signal.SIGKILL}
+
+
+def examine(plan: Plan, outcome: Outcome, file: Path, *, went_on: bool = False) -> list[str]:
+    """Return what is wrong with the results; enter what is there."""
+    from hpcfl.errors import HpcflError
+    from hpcfl.results import load
+
+    if not file.exists():
+        early = plan.kind in ("disk full", "folder read-only", *_KILLS, "told to leave")
+        return [] if outcome.status and early else ["there is no results file"]
+    try:
+        run = load(file)
+    except HpcflError as error:
+        return [f"the results cannot be read: {error}"]
+    outcome.rounds, outcome.file_status = run.rounds, run.status
+    wrong = []
+    if not run.validated.all():
+        wrong.append(f"rounds {(~run.validated).nonzero()[0].tolist()} are not validated")
+    if run.rounds > plan.rounds:
+        wrong.append(f"{run.rounds} rounds instead of {plan.rounds}")
+    complete = outcome.status == 0 or went_on
+    if complete and (run.status != "complete" or run.rounds != plan.rounds):
+        wrong.append(f"status 0, but the file is {run.status} with {run.rounds} rounds")
+    if not complete and run.status == "complete" and run.rounds != plan.rounds:
+        wrong.append(f"called complete with {run.rounds} of {plan.rounds} rounds")
+    wrong += examine_losses(plan, outcome, run, went_on)
+    shown = subprocess.run(
+        [Path(sys.executable).parent / "hpcfl", "report", file], capture_output=True, text=True
+    )
+    if shown.returncode or "Traceback" in shown.stderr:
+        wrong.append(f"hpcfl report ended with status {shown.returncode}: {shown.stderr[-500:]}")
+    return wrong
+
+
+def examine_losses(plan: Plan, outcome: Outcome, run: Any, went_on: bool) -> list[str]:
+    """Return what is wrong with who is said to be lost."""
+    if run.lost_phase is None or went_on:
+        return []
+    seconds = run.detect_seconds + run.recover_seconds
+    outcome.recover_seconds = float(seconds[seconds == seconds].max(initial=0.0))
+    lost = {int(id) for id in (run.lost_phase >= 0).any(axis=0).nonzero()[0]}
+    killed = {
+        id
+        for rank in plan.victims
+        if plan.signal in (0, signal.SIGKILL)
+        for id in range(
+            (rank - 1) * plan.devices // (plan.ranks - 1), rank * plan.devices // (plan.ranks - 1)
+        )
+    }
+    if not lost <= killed:
+        return [f"devices {sorted(lost - killed)} are called lost, and were not killed"]
+    if plan.kill and outcome.status == 0 and lost != killed:
+        return [f"devices {sorted(killed - lost)} were killed, and are not called lost"]
+    after = [
+        (index, id)
+        for id in lost
+        for index in range(int((run.lost_phase[:, id] >= 0).argmax()) + 1, run.rounds)
+        if run.survived[index, id]
+    ]
+    return [f"device {id} is lost, and in the sum of round {index}" for index, id in after[:1]]
+
+
+_KILLS = ("killed without ULFM", "server killed", "launcher killed")
+
+
+def may_resume(plan: Plan, outcome: Outcome) -> bool:
+    """Return whether a run did not come to its end, and can."""
+    return outcome.file_status not in ("", "complete") and plan.kind != "disk full"
+
+
+# Processes
+
+
+def processes_of(mark: str) -> dict[int, dict[str, str]]:
+    """Return the environment of every living process of a run, by its number."""
+    found = {}
+    wanted = f"{MARK}={mark}"
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            pairs = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if wanted in pairs and state != "Z":
+            found[int(folder.name)] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    return found
+
+
+def processes(mark: str) -> dict[int, int]:
+    """Return the process of each rank."""
+    return {
+        int(environment["OMPI_COMM_WORLD_RANK"]): pid
+        for pid, environment in processes_of(mark).items()
+        if "OMPI_COMM_WORLD_RANK" in environment
+    }
+
+
+def left_behind(mark: str) -> list[str]:
+    """Return the processes that outlive a run; they are killed."""
+    end = time.monotonic() + LEFT_BEHIND_SECONDS
+    while (found := processes_of(mark)) and time.monotonic() < end:
+        time.sleep(0.05)
+    for pid in found:
+        send(pid, signal.SIGKILL)
+    ranks = sorted(one.get("OMPI_COMM_WORLD_RANK", "mpirun") for one in found.values())
+    return [f"{len(found)} processes were left: ranks {', '.join(ranks)}"] if found else []
+
+
+def send(pid: int, number: int) -> None:
+    """Send a signal to a process, if it still is."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+# Disks and clocks
+
+
+@contextmanager
+def results_folder(plan: Plan, folder: Path) -> Iterator[Path]:
+    """Yield a folder for results: with little space, or not to be written, if that is planned."""
+    results = folder / "results"
+    results.mkdir()
+    if not plan.disk_bytes:
+        yield results
+        return
+    options = f"size={plan.disk_bytes},mode=0777"
+    if plan.kind == "folder read-only":
+        options += ",ro"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", results], check=True)
+    try:
+        yield results
+    finally:
+        subprocess.run(["umount", "-l", results], check=True)
+
+
+def fill(path: Path) -> None:
+    """Write until the disk is full."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            return
+
+
+def jumping_clock(folder: Path) -> Path:
+    """Return a library that lets the clock jump by hours, to and fro, twice a second.
+
+    Only the time of day jumps. The clock that never runs backwards is left as it is.
+    """
+    library = folder / "clock.so"
+    subprocess.run(
+        [
+            "cc",
+            "-shared",
+            "-fPIC",
+            "-O1",
+            "-o",
+            library,
+            Path(__file__).with_name("clock.c"),
+            "-ldl",
+        ],
+        check=True,
+    )
+    return library
+
+
+def can_mount() -> bool:
+    """Return whether this process may mount file systems."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        libc = ctypes.CDLL(None, use_errno=True)
+        target = folder.encode()
+        if libc.mount(b"tmpfs", target, b"tmpfs", 0, b"size=4096"):
+            return False
+        libc.umount2(target, 2)
+        return True
+
+
+def possible(plan: Plan) -> bool:
+    """Return whether this machine has what the run takes."""
+    if plan.disk_bytes:
+        return can_mount()
+    return plan.kind != "clock jumps" or shutil.which("cc") is not None
+
+
+# The campaign
+
+
+def campaign(
+    seed: int, numbers: range, told: Callable[[Outcome], None] = lambda outcome: None
+) -> list[Outcome]:
+    """Play some runs of a seed; those that this machine cannot play are left out."""
+    outcomes = []
+    for number in numbers:
+        plan = draw(seed, number)
+        if not possible(plan):
+            continue
+        with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+            outcome = play(plan, Path(folder))
+        outcomes.append(outcome)
+        told(outcome)
+    return outcomes
+
+
+def summary(outcomes: list[Outcome]) -> str:
+    """Return a table: for each kind, how many runs, and what became of them."""
+    lines = [
+        "| what happens | runs | in time | pass | to the end | gone on with | longest, s "
+        "| recovery, s |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    rows = [(kind, [one for one in outcomes if one.plan.kind == kind]) for kind in KINDS]
+    for kind, some in [*rows, ("all", outcomes)]:
+        if not some:
+            continue
+        recovery = max(one.recover_seconds for one in some)
+        lines.append(
+            f"| {kind} | {len(some)} | {sum(one.struck for one in some)} "
+            f"| {sum(not one.wrong for one in some)} "
+            f"| {sum(one.file_status == 'complete' for one in some)} "
+            f"| {sum(one.resumed for one in some)} | {max(one.seconds for one in some):.1f} "
+            f"| {f'{recovery:.2f}' if recovery else ''} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="number of the first run")
+    parser.add_argument("--json", type=Path, help="keep every outcome in this file")
+    asked = parser.parse_args()
+
+    def told(outcome: Outcome) -> None:
+        plan = outcome.plan
+        print(
+            f"{plan.number:4} {plan.kind:32} {plan.protocol:7} {plan.ranks:3} ranks  status "
+            f"{outcome.status:4}  {outcome.rounds:3}/{plan.rounds} rounds  {outcome.file_status:12}"
+            f"{'resumed ' if outcome.resumed else ''}{outcome.seconds:6.1f} s  "
+            f"{'; '.join(outcome.wrong) or 'ok'}",
+            flush=True,
+        )
+
+    outcomes = campaign(asked.seed, range(asked.first, asked.first + asked.count), told)
+    print(f"\n{summary(outcomes)}\n")
+    counted = Counter(one.plan.ranks for one in outcomes)
+    print(f"ranks: {min(counted)} to {max(counted)}; seed {asked.seed}")
+    if asked.json is not None:
+        asked.json.write_text(json.dumps([asdict(one) for one in outcomes], indent=1) + "\n")
+    sys.exit(any(one.wrong for one in outcomes))
+
+
+if __name__ == "__main__":
+    main()
