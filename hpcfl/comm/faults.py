@@ -247,7 +247,7 @@ def finalize() -> None:
 
     That was seen in one of five jobs that lost two ranks, and is known (open-mpi/ompi issue 11404).
     Ranks leave one after the other: where all did at once, Open MPI 5.0.11's launcher waited for
-    itself, for ever, in 3 of 16 jobs of 17 ranks whose server had died, and in none of 16 like this.
+    itself, for ever, in 3 of 16 jobs of 17 ranks whose server had died, and in none of 46 so.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

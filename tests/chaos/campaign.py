@@ -38,6 +38,9 @@ LIMIT_SECONDS = 60.0
 # What is still ending when mpirun has ended may take this long.
 LEFT_BEHIND_SECONDS = 15.0
 MARK = "HPCFL_CHAOS"
+BIN = Path(sys.executable).parent
+# Open MPI refuses root otherwise, and only root can mount what some runs take.
+AS_ROOT = {f"OMPI_ALLOW_RUN_AS_ROOT{suffix}": "1" for suffix in ("", "_CONFIRM")}
 LEFT_STATUS = 75
 FULL_DISK_STATUSES = (1, 2)
 
@@ -228,7 +231,7 @@ def play(plan: Plan, folder: Path) -> Outcome:
         An empty folder for it.
     """
     mark = f"{os.getpid()}-{plan.number}-{time.monotonic_ns()}"
-    environment = os.environ | {MARK: mark}
+    environment = os.environ | AS_ROOT | {MARK: mark}
     with results_folder(plan, folder) as results:
         if plan.kind == "clock jumps":
             environment["LD_PRELOAD"] = str(jumping_clock(folder))
@@ -254,16 +257,21 @@ def play(plan: Plan, folder: Path) -> Outcome:
     return outcome
 
 
+def mpirun() -> str | None:
+    """Return the launcher: that of this environment, or else the machine's."""
+    return shutil.which("mpirun", path=f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}")
+
+
 def launch(
     plan: Plan, where: list[str], folder: Path, environment: dict[str, str], tolerant: bool
 ) -> subprocess.Popen[bytes]:
     """Start the job, in a session of its own."""
-    program = Path(sys.executable).parent / "hpcfl"
     faults = ["--with-ft", "ulfm"] if tolerant else []
     kill = [part for value in plan.kill if tolerant for part in ("--kill", value)]
     size = ["--devices", plan.devices, "--dim", plan.dim, "--dropout", 0.2, "--alpha", 0.5]
     command = [
-        *(shutil.which("mpirun") or "mpirun", *faults, "-n", plan.ranks, program, "bench"),
+        *(mpirun(), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", *faults),
+        *("-n", plan.ranks, BIN / "hpcfl", "bench"),
         *(plan.protocol, *size, "--rounds", plan.rounds, "--warmup", 0),
         *("--seed", plan.number, *kill, *where),
     ]
@@ -381,9 +389,7 @@ def examine(plan: Plan, outcome: Outcome, file: Path, *, went_on: bool = False) 
     if not complete and run.status == "complete" and run.rounds != plan.rounds:
         wrong.append(f"called complete with {run.rounds} of {plan.rounds} rounds")
     wrong += examine_losses(plan, outcome, run, went_on)
-    shown = subprocess.run(
-        [Path(sys.executable).parent / "hpcfl", "report", file], capture_output=True, text=True
-    )
+    shown = subprocess.run([BIN / "hpcfl", "report", file], capture_output=True, text=True)
     if shown.returncode or "Traceback" in shown.stderr:
         wrong.append(f"hpcfl report ended with status {shown.returncode}: {shown.stderr[-500:]}")
     return wrong
@@ -538,7 +544,9 @@ def can_mount() -> bool:
 
 
 def possible(plan: Plan) -> bool:
-    """Return whether this machine has what the run takes."""
+    """Return whether this machine has what the run takes: an MPI, and for some more than that."""
+    if mpirun() is None:
+        return False
     if plan.disk_bytes:
         return can_mount()
     return plan.kind != "clock jumps" or shutil.which("cc") is not None
