@@ -152,6 +152,8 @@ class Identity:
         ]
         secrets.insert(self.id, bytes(2 * SECRET_BYTES))
         self._secrets = b"".join(secrets)
+        # Of no use any more, and from it all secrets of pairs follow.
+        self._pair = keys.KeyPair(b"", self._pair.public)
 
     def _context(self, id: int) -> bytes:
         return f"hpcfl/1 {self._protocol} device {id} of {self.devices} identity key".encode()
