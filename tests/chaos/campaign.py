@@ -34,7 +34,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 90.0
 # What is still ending when mpirun has ended may take this long.
 LEFT_BEHIND_SECONDS = 15.0
 MARK = "HPCFL_CHAOS"
