@@ -118,9 +118,13 @@ class Plan:
 
     @property
     def survivable(self) -> bool:
-        """Whether enough devices are left for every round, dropouts that are planned included."""
+        """Whether enough devices are left for every round, dropouts that are planned included.
+
+        On a ring, as with `cohort`, a few that are neighbours can be too many, so nobody knows.
+        """
         lost = sum(self.devices_on(rank) for rank in self.victims)
-        return self.devices - lost - self.devices * 2 // 10 >= self.devices // 2 + 1
+        enough = self.devices - lost - self.devices * 2 // 10 >= self.devices // 2 + 1
+        return enough and self.protocol != "cohort"
 
     def devices_on(self, rank: int) -> int:
         """Return how many devices a rank holds."""
@@ -337,7 +341,7 @@ def complaints(plan: Plan, status: int, text: str) -> list[str]:
     if "Traceback" in text:
         wrong.append(f"a traceback: {text[-1500:]}")
     said = [line for line in text.splitlines() if line.startswith("Error: ")]
-    if plan.kind in ("disk full", "folder read-only") and len(said) != 1:
+    if status and plan.kind in ("disk full", "folder read-only") and len(said) != 1:
         wrong.append(f"{len(said)} sentences say what is wrong: {text[-800:]}")
     return wrong
 
@@ -347,7 +351,6 @@ def statuses(plan: Plan) -> set[int]:
     if plan.kind in ("nothing", "stopped for a while", "clock jumps"):
         return {0}
     if plan.kind in ("killed by option", "killed from outside", "killed while another is stopped"):
-        # mpirun's own status, where it takes the death for the job's failure, is 128 + 9.
         return {0} if plan.survivable else {0, 1}
     if plan.kind == "folder read-only":
         return {2}
