@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
+from hpcfl import launch
 from hpcfl.errors import AgreedError
 
 # Of a run that was told to leave, and can go on: EX_TEMPFAIL of sysexits.h, "try again".
@@ -124,6 +125,7 @@ class Interruption:
                 os.write(2, f"Error: {sentence}\n".encode())
 
         _within(LAST_SECONDS, speak)
+        launch.wait_for_turn()
         os._exit(LEFT_STATUS)
 
 

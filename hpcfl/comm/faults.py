@@ -22,6 +22,7 @@ from typing import TypeVar
 import numpy as np
 from mpi4py import MPI
 
+from hpcfl import launch
 from hpcfl.comm import mpi
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Loss
@@ -30,16 +31,12 @@ from hpcfl.errors import AgreedError, HpcflError
 T = TypeVar("T")
 Note = Callable[[frozenset[int], float, float], None]
 
-# Open MPI's launcher sets it for the ranks.
-ENABLED_VARIABLE = "OMPI_MCA_mpi_ft_enable"
 # Codes that say that a rank died, or that another rank noticed that one did.
 DEATHS = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 # What else comes of a death, of a connection that broke before it was known why, or of a mistake.
 DOUBTFUL = (MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN)
 # An operation that fails so often without anybody dead fails for another reason.
 MOST_TRIES = 3
-# Ranks that end after a death do so this long after each other, and all of them within this.
-APART_SECONDS, ALL_GONE_SECONDS = 0.05, 5.0
 
 
 class ServerLostError(HpcflError):
@@ -50,14 +47,6 @@ class ServerLostError(HpcflError):
             "the server's rank died: the job ends here; the results file keeps all rounds that "
             "were finished"
         )
-
-
-def enabled() -> bool:
-    """Return whether this job was started with ``mpirun --with-ft ulfm``.
-
-    Asked of the variable that the launcher sets for its ranks; MPI itself does not tell.
-    """
-    return os.environ.get(ENABLED_VARIABLE, "").lower() in ("1", "true", "yes", "enabled")
 
 
 def is_death(error: BaseException | None) -> bool:
@@ -246,12 +235,14 @@ def finalize() -> None:
     """End this process; after a death without MPI's own end, which may wait for the dead for ever.
 
     That was seen in one of five jobs that lost two ranks, and is known (open-mpi/ompi issue 11404).
-    Ranks leave one after the other: where all did at once, Open MPI 5.0.11's launcher waited for
-    itself, for ever, in 3 of 16 jobs of 17 ranks whose server had died, and in none of 46 so.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    if not MPI.Is_finalized() and MPI.COMM_WORLD.Get_failed().size:
-        comm = MPI.COMM_WORLD
-        time.sleep(comm.rank * min(APART_SECONDS, ALL_GONE_SECONDS / comm.size))
+    if MPI.Is_finalized():
+        return
+    if MPI.COMM_WORLD.Get_failed().size:
+        launch.wait_for_turn()
         os._exit(_status)
+    if _status:
+        MPI.Finalize()
+        launch.wait_for_turn()

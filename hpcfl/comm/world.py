@@ -58,7 +58,7 @@ class World:
         from hpcfl.comm import faults
 
         # A lab's ranks talk over point-to-point messages of their own.
-        if not faults.enabled() or launch.netlab_facts():
+        if not launch.survives_deaths() or launch.netlab_facts():
             return
         self.tolerant = True
         self._survivors = faults.Survivors(control)
@@ -300,11 +300,12 @@ def fail(message: str, status: int) -> NoReturn:
     from hpcfl.comm import faults
     from hpcfl.comm.mpi import wait
 
-    tolerant = faults.enabled()
+    tolerant = launch.survives_deaths()
     speaker = faults.speaker(comm) if tolerant else 0
     if comm.rank == speaker:
         print(f"Error: {message}", file=sys.stderr, flush=True)
     if tolerant:
+        atexit.register(faults.finalize)
         faults.will_end_with(status)
         together = faults.meet(comm, TOGETHER_SECONDS)
     else:
@@ -328,7 +329,7 @@ def crash() -> None:
         return
     from hpcfl.comm import faults
 
-    if faults.enabled() and faults.is_death(sys.exc_info()[1]):
+    if launch.survives_deaths() and faults.is_death(sys.exc_info()[1]):
         if comm.rank != faults.speaker(comm):
             time.sleep(TOGETHER_SECONDS)
         print(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from mpi4py import MPI
 
+from hpcfl import launch
 from hpcfl.comm import faults
 from hpcfl.errors import AgreedError, BelowThresholdError, HpcflError
 
@@ -145,11 +146,11 @@ def test_other_errors_are_no_deaths() -> None:
 def test_the_launcher_says_whether_deaths_are_survived(
     monkeypatch: pytest.MonkeyPatch, value: str | None, expected: bool
 ) -> None:
-    monkeypatch.delenv(faults.ENABLED_VARIABLE, raising=False)
+    monkeypatch.delenv(launch.ULFM_VARIABLE, raising=False)
     if value is not None:
-        monkeypatch.setenv(faults.ENABLED_VARIABLE, value)
+        monkeypatch.setenv(launch.ULFM_VARIABLE, value)
 
-    assert faults.enabled() == expected
+    assert launch.survives_deaths() == expected
 
 
 def test_what_fails_again_and_again_without_a_death_is_given_up() -> None:
