@@ -189,8 +189,20 @@ class TolerantTransport(mpi.MpiTransport):
         taken, self._losses = self._losses, []
         return taken
 
-    def select(self, ids: Sequence[int]) -> TolerantTransport:
-        raise NotImplementedError("training does not go on after a rank's death")
+    def select(self, ids: Sequence[int]) -> mpi.MpiTransport:
+        """Return the transport of a round of some devices; it does not go on after a death.
+
+        Raises
+        ------
+        HpcflError
+            If a rank is dead already.
+        """
+        if self._lost:
+            raise HpcflError(
+                f"rounds of some devices cannot go on without those of dead ranks "
+                f"({len(self._lost)} devices are lost): start again"
+            )
+        return super().select(ids)
 
 
 def _places(some: MPI.Group, everybody: MPI.Group) -> tuple[int, ...]:

@@ -11,7 +11,8 @@ import pytest
 from mpi4py import MPI
 
 from hpcfl import launch
-from hpcfl.comm import faults
+from hpcfl.comm import faults, mpi
+from hpcfl.comm.placement import Placement
 from hpcfl.errors import AgreedError, BelowThresholdError, HpcflError
 
 
@@ -167,3 +168,16 @@ def test_what_fails_again_and_again_without_a_death_is_given_up() -> None:
     with pytest.raises(HpcflError, match="MPI fails, and no rank is dead"):
         group.together(broken)
     assert (len(tries), noted) == (faults.MOST_TRIES, [])
+
+
+def test_rounds_of_some_devices_take_all_ranks() -> None:
+    comm: Any = Comm([0, 1, 2], [False], Comm([0, 2], [True]))
+    transport = faults.TolerantTransport(comm, Placement.even(4, 3))
+
+    chosen = transport.select([0, 3])
+    assert type(chosen) is mpi.MpiTransport
+    assert chosen.placement == Placement((0, 0, 1, 2))
+    assert transport._together(lambda: "done") == "done"
+    assert transport.lost == {0, 1}
+    with pytest.raises(HpcflError, match="2 devices are lost"):
+        transport.select([2, 3])
