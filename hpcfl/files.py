@@ -160,7 +160,7 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
                 if member.compress_type != ZIP_STORED or name in found:
                     raise ValueError(f"its member {shorten(name)} is packed or there twice")
                 found[name] = parse_npy(archive.read(member))
-    except (BadZipFile, EOFError, LookupError, NotImplementedError, RuntimeError) as error:
+    except (BadZipFile, EOFError, LookupError, RuntimeError) as error:
         raise ValueError(f"it is no .npz file, or a damaged one ({brief(error)})") from None
     except MemoryError:
         raise ValueError("it does not fit into the memory") from None

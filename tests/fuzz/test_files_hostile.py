@@ -173,7 +173,7 @@ def test_a_flipped_bit_of_an_array_is_found(tmp_path: Path) -> None:
 
 
 def test_an_archive_of_a_later_kind_is_refused(tmp_path: Path) -> None:
-    """The zip reader says of it that it is not implemented, which is no ordinary error."""
+    """The zip reader raises a NotImplementedError, a kind of RuntimeError, which is caught."""
     path = archive(tmp_path / "a.npz", {"x.npy": npy(np.arange(100))})
     content = bytearray(path.read_bytes())
     content[content.index(b"PK\x01\x02") + 6] = 200  # the version that it takes to read it
