@@ -351,7 +351,6 @@ class Experiment:
                 right = record.validated or not played.checkable
                 error = keep(partial(store, record), right, index)
                 model -= aggregate.astype(np.float32)
-            transport.agree(error)
             progress()
             # Outside the timed region. Only the server knows the slowest rank's seconds, and
             # whether any rank was told to leave.
@@ -362,7 +361,7 @@ class Experiment:
                     decided = rule.after(record.round_seconds)
                 if not decided and leaving:
                     decided = "interrupted"
-            reason = REASONS[transport.tell(REASONS.index(decided))]
+            reason = REASONS[transport.tell(REASONS.index(decided), error)]
             if reason:
                 break
         if reason == "interrupted":

@@ -27,11 +27,9 @@ class Loopback(Transport):
     def select(self, ids: Sequence[int]) -> Loopback:
         return Loopback(len(ids))
 
-    def agree(self, error: HpcflError | None) -> None:
+    def tell(self, value: int, error: HpcflError | None = None) -> int:
         if error is not None:
             raise error
-
-    def tell(self, value: int) -> int:
         return value
 
     def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:

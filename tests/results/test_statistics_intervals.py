@@ -94,6 +94,12 @@ def test_no_outlier_is_dropped() -> None:
     assert median_interval([1, 2, 3, 4, 5, 10**9]).high == 10**9
 
 
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=60), st.floats(0, 100))
+def test_percentiles_are_those_of_numpy(samples: list[float], percent: float) -> None:
+    assert percentiles([samples], [percent]) == pytest.approx([np.percentile(samples, percent)])
+    assert math.isnan(percentiles([*samples, math.nan], [percent])[0])
+
+
 def test_within_wants_both_ends_and_a_known_interval() -> None:
     assert Interval(9.5, 10.5).within(0.05, 10)
     assert not Interval(9.4, 10.1).within(0.05, 10)
