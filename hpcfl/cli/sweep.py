@@ -156,7 +156,6 @@ def _run(output: Path, prepare: Any, index: int | None, bench: BenchCommand) -> 
     from hpcfl import launch
     from hpcfl.comm.world import connect
     from hpcfl.sweep import session
-    from hpcfl.sweep.tables import render_outcome, render_results
 
     world = connect()
     cells = session.plan_cells(world, output, prepare, index)
@@ -167,6 +166,8 @@ def _run(output: Path, prepare: Any, index: int | None, bench: BenchCommand) -> 
     if stream is None:
 
         def tell(outcome: Outcome) -> None:
+            from hpcfl.sweep.tables import render_outcome
+
             if outcome.state != session.SKIPPED:
                 click.echo(render_outcome(outcome, len(cells)))
 
@@ -187,6 +188,9 @@ def _run(output: Path, prepare: Any, index: int | None, bench: BenchCommand) -> 
 
             outcomes = session.run(world, cells, output, bench, begun, ended, lambda: bar.update(1))
     if first:
+        # The other ranks, often a hundred on a machine, do not load what reads files.
+        from hpcfl.sweep.tables import render_results
+
         click.echo(render_results(output, outcomes))
     return outcomes
 

@@ -69,11 +69,11 @@ def plan_cells(
     HpcflError
         On every rank, if the plan or the folder cannot be used.
     """
-    from hpcfl.results.writer import check_writable
-
     cells: Sequence[Cell] = ()
     error = None
     if world.rank == 0:
+        from hpcfl.results.writer import check_writable
+
         try:
             if index is not None:
                 cells = [frozen(output).cell(index)]

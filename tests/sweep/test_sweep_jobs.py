@@ -32,12 +32,29 @@ min-cohort = [90]
 """
 
 
+LAUNCHER = (
+    str(BIN / "mpirun") if (BIN / "mpirun").exists() else "mpirun",
+    *("--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n"),
+)
+
+# Runs the command of its arguments, then says what this rank has loaded.
+SPY = """
+import sys
+from hpcfl.cli import main
+try:
+    main()
+finally:
+    from mpi4py import MPI
+    loaded = sorted({"h5py", "tabulate", "pandas", "torch"} & set(sys.modules))
+    print("rank", MPI.COMM_WORLD.rank, *loaded, flush=True)
+"""
+
+
 def test_one_launch_does_all_numbers_of_devices(tmp_path: Path) -> None:
     plan, folder = tmp_path / "plan.toml", tmp_path / "out"
     plan.write_text(PLAN)
-    launcher = BIN / "mpirun" if (BIN / "mpirun").exists() else "mpirun"
     command = [
-        *(str(launcher), "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n", "4"),
+        *(*LAUNCHER, "4"),
         *(sys.executable, "-m", "hpcfl", "sweep", str(plan), "--output", str(folder)),
     ]
     done = [subprocess.run(command, capture_output=True, text=True, timeout=200) for _ in range(2)]
@@ -52,3 +69,15 @@ def test_one_launch_does_all_numbers_of_devices(tmp_path: Path) -> None:
     assert "Cells: 3 done, 1 failed" in done[0].stdout
     assert "Cells: 1 failed, 3 finished before" in done[1].stdout
     assert "Traceback" not in done[0].stderr
+
+
+def test_only_the_rank_that_writes_loads_what_files_need(tmp_path: Path) -> None:
+    # On a machine with a hundred ranks it would add seconds to every launch.
+    plan, folder = tmp_path / "plan.toml", tmp_path / "out"
+    plan.write_text('[fixed]\ndim = 500\nrounds = 1\n[grid]\nprotocol = ["sparse"]\n')
+    command = [*LAUNCHER, "3", sys.executable, "-c", SPY, "sweep", str(plan), "--output", folder]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=200)
+    said = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
+
+    assert done.returncode == 0, done.stderr
+    assert said == ["rank 0 h5py tabulate", "rank 1", "rank 2"]
