@@ -74,7 +74,7 @@ def test_one_launch_does_all_numbers_of_devices(tmp_path: Path) -> None:
 def test_only_the_rank_that_writes_loads_what_files_need(tmp_path: Path) -> None:
     # On a machine with a hundred ranks it would add seconds to every launch.
     plan, folder = tmp_path / "plan.toml", tmp_path / "out"
-    plan.write_text('[fixed]\ndim = 500\nrounds = 1\n[grid]\nprotocol = ["sparse"]\n')
+    plan.write_text('[fixed]\ndim = 500\nrounds = 1\ndevices = 2\n[grid]\nprotocol = ["sparse"]\n')
     command = [*LAUNCHER, "3", sys.executable, "-c", SPY, "sweep", str(plan), "--output", folder]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=200)
     said = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
