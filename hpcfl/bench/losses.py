@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
-from hpcfl.algorithms.aggregation.cohort import Cohort
-from hpcfl.algorithms.aggregation.sparse import SparseSecAgg
+from hpcfl.algorithms.aggregation.cohort import CohortServer
+from hpcfl.algorithms.aggregation.sparse import SparseServer
 from hpcfl.comm.round import AFTER
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import system_secrets
@@ -149,12 +148,10 @@ def stand_in(protocol: AggregationProtocol, server: Any, id: int, round_index: i
         return protocol.device(id, round_index, system_secrets)
     arrival = protocol.arrival
     where: NDArray[np.int64] | slice = slice(None)
-    if isinstance(protocol, SparseSecAgg):
-        where, _ = locations.decode(server._coded[id], protocol.parameters.dim)
-    elif isinstance(protocol, Cohort):
-        links = server._links
-        arrival = protocol.arrival_on(links.size)
-        where = protocol.segments(links.size).coordinates(int(links.position[id]))
+    if isinstance(server, SparseServer | CohortServer):
+        where = server.received_from(id)
+    if isinstance(server, CohortServer):
+        arrival = server.arrival
 
     def quantise(values: NDArray[np.floating]) -> NDArray[np.int64]:
         return protocol.quantise(values, id, round_index, arrival)

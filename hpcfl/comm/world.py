@@ -50,6 +50,7 @@ class World:
         self.size = comm.size if comm is not None else 1
         self.tolerant = False
         self._survivors: Survivors | None = None
+        self._splits: dict[int, MPI.Comm] = {}
         if self._control is not None and self.size > 1:
             self._tolerate(self._control)
 
@@ -95,7 +96,12 @@ class World:
             # Of the ranks that are left, the first ones.
             return control.Split(0 if control.rank <= devices else MPI.UNDEFINED, control.rank)
 
-        comm = self._together(split)
+        # Kept where no rank can be lost from it: a sweep would leave one for every cell.
+        comm = self._splits.get(devices)
+        if comm is None:
+            comm = self._together(split)
+            if self._survivors is None:
+                self._splits[devices] = comm
         if comm == MPI.COMM_NULL:
             return None
         ranks = MPI.Intracomm(comm)

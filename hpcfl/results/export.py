@@ -162,7 +162,7 @@ def comparison(summaries: Sequence[Summary], baseline: Summary) -> Table:
         ratio = ratios(baseline, one)
         rows.append(
             [
-                *(str(number), one.protocol, str(one.devices), str(one.dim)),
+                *(str(number), one.variant, str(one.devices), str(one.dim)),
                 *(_number(one.alpha), _number(one.theta), str(one.rounds_measured)),
                 *(_count(one.total.bytes_up_mean), _count(one.total.bytes_down_mean)),
                 _number(_milli(one.total.device_cpu_seconds.median)),
@@ -242,7 +242,7 @@ def to_markdown(summaries: Sequence[Summary], baseline: Summary) -> str:
     if len(summaries) == 1:
         (summary,) = summaries
         about = (
-            f"{_escaped(summary.protocol)}, N = {summary.devices}, d = {summary.dim}, "
+            f"{_escaped(summary.variant)}, N = {summary.devices}, d = {summary.dim}, "
             f"{summary.rounds_measured} measured rounds, {_escaped(_files(summary))}"
         )
         interval = summary.round_seconds_interval
@@ -260,7 +260,7 @@ def to_markdown(summaries: Sequence[Summary], baseline: Summary) -> str:
         return "\n\n".join(part for part in parts if part)
     note = (
         "CPU of a device: the slowest of each round. Times are medians over measured rounds, bytes "
-        f"are means. Ratio: {_escaped(baseline.protocol)} ({_escaped(baseline.name)}) / this run; "
+        f"are means. Ratio: {_escaped(baseline.variant)} ({_escaped(baseline.name)}) / this run; "
         "above 1 this run is cheaper."
     )
     warnings = [

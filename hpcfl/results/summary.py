@@ -73,6 +73,8 @@ class Summary:
         The results file.
     status, protocol : str
         As in :class:`~hpcfl.results.reader.Run`.
+    security : str or None
+        The option ``security``, where it has a value: ``passive`` or ``active``.
     devices, dim : int
         Number of devices N and of parameters d.
     alpha, theta : float or None
@@ -118,6 +120,7 @@ class Summary:
     path: str
     status: str
     protocol: str
+    security: str | None
     devices: int
     dim: int
     alpha: float | None
@@ -149,6 +152,12 @@ class Summary:
     def name(self) -> str:
         """Name of the file, without its folder."""
         return Path(self.path).name
+
+    @property
+    def variant(self) -> str:
+        """The protocol, and its security where that is not the plain one: ``sparse, active``."""
+        plain = self.security in (None, "passive")
+        return self.protocol if plain else f"{self.protocol}, {self.security}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as dict, list, str, int, float and None, ready for JSON.
@@ -217,6 +226,7 @@ def summarise(run: Run, link: LinkModel) -> Summary:
         path=str(run.path),
         status=run.status,
         protocol=run.protocol,
+        security=_text(run.config.get("security")),
         devices=run.devices,
         dim=run.dim,
         alpha=_number(run.config.get("alpha")),

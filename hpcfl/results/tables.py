@@ -58,7 +58,7 @@ def render_run(summary: Summary) -> str:
     header = {
         "file": summary.path,
         "status": _status(summary.status),
-        "protocol": summary.protocol,
+        "protocol": summary.variant,
         "devices N": summary.devices,
         "parameters d": summary.dim,
         "rounds": f"{summary.rounds_measured} measured + {summary.rounds_warmup} of warm-up"
@@ -150,7 +150,7 @@ def render_comparison(summaries: Sequence[Summary], baseline: str | None = None)
             disturbed.setdefault(sentence, []).append(row)
     return "\n".join(
         [
-            f"baseline: {base.protocol}, N = {base.devices}, d = {base.dim} ({base.name})",
+            f"baseline: {base.variant}, N = {base.devices}, d = {base.dim} ({base.name})",
             f"          up {_count(base.total.bytes_up_mean)} B/device, "
             f"device CPU {_milliseconds(base.total.device_cpu_seconds.median)} ms, "
             f"modelled round {_seconds(base.modelled_round_seconds.median)} s",
@@ -285,7 +285,7 @@ def _phase_row(phase: PhaseSummary) -> list[str]:
 def _comparison_row(base: Summary, summary: Summary) -> list[str]:
     ratio = ratios(base, summary)
     return [
-        summary.protocol,
+        summary.variant,
         str(summary.devices),
         str(summary.dim),
         _option(summary.alpha),

@@ -230,7 +230,7 @@ class ResultsWriter:
             "command": command,
             "started": _now(),
         }
-        needed = predicted_bytes(len(phases), devices, rounds)
+        needed = predicted_bytes(len(phases), devices, rounds, losses)
         with self._creating(needed) as file:
             _fill_attributes(file, header)
             file.attrs.create("status", np.bytes_("running"), dtype=_STATUS_TYPE)
@@ -305,7 +305,8 @@ class ResultsWriter:
             self.written = int(np.logical_and.accumulate(marks).sum())
             _, phases, devices = old["rounds/bytes_up"].shape
             launch = f"resumed/{len(old.get('resumed', ())) + 1}"
-            with self._creating(predicted_bytes(phases, devices, rounds)) as file:
+            losses = losses or _LOSSES[0][0] in old["rounds"]
+            with self._creating(predicted_bytes(phases, devices, rounds, losses)) as file:
                 for name in ("config", "environment", "phases", "resumed"):
                     if name in old:
                         old.copy(name, file)
@@ -318,7 +319,6 @@ class ResultsWriter:
                 told = {"command": command, "started": _now(), "first_round": self.written}
                 _fill_attributes(group, told | dict(environment))
                 _reserve(group, self._at_end)
-                losses = losses or _LOSSES[0][0] in old["rounds"]
                 _allocate(file.create_group("rounds"), rounds, phases, devices, losses)
                 before = {name: old["rounds"][name][: self.written] for name in old["rounds"]}
                 # Where ranks could not be lost, none was.
@@ -529,7 +529,7 @@ class ResultsWriter:
             self.close("interrupted" if isinstance(error, Left) else "failed")
 
 
-def predicted_bytes(phases: int, devices: int, rounds: int) -> int:
+def predicted_bytes(phases: int, devices: int, rounds: int, losses: bool = False) -> int:
     """Return about how large the file of a run without training figures is, all rounds allocated.
 
     Raw data, HDF5's index of chunks with one entry a round and dataset, and a flat amount for
@@ -539,10 +539,13 @@ def predicted_bytes(phases: int, devices: int, rounds: int) -> int:
     ----------
     phases, devices, rounds : int
         Numbers P, N and R, warm-up included.
+    losses : bool
+        Whether the run can go on when ranks die, and records whom it lost.
     """
     sizes = {"phase": phases, "device": devices, "device or server": devices + 1}
     a_round = 0.0
-    for _, dtype, _, labels in (*_DATASETS, (_FINISHED, np.bool_, "1", ())):
+    datasets = (*_DATASETS, *_LOSSES) if losses else _DATASETS
+    for _, dtype, _, labels in (*datasets, (_FINISHED, np.bool_, "1", ())):
         a_round += np.dtype(dtype).itemsize * math.prod(sizes[label] for label in labels)
         # A key holds the chunk's size, a mask, and an offset in each dimension and one more.
         key_bytes = 8 + 8 * (len(labels) + 2)

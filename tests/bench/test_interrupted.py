@@ -477,9 +477,10 @@ def test_an_aggregate_that_cannot_be_saved_is_a_sentence(tmp_path: Path) -> None
         bench(tmp_path / "run.h5", after=1, act=folder.rmdir, save_aggregate=folder / "sum.npy")
 
 
+@pytest.mark.parametrize("losses", [False, True])
 @pytest.mark.parametrize(("phases", "devices", "rounds"), [(3, 4, 500), (7, 16, 300), (5, 60, 40)])
 def test_the_size_of_a_file_is_as_predicted(
-    tmp_path: Path, phases: int, devices: int, rounds: int
+    tmp_path: Path, phases: int, devices: int, rounds: int, losses: bool
 ) -> None:
     path = tmp_path / "run.h5"
     names = [f"phase {number}" for number in range(phases)]
@@ -492,10 +493,12 @@ def test_the_size_of_a_file_is_as_predicted(
         phases=names,
         devices=devices,
         rounds=rounds,
+        losses=losses,
     )
     found = path.stat()
     writer.close("failed")
 
-    assert found.st_size == pytest.approx(predicted_bytes(phases, devices, rounds), rel=0.05)
+    predicted = predicted_bytes(phases, devices, rounds, losses)
+    assert found.st_size == pytest.approx(predicted, rel=0.05)
     # All blocks are there, none is a hole.
     assert found.st_blocks * 512 >= found.st_size

@@ -165,6 +165,18 @@ def test_a_comparison_gives_ratios_and_the_absolute_values_of_its_base(
     ]  # fmt: skip
 
 
+def test_a_comparison_tells_the_active_variant_from_the_passive_one(make_run: MakeRun) -> None:
+    runs = [
+        make_run(f"{security}.h5", [simple_record(10**6)], protocol="secagg", security=security)
+        for security in ("passive", "active")
+    ]
+    text = render_comparison([summarise(load(path), LINK) for path in runs])
+
+    assert "baseline: secagg, N" in text
+    assert [line[:14].strip() for line in block(text)[-3:-1]] == ["secagg", "secagg, active"]
+    assert max(map(len, text.splitlines())) <= 120
+
+
 def test_the_baseline_can_be_chosen(summaries: list[Summary]) -> None:
     text = render_comparison(summaries[:2], "sparse")
 

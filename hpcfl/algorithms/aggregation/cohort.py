@@ -322,6 +322,15 @@ class CohortServer(SecAggServer):
     def _segments(self) -> Segments:
         return self._protocol.segments(self._links.size)
 
+    @property
+    def arrival(self) -> float:
+        """Probability that a coordinate of a device is in the sum, as devices scaled theirs."""
+        return self._protocol.arrival_on(self._links.size)
+
+    def received_from(self, id: int) -> NDArray[np.int64]:
+        """Return the coordinates that a survivor sent, in its run's order: ndarray of int64."""
+        return self._segments.coordinates(int(self._links.position[id]))
+
     def finish_advertise_keys(self) -> None:
         super().finish_advertise_keys()
         if self._segments.size < 2:

@@ -133,9 +133,13 @@ class SparseServer(SecAggServer):
         # A copy, without the values: they would take as much memory as all vectors.
         self._coded[sender] = payload[:used].copy()
 
+    def received_from(self, id: int) -> NDArray[np.int64]:
+        """Return the coordinates that a survivor sent: ndarray of int64, increasing."""
+        return locations.decode(self._coded[id], self._parameters.dim)[0]
+
     def _remove_masks(self, seeds: list[bytes], private: list[bytes]) -> None:
         for id, seed in zip(self.survivors, seeds, strict=True):
-            positions, _ = locations.decode(self._coded[id], self._parameters.dim)
+            positions = self.received_from(id)
             key = self._protocol.private_mask_key(self._round, id, seed)
             self._sum[positions] -= self._group.elements([key], [positions.size])
         for id, key in zip(self.dropped, private, strict=True):
