@@ -1,0 +1,58 @@
+"""What it costs to be able to go on without ranks, in rounds in which none dies.
+
+    python benchmarks/ulfm_cost.py [LAUNCHES]
+
+Launches of `hpcfl bench` with and without ``--with-ft ulfm`` take turns, with large messages and
+with tiny ones; printed are the medians of all their rounds and the ratio of the two.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from hpcfl.results import load
+
+RANKS, ROUNDS, LAUNCHES = 17, 10, 3
+CASES = (("secagg", 165_000), ("sparse", 165_000), ("sparse", 1_000))
+
+
+def round_seconds(protocol: str, dim: int, *flags: str) -> list[float]:
+    """Return the seconds of the measured rounds of one launch."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.h5"
+        job = ["mpirun", *flags, "--map-by", ":OVERSUBSCRIBE", "-n", str(RANKS)]
+        work = ["hpcfl", "bench", protocol, "--dim", str(dim), "--rounds", str(ROUNDS)]
+        subprocess.run(
+            [*job, *work, "--output", str(path)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=600,
+        )
+        run = load(path)
+        found: list[float] = run.round_seconds[run.measured].tolist()
+        return found
+
+
+def main() -> None:
+    """Measure and print."""
+    launches = int(sys.argv[1]) if len(sys.argv) > 1 else LAUNCHES
+    for protocol, dim in CASES:
+        plain: list[float] = []
+        tolerant: list[float] = []
+        for _ in range(launches):
+            plain += round_seconds(protocol, dim)
+            tolerant += round_seconds(protocol, dim, "--with-ft", "ulfm")
+        print(
+            f"{protocol}, {RANKS} ranks, d = {dim}: {1e3 * median(plain):.1f} ms, with ULFM "
+            f"{1e3 * median(tolerant):.1f} ms, ratio {median(tolerant) / median(plain):.2f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
