@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from hpcfl.comm.loopback import rows_by_receiver
 from hpcfl.comm.phases import Ids, Payload, Rows
 from hpcfl.comm.placement import Placement
+from hpcfl.comm.scratch import Scratch
 from hpcfl.comm.star import Star
 from hpcfl.comm.transport import Produce, Transport
 from hpcfl.crypto.groups import Elements, Field, Group
@@ -56,6 +57,7 @@ class MpiTransport(Transport):
     def __init__(self, comm: MPI.Intracomm | Star, placement: Placement) -> None:
         super().__init__(placement, comm.rank)
         self._comm = comm
+        self._sending, self._receiving = Scratch(), Scratch()
         # Each device's rank in the communicator, NOWHERE for those that have none.
         self._rank_of = self.placement.rank_of()
 
@@ -96,14 +98,14 @@ class MpiTransport(Transport):
         self, window: range, receivers: Sequence[int], messages: list[Payload]
     ) -> Iterator[tuple[int, Payload]]:
         sizes = np.array([message.size for message in messages], np.int64)
-        sent = _concatenate(messages)
+        sent = self._end_to_end(messages)
         messages.clear()
 
         def operation() -> tuple[NDArray[np.int64], Payload]:
             told = sizes if self.has_server else np.empty(len(window), np.int64)
             self._comm.Bcast(told, root=SERVER_RANK)
             counts = self._bytes_by_rank(window, told)
-            received = np.empty(int(counts[self._comm.rank]), np.uint8)
+            received = self._receiving.take(int(counts[self._comm.rank]))
             outgoing = self._of_the_living(window, told, sent) if self.has_server else sent
             for whole, now, part in self._calls(counts):
                 layout = [outgoing[whole], now, MPI.BYTE] if self.has_server else None
@@ -141,14 +143,14 @@ class MpiTransport(Transport):
         mine = np.zeros(len(window), np.int64)
         for sender, message in zip(senders, messages, strict=True):
             mine[sender - window.start] = message.size
-        sent = _concatenate(messages)
+        sent = self._end_to_end(messages)
         messages.clear()
 
         def operation() -> tuple[NDArray[np.int64], Payload]:
             sizes = mine.copy()
             self._comm.Allreduce(MPI.IN_PLACE, sizes, MPI.SUM)
             counts = self._bytes_by_rank(window, sizes)
-            received = np.empty(int(sizes.sum()) if self.has_server else 0, np.uint8)
+            received = self._receiving.take(int(sizes.sum()) if self.has_server else 0)
             for whole, now, part in self._calls(counts):
                 layout = [received[whole], now, MPI.BYTE] if self.has_server else None
                 self._comm.Gatherv([sent[part], MPI.BYTE], layout, root=SERVER_RANK)
@@ -161,6 +163,12 @@ class MpiTransport(Transport):
                 if size:
                     yield sender, received[start : start + size]
                 start += size
+
+    def _end_to_end(self, messages: list[Payload]) -> Payload:
+        if len(messages) == 1:
+            return messages[0]
+        whole = self._sending.take(sum(message.size for message in messages))
+        return np.concatenate(messages, out=whole) if messages else whole
 
     def _bytes_by_rank(self, window: range, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         ranks = self._rank_of[window.start : window.stop]
@@ -315,9 +323,3 @@ def announce(comm: MPI.Intracomm | Star, size: int, error: HpcflError | None) ->
         comm.Bcast(raw, root=SERVER_RANK)
         raise AgreedError(raw.tobytes().decode(), status) from error
     return size
-
-
-def _concatenate(messages: list[Payload]) -> Payload:
-    if len(messages) == 1:
-        return messages[0]
-    return np.concatenate([*messages, np.empty(0, np.uint8)])

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcfl.comm.scratch import Scratch
+
+
+def test_memory_is_used_again_when_nobody_looks_at_it() -> None:
+    scratch = Scratch()
+    place = scratch.take(1000).ctypes.data
+
+    assert scratch.take(1000).ctypes.data == place
+    assert scratch.take(10).ctypes.data == place
+    assert scratch.take(1001).size == 1001
+
+
+def test_memory_that_is_looked_at_is_left_alone() -> None:
+    scratch = Scratch()
+    # A part of a part, of another type, as messages are read.
+    kept = scratch.take(1000)[8:80][:64].view("<u4")
+    kept[:] = 7
+    scratch.take(1000)[:] = 9
+    scratch.take(10)[:] = 9
+
+    assert kept.tolist() == [7] * 16
+
+
+def test_memory_seen_through_a_buffer_is_left_alone() -> None:
+    scratch = Scratch()
+    scratch.take(64)[:] = 7
+    kept = memoryview(scratch.take(64))  # type: ignore[arg-type]
+    scratch.take(64)[:] = 9
+
+    assert bytes(kept) == bytes([7] * 64)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=30))
+def test_whatever_is_kept_stays_as_it_was(steps: list[tuple[int, bool]]) -> None:
+    scratch, kept = Scratch(), []
+    for number, (size, keep) in enumerate(steps):
+        taken = scratch.take(size)
+        taken[:] = number
+        if keep:
+            kept.append((number, taken[size // 3 :]))
+        del taken
+
+    assert all((part == np.uint8(number)).all() for number, part in kept)
