@@ -8,12 +8,16 @@ import numpy as np
 
 from hpcfl.comm.phases import Payload
 
+# Pieces as large as this go back to the system when they are freed (glibc's largest threshold), and
+# to get them anew, page by page, can take longer than to move the messages.
+KEPT_BYTES = 1 << 25
+
 
 class Scratch:
-    """Memory for many messages end to end, used again as soon as nobody looks at it.
+    """Memory for many messages end to end; large pieces are kept.
 
-    Pieces this large go back to the system when they are freed. To get them anew, page by page,
-    can take longer than to move the messages.
+    They are used again as soon as nobody looks at them. Smaller ones, which most messages with
+    secrets are, end with their last user.
     """
 
     def __init__(self) -> None:
@@ -28,6 +32,8 @@ class Scratch:
 
         What was taken before is left alone if there is still an array that shows a part of it.
         """
+        if size < KEPT_BYTES:
+            return np.empty(size, np.uint8)
         if self._memory.size < size or self._references() > self._references_alone:
             self._memory = np.empty(size, np.uint8)
         return self._memory[:size]

@@ -1,10 +1,22 @@
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcfl.comm import scratch as module
 from hpcfl.comm.scratch import Scratch
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _keep_little() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "KEPT_BYTES", 8)
+        yield
 
 
 def test_memory_is_used_again_when_nobody_looks_at_it() -> None:
@@ -34,6 +46,16 @@ def test_memory_seen_through_a_buffer_is_left_alone() -> None:
     scratch.take(64)[:] = 9
 
     assert bytes(kept) == bytes([7] * 64)
+
+
+def test_little_is_not_kept_when_nobody_looks_at_it() -> None:
+    scratch = Scratch()
+    taken = scratch.take(7)
+    ended = weakref.ref(taken)
+    del taken
+
+    assert ended() is None
+    assert scratch._memory.size == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=30))
