@@ -577,7 +577,7 @@ def campaign(
 def summary(outcomes: list[Outcome]) -> str:
     """Return a table: for each kind, how many runs, and what became of them."""
     lines = [
-        "| what happens | runs | in time | pass | to the end | gone on with | longest, s "
+        "| what happens | runs | struck | passed | complete | resumed | longest, s "
         "| recovery, s |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
