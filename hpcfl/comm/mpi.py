@@ -134,17 +134,15 @@ class MpiTransport(Transport):
         at_once = max(1, WINDOW_BYTES // largest)
         for first in range(0, devices, at_once):
             window = range(first, min(first + at_once, devices))
-            yield from self._gather_window(window, [id for id in senders if id in window], produce)
+            there = [id for id in senders if id in window]
+            yield from self._gather_window(window, there, produce, largest)
 
     def _gather_window(
-        self, window: range, senders: Sequence[int], produce: Produce
+        self, window: range, senders: Sequence[int], produce: Produce, largest: int
     ) -> Iterator[tuple[int, Payload]]:
-        messages = [produce(sender) for sender in senders]
+        sent, sizes_of = self._produce_all(senders, produce, largest)
         mine = np.zeros(len(window), np.int64)
-        for sender, message in zip(senders, messages, strict=True):
-            mine[sender - window.start] = message.size
-        sent = self._end_to_end(messages)
-        messages.clear()
+        mine[np.array(senders, np.int64) - window.start] = sizes_of
 
         def operation() -> tuple[NDArray[np.int64], Payload]:
             sizes = mine.copy()
@@ -163,6 +161,27 @@ class MpiTransport(Transport):
                 if size:
                     yield sender, received[start : start + size]
                 start += size
+
+    def _produce_all(
+        self, senders: Sequence[int], produce: Produce, largest: int
+    ) -> tuple[Payload, list[int]]:
+        """Return the senders' messages, end to end, and how large each is."""
+        if len(senders) == 1:
+            message = produce(senders[0])
+            return message, [message.size]
+        whole = self._sending.take(largest * len(senders))
+        sizes: list[int] = []
+        end = 0
+        for sender in senders:
+            # Put away at once: it is still in the cache, and its memory becomes the next one's.
+            message = produce(sender)
+            if end + message.size > whole.size:
+                whole = np.concatenate([whole[:end], np.empty(whole.size + message.size, np.uint8)])
+            whole[end : end + message.size] = message
+            sizes.append(message.size)
+            end += message.size
+            del message
+        return whole[:end], sizes
 
     def _end_to_end(self, messages: list[Payload]) -> Payload:
         if len(messages) == 1:

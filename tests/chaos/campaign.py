@@ -577,8 +577,7 @@ def campaign(
 def summary(outcomes: list[Outcome]) -> str:
     """Return a table: for each kind, how many runs, and what became of them."""
     lines = [
-        "| what happens | runs | struck | passed | complete | resumed | longest, s "
-        "| recovery, s |",
+        "| what happens | runs | struck | passed | complete | resumed | longest, s | recovery, s |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     rows = [(kind, [one for one in outcomes if one.plan.kind == kind]) for kind in KINDS]

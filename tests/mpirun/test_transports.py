@@ -162,19 +162,28 @@ def test_any_number_of_transports_sum_in_a_field() -> None:
         assert result[1].tolist() == [DEVICES] * 3
 
 
-def test_gather_in_small_windows_brings_the_same_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("largest", [1, 10])  # a device's refusal may be larger than was planned
+@pytest.mark.parametrize("window", [25, 10**6])
+@pytest.mark.parametrize("kept", [0, 10**6])
+def test_gather_in_windows_brings_the_same_messages(
+    monkeypatch: pytest.MonkeyPatch, largest: int, window: int, kept: int
+) -> None:
     import hpcfl.comm.mpi
+    import hpcfl.comm.scratch
 
-    monkeypatch.setattr(hpcfl.comm.mpi, "WINDOW_BYTES", 25)
+    monkeypatch.setattr(hpcfl.comm.mpi, "WINDOW_BYTES", window)
+    monkeypatch.setattr(hpcfl.comm.scratch, "KEPT_BYTES", kept)
     inner = transport()
     senders = [id for id in inner.local_devices if id != 2]
-    got = list(inner.gather(senders, lambda id: np.full(id + 1, id, np.uint8), largest=10))
+    for extra in range(3):  # more than once: memory may be used again
+        messages = [np.full(id + extra + 1, id + extra, np.uint8) for id in range(DEVICES)]
+        got = list(inner.gather(senders, messages.__getitem__, largest))
 
-    if inner.has_server:
-        assert [id for id, _ in got] == [0, 1, 3, 4, 5, 6]
-        assert all(message.tolist() == [id] * (id + 1) for id, message in got)
-    else:
-        assert got == []
+        if inner.has_server:
+            assert [id for id, _ in got] == [0, 1, 3, 4, 5, 6]
+            assert all(np.array_equal(message, messages[id]) for id, message in got)
+        else:
+            assert got == []
 
 
 @pytest.mark.parametrize("window", [1, 25, 10**6])
