@@ -57,5 +57,9 @@ class BelowThresholdError(HpcflError):
     """Fewer devices than the secret-sharing threshold are left: the round cannot end."""
 
 
+class PromiseError(BelowThresholdError):
+    """What a round promised would not hold of it: it ends before anything is revealed."""
+
+
 class ValidationError(HpcflError):
     """A decoded aggregate differs from the sum obtained on the independent path."""

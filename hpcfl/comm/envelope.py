@@ -12,18 +12,15 @@ offset  size  field (little-endian)
 ======  ====  ===========================================
 
 A device that refuses to go on says so in a message of the step `REFUSAL` in place of its next one;
-the payload is its reason, UTF-8. In the step `DISOWNED` it says as well that the others cannot have
-masked with whom it has masked: its upload is of no use, and neither is a sum with it.
+the payload is its reason, UTF-8.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.comm.phases import NOBODY, Ids, Payload, Rows
+from hpcfl.comm.phases import Ids, Payload, Rows
 from hpcfl.errors import MessageError
 
 FORMAT = np.dtype(
@@ -42,7 +39,6 @@ SERVER = 2**32 - 1
 ALL = 2**32 - 2
 # Stands for the step in a device's last message: it takes no further part in the round.
 REFUSAL = 255
-DISOWNED = 254
 REASON_BYTES = 240
 
 
@@ -87,62 +83,53 @@ def unseal(
     return message[BYTES:]
 
 
-def unseal_rows(
-    rows: Rows, phase: str, step: int, round_index: int, receiver: int
-) -> tuple[Ids, Rows]:
-    """Return the senders and payloads of the rows that one device received, by sender.
+def unseal_rows(rows: Rows, step: int, round_index: int, senders: Ids, receiver: int) -> Rows:
+    """Return the payloads of rows that one device received, of senders that are known.
 
-    Rows whose envelope is not of this step, round and receiver come first, from `NOBODY`: what
-    they say about their sender counts as little as the rest. A sender may have several rows.
+    Parameters
+    ----------
+    rows : ndarray of uint8, shape (k, BYTES + size)
+        A row of each sender.
+    step, round_index, receiver : int
+        What the envelopes must say.
+    senders : ndarray of int64, shape (k,)
+        Who sent the rows.
 
-    Raises
-    ------
-    MessageError
-        If the rows are shorter than an envelope.
+    Returns
+    -------
+    ndarray of uint8, shape (k, size)
+        Zeros for a row whose envelope says something else: what is behind it counts as little.
     """
-    if rows.shape[1] < BYTES:
-        raise MessageError(phase, "a device", f"rows of {rows.shape[1]} bytes hold no envelope")
     headers = read_headers(rows)
-    wrong = (
-        (headers["version"] != VERSION)
-        | (headers["step"] != step)
-        | (headers["reserved"] != 0)
-        | (headers["round"] != round_index)
-        | (headers["receiver"] != receiver)
+    right = (
+        (headers["version"] == VERSION)
+        & (headers["step"] == step)
+        & (headers["reserved"] == 0)
+        & (headers["round"] == round_index)
+        & (headers["sender"] == senders)
+        & (headers["receiver"] == receiver)
     )
-    senders = np.where(wrong, NOBODY, headers["sender"].astype(np.int64))
-    order = np.argsort(senders, kind="stable")
-    return senders[order], rows[order, BYTES:]
+    return np.where(right[:, None], rows[:, BYTES:], np.uint8(0))
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why a device does not go on, and whether its upload is of no use."""
-
-    reason: str
-    disowns: bool
-
-    def seal(self, round_index: int, sender: int) -> Payload:
-        """Return the message in which a device says so to the server."""
-        step = DISOWNED if self.disowns else REFUSAL
-        reason = np.frombuffer(self.reason.encode()[:REASON_BYTES], np.uint8)
-        return seal(step, round_index, sender, SERVER, reason)
+def seal_refusal(reason: str, round_index: int, sender: int) -> Payload:
+    """Return the message in which a device tells the server why it does not go on."""
+    text = np.frombuffer(reason.encode()[:REASON_BYTES], np.uint8)
+    return seal(REFUSAL, round_index, sender, SERVER, text)
 
 
-def refusal_in(message: Payload, round_index: int, sender: int) -> Refusal | None:
-    """Return the refusal that a message is, None if it is none.
+def refusal_in(message: Payload, round_index: int, sender: int) -> str | None:
+    """Return why a device does not go on, if that is what a message says.
 
     A reason is at most `REASON_BYTES` long and printable, whatever the device sent.
     """
     if message.size < BYTES:
         return None
     header = message[:BYTES].view(FORMAT)[0].tolist()
-    for step in (REFUSAL, DISOWNED):
-        if header == (VERSION, step, 0, round_index, sender, SERVER):
-            text = message[BYTES : BYTES + REASON_BYTES].tobytes().decode(errors="replace")
-            reason = "".join(c if c.isprintable() else "?" for c in text)
-            return Refusal(reason or "it gives no reason", step == DISOWNED)
-    return None
+    if header != (VERSION, REFUSAL, 0, round_index, sender, SERVER):
+        return None
+    text = message[BYTES : BYTES + REASON_BYTES].tobytes().decode(errors="replace")
+    return "".join(c if c.isprintable() else "?" for c in text) or "it gives no reason"
 
 
 def read_headers(rows: Rows) -> NDArray[np.void]:
@@ -152,6 +139,4 @@ def read_headers(rows: Rows) -> NDArray[np.void]:
 
 def party(sender: int) -> str:
     """Return how an error message calls a sender."""
-    if sender == NOBODY:
-        return "an unknown device"
     return "the server" if sender == SERVER else f"device {sender}"

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.comm import envelope
-from hpcfl.comm.phases import Ids, Payload, Rows
+from hpcfl.comm.phases import Payload, Rows
 from hpcfl.comm.placement import Placement
+from hpcfl.comm.rows import Received, by_receiver, label, senders_of
 from hpcfl.comm.transport import Produce, Transport
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.errors import HpcflError
@@ -62,9 +62,14 @@ class Loopback(Transport):
                 sent.append(sender)
         return sent, total
 
-    def route(self, senders: Sequence[int], rows: list[Rows]) -> tuple[dict[int, Rows], Ids]:
-        received = rows_by_receiver(np.concatenate(rows)) if rows else {}
-        return received, np.array(senders, np.int64)
+    def route(
+        self, senders: Sequence[int], rows: Sequence[Rows], width: int
+    ) -> tuple[dict[int, Received], NDArray[np.bool_]]:
+        devices = self.placement.devices
+        labelled = label(senders, rows, width, devices)
+        took_part = np.zeros(devices, np.bool_)
+        took_part[senders_of(labelled)] = True
+        return by_receiver(labelled), took_part
 
     def sum_to_server(self, values: NDArray[Any]) -> NDArray[Any]:
         return values
@@ -77,12 +82,3 @@ class Loopback(Transport):
 
     def wait_for_all(self) -> None:
         pass
-
-
-def rows_by_receiver(rows: Rows) -> dict[int, Rows]:
-    """Return the sealed rows of each receiver, in the order in which they came."""
-    receivers = envelope.read_headers(rows)["receiver"].astype(np.int64)
-    order = np.argsort(receivers, kind="stable")
-    ids, starts = np.unique(receivers[order], return_index=True)
-    parts = np.split(rows[order], starts[1:])
-    return dict(zip(ids.tolist(), parts, strict=True))

@@ -18,9 +18,9 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hpcfl.comm.loopback import rows_by_receiver
 from hpcfl.comm.phases import Ids, Payload, Rows
 from hpcfl.comm.placement import Placement
+from hpcfl.comm.rows import Received, by_receiver, label, receivers_of, senders_of
 from hpcfl.comm.scratch import Scratch
 from hpcfl.comm.star import Star
 from hpcfl.comm.transport import Produce, Transport
@@ -244,36 +244,35 @@ class MpiTransport(Transport):
             _SUM_OPS[group.name] = MPI.Op.Create(add, commute=True)
         return _SUM_OPS[group.name]
 
-    def route(self, senders: Sequence[int], rows: list[Rows]) -> tuple[dict[int, Rows], Ids | None]:
-        by_receiver = rows_by_receiver(np.concatenate(rows)) if rows else {}
-        width = rows[0].shape[1] if rows else 0
+    def route(
+        self, senders: Sequence[int], rows: Sequence[Rows], width: int
+    ) -> tuple[dict[int, Received], NDArray[np.bool_]]:
+        labelled = label(senders, rows, width, self.placement.devices)
+        receivers = receivers_of(labelled)
 
-        def operation() -> tuple[dict[int, Rows], Ids | None]:
-            return self._route(by_receiver, width), self._present(senders)
+        def operation() -> tuple[dict[int, Received], NDArray[np.bool_]]:
+            took_part = np.zeros(self.placement.devices, np.uint8)
+            took_part[senders_of(labelled)] = 1
+            self._comm.Allreduce(MPI.IN_PLACE, took_part, MPI.MAX)
+            return self._route(labelled, receivers), took_part.view(np.bool_)
 
         return self._together(operation)
 
-    def _route(self, by_receiver: dict[int, Rows], width: int) -> dict[int, Rows]:
-        row_bytes = np.array(width, np.int64)
-        self._comm.Allreduce(MPI.IN_PLACE, row_bytes, MPI.MAX)
-        size = int(row_bytes)
-        if not size:
-            return {}
+    def _route(self, labelled: Rows, receivers: NDArray[np.int64]) -> dict[int, Received]:
         # Blocks of ids lie on ranks in order, so what is sorted by receiver is sorted by rank too.
-        living = {id: part for id, part in by_receiver.items() if self._rank_of[id] != NOWHERE}
-        sent = np.concatenate([*living.values(), np.empty((0, size), np.uint8)])
-        counts_out = np.zeros(self._comm.size, np.int64)
-        for receiver, part in living.items():
-            counts_out[self._rank_of[receiver]] += len(part)
+        ranks = self._rank_of[receivers]
+        sent, ranks = labelled[ranks != NOWHERE], ranks[ranks != NOWHERE]
+        counts_out = np.bincount(ranks, minlength=self._comm.size).astype(np.int64)
         counts_in = np.empty_like(counts_out)
         self._comm.Alltoall(counts_out, counts_in)
+        size = labelled.shape[1]
         received = np.empty((int(counts_in.sum()), size), np.uint8)
         row_type = MPI.BYTE.Create_contiguous(size).Commit()
         try:
             self._comm.Alltoallv([sent, counts_out, row_type], [received, counts_in, row_type])
         finally:
             row_type.Free()
-        return rows_by_receiver(received) if len(received) else {}
+        return by_receiver(received)
 
     def _present(self, senders: Sequence[int]) -> Ids | None:
         """Return the senders of all ranks, by id, at the server; None elsewhere."""

@@ -5,9 +5,10 @@ phase, the unit that is measured. The two parties are plain objects that turn re
 messages to send. They know no transport, no clock and no file, so the same objects run under MPI,
 in one process, and under fault injection.
 
-The driver (:mod:`hpcfl.comm.round`) calls them by name. In a phase called ``unmask``, a device's
-``send_unmask`` and the server's ``receive_unmask`` make the gather, the server's ``send_unmask``
-and a device's ``receive_unmask`` the broadcast:
+The driver (:mod:`hpcfl.comm.round`) calls them by the name X of the step, which is that of its
+phase unless the step says otherwise. In a phase called ``unmask``, a device's ``send_unmask`` and
+the server's ``receive_unmask`` make the gather, the server's ``send_unmask`` and a device's
+``receive_unmask`` the broadcast:
 
 =========  ==============================  ==================================
 pattern    sender                          receiver
@@ -22,12 +23,19 @@ LOCAL      ..                              ``server.finish_X()``
 Where the server has nothing for a device, its ``send_X(id)`` of a scatter returns None.
 The device's ``send_X`` of an upload step takes the device's vector. After a gather, the server's
 ``finish_X()`` is called if there is one; in a route ``receive_X(ids)`` tells it who took part.
+Steps that are optional are played where the server's ``wants_X()`` is true.
+
+A route is an exchange: a device hears from those that it sends to. The transport knows who sent a
+row, whatever the row says. A device that sent any row took part, and everybody it was linked with
+learns that: ``senders`` are exactly those, in increasing order, to whom this device sent and who
+took part. A row that did not come, or is not of this step, round and pair, comes as zeros: it is
+its sender's, and holds nothing. Of several rows of a sender the first counts, and a row from
+somebody else is dropped. So a row makes no device believe anything of others than its sender.
 
 The server's ``receive_X`` raises `MessageError` for a message that it cannot use, and is then as if
 none had come: the sender is out of the round, which goes on. Whom it finds out only later it puts
 into a dict ``refused`` of its own, if it has one. A device's method that raises `MessageError` or
-`RefusedError` takes the device out of the round; if it has an attribute ``disowns_upload`` that is
-true, no sum with its vector can be right any more.
+`RefusedError` takes the device out of the round.
 """
 
 from __future__ import annotations
@@ -42,9 +50,6 @@ from numpy.typing import NDArray
 Payload = NDArray[np.uint8]
 Rows = NDArray[np.uint8]
 Ids = NDArray[np.int64]
-
-# Stands for the sender of a row that cannot be attributed.
-NOBODY = -1
 
 
 class Pattern(Enum):
@@ -69,11 +74,25 @@ class Step:
         Who sends to whom.
     upload : bool
         Whether the devices' vectors enter here.
+    message : str
+        What the methods that play the step are called by; the phase, if it is empty.
+    row_bytes : int
+        Size of a row of a route.
+    optional : bool
+        Whether the step is played only where the server wants it.
     """
 
     phase: str
     pattern: Pattern
     upload: bool = False
+    message: str = ""
+    row_bytes: int = 0
+    optional: bool = False
+
+    @property
+    def name(self) -> str:
+        """The X of the methods ``send_X`` and ``receive_X``."""
+        return self.message or self.phase
 
 
 class Device(Protocol):

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from hpcfl.comm import envelope
 from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.phases import Pattern, Payload, Step
+from hpcfl.comm.rows import Received
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.groups import Group
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
@@ -64,8 +65,8 @@ class Round:
     reduce_group : Group or None
         Sum the uploads within the transport in this group instead of gathering them.
     listen : callable, optional
-        Called at the server with phase, sender and sealed message of everything gathered that the
-        server uses, as it comes. It may keep the message.
+        Called at the server with the step's name, sender and sealed message of everything gathered
+        that the server uses, as it comes. It may keep the message.
     watch : callable, optional
         Called with one of `MOMENTS` and the phase, on every rank: once before and once after each
         phase, and once or more during each of its steps.
@@ -118,7 +119,7 @@ class Round:
         self.refused: dict[int, HpcflError] = {}
         self.left: dict[int, HpcflError] = {}
         # Of those that left, the ones that have not told the server yet.
-        self._untold: dict[int, envelope.Refusal] = {}
+        self._untold: dict[int, str] = {}
 
     def play(self) -> None:
         """Play all steps.
@@ -147,10 +148,16 @@ class Round:
                 self._transport.wait_for_all()
                 self.prepare_seconds = time.perf_counter() - start
             with self._ledger.phase(step.phase):
-                play[step.pattern](number, step)
+                if not step.optional or self._wanted(step):
+                    play[step.pattern](number, step)
             if step.phase not in names[number + 1 :]:
                 self._watch(AFTER, step.phase)
         self._transport.agree(self._server_error)
+
+    def _wanted(self, step: Step) -> bool:
+        """Return, on every rank, whether the server wants an optional step to be played."""
+        wanted = self._server is not None and bool(self._serve(step, "wants"))
+        return bool(self._transport.tell(int(wanted), self._server_error))
 
     def _broadcast(self, number: int, step: Step) -> None:
         message = None
@@ -165,7 +172,7 @@ class Round:
                 payload = envelope.unseal(
                     message, step.phase, number, self._index, envelope.SERVER, envelope.ALL
                 )
-                getattr(device, f"receive_{step.phase}")(payload)
+                getattr(device, f"receive_{step.name}")(payload)
             self._ledger.received(step.phase, id, message.size)
 
     def _scatter(self, number: int, step: Step) -> None:
@@ -186,7 +193,7 @@ class Round:
                 payload = envelope.unseal(
                     message, step.phase, number, self._index, envelope.SERVER, id
                 )
-                getattr(self._live[id], f"receive_{step.phase}")(payload)
+                getattr(self._live[id], f"receive_{step.name}")(payload)
             self._ledger.received(step.phase, id, message.size)
         # An error of the server comes first: it is why messages are missing.
         self._transport.agree(self._server_error)
@@ -202,7 +209,7 @@ class Round:
             payload = self._produce(step, id) if id in self._live else None
             with self._ledger.work(step.phase, id):
                 if payload is None:
-                    message = self._untold.pop(id).seal(self._index, id)
+                    message = envelope.seal_refusal(self._untold.pop(id), self._index, id)
                 else:
                     message = self._seal(number, id, envelope.SERVER, payload)
             self._ledger.sent(step.phase, id, message.size)
@@ -223,16 +230,13 @@ class Round:
         """Let the server use a device's message, or refuse the device because of it."""
         refusal = envelope.refusal_in(message, self._index, id)
         if refusal is not None:
-            reason = f"device {id} left the round in {step.phase}: {refusal.reason}"
+            reason = f"device {id} left the round in {step.phase}: {refusal}"
             self.refused[id] = RefusedError(reason)
-            uploaded = id in getattr(self._server, "survivors", ())
-            if refusal.disowns and uploaded and self._server_error is None:
-                self._server_error = RefusedError(f"{reason}; the sum of the survivors is lost")
             return
         self._serve(step, "receive", id, message, number)
         accepted = self._server_error is None and id not in self.refused
         if self._listen is not None and accepted:
-            self._listen(step.phase, id, message)
+            self._listen(step.name, id, message)
 
     def _reduce(self, step: Step, group: Group) -> None:
         def produce(id: int) -> Payload:
@@ -251,27 +255,39 @@ class Round:
         self._finish(step)
 
     def _route(self, number: int, step: Step) -> None:
-        rows = []
+        rows, addressed = [], {}
         for id, device in list(self._live.items()):
             with self._work(step.phase, id):
-                receivers, payloads = getattr(device, f"send_{step.phase}")()
+                receivers, payloads = getattr(device, f"send_{step.name}")()
                 sealed = envelope.seal_rows(number, self._index, id, receivers, payloads)
                 self._ledger.sent(step.phase, id, sealed.size, len(sealed))
                 rows.append(sealed)
+                addressed[id] = np.sort(receivers)
         self._watch(DURING, step.phase)
-        received, present = self._transport.route(list(self._live), rows)
-        if present is not None:
-            self._take_present(step, present.tolist())
+        width = envelope.BYTES + step.row_bytes
+        received, took_part = self._transport.route(list(self._live), rows, width)
+        if self._server is not None:
+            self._take_part(step, np.flatnonzero(took_part).tolist())
         self._transport.agree(self._server_error)
-        nothing = np.empty((0, envelope.BYTES), np.uint8)
+        nothing = Received(np.empty(0, np.int64), np.empty((0, width), np.uint8))
         for id, device in list(self._live.items()):
             mine = received.get(id, nothing)
             with self._work(step.phase, id):
-                senders, payloads = envelope.unseal_rows(mine, step.phase, number, self._index, id)
-                getattr(device, f"receive_{step.phase}")(senders, payloads)
-            self._ledger.received(step.phase, id, mine.size, len(mine))
+                senders = addressed[id][took_part[addressed[id]]]
+                came, first = np.unique(mine.senders, return_index=True)
+                expected = np.isin(came, senders)
+                came, sealed = came[expected], mine.rows[first[expected]]
+                payloads = np.zeros((senders.size, step.row_bytes), np.uint8)
+                payloads[np.searchsorted(senders, came)] = envelope.unseal_rows(
+                    sealed, number, self._index, came, id
+                )
+                getattr(device, f"receive_{step.name}")(senders, payloads)
+            # Of who took part without a row for this device, the relay passes on an envelope.
+            missing = senders.size - came.size
+            size, count = mine.rows.size + missing * envelope.BYTES, len(mine.rows) + missing
+            self._ledger.received(step.phase, id, size, count)
 
-    def _take_present(self, step: Step, present: list[int]) -> None:
+    def _take_part(self, step: Step, present: list[int]) -> None:
         """Tell the server who sent in a route, without those whom it does not accept."""
         while self._server_error is None:
             accepted = [id for id in present if id not in self.refused]
@@ -294,9 +310,9 @@ class Round:
                 self._leave(id, error)
 
     def _leave(self, id: int, error: HpcflError) -> None:
-        device = self._live.pop(id)
+        del self._live[id]
         self.left[id] = error
-        self._untold[id] = envelope.Refusal(str(error), getattr(device, "disowns_upload", False))
+        self._untold[id] = str(error)
 
     def _produce(self, step: Step, id: int) -> Payload | None:
         """Return what a device sends, as bytes, None if it refuses to.
@@ -306,14 +322,14 @@ class Round:
         arguments = [self._inputs(id)] if step.upload else []
         payload: Payload | None = None
         with self._work(step.phase, id):
-            payload = getattr(self._live[id], f"send_{step.phase}")(*arguments)
+            payload = getattr(self._live[id], f"send_{step.name}")(*arguments)
         return None if payload is None else payload.reshape(-1).view(np.uint8)
 
     def _seal(self, number: int, sender: int, receiver: int, payload: Payload) -> Payload:
         return envelope.seal(number, self._index, sender, receiver, payload)
 
     def _finish(self, step: Step) -> None:
-        if self._server is not None and hasattr(self._server, f"finish_{step.phase}"):
+        if self._server is not None and hasattr(self._server, f"finish_{step.name}"):
             self._serve(step, "finish")
             # Some wrong messages are found only when all are there.
             for id, error in dict(getattr(self._server, "refused", {})).items():
@@ -331,7 +347,7 @@ class Round:
                         message, step.phase, number, self._index, id, envelope.SERVER
                     )
                     arguments = (id, payload)
-                return getattr(self._server, f"{action}_{step.phase}")(*arguments)
+                return getattr(self._server, f"{action}_{step.name}")(*arguments)
         except HpcflError as error:
             sender = self._sender_of(error, step, action, arguments)
             if sender is None:

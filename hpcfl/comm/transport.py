@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.comm.phases import Ids, Payload, Rows
+from hpcfl.comm.phases import Payload, Rows
 from hpcfl.comm.placement import Placement
+from hpcfl.comm.rows import Received
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.errors import HpcflError
 
@@ -146,18 +148,29 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def route(self, senders: Sequence[int], rows: list[Rows]) -> tuple[dict[int, Rows], Ids | None]:
-        """Return the sealed rows that each device of this rank received, and who sent.
+    def route(
+        self, senders: Sequence[int], rows: Sequence[Rows], width: int
+    ) -> tuple[dict[int, Received], NDArray[np.bool_]]:
+        """Return what each device of this rank received, and who took part.
 
-        The senders of all ranks, by id, are known at the server only; elsewhere there is None.
-        They are exactly those whose rows the receivers have.
+        Whoever sent a row that could be delivered took part: a row of the right size to another
+        device. All ranks are told, as a relay tells those that it passes rows on to.
 
         Parameters
         ----------
         senders : sequence of int
             The devices of this rank that send.
-        rows : list of ndarray
-            Their sealed rows; all rows of a step have the same size.
+        rows : sequence of ndarray of uint8, shape (k, width)
+            Their sealed rows.
+        width : int
+            Bytes of a sealed row; rows of another size are not delivered.
+
+        Returns
+        -------
+        received : dict of int to Received
+            By device; nothing for one that received nothing.
+        took_part : ndarray of bool, shape (N,)
+            On every rank.
         """
 
     @abstractmethod

@@ -17,10 +17,10 @@ from ulfm import (
     finish,
     job,
     kill,
-    mean_update,
     needs_ulfm,
     pid_of_rank,
     start,
+    sum_of_updates,
 )
 
 from hpcfl.results import load
@@ -30,8 +30,16 @@ pytestmark = needs_ulfm
 DIM = 60
 SMALL = ("--dim", DIM, "--warmup", 0, "--dropout", 0)
 MASKED = ("model", "advertise_keys", "share_keys", "masked_input", "unmask", "result")
-# Everything but rounding: seven devices round by less than a level of 2^-20 each.
-TOLERANCE = 8 / 2**20
+
+
+def assert_sum(path: Path, round_index: int, ids: Sequence[int], devices: int) -> None:
+    """Compare a saved sum with that of the updates of some of N devices of equal weight.
+
+    Each of them rounds its update, divided by N, by less than a level of 2^-20.
+    """
+    tolerance = devices * len(ids) / 2**20
+    expected = sum_of_updates(DIM, round_index, ids)
+    np.testing.assert_allclose(np.load(path), expected, rtol=0, atol=tolerance)
 
 
 def lost_in(run: object, round_index: int) -> dict[int, str]:
@@ -49,8 +57,9 @@ def lost_in(run: object, round_index: int) -> dict[int, str]:
         ("sparse", ("--alpha", 0.5), MASKED[:3], "during"),
         ("sparse", ("--alpha", 0.5), MASKED[3:], "before"),
         ("sparse", ("--alpha", 0.5, "--security", "active"), MASKED[2:4], "after"),
-        ("cohort", ("--alpha", 0.6), MASKED[:3], "before"),
-        ("cohort", ("--alpha", 0.6), MASKED[3:], "before"),
+        # With all others as neighbours: fewer are chosen for the dropouts that are planned, none.
+        ("cohort", ("--alpha", 0.6, "--degree", 6), MASKED[:3], "before"),
+        ("cohort", ("--alpha", 0.6, "--degree", 6), MASKED[3:], "before"),
         ("fedavg", (), ("model", "upload", "result"), "after"),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)),
@@ -113,7 +122,7 @@ def test_the_aggregate_is_the_sum_over_those_who_uploaded_alive_or_not(
 
     assert done.returncode == 0, done.stderr
     assert np.flatnonzero(run.survived[1]).tolist() == among
-    np.testing.assert_allclose(np.load(saved), mean_update(DIM, 1, among, 5), atol=TOLERANCE)
+    assert_sum(saved, 1, among, 5)
 
 
 def test_17_ranks_lose_several_at_once_and_virtual_devices(tmp_path: Path) -> None:
@@ -140,7 +149,7 @@ def test_17_ranks_lose_several_at_once_and_virtual_devices(tmp_path: Path) -> No
     assert np.flatnonzero(~run.survived[1]).tolist() == sorted(missing)
     left = sorted({*range(28)} - {*missing, *at[5]})
     assert np.flatnonzero(run.survived[2]).tolist() == left
-    np.testing.assert_allclose(np.load(saved), mean_update(DIM, 2, left, 28), atol=TOLERANCE)
+    assert_sum(saved, 2, left, 28)
 
 
 def test_planned_dropouts_go_on_beside_real_ones(tmp_path: Path) -> None:
@@ -169,15 +178,47 @@ def test_below_the_threshold_the_job_fails_once_and_keeps_finished_rounds(tmp_pa
 
 
 def test_noise_of_the_dead_is_not_checked_and_not_called_right(tmp_path: Path) -> None:
-    options = ("dp-fedavg", "--dim", DIM, "--rounds", 3, "--warmup", 0, "--dropout", 0)
+    options = ("dp-fedavg", "--dim", DIM, "--rounds", 2, "--warmup", 0, "--dropout", 0)
     kills = kill(2, "unmask", 1)
     done, run = bench(tmp_path / "secret", 6, *options, *kills)
     _, seeded = bench(tmp_path / "seeded", 6, *options, *kills, "--insecure-seed", 3)
 
     assert done.returncode == 0, done.stderr
     assert run.survived[1].all()
-    assert run.validated.tolist() == [True, False, True]
-    assert seeded.validated.tolist() == [True, True, True]
+    assert run.validated.tolist() == [True, False]
+    assert seeded.validated.tolist() == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "sentence"),
+    [
+        (
+            6,
+            ("dp-fedavg",),
+            "a sum holds the noise of 3 devices, of which 0 may collude, and that of 4 honest ones "
+            "was promised",
+        ),
+        (
+            9,
+            ("cohort", "--alpha", 0.6, "--degree", 4),
+            "2 of 8 devices have dropped out: with 4 neighbours each, the honest ones among the "
+            "others are not all linked",
+        ),
+    ],
+    ids=["noise", "links"],
+)
+def test_a_round_that_lost_more_than_its_promises_bear_ends_before_it_is_unmasked(
+    tmp_path: Path, ranks: int, options: Sequence[object], sentence: str
+) -> None:
+    """Rounds are planned for one device that vanishes; two are too many."""
+    deaths = (*kill(2, "masked_input", 1), *kill(4, "masked_input", 1))
+    done, run = bench(tmp_path, ranks, *options, *SMALL, "--rounds", 3, *deaths)
+
+    assert done.returncode != 0
+    assert done.stderr.count("Error:") == 1
+    assert f"round 1 ends here, before anything is revealed: {sentence}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (run.status, run.validated.tolist()) == ("failed", [True])
 
 
 def test_the_death_of_the_server_ends_the_job_with_one_sentence(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def bench(folder: Path, ranks: int, *options: object) -> tuple[Any, Any]:
     return done, load(path)
 
 
-def mean_update(dim: int, round_index: int, ids: Sequence[int], devices: int) -> Any:
-    """Return what synthetic updates of some of N devices of equal weight add up to."""
+def sum_of_updates(dim: int, round_index: int, ids: Sequence[int]) -> Any:
+    """Return what synthetic updates of some devices add up to."""
     updates = SyntheticUpdates(dim, seed=0)
-    return np.sum([updates.vector(round_index, id) for id in ids], axis=0, dtype=float) / devices
+    return np.sum([updates.vector(round_index, id) for id in ids], axis=0, dtype=float)

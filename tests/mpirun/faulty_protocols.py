@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.fedavg import FedAvg, FedAvgDevice, FedAvgServer
 from hpcfl.algorithms.aggregation.prf import Prf
 from hpcfl.comm.phases import Payload
-from hpcfl.crypto.keys import SecretSource
+from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import RefusedError
 
 
@@ -48,7 +48,12 @@ class WrongServer(FedAvgServer):
 class Wrong(FedAvg):
     """The server's sum is off in one coordinate, from round 2 on."""
 
-    def server(self, round_index: int, model: NDArray[np.float32]) -> FedAvgServer:
+    def server(
+        self,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: SecretSource = system_secrets,
+    ) -> FedAvgServer:
         return (WrongServer if round_index >= 2 else FedAvgServer)(self, model)
 
 

@@ -27,7 +27,9 @@ def environment() -> dict[str, str]:
     """Return the environment of a job: this interpreter's programs first, our modules found."""
     variables = dict(os.environ)
     variables["PATH"] = f"{BIN}{os.pathsep}{variables.get('PATH', '')}"
-    variables["PYTHONPATH"] = str(HERE)
+    # Where this hpcfl was found, another would be if it is only installed.
+    found = [str(HERE), *filter(None, [variables.get("PYTHONPATH")])]
+    variables["PYTHONPATH"] = os.pathsep.join(found)
     return variables
 
 

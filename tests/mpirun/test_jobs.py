@@ -96,8 +96,10 @@ def test_own_updates_are_aggregated_and_saved(tmp_path: Path) -> None:
     options = ("--updates", tmp_path / "updates.npy", "--save-aggregate", tmp_path / "sum.npy")
     bench(5, tmp_path / "out", "secagg", *options, "--rounds", 1, "--dropout", 0)
 
-    # Four devices of weight 1/4, each rounded to a level of 2^-20.
-    np.testing.assert_allclose(np.load(tmp_path / "sum.npy"), updates.mean(axis=0), atol=4 / 2**20)
+    # Four devices of weight 1/4, each rounded to a level of 2^-20: the sum is four times the mean.
+    np.testing.assert_allclose(
+        np.load(tmp_path / "sum.npy"), updates.sum(axis=0), rtol=0, atol=4 * 4 / 2**20
+    )
 
 
 def test_a_rank_that_crashes_ends_the_job_with_its_traceback(tmp_path: Path) -> None:

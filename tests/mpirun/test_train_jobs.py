@@ -47,6 +47,33 @@ def test_virtual_devices_give_the_model_of_one_device_a_rank(
     np.testing.assert_array_equal(models[0], models[2])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("cdp", "--aggregate", "secagg", "--steps", 2, "--sigma", 0.01),
+        ("dp-fedavg", "--sampling", "poisson", "--per-round", 4, "--noise-multiplier", 0.1),
+        ("locks", "--variant", "local", "--per-round", 3, "--noise-multiplier", 0.1),
+    ],
+    ids=lambda options: options[0],
+)
+def test_insecure_noise_does_not_depend_on_the_number_of_ranks(
+    tmp_path: Path, options: tuple[object, ...]
+) -> None:
+    models = []
+    for ranks in (1, 2, 3):
+        file = tmp_path / f"{ranks}.h5"
+        job = mpirun(
+            ranks,
+            *("hpcfl", "train", *options, "--devices", 6, "--rounds", 2, "--checkpoint-every", 2),
+            *("--dropout", 0, "--insecure-seed", 1, "--output", file),
+        )
+        assert job.returncode == 0, job.stderr
+        models.append(np.load(file.with_suffix(".checkpoint.npz"))["weights"])
+
+    np.testing.assert_array_equal(models[0], models[1])
+    np.testing.assert_array_equal(models[0], models[2])
+
+
 def test_the_overlap_of_devices_on_several_ranks_is_that_of_all(tmp_path: Path) -> None:
     overlaps = []
     for ranks in (2, 4):

@@ -67,12 +67,12 @@ class Recorder:
             self._keep("gather", sender, message)
             yield sender, message
 
-    def route(self, *arguments: Any) -> tuple[dict[int, Payload], Any]:
-        received, present = self._inner.route(*arguments)
-        for receiver, rows in received.items():
-            for row in rows:
-                self._keep("route", receiver, row)
-        return received, present
+    def route(self, *arguments: Any) -> Any:
+        received, took_part = self._inner.route(*arguments)
+        for receiver, mine in received.items():
+            for sender, row in zip(mine.senders.tolist(), mine.rows, strict=True):
+                self._keep(f"route from {sender}", receiver, row)
+        return received, took_part
 
 
 def play(inner: Transport, name: str) -> list[tuple[object, ...]]:
@@ -81,13 +81,14 @@ def play(inner: Transport, name: str) -> list[tuple[object, ...]]:
     protocol = find(name)(Parameters(DEVICES, DIM, alpha=0.5, degree=degree))
     recorder: Any = Recorder(inner)
     local = inner.local_devices
+    model, of_server = np.ones(DIM, np.float32), insecure_secrets(1, 3, DEVICES)
     Round(
         protocol.steps,
         recorder,
         Ledger(protocol.phases(), DEVICES, local, inner.has_server),
         index=3,
         devices={id: protocol.device(id, 3, insecure_secrets(1, 3, id)) for id in local},
-        server=protocol.server(3, np.ones(DIM, np.float32)) if inner.has_server else None,
+        server=protocol.server(3, model, of_server) if inner.has_server else None,
         inputs=lambda id: np.random.default_rng(id).normal(0, 0.1, DIM),
         dropouts={} if name == "fedavg" else DROPOUTS,
         dim=DIM,
