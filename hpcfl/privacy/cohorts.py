@@ -17,8 +17,9 @@ from functools import lru_cache
 import numpy as np
 
 from hpcfl.errors import UsageError
-from hpcfl.privacy.distributions import Counts, Floats, hypergeometric
+from hpcfl.privacy.distributions import Counts, Floats, binomial, hypergeometric
 from hpcfl.privacy.population import Population
+from hpcfl.privacy.threat import Threat
 
 
 @lru_cache(maxsize=64)
@@ -152,6 +153,53 @@ def largest_floor(population: Population, cohort: int, blocks: int, failure: flo
         kept = below_floor_probability(population, cohort, middle, blocks) <= failure
         low, high = (middle, high) if kept else (low, middle - 1)
     return low
+
+
+def below_floor(threat: Threat, cohort: int, floor: int) -> float:
+    """Return a bound on the probability that a cohort of a round has too few honest survivors.
+
+    All that collude survive, all that drop out are honest, and who they are has nothing to do with
+    the ring: the honest survivors of a cohort are hypergeometric, and a union bound is over the N
+    cohorts.
+
+    Parameters
+    ----------
+    threat : Threat
+        Who colludes and drops out.
+    cohort : int
+        Number m of devices of a cohort.
+    floor : int
+        Number of honest survivors that every cohort should hold.
+    """
+    colluding = threat.colluding_among(threat.devices)
+    numbers = np.flatnonzero(colluding > 0)
+    honest = np.maximum(threat.devices - numbers - threat.dropped, 0)
+    sizes = np.arange(min(floor, cohort + 1))
+    below = hypergeometric(threat.devices, honest[:, np.newaxis], cohort, sizes).sum(axis=1)
+    return min(1.0, float(colluding[numbers] @ np.minimum(1, threat.devices * below)))
+
+
+def refused(threat: Threat, cohort: int, least: int) -> float:
+    """Return a bound on the probability that a cohort of a round has fewer than `least` survivors.
+
+    Parameters as for :func:`below_floor`.
+    """
+    survivors = _survivors(threat, cohort)
+    return min(1.0, threat.devices * float(survivors[: max(0, least)].sum()))
+
+
+def fewest_survivors(threat: Threat, cohort: int, failure: float) -> int:
+    """Return the most survivors that all cohorts of a round have, but for a probability."""
+    beyond = threat.devices * np.cumsum(_survivors(threat, cohort))
+    return int(np.argmax(beyond > failure))
+
+
+def _survivors(threat: Threat, cohort: int) -> Floats:
+    """Return Pr[s] that s = 0 to m devices of a cohort survive."""
+    numbers = np.arange(cohort + 1)
+    if threat.rate is not None:
+        return binomial(cohort, 1 - threat.rate, numbers)
+    return hypergeometric(threat.devices, threat.devices - threat.dropped, cohort, numbers)
 
 
 def _in_cohort(population: Population, cohort: int, survivors: Counts, sizes: int) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,8 @@ def _log_power(base: float, exponent: Any) -> Floats:
     return np.where(exponent == 0, 0.0, -np.inf)
 
 
-@lru_cache(maxsize=4)
+# Every size that there is: a bound takes several, over and over.
+@cache
 def _log_factorials(bits: int) -> Floats:
     """Return log n! for all n of that many bits."""
     table = np.array([math.lgamma(n + 1) for n in range(1 << bits)])

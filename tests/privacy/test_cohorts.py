@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from fractions import Fraction
+from itertools import combinations
 from math import comb
 
 import numpy as np
@@ -12,13 +15,17 @@ from hypothesis import strategies as st
 from hpcfl.bench.dropouts import DropoutSchedule
 from hpcfl.errors import UsageError
 from hpcfl.privacy.cohorts import (
+    below_floor,
     below_floor_probability,
     cohort_size,
+    fewest_survivors,
     honest_in_cohort,
     largest_floor,
+    refused,
     smallest_cohort,
 )
 from hpcfl.privacy.population import Population, count_of
+from hpcfl.privacy.threat import Threat
 
 MODELS = ["exact", "bernoulli", "targeted"]
 
@@ -127,6 +134,103 @@ def test_ten_of_a_hundred_are_too_few_for_every_block_to_hide_someone_among_two(
 
     assert below_floor_probability(population, 10, 2, 162) > 0.99
     assert smallest_cohort(population, 2, 162, 2**-40) == 43
+
+
+def of_cohorts(devices: int, here: int, cohort: int, count: Callable[[int], bool]) -> Fraction:
+    """Return the expected number of the cohorts of a ring for whose size among `here` it is true.
+
+    Every placement of so many devices around a ring is looked at.
+    """
+    total = 0
+    for places in combinations(range(devices), here):
+        for first in range(devices):
+            inside = {(first + k) % devices for k in range(cohort)}
+            total += count(len(inside & {*places}))
+    return Fraction(total, comb(devices, here))
+
+
+@pytest.mark.parametrize(
+    ("devices", "colluding", "dropped", "population"),
+    [(8, 2, 3, 8), (7, 0, 2, 7), (8, 3, 5, 8), (7, 4, 2, 12), (8, 1, 0, 30)],
+)
+@pytest.mark.parametrize("cohort", [1, 3, 5])
+def test_colluders_stay_and_the_honest_drop_out_of_cohorts(
+    devices: int, colluding: int, dropped: int, population: int, cohort: int
+) -> None:
+    threat = Threat(devices, colluding, dropped, population)
+    for floor in (1, 2, 3):
+        expected = Fraction(0)
+        for bad in range(devices + 1):
+            ways = comb(colluding, bad) * comb(population - colluding, devices - bad)
+            honest = max(0, devices - bad - dropped)
+            fewer = of_cohorts(devices, honest, cohort, lambda size: size < floor)  # noqa: B023
+            expected += Fraction(ways, comb(population, devices)) * min(1, fewer)
+
+        found = below_floor(threat, cohort, floor)
+        assert found == pytest.approx(float(expected), rel=1e-12, abs=1e-15)
+
+
+@pytest.mark.parametrize("dropped", [0, 2, 5])
+@pytest.mark.parametrize("cohort", [1, 4, 8])
+def test_cohorts_are_refused_whose_survivors_are_too_few(dropped: int, cohort: int) -> None:
+    threat = Threat(8, 3, dropped, 8)
+    for least in range(cohort + 2):
+        expected = of_cohorts(8, 8 - dropped, cohort, lambda size: size < least)  # noqa: B023
+        found = refused(threat, cohort, least)
+        assert found == pytest.approx(min(1.0, float(expected)), rel=1e-12, abs=1e-15)
+
+
+def test_where_devices_drop_out_by_chance_survivors_are_binomial() -> None:
+    rate, devices, cohort = Fraction(3, 10), 20, 6
+    threat = Threat(devices, 2, 11, devices, rate=0.3)
+    for least in range(cohort + 1):
+        fewer = sum(
+            comb(cohort, size) * (1 - rate) ** size * rate ** (cohort - size)
+            for size in range(least)
+        )
+        expected = min(1.0, float(devices * fewer))
+        assert refused(threat, cohort, least) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("threat", "cohort"),
+    [
+        (Threat(100, 10, 30, 100), 40),
+        (Threat(100, 10, 0, 100), 40),
+        (Threat(100, 10, 30, 1000), 10),
+        (Threat(50, 0, 21, 50, rate=0.2), 30),
+    ],
+)
+@pytest.mark.parametrize("failure", [0.5, 1e-3, 2.0**-20])
+def test_so_many_survive_in_every_cohort_and_one_more_is_not_sure(
+    threat: Threat, cohort: int, failure: float
+) -> None:
+    least = fewest_survivors(threat, cohort, failure)
+
+    assert refused(threat, cohort, least) <= failure
+    assert least == cohort or refused(threat, cohort, least + 1) > failure
+
+
+@pytest.mark.parametrize(
+    ("devices", "colluding", "too_small", "bits", "enough"),
+    [(100, 33, 43, -28.5, 51), (1000, 333, 60, -25.9, 81)],
+)
+def test_cohorts_are_larger_than_they_had_to_be_if_colluders_dropped_out_too(
+    devices: int, colluding: int, too_small: int, bits: float, enough: int
+) -> None:
+    """Cohorts that were large enough, with 2^-40, if colluders left as everybody else does."""
+    dropped = 3 * devices // 10
+    threat = Threat(devices, colluding, dropped, devices)
+    mild = Population(devices, colluding, 0.3)
+
+    def exactly(cohort: int) -> float:
+        return float(devices * exact_below(devices, devices - colluding - dropped, cohort, 2))
+
+    assert below_floor_probability(mild, too_small, 2, devices) <= 2.0**-40
+    for cohort in (too_small, enough - 1, enough):
+        assert below_floor(threat, cohort, 2) == pytest.approx(exactly(cohort), rel=1e-8)
+    assert math.log2(exactly(too_small)) == pytest.approx(bits, abs=0.05)
+    assert exactly(enough) <= 2.0**-40 < exactly(enough - 1)
 
 
 def test_a_floor_above_the_cohort_is_never_kept() -> None:

@@ -1,0 +1,166 @@
+"""What a round's promises are made against: who colludes, and who drops out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from hpcfl.errors import UsageError
+from hpcfl.privacy.distributions import Counts, Floats, binomial, hypergeometric
+from hpcfl.privacy.population import count_of
+
+# Devices that may vanish besides those that are planned to: one that is hostile, or dies, must not
+# break what is promised to all others.
+SPARE = 1
+
+
+class Plan(Protocol):
+    """What a round is planned with, of `hpcfl.algorithms.parameters`, which has its meaning."""
+
+    @property
+    def devices(self) -> int: ...
+    @property
+    def population(self) -> int | None: ...
+    @property
+    def gamma(self) -> float: ...
+    @property
+    def dropout(self) -> float: ...
+    @property
+    def dropout_model(self) -> str: ...
+    @property
+    def correctness_bits(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Threat:
+    """Devices that tell the server all they know, and others that drop out.
+
+    The worst that can be is assumed: those that collude stay to the end, and all that drop out are
+    honest. Whoever drops out does so whatever its place is on a ring.
+
+    Attributes
+    ----------
+    devices : int
+        Number N of devices of a round.
+    colluding : int
+        Number A of devices that collude, of the population.
+    dropped : int
+        Most devices of a round that may drop out.
+    population : int
+        Number n of devices that those of a round are drawn from, at random; N where all take part.
+    rate : float, optional
+        Each device drops out with this probability; `dropped` is then seldom exceeded.
+    """
+
+    devices: int
+    colluding: int
+    dropped: int
+    population: int
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.devices <= self.population:
+            raise UsageError(
+                f"{self.devices} devices of {self.population} are in a round; it must be 2 to all"
+            )
+
+    @classmethod
+    def of(cls, plan: Plan) -> Threat:
+        """Return what the plan of a round reckons with."""
+        devices, rate = plan.devices, plan.dropout
+        population = plan.population or devices
+        colluding = count_of(Fraction(repr(float(plan.gamma))), population)
+        if plan.dropout_model == "bernoulli" and rate > 0:
+            failure = 2.0**-plan.correctness_bits
+            dropped = exceeded_seldom(binomial(devices, rate, np.arange(devices + 1)), failure)
+            return cls(devices, colluding, dropped, population, rate)
+        dropped = count_of(Fraction(repr(float(rate))), devices) + SPARE
+        return cls(devices, colluding, min(dropped, devices - 1), population)
+
+    def with_dropped(self, dropped: int) -> Threat:
+        """Return the same with another number of devices that have dropped out."""
+        return replace(self, dropped=dropped, rate=None)
+
+    @property
+    def honest(self) -> int:
+        """Number of devices of a round that do not collude, at the most."""
+        return self.devices - (self.colluding if self.population == self.devices else 0)
+
+    def colluding_among(self, count: int) -> Floats:
+        """Return the distribution of the colluders among some devices that chance has chosen.
+
+        Parameters
+        ----------
+        count : int
+            Number of devices: of a cohort, a stretch of the ring, or the whole round.
+
+        Returns
+        -------
+        ndarray of float64, shape (count + 1,)
+            Pr[c] for c = 0 to `count`.
+        """
+        numbers = np.arange(count + 1)
+        return hypergeometric(self.population, self.colluding, count, numbers)
+
+    def colluding_neighbours(self, count: int) -> Floats:
+        """Return the same for the neighbours of an honest device."""
+        numbers = np.arange(count + 1)
+        return hypergeometric(self.population - 1, self.colluding, count, numbers)
+
+    def surviving_neighbours(self, count: int) -> Floats:
+        """Return the distribution of the survivors among the neighbours of a dropped device."""
+        numbers = np.arange(count + 1)
+        if self.rate is not None:
+            return binomial(count, 1 - self.rate, numbers)
+        survivors = self.devices - max(self.dropped, 1)
+        return hypergeometric(self.devices - 1, survivors, count, numbers)
+
+    def all_gone(self, count: int) -> float:
+        """Return the probability that all of some devices in a row collude or have dropped out."""
+        colluding = self.colluding_among(self.devices)
+        numbers: Counts = np.flatnonzero(colluding > 0)
+        gone = np.minimum(numbers + self.dropped, self.devices)
+        return float(colluding[numbers] @ hypergeometric(self.devices, gone, count, count))
+
+    def most_colluding(self, count: int, failure: float, draws: int = 1) -> int:
+        """Return the number of colluders that none of some sets of devices has more of.
+
+        Parameters
+        ----------
+        count : int
+            Number of devices of a set.
+        failure : float
+            Probability that is left for any of the sets to have more.
+        draws : int
+            Number of sets, for a union bound.
+        """
+        return _most_colluding(self, count, failure / draws)
+
+    def __str__(self) -> str:
+        if self.population == self.devices:
+            return f"{self.colluding} devices"
+        return f"{self.colluding} of {self.population} devices, from which each round draws,"
+
+
+@lru_cache(maxsize=256)
+def _most_colluding(threat: Threat, count: int, failure: float) -> int:
+    return exceeded_seldom(threat.colluding_among(count), failure)
+
+
+def exceeded_seldom(distribution: Floats, failure: float) -> int:
+    """Return the least number that is exceeded with at most a probability.
+
+    Parameters
+    ----------
+    distribution : ndarray of float64, shape (n,)
+        Pr[0], Pr[1], ...
+    failure : float
+        The probability, above 0.
+    """
+    # Pr[X > c] for c = 0, 1, ..., added up from the small terms.
+    beyond = np.append(np.cumsum(distribution[::-1])[::-1][1:], 0.0)
+    return int(np.argmax(beyond <= failure))

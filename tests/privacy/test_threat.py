@@ -1,0 +1,118 @@
+"""Who colludes and who drops out, against counting with fractions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import comb
+
+import numpy as np
+import pytest
+
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.errors import UsageError
+from hpcfl.privacy.threat import SPARE, Threat
+
+
+def hypergeometric(total: int, marked: int, drawn: int, hits: int) -> Fraction:
+    return Fraction(comb(marked, hits) * comb(total - marked, drawn - hits), comb(total, drawn))
+
+
+def least_exceeded(chances: list[Fraction], failure: Fraction) -> int:
+    """Return the least number that is exceeded with at most a probability."""
+    return next(n for n in range(len(chances)) if sum(chances[n + 1 :]) <= failure)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"gamma": 0.33, "dropout": 0.29}, Threat(100, 33, 29 + SPARE, 100)),
+        ({"gamma": 0.1, "dropout": 0.0, "population": 1000}, Threat(100, 100, SPARE, 1000)),
+        ({"gamma": 0.007, "dropout": 0.3, "population": 1000}, Threat(100, 7, 30 + SPARE, 1000)),
+        ({"dropout": 0.0, "dropout_model": "bernoulli"}, Threat(100, 10, SPARE, 100)),
+    ],
+)
+def test_fractions_are_of_the_population_and_of_the_round(
+    options: dict[str, float], expected: Threat
+) -> None:
+    assert Threat.of(Parameters(100, 10, **options)) == expected  # type: ignore[arg-type]
+
+
+def test_one_device_may_always_vanish_besides_the_planned_ones() -> None:
+    assert SPARE == 1
+    assert [1, 1, 6] == [Threat.of(Parameters(n, 10, dropout=0.0)).dropped for n in (2, 7)] + [
+        Threat.of(Parameters(12, 10, dropout=0.49)).dropped
+    ]
+
+
+@pytest.mark.parametrize(("devices", "rate", "bits"), [(100, 0.3, 20), (20, 0.05, 10), (7, 0.4, 3)])
+def test_so_many_drop_out_by_chance_but_seldom_more(devices: int, rate: float, bits: int) -> None:
+    parameters = Parameters(
+        devices, 10, dropout=rate, dropout_model="bernoulli", correctness_bits=bits
+    )
+    theta = Fraction(repr(rate))
+    chances = [
+        comb(devices, gone) * theta**gone * (1 - theta) ** (devices - gone)
+        for gone in range(devices + 1)
+    ]
+    found = Threat.of(parameters)
+
+    assert (found.dropped, found.rate) == (least_exceeded(chances, Fraction(1, 2**bits)), rate)
+
+
+@pytest.mark.parametrize("who", [(8, 3, 2, 8), (8, 3, 2, 20), (5, 0, 1, 9), (6, 9, 0, 10)])
+def test_distributions_are_those_of_all_draws(who: tuple[int, int, int, int]) -> None:
+    devices, colluding, dropped, population = who
+    threat = Threat(*who)
+    for count in range(1, devices):
+        numbers = range(count + 1)
+        among = [hypergeometric(population, colluding, count, c) for c in numbers]
+        assert threat.colluding_among(count) == pytest.approx(np.array(among, float), rel=1e-12)
+        near = [hypergeometric(population - 1, colluding, count, c) for c in numbers]
+        assert threat.colluding_neighbours(count) == pytest.approx(np.array(near, float), rel=1e-12)
+        # Of a device that dropped out, or would.
+        left = devices - max(dropped, 1)
+        alive = [hypergeometric(devices - 1, left, count, c) for c in numbers]
+        assert threat.surviving_neighbours(count) == pytest.approx(
+            np.array(alive, float), rel=1e-12
+        )
+        gone = Fraction(0)
+        for bad in range(devices + 1):
+            away = min(bad + dropped, devices)
+            gone += hypergeometric(population, colluding, devices, bad) * hypergeometric(
+                devices, away, count, count
+            )
+        assert threat.all_gone(count) == pytest.approx(float(gone), rel=1e-12, abs=1e-15)
+
+
+@pytest.mark.parametrize(("who", "count"), [((100, 33, 30, 100), 43), ((100, 333, 30, 1000), 100)])
+@pytest.mark.parametrize("draws", [1, 100])
+def test_no_set_has_more_colluders_but_seldom(
+    who: tuple[int, int, int, int], count: int, draws: int
+) -> None:
+    _, colluding, _, population = who
+    chances = [hypergeometric(population, colluding, count, c) for c in range(count + 1)]
+    expected = least_exceeded(chances, Fraction(1, 2**40 * draws))
+
+    assert Threat(*who).most_colluding(count, 2.0**-40, draws) == expected
+
+
+def test_of_all_devices_as_many_collude_as_there_are() -> None:
+    assert Threat(100, 33, 30, 100).most_colluding(100, 2.0**-40) == 33
+
+
+def test_those_who_have_dropped_out_are_counted_not_expected() -> None:
+    threat = Threat(10, 2, 6, 10, rate=0.3).with_dropped(1)
+
+    assert threat == Threat(10, 2, 1, 10)
+    assert threat.surviving_neighbours(4) == pytest.approx([0, 0, 0, 0, 1])
+
+
+def test_a_threat_says_who_colludes() -> None:
+    assert str(Threat(100, 10, 30, 100)) == "10 devices"
+    assert str(Threat(100, 100, 30, 1000)) == "100 of 1000 devices, from which each round draws,"
+
+
+@pytest.mark.parametrize(("devices", "population"), [(1, 5), (6, 5)])
+def test_rounds_that_cannot_be_are_refused(devices: int, population: int) -> None:
+    with pytest.raises(UsageError, match=f"{devices} devices of {population} are in a round"):
+        Threat(devices, 0, 0, population)
