@@ -638,7 +638,7 @@ def _checkpoint(folder: Path) -> Target:
 
     config = {"dim": 5, "seed": 0, "protocol": "secagg", "rounds": 9, "algorithm": "fedavg"}
     weights = np.linspace(-1, 1, 5, dtype=np.float32)
-    Checkpoint(3, weights, np.zeros(5), 99, config, 1, 2).save(folder / "c.npz")
+    Checkpoint(3, weights, np.zeros(5), 99, config, 1, 2, (4, 5, 3)).save(folder / "c.npz")
 
     def read(path: Path) -> None:
         found = load(path, config)
@@ -647,6 +647,7 @@ def _checkpoint(folder: Path) -> Target:
         assert np.isfinite(found.weights).all()
         assert found.weights.size >= 5
         assert min(found.next_round, found.bytes_up, found.repeated, found.at_risk) >= 0
+        assert len(found.survivors) == found.next_round
 
     return Target("checkpoint", "run.checkpoint.npz", [(folder / "c.npz").read_bytes()],
                   damage_npz, read)  # fmt: skip

@@ -29,11 +29,11 @@ class SignSum(AggregationProtocol):
     def device(self, id, round_index, secrets):
         return SignDevice(self, id)
 
-    def server(self, round_index, model):
+    def server(self, round_index, model, secrets):
         return SignServer(self, model)
 
     def decode(self, total):
-        return total / (self.parameters.devices * self.arrival)
+        return total / self.parameters.devices
 
 
 class SignDevice(ModelReceiver):

@@ -8,15 +8,40 @@ mechanism"). Noise of real numbers, rounded, would prove nothing about sums of i
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.crypto import keystream
 from hpcfl.crypto.discrete_gaussian import discrete_gaussian
 from hpcfl.crypto.groups import Signed
-from hpcfl.crypto.keys import derive
-from hpcfl.errors import HpcflError
+from hpcfl.crypto.keys import SecretSource, derive, system_secrets
+
+NoiseSecrets = Callable[[int, int], SecretSource]
+"""From the number of a round that is played, and whose noise it is, to where its secret bytes come
+from: a device's number, or one that no device has for whatever else needs noise."""
+
+
+def system_noise(play: int, owner: int) -> SecretSource:
+    """Return the operating system's generator, for every round and owner."""
+    return system_secrets
+
+
+def insecure_noise(seed: int) -> NoiseSecrets:
+    """Return sources that repeat themselves for the same seed: for tests, never for secrets.
+
+    Every round and owner has one, whichever rank asks, so that results do not depend on how many
+    ranks there are.
+    """
+
+    def source(play: int, owner: int) -> SecretSource:
+        context = f"hpcfl/1 insecure noise of {owner} in round {play}".encode()
+        stream = keystream.open_stream(derive(seed.to_bytes(16, "little", signed=True), context))
+        return lambda count: stream.update(bytes(count))
+
+    return source
 
 
 @dataclass(frozen=True)
@@ -66,14 +91,12 @@ class IntegerNoise:
 def shorten(values: NDArray[np.floating], norm: float) -> NDArray[np.floating]:
     """Return a vector in the same direction whose l2 norm is at most `norm`.
 
-    Raises
-    ------
-    HpcflError
-        If a value is not finite.
+    Of a vector with a value that is not finite there is none: NaN stands for it, which no device
+    sends.
     """
     length = float(np.linalg.norm(values.astype(np.float64)))
     if not math.isfinite(length):
-        raise HpcflError("an update holds a value that is not finite")
+        return np.full_like(values, np.nan)
     if length <= norm:
         return values
     # Rounded down: in float32 the result could otherwise be a little longer than it may be.

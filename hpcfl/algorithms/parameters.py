@@ -16,6 +16,8 @@ from hpcfl.errors import UsageError
 
 MAX_DEVICES = 2**31
 SECURITIES = ("passive", "active")
+DROPOUT_MODELS = ("exact", "bernoulli")
+SCALINGS = ("survivors", "paper")
 # Positions and element counts are sent as 32-bit numbers.
 MAX_DIM = 2**32 - 1
 
@@ -52,8 +54,15 @@ class Parameters:
         Number k of neighbours with which a device shares keys and masks, even; by default the
         protocol's own choice.
     gamma : float
-        Fraction of the devices that may collude with the server, in [0, 0.5): what a degree is
+        Fraction of the population that may collude with the server, in [0, 0.5): what a degree is
         chosen for.
+    population : int, optional
+        Number of devices that the N of a round are drawn from; N by default.
+    scaling : str
+        How a sum becomes a mean: ``"survivors"``, by the weight of the devices that are in it, or
+        ``"paper"``, where devices divide by the planned 1 - theta beforehand (eq. 16).
+    dropout_model : str
+        ``"exact"``: floor(theta N) devices drop out; ``"bernoulli"``: each with probability theta.
     min_cohort : int
         Fewest honest survivors of a cohort that is accepted.
     security_bits, correctness_bits : int
@@ -80,6 +89,9 @@ class Parameters:
     security_bits: int = 40
     correctness_bits: int = 20
     security: str = "passive"
+    population: int | None = None
+    dropout_model: str = "exact"
+    scaling: str = "survivors"
 
     def __post_init__(self) -> None:
         _require(
@@ -104,6 +116,10 @@ class Parameters:
             f"gamma is {self.gamma}; it must be at least 0 and below 0.5, as a threshold of more "
             "than half protects against no more colluding devices",
         )
+        _require(
+            self.population is None or self.population >= self.devices,
+            f"{self.devices} devices cannot be drawn from {self.population}",
+        )
         _require(self.min_cohort >= 1, f"min-cohort is {self.min_cohort}; it must be at least 1")
         for name in ("security_bits", "correctness_bits"):
             value = getattr(self, name)
@@ -113,7 +129,8 @@ class Parameters:
             )
         choices = (
             *(("group", GROUPS), ("sampler", SAMPLERS), ("locations", CODINGS)),
-            ("security", SECURITIES),
+            *(("security", SECURITIES), ("dropout_model", DROPOUT_MODELS)),
+            ("scaling", SCALINGS),
         )
         for name, known in choices:
             value = getattr(self, name)

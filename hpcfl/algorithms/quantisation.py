@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.crypto.groups import Group, Signed
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Quantiser:
 
         Raises
         ------
-        HpcflError
-            If a value is not a number.
+        ValueError
+            If a value is not a finite number.
         """
         # In float64 before clipping: as a float32 the clip could be larger than it says.
         scaled = values.astype(np.float64)
+        if not all_finite(scaled):
+            raise ValueError("it holds a value that is not a finite number")
         np.clip(scaled, -self.clip, self.clip, out=scaled)
-        if np.isnan(scaled.sum()):
-            raise HpcflError("an update holds a value that is not a number")
         scaled *= scale * self.levels
         scaled += generator.random(scaled.size)
         return np.floor(scaled, out=scaled).astype(np.int64)
@@ -62,6 +62,14 @@ class Quantiser:
     def dequantise(self, total: Signed) -> NDArray[np.float64]:
         """Return the real vector that a sum of quantised vectors stands for (eq. 23)."""
         return total / self.levels
+
+
+def all_finite(values: NDArray[np.floating]) -> bool:
+    """Return whether no value is infinite or not a number."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = values.sum(dtype=np.float64)
+    # One pass, where all are finite; the sum of large ones may overflow all the same.
+    return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
 
 
 def largest_levels(

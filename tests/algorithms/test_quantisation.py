@@ -19,7 +19,7 @@ from scipy import stats
 
 from hpcfl.algorithms.quantisation import Quantiser, check_levels, largest_levels
 from hpcfl.crypto.groups import FQ, GROUPS, RING32, Field, Group
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import UsageError
 
 LEVEL = 1e-8
 JUST_BELOW_1 = float(np.nextafter(1, 0))
@@ -134,7 +134,7 @@ def test_dequantising_a_quantised_vector_is_off_by_less_than_a_level(levels: int
 
 def test_values_beyond_the_clip_count_as_the_clip() -> None:
     quantiser = Quantiser(0.5, 64)
-    values = [0.5, 0.75, 1e30, math.inf, -0.5, -0.75, -1e30, -math.inf, 0.25, -0.25]
+    values = [0.5, 0.75, 1e30, 1e300, -0.5, -0.75, -1e30, -1e300, 0.25, -0.25]
     expected = [32] * 4 + [-32] * 4 + [16, -16]
     assert expected == quantise(quantiser, values)
     assert [2 * integer for integer in expected] == quantise(quantiser, values, scale=2.0)
@@ -161,7 +161,7 @@ def decoded_sum(
     Every device sends the clip with one sign and rounds away from zero.
     """
     away = Rounding(JUST_BELOW_1 if sign > 0 else 0.0)
-    quantiser, values = Quantiser(clip, levels), np.full(1, sign * np.inf, dtype)
+    quantiser, values = Quantiser(clip, levels), np.full(1, sign * 1e38, dtype)
     total, exact = np.zeros(1, np.uint32), 0
     for scale in scales:
         integers = quantiser.quantise(values, scale, away)
@@ -237,6 +237,15 @@ def test_a_clip_too_large_for_one_level_is_refused_as_such() -> None:
         check_levels(1, FQ, 100, 1e12, 0.0667)
 
 
-def test_a_value_that_is_not_a_number_is_refused() -> None:
-    with pytest.raises(HpcflError, match="not a number"):
-        Quantiser(1.0, 10).quantise(np.array([0.5, np.nan]), 1.0, np.random.default_rng(0))
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_value_that_is_not_a_finite_number_is_refused(value: float, dtype: DTypeLike) -> None:
+    """Also where infinities of both signs add up to no number, or hide one another."""
+    for values in ([0.5, value], [value, -value], [value] * 3, [value, 1e38, -1e38]):
+        with pytest.raises(ValueError, match="a value that is not a finite number"):
+            Quantiser(1.0, 10).quantise(np.array(values, dtype), 1.0, Rounding(0.5))
+
+
+def test_large_values_that_overflow_when_added_up_are_values_all_the_same() -> None:
+    largest = float(np.finfo(np.float64).max)
+    assert [10, 10, -10] == quantise(Quantiser(1.0, 10), [largest, largest, -largest])

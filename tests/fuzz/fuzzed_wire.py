@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.sharing import Dealings
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.loopback import Loopback
@@ -24,6 +25,8 @@ from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedE
 
 ENVELOPE = 16
 NO_ROUND = 2**32 - 1
+# Stands for a device's number in what the server draws.
+NO_DEVICE = -1
 Q = 2**32 - 5
 Bytes = NDArray[np.uint8]
 
@@ -116,21 +119,14 @@ class Wire(Loopback):
         for sender, message in super().gather(senders, produce, largest):
             yield sender, self._pass(message)
 
-    def route(self, senders: Sequence[int], rows: list[Bytes]) -> Any:
-        """Change a row before it is sent; all rows that a device gets are as long as that one."""
-        sizes: dict[int, int] = {}
+    def route(self, senders: Sequence[int], rows: Sequence[Bytes], width: int) -> Any:
+        """Change a row before it is sent; one of another size is not delivered."""
         blocks = []
         for block in rows:
             changed = [self._pass(row) for row in block]
-            for row, other in zip(block, changed, strict=True):
-                if other.size != row.size:
-                    sizes[int(row[12:ENVELOPE].view("<u4")[0])] = other.size
-            blocks.append(np.stack([fit(row, block.shape[1]) for row in changed]))
-        received, present = super().route(senders, blocks)
-        for receiver, size in sizes.items():
-            if receiver in received:
-                received[receiver] = np.stack([fit(row, size) for row in received[receiver]])
-        return received, present
+            fitting = [row for row in changed if row.size == width]
+            blocks.append(np.array(fitting, np.uint8).reshape(-1, width))
+        return super().route(senders, blocks, width)
 
 
 def fit(row: Bytes, size: int) -> Bytes:
@@ -186,23 +182,10 @@ class Outcome:
             # On a ring nobody else sees what a device is told, and no device its own keys: with
             # other keys the masks do not cancel, as if the sender had added what it liked.
             return None if len(delivered) == len(message.sealed) else set()
-        if message.step.pattern is Pattern.GATHER and message.step.phase == "unmask":
-            return None if self._exactly_enough() else set()
-        if (
-            message.step.pattern is Pattern.ROUTE
-            and delivered[12:ENVELOPE] != (message.sealed[12:ENVELOPE])
-        ):
-            # It was not sent at all. Its receiver says so when it unmasks, unless it is gone.
-            return None if self.dropouts.get(message.receiver) == "unmask" else set()
-        if message.step.pattern is Pattern.ROUTE and delivered[8:12] != message.sealed[8:12]:
-            return None if self.dropouts.get(message.receiver) == "unmask" else set()
+        if message.step.name == "pairs" and message.step.pattern is Pattern.GATHER:
+            # What two devices have in common, one of which is gone, is known to the other alone.
+            return None
         return set()
-
-    def _exactly_enough(self) -> bool:
-        """Return whether some seed is reconstructed from no more shares than needed."""
-        server = self.server
-        came = server._links.collect(server._seed_shares, server._survived, 5)
-        return bool((came.came.sum(axis=1) <= server._links.threshold).any())
 
     def _changed_coordinates(self, message: Message, delivered: bytes) -> set[int]:
         """Return which coordinates two uploads of a device differ in."""
@@ -263,7 +246,9 @@ def play(
             wire.enrolment = False
             of.join(members, ids, devices)
         outcome.devices = {id: of.device(id, index, insecure_secrets(1, index, id)) for id in ids}
-        outcome.server = of.server(index, np.zeros(DIM, np.float32))
+        outcome.server = of.server(
+            index, np.zeros(DIM, np.float32), insecure_secrets(1, index, NO_DEVICE)
+        )
         parties = _watched(outcome.devices, outcome.server, of, stands)
         _round(of, of.steps, wire, *parties, index, outcome)
     except HpcflError as error:
@@ -411,17 +396,25 @@ class Stand:
     def party_again(self) -> Any:
         """Return the party as it was, so that it can receive something.
 
-        No party changes in place more than the arrays and collections that are its attributes.
+        No party changes in place more than the arrays and collections that are its attributes, and
+        the server its book of dealings.
         """
         again = copy.copy(self.party)
         for name, value in vars(again).items():
             if isinstance(value, np.ndarray | dict | list | set):
                 vars(again)[name] = value.copy()
+            elif isinstance(value, Dealings):
+                vars(again)[name] = copy.deepcopy(value)
         return again
 
     def state(self, party: Any) -> bytes:
         """Return all that a party knows, as bytes."""
-        known = {name: value for name, value in vars(party).items() if value is not self.shared}
+        known = {
+            name: value
+            for name, value in vars(party).items()
+            # Where secrets are drawn from is no knowledge.
+            if value is not self.shared and not callable(value)
+        }
         return pickle.dumps(known)
 
     def with_change(self, kind: str, x: int, y: int, pool: Sequence[bytes]) -> tuple[Any, ...]:
@@ -440,15 +433,11 @@ class Stand:
         if isinstance(first, int):
             sender = first if y % 4 else (first + x) % 12
             return sender, change(others[0])
-        senders, rows = first.copy(), others[0]
+        # Who sent a row, and how long it is, the transport sees to.
+        senders, rows = first, others[0].copy()
         which = y % len(senders)
-        if kind == "replay":
-            senders[which] = (-1, x % 12, 2**32 - 1)[x % 3]
-            return senders, rows
-        row = change(rows[which])
-        block = np.stack([fit(one, row.size) for one in rows])
-        block[which] = row
-        return senders, block
+        rows[which] = fit(change(rows[which]), rows.shape[1])
+        return senders, rows
 
 
 class _Watched:

@@ -173,7 +173,7 @@ def test_a_flipped_bit_of_an_array_is_found(tmp_path: Path) -> None:
 
 
 def test_an_archive_of_a_later_kind_is_refused(tmp_path: Path) -> None:
-    """The zip reader raises a NotImplementedError, a kind of RuntimeError, which is caught."""
+    """What the zip reader cannot read ends as one sentence of ours, not as its exception."""
     path = archive(tmp_path / "a.npz", {"x.npy": npy(np.arange(100))})
     content = bytearray(path.read_bytes())
     content[content.index(b"PK\x01\x02") + 6] = 200  # the version that it takes to read it
@@ -690,7 +690,7 @@ CONFIG = {"dim": 4, "seed": 0}
 
 def saved(path: Path, **changes: Any) -> Path:
     """Write a checkpoint of which some arrays are others, or left out where None."""
-    state = checkpoint.Checkpoint(2, np.ones(4, np.float32), np.zeros(4), 9, CONFIG, 1, 1)
+    state = checkpoint.Checkpoint(2, np.ones(4, np.float32), np.zeros(4), 9, CONFIG, 1, 1, (4, 3))
     state.save(path)
     with np.load(path) as file:
         arrays = {name: file[name] for name in file.files} | changes
@@ -703,6 +703,12 @@ def saved(path: Path, **changes: Any) -> Path:
     [
         {"repeated": -1},
         {"at_risk": -1},
+        {"survivors": np.array([4])},
+        {"survivors": np.array([4, -3])},
+        {"survivors": np.array([4.0, 3.0])},
+        {"survivors": None},
+        {"successor": np.zeros(3)},
+        {"successor": None},
         {"next_round": -1},
         {"bytes_up": -5},
         {"next_round": 1.5},

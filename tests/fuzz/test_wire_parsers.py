@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import tracemalloc
 
 import fuzzed_wire as wire
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from hpcfl.algorithms import locations
 from hpcfl.comm import envelope
+from hpcfl.comm import rows as rows_of
 from hpcfl.crypto import keys
 from hpcfl.errors import MessageError
 
@@ -135,26 +137,66 @@ def test_an_envelope_is_the_expected_one_or_refused(
 
 
 @settings(SEEDED, max_examples=300)
-@given(st.binary(max_size=600), st.booleans())
-def test_a_reason_to_leave_is_short_and_printable(text: bytes, disowns: bool) -> None:
-    step = envelope.DISOWNED if disowns else envelope.REFUSAL
-    message = envelope.seal(step, 3, 1, envelope.SERVER, np.frombuffer(text, np.uint8))
+@given(st.binary(max_size=600))
+def test_a_reason_to_leave_is_short_and_printable(text: bytes) -> None:
+    body = np.frombuffer(text, np.uint8)
+    message = envelope.seal(envelope.REFUSAL, 3, 1, envelope.SERVER, body)
     found = envelope.refusal_in(message, 3, 1)
     assert found is not None
-    assert disowns == found.disowns
-    assert found.reason.isprintable()
-    assert 0 < len(found.reason) <= envelope.REASON_BYTES
+    assert found.isprintable()
+    assert 0 < len(found) <= envelope.REASON_BYTES
     assert envelope.refusal_in(message, 2, 1) is None
     assert envelope.refusal_in(message, 3, 2) is None
 
 
 @settings(SEEDED, max_examples=300)
 @given(st.lists(st.binary(min_size=20, max_size=20), max_size=6))
-def test_rows_of_other_messages_are_nobodys(rows: list[bytes]) -> None:
-    block = np.frombuffer(b"".join(rows), np.uint8).reshape(-1, 20)
-    senders, payloads = envelope.unseal_rows(block, "share_keys", 3, 7, 2)
-    assert (senders == envelope.NOBODY).all()
-    assert (len(rows), 4) == payloads.shape
+def test_rows_of_other_messages_hold_nothing(sent: list[bytes]) -> None:
+    """Whoever sent them, who is known; one in a right envelope among them holds what it holds."""
+    right = struct.pack("<BBHIII", 1, 3, 0, 7, 5, 2) + b"held"
+    block = np.frombuffer(b"".join([*sent, right]), np.uint8).reshape(-1, 20)
+    senders = np.array([*range(len(sent)), 5])
+    payloads = envelope.unseal_rows(block, 3, 7, senders, 2)
+    assert (len(sent) + 1, 4) == payloads.shape
+    assert not payloads[:-1].any()
+    assert b"held" == payloads[-1].tobytes()
+    # The same in the name of another sender, or read by another receiver, is nothing.
+    assert not envelope.unseal_rows(block, 3, 7, senders + 1, 2).any()
+    assert not envelope.unseal_rows(block, 3, 7, senders, 3).any()
+
+
+@settings(SEEDED, max_examples=300)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.sampled_from([0, 1, 2, 3, 4, 5, 2**31, 2**32 - 1])),
+        max_size=12,
+    )
+)
+def test_rows_are_delivered_to_devices_and_from_whom_they_came(
+    sent: list[tuple[int, int]],
+) -> None:
+    """The label is the transport's: what a row says of its sender is none of its business."""
+    blocks = []
+    for sender in range(5):
+        rows = [
+            struct.pack("<BBHIII", 1, 3, 0, 7, 99, receiver) + struct.pack("<I", number)
+            for number, (one, receiver) in enumerate(sent)
+            if one == sender
+        ]
+        blocks.append(np.frombuffer(b"".join(rows), np.uint8).reshape(-1, 20))
+    found = rows_of.by_receiver(rows_of.label(range(5), blocks, 20, 5))
+    expected = {
+        (receiver, sender, number)
+        for number, (sender, receiver) in enumerate(sent)
+        if receiver < 5 and receiver != sender
+    }
+    assert expected == {
+        (receiver, int(sender), int(row[16:].view("<u4")[0]))
+        for receiver, came in found.items()
+        for sender, row in zip(came.senders, came.rows, strict=True)
+    }
+    # Of another size, none.
+    assert {} == rows_of.by_receiver(rows_of.label(range(5), blocks, 21, 5))
 
 
 # keys

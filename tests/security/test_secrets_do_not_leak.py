@@ -295,9 +295,8 @@ class Spoiled(Loopback):
                 self.said.append(message.tobytes())
             yield sender, self._spoil(message)
 
-    def route(self, *arguments: Any) -> Any:
-        received, present = super().route(*arguments)
-        return {id: self._each(rows) for id, rows in received.items()}, present
+    def route(self, senders: Any, rows: Any, width: int) -> Any:
+        return super().route(senders, [self._each(block) for block in rows], width)
 
     def _each(self, rows: Any) -> Any:
         spoiled = [self._spoil(row) for row in rows]

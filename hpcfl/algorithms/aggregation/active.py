@@ -46,14 +46,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import Enrolment, parse_vector
+from hpcfl.algorithms.aggregation.promises import Certain, Promise
+from hpcfl.algorithms.aggregation.reconstruction import ABSENT
 from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer
+from hpcfl.algorithms.aggregation.sharing import Challenge
 from hpcfl.algorithms.aggregation.sparse import SparseDevice, SparseSecAgg, SparseServer
 from hpcfl.algorithms.aggregation.topology import ADVERTISED_BYTES, from_bits, from_server, to_flags
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import Pattern, Payload, Step
+from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
 from hpcfl.crypto import keys, signatures
 from hpcfl.crypto.signatures import SIGNATURE_BYTES, TAG_BYTES
-from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
 
 CHECK = "consistency_check"
 SIGNED_BYTES = keys.KEY_BYTES + SIGNATURE_BYTES
@@ -105,6 +108,7 @@ class Identity:
         self._registry: NDArray[np.uint8] | None = None
         # Two secrets with each of devices 0 to n - 1, end to end, zeros in its own place.
         self._secrets = b""
+        self._last_round = -1
 
     def registers(self) -> bytes:
         """Return the public signature key, which the device is registered with."""
@@ -154,6 +158,20 @@ class Identity:
         self._secrets = b"".join(secrets)
         # Of no use any more, and from it all secrets of pairs follow.
         self._pair = keys.KeyPair(b"", self._pair.public)
+
+    def enter(self, round_index: int) -> None:
+        """Refuse a round that has been: what was said in it could be shown again.
+
+        Raises
+        ------
+        RefusedError
+        """
+        if round_index <= self._last_round:
+            raise RefusedError(
+                f"device {self.id} refuses round {round_index}: it has taken part in round "
+                f"{self._last_round} already"
+            )
+        self._last_round = round_index
 
     def _context(self, id: int) -> bytes:
         return f"hpcfl/1 {self._protocol} device {id} of {self.devices} identity key".encode()
@@ -210,17 +228,30 @@ class Active(SecAgg):
     """What a protocol on the complete graph does more; mixed in before it."""
 
     steps: tuple[Step, ...] = (
-        *(step for step in SecAgg.steps if step.phase not in ("unmask", "result")),
+        *(
+            step
+            for step in SecAgg.steps
+            # A server that gave each holder a challenge of its own would learn the secret.
+            if step.phase not in ("unmask", "result") and step.name != "challenge"
+        ),
         Step(CHECK, Pattern.BROADCAST),
         Step(CHECK, Pattern.GATHER),
         Step("unmask", Pattern.SCATTER),
         Step("unmask", Pattern.GATHER),
+        *(step for step in SecAgg.steps if step.name == "pairs"),
         Step("result", Pattern.LOCAL),
     )
 
     def __init__(self, parameters: Parameters) -> None:
         # The security decides on the threshold, and this class on the security.
         super().__init__(replace(parameters, security="active"))
+        if self.colluding_in_sum > self.tolerated:
+            raise UsageError(
+                f"with --security active at most {self.tolerated} of {parameters.devices} devices "
+                f"may collude, and if {self.threat} do, a round has up to {self.colluding_in_sum} "
+                f"of them, but for 2^-{parameters.security_bits}: lower --gamma, or let more "
+                "devices take part in a round"
+            )
         self._enrolled: Mapping[int, Identity] = {}
         self.members: Sequence[int] = ()
 
@@ -244,18 +275,25 @@ class Active(SecAgg):
     def largest_message(self) -> int:
         return max(super().largest_message, TAG_BYTES * self.topology.degree)
 
-    def honest_in_sum(self, bernoulli: bool = False) -> int:
-        # A server that cheats chooses who drops out, down to the threshold.
-        return super().honest_in_sum(bernoulli=True)
+    @property
+    def tolerated(self) -> int:
+        """How many devices may collude with a server that cheats."""
+        return 2 * self.parameters.threshold - self.parameters.devices - 1
 
-    def promises(self) -> list[str]:
-        devices, threshold = self.parameters.devices, self.parameters.threshold
-        colluding = 2 * threshold - devices - 1
+    @property
+    def survivors_in_sum(self) -> int:
+        # A server that cheats chooses who drops out, down to the threshold.
+        return self.parameters.threshold
+
+    def promises(self) -> list[Promise]:
+        threshold = self.parameters.threshold
         return [
             *super().promises(),
-            f"a server that cheats, together with up to {colluding} devices, gets the sum of one "
-            f"set of survivors or none: of at least {threshold} devices, at least "
-            f"{threshold - colluding} of them honest. It chooses who is in it",
+            Certain(
+                f"a server that cheats, together with up to {self.tolerated} devices, gets the sum "
+                f"of one set of survivors or none: of at least {threshold} devices, at least "
+                f"{threshold - self.tolerated} of them honest. It chooses who is in it"
+            ),
         ]
 
 
@@ -269,8 +307,13 @@ class ActiveDevice(SecAggDevice):
     ) -> None:
         super().__init__(protocol, id, round_index, secrets)
         self._identity = protocol.identity(id)
+        self._challenge = Challenge.known()
         self._digest = b""
         self._endorsed = False
+
+    def send_advertise_keys(self) -> Payload:
+        self._identity.enter(self._round)
+        return super().send_advertise_keys()
 
     def _seal_keys(self, peers: list[int], secrets: list[bytes]) -> list[bytes]:
         """Derive from the pair's secret too, and from what both have advertised."""
@@ -293,11 +336,22 @@ class ActiveDevice(SecAggDevice):
             )
         return derived
 
-    def _unsealed(self, sender: int) -> RefusedError:
-        return RefusedError(
-            f"device {self.id} refuses the shares of device {sender}: they are not sealed by it "
-            "for the keys that the server passed on"
-        )
+    def receive_share_keys(self, senders: Ids, rows: Rows) -> None:
+        """Go on if the shares of t devices open: only their keys are known to be theirs."""
+        super().receive_share_keys(senders, rows)
+        self._require_opened(self._members(), "go on")
+
+    def _require_opened(self, ids: list[int], what: str) -> None:
+        """Refuse if fewer than t of some devices have sealed shares for the keys passed on."""
+        sealed = (self._shares != ABSENT).any(axis=1)
+        opened = {id for id, one in zip(self._links.holders, sealed, strict=True) if one}
+        count, threshold = len(opened & {*ids}), self._protocol.topology.threshold
+        if count < threshold:
+            raise RefusedError(
+                f"device {self.id} refuses to {what}: the shares of {count} devices, itself "
+                "included, are sealed by them for the keys that the server passed on; the "
+                f"threshold is {threshold}"
+            )
 
     # consistency_check
 
@@ -307,8 +361,11 @@ class ActiveDevice(SecAggDevice):
             super().receive_unmask(payload)
         except MessageError as error:
             raise MessageError(CHECK, error.sender, error.reason) from None
-        members = np.array(self._protocol.members, "<i8")
-        self._digest = hashlib.sha256(members.tobytes() + payload.tobytes()).digest()
+        assert self._request is not None
+        self._require_opened(self._request.survivors, "endorse these survivors")
+        members = np.array(self._protocol.members, "<i8").tobytes()
+        advertised = hashlib.sha256(self._links.advertised).digest()
+        self._digest = hashlib.sha256(members + advertised + payload.tobytes()).digest()
 
     def send_consistency_check(self) -> Payload:
         """Return a tag of the request for every other survivor: the only one in this round."""
@@ -320,9 +377,10 @@ class ActiveDevice(SecAggDevice):
 
     def _others(self) -> list[int]:
         """Return the survivors that the request names, without this device."""
-        if self._request is None:
+        # Without a digest the request was refused.
+        if self._request is None or not self._digest:
             raise RefusedError(f"device {self.id} was not asked to unmask")
-        return [id for id in self._request[0] if id != self.id]
+        return [id for id in self._request.survivors if id != self.id]
 
     def _tagging_secret(self, id: int) -> bytes:
         return self._identity.tagging_secret(self._protocol.members[id])
@@ -372,12 +430,27 @@ class ActiveDevice(SecAggDevice):
             )
         return super().send_unmask()
 
+    def receive_pairs(self, payload: Payload) -> None:
+        if not self._endorsed:
+            raise RefusedError(
+                f"device {self.id} refuses to tell what it has in common with devices that nobody "
+                "endorsed as dropped"
+            )
+        super().receive_pairs(payload)
+
 
 class ActiveServer(SecAggServer):
     """What the server does more; mixed in before a protocol's server."""
 
-    def __init__(self, protocol: Active, round_index: int, model: NDArray[np.float32]) -> None:
-        super().__init__(protocol, round_index, model)
+    def __init__(
+        self,
+        protocol: Active,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: keys.SecretSource,
+    ) -> None:
+        super().__init__(protocol, round_index, model, secrets)
+        self._dealings = self._book(Challenge.known())
         # By place among the survivors: who endorsed the request, and the tags, from and to.
         self._endorsing = np.zeros(0, np.bool_)
         self._tags = np.zeros((0, 0, TAG_BYTES), np.uint8)
@@ -426,8 +499,13 @@ class ActiveSecAgg(Active):
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> ActiveDevice:
         return ActiveDevice(self, id, round_index, secrets)
 
-    def server(self, round_index: int, model: NDArray[np.float32]) -> ActiveServer:
-        return ActiveServer(self, round_index, model)
+    def server(
+        self,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: keys.SecretSource = keys.system_secrets,
+    ) -> ActiveServer:
+        return ActiveServer(self, round_index, model, secrets)
 
 
 class ActiveSparse(Active, SparseSecAgg):
@@ -438,15 +516,22 @@ class ActiveSparse(Active, SparseSecAgg):
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> ActiveSparseDevice:
         return ActiveSparseDevice(self, id, round_index, secrets)
 
-    def server(self, round_index: int, model: NDArray[np.float32]) -> ActiveSparseServer:
-        return ActiveSparseServer(self, round_index, model)
+    def server(
+        self,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: keys.SecretSource = keys.system_secrets,
+    ) -> ActiveSparseServer:
+        return ActiveSparseServer(self, round_index, model, secrets)
 
-    def promises(self) -> list[str]:
+    def promises(self) -> list[Promise]:
         return [
             *super().promises(),
-            "of a sparse vector that sum is one for every coordinate, of the survivors that sent "
-            "it: who chooses the survivors chooses whom a coordinate is left with, and may be left "
-            "with one",
+            Certain(
+                "of a sparse vector that sum is one for every coordinate, of the survivors that "
+                "sent it: who chooses the survivors chooses whom a coordinate is left with, and "
+                "may be left with one"
+            ),
         ]
 
 

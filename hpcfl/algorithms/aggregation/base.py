@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.algorithms.quantisation import Quantiser, check_levels
+from hpcfl.algorithms.quantisation import Quantiser, all_finite, check_levels
 from hpcfl.comm.phases import Payload, Step, phase_names
 from hpcfl.crypto.groups import Group
-from hpcfl.crypto.keys import SecretSource
-from hpcfl.errors import MessageError, UsageError
+from hpcfl.crypto.keys import SecretSource, system_secrets
+from hpcfl.errors import MessageError, RefusedError, UsageError
+from hpcfl.privacy.threat import Threat
 
 
 class Enrolment(ABC):
@@ -46,6 +48,38 @@ class Enrolment(ABC):
     @abstractmethod
     def server(self) -> Any:
         """Return the server's side."""
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """What a round has given.
+
+    Attributes
+    ----------
+    total : ndarray of float64, shape (d,)
+        The sum of the survivors' weighted vectors, over the divisor.
+    weight : float or ndarray of float64, shape (d,)
+        What the mean is the total over: the weight of the devices that are in it, by coordinate
+        where these differ.
+    survived : float
+        The weight of all survivors; 1 if nobody dropped out.
+    """
+
+    total: NDArray[np.float64]
+    weight: float | NDArray[np.float64]
+    survived: float
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """The weighted mean of the survivors' vectors, or its estimate; 0 where nobody sent."""
+        return np.divide(
+            self.total, self.weight, out=np.zeros_like(self.total), where=np.greater(self.weight, 0)
+        )
+
+    @property
+    def sum(self) -> NDArray[np.float64]:
+        """The weighted sum of the survivors' vectors, or its estimate; weights add up to 1."""
+        return self.mean * self.survived
 
 
 class AggregationProtocol(ABC):
@@ -92,9 +126,20 @@ class AggregationProtocol(ABC):
         return None
 
     @property
-    def arrival(self) -> float:
-        """Probability that a coordinate of a device reaches the sum; its inverse scales vectors."""
-        return 1 - self.parameters.dropout
+    def inclusion(self) -> float:
+        """Probability that a device sends a coordinate."""
+        return 1.0
+
+    @property
+    def divisor(self) -> float:
+        """What devices divide their weighted vectors by.
+
+        By the paper (eq. 16) it is the probability p (1 - theta) that a coordinate is planned to
+        reach the sum. Who really survived is known to the server alone, which divides by their
+        weight instead.
+        """
+        planned = 1 - self.parameters.dropout if self.parameters.scaling == "paper" else 1.0
+        return self.inclusion * planned
 
     @property
     def largest_message(self) -> int:
@@ -105,9 +150,37 @@ class AggregationProtocol(ABC):
         """Return what the protocol has chosen by itself, for the record."""
         return {}
 
-    def promises(self) -> list[str]:
-        """Return, in sentences, what the protocol hides with these parameters, and how surely."""
+    def promises(self) -> list[Promise]:
+        """Return what the protocol hides with these parameters, and how surely."""
         return []
+
+    def promise_failure(self, outcome: Outcome | None = None) -> float:
+        """Return at most how likely it is that a promise fails, all of them together.
+
+        Parameters
+        ----------
+        outcome : Outcome, optional
+            What a round has come to; by default one that goes as planned.
+
+        Returns
+        -------
+        float
+            NaN where nothing is promised.
+        """
+        promises = self.promises()
+        if not promises:
+            return math.nan
+        outcome = outcome or self._planned
+        return min(1.0, sum(promise.failure(outcome) for promise in promises))
+
+    @property
+    def _planned(self) -> Outcome:
+        devices = self.parameters.devices
+        return Outcome(devices, devices - Threat.of(self.parameters).dropped)
+
+    def outcome(self, server: Any) -> Outcome:
+        """Return what a round has come to, from the server's side of it."""
+        return Outcome(self.parameters.devices, len(server.survivors))
 
     @classmethod
     def enrolment(cls, devices: int) -> Enrolment | None:
@@ -144,12 +217,34 @@ class AggregationProtocol(ABC):
         """Return the device's side of a round."""
 
     @abstractmethod
-    def server(self, round_index: int, model: NDArray[np.float32]) -> Any:
-        """Return the server's side of a round, which starts from `model`, shape (d,)."""
+    def server(
+        self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
+    ) -> Any:
+        """Return the server's side of a round, which starts from `model`, shape (d,).
+
+        What nobody may foresee comes from `secrets`.
+        """
 
     @abstractmethod
     def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the sum of vectors that the server's `total` stands for."""
+        """Return the sum of weighted vectors that the server's `total` stands for."""
+
+    def weight_in_sum(self, server: Any) -> float | NDArray[np.float64]:
+        """Return the weight of the devices in a sum; where coordinates differ, shape (d,)."""
+        return self.weight_of(server.survivors)
+
+    def weight_of(self, devices: list[int]) -> float:
+        """Return the weight of some devices together."""
+        weights = self.parameters.weights
+        if weights is None:
+            return len(devices) / self.parameters.devices
+        return float(weights[devices].sum())
+
+    def aggregate(self, server: Any) -> Aggregate:
+        """Return what a round has given, at the server."""
+        planned = self.parameters.scaling == "paper"
+        weight = 1.0 if planned else self.weight_in_sum(server)
+        return Aggregate(self.decode(server.total), weight, self.weight_of(server.survivors))
 
 
 class QuantisedProtocol(AggregationProtocol):
@@ -168,7 +263,7 @@ class QuantisedProtocol(AggregationProtocol):
             parameters.arithmetic,
             parameters.devices,
             parameters.clip,
-            self.smallest_arrival,
+            self.divisor,
             reserve,
         )
 
@@ -187,57 +282,132 @@ class QuantisedProtocol(AggregationProtocol):
         )
         self.noise = noise
 
-    def honest_in_sum(self, bernoulli: bool = False) -> int:
+    @property
+    def threat(self) -> Threat:
+        """Who is reckoned with."""
+        return Threat.of(self.parameters)
+
+    @property
+    def colluding_in_sum(self) -> int:
+        """Most devices of a sum that collude, but for 2 to the minus security bits."""
+        failure = 2.0**-self.parameters.security_bits
+        return self.threat.most_colluding(self.parameters.devices, failure)
+
+    @property
+    def more_colluding(self) -> float:
+        """Probability that a sum's devices hold more colluders than that."""
+        among = self.threat.colluding_among(self.parameters.devices)
+        return float(among[self.colluding_in_sum + 1 :].sum())
+
+    @property
+    def survivors_in_sum(self) -> int:
+        """Fewest devices that are to be in a sum."""
+        return self.parameters.devices - self.threat.dropped
+
+    def honest_in_sum(self) -> int:
         """Return the fewest honest survivors whose vectors, and noise, are in one coordinate.
 
-        Parameters
-        ----------
-        bernoulli : bool
-            Devices drop out by chance: of as many as the threshold needs, at the worst.
+        Whose sum it is is one of them. A round with fewer ends.
         """
-        parameters = self.parameters
-        dropped = math.floor(Fraction(repr(parameters.dropout)) * parameters.devices)
-        colluding = math.floor(Fraction(repr(parameters.gamma)) * parameters.devices)
-        survivors = parameters.threshold if bernoulli else parameters.devices - dropped
-        return max(1, survivors - colluding)
+        return max(1, self.survivors_in_sum - self.colluding_in_sum)
+
+    def promises(self) -> list[Promise]:
+        if self.noise is None:
+            return []
+        honest, colluding = self.honest_in_sum(), self.colluding_in_sum
+        return [NoiseInSum(honest, colluding, self.more_colluding)]
+
+    def honest_among(self, survivors: int) -> int:
+        """Return the fewest honest devices among so many survivors that are in one coordinate."""
+        return max(1, survivors - self.colluding_in_sum)
+
+    def hidden_failure(self) -> float:
+        """Return how likely a round's sum hides less than an account counts on, at most.
+
+        Masks may fail as their promises say, and more devices may collude than is reckoned with.
+        """
+        masks = [one for one in self.promises() if not isinstance(one, NoiseInSum)]
+        fewer = self.more_colluding if self.honest_in_sum() > 1 else 0.0
+        return min(1.0, fewer + sum(one.failure(self._planned) for one in masks))
 
     @property
     def summed_in(self) -> Group:
         return self.parameters.arithmetic
-
-    @property
-    def smallest_arrival(self) -> float:
-        """What `arrival` can be in a round in which devices vanish early; no sum wraps around."""
-        return self.arrival
 
     def quantise(
         self,
         values: NDArray[np.floating],
         device: int,
         round_index: int,
-        arrival: float | None = None,
     ) -> NDArray[np.int64]:
         """Return a device's `values`, weighted, scaled and rounded to integers.
 
         The same arguments give the same rounding, and the same noise if there is any: that is how
-        a round is validated. `arrival` is the protocol's, unless the round has another.
+        a round is validated.
+
+        Raises
+        ------
+        RefusedError
+            If a value is not a finite number.
         """
         if self.noise is not None:
             values = self.noise.clip(values)
         spawn_key = (ROUNDING, round_index, device)
         seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key)
         generator = np.random.Generator(np.random.SFC64(seeds))
-        integers = self.quantiser.quantise(values, self.scale(device, arrival), generator)
+        try:
+            integers = self.quantiser.quantise(values, self.scale(device), generator)
+        except ValueError as error:
+            raise RefusedError(f"device {device} refuses to upload its vector: {error}") from None
         if self.noise is not None:
             integers += self.noise.draw(integers.size, device, round_index)
         return integers
 
-    def scale(self, device: int, arrival: float | None = None) -> float:
-        """Return what a device multiplies its vector by, beta / arrival."""
-        return self.parameters.weight(device) / (arrival or self.arrival)
+    def scale(self, device: int) -> float:
+        """Return what a device multiplies its vector by, its weight over the divisor."""
+        return self.parameters.weight(device) / self.divisor
 
     def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
         return self.quantiser.dequantise(total)
+
+
+@dataclass(frozen=True)
+class NoiseInSum(Promise):
+    """The noise of enough honest devices is in every sum.
+
+    Attributes
+    ----------
+    honest : int
+        How many, at the least.
+    colluding : int
+        Most of a sum's devices that collude.
+    exceeded : float
+        Probability that more do.
+    """
+
+    honest: int
+    colluding: int
+    exceeded: float
+
+    @property
+    def claim(self) -> str:
+        return (
+            f"the noise of at least {self.honest} honest devices is in every sum, of which "
+            f"{self.colluding} may collude: devices refuse to unmask a sum of fewer"
+        )
+
+    def failure(self, outcome: Outcome) -> float:
+        return self.exceeded if self.honest > 1 else 0.0
+
+    def broken(self, outcome: Outcome) -> str | None:
+        summed = int(outcome.cohorts.min(initial=outcome.survivors))
+        # One whose noise is its own has nothing to fear from how few the others are.
+        if self.honest == 1 or summed - self.colluding >= self.honest:
+            return None
+        return (
+            f"a sum holds the noise of {summed} devices, of which {self.colluding} may collude, "
+            f"and that of {self.honest} honest ones was promised"
+        )
 
 
 # First element of the spawn keys of the run's seed: what the random numbers are for.
@@ -265,6 +435,20 @@ class ModelSender:
     def send_model(self) -> Payload:
         """Return the model, float32 of shape (d,), little-endian."""
         return self.model.view(np.uint8)
+
+
+def check_finite(device: int, vector: NDArray[np.floating]) -> None:
+    """Refuse to upload a vector with infinities, or with what is not a number.
+
+    Raises
+    ------
+    RefusedError
+    """
+    if not all_finite(vector):
+        raise RefusedError(
+            f"device {device} refuses to upload its vector: it holds a value that is not a finite "
+            "number"
+        )
 
 
 def parse_vector(

@@ -6,9 +6,9 @@ m = round(alpha N) devices, and every pair of a cohort masks all that the cohort
 server learns one sum over its survivors. As many values are sent as by SparseSecAgg, and no
 locations: who sends what follows from the round's keys.
 
-The devices are on a ring (see :mod:`hpcfl.algorithms.aggregation.topology`), n of them, in an order
-drawn from the keys that all of them advertised. The coordinates are dealt out around the ring too,
-in n segments of equal length, and the device at position p sends the segments p to p + m - 1.
+The N devices are on a ring (see :mod:`hpcfl.algorithms.aggregation.topology`), in an order drawn
+once all have advertised their keys. The coordinates are dealt out around the ring too, in N
+segments of equal length, and the device at position p sends the segments p to p + m - 1.
 Segment s then has the cohort of the m positions s - m + 1 to s, a device sends one run of places,
 and two devices have a run in common: no location is drawn, sent or looked up.
 
@@ -18,8 +18,9 @@ does not lie at place l, but coordinates are dealt out in steps of the golden se
 segment then has its coordinates spread over the vector as evenly as can be.
 
 On the wire, ``masked_input`` is one group element for each coordinate of the run, and nothing else.
-If devices vanish before they advertise keys, the cohorts are round(m n / N), so that a coordinate
-has the same number of survivors on average.
+The request to unmask ends with a bitmap of who survived at the 2 m - 1 positions around a device,
+from which it knows how many survivors each of its cohorts has: with fewer than was promised
+(:class:`Floor`) it refuses.
 """
 
 from __future__ import annotations
@@ -34,14 +35,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import parse_vector
+from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer, pair_sign
-from hpcfl.algorithms.aggregation.topology import RingLinks, Topology, population_of, ring_of
+from hpcfl.algorithms.aggregation.topology import (
+    Request,
+    RingLinks,
+    Topology,
+    from_server,
+    ring_of,
+)
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.groups import Group
-from hpcfl.crypto.keys import SecretSource
-from hpcfl.errors import BelowThresholdError, RefusedError, UsageError
-from hpcfl.privacy.cohorts import below_floor_probability, cohort_size, smallest_cohort
+from hpcfl.crypto.keys import SecretSource, system_secrets
+from hpcfl.errors import UsageError
+from hpcfl.privacy.cohorts import below_floor, cohort_size, fewest_survivors, refused
+from hpcfl.privacy.ring import log2
+from hpcfl.privacy.threat import Threat
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ class Segments:
     dim : int
         Number d of coordinates.
     ring : int
-        Number n of segments, and of positions.
+        Number N of segments, and of positions.
     size : int
         Number of devices of a cohort.
     """
@@ -114,8 +124,88 @@ def golden_step(dim: int) -> int:
     raise AssertionError("unreachable: 1 has no divisor in common with any number")
 
 
+@dataclass(frozen=True)
+class Floor(Promise):
+    """Every cohort has so many honest survivors, whoever drops out.
+
+    Which devices collude is settled before the ring is drawn. So however many drop out, and
+    whoever chooses them with the ring before his eyes, no cohort holds more colluders than a
+    random one seldom does, and a cohort with `floor` more survivors than that has `floor` honest
+    ones.
+
+    Attributes
+    ----------
+    threat : Threat
+        Who colludes.
+    size : int
+        Number m of devices of a cohort.
+    floor : int
+        Honest survivors that are promised; 1, which is nothing, promises nothing.
+    accepted : float
+        Probability that is left for a cohort of a round to have more colluders than reckoned with.
+    """
+
+    threat: Threat
+    size: int
+    floor: int
+    accepted: float
+
+    @property
+    def colluding(self) -> int:
+        """Most colluders of any cohort, but for the probability that is left."""
+        return self.threat.most_colluding(self.size, self.accepted, self.threat.devices)
+
+    @property
+    def least(self) -> int:
+        """Fewest survivors of a cohort that is unmasked."""
+        return self.floor + self.colluding if self.floor > 1 else 0
+
+    @property
+    def claim(self) -> str:
+        cohort = f"every coordinate is the sum of a cohort of {self.size}"
+        devices = self.threat.devices
+        if self.floor == 1:
+            chance = below_floor(self.threat, self.size, 2)
+            return (
+                f"{cohort}; how many of them are honest and survive is not promised: if "
+                f"{self.threat} collude and up to {self.threat.dropped} others drop out, one of "
+                f"the {devices} cohorts has fewer than 2 with a probability of up to {chance:.2g} "
+                "(--min-cohort)"
+            )
+        return (
+            f"{cohort}, of which at least {self.least} survive, or devices refuse to unmask. If "
+            f"{self.threat} collude, each of the {devices} cohorts then has at least {self.floor} "
+            f"honest survivors, whoever drops out, but for a probability of "
+            f"{log2(self.exceeded)}"
+        )
+
+    @property
+    def exceeded(self) -> float:
+        """Probability that any cohort has more colluders than that."""
+        beyond = self.threat.colluding_among(self.size)[self.colluding + 1 :]
+        return min(1.0, self.threat.devices * float(beyond.sum()))
+
+    def failure(self, outcome: Outcome) -> float:
+        return self.exceeded if self.floor > 1 else 0.0
+
+    def broken(self, outcome: Outcome) -> str | None:
+        fewest = int(outcome.cohorts.min(initial=self.size))
+        if fewest >= self.least:
+            return None
+        return (
+            f"a cohort of {self.size} devices has {fewest} survivors, of which {self.colluding} "
+            f"may collude, and {self.floor} honest ones were promised: {self.least} are needed"
+        )
+
+
 class Cohort(SecAgg):
-    """Secure aggregation of runs of coordinates within cohorts."""
+    """Secure aggregation of runs of coordinates within cohorts.
+
+    Attributes
+    ----------
+    segments : Segments
+        Who sends what.
+    """
 
     name = "cohort"
     sparse_upload = True
@@ -127,6 +217,7 @@ class Cohort(SecAgg):
                 f"a cohort of alpha N = {parameters.alpha:g} x {parameters.devices} devices hides "
                 f"nobody: raise alpha to at least {2 / parameters.devices:g}"
             )
+        self.segments = Segments(parameters.dim, parameters.devices, self.cohort_size)
         self._check_floor()
 
     def _topology(self) -> Topology:
@@ -138,94 +229,86 @@ class Cohort(SecAgg):
         return cohort_size(self.parameters.devices, self.parameters.alpha)
 
     @property
-    def arrival(self) -> float:
-        """Probability m / N (1 - theta) that a coordinate of a device reaches the sum."""
-        return self.arrival_on(self.parameters.devices)
+    def inclusion(self) -> float:
+        return self.cohort_size / self.parameters.devices
 
-    def arrival_on(self, ring: int) -> float:
-        """Return the same where so many devices are on the ring, of which each sends a part."""
-        return self.segments(ring).size / ring * (1 - self.parameters.dropout)
-
-    @property
-    def smallest_arrival(self) -> float:
-        devices = self.parameters.devices
-        rings = np.arange(self.parameters.threshold, devices + 1)
-        # As `segments` rounds, for all rings at once.
-        sizes = np.rint(self.cohort_size * rings / devices)
-        parts = (sizes / rings)[sizes >= 2]
-        return float(parts.min()) * (1 - self.parameters.dropout) if parts.size else self.arrival
+    def weight_in_sum(self, server: CohortServer) -> NDArray[np.float64]:
+        """Return by coordinate the weight of its cohort's survivors, over the inclusion."""
+        return server.weight_of_places() / self.inclusion
 
     @property
     def largest_upload(self) -> int:
-        # One segment more, for the rounding where devices vanished before the ring was made.
-        segments = min(self.cohort_size + 1, self.parameters.devices)
-        return 4 * math.ceil(segments / self.parameters.devices * self.parameters.dim) + 4
+        return 4 * max(map(self.segments.length, range(self.parameters.devices)))
 
-    def _below(self, floor: int) -> float:
-        """Return at most how likely it is that any cohort has fewer honest survivors than this."""
-        devices = self.parameters.devices
-        return below_floor_probability(
-            population_of(self.parameters), self.cohort_size, floor, blocks=devices
-        )
+    def _floor(self, size: int) -> Floor:
+        parameters = self.parameters
+        return Floor(self.threat, size, parameters.min_cohort, 2.0**-parameters.security_bits)
 
-    def honest_in_sum(self, bernoulli: bool = False) -> int:
-        """Return the largest floor that all cohorts keep, but with 2 to the minus security bits."""
-        failure = 2.0**-self.parameters.security_bits
-        model = "bernoulli" if bernoulli else "exact"
-        population = replace(population_of(self.parameters), model=model)
-        floor = 1
-        while floor < self.cohort_size and failure >= below_floor_probability(
-            population, self.cohort_size, floor + 1, blocks=self.parameters.devices
-        ):
-            floor += 1
-        return floor
+    def honest_among(self, survivors: int) -> int:
+        """Return the floor: how many survive of all does not tell how many do of a cohort."""
+        return self.honest_in_sum()
 
     def _check_floor(self) -> None:
-        floor, devices = self.parameters.min_cohort, self.parameters.devices
-        failure = 2.0**-self.parameters.security_bits
-        if floor == 1 or self._below(floor) <= failure:
+        """Refuse a floor for which devices would often refuse to unmask."""
+        floor, accepted = self._floor(self.cohort_size), 2.0**-self.parameters.correctness_bits
+        chance = refused(self.threat, floor.size, floor.least)
+        if floor.floor == 1 or chance <= accepted:
             return
+        devices = self.parameters.devices
         found = (
-            f"one of the {devices} cohorts of {self.cohort_size} devices may have fewer than "
-            f"{floor} honest survivors, with a probability of up to {self._below(floor):.2g}, "
-            f"which is above 2^-{self.parameters.security_bits}"
+            f"for {floor.floor} honest survivors, {floor.least} of a cohort of {floor.size} "
+            f"devices must survive, as {floor.colluding} may collude: devices would refuse a round "
+            f"with a probability of up to {chance:.2g}, which is above "
+            f"2^-{self.parameters.correctness_bits}"
         )
-        try:
-            size = smallest_cohort(population_of(self.parameters), floor, devices, failure)
-        except UsageError:
-            raise UsageError(f"{found}; so may all devices together: lower --min-cohort") from None
+        enough = (
+            size
+            for size in range(floor.size, devices + 1)
+            if refused(self.threat, size, self._floor(size).least) <= accepted
+        )
+        size = next(enough, None)
+        if size is None:
+            raise UsageError(
+                f"{found}; so would they with cohorts of all devices: lower --min-cohort, --gamma "
+                "or --dropout"
+            )
         raise UsageError(
             f"{found}: raise alpha to {size / devices:g}, for cohorts of {size}, or lower "
             "--min-cohort or --security-bits"
         )
 
+    @property
+    def colluding_in_sum(self) -> int:
+        return self._floor(self.cohort_size).colluding
+
+    @property
+    def more_colluding(self) -> float:
+        return self._floor(self.cohort_size).exceeded
+
+    @property
+    def survivors_in_sum(self) -> int:
+        """Fewest survivors of any cohort, but for 2 to the minus correctness bits."""
+        return fewest_survivors(
+            self.threat, self.cohort_size, 2.0**-self.parameters.correctness_bits
+        )
+
     def settings(self) -> dict[str, Any]:
         return super().settings() | {"cohort_size": self.cohort_size}
 
-    def promises(self) -> list[str]:
-        floor = max(2, self.parameters.min_cohort)
-        return [
-            *super().promises(),
-            f"every coordinate is the sum of a cohort of {self.cohort_size}; one of the "
-            f"{self.parameters.devices} cohorts has fewer than {floor} honest survivors with a "
-            f"probability of at most {self._below(floor):.2g}",
-        ]
-
-    def segments(self, ring: int) -> Segments:
-        """Return the segments on a ring of this many devices."""
-        size = round(self.cohort_size * ring / self.parameters.devices)
-        return Segments(self.parameters.dim, ring, size)
+    def promises(self) -> list[Promise]:
+        return [*super().promises(), self._floor(self.cohort_size)]
 
     def device(self, id: int, round_index: int, secrets: SecretSource) -> CohortDevice:
         return CohortDevice(self, id, round_index, secrets)
 
-    def server(self, round_index: int, model: NDArray[np.float32]) -> CohortServer:
-        return CohortServer(self, round_index, model)
+    def server(
+        self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
+    ) -> CohortServer:
+        return CohortServer(self, round_index, model, secrets)
 
     def pair_masks(
         self,
         round_index: int,
-        segments: Segments,
         own: tuple[int, int],
         others: list[tuple[int, int, bytes]],
     ) -> NDArray[np.int64]:
@@ -235,8 +318,6 @@ class Cohort(SecAgg):
         ----------
         round_index : int
             The round.
-        segments : Segments
-            Who sends what.
         own : tuple of int
             The device's id and position.
         others : list of tuple
@@ -246,7 +327,7 @@ class Cohort(SecAgg):
         -------
         ndarray of int64, shape (run,)
         """
-        id, position = own
+        (id, position), segments = own, self.segments
         run = np.zeros(segments.length(position), np.int64)
         for peer, place, secret in others:
             for first, start, stop in segments.common(position, place):
@@ -270,26 +351,15 @@ class CohortDevice(SecAggDevice):
 
     _protocol: Cohort
 
-    @property
-    def _segments(self) -> Segments:
-        return self._protocol.segments(self._links.ring)
-
-    def receive_advertise_keys(self, payload: Payload) -> None:
-        super().receive_advertise_keys(payload)
-        if self._segments.size < 2:
-            raise RefusedError(
-                f"device {self.id} refuses to send alone: with {self._links.ring} devices on the "
-                f"ring, nobody else is in its cohorts"
-            )
-
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the run of the quantised vector plus the private mask plus the pairs' masks."""
-        self._upload_once()
-        segments, holders = self._segments, self._links.holders
-        position, middle = self._links.position, holders.index(self.id)
+        self._upload_once(vector)
+        segments, holders = self._protocol.segments, self._links.holders
+        position = self._links.position
         # Slots are places around the ring: of those, only cohorts have anything in common.
+        middle = self._links.numbers[holders.index(self.id)]
         near = [
-            (k, (position + k - middle) % segments.ring)
+            (k, (position + self._links.numbers[k] - middle) % segments.ring)
             for k in np.flatnonzero(self._have).tolist()
             if holders[k] != self.id
         ]
@@ -298,18 +368,28 @@ class CohortDevice(SecAggDevice):
         others = [
             (holders[k], place, secret) for (k, place), secret in zip(near, secrets, strict=True)
         ]
-        masks = self._protocol.pair_masks(self._round, segments, (self.id, position), others)
+        integers = self._quantise(vector[self.sent()])
+        masks = self._protocol.pair_masks(self._round, (self.id, position), others)
         key = self._protocol.private_mask_key(self._round, self.id, self._seed)
         add_stream(self._parameters.arithmetic, masks, key, 1)
-        masks += self._quantise(vector[self.sent()])
+        masks += integers
         return self._parameters.arithmetic.reduce(masks).astype("<u4", copy=False).view(np.uint8)
 
-    @property
-    def _arrival(self) -> float:
-        return self._protocol.arrival_on(self._links.ring)
-
     def sent(self) -> NDArray[np.int64]:
-        return self._segments.coordinates(self._links.position)
+        return self._protocol.segments.coordinates(self._links.position)
+
+    def receive_unmask(self, payload: Payload) -> None:
+        """Check the request, and that each of its cohorts has survivors enough."""
+        around = 2 * self._protocol.cohort_size - 1
+        cut = payload.size - -(-around // 8)
+        if cut < 0:
+            raise from_server("unmask", f"{payload.size} bytes hold no list of cohorts")
+        self._around = np.unpackbits(payload[cut:], count=around)
+        super().receive_unmask(payload[:cut])
+
+    def _outcome(self, request: Request) -> Outcome:
+        cohorts = _windows(self._around, self._protocol.cohort_size)
+        return Outcome(self._parameters.devices, request.total, cohorts)
 
 
 class CohortServer(SecAggServer):
@@ -318,54 +398,69 @@ class CohortServer(SecAggServer):
     _protocol: Cohort
     _links: RingLinks
 
-    @property
-    def _segments(self) -> Segments:
-        return self._protocol.segments(self._links.size)
-
-    @property
-    def arrival(self) -> float:
-        """Probability that a coordinate of a device is in the sum, as devices scaled theirs."""
-        return self._protocol.arrival_on(self._links.size)
-
     def received_from(self, id: int) -> NDArray[np.int64]:
         """Return the coordinates that a survivor sent, in its run's order: ndarray of int64."""
-        return self._segments.coordinates(int(self._links.position[id]))
+        return self._protocol.segments.coordinates(int(self._links.position[id]))
 
-    def finish_advertise_keys(self) -> None:
-        super().finish_advertise_keys()
-        if self._segments.size < 2:
-            raise BelowThresholdError(
-                f"round {self._round} cannot go on: only {self._links.size} of "
-                f"{self._parameters.devices} devices advertised keys, which leaves nobody to share "
-                f"a cohort with; raise alpha"
-            )
-
-    def receive_masked_input(self, sender: int, payload: Payload) -> None:
-        """Add a device's run to the sum."""
+    def _check_upload(self, sender: int, payload: Payload) -> None:
         self._check_sharer(sender)
-        segments, position = self._segments, int(self._links.position[sender])
-        values = parse_vector(
-            payload, "<u4", segments.length(position), "masked_input", f"device {sender}"
-        )
+        length = self._protocol.segments.length(int(self._links.position[sender]))
+        values = parse_vector(payload, "<u4", length, "masked_input", f"device {sender}")
         self._check_elements(values, f"device {sender}")
-        self._admit(sender)
-        self._add_run(position, values.astype(np.int64), 1)
+
+    def _add_upload(self, sender: int, payload: Payload) -> None:
+        """Add a device's run to the sum."""
+        position = int(self._links.position[sender])
+        self._add_run(position, payload.view("<u4").astype(np.int64), 1)
+
+    def outcome(self) -> Outcome:
+        return replace(super().outcome(), cohorts=self.survivors_of_cohorts())
+
+    def weight_of_places(self) -> NDArray[np.float64]:
+        """Return by coordinate the weight of those in its sum, shape (d,)."""
+        segments, ring = self._protocol.segments, self._links.order.size
+        weights = self._parameters.weights
+        each = np.full(ring, 1 / ring) if weights is None else weights
+        places = np.arange(1 - segments.size, ring) % ring
+        weight = _windows((each * self._survived)[self._links.order[places]], segments.size)
+        bounds = [segments.bound(segment) for segment in range(ring + 1)]
+        by_place = np.repeat(weight, np.diff(bounds))
+        found = np.empty_like(by_place)
+        found[segments.dealt(0, segments.dim)] = by_place
+        return found
+
+    def survivors_of_cohorts(self) -> NDArray[np.int64]:
+        """Return how many survivors each segment's cohort has, shape (N,)."""
+        size, ring = self._protocol.cohort_size, self._links.order.size
+        # The cohort of segment s is at the positions s - m + 1 to s.
+        places = np.arange(1 - size, ring) % ring
+        return _windows(self._survived[self._links.order[places]], size)
+
+    def send_unmask(self, receiver: int | None = None) -> Payload | None:
+        """Return the request, and who survived around a device."""
+        request = super().send_unmask(receiver)
+        if request is None or receiver is None:
+            return None
+        size, ring = self._protocol.cohort_size, self._links.order.size
+        places = (self._links.position[receiver] + np.arange(1 - size, size)) % ring
+        around = np.packbits(self._survived[self._links.order[places]])
+        return np.concatenate([request, around])
 
     def _add_run(self, position: int, run: NDArray[np.int64], sign: int) -> None:
         """Add a run to the sum, which is kept by place; it may wrap around the end."""
-        start = self._segments.bound(position)
+        start = self._protocol.segments.bound(position)
         first = min(run.size, self._sum.size - start)
         self._sum[start : start + first] += sign * run[:first]
         self._sum[: run.size - first] += sign * run[first:]
 
-    def _remove_masks(self, seeds: list[bytes], private: list[bytes]) -> None:
-        segments, group = self._segments, self._group
+    def _remove_masks(self, seeds: list[bytes]) -> None:
+        segments, group = self._protocol.segments, self._group
         for id, seed in zip(self.survivors, seeds, strict=True):
             position = int(self._links.position[id])
             key = self._protocol.private_mask_key(self._round, id, seed)
             elements = group.elements([key], [segments.length(position)])
             self._add_run(position, elements.astype(np.int64), -1)
-        for id, key in zip(self.dropped, private, strict=True):
+        for id in self.dropped:
             position = int(self._links.position[id])
             places = {
                 peer: int(self._links.position[peer])
@@ -374,11 +469,16 @@ class CohortServer(SecAggServer):
             near = [peer for peer, place in places.items() if any(segments.common(position, place))]
             others = [
                 (peer, places[peer], secret)
-                for peer, secret in zip(near, self._agree(key, near), strict=True)
+                for peer, secret in zip(near, self._secrets_with(id, near), strict=True)
             ]
             # What the dropped device would have added is what its peers' masks lack to cancel.
-            missing = self._protocol.pair_masks(self._round, segments, (id, position), others)
+            missing = self._protocol.pair_masks(self._round, (id, position), others)
             self._add_run(position, missing, 1)
         total = np.empty_like(self._sum)
         total[segments.dealt(0, self._sum.size)] = self._sum
         self._unmasked = group.reduce(total)
+
+
+def _windows(values: NDArray[Any], size: int) -> NDArray[Any]:
+    """Return the sum over every stretch of so many values in a row."""
+    return np.lib.stride_tricks.sliding_window_view(values, size).sum(axis=1)

@@ -19,10 +19,11 @@ from hpcfl.algorithms.aggregation.base import (
     AggregationProtocol,
     ModelReceiver,
     ModelSender,
+    check_finite,
     parse_vector,
 )
 from hpcfl.comm.phases import Pattern, Payload, Step
-from hpcfl.crypto.keys import SecretSource
+from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import BelowThresholdError, MessageError
 
 
@@ -39,7 +40,9 @@ class FedAvg(AggregationProtocol):
     def device(self, id: int, round_index: int, secrets: SecretSource) -> FedAvgDevice:
         return FedAvgDevice(self, id)
 
-    def server(self, round_index: int, model: NDArray[np.float32]) -> FedAvgServer:
+    def server(
+        self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
+    ) -> FedAvgServer:
         return FedAvgServer(self, model)
 
     def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
@@ -53,11 +56,12 @@ class FedAvgDevice(ModelReceiver):
         super().__init__(protocol.parameters.dim)
         self.id = id
         self._coding = protocol.parameters.locations
-        self._scale = protocol.parameters.weight(id) / protocol.arrival
+        self._scale = protocol.parameters.weight(id) / protocol.divisor
 
     def send_upload(self, vector: NDArray[np.floating]) -> Payload:
         """Return the weighted vector, float32, little-endian; zeros left out if that is shorter."""
         weighted = self._weighted(vector)
+        check_finite(self.id, weighted)
         whole = weighted.view(np.uint8)
         if 4 * np.count_nonzero(weighted) + locations.HEADER.itemsize >= whole.size:
             return whole

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -39,12 +38,12 @@ from hpcfl.algorithms.aggregation.base import (
     QuantisedProtocol,
     parse_vector,
 )
+from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, Payload, Step, phase_names
 from hpcfl.crypto import keys
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
-from hpcfl.privacy.population import count_of
 
 SEED_BYTES = 32
 MIN_SELECTED = 2
@@ -268,29 +267,43 @@ class Prf(QuantisedProtocol):
         self.members = members
         self.population = population
 
+    @property
+    def survivors_in_sum(self) -> int:
+        # A round in which anybody is missing is refused.
+        return self.parameters.devices
+
     def settings(self) -> dict[str, Any]:
         devices = self.parameters.devices
         return {"degree": devices - 1, "threshold": devices}
 
-    def promises(self) -> list[str]:
-        devices = self.parameters.devices
-        colluding = count_of(Fraction(repr(self.parameters.gamma)), devices)
+    def promises(self) -> list[Promise]:
+        devices, colluding = self.parameters.devices, self.colluding_in_sum
         learned = f"the server learns the sum of all {devices}"
         if colluding:
             learned += (
                 f", with {colluding} colluding devices the sum of the other {devices - colluding}"
             )
         return [
-            f"every device masks its vector with the {devices - 1} others; {learned}. "
-            "A round in which a device is missing is refused",
-            "seeds are agreed on once and charged to the first round, warm-up or not. Who learns "
-            "a device's seeds, later as well, learns its masks of all rounds",
+            Certain(
+                f"every device masks its vector with the {devices - 1} others; {learned}. "
+                "A round in which a device is missing is refused"
+            ),
+            Certain(
+                "seeds are agreed on once and charged to the first round, warm-up or not. Who "
+                "learns a device's seeds, later as well, learns its masks of all rounds"
+            ),
+            *super().promises(),
         ]
 
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> PrfDevice:
         return PrfDevice(self, id, round_index, self._enrolled[self.members[id]])
 
-    def server(self, round_index: int, model: NDArray[np.float32]) -> PrfServer:
+    def server(
+        self,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: keys.SecretSource = keys.system_secrets,
+    ) -> PrfServer:
         return PrfServer(self, round_index, model)
 
 

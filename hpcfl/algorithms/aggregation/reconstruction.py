@@ -3,15 +3,12 @@
 A holder that has no share of a secret, because the one it was sent was no share, writes `ABSENT`
 in each limb of its place: no field element. The others of its shares count.
 
-Wrong shares are found by their contradicting the others, where more came than the threshold; with
-exactly t shares any values are consistent, and only a mask key, whose public half is known, can be
-checked. Who lies cannot be told for certain: a holder whose share is off has changed it, or was
-dealt it so.
+Wrong ones are found by their contradicting the others, where more came than the threshold; exactly
+t are consistent, whatever they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,13 +16,12 @@ from numpy.typing import NDArray
 
 from hpcfl.crypto import shamir
 from hpcfl.crypto.groups import Elements
-from hpcfl.errors import BelowThresholdError, MessageError
+from hpcfl.errors import BelowThresholdError
 
 ABSENT = 2**32 - 1
 
 Ids = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-Right = Callable[[int, Elements], bool]
 
 
 @dataclass(frozen=True)
@@ -63,6 +59,24 @@ class Shares:
         values = np.where(absent[:, :, None], np.uint32(0), self.values)
         return replace(self, came=self.came & ~absent, values=values)
 
+    def without_checks(self) -> Shares:
+        """Return the same without the last value of each share, which only checks the others."""
+        return replace(self, values=self.values[:, :, :-1])
+
+    def with_at_least(self, count: int) -> Shares:
+        """Return those of the owners of whom so many shares came."""
+        enough = self.came.sum(axis=1) >= count
+        return self if enough.all() else self._of(np.flatnonzero(enough))
+
+    def _of(self, rows: Ids) -> Shares:
+        return replace(
+            self,
+            owners=self.owners[rows],
+            holders=self.holders[rows],
+            came=self.came[rows],
+            values=self.values[rows],
+        )
+
     def combine(self, threshold: int) -> Elements:
         """Return the secrets, shape (S, width), from the first `threshold` shares of each.
 
@@ -90,17 +104,17 @@ class Shares:
         values = np.take_along_axis(self.values, chosen[:, :, None], axis=1)
         return shamir.combine_each(values, self.numbers[chosen])
 
-    def part(self, owner: int, came: Flags) -> Shares:
-        """Return one owner's shares, as often as there are rows of `came`, which say which."""
-        rows = np.full(len(came), owner)
-        values = np.broadcast_to(self.values[owner], (len(came), *self.values[owner].shape))
-        return replace(
-            self, owners=self.owners[rows], holders=self.holders[rows], came=came, values=values
-        )
+    def fits(self, threshold: int) -> Flags:
+        """Return whether each owner's shares lie on polynomials of degree below `threshold`."""
+        return shamir.consistent(self.values, self.numbers, self.came, threshold)
 
 
-def check(shares: Shares, threshold: int, right: Right | None) -> tuple[Shares, dict[int, int]]:
-    """Return the shares without those that contradict the others, and who sent these.
+def reconcile(shares: Shares, threshold: int) -> Shares:
+    """Return the shares without those that contradict the others.
+
+    One wrong share of an owner is found where at least t + 2 came, and any number of those holders
+    whose share of another owner was found to be wrong. Where that leaves a contradiction, none of
+    the owner's shares is any good.
 
     Parameters
     ----------
@@ -108,74 +122,39 @@ def check(shares: Shares, threshold: int, right: Right | None) -> tuple[Shares, 
         What came.
     threshold : int
         Number t of shares that reconstruct a secret.
-    right : callable, optional
-        Says of an owner's id and a secret whether it is the owner's, where that can be known.
-
-    Returns
-    -------
-    shares : Shares
-    wrong : dict of int to int
-        The holders whose shares were taken out, and an owner of such a share of each.
-
-    Raises
-    ------
-    MessageError
-        If shares contradict each other and no one of them is found to be the wrong one.
     """
-    fits = shamir.consistent(shares.values, shares.numbers, shares.came, threshold)
-    wrong: dict[int, int] = {}
+    fits = shares.fits(threshold)
     if fits.all():
-        return shares, wrong
+        return shares
     came = shares.came.copy()
-    for owner in np.flatnonzero(~fits).tolist():
-        known = np.isin(shares.holders[owner], list(wrong))
-        left = _without(shares, owner, known, threshold, right)
-        if left is None:
-            left = _without_one(shares, owner, threshold, right)
-        for place in np.flatnonzero(came[owner] & ~left).tolist():
-            wrong.setdefault(int(shares.holders[owner, place]), int(shares.owners[owner]))
-        came[owner] = left
-    return replace(shares, came=came), wrong
+    known: set[int] = set()
+    for row in np.flatnonzero(~fits).tolist():
+        left = _without(shares, row, known, threshold)
+        if left.any():
+            known |= {*shares.holders[row, came[row] & ~left].tolist()}
+        came[row] = left
+    return replace(shares, came=came)
 
 
-def _without(
-    shares: Shares, owner: int, known: Flags, threshold: int, right: Right | None
-) -> Flags | None:
-    """Return an owner's shares without those of known liars, if these were all that was wrong."""
-    left = shares.came[owner] & ~known
-    if not (shares.came[owner] & known).any() or left.sum() < threshold:
-        return None
-    return left if _right(shares.part(owner, left[None]), threshold, right)[0] else None
-
-
-def _without_one(shares: Shares, owner: int, threshold: int, right: Right | None) -> Flags:
-    """Return an owner's shares without the one that contradicts all others."""
-    came = shares.came[owner]
-    places = np.flatnonzero(came)
-    # With a share less nothing would be left to contradict, unless the secret can be checked.
-    if places.size > threshold + (right is None):
-        patterns = np.repeat(came[None], places.size, axis=0)
+def _without(shares: Shares, row: int, known: set[int], threshold: int) -> Flags:
+    """Return which of an owner's shares are left when the wrong ones are out; none if unknown."""
+    came, holders = shares.came[row], shares.holders[row]
+    left = came & ~np.isin(holders, list(known))
+    fewer = bool((came & ~left).any()) and left.sum() > threshold
+    if fewer and _fit(shares, row, left[None], threshold)[0]:
+        return left
+    places = np.flatnonzero(left)
+    # With a share less nothing would be left to contradict.
+    if places.size > threshold + 1:
+        patterns = np.repeat(left[None], places.size, axis=0)
         patterns[np.arange(places.size), places] = False
-        good = np.flatnonzero(_right(shares.part(owner, patterns), threshold, right))
+        good = np.flatnonzero(_fit(shares, row, patterns, threshold))
         if good.size == 1:
             return patterns[good[0]]
-    raise MessageError(
-        "unmask",
-        "the survivors",
-        f"the {places.size} shares of a secret of device {shares.owners[owner]} contradict each "
-        f"other, {threshold} being enough, and no one of them is found to be the wrong one",
-    )
+    return np.zeros_like(came)
 
 
-def _right(shares: Shares, threshold: int, right: Right | None) -> Flags:
-    """Return whether each row's shares are consistent, and their secret the right one."""
-    fits = shamir.consistent(shares.values, shares.numbers, shares.came, threshold)
-    if right is None or not fits.any():
-        return fits
-    secrets = shares.combine(threshold)
-    return np.array(
-        [
-            bool(one) and right(owner, secret)
-            for one, owner, secret in zip(fits, shares.owners.tolist(), secrets, strict=True)
-        ]
-    )
+def _fit(shares: Shares, row: int, patterns: Flags, threshold: int) -> Flags:
+    """Return which patterns of an owner's shares do not contradict themselves."""
+    values = np.broadcast_to(shares.values[row], (len(patterns), *shares.values[row].shape))
+    return shamir.consistent(values, shares.numbers, patterns, threshold)

@@ -11,24 +11,41 @@ phase           direction        payload
 model           to devices       d float32
 advertise_keys  to the server    share-transport key (32 bytes), mask key (32)
 advertise_keys  to devices       the keys of those it is linked with (see the module `topology`)
-share_keys      device to peer   AES-GCM ciphertext of 9 + 5 limbs: shares of the mask key's
-                                 private half and of the private-mask seed
+share_keys      device to peer   AES-GCM ciphertext of 10 + 6 limbs: shares of the mask key's
+                                 private half and of the private-mask seed, a check behind each
+share_keys      to devices       the challenge (16 bytes)
+share_keys      to the server    2 limbs for each member of U2 whose shares the device should have:
+                                 the answers to the challenge; all ones without a share
 masked_input    to the server    d group elements
 unmask          to devices       U3, and U2 without U3 (see the module `topology`)
-unmask          to the server    shares: 5 limbs for each member of U3, 9 for each of U2 without
+unmask          to the server    shares: 6 limbs for each member of U3, 10 for each of U2 without
                                  U3, of those whose shares the device holds; all ones for a share
                                  that it was not sent
+unmask          to devices       only if a mask key cannot be reconstructed: whose (`topology`)
+unmask          to the server    then: the secret (32 bytes) that the device's mask key shares with
+                                 each of those that it masked with
 ==============  ===============  =================================================================
 
-A malformed message is an error of its sender, of which nothing is used: a server's method that
-raises one leaves the round as it was. A share that a device was not sent as it should have been is
-missing for the unmasking; the masks of the pair are added all the same. What no one can tell is a
-wrong share among exactly t: more than t are checked against each other (see `reconstruction`).
+**One device that does what it likes costs the round itself alone**, as long as the threshold holds
+among the others:
+
+* A malformed message is an error of its sender, of which nothing is used. U2 are the devices that
+  sent rows, as the relay tells everybody, so that all mask with all of them, whatever is in a row.
+* Shares that do not belong together are found before anything is unmasked. A device shares two
+  uniform limbs more, its checks, and holders answer a challenge, which is drawn after all has been
+  dealt, with the check plus a random combination of their share's limbs (see `sharing`). The
+  answers of a right dealer lie on one polynomial of degree t - 1; they say nothing about the
+  secret, as the check is uniform. A dealer of whom fewer than t survivors hold right shares is left
+  out: its upload is not used, and it counts as dropped.
+* A holder that later sends another share than it answered for is found out by the same equation.
+* The mask key of a dropped device that t right shares do not give is asked for differently: every
+  survivor tells the secret that it has in common with that device, which is what its mask key would
+  tell. Its private-mask seed is never asked for, so that both secrets of a device are never known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,15 +54,26 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation import sharing
 from hpcfl.algorithms.aggregation.base import (
     ModelReceiver,
     ModelSender,
     QuantisedProtocol,
+    check_finite,
     parse_vector,
 )
-from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Right, check
+from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
+from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Flags, Shares
+from hpcfl.algorithms.aggregation.sharing import (
+    CHALLENGE_BYTES,
+    KEY_SHARE,
+    SEED_SHARE,
+    Dealings,
+)
 from hpcfl.algorithms.aggregation.topology import (
+    NONCE_BYTES,
     Complete,
+    Request,
     Topology,
     check_advertised,
     from_server,
@@ -53,16 +81,15 @@ from hpcfl.algorithms.aggregation.topology import (
     to_flags,
 )
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import NOBODY, Ids, Pattern, Payload, Rows, Step
+from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
 from hpcfl.crypto import keys, shamir
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
-from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
+from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError
+from hpcfl.privacy.threat import Threat
 
-MASK_KEY_LIMBS = shamir.limb_count(keys.KEY_BYTES)
-SEED_LIMBS = shamir.limb_count(SEED_BYTES)
 TAG_BYTES = 16
-SHARE_BYTES = 4 * (MASK_KEY_LIMBS + SEED_LIMBS) + TAG_BYTES
+SHARE_BYTES = 4 * (KEY_SHARE + SEED_SHARE) + TAG_BYTES
 
 
 class SecAgg(QuantisedProtocol):
@@ -80,10 +107,14 @@ class SecAgg(QuantisedProtocol):
         Step("model", Pattern.BROADCAST),
         Step("advertise_keys", Pattern.GATHER),
         Step("advertise_keys", Pattern.BROADCAST),
-        Step("share_keys", Pattern.ROUTE),
+        Step("share_keys", Pattern.ROUTE, row_bytes=SHARE_BYTES),
+        Step("share_keys", Pattern.BROADCAST, message="challenge"),
+        Step("share_keys", Pattern.GATHER, message="checks"),
         Step("masked_input", Pattern.GATHER, upload=True),
         Step("unmask", Pattern.BROADCAST),
         Step("unmask", Pattern.GATHER),
+        Step("unmask", Pattern.BROADCAST, message="pairs", optional=True),
+        Step("unmask", Pattern.GATHER, message="pairs", optional=True),
         Step("result", Pattern.LOCAL),
     )
 
@@ -92,7 +123,8 @@ class SecAgg(QuantisedProtocol):
         self.topology = self._topology()
         self.steps = tuple(
             replace(step, pattern=self.topology.pattern)
-            if step.phase != "model" and step.pattern is Pattern.BROADCAST
+            if step.name in ("advertise_keys", "unmask", "pairs")
+            and step.pattern is Pattern.BROADCAST
             else step
             for step in type(self).steps
         )
@@ -107,8 +139,8 @@ class SecAgg(QuantisedProtocol):
     def settings(self) -> dict[str, Any]:
         return {"degree": self.topology.degree, "threshold": self.topology.threshold}
 
-    def promises(self) -> list[str]:
-        return [self.topology.promise(self.parameters)]
+    def promises(self) -> list[Promise]:
+        return [self.topology.promise(self.parameters), *super().promises()]
 
     @property
     def largest_upload(self) -> int:
@@ -117,14 +149,22 @@ class SecAgg(QuantisedProtocol):
 
     @property
     def largest_message(self) -> int:
-        reply = 4 * MASK_KEY_LIMBS * (self.topology.degree + 1)
+        reply = 4 * KEY_SHARE * (self.topology.degree + 1)
         return max(self.largest_upload, reply, 2 * keys.KEY_BYTES)
+
+    def outcome(self, server: SecAggServer) -> Outcome:
+        return server.outcome()
 
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> SecAggDevice:
         return SecAggDevice(self, id, round_index, secrets)
 
-    def server(self, round_index: int, model: NDArray[np.float32]) -> SecAggServer:
-        return SecAggServer(self, round_index, model)
+    def server(
+        self,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: keys.SecretSource = keys.system_secrets,
+    ) -> SecAggServer:
+        return SecAggServer(self, round_index, model, secrets)
 
     def round_context(self, round_index: int) -> bytes:
         """Return the context in which a round's keys are linked."""
@@ -180,16 +220,17 @@ class SecAggDevice(ModelReceiver):
         self._round = round_index
         self._secrets = secrets
         self._seed = b""
-        # By holder: the keys that shares travel under, whether a row came, and the shares.
+        # By holder: the keys that shares travel under, whether it is in U2, and its shares.
         self._transport_keys: list[bytes] = []
         self._have = np.zeros(0, np.bool_)
-        self._shares = np.zeros((0, MASK_KEY_LIMBS + SEED_LIMBS), np.uint32)
+        self._shares = np.zeros((0, KEY_SHARE + SEED_SHARE), np.uint32)
         # What was wrong with rows that this device could do without.
         self.ignored: list[MessageError] = []
+        self._challenge: sharing.Challenge | None = None
+        self._checked = False
         self._uploaded = False
-        # Whether the sum cannot be right, whatever the others do now.
-        self.disowns_upload = False
-        self._request: tuple[list[int], list[int]] | None = None
+        self._request: Request | None = None
+        self._wanted: list[int] | None = None
 
     # advertise_keys
 
@@ -221,7 +262,7 @@ class SecAggDevice(ModelReceiver):
         derived.insert(holders.index(self.id), b"")
         self._transport_keys = derived
         self._have = np.zeros(len(holders), np.bool_)
-        self._shares = np.zeros((len(holders), MASK_KEY_LIMBS + SEED_LIMBS), np.uint32)
+        self._shares = np.full((len(holders), KEY_SHARE + SEED_SHARE), ABSENT, np.uint32)
 
     def _seal_keys(self, peers: list[int], secrets: list[bytes]) -> list[bytes]:
         """Return the key that shares travel under to each of the holders with these indices."""
@@ -235,17 +276,18 @@ class SecAggDevice(ModelReceiver):
         if self._seed:
             raise RefusedError(f"device {self.id} refuses to share keys twice in a round")
         self._seed = self._secrets(SEED_BYTES)
-        limbs = np.concatenate(
-            [shamir.to_limbs(self._mask_pair.private), shamir.to_limbs(self._seed)]
+        shares = sharing.deal(
+            self._mask_pair.private,
+            self._seed,
+            self._protocol.topology.threshold,
+            self._links.numbers,
+            self._secrets,
         )
-        degree = self._protocol.topology.threshold - 1
-        uniform = FQ.elements([self._secrets(SEED_BYTES)], [degree * limbs.size])
-        shares = shamir.split(limbs, uniform.reshape(degree, -1), self._links.numbers)
         holders = self._links.holders
         rows = np.empty((len(holders), SHARE_BYTES), np.uint8)
         for k, (id, share) in enumerate(zip(holders, shares.astype("<u4"), strict=True)):
             if id == self.id:
-                self._keep_share(k, share)
+                self._have[k], self._shares[k] = True, share
                 continue
             nonce, associated = self._share_labels(self.id, id)
             cipher = AESGCM(self._transport_keys[k])
@@ -256,76 +298,48 @@ class SecAggDevice(ModelReceiver):
     def receive_share_keys(self, senders: Ids, rows: Rows) -> None:
         """Decrypt the shares of the peers in U2, which must be at least t - 1.
 
-        U2 are the peers from whom a row came: they have this device in their U2, so the masks of
-        the pair must be added. If the row holds no share, this device cannot answer for that peer,
-        and says so when it is asked; others can. A row that no peer can have sent, or a second one
-        of a peer, could be what became of the row of a peer from whom none came. Whether that peer
-        is in U2 cannot be known then, and this device drops out, before it uploads.
+        U2 are those who took part, and the masks of the pairs with them must be added. Of a row
+        that holds no share this device cannot answer for its sender, and says so; others can.
 
         Raises
         ------
         RefusedError
-            If too few rows came.
-        MessageError
-            If U2 cannot be known.
+            If too few took part.
         """
-        index = {id: k for k, id in enumerate(self._links.holders) if id != self.id}
-        threshold = self._protocol.topology.threshold
-        sharing = 1 + len({*senders.tolist()} & {*index})
-        if sharing < threshold:
-            raise RefusedError(
-                f"device {self.id} refuses to go on with {sharing} devices: "
-                f"the threshold is {threshold}"
-            )
-        opened = np.zeros(len(self._links.holders), np.bool_)
-        strange: list[MessageError] = []
+        index = {id: k for k, id in enumerate(self._links.holders)}
         for sender, row in zip(senders.tolist(), rows, strict=True):
-            place, name = index.get(sender), f"device {sender}"
-            if sender == NOBODY:
-                reason = "its envelope is of another message"
-                strange.append(MessageError("share_keys", "an unknown device", reason))
-                continue
-            if place is None:
-                strange.append(MessageError("share_keys", name, "it advertised no keys"))
-                continue
-            if self._have[place]:
-                strange.append(MessageError("share_keys", name, "it came twice"))
-            if opened[place]:
-                continue
+            place = index[sender]
+            self._have[place] = True
             try:
-                self._keep_share(place, self._open_share(sender, row, self._transport_keys[place]))
-                opened[place] = True
+                self._shares[place] = self._open_share(sender, row, self._transport_keys[place])
             except MessageError as error:
                 self.ignored.append(error)
-                self._keep_share(place, ABSENT)
-        self.ignored += strange
-        if strange and len(self._members()) < len(self._links.holders):
-            raise strange[0]
+        self._require_members(int(self._have.sum()))
+
+    def _require_members(self, count: int) -> None:
+        threshold = self._protocol.topology.threshold
+        if count < threshold:
+            raise RefusedError(
+                f"device {self.id} refuses to go on with {count} devices: "
+                f"the threshold is {threshold}"
+            )
 
     def _open_share(self, sender: int, row: Payload, key: bytes) -> Elements:
         nonce, associated = self._share_labels(sender, self.id)
         try:
             share = AESGCM(key).decrypt(nonce, row.tobytes(), associated)
         except (InvalidTag, ValueError):
-            raise self._unsealed(sender) from None
+            raise MessageError("share_keys", f"device {sender}", "it does not decrypt") from None
         limbs = parse_vector(
             np.frombuffer(share, np.uint8),
             "<u4",
-            MASK_KEY_LIMBS + SEED_LIMBS,
+            KEY_SHARE + SEED_SHARE,
             "share_keys",
             f"device {sender}",
         )
         if (limbs >= FQ.modulus).any():
             raise MessageError("share_keys", f"device {sender}", "a share is no field element")
         return limbs
-
-    def _unsealed(self, sender: int) -> HpcflError:
-        """Return the error for shares that do not decrypt."""
-        return MessageError("share_keys", f"device {sender}", "it does not decrypt")
-
-    def _keep_share(self, index: int, limbs: Elements | int) -> None:
-        self._have[index] = True
-        self._shares[index] = limbs
 
     def _members(self) -> list[int]:
         """Return the holders in U2, this device included."""
@@ -339,11 +353,28 @@ class SecAggDevice(ModelReceiver):
         nonce = sender.to_bytes(4, "little") + receiver.to_bytes(4, "little") + bytes(4)
         return nonce, associated.encode()
 
+    def receive_challenge(self, payload: Payload) -> None:
+        """Take the challenge that follows what was dealt, one in a round."""
+        if self._challenge is not None:
+            raise RefusedError(f"device {self.id} refuses a second challenge")
+        parse_vector(payload, "u1", CHALLENGE_BYTES, "share_keys", "the server")
+        self._challenge = sharing.Challenge.of(payload.tobytes())
+
+    def send_checks(self) -> Payload:
+        """Return the answers to the challenge, for every member of U2 among the holders."""
+        if self._challenge is None or self._checked:
+            raise RefusedError(
+                f"device {self.id} refuses to answer a challenge that it has not got"
+            )
+        self._checked = True
+        answers = self._challenge.answers(self._shares[self._have])
+        return answers.astype("<u4", copy=False).view(np.uint8)
+
     # masked_input
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the private mask plus the pairwise masks."""
-        self._upload_once()
+        self._upload_once(vector)
         integers = self._quantise(vector)
         elements = self._parameters.arithmetic.reduce(integers)
         peers, secrets = self._mask_secrets()
@@ -353,8 +384,9 @@ class SecAggDevice(ModelReceiver):
         masked = self._parameters.arithmetic.add_masks(elements, [private, *mask_keys], [1, *signs])
         return masked.astype("<u4", copy=False).view(np.uint8)
 
-    def _upload_once(self) -> None:
+    def _upload_once(self, vector: NDArray[np.floating]) -> None:
         """Refuse to mask a second vector: the difference of two would be in the clear."""
+        check_finite(self.id, vector)
         if self._uploaded:
             raise RefusedError(f"device {self.id} refuses to upload twice in a round")
         self._uploaded = True
@@ -372,13 +404,8 @@ class SecAggDevice(ModelReceiver):
         except ValueError:
             raise from_server("advertise_keys", "a public key has low order") from None
 
-    @property
-    def _arrival(self) -> float:
-        """Probability that a coordinate of this device reaches the round's sum."""
-        return self._protocol.arrival
-
     def _quantise(self, values: NDArray[np.floating]) -> NDArray[np.int64]:
-        return self._protocol.quantise(values, self.id, self._round, self._arrival)
+        return self._protocol.quantise(values, self.id, self._round)
 
     def sent(self) -> NDArray[np.int64] | slice:
         """Return the coordinates that the upload holds, in the order of its values."""
@@ -395,7 +422,7 @@ class SecAggDevice(ModelReceiver):
     ) -> tuple[NDArray[np.int64] | slice, NDArray[np.float64], int]:
         """Return the contribution before clipping and rounding, and how much was clipped."""
         where = self.sent()
-        scaled = vector[where].astype(np.float64) * self._protocol.scale(self.id, self._arrival)
+        scaled = vector[where].astype(np.float64) * self._protocol.scale(self.id)
         clipped = int(np.count_nonzero(np.abs(vector[where]) > self._parameters.clip))
         return where, scaled, clipped
 
@@ -404,7 +431,8 @@ class SecAggDevice(ModelReceiver):
     def receive_unmask(self, payload: Payload) -> None:
         """Check the server's request: answering a wrong one could reveal this or another vector."""
         topology = self._protocol.topology
-        survivors, dropped = topology.read_request(payload, self._links)
+        request = topology.read_request(payload, self._links)
+        survivors, dropped = request.survivors, request.dropped
         both = sorted({*survivors} & {*dropped})
         if self._request is not None:
             raise RefusedError(f"device {self.id} refuses a second unmasking request")
@@ -418,15 +446,20 @@ class SecAggDevice(ModelReceiver):
                 f"the threshold is {topology.threshold}"
             )
         if sorted(survivors + dropped) != sorted(self._members()):
-            # It has masked with those, and what it has uploaded is part of the sum.
-            self.disowns_upload = self._uploaded
             raise RefusedError(
                 f"device {self.id} refuses to unmask: the request does not name exactly the "
                 "devices that shared keys with it"
             )
         if self.id not in survivors:
             raise RefusedError(f"device {self.id} refuses to unmask: it is named as dropped")
-        self._request = survivors, dropped
+        broken = objection(self._protocol.promises(), self._outcome(request))
+        if broken is not None:
+            raise RefusedError(f"device {self.id} refuses to unmask: {broken}")
+        self._request = request
+
+    def _outcome(self, request: Request) -> Outcome:
+        """Return what the round has come to, as far as this device is told."""
+        return Outcome(self._parameters.devices, request.total)
 
     def send_unmask(self) -> Payload:
         """Return the shares of the survivors' seeds and of the dropped devices' mask keys.
@@ -435,20 +468,49 @@ class SecAggDevice(ModelReceiver):
         """
         if self._request is None:
             raise RefusedError(f"device {self.id} was not asked to unmask")
-        survivors, dropped = self._request
         index = {id: k for k, id in enumerate(self._links.holders)}
-        seeds = self._shares[[index[id] for id in survivors], MASK_KEY_LIMBS:]
-        mask_keys = self._shares[[index[id] for id in dropped], :MASK_KEY_LIMBS]
+        seeds = self._shares[[index[id] for id in self._request.survivors], KEY_SHARE:]
+        mask_keys = self._shares[[index[id] for id in self._request.dropped], :KEY_SHARE]
         parts = np.concatenate([seeds.reshape(-1), mask_keys.reshape(-1)])
         return parts.astype("<u4", copy=False).view(np.uint8)
+
+    def receive_pairs(self, payload: Payload) -> None:
+        """Check for whom the server cannot reconstruct a mask key: for dropped devices only."""
+        wanted = self._protocol.topology.read_wanted(payload, self._links)
+        if self._request is None or self._wanted is not None:
+            raise RefusedError(
+                f"device {self.id} refuses to tell what it has in common with others: it has not "
+                "unmasked, or has told already"
+            )
+        if not {*wanted} <= {*self._request.dropped}:
+            raise RefusedError(
+                f"device {self.id} refuses to tell what it has in common with others than the "
+                "dropped devices"
+            )
+        self._wanted = wanted
+
+    def send_pairs(self) -> Payload:
+        """Return the secrets that the mask key shares with those that were asked for."""
+        if self._wanted is None:
+            raise RefusedError(f"device {self.id} was not asked for secrets of pairs")
+        index = {id: k for k, id in enumerate(self._links.holders)}
+        public = [self._links.mask_key(index[id]) for id in self._wanted]
+        return np.frombuffer(b"".join(self._agree(self._mask_pair.private, public)), np.uint8)
 
 
 class SecAggServer(ModelSender):
     """The server's side of one round."""
 
-    def __init__(self, protocol: SecAgg, round_index: int, model: NDArray[np.float32]) -> None:
+    def __init__(
+        self,
+        protocol: SecAgg,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: keys.SecretSource,
+    ) -> None:
         super().__init__(model)
         self._protocol = protocol
+        self._secrets = secrets
         self._parameters = protocol.parameters
         self._group = protocol.parameters.arithmetic
         self._round = round_index
@@ -461,9 +523,17 @@ class SecAggServer(ModelSender):
         # Looked up once a message, where a list would be gone through.
         self._shared: set[int] = set()
         self._admitted: set[int] = set()
+        self._dealings: Dealings | None = None
+        # Uploads of those of whom not all holders have a right share: used if enough of these stay.
+        self._held: dict[int, Payload] = {}
         self._sum = np.zeros(self._parameters.dim, np.int64)
         self._seed_shares: dict[int, Elements] = {}
         self._mask_key_shares: dict[int, Elements] = {}
+        self._seeds: list[bytes] = []
+        # Of dropped devices: the mask keys, and instead the secrets that survivors told.
+        self._private: dict[int, bytes] = {}
+        self._told: dict[int, dict[int, bytes]] = {}
+        self._wanted = np.zeros(self._parameters.devices, np.bool_)
         self._unmasked = np.empty(0, np.uint32)
         self.survivors: list[int] = []
         self.total = np.empty(0, np.int64)
@@ -489,17 +559,10 @@ class SecAggServer(ModelSender):
 
     def finish_advertise_keys(self) -> None:
         self._require(len(self._public), "advertised keys")
-        topology = self._protocol.topology
-        holders = min(len(self._public), topology.degree + 1)
-        if holders < topology.threshold:
-            # On a ring a secret may take more holders than half of the devices.
-            raise BelowThresholdError(
-                f"round {self._round} cannot go on: {len(self._public)} of "
-                f"{self._parameters.devices} devices advertised keys, so that a secret would have "
-                f"{holders} holders, and {topology.threshold} are needed to reconstruct it"
-            )
+        # Drawn now that no key can be chosen any more: the order of a ring follows from it.
+        self.nonce = self._secrets(NONCE_BYTES)
         context = self._protocol.round_context(self._round)
-        self._links = self._protocol.topology.link(self._public, context)
+        self._links = self._protocol.topology.link(self._public, self.nonce, context)
 
     def send_advertise_keys(self, receiver: int | None = None) -> Payload | None:
         """Return the keys of those that a device is linked with."""
@@ -514,14 +577,53 @@ class SecAggServer(ModelSender):
         self._shared = set(self._sharers)
         self._require(len(self._sharers), "shared keys")
 
+    def send_challenge(self) -> Payload:
+        """Return the challenge, which nobody knew when secrets were shared."""
+        challenge = self._secrets(CHALLENGE_BYTES)
+        self._dealings = self._book(sharing.Challenge.of(challenge))
+        return np.frombuffer(challenge, np.uint8)
+
+    def _book(self, challenge: sharing.Challenge) -> Dealings:
+        return Dealings(challenge, max(1, Threat.of(self._parameters).colluding))
+
+    def receive_checks(self, sender: int, payload: Payload) -> None:
+        """Keep a holder's answers."""
+        if sender not in self._shared:
+            raise MessageError("share_keys", f"device {sender}", "it shared no keys")
+        owners = self._links.asked_of(sender, to_flags(self._sharers, self._parameters.devices))
+        self._checked.receive(sender, owners, payload)
+
+    def finish_checks(self) -> None:
+        """Find out whose shares belong together, and which holders have them."""
+        self._require(self._checked.count, "answered the challenge")
+        owners = to_flags(self._sharers, self._parameters.devices)
+        self._checked.settle(self._links, owners)
+
+    @property
+    def _checked(self) -> Dealings:
+        if self._dealings is None:
+            raise BelowThresholdError(f"round {self._round} cannot go on: no secrets were shared")
+        return self._dealings
+
     def receive_masked_input(self, sender: int, payload: Payload) -> None:
-        """Add a device's masked vector to the sum (eq. 20)."""
-        vector = parse_vector(
-            payload, "<u4", self._parameters.dim, "masked_input", f"device {sender}"
-        )
-        self._check_elements(vector, f"device {sender}")
+        """Add a device's masked input to the sum (eq. 20), or hold it back for the while."""
+        self._check_upload(sender, payload)
         self._admit(sender)
-        self._sum += vector
+        if sender in self._checked.doubtful:
+            # A copy: the transport uses its memory again.
+            self._held[sender] = payload.copy()
+        else:
+            self._add_upload(sender, payload)
+
+    def _check_upload(self, sender: int, payload: Payload) -> None:
+        """Refuse an upload that is not of this protocol, or not from a device in U2."""
+        name = f"device {sender}"
+        self._check_sharer(sender)
+        vector = parse_vector(payload, "<u4", self._parameters.dim, "masked_input", name)
+        self._check_elements(vector, name)
+
+    def _add_upload(self, sender: int, payload: Payload) -> None:
+        self._sum += payload.view("<u4")
 
     def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
         """Take the sum of the masked vectors, formed on the way."""
@@ -535,12 +637,38 @@ class SecAggServer(ModelSender):
         self._sum += total
 
     def finish_masked_input(self) -> None:
+        """Settle whose sum it is, and check what it is promised to hide."""
         # Requests, seeds and shares go by id, in whatever order the uploads came.
         self.survivors.sort()
         devices = self._parameters.devices
-        self._survived = to_flags(self.survivors, devices)
-        self._gone = to_flags(self._sharers, devices) & ~self._survived
+        survived = self._checked.without_lost(
+            to_flags(self.survivors, devices), self._links.threshold
+        )
+        for id in [id for id in self.survivors if not survived[id]]:
+            if id not in self._held:
+                raise BelowThresholdError(
+                    f"round {self._round} cannot end: too few devices hold right shares of device "
+                    f"{id}, whose upload was summed on the way; use --upload gather"
+                )
+            reason = "too few devices hold right shares of its secrets: its upload is not used"
+            self.refused.setdefault(id, MessageError("share_keys", f"device {id}", reason))
+        self.survivors = np.flatnonzero(survived).tolist()
+        self._admitted = {*self.survivors}
+        for id in [id for id in self.survivors if id in self._held]:
+            self._add_upload(id, self._held[id])
+        self._held.clear()
+        self._survived = survived
+        self._gone = to_flags(self._sharers, devices) & ~survived
         self._require(len(self.survivors), "sent their masked vectors")
+        broken = objection(self._protocol.promises(), self.outcome())
+        if broken is not None:
+            raise PromiseError(
+                f"round {self._round} ends here, before anything is revealed: {broken}"
+            )
+
+    def outcome(self) -> Outcome:
+        """Return what the round has come to: what promises are checked against."""
+        return Outcome(self._parameters.devices, len(self.survivors))
 
     def send_unmask(self, receiver: int | None = None) -> Payload | None:
         """Return the request: whose sum is to be unmasked, and who dropped out."""
@@ -550,76 +678,109 @@ class SecAggServer(ModelSender):
         """Keep a survivor's shares."""
         if sender not in self._admitted:
             raise MessageError("unmask", f"device {sender}", "it is no survivor")
-        cut = SEED_LIMBS * self._links.asked_of(sender, self._survived).size
-        limbs = cut + MASK_KEY_LIMBS * self._links.asked_of(sender, self._gone).size
-        shares = parse_vector(payload, "<u4", limbs, "unmask", f"device {sender}")
-        seed_shares = shares[:cut].reshape(-1, SEED_LIMBS)
-        mask_key_shares = shares[cut:].reshape(-1, MASK_KEY_LIMBS)
-        for part in (seed_shares, mask_key_shares):
-            beyond = part >= FQ.modulus
-            if beyond.any() and (beyond.any(axis=1) & (part != ABSENT).any(axis=1)).any():
-                raise MessageError("unmask", f"device {sender}", "a share is no field element")
         if sender in self._seed_shares:
             raise MessageError("unmask", f"device {sender}", "it came twice")
-        self._seed_shares[sender] = seed_shares
-        self._mask_key_shares[sender] = mask_key_shares
+        survivors = self._links.asked_of(sender, self._survived)
+        dropped = self._links.asked_of(sender, self._gone)
+        cut = SEED_SHARE * survivors.size
+        limbs = cut + KEY_SHARE * dropped.size
+        shares = parse_vector(payload, "<u4", limbs, "unmask", f"device {sender}")
+        of_seeds = shares[:cut].reshape(-1, SEED_SHARE)
+        of_keys = shares[cut:].reshape(-1, KEY_SHARE)
+        seeds = self._checked.verified(sender, survivors, of_seeds, seeds=True)
+        self._mask_key_shares[sender] = self._checked.verified(
+            sender, dropped, of_keys, seeds=False
+        )
+        self._seed_shares[sender] = seeds
 
     def finish_unmask(self) -> None:
-        """Reconstruct the secrets and take the masks off the sum (eq. 21, corrected).
+        """Reconstruct the secrets, and take the masks off the sum (eq. 21, corrected).
 
-        A wrong share is found where more than t came, t being the threshold, and left out where at
-        least t + 2 came (t + 1 of a mask key) and it is the only wrong one of its secret. With
-        exactly t shares a wrong one of a mask key is found, by the public key, and one of a seed is
-        not, unless what it gives is too long for a seed: the sum is wrong then.
+        A share that is not the one that its holder answered the challenge for has been refused.
+        Among exactly t holders any answers are consistent: a wrong dealer or holder among them is
+        found by the mask key's public half, and of a seed only if it is too long.
         """
         self._require(len(self._seed_shares), "answered the unmasking request")
-        seeds = self._reconstruct(self._seed_shares, self._survived, SEED_BYTES)
-        private = self._reconstruct(
-            self._mask_key_shares, self._gone, keys.KEY_BYTES, self._is_mask_key
-        )
-        self._remove_masks(seeds, private)
+        self._seeds = self._reconstruct_seeds()
+        self._private = self._reconstruct_mask_keys()
+        self._wanted = self._gone.copy()
+        self._wanted[list(self._private)] = False
+        if not self._wanted.any():
+            self._remove_masks(self._seeds)
+
+    # Secrets of pairs, where a mask key cannot be reconstructed
+
+    def wants_pairs(self) -> bool:
+        """Return whether a dropped device's mask key could not be reconstructed."""
+        return bool(self._wanted.any())
+
+    def send_pairs(self, receiver: int | None = None) -> Payload | None:
+        """Return whose mask keys could not be reconstructed."""
+        return self._links.bits(receiver, self._wanted)
+
+    def receive_pairs(self, sender: int, payload: Payload) -> None:
+        """Keep the secrets that a survivor shares with them."""
+        name = f"device {sender}"
+        if sender not in self._seed_shares:
+            raise MessageError("unmask", name, "it has not answered the unmasking request")
+        asked = self._links.asked_of(sender, self._wanted).tolist()
+        size = keys.KEY_BYTES
+        told = parse_vector(payload, "u1", size * len(asked), "unmask", name).tobytes()
+        for k, id in enumerate(asked):
+            self._told.setdefault(id, {})[sender] = told[size * k : size * (k + 1)]
+
+    def finish_pairs(self) -> None:
+        """Take the masks off, now that all pairs with those devices are known."""
+        for id in np.flatnonzero(self._wanted).tolist():
+            silent = {*self._links.neighbours(id, self._survived)} - {*self._told.get(id, ())}
+            if silent:
+                raise BelowThresholdError(
+                    f"round {self._round} cannot end: the mask key of device {id} cannot be "
+                    f"reconstructed, and device {min(silent)} did not tell what they have in common"
+                )
+        self._remove_masks(self._seeds)
 
     def finish_result(self) -> None:
         """Return to signed integers."""
         self.total = self._group.decode(self._unmasked)
 
-    def _reconstruct(
-        self,
-        shares: dict[int, Elements],
-        owners: NDArray[np.bool_],
-        secret_bytes: int,
-        right: Right | None = None,
-    ) -> list[bytes]:
-        """Return the owners' secrets; `right` says whether limbs are a device's, if it can."""
-        threshold = self._links.threshold
-        came = self._links.collect(shares, owners, shamir.limb_count(secret_bytes))
-        came, wrong = check(came, threshold, right)
-        for holder, owner in wrong.items():
-            reason = f"its share of a secret of device {owner} contradicts all others"
-            self.refused.setdefault(holder, MessageError("unmask", f"device {holder}", reason))
-        secrets = []
-        counts = came.came.sum(axis=1)
-        limbs = came.combine(threshold)
-        for owner, one, count in zip(came.owners.tolist(), limbs, counts, strict=True):
-            # What more than t shares agree on is what was dealt.
-            blamed = f"device {owner}" if count > threshold else "the survivors"
+    def _reconstruct_seeds(self) -> list[bytes]:
+        """Return the seeds of the survivors' private masks."""
+        limbs = self._came(self._seed_shares, self._survived, SEED_SHARE).combine(
+            self._links.threshold
+        )
+        seeds = []
+        for id, one in zip(self.survivors, limbs, strict=True):
             try:
-                secrets.append(shamir.from_limbs(one, secret_bytes))
+                seeds.append(shamir.from_limbs(one, SEED_BYTES))
             except ValueError as error:
-                raise MessageError("unmask", blamed, str(error)) from None
-            if right is not None and not right(owner, one):
-                reason = f"the shares give a wrong mask key for device {owner}"
-                raise MessageError("unmask", blamed, reason)
-        return secrets
+                # It has shared, rightly, what is no seed. Its upload is in the sum, under a mask of
+                # its own making: as if it had uploaded another vector.
+                self.refused.setdefault(id, MessageError("unmask", f"device {id}", str(error)))
+                seeds.append(bytes(SEED_BYTES))
+        return seeds
 
-    def _is_mask_key(self, id: int, limbs: Elements) -> bool:
-        try:
-            private = shamir.from_limbs(limbs, keys.KEY_BYTES)
-        except ValueError:
-            return False
-        return keys.KeyPair.from_private(private).public == self._mask_public(id)
+    def _reconstruct_mask_keys(self) -> dict[int, bytes]:
+        """Return the mask keys of the dropped devices, of those whose right shares are enough."""
+        shares = self._came(self._mask_key_shares, self._gone, KEY_SHARE)
+        shares = shares.with_at_least(self._links.threshold)
+        found = {}
+        for id, limbs in zip(
+            shares.owners.tolist(), shares.combine(self._links.threshold), strict=True
+        ):
+            try:
+                private = shamir.from_limbs(limbs, keys.KEY_BYTES)
+            except ValueError:
+                continue
+            if keys.KeyPair.from_private(private).public == self._mask_public(id):
+                found[id] = private
+        return found
 
-    def _remove_masks(self, seeds: list[bytes], private: list[bytes]) -> None:
+    def _came(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Shares:
+        """Return the right shares that came, without their checks."""
+        return self._links.collect(shares, owners, width).without_checks()
+
+    def _remove_masks(self, seeds: list[bytes]) -> None:
         """Subtract the survivors' private masks and the pairwise masks that nothing cancelled.
 
         A pair of two dropped devices added nothing, so it needs nothing.
@@ -629,16 +790,18 @@ class SecAggServer(ModelSender):
             for id, seed in zip(self.survivors, seeds, strict=True)
         ]
         signs = [-1] * len(mask_keys)
-        for id, key in zip(self.dropped, private, strict=True):
+        for id in self.dropped:
             peers = self._links.neighbours(id, self._survived)
-            secrets = self._agree(key, peers)
+            secrets = self._secrets_with(id, peers)
             mask_keys += self._protocol.pair_keys(self._round, id, peers, secrets, "additive mask")
             signs += [-pair_sign(survivor, id) for survivor in peers]
         self._unmasked = self._group.add_masks(self._group.reduce(self._sum), mask_keys, signs)
 
-    def _agree(self, private: bytes, peers: list[int]) -> list[bytes]:
-        """Return the secrets that a dropped device's mask key shares with its peers."""
-        return keys.agree(private, [self._mask_public(id) for id in peers])
+    def _secrets_with(self, id: int, peers: list[int]) -> list[bytes]:
+        """Return the secrets that a dropped device's mask key shares with survivors."""
+        if id in self._private:
+            return keys.agree(self._private[id], [self._mask_public(peer) for peer in peers])
+        return [self._told[id][peer] for peer in peers]
 
     def _mask_public(self, id: int) -> bytes:
         return self._public[id][keys.KEY_BYTES :]

@@ -24,7 +24,7 @@ from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServ
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.groups import Elements
-from hpcfl.crypto.keys import SecretSource
+from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.crypto.sampling import SAMPLERS
 from hpcfl.errors import MessageError
 
@@ -42,9 +42,8 @@ class SparseSecAgg(SecAgg):
         self._sampler = SAMPLERS[parameters.sampler](parameters.pair_probability)
 
     @property
-    def arrival(self) -> float:
-        """Probability p (1 - theta) that a coordinate of a device reaches the sum."""
-        return self.parameters.selection_probability * (1 - self.parameters.dropout)
+    def inclusion(self) -> float:
+        return self.parameters.selection_probability
 
     @property
     def largest_upload(self) -> int:
@@ -56,8 +55,10 @@ class SparseSecAgg(SecAgg):
     def device(self, id: int, round_index: int, secrets: SecretSource) -> SparseDevice:
         return SparseDevice(self, id, round_index, secrets)
 
-    def server(self, round_index: int, model: NDArray[np.float32]) -> SparseServer:
-        return SparseServer(self, round_index, model)
+    def server(
+        self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
+    ) -> SparseServer:
+        return SparseServer(self, round_index, model, secrets)
 
     def pair_masks(
         self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes]
@@ -86,7 +87,7 @@ class SparseDevice(SecAggDevice):
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the locations and the masked values of the selected coordinates (eq. 18)."""
-        self._upload_once()
+        self._upload_once(vector)
         dim, group = self._parameters.dim, self._parameters.arithmetic
         peers, secrets = self._mask_secrets()
         positions, masks = self._protocol.pair_masks(self._round, self.id, peers, secrets)
@@ -113,22 +114,33 @@ class SparseServer(SecAggServer):
     _protocol: SparseSecAgg
 
     def __init__(
-        self, protocol: SparseSecAgg, round_index: int, model: NDArray[np.float32]
+        self,
+        protocol: SparseSecAgg,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: SecretSource,
     ) -> None:
-        super().__init__(protocol, round_index, model)
+        super().__init__(protocol, round_index, model, secrets)
         self._coded: dict[int, Payload] = {}
 
-    def receive_masked_input(self, sender: int, payload: Payload) -> None:
-        """Add a device's values to the sum at its locations (eq. 20)."""
+    def _check_upload(self, sender: int, payload: Payload) -> None:
+        self._check_sharer(sender)
+        self._parse(sender, payload)
+
+    def _parse(self, sender: int, payload: Payload) -> tuple[Positions, Elements, int]:
+        """Return the locations of an upload, its values, and how many bytes the former took."""
+        name = f"device {sender}"
         try:
             positions, used = locations.decode(payload, self._parameters.dim)
         except ValueError as error:
-            raise MessageError("masked_input", f"device {sender}", str(error)) from None
-        values: Elements = parse_vector(
-            payload[used:], "<u4", positions.size, "masked_input", f"device {sender}"
-        )
-        self._check_elements(values, f"device {sender}")
-        self._admit(sender)
+            raise MessageError("masked_input", name, str(error)) from None
+        values: Elements = parse_vector(payload[used:], "<u4", positions.size, "masked_input", name)
+        self._check_elements(values, name)
+        return positions, values, used
+
+    def _add_upload(self, sender: int, payload: Payload) -> None:
+        """Add a device's values to the sum at its locations (eq. 20)."""
+        positions, values, used = self._parse(sender, payload)
         self._sum[positions] += values
         # A copy, without the values: they would take as much memory as all vectors.
         self._coded[sender] = payload[:used].copy()
@@ -137,14 +149,15 @@ class SparseServer(SecAggServer):
         """Return the coordinates that a survivor sent: ndarray of int64, increasing."""
         return locations.decode(self._coded[id], self._parameters.dim)[0]
 
-    def _remove_masks(self, seeds: list[bytes], private: list[bytes]) -> None:
+    def _remove_masks(self, seeds: list[bytes]) -> None:
         for id, seed in zip(self.survivors, seeds, strict=True):
             positions = self.received_from(id)
             key = self._protocol.private_mask_key(self._round, id, seed)
             self._sum[positions] -= self._group.elements([key], [positions.size])
-        for id, key in zip(self.dropped, private, strict=True):
+        for id in self.dropped:
             # What the dropped device would have added is what its peers' masks lack to cancel.
             peers = self._links.neighbours(id, self._survived)
-            missing = self._protocol.pair_masks(self._round, id, peers, self._agree(key, peers))
+            secrets = self._secrets_with(id, peers)
+            missing = self._protocol.pair_masks(self._round, id, peers, secrets)
             np.add.at(self._sum, *missing)
         self._unmasked = self._group.reduce(self._sum)

@@ -1,28 +1,36 @@
 """Who shares keys and masks with whom: everybody with everybody, or neighbours on a ring.
 
 `Complete` is SecAgg's (Bonawitz et al. 2017): every device is linked with every other. `Ring` is
-SecAgg+'s (Bell et al., CCS 2020): devices are put on a ring in an order drawn from the advertised
-keys, and each is linked with the k nearest, k / 2 on either side (a Harary graph). A device then
-works O(k), and so the server sends it its neighbours' keys alone.
+SecAgg+'s (Bell et al., CCS 2020): all N devices are put on a ring in an order drawn after the last
+key was advertised, and each is linked with the k nearest, k / 2 on either side (a Harary graph). A
+device then works O(k), and so the server sends it its neighbours' keys alone. Those that advertised
+no keys have a place as well: they are devices that dropped out, and so degree and threshold, which
+were chosen for N devices, are right for whoever is there.
 
-A device's *holders* hold the shares of its secrets: its neighbours and itself. They are listed in
-the same order by the device and the server, which is the order of shares in messages.
+The order follows from the keys *and a nonce* of the server's, so that no device can try keys until
+the order suits it.
+
+A device's *holders* hold the shares of its secrets: its neighbours and itself, of those that
+advertised keys. They are listed in the same order by the device and the server, which is the order
+of shares in messages.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap, the first bit of a
 byte being its most significant):
 
-========  ===============================  ========================================================
-topology  list of keys                     unmasking request
-========  ===============================  ========================================================
-Complete  bits of U1 (N), then two keys    bits of U3 (N), bits of U2 without U3 (N)
+========  =================================  ===================================================
+topology  list of keys                       unmasking request
+========  =================================  ===================================================
+Complete  bits of U1 (N), then two keys      bits of U3 (N), bits of U2 without U3 (N)
           (32 bytes each) of every member
-Ring      u32 ring size, u32 position,     bits of U3, bits of U2 without U3, both over the slots
-          then u32 id and two keys of
-          every neighbour by slot
-========  ===============================  ========================================================
+Ring      nonce (16 bytes), u32 position,    u32 size of U3, bits of U3, bits of U2 without U3,
+          bits of U1 (slots), then u32 id    both over the slots
+          and two keys of every neighbour
+          in U1 by slot
+========  =================================  ===================================================
 
-The slots of a device at position p of a ring of n are the positions p - k/2 to p + k/2, its own
-among them; on a ring of at most k + 1 devices, all positions, beginning at p - n // 2.
+The request for secrets of pairs is one such bitmap. The slots of a device at position p are the
+positions p - k/2 to p + k/2, its own among them; with a degree of N - 1, all positions, beginning
+at p - N // 2.
 """
 
 from __future__ import annotations
@@ -30,13 +38,14 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import parse_vector
+from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.aggregation.reconstruction import Shares
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Ids, Pattern, Payload
@@ -44,11 +53,12 @@ from hpcfl.crypto import keys
 from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.sampling import permutation
 from hpcfl.errors import MessageError, RefusedError
-from hpcfl.privacy.population import Population, count_of
-from hpcfl.privacy.ring import best_threshold, choose, failures, log2
+from hpcfl.privacy.ring import RingParameters, best_threshold, choose, failures, log2
+from hpcfl.privacy.threat import Threat
 
 Flags = NDArray[np.bool_]
 
+NONCE_BYTES = 16
 ADVERTISED_BYTES = 2 * keys.KEY_BYTES
 NEIGHBOUR = np.dtype([("id", "<u4"), ("keys", "u1", ADVERTISED_BYTES)])
 
@@ -67,8 +77,10 @@ class Neighbourhood:
         The holders' numbers in its secret sharing.
     advertised : bytes
         The two public keys of every holder, end to end.
-    position, ring : int
-        The device's place on the ring and the ring's size; 0 where there is no ring.
+    position : int
+        The device's place on the ring; 0 where there is no ring.
+    nonce : bytes
+        What the order of the ring follows from besides the keys.
     """
 
     own: int
@@ -76,7 +88,7 @@ class Neighbourhood:
     numbers: tuple[int, ...]
     advertised: bytes
     position: int = 0
-    ring: int = 0
+    nonce: bytes = field(default=b"", repr=False)
 
     def transport_key(self, index: int) -> bytes:
         """Return the key under which shares travel to or from a holder."""
@@ -105,6 +117,23 @@ class Neighbourhood:
             raise from_server("advertise_keys", "a public key is listed twice")
 
 
+@dataclass(frozen=True)
+class Request:
+    """Whose secrets a device is asked for, of those that it is linked with.
+
+    Attributes
+    ----------
+    survivors, dropped : list of int
+        Whose private-mask seeds, and whose mask keys.
+    total : int
+        How many survivors there are, linked with this device or not.
+    """
+
+    survivors: list[int]
+    dropped: list[int]
+    total: int
+
+
 class Links(ABC):
     """The server's side: who is linked with whom in one round.
 
@@ -125,6 +154,10 @@ class Links(ABC):
     @abstractmethod
     def request(self, receiver: int | None, survived: Flags, dropped: Flags) -> Payload | None:
         """Return the unmasking request to one device; to all, where it is broadcast."""
+
+    @abstractmethod
+    def bits(self, receiver: int | None, chosen: Flags) -> Payload | None:
+        """Return a bitmap of some devices, as one device reads it; all, where it is broadcast."""
 
     @abstractmethod
     def neighbours(self, id: int, among: Flags) -> list[int]:
@@ -183,11 +216,11 @@ class Topology(ABC):
     threshold: int
 
     @abstractmethod
-    def promise(self, parameters: Parameters) -> str:
-        """Return in a sentence what the topology protects, and how surely."""
+    def promise(self, parameters: Parameters) -> Promise:
+        """Return what the topology protects, and how surely."""
 
     @abstractmethod
-    def link(self, public: Mapping[int, bytes], context: bytes) -> Links:
+    def link(self, public: Mapping[int, bytes], nonce: bytes, context: bytes) -> Links:
         """Link the devices that advertised keys; `context` names protocol and round."""
 
     @abstractmethod
@@ -195,10 +228,12 @@ class Topology(ABC):
         """Return what the server's list tells the device `own`, which advertised these keys."""
 
     @abstractmethod
-    def read_request(
-        self, payload: Payload, neighbourhood: Neighbourhood
-    ) -> tuple[list[int], list[int]]:
+    def read_request(self, payload: Payload, neighbourhood: Neighbourhood) -> Request:
         """Return the survivors and the dropped devices that a request names."""
+
+    @abstractmethod
+    def read_wanted(self, payload: Payload, neighbourhood: Neighbourhood) -> list[int]:
+        """Return the devices of which secrets of pairs are asked for."""
 
     def check_place(self, neighbourhood: Neighbourhood, context: bytes) -> None:  # noqa: B027
         """Refuse a wrong place on a ring, as far as a device can tell; without a ring, nothing.
@@ -219,13 +254,10 @@ class Complete(Topology):
         self.degree = devices - 1
         self.threshold = threshold
 
-    def promise(self, parameters: Parameters) -> str:
-        return (
-            f"every device shares keys and masks with the {self.degree} others; "
-            f"{self.threshold} devices reconstruct a secret, fewer learn nothing of it"
-        )
+    def promise(self, parameters: Parameters) -> Promise:
+        return Unopened(Threat.of(parameters), self.degree, self.threshold)
 
-    def link(self, public: Mapping[int, bytes], context: bytes) -> CompleteLinks:
+    def link(self, public: Mapping[int, bytes], nonce: bytes, context: bytes) -> CompleteLinks:
         return CompleteLinks(self._devices, self.threshold, public)
 
     def read_key_list(self, payload: Payload, own: int, advertised: bytes) -> Neighbourhood:
@@ -241,12 +273,15 @@ class Complete(Topology):
             raise from_server("advertise_keys", "this device's own keys are not as it sent them")
         return Neighbourhood(own, members, tuple(members), listed)
 
-    def read_request(
-        self, payload: Payload, neighbourhood: Neighbourhood
-    ) -> tuple[list[int], list[int]]:
+    def read_request(self, payload: Payload, neighbourhood: Neighbourhood) -> Request:
         cut = -(-self._devices // 8)
         parse_vector(payload, "u1", 2 * cut, "unmask", "the server")
-        return self._ids(payload[:cut], "unmask"), self._ids(payload[cut:], "unmask")
+        survivors = self._ids(payload[:cut], "unmask")
+        return Request(survivors, self._ids(payload[cut:], "unmask"), len(survivors))
+
+    def read_wanted(self, payload: Payload, neighbourhood: Neighbourhood) -> list[int]:
+        parse_vector(payload, "u1", -(-self._devices // 8), "unmask", "the server")
+        return self._ids(payload, "unmask")
 
     def _ids(self, bitmap: Payload, phase: str) -> list[int]:
         found = from_bits(bitmap)
@@ -271,6 +306,9 @@ class CompleteLinks(Links):
 
     def request(self, receiver: int | None, survived: Flags, dropped: Flags) -> Payload:
         return np.concatenate([np.packbits(survived), np.packbits(dropped)])
+
+    def bits(self, receiver: int | None, chosen: Flags) -> Payload:
+        return np.packbits(chosen)
 
     def neighbours(self, id: int, among: Flags) -> list[int]:
         return [other for other in np.flatnonzero(among).tolist() if other != id]
@@ -297,99 +335,128 @@ class Ring(Topology):
     def __init__(self, devices: int, degree: int, threshold: int) -> None:
         if degree % 2 and degree < devices - 1:
             raise ValueError(f"the degree of a ring is even, not {degree}")
-        self._devices = devices
+        self.devices = devices
         self.degree = min(degree, devices - 1)
         self.threshold = threshold
 
-    def promise(self, parameters: Parameters) -> str:
-        population = population_of(parameters)
-        found = failures(population, self.degree, self.threshold)
-        return (
-            f"every device shares keys and masks with {self.degree} neighbours; {self.threshold} "
-            f"of them reconstruct a secret. If {population.colluding} devices collude and "
-            f"{population.dropped} drop out once they are on the ring, a secret is revealed with a "
-            f"probability of at most {log2(found.revealed)}, the honest are not all linked with "
-            f"{log2(found.split)}, a round cannot end with {log2(found.stuck)}"
+    def promise(self, parameters: Parameters) -> Promise:
+        return Linked(
+            Threat.of(parameters), self.degree, self.threshold, 2.0**-parameters.security_bits
         )
 
-    def link(self, public: Mapping[int, bytes], context: bytes) -> RingLinks:
-        return RingLinks(self, public, context)
+    def link(self, public: Mapping[int, bytes], nonce: bytes, context: bytes) -> RingLinks:
+        return RingLinks(self, public, nonce, context)
 
-    def slots(self, ring: int) -> tuple[int, int]:
-        """Return how many slots a device has on a ring of this size, and which is its own."""
-        return (ring, ring // 2) if ring - 1 <= self.degree else (self.degree + 1, self.degree // 2)
+    @property
+    def slots(self) -> int:
+        """Number of a device's slots."""
+        return self.degree + 1
+
+    @property
+    def middle(self) -> int:
+        """A device's own slot."""
+        return self.slots // 2
 
     def read_key_list(self, payload: Payload, own: int, advertised: bytes) -> Neighbourhood:
-        if payload.size < 8:
-            raise from_server("advertise_keys", f"{payload.size} bytes hold no place on a ring")
-        ring, position = payload[:8].view("<u4").tolist()
-        if position >= ring:
-            raise from_server("advertise_keys", f"there is no position {position} of {ring}")
-        if ring > self._devices:
-            raise from_server(
-                "advertise_keys", f"{self._devices} devices do not make a ring of {ring}"
-            )
-        count, middle = self.slots(ring)
+        phase, start = "advertise_keys", NONCE_BYTES + 4
+        bits = payload[start : start + -(-self.slots // 8)]
+        listed_from = start + -(-self.slots // 8)
+        if payload.size < listed_from:
+            raise from_server(phase, f"{payload.size} bytes hold no place on a ring")
+        position = int(payload[NONCE_BYTES:start].view("<u4")[0])
+        if position >= self.devices:
+            raise from_server(phase, f"there is no position {position} of {self.devices}")
+        slots = from_bits(bits)
+        if self.middle not in slots or slots[-1] >= self.slots:
+            raise from_server(phase, "its slots are not those of this device")
         listed = parse_vector(
-            payload[8:], "u1", NEIGHBOUR.itemsize * (count - 1), "advertise_keys", "the server"
+            payload[listed_from:],
+            "u1",
+            NEIGHBOUR.itemsize * (len(slots) - 1),
+            phase,
+            "the server",
         ).view(NEIGHBOUR)
         holders = listed["id"].tolist()
         if own in holders or len({*holders}) != len(holders):
-            raise from_server("advertise_keys", "a neighbour is listed twice")
-        if max(holders, default=0) >= self._devices:
-            raise from_server(
-                "advertise_keys", f"it names a device beyond the last, {self._devices - 1}"
-            )
-        holders.insert(middle, own)
-        both = np.insert(listed["keys"], middle, np.frombuffer(advertised, np.uint8), axis=0)
-        return Neighbourhood(own, holders, tuple(range(count)), both.tobytes(), position, ring)
+            raise from_server(phase, "a neighbour is listed twice")
+        if max(holders, default=0) >= self.devices:
+            raise from_server(phase, f"it names a device beyond the last, {self.devices - 1}")
+        place = slots.index(self.middle)
+        holders.insert(place, own)
+        both = np.insert(listed["keys"], place, np.frombuffer(advertised, np.uint8), axis=0)
+        nonce = payload[:NONCE_BYTES].tobytes()
+        return Neighbourhood(own, holders, tuple(slots), both.tobytes(), position, nonce)
 
-    def read_request(
-        self, payload: Payload, neighbourhood: Neighbourhood
-    ) -> tuple[list[int], list[int]]:
-        holders = neighbourhood.holders
-        cut = -(-len(holders) // 8)
-        parse_vector(payload, "u1", 2 * cut, "unmask", "the server")
-        named = from_bits(payload[:cut]), from_bits(payload[cut:])
-        if any(slots and slots[-1] >= len(holders) for slots in named):
-            raise from_server("unmask", "it names a slot beyond the last")
-        return [holders[slot] for slot in named[0]], [holders[slot] for slot in named[1]]
+    def read_request(self, payload: Payload, neighbourhood: Neighbourhood) -> Request:
+        cut = -(-self.slots // 8)
+        parse_vector(payload, "u1", 4 + 2 * cut, "unmask", "the server")
+        survivors = self._named(payload[4 : 4 + cut], neighbourhood)
+        dropped = self._named(payload[4 + cut :], neighbourhood)
+        total = int(payload[:4].view("<u4")[0])
+        if not len(survivors) <= total <= self.devices:
+            raise from_server("unmask", f"{total} survivors of {self.devices} cannot be")
+        return Request(survivors, dropped, total)
+
+    def read_wanted(self, payload: Payload, neighbourhood: Neighbourhood) -> list[int]:
+        parse_vector(payload, "u1", -(-self.slots // 8), "unmask", "the server")
+        return self._named(payload, neighbourhood)
+
+    def _named(self, bitmap: Payload, neighbourhood: Neighbourhood) -> list[int]:
+        """Return the holders at some slots."""
+        holder_at = dict(zip(neighbourhood.numbers, neighbourhood.holders, strict=True))
+        slots = from_bits(bitmap)
+        if not {*slots} <= {*holder_at}:
+            raise from_server("unmask", "it names a slot that nobody is in")
+        return [holder_at[slot] for slot in slots]
 
     def check_place(self, neighbourhood: Neighbourhood, context: bytes) -> None:
         # Who knows only its neighbours must trust the server, honest-but-curious, with the order.
-        known, ring = neighbourhood, neighbourhood.ring
-        if len(known.holders) < ring:
+        if self.degree < self.devices - 1:
             return
-        size = ADVERTISED_BYTES
+        known, size = neighbourhood, ADVERTISED_BYTES
         public = {
             id: known.advertised[size * k : size * (k + 1)] for k, id in enumerate(known.holders)
         }
-        order = ring_order(public, context)
-        if known.holders != [
-            int(order[(known.position - ring // 2 + slot) % ring]) for slot in range(ring)
-        ]:
+        order = ring_order(self.devices, public, known.nonce, context)
+        first = known.position - self.middle
+        if known.holders != [int(order[(first + slot) % self.devices]) for slot in known.numbers]:
             raise RefusedError(
                 f"device {known.own} refuses its place: the ring does not follow from the keys"
             )
 
 
 class RingLinks(Links):
-    """Those who advertised keys, on a ring."""
+    """All devices on a ring, of which those that advertised keys are linked.
 
-    def __init__(self, topology: Ring, public: Mapping[int, bytes], context: bytes) -> None:
+    Attributes
+    ----------
+    order : ndarray of int64, shape (N,)
+        The ids around the ring.
+    position : ndarray of int64, shape (N,)
+        Each device's place.
+    """
+
+    def __init__(
+        self, topology: Ring, public: Mapping[int, bytes], nonce: bytes, context: bytes
+    ) -> None:
         self.threshold = topology.threshold
+        self.nonce = nonce
         self._public = public
-        self.order = ring_order(public, context)
-        self.size = self.order.size
-        self._slots, self._middle = topology.slots(self.size)
-        # By id; nobody asks for the position of a device that is not on the ring.
-        self.position = np.zeros(int(self.order.max()) + 1, np.int64)
-        self.position[self.order] = np.arange(self.size)
+        self._advertised = to_flags(public, topology.devices)
+        self._slots, self._middle = topology.slots, topology.middle
+        self.order = ring_order(topology.devices, public, nonce, context)
+        self.position = np.empty_like(self.order)
+        self.position[self.order] = np.arange(self.order.size)
+
+    def _around(self, id: int) -> Ids:
+        """Return who is in a device's slots."""
+        places = self.position[id] - self._middle + np.arange(self._slots)
+        return self.order[places % self.order.size]
 
     def holders(self, id: int) -> Ids:
         """Return a device's holders by slot."""
-        places = self.position[id] - self._middle + np.arange(self._slots)
-        return self.order[places % self.size]
+        around = self._around(id)
+        return around[self._advertised[around]]
 
     def key_list(self, receiver: int | None) -> Payload | None:
         if receiver is None or receiver not in self._public:
@@ -399,14 +466,23 @@ class RingLinks(Links):
         listed["id"] = neighbours
         raw = b"".join(self._public[id] for id in neighbours)
         listed["keys"] = np.frombuffer(raw, np.uint8).reshape(-1, ADVERTISED_BYTES)
-        head = np.array([self.size, self.position[receiver]], "<u4")
-        return np.concatenate([head.view(np.uint8), listed.view(np.uint8)])
+        place = np.array([self.position[receiver]], "<u4").view(np.uint8)
+        bits = np.packbits(self._advertised[self._around(receiver)])
+        return np.concatenate(
+            [np.frombuffer(self.nonce, np.uint8), place, bits, listed.view(np.uint8)]
+        )
 
     def request(self, receiver: int | None, survived: Flags, dropped: Flags) -> Payload | None:
+        bits = self.bits(receiver, survived), self.bits(receiver, dropped)
+        if bits[0] is None or bits[1] is None:
+            return None
+        total = np.array([np.count_nonzero(survived)], "<u4").view(np.uint8)
+        return np.concatenate([total, *bits])
+
+    def bits(self, receiver: int | None, chosen: Flags) -> Payload | None:
         if receiver is None or receiver not in self._public:
             return None
-        holders = self.holders(receiver)
-        return np.concatenate([np.packbits(survived[holders]), np.packbits(dropped[holders])])
+        return np.packbits(chosen[self._around(receiver)])
 
     def neighbours(self, id: int, among: Flags) -> list[int]:
         holders = self.holders(id)
@@ -424,7 +500,8 @@ class RingLinks(Links):
         table = np.zeros((ids.size, self._slots, width), np.uint32)
         for holder, sent in shares.items():
             asked = self.asked_of(holder, owners)
-            slots = (self.position[holder] - self.position[asked] + self._middle) % self.size
+            away = self.position[holder] - self.position[asked]
+            slots = (away + self._middle) % self.order.size
             holders[row[asked], slots] = holder
             came[row[asked], slots] = True
             table[row[asked], slots] = sent
@@ -432,30 +509,102 @@ class RingLinks(Links):
         return Shares(ids, holders, numbers, came, table, self._slots).without_absent()
 
 
-def ring_order(public: Mapping[int, bytes], context: bytes) -> NDArray[np.int64]:
-    """Return the ids around the ring, which follow from everybody's keys: int64, shape (n,)."""
-    members = sorted(public)
-    digest = hashlib.sha256(context)
-    for id in members:
+def ring_order(
+    devices: int, public: Mapping[int, bytes], nonce: bytes, context: bytes
+) -> NDArray[np.int64]:
+    """Return the ids around the ring, which follow from nonce and keys: int64, shape (N,)."""
+    digest = hashlib.sha256(context + nonce)
+    for id in sorted(public):
         digest.update(id.to_bytes(4, "little") + public[id])
-    return np.array(members, np.int64)[permutation(digest.digest(), len(members))]
+    return permutation(digest.digest(), devices)
 
 
 def ring_of(parameters: Parameters) -> Ring:
     """Return the ring with the degree that is asked for, or the smallest that is safe."""
+    threat = Threat.of(parameters)
     if parameters.degree is None:
-        chosen = choose(
-            population_of(parameters), parameters.security_bits, parameters.correctness_bits
-        )
+        chosen = choose(threat, parameters.security_bits, parameters.correctness_bits)
         return Ring(parameters.devices, chosen.degree, chosen.threshold)
     degree = min(parameters.degree, parameters.devices - 1)
-    return Ring(parameters.devices, degree, best_threshold(population_of(parameters), degree))
+    return Ring(parameters.devices, degree, best_threshold(threat, degree))
 
 
-def population_of(parameters: Parameters) -> Population:
-    """Return who is to be reckoned with: devices, colluding ones, and dropouts."""
-    colluding = count_of(Fraction(repr(parameters.gamma)), parameters.devices)
-    return Population(parameters.devices, colluding, parameters.dropout)
+@dataclass(frozen=True)
+class Unopened(Promise):
+    """Nobody but t devices together can open a secret, where all are linked with all."""
+
+    threat: Threat
+    degree: int
+    threshold: int
+
+    @property
+    def claim(self) -> str:
+        chance = self.failure(Outcome(self.threat.devices, self.threat.devices))
+        exceeded = f" but for a probability of {log2(chance)}" if chance else ""
+        return (
+            f"every device shares keys and masks with the {self.degree} others; "
+            f"{self.threshold} devices reconstruct a secret, and fewer learn nothing of it: not "
+            f"{self.threat} that collude{exceeded}"
+        )
+
+    def failure(self, outcome: Outcome) -> float:
+        return failures(self.threat, self.degree, self.threshold).revealed
+
+
+@dataclass(frozen=True)
+class Linked(Promise):
+    """Secrets stay closed and the honest survivors linked, where all have but a few neighbours.
+
+    Attributes
+    ----------
+    threat : Threat
+        Who colludes, and how many are to drop out.
+    degree, threshold : int
+        The ring's.
+    accepted : float
+        Probability of a failure that is accepted.
+    """
+
+    threat: Threat
+    degree: int
+    threshold: int
+    accepted: float
+
+    @property
+    def claim(self) -> str:
+        planned = self._failures(self.threat.dropped)
+        return (
+            f"every device shares keys and masks with {self.degree} neighbours; {self.threshold} "
+            f"of them reconstruct a secret. If {self.threat} collude and up to "
+            f"{self.threat.dropped} others drop out, wherever chance puts them on the ring, a "
+            f"secret is revealed with a probability of at most {log2(planned.revealed)}, the "
+            f"honest are not all linked with {log2(planned.split)}, a round cannot end with "
+            f"{log2(planned.stuck)}"
+        )
+
+    def failure(self, outcome: Outcome) -> float:
+        found = self._failures(outcome.devices - outcome.survivors)
+        return min(1.0, found.revealed + found.split)
+
+    def broken(self, outcome: Outcome) -> str | None:
+        planned = self._failures(self.threat.dropped)
+        limit = max(self.accepted, planned.revealed + planned.split)
+        chance = self.failure(outcome)
+        if chance <= limit:
+            return None
+        return (
+            f"{outcome.devices - outcome.survivors} of {outcome.devices} devices have dropped out: "
+            f"with {self.degree} neighbours each, the honest ones among the others are not all "
+            f"linked with a probability of up to {log2(chance)}, and {log2(limit)} was promised"
+        )
+
+    def _failures(self, dropped: int) -> RingParameters:
+        return _failures(self.threat, self.degree, self.threshold, dropped)
+
+
+@lru_cache(maxsize=256)
+def _failures(threat: Threat, degree: int, threshold: int, dropped: int) -> RingParameters:
+    return failures(threat.with_dropped(dropped), degree, threshold)
 
 
 def from_server(phase: str, reason: str) -> MessageError:

@@ -13,15 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from protocol_rounds import updates
+from slow_reference import KEY_SHARE, MASK_KEY_LIMBS, SEED_LIMBS, SEED_SHARE
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.active import ActiveServer
-from hpcfl.algorithms.aggregation.secagg import (
-    MASK_KEY_LIMBS,
-    SEED_LIMBS,
-    SecAggServer,
-    pair_sign,
-)
+from hpcfl.algorithms.aggregation.secagg import SecAggServer, pair_sign
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.bench.rounds import enrol
 from hpcfl.comm.loopback import Loopback
@@ -60,7 +56,7 @@ def make(
 
 @dataclass
 class Conversation:
-    """A round, or the beginning of one."""
+    """A round, or the beginning of one; exchanges go by the names of their steps."""
 
     protocol: Any
     server: Any
@@ -69,6 +65,7 @@ class Conversation:
     refusals: dict[int, HpcflError] = field(default_factory=dict)
     sent: dict[str, dict[int, bytes]] = field(default_factory=dict)
     told: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    earlier: Conversation | None = None
 
 
 def converse(
@@ -76,21 +73,24 @@ def converse(
     server: Any | None = None,
     *,
     index: int = 0,
+    seed: int = 1,
     before: tuple[str, Pattern] | None = None,
     dropouts: Mapping[int, str] | None = None,
 ) -> Conversation:
     """Play a round, or what comes before a step; a device that refuses takes no further part."""
     count = protocol.parameters.devices
     if server is None:
-        server = protocol.server(index, np.zeros(protocol.parameters.dim, np.float32))
+        server = server_of(protocol, index)
     devices = {
-        id: protocol.device(id, index, insecure_secrets(1, index, id)) for id in range(count)
+        id: protocol.device(id, index, insecure_secrets(seed, index, id)) for id in range(count)
     }
     found = Conversation(protocol, server, devices, updates(protocol))
     dropouts = {} if dropouts is None else dropouts
     for step in protocol.steps:
-        if (step.phase, step.pattern) == before:
+        if (step.name, step.pattern) == before:
             break
+        if step.optional and not getattr(server, f"wants_{step.name}")():
+            continue
         live = [
             id
             for id in devices
@@ -101,25 +101,36 @@ def converse(
     return found
 
 
+def server_of(protocol: Any, index: int = 0, kind: type | None = None) -> Any:
+    """Return the protocol's server, or one of another kind, which draws the same every time."""
+    model = np.zeros(protocol.parameters.dim, np.float32)
+    secrets = insecure_secrets(1, index, -1)
+    if kind is not None:
+        return kind(protocol, index, model, secrets)
+    return protocol.server(index, model, secrets)
+
+
 def _is_past(protocol: Any, dropped: str, phase: str) -> bool:
     order = protocol.phases()
     return order.index(phase) >= order.index(dropped)
 
 
 def _play(found: Conversation, step: Any, live: list[int]) -> None:
-    server, phase = found.server, step.phase
-    if step.pattern in (Pattern.BROADCAST, Pattern.SCATTER):
+    server, name = found.server, step.name
+    if step.pattern is Pattern.BROADCAST and name in ("model", "challenge"):
+        told = getattr(server, f"send_{name}")()
         for id in live:
-            told = server.send_model() if phase == "model" else getattr(server, f"send_{phase}")(id)
-            found.told.setdefault(phase, {})[id] = told.tobytes()
-            _let(found, id, f"receive_{phase}", told)
+            _tell(found, name, id, told)
+    elif step.pattern in (Pattern.BROADCAST, Pattern.SCATTER):
+        for id in live:
+            _tell(found, name, id, getattr(server, f"send_{name}")(id))
     elif step.pattern is Pattern.GATHER:
         for id in live:
             vector = [found.vectors[id]] if step.upload else []
-            payload = _let(found, id, f"send_{phase}", *vector)
+            payload = _let(found, id, f"send_{name}", *vector)
             if id not in found.refusals:
-                found.sent.setdefault(phase, {})[id] = payload.tobytes()
-                getattr(server, f"receive_{phase}")(id, payload.view(np.uint8))
+                found.sent.setdefault(name, {})[id] = payload.tobytes()
+                getattr(server, f"receive_{name}")(id, payload.view(np.uint8))
     elif step.pattern is Pattern.ROUTE:
         rows: dict[int, list[tuple[int, Payload]]] = {id: [] for id in live}
         for sender in live:
@@ -130,8 +141,13 @@ def _play(found: Conversation, step: Any, live: list[int]) -> None:
             came = rows[id]
             senders = np.array([sender for sender, _ in came], np.int64)
             _let(found, id, "receive_share_keys", senders, np.stack([row for _, row in came]))
-    if step.pattern in (Pattern.GATHER, Pattern.LOCAL) and hasattr(server, f"finish_{phase}"):
-        getattr(server, f"finish_{phase}")()
+    if step.pattern in (Pattern.GATHER, Pattern.LOCAL) and hasattr(server, f"finish_{name}"):
+        getattr(server, f"finish_{name}")()
+
+
+def _tell(found: Conversation, name: str, id: int, told: Payload) -> None:
+    found.told.setdefault(name, {})[id] = told.tobytes()
+    _let(found, id, f"receive_{name}", told)
 
 
 def _let(found: Conversation, id: int, action: str, *arguments: Any) -> Any:
@@ -179,13 +195,13 @@ class TwoFaced(SecAggServer):
     def receive_unmask(self, sender: int, payload: Payload) -> None:
         survived, gone = self.lists_for(sender)
         shares = payload.view("<u4")
-        cut = SEED_LIMBS * int(survived.sum())
+        cut = SEED_SHARE * int(survived.sum())
         if sender in self.deceived:
             place = int(gone[: self.victim].sum())
-            self._key_shares_of_victim[sender] = shares[cut:].reshape(-1, MASK_KEY_LIMBS)[place]
+            self._key_shares_of_victim[sender] = shares[cut:].reshape(-1, KEY_SHARE)[place]
         else:
             place = int(survived[: self.victim].sum())
-            self._seed_shares_of_victim[sender] = shares[:cut].reshape(-1, SEED_LIMBS)[place]
+            self._seed_shares_of_victim[sender] = shares[:cut].reshape(-1, SEED_SHARE)[place]
 
     def finish_unmask(self) -> None:
         """Take no sum: it is after another thing."""
@@ -199,14 +215,16 @@ class TwoFaced(SecAggServer):
         for id, device in self._knows.items():
             share = device._shares[device._links.holders.index(victim)]
             self._key_shares_of_victim[id], self._seed_shares_of_victim[id] = (
-                share[:MASK_KEY_LIMBS],
-                share[MASK_KEY_LIMBS:],
+                share[:KEY_SHARE],
+                share[KEY_SHARE:],
             )
         threshold = protocol.topology.threshold
         if min(len(self._key_shares_of_victim), len(self._seed_shares_of_victim)) < threshold:
             return None
-        seed = shamir.from_limbs(combined(self._seed_shares_of_victim, threshold), 16)
-        private = shamir.from_limbs(combined(self._key_shares_of_victim, threshold), 32)
+        seed = shamir.from_limbs(combined(self._seed_shares_of_victim, threshold)[:SEED_LIMBS], 16)
+        private = shamir.from_limbs(
+            combined(self._key_shares_of_victim, threshold)[:MASK_KEY_LIMBS], 32
+        )
         peers = [id for id in self._sharers if id != victim]
         secrets = keys.agree(private, [self._mask_public(id) for id in peers])
         masks = [
@@ -239,7 +257,7 @@ class TwoFacedActive(TwoFaced, ActiveServer):
 
     def send_unmask(self, receiver: int | None = None) -> Payload:
         assert receiver is not None
-        told = digest(self._protocol, self.request_for(receiver).tobytes())
+        told = digest(self._protocol, self._public, self.request_for(receiver).tobytes())
         for id, device in self._knows.items():
             if id != receiver:
                 forged = endorsement(self._protocol, device._identity, id, receiver, told)
@@ -249,9 +267,11 @@ class TwoFacedActive(TwoFaced, ActiveServer):
         return payload
 
 
-def digest(protocol: Any, request: bytes) -> bytes:
-    """Return what an endorsement of a request is of."""
-    return hashlib.sha256(np.array(protocol.members, "<i8").tobytes() + request).digest()
+def digest(protocol: Any, public: Mapping[int, bytes], request: bytes) -> bytes:
+    """Return what an endorsement is of: who is who, all keys of the round, and the request."""
+    advertised = hashlib.sha256(b"".join(public[id] for id in sorted(public))).digest()
+    members = b"".join(int(id).to_bytes(8, "little") for id in protocol.members)
+    return hashlib.sha256(members + advertised + request).digest()
 
 
 def endorsement(

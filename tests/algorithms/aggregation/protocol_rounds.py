@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from slow_ring import cohort_size, holders, ring_order, run
+from slow_ring import cohort_size, ring_order, run, slots
 
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import find
@@ -65,6 +65,11 @@ class Header:
     def of(cls, message: NDArray[np.uint8]) -> Header:
         return cls(*struct.unpack("<BBHIII", message[:ENVELOPE_BYTES].tobytes()))
 
+    @classmethod
+    def receivers_of(cls, rows: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Return to whom the rows of a route are addressed."""
+        return np.array([cls.of(row).receiver for row in rows], np.int64)
+
 
 @dataclass(frozen=True)
 class Message:
@@ -83,7 +88,7 @@ class Wire(Loopback):
     """A loopback that keeps every message, and lets a test change what is delivered.
 
     `change` is called with every message's header; for a route, with the header of the first of a
-    receiver's rows and all of them.
+    sender's rows and all of them.
     """
 
     def __init__(self, devices: int, change: Change | None = None) -> None:
@@ -125,16 +130,14 @@ class Wire(Loopback):
 
         return super().reduce(senders, keep, group, dim)
 
-    def route(
-        self, senders: Sequence[int], rows: list[NDArray[np.uint8]]
-    ) -> tuple[dict[int, NDArray[np.uint8]], NDArray[np.int64]]:
+    def route(self, senders: Sequence[int], rows: Sequence[NDArray[np.uint8]], width: int) -> Any:
+        """Change what a device sends: a block of rows, as many and as long as the change likes."""
+        blocks = []
         for block in rows:
             for row in block:
                 self._keep(Pattern.ROUTE, row)
-        received, present = super().route(senders, rows)
-        for receiver, block in received.items():
-            received[receiver] = self._change(Header.of(block[0]), block)
-        return received, present
+            blocks.append(self._change(Header.of(block[0]), block) if len(block) else block)
+        return super().route(senders, blocks, width)
 
     def _keep(self, pattern: Pattern, message: NDArray[np.uint8]) -> None:
         self.messages.append(Message(pattern, Header.of(message), message.tobytes()))
@@ -149,6 +152,7 @@ class Played:
     vectors: NDArray[np.floating]
     dropouts: Mapping[int, str]
     sources: dict[int, Source]
+    servers: Source
     devices: dict[int, Any]
     server: Any
     wire: Wire
@@ -160,30 +164,48 @@ class Played:
     def parameters(self) -> Parameters:
         return self.protocol.parameters
 
-    def messages(self, phase: str, pattern: Pattern) -> list[Message]:
-        """Return the messages of one exchange, in the order in which they were sent."""
+    @property
+    def nonce(self) -> bytes:
+        """What the server drew first, once it had all keys."""
+        return self.servers.drawn[0]
+
+    @property
+    def label(self) -> str:
+        """How all that is derived in the round calls it."""
+        return f"{self.protocol.name} round {self.index}"
+
+    def order(self, keys: Mapping[int, bytes] | None = None) -> list[int]:
+        """Return the ids around the ring that these keys give; those that devices sent."""
+        keys = self.sent("advertise_keys") if keys is None else keys
+        return ring_order(self.parameters.devices, keys, self.nonce, self.label)
+
+    def messages(self, name: str, pattern: Pattern) -> list[Message]:
+        """Return the messages of one exchange, in the order in which they were sent.
+
+        An exchange goes by the name of its step: that of its phase, or challenge, checks, pairs.
+        """
         return [
             message
             for message in self.wire.messages
             if message.pattern is pattern
             # A device that refuses to go on says so in a step that is none of the protocol's.
             and message.header.step < len(self.protocol.steps)
-            and self.protocol.steps[message.header.step].phase == phase
+            and self.protocol.steps[message.header.step].name == name
         ]
 
-    def sent(self, phase: str) -> dict[int, bytes]:
-        """Return what each device sent to the server in a phase, without envelopes."""
-        found = {m.header.sender: m.payload for m in self.messages(phase, Pattern.GATHER)}
+    def sent(self, name: str) -> dict[int, bytes]:
+        """Return what each device sent to the server in an exchange, without envelopes."""
+        found = {m.header.sender: m.payload for m in self.messages(name, Pattern.GATHER)}
         return found or dict(self.wire.summed)
 
-    def told(self, phase: str) -> bytes:
-        """Return what the server told all devices in a phase, without envelope."""
-        (message,) = self.messages(phase, Pattern.BROADCAST)
+    def told(self, name: str) -> bytes:
+        """Return what the server told all devices in an exchange, without envelope."""
+        (message,) = self.messages(name, Pattern.BROADCAST)
         return message.payload
 
-    def told_each(self, phase: str) -> dict[int, bytes]:
-        """Return what the server told each device alone in a phase, without envelopes."""
-        return {m.header.receiver: m.payload for m in self.messages(phase, Pattern.SCATTER)}
+    def told_each(self, name: str) -> dict[int, bytes]:
+        """Return what the server told each device alone in an exchange, without envelopes."""
+        return {m.header.receiver: m.payload for m in self.messages(name, Pattern.SCATTER)}
 
     def taking_part(self, phase: str) -> list[int]:
         """Return the devices that have not dropped out before the end of a phase."""
@@ -284,6 +306,7 @@ def play(
     devices = protocol.parameters.devices
     vectors = updates(protocol) if vectors is None else vectors
     sources = seeded_sources(devices, index) if sources is None else sources
+    servers = Source(insecure_secrets(0, index, -1))
     ids = range(devices) if order is None else order
     phases = protocol.phases()
     steps = list(itertools.takewhile(lambda step: not _is(step, before), protocol.steps))
@@ -293,8 +316,9 @@ def play(
         vectors=vectors,
         dropouts={} if dropouts is None else dropouts,
         sources=sources,
+        servers=servers,
         devices={id: protocol.device(id, index, sources[id]) for id in ids},
-        server=protocol.server(index, np.zeros(protocol.parameters.dim, np.float32)),
+        server=protocol.server(index, np.zeros(protocol.parameters.dim, np.float32), servers),
         wire=Wire(devices, change),
         record=RoundRecord.empty(0, 0),
     )
@@ -326,10 +350,10 @@ def _is(step: Step, named: str | tuple[str, Pattern] | None) -> bool:
     return named in (step.phase, (step.phase, step.pattern))
 
 
-def places(played: Played) -> dict[int, tuple[int, int]]:
-    """Return the ring size and the position that the server told each device."""
+def places(played: Played) -> dict[int, int]:
+    """Return the position on the ring that the server told each device."""
     told = played.told_each("advertise_keys")
-    return {id: struct.unpack("<II", message[:8]) for id, message in told.items()}
+    return {id: int.from_bytes(message[16:20], "little") for id, message in told.items()}
 
 
 def sent_by(played: Played, id: int) -> NDArray[np.int64] | slice:
@@ -339,8 +363,8 @@ def sent_by(played: Played, id: int) -> NDArray[np.int64] | slice:
         message = np.frombuffer(played.sent("masked_input")[id], np.uint8)
         return locations.decode(message, parameters.dim)[0]
     if played.protocol.name == "cohort":
-        ring, position = places(played)[id]
-        size = cohort_size(parameters.devices, parameters.alpha, ring)
+        ring, position = parameters.devices, places(played)[id]
+        size = cohort_size(ring, parameters.alpha)
         return np.array(run(parameters.dim, ring, size, position), np.int64)
     return slice(None)
 
@@ -361,13 +385,7 @@ def sum_of(played: Played, ids: Iterable[int]) -> NDArray[np.int64]:
 
 def integers_of(played: Played, id: int, where: Any) -> NDArray[np.int64]:
     """Return the integers that stand for a device's values at `where` in this round."""
-    arrival = None
-    if played.protocol.name == "cohort":
-        # Those on the ring send a part of it each that is m n / N of n positions, rounded.
-        parameters, ring = played.parameters, places(played)[id][0]
-        cohort = cohort_size(parameters.devices, parameters.alpha, ring)
-        arrival = cohort / ring * (1 - parameters.dropout)
-    return played.protocol.quantise(played.vectors[id][where], id, played.index, arrival)
+    return played.protocol.quantise(played.vectors[id][where], id, played.index)
 
 
 def shares_by_receiver(
@@ -401,30 +419,47 @@ def key_list(played: Played, receiver: int, keys: Mapping[int, bytes]) -> NDArra
     if parameters.degree is None:
         listed = b"".join(keys[id] for id in sorted(keys))
         return raw(bits(list(keys), parameters.devices) + listed)
-    order = ring_order(keys, f"{played.protocol.name} round {played.index}")
-    return ring_list(order, order.index(receiver), keys, parameters.degree)
+    order = played.order(keys)
+    return ring_list(played.nonce, order, order.index(receiver), keys, parameters.degree)
 
 
 def ring_list(
-    order: list[int], position: int, keys: Mapping[int, bytes], degree: int
+    nonce: bytes, order: list[int], position: int, keys: Mapping[int, bytes], degree: int
 ) -> NDArray[np.uint8]:
     """Return the server's message to the device at a position of a ring."""
-    neighbours = [id for id in holders(order, order[position], degree) if id != order[position]]
-    content = struct.pack("<II", len(order), position)
-    return raw(content + b"".join(struct.pack("<I", id) + keys[id] for id in neighbours))
+    around = slots(order, order[position], degree)
+    present = bits([slot for slot, id in enumerate(around) if id in keys], len(around))
+    neighbours = [id for id in around if id in keys and id != order[position]]
+    entries = b"".join(struct.pack("<I", id) + keys[id] for id in neighbours)
+    return raw(nonce + struct.pack("<I", position) + present + entries)
 
 
 def request(
     played: Played, receiver: int, survivors: Sequence[int], dropped: Sequence[int]
 ) -> NDArray[np.uint8]:
     """Return the server's message that asks a device to unmask."""
-    devices, degree = played.parameters.devices, played.parameters.degree
-    if degree is None:
-        return raw(bits(survivors, devices) + bits(dropped, devices))
-    label = f"{played.protocol.name} round {played.index}"
-    slots = holders(ring_order(played.sent("advertise_keys"), label), receiver, degree)
-    named = [[k for k, id in enumerate(slots) if id in ids] for ids in (survivors, dropped)]
-    return raw(bits(named[0], len(slots)) + bits(named[1], len(slots)))
+    parameters = played.parameters
+    if parameters.degree is None:
+        return raw(bits(survivors, parameters.devices) + bits(dropped, parameters.devices))
+    return ring_request(played, receiver, survivors, dropped, len(survivors))
+
+
+def ring_request(
+    played: Played, receiver: int, survivors: Sequence[int], dropped: Sequence[int], total: int
+) -> NDArray[np.uint8]:
+    """Return the same on a ring, with any number of survivors in all."""
+    parameters, order = played.parameters, played.order()
+    assert parameters.degree is not None
+    content = struct.pack("<I", total)
+    around = slots(order, receiver, parameters.degree)
+    for ids in (survivors, dropped):
+        content += bits([slot for slot, id in enumerate(around) if id in ids], len(around))
+    if played.protocol.name == "cohort":
+        ring, place = len(order), order.index(receiver)
+        size = cohort_size(ring, parameters.alpha)
+        near = [order[(place + k) % ring] for k in range(1 - size, size)]
+        content += bits([k for k, id in enumerate(near) if id in survivors], len(near))
+    return raw(content)
 
 
 def raw(content: bytes) -> NDArray[np.uint8]:

@@ -18,12 +18,15 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from protocol_rounds import Played
-from slow_ring import cohort_size, holders, leads, ring_order, run
+from slow_ring import cohort_size, holders, leads, ring_order, run, slots
 
 Q = 2**32 - 5
 MODULUS = {"fq": Q, "ring32": 2**32}
 LIMB_BITS = 31
 MASK_KEY_LIMBS, SEED_LIMBS = 9, 5
+# A share has a value more, the check of its secret.
+KEY_SHARE, SEED_SHARE = MASK_KEY_LIMBS + 1, SEED_LIMBS + 1
+ABSENT = 2**32 - 1
 
 
 def hkdf(secret: bytes, context: str) -> bytes:
@@ -110,14 +113,15 @@ class SlowRound:
         parameters = self.played.parameters
         self.devices, self.dim = parameters.devices, parameters.dim
         self.modulus = MODULUS[parameters.group]
+        self.members = self.played.taking_part("advertise_keys")
         self.sharers = self.played.taking_part("share_keys")
         self.survivors = self.played.taking_part("masked_input")
         self.dropped = [id for id in self.sharers if id not in self.survivors]
         self.on_ring = parameters.degree is not None
         if self.on_ring:
-            members = self.played.taking_part("advertise_keys")
             self.degree = min(parameters.degree, self.devices - 1)
-            self.order = ring_order({id: self.advertised(id) for id in members}, self._label)
+            public = {id: self.advertised(id) for id in self.members}
+            self.order = ring_order(self.devices, public, self.played.nonce, self._label)
         self._secrets: dict[tuple[str, int, int], bytes] = {}
         self._patterns: dict[tuple[int, int], set[int]] = {}
         self._masks: dict[tuple[int, int], list[int]] = {}
@@ -162,34 +166,69 @@ class SlowRound:
     def holders(self, device: int) -> list[int]:
         """Return who is given shares of a device's secrets, in their order in messages."""
         if self.on_ring:
-            return holders(self.order, device, self.degree)
-        return self.played.taking_part("advertise_keys")
+            return holders(self.order, device, self.degree, self.members)
+        return self.members
 
     def point(self, owner: int, holder: int) -> int:
         """Return the point at which a holder's shares are: its slot, or its id, plus 1."""
-        return 1 + (self.holders(owner).index(holder) if self.on_ring else holder)
+        if self.on_ring:
+            return 1 + slots(self.order, owner, self.degree).index(holder)
+        return 1 + holder
+
+    def secret_values(self, device: int) -> list[int]:
+        """Return what a device shares: the limbs of both its secrets, a check behind each."""
+        count = 2 + (self.threshold - 1) * (KEY_SHARE + SEED_SHARE)
+        checks = elements(self.drawn(device, "coefficients"), count, Q)[:2]
+        key, seed = limbs(self.drawn(device, "mask key")), limbs(self.drawn(device, "seed"))
+        return [*key, checks[0], *seed, checks[1]]
 
     def shares_of(self, device: int) -> dict[int, list[int]]:
-        """Return each holder's share of every limb of a device's secrets."""
+        """Return each holder's share of every value that a device shares."""
         degree = self.threshold - 1
-        secret = limbs(self.drawn(device, "mask key")) + limbs(self.drawn(device, "seed"))
-        uniform = elements(self.drawn(device, "coefficients"), degree * len(secret), Q)
+        values = self.secret_values(device)
+        width = len(values)
+        uniform = elements(self.drawn(device, "coefficients"), 2 + degree * width, Q)[2:]
         shares = {}
         for holder in self.holders(device):
             x = self.point(device, holder)
             shares[holder] = [
-                (limb + sum(uniform[p * len(secret) + k] * x ** (p + 1) for p in range(degree))) % Q
-                for k, limb in enumerate(secret)
+                (value + sum(uniform[p * width + k] * x ** (p + 1) for p in range(degree))) % Q
+                for k, value in enumerate(values)
             ]
         return shares
+
+    # the challenge
+
+    @property
+    def challenge(self) -> list[int]:
+        """Return a coefficient for each of the limbs, those of the mask key first."""
+        drawn = self.played.servers.drawn[1]
+        return elements(drawn, MASK_KEY_LIMBS + SEED_LIMBS, Q)
+
+    def answer(self, share: list[int]) -> list[int]:
+        """Return the answers for both secrets: the check plus the combination of the limbs."""
+        key, seed = share[:KEY_SHARE], share[KEY_SHARE:]
+        coefficients = self.challenge
+        return [
+            (part[-1] + sum(c * value for c, value in zip(chosen, part, strict=False))) % Q
+            for part, chosen in (
+                (key, coefficients[:MASK_KEY_LIMBS]),
+                (seed, coefficients[MASK_KEY_LIMBS:]),
+            )
+        ]
+
+    def checks(self, holder: int) -> list[int]:
+        """Return what a holder answers to the challenge, for those who shared with it."""
+        owners = [i for i in self.holders(holder) if i in self.sharers]
+        return [value for i in owners for value in self.answer(self.shares_of(i)[holder])]
 
     def reply(self, holder: int) -> list[int]:
         """Return what a holder answers to the unmasking request, share by share."""
         owners = self.holders(holder)
         seeds = [i for i in owners if i in self.survivors]
         private = [i for i in owners if i in self.dropped]
-        return [share for i in seeds for share in self.shares_of(i)[holder][MASK_KEY_LIMBS:]] + [
-            share for i in private for share in self.shares_of(i)[holder][:MASK_KEY_LIMBS]
+        return [share for i in seeds for share in self.shares_of(i)[holder][KEY_SHARE:]] + [
+            share for i in private for share in self.shares_of(i)[holder][:KEY_SHARE]
         ]
 
     def decrypt(self, sender: int, receiver: int, ciphertext: bytes) -> list[int]:
@@ -210,9 +249,8 @@ class SlowRound:
     def run(self, i: int) -> list[int]:
         """Return the coordinates that a device of a cohort sends, in their order."""
         if i not in self._runs:
-            ring = len(self.order)
-            size = cohort_size(self.devices, self.played.parameters.alpha, ring)
-            self._runs[i] = run(self.dim, ring, size, self.order.index(i))
+            size = cohort_size(self.devices, self.played.parameters.alpha)
+            self._runs[i] = run(self.dim, self.devices, size, self.order.index(i))
         return self._runs[i]
 
     def b(self, i: int, j: int) -> set[int]:

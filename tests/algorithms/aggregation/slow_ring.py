@@ -6,7 +6,7 @@ Nothing here calls the protocols' code or knows a formula of theirs but the ones
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import cache
 from math import isqrt
@@ -14,35 +14,41 @@ from math import isqrt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 
-def ring_order(public: Mapping[int, bytes], label: str) -> list[int]:
-    """Return the ids around the ring: sorted by 128 bits of a keystream that all keys decide."""
-    members = sorted(public)
-    digest = hashlib.sha256(f"hpcfl/1 {label} links".encode())
-    for id in members:
+def ring_order(devices: int, public: Mapping[int, bytes], nonce: bytes, label: str) -> list[int]:
+    """Return all N ids around the ring: sorted by 128 bits of a keystream each.
+
+    The nonce and the keys of those that advertised any decide on the keystream.
+    """
+    digest = hashlib.sha256(f"hpcfl/1 {label} links".encode() + nonce)
+    for id in sorted(public):
         digest.update(id.to_bytes(4, "little"))
         digest.update(public[id])
     cipher = Cipher(algorithms.AES128(digest.digest()[:16]), modes.CTR(bytes(16))).encryptor()
-    ranks = {}
-    for id in members:
+    ranks = []
+    for id in range(devices):
         block = cipher.update(bytes(16))
-        ranks[id] = int.from_bytes(block[:8], "little"), int.from_bytes(block[8:], "little")
-    return sorted(members, key=lambda id: ranks[id])
+        high, low = int.from_bytes(block[:8], "little"), int.from_bytes(block[8:], "little")
+        ranks.append((high, low, id))
+    return [id for _, _, id in sorted(ranks)]
 
 
-def holders(order: list[int], id: int, degree: int) -> list[int]:
-    """Return who holds a device's shares, by slot."""
+def slots(order: list[int], id: int, degree: int) -> list[int]:
+    """Return who is in a device's slots, whether there or not."""
     ring, place = len(order), order.index(id)
-    if ring <= degree + 1:
-        first, count = place - ring // 2, ring
-    else:
-        first, count = place - degree // 2, degree + 1
-    return [order[(first + slot) % ring] for slot in range(count)]
+    if degree >= ring - 1:
+        return [order[(place - ring // 2 + slot) % ring] for slot in range(ring)]
+    return [order[(place - degree // 2 + slot) % ring] for slot in range(degree + 1)]
 
 
-def cohort_size(devices: int, alpha: float, ring: int) -> int:
-    """Return alpha N, rounded half up, in proportion to the devices that are on the ring."""
-    whole = int(Fraction(str(alpha)) * devices + Fraction(1, 2))
-    return round(Fraction(whole * ring, devices))
+def holders(order: list[int], id: int, degree: int, members: Iterable[int]) -> list[int]:
+    """Return who holds a device's shares, by slot: those in its slots that advertised keys."""
+    there = {*members}
+    return [one for one in slots(order, id, degree) if one in there]
+
+
+def cohort_size(devices: int, alpha: float) -> int:
+    """Return alpha N, rounded half up."""
+    return int(Fraction(str(alpha)) * devices + Fraction(1, 2))
 
 
 @cache

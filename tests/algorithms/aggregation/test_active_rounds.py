@@ -191,7 +191,8 @@ def test_noise_counts_on_as_few_honest_devices_as_a_server_may_choose() -> None:
     )
 
     assert 21 - 3 == active.honest_in_sum()
-    assert 30 - 3 - 3 == passive.honest_in_sum()
+    # One may vanish besides the planned ones.
+    assert 30 - 3 - 1 - 3 == passive.honest_in_sum()
 
 
 def test_a_bench_run_enrols_once_and_records_what_it_ran() -> None:

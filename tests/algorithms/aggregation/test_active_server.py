@@ -17,14 +17,16 @@ from cheating import (
     endorsement,
     enrolled,
     make,
+    server_of,
 )
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 from protocol_rounds import bits, raw, updates
+from slow_reference import KEY_SHARE, MASK_KEY_LIMBS, SEED_LIMBS
 
 from hpcfl.algorithms.aggregation.active import Identity, Registration
-from hpcfl.algorithms.aggregation.secagg import MASK_KEY_LIMBS, SHARE_BYTES, pair_sign
+from hpcfl.algorithms.aggregation.secagg import SHARE_BYTES, pair_sign
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto import keys, shamir
 from hpcfl.crypto.keys import KeyPair, insecure_secrets
@@ -59,7 +61,7 @@ def two_lists(security: str, accomplices: list[int], threshold: int | None = Non
     if threshold is not None:
         protocol.topology.threshold = threshold
     kind = TwoFacedActive if security == "active" else TwoFaced
-    server: Any = kind(protocol, 0, np.zeros(protocol.parameters.dim, np.float32))
+    server: Any = server_of(protocol, kind=kind)
     # Devices are made by `converse`: the accomplices tell the server what they know as they go.
     knows: dict[int, Any] = {}
     device = protocol.device
@@ -184,7 +186,7 @@ def test_keys_of_the_servers_own_open_a_vector_of_the_passive_variant() -> None:
     upload = victim.send_masked_input(pretender.vector).view("<u4")
 
     limbs = combined(shares, protocol.topology.threshold)
-    seed = shamir.from_limbs(limbs[MASK_KEY_LIMBS:], 16)
+    seed = shamir.from_limbs(limbs[KEY_SHARE : KEY_SHARE + SEED_LIMBS], 16)
     private = shamir.from_limbs(limbs[:MASK_KEY_LIMBS], 32)
     others = pretender.others
     secrets = keys.agree(private, [pretender.mask[id].public for id in others])
@@ -204,30 +206,56 @@ def test_keys_of_the_servers_own_open_nothing_of_the_active_variant(name: str) -
 
     assert {} == shares
     reason = refused(pretender.victim.receive_share_keys, *pretender.forged())
-    assert "not sealed by it for the keys that the server passed on" in reason
+    assert "the shares of 1 devices, itself included, are sealed by them for the keys" in reason
 
 
-@pytest.mark.parametrize("part", ["transport", "mask"])
-def test_one_substituted_key_is_noticed_at_both_ends(name: str, part: str) -> None:
-    protocol = make(name, N)
+def substituting(protocol: Any, part: str, told: set[int]) -> Any:
+    """Return a server that tells some devices another key of device 5, in one of its parts."""
     other = KeyPair.generate(insecure_secrets(3, 0, 0)).public
 
-    class Substitutes(type(protocol.server(0, np.zeros(20, np.float32)))):  # type: ignore[misc]
+    class Substitutes(type(server_of(protocol))):  # type: ignore[misc]
         def send_advertise_keys(self, receiver: int | None = None) -> NDArray[np.uint8]:
-            listed = super().send_advertise_keys(receiver).copy()
-            if receiver == 2:
+            listed: NDArray[np.uint8] = super().send_advertise_keys(receiver).copy()
+            if receiver in told:
                 start = 2 + 64 * 5 + (0 if part == "transport" else 32)
                 listed[start : start + 32] = raw(other)
             return listed
 
-    found = converse(
-        protocol, Substitutes(protocol, 0, np.zeros(20, np.float32)), before=BEFORE_REQUEST
-    )
+    return server_of(protocol, kind=Substitutes)
 
-    assert {2, 5} == {*found.refusals}
-    assert "device 2 refuses the shares of device 5" in str(found.refusals[2])
-    assert "device 5 refuses the shares of device 2" in str(found.refusals[5])
-    assert all(isinstance(error, RefusedError) for error in found.refusals.values())
+
+@pytest.mark.parametrize("part", ["transport", "mask"])
+def test_one_substituted_key_is_noticed_at_both_ends(name: str, part: str) -> None:
+    """The shares of the two do not open; whoever was told another list than t unmasks nothing."""
+    protocol = make(name, N)
+    found = converse(protocol, substituting(protocol, part, {2}), before=("result", Pattern.LOCAL))
+
+    ignored = {
+        id: [error.sender for error in device.ignored] for id, device in found.devices.items()
+    }
+    assert {2: ["device 5"], 5: ["device 2"]} == {id: who for id, who in ignored.items() if who}
+    assert [2] == list(found.refusals)
+    assert "1 devices, itself included, endorsed the list" in str(found.refusals[2])
+    assert N - 1 == len(found.sent["unmask"])
+
+
+@pytest.mark.parametrize("part", ["transport", "mask"])
+@pytest.mark.parametrize("count", [4, 5])
+def test_a_server_that_shows_two_lists_of_keys_finds_no_threshold(
+    name: str, part: str, count: int
+) -> None:
+    """Though every device sees the same survivors, and all but device 5 open seven's shares."""
+    protocol = make(name, N)
+    server = substituting(protocol, part, {*range(count + 1)} - {5})
+    found = converse(protocol, server, before=BEFORE_ANSWER)
+    assert [5] == list(found.refusals)
+    assert 1 == len({*found.told["consistency_check"].values()})
+    for id, device in found.devices.items():
+        if id == 5:
+            continue
+        words = refused(device.receive_unmask, server.send_unmask(id))
+        assert "endorsed the list of survivors that it was shown; the threshold is 7" in words
+        refused(device.send_unmask)
 
 
 def test_an_added_device_gets_no_share_that_can_be_read_and_counts_for_nothing(name: str) -> None:
@@ -251,8 +279,55 @@ def test_an_added_device_gets_no_share_that_can_be_read_and_counts_for_nothing(n
         AESGCM(key).decrypt(nonce, row, associated)
     sealed = raw(AESGCM(key).encrypt(nonce, bytes(SHARE_BYTES - 16), associated))
     forged = np.tile(sealed, (6, 1))
-    reason = refused(device.receive_share_keys, np.array([8, 0, 1, 3, 4, 5]), forged)
-    assert "device 2 refuses the shares of device" in reason
+    reason = refused(device.receive_share_keys, np.array([0, 1, 3, 4, 5, 8]), forged)
+    assert "the shares of 1 devices, itself included, are sealed by them for the keys" in reason
+
+
+@pytest.mark.parametrize("genuine", [5, 6])
+def test_a_device_goes_on_if_the_shares_of_seven_open_and_not_if_those_of_six_do(
+    name: str, genuine: int
+) -> None:
+    """Rows of three more are no use to it, and no reason to leave."""
+    found = converse(make(name, N), before=("share_keys", Pattern.ROUTE))
+    rows = {}
+    for sender in range(N):
+        receivers, sent = found.devices[sender].send_share_keys()
+        if sender != 2:
+            rows[sender] = sent[receivers.tolist().index(2)].copy()
+    for sender in sorted(rows)[genuine:]:
+        rows[sender][-1] ^= 1
+    senders, device = np.array(sorted(rows)), found.devices[2]
+    block = np.stack([rows[id] for id in sorted(rows)])
+
+    if genuine == 5:
+        words = refused(device.receive_share_keys, senders, block)
+        assert "refuses to go on: the shares of 6 devices, itself included, are sealed" in words
+        assert "the threshold is 7" in words
+    else:
+        device.receive_share_keys(senders, block)
+        assert list(range(N)) == device._members()
+    assert [f"device {id}" for id in sorted(rows)[genuine:]] == [e.sender for e in device.ignored]
+
+
+def test_survivors_of_whom_fewer_than_seven_opened_are_not_endorsed(name: str) -> None:
+    """A server that adds devices of its own, and lets real ones vanish, finds it out here."""
+    found = converse(make(name, N), before=("share_keys", Pattern.ROUTE))
+    rows = {}
+    for sender in range(N):
+        receivers, sent = found.devices[sender].send_share_keys()
+        if sender != 2:
+            rows[sender] = sent[receivers.tolist().index(2)].copy()
+    for sender in (0, 1, 3):
+        rows[sender][-1] ^= 1
+    device = found.devices[2]
+    device.receive_share_keys(np.array(sorted(rows)), np.stack([rows[id] for id in sorted(rows)]))
+    device.send_checks()
+    device.send_masked_input(found.vectors[2])
+
+    without = [id for id in range(N) if id != 9]
+    words = refused(ask, found, 2, without, [9])
+    assert "refuses to endorse these survivors: the shares of 6 devices" in words
+    refused(device.send_consistency_check)
 
 
 def test_a_device_that_is_not_registered_is_beyond_the_last(name: str) -> None:
@@ -375,7 +450,7 @@ def test_who_is_no_survivor_endorses_nothing(name: str) -> None:
     found = converse(protocol, before=BEFORE_ANSWER, dropouts={8: "masked_input"})
     tags = tags_for(found, 2)
     senders = [*sorted(tags)[:5], 8]
-    told = digest(protocol, found.told["consistency_check"][2])
+    told = digest(protocol, found.sent["advertise_keys"], found.told["consistency_check"][2])
     tags[8] = endorsement(protocol, protocol.identity(8), 8, 2, told).tobytes()
     message = endorse(senders, [tags[id] for id in senders])
 
@@ -390,7 +465,7 @@ def swapped(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
 
 def replayed(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
     """Return the tags of the round before."""
-    return tags_for(converse(found.protocol, index=0, before=BEFORE_ANSWER), 2)
+    return tags_for(found.earlier, 2)
 
 
 def of_others(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
@@ -409,7 +484,7 @@ def reflected(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
 def strangers(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
     """Return the tags of devices with the same ids, registered with other keys."""
     protocol = found.protocol
-    told = digest(protocol, found.told["consistency_check"][2])
+    told = digest(protocol, found.sent["advertise_keys"], found.told["consistency_check"][2])
     others = enrolled(protocol.name, N, seed=6)
     return {id: endorsement(protocol, others[id], id, 2, told, 1).tobytes() for id in tags}
 
@@ -417,7 +492,7 @@ def strangers(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
 def of_another_list(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
     """Return tags, by the right devices, of another list."""
     protocol = found.protocol
-    told = digest(protocol, bits(range(9), N) + bits([9], N))
+    told = digest(protocol, found.sent["advertise_keys"], bits(range(9), N) + bits([9], N))
     return {
         id: endorsement(protocol, protocol.identity(id), id, 2, told, 1).tobytes() for id in tags
     }
@@ -429,7 +504,10 @@ def of_another_list(found: Conversation, tags: dict[int, bytes]) -> dict[int, by
 def test_endorsements_by_others_of_others_and_of_old_count_for_nothing(
     name: str, forge: Callable[..., dict[int, bytes]]
 ) -> None:
-    found = converse(make(name, N), index=1, before=BEFORE_ANSWER)
+    protocol = make(name, N)
+    earlier = converse(protocol, index=0, before=BEFORE_ANSWER)
+    found = converse(protocol, index=1, before=BEFORE_ANSWER)
+    found.earlier = earlier
     tags = tags_for(found, 2)
     forged = forge(found, tags)
     device = found.devices[2]
@@ -447,6 +525,49 @@ def test_endorsements_by_others_of_others_and_of_old_count_for_nothing(
     )
 
 
+def test_an_identity_takes_part_in_every_round_once(name: str) -> None:
+    """What was said in a round could be shown again in another one of its number."""
+    identities = enrolled(name, N)
+    protocol = make(name, N, identities=identities)
+
+    def enter(index: int) -> Any:
+        return protocol.device(2, index, insecure_secrets(7, index, 2)).send_advertise_keys()
+
+    assert 64 == enter(3).size
+    for index in (3, 0, 2):
+        assert f"device 2 refuses round {index}: it has taken part in round 3 already" in refused(
+            enter, index
+        )
+    assert 64 == enter(4).size
+    # It is the identity that remembers, not the protocol that is run with it.
+    protocol = make(name, 4, identities=identities, members=[0, 2, 5, 7])
+    device = protocol.device(1, 4, insecure_secrets(8, 4, 1))
+    assert "it has taken part in round 4 already" in refused(device.send_advertise_keys)
+    # One that enrols anew begins anew.
+    assert 64 == make(name, N).device(2, 0, insecure_secrets(7, 0, 2)).send_advertise_keys().size
+
+
+def test_two_rounds_of_one_number_under_one_enrolment_have_no_tag_in_common(name: str) -> None:
+    """Even of an identity that was put back: the round's keys are in what is endorsed."""
+    identities = enrolled(name, N)
+    rounds = []
+    for seed in range(2):
+        protocol = make(name, N, identities=identities)
+        found = converse(protocol, seed=seed, before=BEFORE_ANSWER)
+        rounds.append(found)
+        for identity in identities.values():
+            identity._last_round = -1
+
+    one, other = rounds
+    assert one.told["consistency_check"] == other.told["consistency_check"]
+    for id in range(N):
+        assert not {*tags_for(one, id).values()} & {*tags_for(other, id).values()}
+    # The tags of the one are worth nothing in the other.
+    tags = tags_for(one, 2)
+    message = endorse(sorted(tags), [tags[id] for id in sorted(tags)])
+    assert "1 devices, itself included" in refused(other.devices[2].receive_unmask, message)
+
+
 def test_devices_that_took_part_under_other_numbers_endorse_nothing() -> None:
     # Slot 3 is device 30 to some and device 31 to others: the lists read the same.
     identities = enrolled("secagg", 12)
@@ -454,9 +575,11 @@ def test_devices_that_took_part_under_other_numbers_endorse_nothing() -> None:
     other = make("secagg", N, identities=identities, members=[*range(9), 10])
     message = raw(bits(range(N), N) + bits([], N)).tobytes()
 
-    assert digest(one, message) != digest(other, message)
     found = converse(one, before=BEFORE_ANSWER)
-    assert found.devices[2]._digest == digest(one, found.told["consistency_check"][2])
+    public = found.sent["advertise_keys"]
+    assert digest(one, public, message) != digest(other, public, message)
+    expected = digest(one, public, found.told["consistency_check"][2])
+    assert found.devices[2]._digest == expected
 
 
 @pytest.mark.parametrize(

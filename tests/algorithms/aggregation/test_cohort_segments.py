@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-from math import gcd
+from collections.abc import Iterable
+from fractions import Fraction
+from math import comb, gcd
+from typing import Any
 
 import numpy as np
 import pytest
 import slow_ring
 from hypothesis import given
 from hypothesis import strategies as st
-from protocol_rounds import make
+from protocol_rounds import make, plain_sum, play
 
-from hpcfl.algorithms.aggregation.cohort import Segments, golden_step
-from hpcfl.errors import UsageError
-from hpcfl.privacy.cohorts import below_floor_probability
-from hpcfl.privacy.population import Population
+from hpcfl.algorithms.aggregation.cohort import CohortServer, Floor, Segments, golden_step
+from hpcfl.algorithms.aggregation.promises import Outcome
+from hpcfl.comm.phases import Pattern
+from hpcfl.errors import PromiseError, RefusedError, UsageError
 
 # Fewer coordinates than segments, as many, multiples, and what does not divide.
 DIMS = (1, 2, 3, 5, 7, 8, 12, 19)
@@ -120,20 +123,32 @@ def test_a_cohort_has_alpha_n_devices_rounded(devices: int, alpha: float, size: 
     protocol = make("cohort", devices, 50, alpha=alpha)
 
     assert size == protocol.cohort_size
-    assert Segments(50, devices, size) == protocol.segments(devices)
-    assert slow_ring.cohort_size(devices, alpha, devices) == size
+    assert Segments(50, devices, size) == protocol.segments
+    assert slow_ring.cohort_size(devices, alpha) == size
 
 
-def test_what_arrives_is_the_part_of_the_ring_that_a_cohort_is() -> None:
-    """Not alpha, of which the cohorts are rounded: 3 of 10 devices, 2 of 8 and of 6."""
+def test_a_coordinate_is_sent_by_the_part_of_the_devices_that_a_cohort_is() -> None:
+    """Not alpha, of which the cohorts are rounded: 3 of 10 devices."""
     protocol = make("cohort", 10, 50, alpha=0.25, dropout=0.2)
 
-    assert protocol.arrival == pytest.approx(0.8 * 3 / 10)
-    assert [0.8 * 3 / 10, 0.8 * 2 / 8, 0.8 * 2 / 6] == pytest.approx(
-        [protocol.arrival_on(ring) for ring in (10, 8, 6)]
-    )
-    assert protocol.smallest_arrival == pytest.approx(0.8 * 2 / 8)
+    assert 0.3 == protocol.inclusion == protocol.divisor
+    planned = make("cohort", 10, 50, alpha=0.25, dropout=0.2, scaling="paper")
+    assert planned.divisor == pytest.approx(0.8 * 0.3)
     assert {"degree": 9, "threshold": 6, "cohort_size": 3} == protocol.settings()
+
+
+@pytest.mark.parametrize("absent", [0, 1, 3])
+def test_cohorts_are_as_large_whoever_is_absent(absent: int) -> None:
+    """Who advertised nothing has a place on the ring, and counts as dropped in its cohorts."""
+    dropouts = dict.fromkeys(range(absent), "advertise_keys")
+    played = play(make("cohort", 9, 90, alpha=0.4), dropouts=dropouts)
+    order, size = played.order(), slow_ring.cohort_size(9, 0.4)
+    expected = [
+        sum(order[segment - k] in played.server.survivors for k in range(size))
+        for segment in range(9)
+    ]
+    assert expected == played.server.survivors_of_cohorts().tolist()
+    assert size * (9 - absent) == sum(expected)
 
 
 @pytest.mark.parametrize(
@@ -152,55 +167,127 @@ def test_a_cohort_of_one_is_refused_with_the_least_alpha_that_is_not(
     assert 2 == make("cohort", devices, 50, alpha=float(least)).cohort_size
 
 
+# 200 devices: 20 collude and 20 drop out, whoever they are.
 FLOOR = {"alpha": 0.3, "dropout": 0.1, "gamma": 0.1, "degree": 20, "security_bits": 20}
+N, COLLUDING, DROPPED = 200, 20, 20
 
 
-def test_a_floor_is_accepted_as_long_as_all_cohorts_keep_it_almost_surely() -> None:
-    """Of 60 devices of 200, 48 or so stay and are honest; a union bound over 200 cohorts."""
-    population = Population(200, 20, 0.1)
+def tail(special: int, size: int, numbers: Iterable[int]) -> Fraction:
+    """Return how likely it is that so many of a cohort's devices are among some, exactly."""
+    ways = sum(comb(special, k) * comb(N - special, size - k) for k in numbers if k <= size)
+    return Fraction(ways, comb(N, size))
+
+
+def colluding_at_most(size: int, bits: int) -> int:
+    """Return what no cohort of a round has more colluders than, by a union bound over all."""
+    return next(
+        most
+        for most in range(size + 1)
+        if N * tail(COLLUDING, size, range(most + 1, size + 1)) <= Fraction(1, 2**bits)
+    )
+
+
+def is_kept(size: int, floor: int, bits: int = 20) -> bool:
+    """Return whether devices seldom refuse a round of cohorts of this size, with this floor."""
+    least = floor + colluding_at_most(size, bits)
+    return N * tail(N - DROPPED, size, range(least)) <= Fraction(1, 2**20)
+
+
+def test_a_floor_is_accepted_as_long_as_devices_seldom_refuse() -> None:
+    """Of cohorts of 60 up to 18 may collude, and at least 42 survive, almost surely."""
     accepted = []
     for floor in range(1, 50, 3):
-        below = below_floor_probability(population, 60, floor, blocks=200)
-        if floor == 1 or below <= 2.0**-20:
-            accepted.append(make("cohort", 200, 5, min_cohort=floor, **FLOOR))
+        if floor == 1 or is_kept(60, floor):
+            accepted.append(make("cohort", N, 5, min_cohort=floor, **FLOOR))
             continue
-        with pytest.raises(UsageError, match=f"fewer than {floor} honest survivors, with a prob"):
-            make("cohort", 200, 5, min_cohort=floor, **FLOOR)
+        with pytest.raises(UsageError, match="devices would refuse a round with a probability of"):
+            make("cohort", N, 5, min_cohort=floor, **FLOOR)
     assert 5 < len(accepted) < 12
+    assert [protocol.parameters.min_cohort for protocol in accepted[-2:]] == [
+        floor for floor in range(1, 50, 3) if floor == 1 or is_kept(60, floor)
+    ][-2:]
+
+
+def test_a_floor_reckons_with_the_worst_colluders_of_any_cohort() -> None:
+    protocol = make("cohort", N, 5, min_cohort=10, **FLOOR)
+    (floor,) = [one for one in protocol.promises() if isinstance(one, Floor)]
+    most = colluding_at_most(60, 20)
+
+    assert (most, 10 + most) == (floor.colluding, floor.least)
+    chance = float(N * tail(COLLUDING, 60, range(most + 1, 61)))
+    everybody = Outcome(N, N, np.full(N, 60))
+    assert chance == pytest.approx(floor.failure(everybody))
+    assert f"at least {10 + most} survive, or devices refuse to unmask" in floor.claim
+    for fewest, kept in ((10 + most, True), (9 + most, False)):
+        cohorts = np.full(N, 60)
+        cohorts[77] = fewest
+        assert kept == (floor.broken(Outcome(N, 180, cohorts)) is None)
 
 
 def test_a_floor_that_is_refused_comes_with_the_smallest_alpha_that_keeps_it() -> None:
     with pytest.raises(UsageError, match="raise alpha to") as caught:
-        make("cohort", 200, 5, min_cohort=45, **FLOOR)
+        make("cohort", N, 5, min_cohort=45, **FLOOR)
     found = re.search(r"raise alpha to ([0-9.]+), for cohorts of (\d+), or", str(caught.value))
     assert found is not None
     alpha, size = float(found[1]), int(found[2])
 
-    assert size == make("cohort", 200, 5, min_cohort=45, **{**FLOOR, "alpha": alpha}).cohort_size
+    assert [False, True] == [is_kept(size - 1, 45), is_kept(size, 45)]
+    assert size == make("cohort", N, 5, min_cohort=45, **{**FLOOR, "alpha": alpha}).cohort_size
     with pytest.raises(UsageError, match="raise alpha to"):
-        make("cohort", 200, 5, min_cohort=45, **{**FLOOR, "alpha": (size - 1) / 200})
-    # With fewer bits, smaller cohorts will do.
-    make("cohort", 200, 5, min_cohort=40, **{**FLOOR, "alpha": 0.32, "security_bits": 3})
+        make("cohort", N, 5, min_cohort=45, **{**FLOOR, "alpha": (size - 1) / N})
+    # With fewer bits, fewer colluders are reckoned with.
+    assert [False, True] == [is_kept(size - 1, 45, bits) for bits in (20, 3)]
+    make("cohort", N, 5, min_cohort=45, **{**FLOOR, "alpha": (size - 1) / N, "security_bits": 3})
 
 
 def test_a_floor_that_no_cohort_keeps_is_refused() -> None:
-    with pytest.raises(UsageError, match="so may all devices together: lower --min-cohort"):
-        make("cohort", 200, 5, min_cohort=190, **FLOOR)
+    """All 180 that survive, of whom 20 may collude, are not 190."""
+    with pytest.raises(UsageError, match="so would they with cohorts of all devices: lower --min-"):
+        make("cohort", N, 5, min_cohort=190, **FLOOR)
 
 
-@given(st.integers(2, 300), st.floats(0.01, 1), st.data())
-def test_a_cohort_shrinks_in_proportion_with_the_ring(
-    devices: int, alpha: float, data: st.DataObject
+# Of twelve devices one may collude and one is planned to drop out; of cohorts of eight, at least
+# 5 + 1 must survive.
+SMALL = {"alpha": 2 / 3, "dropout": 0.1, "gamma": 0.1, "min_cohort": 5, "security_bits": 10}
+
+
+def neighbours_gone(count: int) -> tuple[Any, dict[int, str]]:
+    """Return a protocol, and dropouts that are next to each other on its ring."""
+    protocol = make("cohort", 12, 24, correctness_bits=3, **SMALL)
+    order = play(protocol, before="share_keys").order()
+    return protocol, dict.fromkeys(order[2 : 2 + count], "masked_input")
+
+
+def test_a_round_with_too_few_survivors_of_a_cohort_ends_before_anything_is_revealed() -> None:
+    protocol, dropouts = neighbours_gone(2)
+    played = play(protocol, dropouts=dropouts)
+    assert 6 == played.server.survivors_of_cohorts().min()
+    assert played.server.total.tolist() == plain_sum(played).tolist()
+
+    protocol, dropouts = neighbours_gone(3)
+    with pytest.raises(PromiseError, match="a cohort of 8 devices has 5 survivors, of which 1 may"):
+        play(protocol, dropouts=dropouts)
+
+
+def test_devices_of_a_cohort_with_too_few_survivors_refuse_whatever_the_server_does(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    protocol = make("cohort", devices, 50, alpha=max(alpha, 2 / devices))
-    ring = data.draw(st.integers(devices // 2 + 1, devices))
-    size = protocol.segments(ring).size
-
-    assert slow_ring.cohort_size(devices, protocol.parameters.alpha, ring) == size
-    assert 1 <= size <= ring
-    assert abs(size - protocol.cohort_size * ring / devices) <= 0.5
-    longest = max(protocol.segments(ring).length(p) for p in range(ring))
-    assert 4 * longest <= protocol.largest_message
+    """A server that goes on without looking is refused by those who send a thin segment."""
+    monkeypatch.setattr(CohortServer, "outcome", lambda server: Outcome(12, 12))
+    protocol, dropouts = neighbours_gone(3)
+    played = play(protocol, dropouts=dropouts, before=("unmask", Pattern.GATHER))
+    order = played.order()
+    thin = {s for s in range(12) if sum(order[s - k] in dropouts for k in range(8)) == 3}
+    sending = {
+        id
+        for place, id in enumerate(order)
+        if id not in dropouts and thin & {(place + k) % 12 for k in range(8)}
+    }
+    assert thin
+    assert sending == {*played.left}
+    for id, error in played.left.items():
+        assert isinstance(error, RefusedError)
+        assert f"device {id} refuses to unmask: a cohort of 8 devices has 5 surv" in str(error)
 
 
 @given(st.integers(1, 2**32 - 1))

@@ -24,16 +24,17 @@ def test_the_total_is_the_sum_of_the_weighted_vectors_in_float64() -> None:
     assert list(range(8)) == played.server.survivors
 
 
-def test_weights_and_dropouts_scale_the_vectors() -> None:
+@pytest.mark.parametrize(("scaling", "planned"), [("survivors", 1.0), ("paper", 0.75)])
+def test_weights_and_dropouts_scale_the_vectors(scaling: str, planned: float) -> None:
     generator = np.random.default_rng(1)
     weights = generator.dirichlet(np.ones(12))
     vectors = generator.standard_normal((12, 200))
-    protocol = make("fedavg", 12, 200, weights=weights, dropout=0.25)
+    protocol = make("fedavg", 12, 200, weights=weights, dropout=0.25, scaling=scaling)
     played = play(protocol, vectors, dict.fromkeys([0, 5, 11], "upload"))
 
     staying = [1, 2, 3, 4, 6, 7, 8, 9, 10]
     assert staying == played.server.survivors
-    sent = [(vectors[id] * (weights[id] / 0.75)).astype(np.float32) for id in staying]
+    sent = [(vectors[id] * (weights[id] / planned)).astype(np.float32) for id in staying]
     total = [math.fsum(float(one[k]) for one in sent) for k in range(200)]
     # Adding nine numbers in turn is off by at most eight roundings of the largest partial sum.
     bound = 8 * 2.0**-53 * np.sum(np.abs(sent), axis=0)

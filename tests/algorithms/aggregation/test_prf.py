@@ -284,6 +284,18 @@ def test_a_device_masks_once_for_a_round_and_never_for_an_earlier_one() -> None:
     play(selection([2, 3], devices), index=0)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_vector_with_a_value_that_is_not_finite_ends_the_round_in_its_devices_words(
+    value: float,
+) -> None:
+    """The masks of a missing device cannot be taken off: it costs the round all the same."""
+    protocol = selection([0, 1, 2], enrolled())
+    vectors = np.zeros((3, protocol.parameters.dim))
+    vectors[2, 0] = value
+    with pytest.raises(BelowThresholdError, match=r"refused: device 2 .*not a finite number"):
+        play(protocol, vectors)
+
+
 def test_a_second_upload_within_a_round_is_refused() -> None:
     played = play(selection([0, 1], enrolled()))
 
@@ -567,7 +579,7 @@ def test_quantisation_is_measured_for_the_selected_devices() -> None:
     )
 
     assert played.record.validated
-    np.testing.assert_allclose(played.aggregate, [0.75, 0.125, 0.0, 0.375], atol=0)
+    np.testing.assert_allclose(played.aggregate.sum, [0.75, 0.125, 0.0, 0.375], atol=0)
     assert 3 / 8 == played.clipped_fraction
     # Clipping took 0.25 off the first sum and, of 1 and -1.5, left 0.5 - 0.5 of the third.
     expected = np.sqrt((0.25**2 + 0.5**2) / 4)

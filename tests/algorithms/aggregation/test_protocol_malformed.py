@@ -5,11 +5,13 @@ It costs the round that sender alone, while enough are left.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from numpy.typing import NDArray
 from protocol_rounds import (
     SECURE,
@@ -21,16 +23,19 @@ from protocol_rounds import (
     play,
     raw,
     seeded_sources,
+    sent_by,
     sum_of,
 )
-from slow_reference import MASK_KEY_LIMBS, SEED_LIMBS, Q, SlowRound, lagrange
+from slow_reference import ABSENT, KEY_SHARE, MASK_KEY_LIMBS, SEED_SHARE, Q, SlowRound
 
-from hpcfl.algorithms.aggregation import secagg
+from hpcfl.algorithms.aggregation import sharing
 from hpcfl.comm.phases import Pattern
+from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError
 
 DEVICES = 5
-VICTIM = 2
+VICTIM, SENDER = 2, 3
+OFFSETS = {"version": 0, "step": 1, "reserved": 2, "round": 4, "sender": 8, "receiver": 12}
 Rows = NDArray[np.uint8]
 
 
@@ -59,34 +64,24 @@ def goes_on(played: Played, survivors: list[int]) -> None:
     assert (sum_of(played, survivors) == played.server.total).all()
 
 
-def does_without(played: Played, sender: str, reason: str) -> None:
-    """Assert that the victim could not use a share, but goes on, as all do."""
-    assert ({}, {}) == (played.kept_out, played.left)
-    goes_on(played, played.taking_part("masked_input"))
-    for error in played.devices[VICTIM].ignored:
-        assert_tells_no_secret(error, played.sources)
-    named = [e for e in played.devices[VICTIM].ignored if (sender, reason) == (e.sender, e.reason)]
-    assert ["share_keys"] == [error.phase for error in named]
+def assert_uses_all_shares(played: Played) -> None:
+    """Assert that no device was without a share."""
+    assert [] == [error for device in played.devices.values() for error in device.ignored]
 
 
-def drops_out(played: Played, reason: str) -> None:
-    """Assert that the victim drops out before it uploads, and says why; the others go on."""
-    assert [VICTIM] == list(played.left) == list(played.kept_out)
-    assert_tells_no_secret(played.left[VICTIM], played.sources)
-    for error in (played.left[VICTIM], played.kept_out[VICTIM]):
-        assert reason in str(error)
-    assert f"device {VICTIM} left the round in masked_input" in str(played.kept_out[VICTIM])
-    goes_on(played, [id for id in played.taking_part("masked_input") if id != VICTIM])
+# rows of shares: device 3 sends them, device 2 is the victim
 
 
 def change_rows(name: str, change: Callable[[Rows], Rows]) -> Change:
-    """Return a change of the rows that one device receives in share_keys."""
-    route = make(name, DEVICES, 1).steps.index(
-        next(step for step in make(name, DEVICES, 1).steps if step.pattern is Pattern.ROUTE)
+    """Return a change of the rows that device 3 sends in share_keys."""
+    route = next(
+        number
+        for number, step in enumerate(make(name, DEVICES, 1).steps)
+        if step.pattern is Pattern.ROUTE
     )
 
     def changed(header: Header, message: Rows) -> Rows:
-        if header.step == route and header.receiver == VICTIM:
+        if header.step == route and header.sender == SENDER:
             return change(message.copy())
         return message
 
@@ -97,78 +92,181 @@ def play_with_rows(name: str, change: Callable[[Rows], Rows], **options: Any) ->
     return play(make(name, DEVICES, 8), change=change_rows(name, change), **options)
 
 
-def row_of(rows: Rows, sender: int) -> int:
-    return next(k for k, row in enumerate(rows) if Header.of(row).sender == sender)
+def nobody_else_left(played: Played, id: int = SENDER) -> None:
+    """Assert that no device left but the one at fault, whose honest part finds itself left out."""
+    assert {*played.left} <= {id}
+    assert [id] == list(played.kept_out)
 
 
-def with_sender(row: Rows, sender: int) -> Rows:
-    row = row.copy()
-    row[8:12] = raw(sender.to_bytes(4, "little"))
-    return row
+def row_to(rows: Rows, receiver: int = VICTIM) -> int:
+    return Header.receivers_of(rows).tolist().index(receiver)
 
 
-# encrypted shares
+def without_row(rows: Rows, receiver: int = VICTIM) -> Rows:
+    return rows[Header.receivers_of(rows) != receiver]
+
+
+def does_without(played: Played, reason: str = "it does not decrypt") -> None:
+    """Assert that device 2 has no share of device 3's, all others have, and everybody stays."""
+    assert ({}, {}) == (played.kept_out, played.left)
+    ignored = {id: device.ignored for id, device in played.devices.items() if device.ignored}
+    assert [VICTIM] == list(ignored)
+    (error,) = ignored[VICTIM]
+    assert ("share_keys", f"device {SENDER}", reason) == (error.phase, error.sender, error.reason)
+    assert_tells_no_secret(error, played.sources)
+    goes_on(played, played.taking_part("masked_input"))
 
 
 @pytest.mark.parametrize("name", SECURE)
-@pytest.mark.parametrize("place", [16, 16 + 35, 16 + 4 * (MASK_KEY_LIMBS + SEED_LIMBS), -1])
-def test_a_share_altered_on_the_way_is_refused(name: str, place: int) -> None:
+@pytest.mark.parametrize("place", [16, 16 + 35, 16 + 4 * (KEY_SHARE + SEED_SHARE), -1])
+def test_a_share_altered_on_the_way_is_missing(name: str, place: int) -> None:
     def alter(rows: Rows) -> Rows:
-        rows[row_of(rows, 3), place] ^= 0x40
+        rows[row_to(rows), place] ^= 0x40
         return rows
 
-    does_without(play_with_rows(name, alter), "device 3", "it does not decrypt")
+    does_without(play_with_rows(name, alter))
 
 
-@pytest.mark.parametrize("size", [16, 17, 16 + 15, 16 + 16, 16 + 71, 16 + 73])
+@pytest.mark.parametrize("field", ["version", "step", "reserved", "round", "sender"])
 @pytest.mark.parametrize("name", SECURE)
-def test_shares_of_another_size_are_refused(name: str, size: int) -> None:
-    def cut(rows: Rows) -> Rows:
-        return np.pad(rows, ((0, 0), (0, 1)))[:, :size]
-
-    played = play_with_rows(name, cut)
-    for sender in (0, 1, 3, 4):
-        does_without(played, f"device {sender}", "it does not decrypt")
-
-
-@pytest.mark.parametrize("name", SECURE)
-def test_rows_too_short_for_an_envelope_are_refused(name: str) -> None:
-    played = play_with_rows(name, lambda rows: rows[:, :15])
-    drops_out(played, "malformed share_keys message")
-
-
-@pytest.mark.parametrize("name", SECURE)
-def test_shares_with_exchanged_senders_are_refused(name: str) -> None:
-    def exchange(rows: Rows) -> Rows:
-        one, other = row_of(rows, 1), row_of(rows, 4)
-        rows[one, 8:12], rows[other, 8:12] = rows[other, 8:12].copy(), rows[one, 8:12].copy()
+def test_a_row_in_a_wrong_envelope_is_an_unusable_row_of_its_sender(name: str, field: str) -> None:
+    def alter(rows: Rows) -> Rows:
+        rows[row_to(rows), OFFSETS[field]] ^= 1
         return rows
 
-    played = play_with_rows(name, exchange)
-    for sender in (1, 4):
-        does_without(played, f"device {sender}", "it does not decrypt")
+    does_without(play_with_rows(name, alter))
+
+
+@pytest.mark.parametrize("claimed", [0, 1, VICTIM, DEVICES, 2**32 - 1])
+@pytest.mark.parametrize("name", SECURE)
+def test_a_row_in_the_name_of_another_device_takes_nothing_from_that_device(
+    name: str, claimed: int
+) -> None:
+    """Whatever the row says, and if it comes before the other's own."""
+
+    def claim(rows: Rows) -> Rows:
+        rows[row_to(rows), 8:12] = raw(claimed.to_bytes(4, "little"))
+        return rows
+
+    does_without(play_with_rows(name, claim))
+
+    def claim_first(rows: Rows) -> Rows:
+        honest = rows.copy()
+        return np.vstack([claim(rows)[row_to(rows)], honest])
+
+    does_without(play_with_rows(name, claim_first))
+
+
+@pytest.mark.parametrize(
+    "receiver", [None, SENDER, DEVICES, 2**31, 2**32 - 2, 2**32 - 1], ids=lambda id: f"to {id}"
+)
+@pytest.mark.parametrize("name", SECURE)
+def test_a_row_to_nobody_is_a_missing_row(name: str, receiver: int | None) -> None:
+    """To its own sender, too; or no row at all."""
+
+    def readdress(rows: Rows) -> Rows:
+        if receiver is None:
+            return without_row(rows)
+        rows[row_to(rows), 12:16] = raw(receiver.to_bytes(4, "little"))
+        return rows
+
+    does_without(play_with_rows(name, readdress))
 
 
 @pytest.mark.parametrize("name", SECURE)
-def test_a_share_that_comes_twice_is_refused(name: str) -> None:
-    def repeat(rows: Rows) -> Rows:
-        return np.vstack([rows, rows[row_of(rows, 4)]])
+def test_a_row_to_another_device_is_missing_here_and_ignored_there(name: str) -> None:
+    def readdress(rows: Rows) -> Rows:
+        rows[row_to(rows), 12:16] = raw((4).to_bytes(4, "little"))
+        # The rows are sorted by receiver on the way, in the order in which they were sent.
+        return rows[np.argsort(Header.receivers_of(rows) == 4, kind="stable")]
 
-    does_without(play_with_rows(name, repeat), "device 4", "it came twice")
+    played = play_with_rows(name, readdress)
+    ignored = {id: [e.sender for e in one.ignored] for id, one in played.devices.items()}
+    own = {VICTIM: ["device 3"]}
+    # Which of the two comes first at device 4 depends on the places on the ring.
+    assert {id: who for id, who in ignored.items() if who} in (own, {**own, 4: ["device 3"]})
+    # With a share missing at both, fewer than three others hold one of device 3's.
+    goes_on(played, [0, 1, 2, 3, 4] if ignored[4] == [] else [0, 1, 2, 4])
 
 
-@pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("name", SECURE)
-def test_of_two_shares_the_one_that_decrypts_counts(name: str, first: bool) -> None:
-    def repeat(rows: Rows) -> Rows:
-        forged = rows[row_of(rows, 4)].copy()
-        forged[-1] ^= 1
-        return np.vstack([forged, rows] if first else [rows, forged])
+def test_of_several_rows_the_first_counts(name: str) -> None:
+    def forged(rows: Rows) -> Rows:
+        row = rows[row_to(rows)].copy()
+        row[-1] ^= 1
+        return row
 
-    played = play_with_rows(name, repeat)
-    does_without(played, "device 4", "it came twice")
-    came = played.server._seed_shares[VICTIM]
-    assert not (came == 2**32 - 1).any()
+    played = play_with_rows(name, lambda rows: np.vstack([rows, forged(rows), rows]))
+    assert ({}, {}) == (played.kept_out, played.left)
+    assert_uses_all_shares(played)
+    goes_on(played, list(range(DEVICES)))
+    assert not (played.server._seed_shares[VICTIM] == ABSENT).any()
+
+    does_without(play_with_rows(name, lambda rows: np.vstack([forged(rows), rows])))
+
+
+@pytest.mark.parametrize("size", [0, 15, 16, 16 + 79, 16 + 81, 16 + 160])
+@pytest.mark.parametrize("name", SECURE)
+def test_who_sends_rows_of_another_size_has_sent_none(name: str, size: int) -> None:
+    """It takes no part, which everybody is told alike: nobody masks with it."""
+    played = play_with_rows(name, lambda rows: np.pad(rows, ((0, 0), (0, 99)))[:, :size])
+    nobody_else_left(played)
+    assert_named(played.kept_out[SENDER], "share_keys", "device 3", "it shared no keys")
+    assert_uses_all_shares(played)
+    goes_on(played, [0, 1, 2, 4])
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_who_sends_no_row_at_all_takes_no_part(name: str) -> None:
+    played = play_with_rows(name, lambda rows: rows[:0])
+    nobody_else_left(played)
+    assert_named(played.kept_out[SENDER], "share_keys", "device 3", "it shared no keys")
+    goes_on(played, [0, 1, 2, 4])
+
+
+def envelopes_of_another_round(rows: Rows, chosen: Any) -> Rows:
+    rows[chosen, OFFSETS["round"]] ^= 1
+    return rows
+
+
+def random_bytes(rows: Rows, chosen: Any) -> Rows:
+    noise = np.random.default_rng(5).integers(0, 256, rows.shape).astype(np.uint8)
+    rows[chosen, 16:] = noise[chosen, 16:]
+    return rows
+
+
+def none(rows: Rows, chosen: Any) -> Rows:
+    return rows[~chosen]
+
+
+def of_each_other(rows: Rows, chosen: Any) -> Rows:
+    rows[chosen, 16:] = np.roll(rows, 1, axis=0)[chosen, 16:]
+    return rows
+
+
+@pytest.mark.parametrize("spoil", [envelopes_of_another_round, random_bytes, none, of_each_other])
+@pytest.mark.parametrize("victims", [(4,), (0, 1), (2, 4), (0, 1, 2), (0, 1, 2, 4)], ids=str)
+@pytest.mark.parametrize("name", SECURE)
+def test_no_row_of_one_device_makes_another_one_leave(
+    name: str, victims: tuple[int, ...], spoil: Callable[[Rows, Any], Rows]
+) -> None:
+    """Whomever it spoils them to: with fewer than t others that hold shares it is out itself."""
+    if spoil is none and len(victims) == 4:
+        # As if it had dropped out, which is another test.
+        return
+    played = play_with_rows(name, lambda rows: spoil(rows, np.isin(rows[:, 12], victims)))
+
+    others = 4 - len(victims)
+    if others >= 3:
+        assert ({}, {}) == (played.kept_out, played.left)
+        goes_on(played, [0, 1, 2, 3, 4])
+        return
+    nobody_else_left(played)
+    reason = "too few devices hold right shares of its secrets: its upload is not used"
+    assert_named(played.kept_out[SENDER], "share_keys", "device 3", reason)
+    goes_on(played, [0, 1, 2, 4])
+    # Nobody was asked for its seed, all for its mask key, and whoever masked with it told the pair.
+    assert 4 == len(played.sent("pairs"))
 
 
 @pytest.mark.parametrize("name", SECURE)
@@ -176,41 +274,16 @@ def test_a_device_says_which_shares_it_was_not_sent(name: str) -> None:
     """All ones stand for a share; the secret is reconstructed from the others' shares."""
 
     def alter(rows: Rows) -> Rows:
-        rows[[row_of(rows, 3), row_of(rows, 4)], -1] ^= 0x40
+        rows[row_to(rows), -1] ^= 0x40
         return rows
 
-    played = play_with_rows(name, alter, dropouts={4: "masked_input"})
-    goes_on(played, [0, 1, 2, 3])
-    for shares, count in (
-        (played.server._seed_shares, 1),
-        (played.server._mask_key_shares, 1),
-    ):
-        for id in range(4):
-            absent = (shares[id] == 2**32 - 1).all(axis=1)
-            assert (count if id == VICTIM else 0) == absent.sum()
-
-
-@pytest.mark.parametrize("name", SECURE)
-def test_a_second_share_in_place_of_a_missing_one_makes_the_device_drop_out(name: str) -> None:
-    """It may be device 4's: whether that masks with this device cannot be known then."""
-
-    def exchange(rows: Rows) -> Rows:
-        rows[row_of(rows, 4)] = with_sender(rows[row_of(rows, 4)], 1)
-        return rows
-
-    drops_out(play_with_rows(name, exchange), "device 1: it came twice")
-
-
-@pytest.mark.parametrize("sender", [1, VICTIM, DEVICES, 2**32 - 3])
-@pytest.mark.parametrize("name", SECURE)
-def test_a_share_from_a_device_without_keys_is_refused(name: str, sender: int) -> None:
-    """Device 1 is gone, the receiver is itself, and the other two do not exist."""
-
-    def add(rows: Rows) -> Rows:
-        return np.vstack([rows, with_sender(rows[0], sender)])
-
-    played = play_with_rows(name, add, dropouts={1: "advertise_keys"})
-    does_without(played, f"device {sender}", "it advertised no keys")
+    played = play_with_rows(name, alter)
+    slow = SlowRound(played)
+    for sent, width in (("checks", 2), ("unmask", SEED_SHARE)):
+        for id, content in played.sent(sent).items():
+            values = np.frombuffer(content, "<u4").reshape(-1, width)
+            absent = (values == ABSENT).all(axis=1).tolist()
+            assert [id == VICTIM and one == SENDER for one in slow.holders(id)] == absent
 
 
 @pytest.mark.parametrize("name", SECURE)
@@ -222,15 +295,15 @@ def test_a_share_of_another_round_is_refused_even_if_all_keys_are_the_same(name:
     }
 
     def replay(rows: Rows) -> Rows:
-        rows[row_of(rows, 3), 16:] = rows_before[3, VICTIM][16:]
+        rows[row_to(rows), 16:] = rows_before[3, VICTIM][16:]
         return rows
 
     def replay_envelope(rows: Rows) -> Rows:
-        rows[row_of(rows, 3)] = rows_before[3, VICTIM]
+        rows[row_to(rows)] = rows_before[3, VICTIM]
         return rows
 
-    does_without(play_with_rows(name, replay), "device 3", "it does not decrypt")
-    drops_out(play_with_rows(name, replay_envelope), "its envelope is of another message")
+    does_without(play_with_rows(name, replay))
+    does_without(play_with_rows(name, replay_envelope))
 
 
 @pytest.mark.parametrize("name", SECURE)
@@ -244,76 +317,296 @@ def test_a_share_that_is_sent_back_to_its_sender_is_refused(name: str) -> None:
     }
 
     def reflect(rows: Rows) -> Rows:
-        rows[row_of(rows, 4), 16:] = raw(own[4].payload)
+        rows[row_to(rows), 16:] = raw(own[SENDER].payload)
         return rows
 
-    does_without(play_with_rows(name, reflect), "device 4", "it does not decrypt")
+    does_without(play_with_rows(name, reflect))
 
 
-@pytest.mark.parametrize("field", [0, 1, 2, 4, 12])
-def test_a_share_whose_envelope_is_of_another_message_is_refused(field: int) -> None:
-    def alter(rows: Rows) -> Rows:
-        rows[row_of(rows, 3), field] ^= 1
-        return rows
-
-    drops_out(play_with_rows("secagg", alter), "its envelope is of another message")
+# what is dealt: rightly sealed, but not what it should be
 
 
+Deal = Callable[[NDArray[np.uint32]], NDArray[np.uint32]]
+
+
+@pytest.fixture
+def deals(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return what lets a device change the shares that it deals, or the secrets in them."""
+
+    def let(device: int, change: Deal, **secrets: bytes) -> None:
+        dealt = sharing.deal
+        calls = itertools.count()
+
+        def deal(private: bytes, seed: bytes, *rest: Any) -> NDArray[np.uint32]:
+            if next(calls) % DEVICES != device:
+                return dealt(private, seed, *rest)
+            both = {"private": private, "seed": seed} | secrets
+            return change(dealt(both["private"], both["seed"], *rest).copy())
+
+        monkeypatch.setattr(sharing, "deal", deal)
+
+    return let
+
+
+def contradicting(shares: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return shares of no polynomial of degree t - 1."""
+    generator = np.random.default_rng(1)
+    return generator.integers(0, Q, shares.shape).astype(np.uint32)
+
+
+@pytest.mark.parametrize("columns", [slice(None), slice(0, KEY_SHARE), slice(KEY_SHARE, None)])
 @pytest.mark.parametrize("name", SECURE)
-def test_a_row_of_nobody_is_ignored_where_all_have_sent_theirs(name: str) -> None:
-    def add(rows: Rows) -> Rows:
-        other = rows[:1].copy()
-        other[0, 4] ^= 1
-        return np.vstack([rows, other])
-
-    played = play_with_rows(name, add)
-    does_without(played, "an unknown device", "its envelope is of another message")
-
-
-@pytest.mark.parametrize("name", SECURE)
-def test_a_share_that_is_no_field_element_is_refused(
-    name: str, monkeypatch: pytest.MonkeyPatch
+def test_a_dealer_of_contradicting_shares_is_out_and_everybody_else_stays(
+    name: str, columns: slice, deals: Callable[..., None]
 ) -> None:
-    split = secagg.shamir.split
-    calls = iter(range(DEVICES))
-
-    def split_wrongly(*arguments: Any) -> NDArray[np.uint32]:
-        shares = split(*arguments)
-        if next(calls) == 3:
-            shares[:, -1] = Q
+    def change(shares: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        shares[:, columns] = contradicting(shares)[:, columns]
         return shares
 
-    monkeypatch.setattr(secagg.shamir, "split", split_wrongly)
-    # Nobody has a share of device 3's, not even itself, and it has uploaded.
-    with pytest.raises(
-        BelowThresholdError, match="0 of the 5 devices that hold shares of device 3's"
-    ):
-        play(make(name, DEVICES, 8))
-
-
-@pytest.mark.parametrize("name", SECURE)
-def test_a_share_to_one_device_that_is_no_field_element_is_missing(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    split = secagg.shamir.split
-    calls = iter(range(DEVICES))
-
-    def split_wrongly(*arguments: Any) -> NDArray[np.uint32]:
-        shares = split(*arguments)
-        if next(calls) == 3:
-            holders = arguments[2]
-            shares[1 if holders[1] != 3 else 0, -1] = Q
-        return shares
-
-    monkeypatch.setattr(secagg.shamir, "split", split_wrongly)
+    deals(SENDER, change)
     played = play(make(name, DEVICES, 8))
-    ignored = [error for device in played.devices.values() for error in device.ignored]
-    if ignored:
-        assert_named(*ignored, "share_keys", "device 3", "a share is no field element")
-    else:
-        # On a ring the second place may be device 3's own: it is caught when it answers.
-        assert_named(played.kept_out[3], "unmask", "device 3", "a share is no field element")
+    nobody_else_left(played)
+    reason = "too few devices hold right shares of its secrets: its upload is not used"
+    assert_named(played.kept_out[SENDER], "share_keys", "device 3", reason)
+    goes_on(played, [0, 1, 2, 4])
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_a_dealer_of_contradicting_shares_may_as_well_vanish(
+    name: str, deals: Callable[..., None]
+) -> None:
+    deals(SENDER, contradicting)
+    played = play(make(name, DEVICES, 8), dropouts={SENDER: "masked_input"})
+    assert ({}, {}) == (played.kept_out, played.left)
+    goes_on(played, [0, 1, 2, 4])
+
+
+@pytest.mark.parametrize("limb", [0, KEY_SHARE - 1, KEY_SHARE, KEY_SHARE + SEED_SHARE - 1])
+@pytest.mark.parametrize("name", SECURE)
+def test_one_wrong_share_of_a_dealer_is_found_before_anything_is_unmasked(
+    name: str, limb: int, deals: Callable[..., None]
+) -> None:
+    """With t + 2 holders it is clear which; four right ones are left of the other secrets."""
+
+    def change(shares: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        shares[1, limb] = (int(shares[1, limb]) + 1) % Q
+        return shares
+
+    deals(SENDER, change)
+    played = play(make(name, DEVICES, 8))
+    slow = SlowRound(played)
+    holder = slow.holders(SENDER)[1]
+    assert ({}, {}) == (played.kept_out, played.left)
     goes_on(played, [0, 1, 2, 3, 4])
+    wrong = {
+        (id, one)
+        for id, values in played.server._seed_shares.items()
+        for one, value in zip(slow.holders(id), values, strict=True)
+        if (value == ABSENT).all()
+    }
+    assert {(holder, SENDER)} == wrong
+
+
+@pytest.mark.parametrize("value", [Q, Q + 1, 2**32 - 1])
+@pytest.mark.parametrize("name", SECURE)
+def test_shares_that_are_no_field_elements_are_missing_shares(
+    name: str, value: int, deals: Callable[..., None]
+) -> None:
+    def of_all(shares: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        shares[:, -1] = value
+        return shares
+
+    deals(SENDER, of_all)
+    played = play(make(name, DEVICES, 8))
+    nobody_else_left(played)
+    goes_on(played, [0, 1, 2, 4])
+    for id in (0, 1, 2, 4):
+        (error,) = played.devices[id].ignored
+        assert_named(error, "share_keys", "device 3", "a share is no field element")
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_a_wrong_mask_key_of_a_vanished_device_is_made_up_for_by_secrets_of_pairs(
+    name: str, deals: Callable[..., None]
+) -> None:
+    """Its shares lie on a polynomial, of another key than it advertised."""
+    wrong = insecure_secrets(9, 9, 9)(32)
+    deals(1, lambda shares: shares, private=wrong)
+    played = play(make(name, DEVICES, 8), dropouts={1: "masked_input"})
+    assert ({}, {}) == (played.kept_out, played.left)
+    goes_on(played, [0, 2, 3, 4])
+    # What each told is X25519 of its mask key and that of device 1.
+    public = X25519PublicKey.from_public_bytes(played.sent("advertise_keys")[1][32:])
+    assert [0, 2, 3, 4] == list(played.sent("pairs"))
+    for id, told in played.sent("pairs").items():
+        private = X25519PrivateKey.from_private_bytes(played.sources[id].drawn[1])
+        assert private.exchange(public) == told
+
+
+@pytest.mark.parametrize("limb", [MASK_KEY_LIMBS - 1, 0])
+@pytest.mark.parametrize("name", SECURE)
+def test_a_mask_key_that_is_no_string_of_32_bytes_is_made_up_for_as_well(
+    name: str, limb: int, deals: Callable[..., None]
+) -> None:
+    """A constant that is added to all shares of a limb is added to the limb."""
+
+    def change(shares: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        shares[:, limb] = ((shares[:, limb].astype(np.uint64) + 2**31) % Q).astype(np.uint32)
+        return shares
+
+    deals(1, change)
+    played = play(make(name, DEVICES, 8), dropouts={1: "masked_input"})
+    assert ({}, {}) == (played.kept_out, played.left)
+    goes_on(played, [0, 2, 3, 4])
+    assert 4 == len(played.sent("pairs"))
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_pairs_are_not_asked_for_where_mask_keys_are_right(name: str) -> None:
+    played = play(make(name, DEVICES, 8), dropouts={1: "masked_input"})
+    assert {} == played.sent("pairs")
+    phases = played.protocol.phases()
+    # The request and the answer of the only gather, and no more.
+    assert [1] * 4 == played.record.messages_up[phases.index("unmask"), [0, 2, 3, 4]].tolist()
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_a_seed_that_is_no_string_of_16_bytes_costs_its_dealer(
+    name: str, deals: Callable[..., None]
+) -> None:
+    """Its upload is in the sum, under a mask of its own making: it could have sent anything."""
+
+    def change(shares: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        shares[:, KEY_SHARE] = ((shares[:, KEY_SHARE].astype(np.uint64) + 2**31) % Q).astype("u4")
+        return shares
+
+    deals(SENDER, change)
+    played = play(make(name, DEVICES, 8))
+    assert list(range(DEVICES)) == played.server.survivors
+    assert {} == played.left
+    assert [SENDER] == list(played.kept_out)
+    assert_named(
+        played.kept_out[SENDER], "unmask", "device 3", "the shares do not combine to a secret"
+    )
+    # Where it sent nothing, the sum is right.
+    others = np.ones(8, np.bool_)
+    others[sent_by(played, SENDER)] = False
+    assert (sum_of(played, range(DEVICES)) == played.server.total)[others].all()
+
+
+# answers, and shares that do not fit them
+
+
+def change_gathered(name: str, step: str, change: Callable[[Rows], Rows], id: int = 2) -> Change:
+    """Return a change of what one device sends to the server in a step."""
+    number = [one.name if one.pattern is Pattern.GATHER else "" for one in make(name, 5, 1).steps]
+    of = number.index(step)
+
+    def changed(header: Header, message: Rows) -> Rows:
+        if (header.step, header.sender) != (of, id):
+            return message
+        return np.concatenate([message[:16], change(message[16:].copy())])
+
+    return changed
+
+
+@pytest.mark.parametrize("word", range(5))
+@pytest.mark.parametrize("name", SECURE)
+def test_a_holder_that_sends_another_share_than_it_answered_for_is_refused_by_name(
+    name: str, word: int
+) -> None:
+    """Any word of any share; of survivors' seeds, and of the mask key of device 4 behind them."""
+    places = [0, SEED_SHARE - 1, SEED_SHARE * 4 - 1, SEED_SHARE * 4, SEED_SHARE * 4 + KEY_SHARE - 1]
+
+    def move(answer: Rows) -> Rows:
+        words = answer.view("<u4").copy()
+        words[places[word]] = (int(words[places[word]]) + 2**20) % Q
+        return words.view(np.uint8)
+
+    played = play(
+        make(name, DEVICES, 8),
+        dropouts={4: "masked_input"},
+        change=change_gathered(name, "unmask", move),
+    )
+    assert {} == played.left
+    assert [VICTIM] == list(played.kept_out)
+    slow = SlowRound(played)
+    survivors = [id for id in slow.holders(VICTIM) if id != 4]
+    owner = 4 if word > 2 else survivors[0 if word < 2 else 3]
+    reason = f"its share of a secret of device {owner} is not what it answered for"
+    assert_named(played.kept_out[VICTIM], "unmask", "device 2", reason)
+    goes_on(played, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_a_wrong_answer_makes_the_holders_share_useless_and_no_dealer_suspect(name: str) -> None:
+    """One wrong answer among five is found; the holder's other shares count."""
+
+    def move(answers: Rows) -> Rows:
+        words = answers.view("<u4").copy()
+        words[:2] = (words[:2].astype(np.uint64) + 12345) % Q
+        return words.view(np.uint8)
+
+    played = play(make(name, DEVICES, 8), change=change_gathered(name, "checks", move))
+    assert {} == played.left
+    goes_on(played, [0, 1, 2, 3, 4])
+    # The share does not fit the answer that it gave for it.
+    assert_named(played.kept_out[VICTIM], "unmask", "device 2", "is not what it answered for")
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_a_holder_that_says_that_it_has_no_shares_is_not_believed(name: str) -> None:
+    """Everybody stays in the sum, though nothing that it holds is of use."""
+    complain = change_gathered(name, "checks", lambda answers: np.full_like(answers, 255))
+    played = play(make(name, DEVICES, 8), change=complain)
+    assert ({}, {}) == (played.kept_out, played.left)
+    goes_on(played, [0, 1, 2, 3, 4])
+    assert (played.server._seed_shares[VICTIM] == ABSENT).all()
+
+
+@pytest.mark.parametrize("size", [0, 4, -1, -8])
+@pytest.mark.parametrize("name", SECURE)
+def test_answers_of_another_size_cost_their_holder_the_round(name: str, size: int) -> None:
+    change = change_gathered(name, "checks", lambda answers: answers[:size])
+    played = play(make(name, DEVICES, 8), change=change)
+    nobody_else_left(played, VICTIM)
+    assert_named(played.kept_out[VICTIM], "share_keys", "device 2", "40 were expected")
+    goes_on(played, [0, 1, 3, 4])
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_answers_that_are_no_field_elements_cost_their_holder_the_round(name: str) -> None:
+    def beyond(answers: Rows) -> Rows:
+        return np.concatenate([answers[:-4], raw(Q.to_bytes(4, "little"))])
+
+    played = play(make(name, DEVICES, 8), change=change_gathered(name, "checks", beyond))
+    nobody_else_left(played, VICTIM)
+    reason = "a share is not a field element"
+    assert_named(played.kept_out[VICTIM], "share_keys", "device 2", reason)
+    goes_on(played, [0, 1, 3, 4])
+
+
+def test_the_server_takes_answers_of_those_that_shared_keys_and_once() -> None:
+    played = play(
+        make("secagg", DEVICES, 8),
+        dropouts={4: "share_keys"},
+        before=("share_keys", Pattern.GATHER),
+    )
+    answers = played.devices[2].send_checks()
+    for sender in (4, 5):
+        refused_in(
+            "share_keys",
+            f"device {sender}",
+            "it shared no keys",
+            lambda sender=sender: played.server.receive_checks(sender, answers),
+        )
+    played.server.receive_checks(2, answers)
+    refused_in(
+        "share_keys",
+        "device 2",
+        "it came twice",
+        lambda: played.server.receive_checks(2, answers),
+    )
 
 
 # envelopes
@@ -333,12 +626,11 @@ def test_the_server_refuses_a_message_with_a_wrong_envelope(
     name: str, phase: str, field: str
 ) -> None:
     protocol = make(name, DEVICES, 8)
-    offset = {"version": 0, "step": 1, "reserved": 2, "round": 4, "sender": 8, "receiver": 12}
 
     def change(header: Header, message: Rows) -> Rows:
         if phase_of(protocol, header)[0] == phase and header.sender == 3:
             message = message.copy()
-            message[offset[field]] ^= 1
+            message[OFFSETS[field]] ^= 1
         return message
 
     played = play(protocol, change=change)
@@ -659,7 +951,7 @@ def test_the_server_refuses_a_share_that_is_no_field_element(unmasking: Played) 
     refused_in(
         "unmask",
         "device 2",
-        "a share is no field element",
+        "a share is not a field element",
         lambda: unmasking.server.receive_unmask(2, reply),
         of=unmasking,
     )
@@ -675,49 +967,18 @@ def finish_with(played: Played, change: Callable[[NDArray[np.uint32]], None]) ->
     played.server.finish_unmask()
 
 
-def move(played: Played, owner: int, limb: int, amount: int) -> Callable[[Any], None]:
-    """Return what changes device 2's share of a limb, so that the limb is off by an amount.
+@pytest.mark.parametrize("word", range(3 * SEED_SHARE + KEY_SHARE))
+def test_the_last_share_that_is_needed_is_checked_too(unmasking: Played, word: int) -> None:
+    """Three shares of three are consistent whatever they are: what tells is the holder's answer."""
 
-    Devices 0, 2 and 3 combine; with SecAgg's points 1, 3 and 4 the weight of device 2 for the value
-    at zero is 1 * 4 over (1 - 3) * (4 - 3).
-    """
-    slow = SlowRound(played)
-    points = [(slow.point(owner, holder), int(holder == 2)) for holder in (0, 2, 3)]
-    delta = amount * pow(lagrange(points, at=0), -1, Q)
-    # Shares of seeds come first; owners in the order of the holder's list.
-    held = [id for id in slow.holders(2) if id in (0, 2, 3)]
-    place = SEED_LIMBS * held.index(owner) if owner in held else SEED_LIMBS * len(held)
-
-    def alter(shares: NDArray[np.uint32]) -> None:
-        shares[place + limb] = (int(shares[place + limb]) + delta) % Q
-
-    return alter
-
-
-@pytest.mark.parametrize("limb", range(1, MASK_KEY_LIMBS - 1))
-def test_shares_that_combine_to_a_wrong_mask_key_are_noticed(unmasking: Played, limb: int) -> None:
-    """The altered share moves one limb of device 1's key by 2**20: still a 32-byte string."""
-    key = int.from_bytes(unmasking.sources[1].drawn[1], "little")
-    step = -(2**20) if key >> 31 * limb + 20 & 1 else 2**20
-    refused_in(
-        "unmask",
-        "the survivors",
-        "the shares give a wrong mask key for device 1",
-        lambda: finish_with(unmasking, move(unmasking, 1, limb, step)),
-        of=unmasking,
-    )
-
-
-@pytest.mark.parametrize("secret", ["seed", "mask key"])
-def test_shares_that_combine_to_no_secret_are_noticed(unmasking: Played, secret: str) -> None:
-    """The highest limb of a seed has 4 bits, that of a key 8: 30 is beyond both."""
-    owner, limb = (3, SEED_LIMBS - 1) if secret == "seed" else (1, MASK_KEY_LIMBS - 1)
+    def move(shares: NDArray[np.uint32]) -> None:
+        shares[word] = (int(shares[word]) + 1) % Q
 
     refused_in(
         "unmask",
-        "the survivors",
-        "the shares do not combine to a secret",
-        lambda: finish_with(unmasking, move(unmasking, owner, limb, 2**30)),
+        "device 2",
+        "is not what it answered for",
+        lambda: finish_with(unmasking, move),
         of=unmasking,
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from protocol_rounds import (
     BROADCASTING,
+    SCATTERING,
     SECURE,
     Played,
     key_list,
@@ -17,6 +18,7 @@ from protocol_rounds import (
     play,
     raw,
     request,
+    ring_request,
     shares_by_receiver,
 )
 
@@ -80,7 +82,7 @@ def assert_refused(
 def test_the_request_of_an_honest_server_is_answered(asked: Played) -> None:
     expected = request(asked, 2, SURVIVORS, DROPPED).tobytes()
     assert expected == asked.server.send_unmask(2).tobytes()
-    assert 4 * (6 * 5 + 2 * 9) == ask(asked, 2, SURVIVORS, DROPPED).size
+    assert 4 * (6 * 6 + 2 * 10) == ask(asked, 2, SURVIVORS, DROPPED).size
 
 
 def test_both_secrets_of_a_device_are_refused(asked: Played) -> None:
@@ -108,7 +110,7 @@ def test_a_second_request_is_refused_even_before_the_first_is_answered(asked: Pl
 
     asked.refused(RefusedError, device.receive_unmask, second)
     # What was asked first is what is answered.
-    assert 4 * (6 * 5 + 2 * 9) == device.send_unmask().size
+    assert 4 * (6 * 6 + 2 * 10) == device.send_unmask().size
 
 
 def test_the_sum_of_fewer_than_t_devices_is_refused(asked: Played) -> None:
@@ -118,7 +120,7 @@ def test_the_sum_of_fewer_than_t_devices_is_refused(asked: Played) -> None:
 
 
 def test_the_sum_of_exactly_t_devices_is_not_refused(asked: Played) -> None:
-    assert 4 * (5 * 5 + 3 * 9) == ask(asked, 2, SURVIVORS[:5], [*DROPPED, 7]).size
+    assert 4 * (5 * 6 + 3 * 10) == ask(asked, 2, SURVIVORS[:5], [*DROPPED, 7]).size
 
 
 def test_a_request_that_leaves_out_a_device_is_refused(asked: Played) -> None:
@@ -140,13 +142,38 @@ def test_a_request_that_swaps_one_device_for_another_is_refused(asked: Played) -
 
 
 def test_a_request_that_names_a_device_beyond_the_last_is_refused(asked: Played) -> None:
-    beyond = bytearray(request(asked, 2, SURVIVORS, DROPPED).tobytes())
+    """Nine devices or slots: the last bits of the second byte of either list are nobody's."""
+    on_ring = asked.parameters.degree is not None
     for place in (1, 3):
-        changed = beyond.copy()
-        changed[place] |= 1
+        changed = bytearray(request(asked, 2, SURVIVORS, DROPPED).tobytes())
+        changed[place + 4 * on_ring] |= 1
         error = asked.refused(MessageError, asked.devices[2].receive_unmask, raw(bytes(changed)))
         assert ("unmask", "the server") == (error.phase, error.sender)
-        assert "beyond the last" in error.reason
+        assert ("a slot that nobody is in" if on_ring else "beyond the last") in error.reason
+
+
+@pytest.mark.parametrize("name", SCATTERING)
+def test_a_slot_of_a_device_that_advertised_nothing_is_refused(name: str) -> None:
+    protocol = make(name, DEVICES, 12)
+    played = play(protocol, dropouts={4: "advertise_keys"}, before="unmask")
+    survivors = [id for id in range(DEVICES) if id != 4]
+    for named in ([*survivors, 4], []), (survivors, [4]):
+        error = played.refused(MessageError, ask, played, 2, *named)
+        assert "a slot that nobody is in" in str(error)
+    assert 4 * 8 * 6 == ask(played, 2, survivors, []).size
+
+
+@pytest.mark.parametrize("total", [0, 5, 10, 2**32 - 1])
+@pytest.mark.parametrize("name", SCATTERING)
+def test_a_number_of_survivors_that_cannot_be_is_refused(name: str, total: int) -> None:
+    """Fewer than are named, or more than there are devices."""
+    protocol = make(name, DEVICES, 12)
+    dropouts = dict.fromkeys(DROPPED, "masked_input") | {WITHOUT_SHARES: "share_keys"}
+    played = play(protocol, dropouts=dropouts, before="unmask")
+    asking = ring_request(played, 2, SURVIVORS, DROPPED, total)
+    error = played.refused(MessageError, played.devices[2].receive_unmask, asking)
+    assert f"{total} survivors of 9 cannot be" in error.reason
+    played.devices[2].receive_unmask(ring_request(played, 2, SURVIVORS, DROPPED, 6))
 
 
 def test_a_device_that_is_named_as_dropped_refuses(asked: Played) -> None:

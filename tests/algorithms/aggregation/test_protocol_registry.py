@@ -15,6 +15,7 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern, Step
+from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import UsageError, ValidationError
 from hpcfl.results.record import RoundRecord
 
@@ -28,7 +29,9 @@ class PlainIntegers(QuantisedProtocol):
     def device(self, id: int, round_index: int, secrets: Any) -> PlainDevice:
         return PlainDevice(self, id, round_index)
 
-    def server(self, round_index: int, model: NDArray[np.float32]) -> PlainServer:
+    def server(
+        self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
+    ) -> PlainServer:
         return PlainServer(self)
 
 
@@ -60,7 +63,9 @@ class PlainServer:
 class Forgetful(PlainIntegers):
     """A protocol whose server loses the first vector."""
 
-    def server(self, round_index: int, model: NDArray[np.float32]) -> PlainServer:
+    def server(
+        self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
+    ) -> PlainServer:
         server = PlainServer(self)
         server.total[:] = 1
         return server

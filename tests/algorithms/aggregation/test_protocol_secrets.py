@@ -72,8 +72,9 @@ def test_every_secret_of_a_run_is_drawn_from_the_systems_source(
 ) -> None:
     wire, prepared = run(name, rounds=2, warmup=1)
 
-    # Two private keys a device, then a private-mask seed and the key of Shamir's coefficients.
-    one_round = [32] * 2 * DEVICES + [16] * 2 * DEVICES
+    # Two private keys a device, the server's nonce, then a private-mask seed and the key of checks
+    # and Shamir's coefficients a device, and the server's challenge.
+    one_round = [32] * 2 * DEVICES + [16] + [16] * 2 * DEVICES + [16]
     assert one_round * 3 == [len(secret) for secret in fixed_system.drawn]
     private = [secret for secret in fixed_system.drawn if len(secret) == 32]
     expected = [keys.KeyPair.from_private(secret).public for secret in private]
@@ -110,6 +111,7 @@ def test_every_secret_that_a_device_draws_matters(name: str, place: int) -> None
         for phase, pattern in [
             ("advertise_keys", Pattern.GATHER),
             ("share_keys", Pattern.ROUTE),
+            ("checks", Pattern.GATHER),
             ("masked_input", Pattern.GATHER),
             ("unmask", Pattern.GATHER),
         ]
@@ -118,13 +120,14 @@ def test_every_secret_that_a_device_draws_matters(name: str, place: int) -> None
     }
     expected = [
         {"advertise_keys", "share_keys"},
-        {"advertise_keys", "share_keys", "masked_input"},
-        {"share_keys", "masked_input", "unmask"},
-        {"share_keys", "unmask"},
+        {"advertise_keys", "share_keys", "checks", "masked_input"},
+        {"share_keys", "checks", "masked_input", "unmask"},
+        {"share_keys", "checks", "unmask"},
     ][place]
     if name in SCATTERING and place < 2:
         # The keys decide the places on the ring: who holds which share, and sends what.
-        expected |= {"unmask"} if name == "secagg-graph" else {"unmask", "masked_input"}
+        expected |= {"checks", "unmask"}
+        expected |= set() if name == "secagg-graph" else {"masked_input"}
     assert expected == differ
 
 
@@ -205,7 +208,7 @@ def test_the_server_is_never_sent_t_shares_of_a_survivors_mask_key(name: str) ->
         words = set(np.frombuffer(content, "<u4").tolist())
         for i in slow.sharers:
             shares = slow.shares_of(i)[j]
-            key, seed = set(shares[:9]), set(shares[9:])
+            key, seed = set(shares[:10]), set(shares[10:])
             revealed = (key, seed) if i in slow.dropped else (seed, key)
             assert revealed[0] <= words
             assert set() == revealed[1] & words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import struct
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from protocol_rounds import (
     SCATTERING,
     SECURE,
     SERVER,
+    Header,
     Played,
     make,
     on_ring,
@@ -31,7 +33,7 @@ NAMES = ("fedavg", *SECURE)
 
 # The sizes that the documentation of the protocols states, envelope included.
 ENVELOPE = 16
-SHARE = ENVELOPE + 4 * (9 + 5) + 16
+SHARE = ENVELOPE + 4 * (10 + 6) + 16
 
 
 def play_with_dropouts(name: str, **options: object) -> Played:
@@ -84,26 +86,31 @@ def test_keys_shares_and_requests_have_the_documented_sizes(name: str) -> None:
             ("advertise_keys", Pattern.GATHER),
             ("advertise_keys", played.protocol.topology.pattern),
             ("share_keys", Pattern.ROUTE),
+            ("challenge", Pattern.BROADCAST),
+            ("checks", Pattern.GATHER),
             ("unmask", played.protocol.topology.pattern),
             ("unmask", Pattern.GATHER),
         ]
     }
-    # On the ring of eight, a place and the seven others; requests are over the eight slots.
+    # On the ring of nine, a nonce, a place, nine slots and the seven others that are there;
+    # requests are a number and two times the slots, of a cohort of 7 the 13 places around as well.
     told = {
         ("advertise_keys", Pattern.BROADCAST): {16 + 2 + 8 * 64},
         ("unmask", Pattern.BROADCAST): {16 + 2 + 2},
     }
     if name in SCATTERING:
         told = {
-            ("advertise_keys", Pattern.SCATTER): {16 + 8 + 7 * 68},
-            ("unmask", Pattern.SCATTER): {16 + 1 + 1},
+            ("advertise_keys", Pattern.SCATTER): {16 + 16 + 4 + 2 + 7 * 68},
+            ("unmask", Pattern.SCATTER): {16 + 4 + 2 + 2 + (2 if name == "cohort" else 0)},
         }
 
     assert {
         ("model", Pattern.BROADCAST): {16 + 4 * 50},
         ("advertise_keys", Pattern.GATHER): {16 + 64},
         ("share_keys", Pattern.ROUTE): {SHARE},
-        ("unmask", Pattern.GATHER): {16 + 4 * (6 * 5 + 1 * 9)},
+        ("challenge", Pattern.BROADCAST): {16 + 16},
+        ("checks", Pattern.GATHER): {16 + 4 * 2 * 7},
+        ("unmask", Pattern.GATHER): {16 + 4 * (6 * 6 + 1 * 10)},
     } | told == sizes
 
 
@@ -117,14 +124,20 @@ def test_on_a_ring_what_moves_depends_on_the_degree_and_not_on_the_devices(
     played = play(protocol, dropouts={count: "advertise_keys", 1: "masked_input"})
     slow = SlowRound(played)
 
-    listed = {len(m.sealed) for m in played.messages("advertise_keys", Pattern.SCATTER)}
-    assert {16 + 8 + 6 * 68} == listed
-    # Seven slots: one byte for the survivors and one for the dropped.
-    assert {18} == {len(m.sealed) for m in played.messages("unmask", Pattern.SCATTER)}
-    assert 6 * count == len(played.messages("share_keys", Pattern.ROUTE))
+    peers = {id: len(slow.holders(id)) - 1 for id in range(count)}
+    assert {5, 6} >= {*peers.values()}
+    # Seven slots: one byte for those that are there, for the survivors and for the dropped.
+    for id, told in played.told_each("advertise_keys").items():
+        assert 16 + 4 + 1 + 68 * peers[id] == len(told)
+    around = 0 if name != "cohort" else math.ceil((2 * math.ceil((count + 1) / 2) - 1) / 8)
+    assert {22 + around} == {len(m.sealed) for m in played.messages("unmask", Pattern.SCATTER)}
+    assert sum(peers.values()) == len(played.messages("share_keys", Pattern.ROUTE))
+    for id, answers in played.sent("checks").items():
+        assert 4 * 2 * (peers[id] + 1) == len(answers) <= protocol.largest_message
     for id, reply in played.sent("unmask").items():
         dropped = 1 in slow.holders(id)
-        assert 4 * (5 * (7 - dropped) + 9 * dropped) == len(reply) <= protocol.largest_message
+        size = 4 * (6 * (peers[id] + 1 - dropped) + 10 * dropped)
+        assert size == len(reply) <= protocol.largest_message
 
 
 @pytest.mark.parametrize("degree", [2, 6, 8, 14, 16])
@@ -134,7 +147,7 @@ def test_a_request_has_a_bit_for_every_slot(degree: int) -> None:
     requests = played.told_each("unmask")
     survivors = "1" * (degree + 1) + "0" * (-(degree + 1) % 8)
     expected = int(survivors, 2).to_bytes(len(survivors) // 8, "big")
-    assert {expected + bytes(len(expected))} == {*requests.values()}
+    assert {struct.pack("<I", 20) + expected + bytes(len(expected))} == {*requests.values()}
     assert 20 == len(requests)
 
 
@@ -150,11 +163,13 @@ def test_an_upload_of_a_cohort_is_4_bytes_for_every_coordinate_of_its_run_and_no
     told = places(played)
     sizes = {id: len(m) for id, m in played.sent("masked_input").items()}
 
-    size = slow_ring.cohort_size(10, alpha, 10 - gone)
-    assert 4 * size * dim == sum(sizes.values())
-    for id, (ring, position) in told.items():
-        assert 4 * len(slow_ring.run(dim, ring, size, position)) == sizes[id]
-        assert abs(sizes[id] - 4 * size * dim / ring) < 4
+    # Who is gone from the beginning has a place as well: nobody sends what it would have sent.
+    size = slow_ring.cohort_size(10, alpha)
+    assert gone or 4 * size * dim == sum(sizes.values())
+    assert list(range(gone, 10)) == list(told) == list(sizes)
+    for id, position in told.items():
+        assert 4 * len(slow_ring.run(dim, 10, size, position)) == sizes[id]
+        assert abs(sizes[id] - 4 * size * dim / 10) < 4
         assert sizes[id] <= protocol.largest_message
 
 
@@ -246,6 +261,9 @@ def test_every_message_says_its_step_round_sender_and_receiver(name: str) -> Non
     expected: dict[int, list[tuple[int, int]]] = {}
     for number, step in enumerate(played.protocol.steps):
         present = played.taking_part(step.phase)
+        if step.optional:
+            # All mask keys could be reconstructed.
+            continue
         if step.pattern is Pattern.BROADCAST:
             expected[number] = [(SERVER, ALL)]
         elif step.pattern is Pattern.SCATTER:
@@ -295,17 +313,40 @@ def test_the_ledger_holds_the_sizes_and_numbers_of_the_messages_that_moved(name:
 def test_what_devices_send_each_other_is_what_they_receive_but_for_those_that_left(
     name: str,
 ) -> None:
+    """Beside the challenge and the answers to it, two numbers for everybody of U2."""
     row = make(name, DEVICES, 50).phases().index("share_keys")
     everybody = play(make(name, DEVICES, 50)).record
-    assert [8 * SHARE] * 9 == everybody.bytes_up[row].tolist()
-    assert [8 * SHARE] * 9 == everybody.bytes_down[row].tolist()
+    answers, challenge = 16 + 4 * 2 * 9, 16 + 16
+    assert [8 * SHARE + answers] * 9 == everybody.bytes_up[row].tolist()
+    assert [8 * SHARE + challenge] * 9 == everybody.bytes_down[row].tolist()
 
     # Device 0 is on no list, device 4 is but takes no part: seven devices send it what is lost.
     record = play_with_dropouts(name).record
     there = [0 if id in (0, 4) else 1 for id in range(DEVICES)]
-    assert [7 * SHARE * one for one in there] == record.bytes_up[row].tolist()
-    assert [6 * SHARE * one for one in there] == record.bytes_down[row].tolist()
-    assert 7 * SHARE == record.bytes_up[row].sum() - record.bytes_down[row].sum()
+    answers = 16 + 4 * 2 * 7
+    assert [(7 * SHARE + answers) * one for one in there] == record.bytes_up[row].tolist()
+    assert [(6 * SHARE + challenge) * one for one in there] == record.bytes_down[row].tolist()
+    between = record.bytes_up[row].sum() - record.bytes_down[row].sum()
+    assert 7 * (SHARE + answers - challenge) == between
+
+
+def test_of_a_row_that_was_not_sent_the_relay_passes_on_an_envelope() -> None:
+    """So that its receiver knows that its sender takes part, and masks with it."""
+
+    def leave_out(header: Header, message: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if header.sender == 3 and message.ndim == 2:
+            return message[Header.receivers_of(message) != 5]
+        return message
+
+    protocol = make("secagg", DEVICES, 50)
+    played = play(protocol, change=leave_out)
+    before = play(protocol).record
+    row = protocol.phases().index("share_keys")
+    missing = [SHARE - ENVELOPE if id == 5 else 0 for id in range(DEVICES)]
+    down = before.bytes_down[row].astype(int) - played.record.bytes_down[row].astype(int)
+    assert missing == down.tolist()
+    assert before.messages_down[row].tolist() == played.record.messages_down[row].tolist()
+    assert list(range(DEVICES)) == played.server.survivors
 
 
 def test_a_device_that_left_is_charged_nothing_from_then_on() -> None:

@@ -12,6 +12,8 @@ from protocol_rounds import Played, bits, integers_of, on_ring, places, play
 from slow_reference import SlowRound
 
 from hpcfl.algorithms.aggregation.topology import Ring
+from hpcfl.comm.phases import Pattern
+from hpcfl.crypto.keys import insecure_secrets
 
 DEVICES, DIM = 11, 47
 DROPOUTS = {
@@ -125,55 +127,95 @@ def test_no_two_streams_of_a_cohort_and_no_two_uses_of_one_are_the_same(number: 
     assert len(seen) == len({*seen})
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 6, 7, 10, 13])
-@pytest.mark.parametrize("degree", [2, 4, 6])
-def test_the_server_links_a_ring_as_the_slow_one_does(count: int, degree: int) -> None:
-    ids = [3 * k * k + 1 for k in range(count)]
-    public = {id: bytes([id % 256]) * 64 for id in ids}
-    links = Ring(ids[-1] + 1, degree, 1).link(public, b"hpcfl/1 some round 7 links")
-    order = slow_ring.ring_order(public, "some round 7")
+NONCE = bytes(range(100, 116))
+
+
+@pytest.mark.parametrize("devices", [3, 4, 5, 6, 7, 8, 13])
+@pytest.mark.parametrize("degree", [2, 4, 6, 12])
+@pytest.mark.parametrize("absent", [(), (1,), (0, 2)])
+def test_the_server_links_a_ring_as_the_slow_one_does(
+    devices: int, degree: int, absent: tuple[int, ...]
+) -> None:
+    """Absentees have a place, and nothing to do."""
+    degree = min(degree, devices - 1)
+    there = [id for id in range(devices) if id not in absent]
+    public = {id: bytes([id]) * 64 for id in there}
+    links = Ring(devices, degree, 1).link(public, NONCE, b"hpcfl/1 some round 7 links")
+    order = slow_ring.ring_order(devices, public, NONCE, "some round 7")
 
     assert order == links.order.tolist()
-    assert sorted(order) == ids
-    survived = np.zeros(ids[-1] + 1, np.bool_)
-    survived[ids[::2]] = True
-    for id in ids:
-        slots = slow_ring.holders(order, id, degree)
-        assert slots == links.holders(id).tolist()
-        assert len({*slots}) == len(slots) == min(degree + 1, count)
-        assert sorted({*slots} & {*ids[::2]} - {id}) == links.neighbours(id, survived)
-        assert [one for one in slots if one in ids[::2]] == links.asked_of(id, survived).tolist()
+    assert list(range(devices)) == sorted(order)
+    survived = np.zeros(devices, np.bool_)
+    survived[there[::2]] = True
+    for id in there:
+        slots = slow_ring.slots(order, id, degree)
+        assert len({*slots}) == len(slots) == degree + 1
+        held = slow_ring.holders(order, id, degree, there)
+        assert held == links.holders(id).tolist() == [one for one in slots if one in there]
+        assert sorted({*held} & {*there[::2]} - {id}) == links.neighbours(id, survived)
+        assert [one for one in held if one in there[::2]] == links.asked_of(id, survived).tolist()
         # Whoever holds a device's shares is given those of its own to hold.
-        assert all(id in links.holders(one) for one in slots)
+        assert all(id in links.holders(one) for one in held)
 
 
-def test_the_order_on_the_ring_follows_from_every_key_the_round_and_the_protocol() -> None:
+def test_the_order_on_the_ring_follows_from_the_nonce_every_key_the_round_and_the_protocol() -> (
+    None
+):
     public = {id: bytes([id]) * 64 for id in range(30)}
-    orders = [slow_ring.ring_order(public, "some round 7")]
-    ring = Ring(30, 4, 1)
+    orders = [slow_ring.ring_order(30, public, NONCE, "some round 7")]
+    ring, context = Ring(30, 4, 1), b"hpcfl/1 some round 7 links"
+    without = {id: keys for id, keys in public.items() if id != 29}
     changed = [
-        (public, b"hpcfl/1 some round 7 links"),
-        (public, b"hpcfl/1 some round 8 links"),
-        ({**public, 29: bytes(63) + b"\1"}, b"hpcfl/1 some round 7 links"),
-        ({**public, 0: b"\1" + bytes(63)}, b"hpcfl/1 some round 7 links"),
+        (public, NONCE, context),
+        (public, NONCE, b"hpcfl/1 some round 8 links"),
+        (public, NONCE[:-1] + b"\0", context),
+        (public, b"\0" + NONCE[1:], context),
+        ({**public, 29: bytes(63) + b"\1"}, NONCE, context),
+        ({**public, 0: b"\1" + bytes(63)}, NONCE, context),
+        (without, NONCE, context),
     ]
     orders += [ring.link(*arguments).order.tolist() for arguments in changed]
     assert orders[0] == orders[1]
-    assert 4 == len({tuple(order) for order in orders})
+    assert 7 == len({tuple(order) for order in orders})
+    assert all(list(range(30)) == sorted(order) for order in orders)
+
+
+def test_the_nonce_is_drawn_once_all_keys_have_come() -> None:
+    """So that no device can choose its keys to the order that they give."""
+    protocol = on_ring("cohort", DEVICES, DIM, 4, 2, alpha=0.4)
+    begun = play(protocol, before=("advertise_keys", Pattern.GATHER))
+    assert [] == begun.servers.drawn
+    played = play(protocol, before=("advertise_keys", Pattern.SCATTER))
+    assert [16] == [len(drawn) for drawn in played.servers.drawn]
+
+    # The same keys and another nonce give every device another neighbourhood.
+    orders = []
+    for seed in range(2):
+        server = protocol.server(0, np.zeros(DIM, np.float32), insecure_secrets(seed, 0, 0))
+        for id, keys in played.sent("advertise_keys").items():
+            server.receive_advertise_keys(id, np.frombuffer(keys, np.uint8))
+        server.finish_advertise_keys()
+        orders.append(server._links.order.tolist())
+        told = server.send_advertise_keys(3).tobytes()
+        assert told[:16] == insecure_secrets(seed, 0, 0)(16) == server.nonce
+        assert orders[-1][int.from_bytes(told[16:20], "little")] == 3
+    assert orders[0] != orders[1]
 
 
 def test_every_device_is_equally_often_at_every_place() -> None:
-    """Over 400 rounds of 7 devices; fixed keys, so this is one number."""
+    """Over 400 rounds of 7 devices, in each of which only the nonce is another one."""
     counts = np.zeros((7, 7), np.int64)
-    public = {id: bytes([id]) * 64 for id in range(7)}
+    public = {id: bytes([id]) * 64 for id in range(6)}
     for number in range(400):
-        order = Ring(7, 2, 1).link(public, f"{number}".encode()).order
+        order = Ring(7, 2, 1).link(public, number.to_bytes(16, "little"), b"links").order
         counts[order, np.arange(7)] += 1
-    # Chi-square with 36 degrees of freedom: above 110 once in 5e8 sets of keys.
+    # Chi-square with 36 degrees of freedom: above 110 once in 5e8 sets of nonces.
     assert 7 * ((counts - 400 / 7) ** 2 / 400).sum() < 110
 
 
 def test_the_places_that_devices_are_told_are_those_of_the_order() -> None:
+    """Device 0, which advertised nothing, has one too."""
     played, slow = played_on_ring(0, "in every phase")
 
-    assert {id: (10, slow.order.index(id)) for id in range(1, 11)} == places(played)
+    assert {id: slow.order.index(id) for id in range(1, DEVICES)} == places(played)
+    assert list(range(DEVICES)) == sorted(slow.order)

@@ -36,6 +36,8 @@ def play_sparse(sampler: str, group: str, dropouts: dict[int, str]) -> Played:
         group=group,
         locations="bitmap",
         weights=weights / weights.sum(),
+        # Devices divide by the planned 1 - theta, or the server by the weight of the survivors.
+        scaling="paper" if group == "fq" else "survivors",
     )
     return play(protocol, dropouts=dropouts, index=3)
 
@@ -45,7 +47,8 @@ def quantised(played: Played, i: int, where: list[int]) -> dict[int, int]:
     parameters = played.parameters
     pi = Fraction(parameters.alpha) / (DEVICES - 1)
     p = 1 - (1 - pi) ** (DEVICES - 1)
-    scale = Fraction(i + 1) / (DEVICES * (DEVICES + 1) // 2) / (p * (1 - Fraction("0.3")))
+    planned = 1 - Fraction("0.3") if parameters.scaling == "paper" else 1
+    scale = Fraction(i + 1) / (DEVICES * (DEVICES + 1) // 2) / (p * planned)
     integers = played.protocol.quantise(played.vectors[i][where], i, played.index).tolist()
     for k, integer in zip(where, integers, strict=True):
         exact = parameters.levels * scale * Fraction(min(max(played.vectors[i][k], -1.0), 1.0))

@@ -1,0 +1,81 @@
+"""What a round promises those who take part, checked against what happened in it.
+
+A promise is made for a number of devices, of colluders and of dropouts. What comes to pass is
+another matter: devices leave early, or are made to. So each promise says what must have happened
+for it to hold, and both sides ask it at the point after which harm could be done: the server when
+it knows whose sum is to be unmasked, a device when it is asked to. Where it is broken the round
+ends, with a sentence, before anything is revealed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a round has come to when its sum is about to be unmasked.
+
+    Attributes
+    ----------
+    devices : int
+        Number N of devices of the round.
+    survivors : int
+        How many of them are in the sum.
+    cohorts : ndarray of int64
+        Of each cohort, how many are in its sum: all cohorts at the server, its own at a device;
+        empty where there are none.
+    """
+
+    devices: int
+    survivors: int
+    cohorts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+class Promise(ABC):
+    """Something that holds of a round, except with a small probability."""
+
+    @property
+    @abstractmethod
+    def claim(self) -> str:
+        """What is promised, against whom and given what, in a sentence without a full stop."""
+
+    @abstractmethod
+    def failure(self, outcome: Outcome) -> float:
+        """Return at most how likely it is that the promise fails in a round that came to this.
+
+        The probability is over what nobody chooses: the order of the ring, who of a population
+        takes part. 0 for a promise that holds for certain.
+        """
+
+    def broken(self, outcome: Outcome) -> str | None:
+        """Return in a clause why the promise does not hold after all; None if it does."""
+        return None
+
+
+@dataclass(frozen=True)
+class Certain(Promise):
+    """What holds whatever happens in the round."""
+
+    text: str
+
+    @property
+    def claim(self) -> str:
+        return self.text
+
+    def failure(self, outcome: Outcome) -> float:
+        return 0.0
+
+
+def objection(promises: Iterable[Promise], outcome: Outcome) -> str | None:
+    """Return why the first promise that is broken is; None if all hold."""
+    for promise in promises:
+        broken = promise.broken(outcome)
+        if broken is not None:
+            return broken
+    return None

@@ -1,0 +1,263 @@
+"""How the two secrets of a device are shared, and how it is found out that they are shared rightly.
+
+Each secret is shared with one uniform element more, its check r. After all shares are dealt, the
+server draws a challenge, one coefficient c_k for every limb, and the holder at the point x answers
+z(x) = r(x) + sum of c_k s_k(x) from its shares r(x) and s_k(x). If all were dealt on polynomials of
+degree t - 1, so are the answers. If not, they are with a probability of at most 1 / q for each
+holder that is off, because c was not known to the dealer (the random linear check of verifiable
+secret sharing; Schwartz 1980). As r is uniform and used once, the answers say nothing about the
+secret: for any secret there is one r that gives them.
+
+Later a holder sends its share together with its check, and both must fit its answer. So a holder
+whose answer was right cannot send a wrong share, but with a probability of 1 / q.
+
+The challenge must be the same for all holders: who gives each another one learns the secret. A
+server that is curious keeps to that. Where it may cheat (module `active`) there is no challenge,
+and all coefficients are 1; only dealers who do not think of it are found then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation.base import parse_vector
+from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Flags, Ids, Shares, reconcile
+from hpcfl.algorithms.aggregation.topology import Links
+from hpcfl.comm.phases import Payload
+from hpcfl.crypto import keys, shamir
+from hpcfl.crypto.groups import FQ, Elements
+from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
+from hpcfl.errors import MessageError
+
+CHALLENGE_BYTES = 16
+MASK_KEY_LIMBS = shamir.limb_count(keys.KEY_BYTES)
+SEED_LIMBS = shamir.limb_count(SEED_BYTES)
+# What a holder has of each secret: a share of every limb, and one of the check.
+KEY_SHARE = MASK_KEY_LIMBS + 1
+SEED_SHARE = SEED_LIMBS + 1
+ANSWERS = 2
+
+
+def deal(
+    private: bytes,
+    seed: bytes,
+    threshold: int,
+    numbers: tuple[int, ...],
+    secrets: keys.SecretSource,
+) -> Elements:
+    """Return the shares of a mask key's private half and of a private-mask seed.
+
+    Parameters
+    ----------
+    private, seed : bytes
+        The secrets.
+    threshold : int
+        Number t of shares that reconstruct them.
+    numbers : tuple of int
+        The holders' numbers.
+    secrets : callable
+        Where everything uniform comes from.
+
+    Returns
+    -------
+    ndarray of uint32, shape (holders, KEY_SHARE + SEED_SHARE)
+    """
+    width, degree = KEY_SHARE + SEED_SHARE, threshold - 1
+    uniform = FQ.elements([secrets(SEED_BYTES)], [ANSWERS + degree * width])
+    checks, coefficients = uniform[:ANSWERS], uniform[ANSWERS:].reshape(degree, width)
+    limbs = np.concatenate(
+        [shamir.to_limbs(private), checks[:1], shamir.to_limbs(seed), checks[1:]]
+    )
+    return shamir.split(limbs, coefficients, numbers)
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """The coefficients of a challenge, for the limbs of both secrets.
+
+    Attributes
+    ----------
+    coefficients : ndarray of uint64, shape (KEY_SHARE + SEED_SHARE,)
+        1 for the checks.
+    """
+
+    coefficients: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, seed: bytes) -> Challenge:
+        """Return the challenge that a seed of `CHALLENGE_BYTES` gives."""
+        drawn = FQ.elements([seed], [MASK_KEY_LIMBS + SEED_LIMBS]).astype(np.uint64)
+        one = np.ones(1, np.uint64)
+        return cls(np.concatenate([drawn[:MASK_KEY_LIMBS], one, drawn[MASK_KEY_LIMBS:], one]))
+
+    @classmethod
+    def known(cls) -> Challenge:
+        """Return the challenge that everybody knows beforehand: all coefficients are 1."""
+        return cls(np.ones(KEY_SHARE + SEED_SHARE, np.uint64))
+
+    def answers(self, shares: Elements) -> Elements:
+        """Return the answers for both secrets from rows of shares.
+
+        Parameters
+        ----------
+        shares : ndarray of uint32, shape (n, KEY_SHARE + SEED_SHARE)
+            Rows of `ABSENT` for shares that there are none of.
+
+        Returns
+        -------
+        ndarray of uint32, shape (n, ANSWERS)
+            `ABSENT` for them.
+        """
+        found = np.stack(
+            [self._answer(shares[:, :KEY_SHARE], False), self._answer(shares[:, KEY_SHARE:], True)],
+            axis=1,
+        )
+        found[_absent(shares)] = ABSENT
+        return found
+
+    def fits(self, shares: Elements, answers: Elements, seeds: bool) -> Flags:
+        """Return which shares of seeds, or else of mask keys, fit the answers; shape (n,)."""
+        return self._answer(shares, seeds) == answers
+
+    def _answer(self, shares: Elements, seeds: bool) -> Elements:
+        q = np.uint64(FQ.modulus)
+        coefficients = self.coefficients[KEY_SHARE:] if seeds else self.coefficients[:KEY_SHARE]
+        return ((shares * coefficients % q).sum(axis=1) % q).astype(np.uint32)
+
+
+class Dealings:
+    """The server's book of who dealt what rightly, as far as holders' answers tell.
+
+    Parameters
+    ----------
+    challenge : Challenge
+        The round's.
+    hostile : int
+        How many devices may be hostile: a holder without the shares of more than so many is taken
+        for one of them.
+
+    Attributes
+    ----------
+    doubtful : frozenset of int
+        The dealers of whom some holder that answered has no right share.
+    """
+
+    def __init__(self, challenge: Challenge, hostile: int) -> None:
+        self._challenge = challenge
+        self._hostile = hostile
+        # By holder: whose shares it has, what it answered, and which of these are right.
+        self._owners: dict[int, Ids] = {}
+        self._answers: dict[int, Elements] = {}
+        self._right: Shares | None = None
+        self._wrong: dict[int, set[int]] = {}
+        self.doubtful: frozenset[int] = frozenset()
+
+    @property
+    def count(self) -> int:
+        """Number of holders that answered."""
+        return len(self._answers)
+
+    def receive(self, holder: int, owners: Ids, payload: Payload) -> None:
+        """Keep a holder's answers for these owners.
+
+        Raises
+        ------
+        MessageError
+        """
+        name = f"device {holder}"
+        if holder in self._answers:
+            raise MessageError("share_keys", name, "it came twice")
+        answers = parse_vector(payload, "<u4", ANSWERS * owners.size, "share_keys", name)
+        answers = answers.reshape(-1, ANSWERS)
+        _check_elements(answers, "share_keys", name)
+        # A copy: the transport uses its memory again.
+        self._owners[holder], self._answers[holder] = owners, answers.copy()
+
+    def settle(self, links: Links, owners: Flags) -> None:
+        """Find out which answers are right: those that lie on one polynomial with enough others."""
+        right = reconcile(links.collect(self._answers, owners, ANSWERS), links.threshold)
+        self._right = right
+        if int(right.came.sum()) == sum(answered.size for answered in self._owners.values()):
+            return
+        answered = {id: np.zeros_like(answers) for id, answers in self._answers.items()}
+        off = links.collect(answered, owners, ANSWERS).came & ~right.came
+        rows, places = np.nonzero(off)
+        pairs = zip(right.owners[rows].tolist(), right.holders[rows, places].tolist(), strict=True)
+        for owner, holder in pairs:
+            self._wrong.setdefault(holder, set()).add(owner)
+        believed = [without for without in self._wrong.values() if len(without) <= self._hostile]
+        self.doubtful = frozenset().union(*believed)
+
+    def without_lost(self, survived: Flags, threshold: int) -> Flags:
+        """Return the survivors without those doubtful ones whose secrets too few others can give.
+
+        Parameters
+        ----------
+        survived : ndarray of bool, shape (N,)
+            Who uploaded.
+        threshold : int
+            Number t of holders needed.
+        """
+        if self._right is None or not self.doubtful:
+            return survived
+        left = survived.copy()
+        owners = self._right.owners
+        doubtful = np.isin(owners, list(self.doubtful))
+        while True:
+            # Without the dealer itself, which need not answer.
+            others = left[self._right.holders] & (self._right.holders != owners[:, None])
+            holders = (self._right.came & others).sum(axis=1)
+            lost = owners[doubtful & left[owners] & (holders < threshold)]
+            if not lost.size:
+                return left
+            # They are holders as well, of others.
+            left[lost] = False
+
+    def verified(self, holder: int, owners: Ids, shares: Elements, seeds: bool) -> Elements:
+        """Return a holder's shares of some owners' secrets, `ABSENT` for those of no use.
+
+        Parameters
+        ----------
+        holder : int
+            Who sent them.
+        owners : ndarray of int64, shape (n,)
+            Whose they are, in the order in which it answered for them.
+        shares : ndarray of uint32, shape (n, SEED_SHARE or KEY_SHARE)
+        seeds : bool
+            Whether they are of seeds.
+
+        Raises
+        ------
+        MessageError
+            If one is not what the holder answered for.
+        """
+        name = f"device {holder}"
+        _check_elements(shares, "unmask", name)
+        useless = np.ones(owners.size, np.bool_)
+        if holder in self._answers:
+            known = self._owners[holder]
+            asked = np.zeros(int(known.max(initial=-1)) + 1, np.bool_)
+            asked[owners] = True
+            answers = self._answers[holder][asked[known]]
+            useless = _absent(shares) | _absent(answers)
+            lies = ~useless & ~self._challenge.fits(shares, answers[:, int(seeds)], seeds)
+            if lies.any():
+                owner = owners[np.argmax(lies)]
+                reason = f"its share of a secret of device {owner} is not what it answered for"
+                raise MessageError("unmask", name, reason)
+            if holder in self._wrong:
+                useless |= np.isin(owners, list(self._wrong[holder]))
+        return np.where(useless[:, None], np.uint32(ABSENT), shares)
+
+
+def _absent(rows: Elements) -> Flags:
+    return (rows == ABSENT).all(axis=1)
+
+
+def _check_elements(rows: Elements, phase: str, sender: str) -> None:
+    beyond = (rows >= FQ.modulus).any(axis=1)
+    if (beyond & ~_absent(rows)).any():
+        raise MessageError(phase, sender, "a share is not a field element")

@@ -1,0 +1,300 @@
+"""What the checks of shares give away, and what devices refuse to say about them.
+
+That answers say nothing about a secret is shown in two ways. In a field of five elements all that
+can be drawn is enumerated. Over F_q with the round's own coefficients, all that is seen is linear
+in the secret and in what is drawn: it is independent of the secret if what any secret adds to it
+can be made up for by what is drawn, which is a comparison of two ranks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from cheating import converse, make
+from protocol_rounds import SECURE, Played, bits, play, raw, sum_of
+from protocol_rounds import make as make_passive
+from slow_reference import KEY_SHARE, SEED_SHARE, Q, elements
+from slow_ring import slots
+
+from hpcfl.algorithms.aggregation.sharing import Challenge
+from hpcfl.comm.phases import Pattern
+from hpcfl.errors import MessageError, RefusedError
+
+SMALL = 5
+POINTS = (1, 2, 3)
+
+
+def views(secret: tuple[int, int], challenges: list[tuple[int, int]], seen: int) -> Counter[Any]:
+    """Return how often each view comes about, over all that a dealer can draw.
+
+    Two limbs and a check are shared on lines (t = 2) among three holders, whose answers the server
+    has, and the shares of `seen` of them.
+    """
+    found: Counter[Any] = Counter()
+    for check, *slopes in itertools.product(range(SMALL), repeat=4):
+        shares = [
+            [
+                (value + slope * x) % SMALL
+                for value, slope in zip((*secret, check), slopes, strict=True)
+            ]
+            for x in POINTS
+        ]
+        answers = [
+            (share[2] + c * share[0] + d * share[1]) % SMALL
+            for c, d in challenges
+            for share in shares
+        ]
+        found[*answers, *(value for share in shares[:seen] for value in share)] += 1
+    return found
+
+
+@pytest.mark.parametrize("challenge", [(0, 0), (0, 1), (1, 1), (3, 1), (4, 2)], ids=str)
+def test_all_answers_and_a_share_fewer_than_needed_come_alike_from_every_secret(
+    challenge: tuple[int, int],
+) -> None:
+    of_zero = views((0, 0), [challenge], seen=1)
+    assert 625 == of_zero.total()
+    for secret in itertools.product(range(SMALL), repeat=2):
+        assert of_zero == views(secret, [challenge], seen=1)
+
+
+def test_answers_to_two_challenges_tell_secrets_apart() -> None:
+    """So that a device answers one, and all are given the same."""
+    of_zero = {*views((0, 0), [(1, 1), (2, 1)], seen=1)}
+    assert not of_zero & {*views((1, 0), [(1, 1), (2, 1)], seen=1)}
+
+
+def test_as_many_shares_as_needed_tell_secrets_apart() -> None:
+    assert not {*views((0, 0), [(1, 1)], seen=2)} & {*views((1, 0), [(1, 1)], seen=2)}
+
+
+def rank(rows: list[list[int]]) -> int:
+    """Return the rank of a matrix over F_q, by elimination in whole numbers."""
+    rows, found = [row.copy() for row in rows], 0
+    for column in range(len(rows[0])):
+        pivot = next((k for k in range(found, len(rows)) if rows[k][column] % Q), None)
+        if pivot is None:
+            continue
+        rows[found], rows[pivot] = rows[pivot], rows[found]
+        inverse = pow(rows[found][column], -1, Q)
+        rows[found] = [value * inverse % Q for value in rows[found]]
+        for k in range(found + 1, len(rows)):
+            factor = rows[k][column]
+            if factor:
+                rows[k] = [(a - factor * b) % Q for a, b in zip(rows[k], rows[found], strict=True)]
+        found += 1
+    return found
+
+
+def is_independent(challenges: list[list[int]], threshold: int, holders: int, seen: int) -> bool:
+    """Return whether what is seen of both secrets is independent of them.
+
+    Columns are the limbs, the checks, and the coefficients; rows are the shares of `seen` holders
+    and the answers of all.
+    """
+    width = KEY_SHARE + SEED_SHARE
+    checks = (KEY_SHARE - 1, width - 1)
+    powers = [[pow(x, p, Q) for p in range(threshold)] for x in range(1, holders + 1)]
+
+    def row(weights: dict[int, int], x: int) -> list[int]:
+        """Return the weighted sum of a holder's values, by what each of them is made of."""
+        return [weights.get(k, 0) * power % Q for power in powers[x] for k in range(width)]
+
+    rows = [row({k: 1}, x) for x in range(seen) for k in range(width)]
+    for coefficients in challenges:
+        for part in (range(KEY_SHARE), range(KEY_SHARE, width)):
+            rows += [row({k: coefficients[k] for k in part}, x) for x in range(holders)]
+    drawn = [k for k in range(width * threshold) if k >= width or k in checks]
+    return rank(rows) == rank([[one[k] for k in drawn] for one in rows])
+
+
+def coefficients_of(seed: bytes) -> list[int]:
+    """Return a challenge by value of a share, the checks with 1, and check the project's."""
+    limbs = elements(seed, KEY_SHARE + SEED_SHARE - 2, Q)
+    found = [*limbs[: KEY_SHARE - 1], 1, *limbs[KEY_SHARE - 1 :], 1]
+    assert found == Challenge.of(seed).coefficients.tolist()
+    return found
+
+
+@pytest.mark.parametrize(("threshold", "holders"), [(2, 3), (3, 5), (4, 7)])
+def test_over_the_field_itself_answers_say_nothing_about_either_secret(
+    threshold: int, holders: int
+) -> None:
+    first, second = (coefficients_of(bytes([k]) * 16) for k in (3, 4))
+    known = [1] * (KEY_SHARE + SEED_SHARE)
+    assert known == Challenge.known().coefficients.tolist()
+
+    assert is_independent([first], threshold, holders, threshold - 1)
+    assert is_independent([known], threshold, holders, threshold - 1)
+    assert not is_independent([first, second], threshold, holders, threshold - 1)
+    assert not is_independent([first], threshold, holders, threshold)
+    # Nor would answers be harmless without a check behind the limbs.
+    unchecked = [c if k not in (KEY_SHARE - 1, 15) else 0 for k, c in enumerate(first)]
+    assert not is_independent([unchecked], threshold, holders, threshold - 1)
+
+
+# what a device says, and how often
+
+
+@pytest.fixture(params=SECURE)
+def dealt(request: pytest.FixtureRequest) -> Played:
+    """Return a round in which all shares are dealt, and the challenge is about to come."""
+    return play(make_passive(request.param, 5, 12), before=("share_keys", Pattern.BROADCAST))
+
+
+def test_a_second_challenge_is_refused(dealt: Played) -> None:
+    device = dealt.devices[2]
+    dealt.refused(RefusedError, device.send_checks)
+    device.receive_challenge(raw(bytes(16)))
+    for other in (bytes(16), bytes(range(16))):
+        error = dealt.refused(RefusedError, device.receive_challenge, raw(other))
+        assert "device 2 refuses a second challenge" in str(error)
+    device.send_checks()
+    # Not even the same answer is given again, nor a challenge taken after it.
+    dealt.refused(RefusedError, device.send_checks)
+    dealt.refused(RefusedError, device.receive_challenge, raw(bytes(range(16))))
+
+
+@pytest.mark.parametrize("size", [0, 15, 17, 32])
+def test_a_challenge_of_another_size_is_refused(dealt: Played, size: int) -> None:
+    error = dealt.refused(MessageError, dealt.devices[2].receive_challenge, raw(bytes(size)))
+    assert ("share_keys", "the server") == (error.phase, error.sender)
+    assert f"{size} bytes came, 16 were expected" in error.reason
+
+
+@pytest.mark.parametrize("name", ["secagg", "sparse"])
+def test_with_a_server_that_may_cheat_there_is_no_challenge(name: str) -> None:
+    found = converse(make(name, 10), before=("masked_input", Pattern.GATHER))
+    assert "challenge" not in {step.name for step in found.protocol.steps}
+    assert "challenge" not in found.told
+    with pytest.raises(RefusedError, match="device 2 refuses a second challenge"):
+        found.devices[2].receive_challenge(raw(bytes(16)))
+    with pytest.raises(RefusedError, match="refuses to answer a challenge"):
+        found.devices[2].send_checks()
+
+
+# secrets of pairs
+
+
+GONE = {0: "masked_input", 3: "masked_input", 8: "share_keys"}
+
+
+def wanted(played: Played, ids: list[int]) -> Any:
+    """Return the message to device 2 that asks for secrets of pairs."""
+    if played.parameters.degree is None:
+        return raw(bits(ids, 9))
+    around = slots(played.order(), 2, played.parameters.degree)
+    return raw(bits([slot for slot, id in enumerate(around) if id in ids], len(around)))
+
+
+@pytest.fixture(params=SECURE)
+def answered(request: pytest.FixtureRequest) -> Played:
+    """Return a round in which all have been asked to unmask; 0 and 3 have dropped out."""
+    protocol = make_passive(request.param, 9, 12)
+    return play(protocol, dropouts=GONE, before=("unmask", Pattern.GATHER))
+
+
+@pytest.mark.parametrize(
+    "ids", [[1], [2], [0, 1], [0, 3, 7], [1, 4, 5, 6, 7]], ids=lambda ids: f"of {ids}"
+)
+def test_secrets_with_others_than_dropped_devices_are_not_told(
+    answered: Played, ids: list[int]
+) -> None:
+    """A survivor's would take its masks off; its seed is known already."""
+    device = answered.devices[2]
+    error = answered.refused(RefusedError, device.receive_pairs, wanted(answered, ids))
+    assert "in common with others than the dropped devices" in str(error)
+    answered.refused(RefusedError, device.send_pairs)
+
+
+def test_a_device_that_shared_no_keys_is_no_dropped_one(answered: Played) -> None:
+    device = answered.devices[2]
+    answered.refused(RefusedError, device.receive_pairs, wanted(answered, [8]))
+    answered.refused(RefusedError, device.send_pairs)
+
+
+@pytest.mark.parametrize("ids", [[0], [3], [0, 3], []])
+def test_secrets_of_pairs_are_told_once(answered: Played, ids: list[int]) -> None:
+    device = answered.devices[2]
+    device.receive_pairs(wanted(answered, ids))
+    assert 32 * len(ids) == device.send_pairs().size
+    for again in (ids, [0], [3], []):
+        error = answered.refused(RefusedError, device.receive_pairs, wanted(answered, again))
+        assert "has told already" in str(error)
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_secrets_of_pairs_are_not_told_before_the_request_to_unmask(name: str) -> None:
+    played = play(make_passive(name, 9, 12), dropouts=GONE, before="unmask")
+    device = played.devices[2]
+    error = played.refused(RefusedError, device.receive_pairs, wanted(played, [0]))
+    assert "it has not unmasked" in str(error)
+    played.refused(RefusedError, device.send_pairs)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_a_list_of_wanted_pairs_of_another_size_is_refused(answered: Played, size: int) -> None:
+    answered.refused(MessageError, answered.devices[2].receive_pairs, raw(bytes(size)))
+
+
+@pytest.mark.parametrize("name", ["secagg", "sparse"])
+def test_a_server_that_may_cheat_learns_no_pair_before_the_survivors_are_endorsed(
+    name: str,
+) -> None:
+    found = converse(
+        make(name, 10), before=("unmask", Pattern.SCATTER), dropouts={4: "masked_input"}
+    )
+    device, message = found.devices[2], raw(bits([4], 10))
+    with pytest.raises(RefusedError, match="nobody endorsed as dropped"):
+        device.receive_pairs(message)
+    with pytest.raises(RefusedError):
+        device.send_pairs()
+    device.receive_unmask(found.server.send_unmask(2))
+    with pytest.raises(RefusedError, match="others than the dropped"):
+        device.receive_pairs(raw(bits([5], 10)))
+    device.receive_pairs(message)
+    assert 32 == device.send_pairs().size
+
+
+# vectors that are none
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["fedavg", *SECURE, "secagg active", "sparse active"])
+def test_a_vector_with_a_value_that_is_not_finite_is_its_devices_refusal(
+    name: str, value: float
+) -> None:
+    """Before it uploads: the others' sum is right. Every device sends some of its values."""
+    bare = name.split()[0]
+    protocol = make(bare, 9) if "active" in name else make_passive(bare, 9, 20, alpha=0.9)
+    vectors = np.random.default_rng(3).uniform(-1, 1, (9, 20))
+    vectors[5] = value
+    played = play(protocol, vectors)
+    upload = protocol.upload_phase()
+
+    assert [5] == list(played.left) == list(played.kept_out)
+    assert "device 5" in str(played.left[5])
+    assert "not a finite number" in str(played.left[5])
+    assert isinstance(played.left[5], RefusedError)
+    assert f"device 5 left the round in {upload}" in str(played.kept_out[5])
+    survivors = [id for id in range(9) if id != 5]
+    assert survivors == played.server.survivors
+    if bare == "fedavg":
+        expected = vectors[survivors].sum(axis=0) / 9
+        np.testing.assert_allclose(played.server.total, expected, rtol=1e-6)
+        return
+    assert sum_of(played, survivors).tolist() == played.server.total.tolist()
+
+
+@pytest.mark.parametrize("name", ["secagg", "secagg-graph", "fedavg"])
+@pytest.mark.parametrize("place", [0, 11, 19])
+def test_one_value_is_enough(name: str, place: int) -> None:
+    vectors = np.random.default_rng(3).uniform(-1, 1, (5, 20))
+    vectors[1, place] = np.nan
+    played = play(make_passive(name, 5, 20), vectors)
+    assert [1] == list(played.left)
+    assert np.isfinite(np.asarray(played.server.total, np.float64)).all()
