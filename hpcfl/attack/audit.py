@@ -21,6 +21,10 @@ contributions, quantisation and the server's step are those of training. Secure 
 played by the sum of its integers, which is all that it lets the server see. The observer knows all
 data but the canary, all settings, and who takes part; it knows a device's order of samples or not,
 as the instance says.
+
+What does not go as planned is played too: rounds that a killed launch has played and the next one
+plays again, of which the observer sees both; devices that are missing from a sum, by a model of
+dropouts or unexpectedly; devices on several ranks, which must not have the same noise.
 """
 
 from __future__ import annotations
@@ -35,20 +39,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms import aggregation, federated
-from hpcfl.algorithms.aggregation.base import TRAINING, AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import (
+    TRAINING,
+    Aggregate,
+    AggregationProtocol,
+    QuantisedProtocol,
+)
 from hpcfl.algorithms.federated.base import Federation, Spent, Vector
 from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.algorithms.federated.locks import Locks
 from hpcfl.algorithms.federated.noisysgd import NoisySGD
 from hpcfl.algorithms.federated.participation import Participation
-from hpcfl.algorithms.federated.private import PrivacyOptions, PrivateAlgorithm
+from hpcfl.algorithms.federated.private import (
+    PrivacyOptions,
+    PrivateAlgorithm,
+)
+from hpcfl.algorithms.noise import insecure_noise
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.crypto.keys import insecure_secrets
+from hpcfl.bench.dropouts import MODELS, DropoutSchedule
 from hpcfl.errors import UsageError
 from hpcfl.learning.private import batches, epoch_steps
 from hpcfl.learning.training import LocalOptions
 from hpcfl.privacy.accounting import systems
-from hpcfl.privacy.accounting.guarantee import REPLACE_RECORD, REPLACE_USER
+from hpcfl.privacy.accounting.guarantee import REPLACE_RECORD, REPLACE_USER, Account
 
 if TYPE_CHECKING:
     from hpcfl.learning.training import Trainer
@@ -77,6 +90,10 @@ _ONLY = {
     "first_stage": ("locks",),
     "sigma_norms": ("locks",),
     "variant": ("locks",),
+    "dropout": ("dp-fedavg", "locks"),
+    "noise": ("dp-fedavg",),
+    "absent": ("cdp", "dp-dsgd", "dp-fedavg"),
+    "ranks": federated.NOISY,
 }
 
 # Orders of samples that are tried for one that uses a record often, and their samples in all.
@@ -118,6 +135,24 @@ class Instance:
         Noise of norms (locks).
     variant : str
         ``"trusted"`` or ``"local"`` (locks).
+    replayed : int
+        Rounds at the end that a launch that goes on from a checkpoint plays again; the observer
+        sees both.
+    resumes : int
+        How often that happens, where there are such rounds.
+    dropout : float
+        Rate of the devices of a round that drop out (dp-fedavg with central noise, locks with a
+        trusted server); all are in every round then.
+    dropout_model : str
+        ``"exact"`` or ``"bernoulli"``. Where it is exact, all others' updates are the opposite of
+        the canary's, so that it shows who leaves.
+    noise : str
+        ``"central"`` or ``"distributed"`` (dp-fedavg).
+    absent : int
+        Devices that are unexpectedly missing from every sum.
+    ranks : int
+        Ranks that the devices are divided among (cdp, dp-dsgd, fedsgd-dpc). The observer takes an
+        upload from another rank off the victim's, which shows nothing if their noise is apart.
 
     Raises
     ------
@@ -142,6 +177,13 @@ class Instance:
     first_stage: int = 1
     sigma_norms: float | None = None
     variant: str = "local"
+    replayed: int = 0
+    resumes: int = 1
+    dropout: float = 0.0
+    dropout_model: str = "exact"
+    noise: str = "central"
+    absent: int = 0
+    ranks: int = 1
 
     def __post_init__(self) -> None:
         if self.algorithm not in federated.PRIVATE:
@@ -172,7 +214,7 @@ class Instance:
                 f"Laplace noise is added to means over all samples: give --batch-size "
                 f"{self.samples}, as many as --samples"
             )
-        if self.algorithm == "dp-fedavg" and self.sampling == "balanced":
+        if self.algorithm == "dp-fedavg" and self.sampling == "balanced" and not self.distributed:
             raise UsageError(
                 "dp-fedavg is audited with devices that are drawn anew for every round: give "
                 "--sampling poisson, or exact"
@@ -195,6 +237,7 @@ class Instance:
                 f"{self.algorithm} is accounted for shuffled epochs: give --shuffle fresh, or "
                 "continuing"
             )
+        self._check_rounds()
         _ = self.privacy  # refuses what is out of range
         for name in ("sigma", "sigma_norms"):
             noise = getattr(self, name)
@@ -203,6 +246,65 @@ class Instance:
                     f"--{name.replace('_', '-')} is {noise:g}; an audit can have "
                     f"{_LEAST_NOISE:g} to {_MOST_NOISE:g}"
                 )
+
+    def _check_rounds(self) -> None:
+        """Refuse rounds that do not go as planned in ways that are not played."""
+        if not 0 <= self.replayed <= self.rounds:
+            raise UsageError(
+                f"--replayed is {self.replayed}; it must be from 0 to the {self.rounds} rounds"
+            )
+        if self.resumes < 1:
+            raise UsageError(f"--resumes is {self.resumes}; it must be at least 1")
+        if self.dropout_model not in MODELS:
+            raise UsageError(f"--dropout-model is {self.dropout_model!r}; choose exact, bernoulli")
+        by_number = self.sampling == "poisson" and not self.distributed
+        trusted = self.algorithm == "dp-fedavg" or self.variant == "trusted"
+        if self.dropout and not (
+            by_number and trusted and self.per_round == self.invited == self.devices
+        ):
+            raise UsageError(
+                "--dropout is for a trusted server and rounds of all devices: give --sampling "
+                f"poisson, and --per-round (and --first-stage) {self.devices}"
+            )
+        if self.noise not in ("central", "distributed"):
+            raise UsageError(f"--noise is {self.noise!r}; choose central, or distributed")
+        summed = self.distributed or self.aggregate == "secagg"
+        if not 0 <= self.absent < self.per_round or (self.absent and not summed):
+            raise UsageError(
+                f"--absent is {self.absent}; of sums (--aggregate secagg, --noise distributed) it "
+                f"can be 0 to {self.per_round - 1}"
+            )
+        if self.distributed and self.per_round != self.devices:
+            raise UsageError(
+                f"distributed noise is audited with all devices: give --per-round {self.devices}"
+            )
+        if not 1 <= self.ranks <= self.devices:
+            raise UsageError(f"--ranks is {self.ranks}; it must be from 1 to {self.devices}")
+        if self.ranks > 1 and (self.aggregate == "secagg" or self.per_round != self.devices):
+            raise UsageError(
+                "--ranks is for uploads of all devices, which the observer compares: give "
+                f"--aggregate fedavg, and --per-round {self.devices}"
+            )
+
+    @property
+    def distributed(self) -> bool:
+        """Whether devices add noise to their integers, of which only sums are seen (dp-fedavg)."""
+        return self.noise == "distributed"
+
+    @property
+    def invited(self) -> int:
+        """Devices of a round, before any are kept."""
+        return self.first_stage if self.algorithm == "locks" else self.per_round
+
+    @property
+    def plays(self) -> int:
+        """Rounds that are seen."""
+        return self.rounds + self.replayed * self.resumes
+
+    @property
+    def opposed(self) -> bool:
+        """Whether all others' updates are the opposite of the canary's."""
+        return self.dropout > 0 and self.dropout_model == "exact"
 
     @property
     def by_record(self) -> bool:
@@ -222,7 +324,8 @@ class Instance:
             first_stage=self.first_stage if locks else None,
             variant=self.variant,
             sigma_norms=self.sigma_norms,
-            fast_noise=True,
+            noise=self.noise,
+            fast_noise=self.ranks == 1,
         )
 
     @property
@@ -231,7 +334,7 @@ class Instance:
         if self.algorithm == "fedsgd-dpc":
             return self.mechanism == "gaussian" and self.batch == self.samples
         if self.algorithm == "dp-fedavg":
-            return self.per_round == self.devices
+            return self.per_round == self.devices and not self.dropout
         if self.algorithm == "locks":
             return self.variant == "local" and self.first_stage == self.devices
         return not self.secret_order
@@ -415,17 +518,13 @@ class Game:
         self.instance = instance
         self._seed = seed
         self._schedule = self._participation(seed)
-        times = self._schedule.before(instance.rounds)
+        times = self._schedule.before(instance.plays)
         self._victim = int(times.argmax())
         federation = self._federation(self._schedule, seed)
         kind = federated.find(instance.algorithm)
         kind.check(federation, instance.privacy)
         self._algorithm = self._make(federation)
-        found = systems.account(
-            instance.algorithm,
-            sigma=instance.sigma,
-            **self._algorithm.account_settings(instance.rounds),
-        )
+        found = self._account()
         self.delta, self.neighbours = found.proven.delta, found.proven.adjacency
         self.paper_neighbours = found.paper.adjacency
         self._replaced = self.neighbours in (REPLACE_RECORD, REPLACE_USER)
@@ -436,14 +535,29 @@ class Game:
         self._trainer = self._make_trainer()
 
     def account(self) -> Spent:
-        """Return what the accounts say of all rounds."""
-        instance, rounds = self.instance, self.instance.rounds
-        spent = self._algorithm.spent(rounds)
+        """Return what the accounts say of all rounds that are seen."""
+        instance = self.instance
+        algorithm = self._make(self._algorithm.federation)
+        if instance.replayed:
+            self._go_on(algorithm, instance.resumes)
+        for _ in range(instance.replayed or instance.rounds):
+            algorithm.observe(instance.per_round - instance.absent)
+        spent = algorithm.spent(instance.plays)
         if instance.secret_order and instance.aggregate == "fedavg":
-            settings = self._algorithm.account_settings(rounds) | {"secret_shuffle": True}
-            amplified = systems.account(instance.algorithm, sigma=instance.sigma, **settings)
+            amplified = self._account(secret_shuffle=True)
             spent = replace(spent, proven=amplified.proven.epsilon)
         return spent
+
+    def _account(self, **more: Any) -> Account:
+        name, rounds = self.instance.algorithm, self.instance.plays
+        settings = self._algorithm.account_settings(rounds, self.instance.sigma) | more
+        return systems.account(name, **settings)
+
+    def _go_on(self, algorithm: PrivateAlgorithm, launch: int) -> None:
+        """Let a launch go on from the checkpoint after which those before played in vain."""
+        instance = self.instance
+        survivors = [instance.per_round - instance.absent] * (instance.rounds - instance.replayed)
+        algorithm.resume(survivors, instance.replayed * launch)
 
     def play(self, canary: bool, run: int) -> tuple[float, bool]:
         """Return what is seen of one run.
@@ -461,73 +575,170 @@ class Game:
         # Chance that protects is drawn anew for every run; a public schedule is what it is.
         secret = not self.instance.by_record
         participation = self._participation(seed) if secret else self._schedule
-        algorithm = self._make(self._federation(participation, seed))
-        model = np.zeros(_DIM, np.float32)
+        federation = self._federation(participation, seed)
+        rounds, again = self.instance.rounds, self.instance.replayed
+        checkpoint = np.zeros(_DIM, np.float32)
         score, sent = 0.0, True
-        for index in range(self.instance.rounds):
-            if isinstance(algorithm, NoisySGD):
-                score += self._noisy_round(algorithm, index, model, canary, seed)
-            elif isinstance(algorithm, Locks):
-                more = self._locks_round(algorithm, index, model, canary, seed)
+        for launch in range(1 + (self.instance.resumes if again else 0)):
+            ranks = [self._make(federation) for _ in range(self.instance.ranks)]
+            if launch:
+                self._go_on(ranks[0], launch)
+            model = checkpoint.copy()
+            for index in range(rounds - again if launch else 0, rounds):
+                if index == rounds - again:
+                    checkpoint = model.copy()
+                more = self._round(ranks, index, model, canary, seed)
                 score, sent = score + (more or 0.0), sent and more is not None
-            else:
-                assert isinstance(algorithm, DPFedAvg)
-                score += self._dp_fedavg_round(algorithm, index, model, canary, seed)
         return score, sent
 
+    def _round(
+        self,
+        ranks: list[PrivateAlgorithm],
+        index: int,
+        model: Vector,
+        canary: bool,
+        seed: int,
+    ) -> float | None:
+        """Play a round; move the model and return the round's score, None if nothing is sent."""
+        algorithm = ranks[0]
+        if isinstance(algorithm, NoisySGD):
+            return self._noisy_round(ranks, index, model, canary, seed)
+        if isinstance(algorithm, Locks):
+            return self._locks_round(algorithm, index, model, canary, seed)
+        assert isinstance(algorithm, DPFedAvg)
+        return self._dp_fedavg_round(algorithm, index, model, canary, seed)
+
     def _noisy_round(
-        self, algorithm: NoisySGD, index: int, model: Vector, canary: bool, seed: int
+        self, ranks: list[PrivateAlgorithm], index: int, model: Vector, canary: bool, seed: int
     ) -> float:
         """Play a round of a record-level algorithm; move the model and return the round's score.
 
         A round without the canary's device tells nothing of it.
         """
         instance = self.instance
+        algorithm = ranks[0]
+        assert isinstance(algorithm, NoisySGD)
         participants = algorithm.participants(index)
         if self._victim not in participants:
             return 0.0
         eta = self._trainer.options.rate(index)
         summed = instance.aggregate == "secagg"
-        seen = participants if summed else [self._victim]
+        present = self._present(participants)
+        other = next((id for id in participants if self._rank(id) != self._rank(self._victim)), -1)
+        seen = present if summed else [self._victim, *([other] if instance.ranks > 1 else [])]
         updates = {}
         for id in seen:
             learn = self._learn(id, index, model, canary, seed)
-            updates[id] = algorithm.contribution(id, index, model[:0], learn)
+            updates[id] = ranks[self._rank(id)].contribution(id, index, model[:0], learn)
         total: Floats = np.stack(list(updates.values())).sum(axis=0, dtype=np.float64)
         if summed:
-            protocol = self._protocol()
-            assert isinstance(protocol, QuantisedProtocol)
-            noise = algorithm.integer_noise(protocol, index)
-            if noise is not None:
-                protocol.add_noise(noise)
-            integers = [
-                protocol.quantise(updates[id], slot, index) for slot, id in enumerate(participants)
-            ]
-            total = protocol.decode(np.sum(integers, axis=0)) * len(participants)
+            total = self._integer_sum(algorithm, updates, participants, index)
         model -= (total / len(seen)).astype(np.float32)
+        if instance.ranks > 1:
+            # In the canary's coordinates, the other device has nothing but its noise.
+            total = updates[self._victim].astype(np.float64) - updates[other]
         std = instance.sigma * math.sqrt(instance.steps * len(seen))
         if instance.shuffle == "poisson" or instance.secret_order:
             chance, times = instance.steps * instance.batch / instance.samples, 1
         else:
-            turn = int(algorithm.federation.participation.before(index)[self._victim])
+            turn = algorithm.participations(self._victim, index)
             chance, times = 1.0, self.accesses[turn]
         return self._ratio(total / eta, times / instance.batch, std, chance)
+
+    def _rank(self, id: int) -> int:
+        """Return the rank of a device, of those that have devices."""
+        return id * self.instance.ranks // self.instance.devices
+
+    def _present(self, participants: list[int]) -> list[int]:
+        """Return who of a round is in the sum: all but those that are unexpectedly missing."""
+        others = [id for id in participants if id != self._victim]
+        missing = others[: self.instance.absent]
+        return [id for id in participants if id not in missing]
+
+    def _integer_sum(
+        self,
+        algorithm: PrivateAlgorithm,
+        updates: dict[int, NDArray[np.floating]],
+        participants: list[int],
+        index: int,
+    ) -> Floats:
+        """Return the sum of vectors as a protocol that sums integers has it, noise included."""
+        protocol = self._protocol()
+        assert isinstance(protocol, QuantisedProtocol)
+        noise = algorithm.integer_noise(protocol, index)
+        if noise is not None:
+            protocol.add_noise(noise)
+        integers = [
+            protocol.quantise(update, participants.index(id), index)
+            for id, update in updates.items()
+        ]
+        return protocol.decode(np.sum(integers, axis=0)) * len(participants)
 
     def _dp_fedavg_round(
         self, algorithm: DPFedAvg, index: int, model: Vector, canary: bool, seed: int
     ) -> float:
         """Play a round of `dp-fedavg`; move the model and return the round's score."""
         instance = self.instance
-        participants = algorithm.participants(index)
-        total = np.zeros(_DIM)
-        for id in participants:
+        participants = self._there(algorithm.participants(index), canary)
+        updates: dict[int, NDArray[np.floating]] = {}
+        for id in self._present(participants):
             learn = self._learn(id, index, model, canary, seed)
-            total += algorithm.contribution(id, index, model[:0], learn)
+            updates[id] = algorithm.contribution(id, index, model[:0], learn)
+        if instance.distributed:
+            total = self._integer_sum(algorithm, updates, participants, index)
+            model -= (total / instance.per_round).astype(np.float32)
+            std = instance.sigma * math.sqrt(len(updates) / instance.per_round)
+            return self._ratio(total, 1.0, std, 1.0)
+        total = self._summed(updates, algorithm.play_index(index), seed)
         mean = total / max(1, len(participants))
-        moved = algorithm.update(mean, model[:0], participants, index)
+        moved = algorithm.update(Aggregate(mean, 1.0, 1.0), model[:0], participants, index)
         model -= moved.astype(np.float32)
-        chance = instance.per_round / instance.devices
-        return self._ratio(moved * instance.per_round, 1.0, instance.sigma, chance)
+        seen = moved * instance.per_round * (1 - instance.dropout)
+        if instance.opposed:
+            return self._crowd_ratio(seen)
+        chance = instance.per_round / instance.devices * (1 - instance.dropout)
+        return self._ratio(seen, 1.0, instance.sigma, chance)
+
+    def _there(self, participants: list[int], canary: bool) -> list[int]:
+        """Return a round's participants: without the canary, its user is not there, or replaced."""
+        if canary or self._replaced or self.instance.distributed:
+            return participants
+        return [id for id in participants if id != self._victim]
+
+    def _summed(self, updates: dict[int, NDArray[np.floating]], play: int, seed: int) -> Floats:
+        """Return the sum of the updates of those who do not drop out."""
+        instance = self.instance
+        schedule = DropoutSchedule(
+            len(updates), instance.dropout, instance.dropout_model, "upload", seed
+        )
+        dropped = schedule.draw(play)
+        total = np.zeros(_DIM)
+        for slot, update in enumerate(updates.values()):
+            if slot not in dropped:
+                total += update
+        return total
+
+    def _crowd_ratio(self, seen: Floats) -> float:
+        """Return the log-likelihood ratio of a sum in which all others oppose the canary.
+
+        With the canary it is one more who drops out, or as many; among them is the canary, or not.
+        """
+        instance, others = self.instance, self.instance.devices - 1
+        along = (seen[_CANARY[1]] - seen[_CANARY[0]]) / math.sqrt(2)
+
+        def log_density(sum_: float) -> float:
+            return -(((along - sum_) / instance.sigma) ** 2) / 2
+
+        def dropped(devices: int) -> int:
+            schedule = DropoutSchedule(devices, instance.dropout, "exact", "upload", 0)
+            return len(schedule.draw(0))
+
+        there = log_density(1.0 - (others - dropped(others + 1)))
+        gone = dropped(others + 1) / (others + 1)
+        if gone:
+            absent = log_density(-float(others - dropped(others + 1) + 1))
+            there = float(np.logaddexp(math.log1p(-gone) + there, math.log(gone) + absent))
+        return there - log_density(-float(others - dropped(others)))
 
     def _locks_round(
         self, algorithm: Locks, index: int, model: Vector, canary: bool, seed: int
@@ -536,7 +747,7 @@ class Game:
         instance = self.instance
         updates, devices = {}, {}
         server = algorithm.norms_server(index, model)
-        for id in algorithm.participants(index):
+        for id in self._there(algorithm.participants(index), canary):
             learn = self._learn(id, index, model, canary, seed)
             updates[id] = algorithm.contribution(id, index, model[:0], learn)
             devices[id] = algorithm.norms_device(id, index, _DIM)
@@ -547,10 +758,8 @@ class Game:
             device.receive_norms(server.send_norms(id))
             if device.factor:
                 sent[id] = algorithm.scaled(updates[id], device.factor, id, index)
-        total = np.zeros(_DIM)
-        for upload in sent.values():
-            total += upload
-        moved = algorithm.update(total / max(1, len(sent)), model[:0], list(sent), index)
+        mean = self._summed(sent, algorithm.play_index(index), seed) / max(1, len(sent))
+        moved = algorithm.update(Aggregate(mean, 1.0, 1.0), model[:0], list(sent), index)
         model -= moved.astype(np.float32)
         if instance.variant == "local":
             if self._victim not in sent:
@@ -560,8 +769,10 @@ class Game:
         # Scaled to the norm 1, an update is in the sum if its user is invited, and then kept.
         kept = min(1.0, 1 / algorithm.scale)
         chance = instance.first_stage / instance.devices * kept
-        scaled = moved * instance.first_stage / algorithm.scale
-        return self._ratio(scaled, 1.0, instance.sigma, chance)
+        scaled = moved * instance.first_stage * (1 - instance.dropout) / algorithm.scale
+        if instance.opposed:
+            return self._crowd_ratio(scaled)
+        return self._ratio(scaled, 1.0, instance.sigma, chance * (1 - instance.dropout))
 
     def _ratio(self, seen: Floats, length: float, noise: float, chance: float) -> float:
         """Return the log-likelihood ratio of the canary's coordinates, seen with noise.
@@ -616,6 +827,9 @@ class Game:
         inputs = np.zeros((samples, 2), np.float32)
         labels = np.zeros(samples, np.int64)
         inputs[:, 1] = self._feature
+        if self.instance.opposed:
+            # Along the canary's update, the other way.
+            inputs, labels = inputs[:, ::-1].copy(), labels + 1
         if id == self._victim:
             inputs[self._position] = 0
             if canary or self._replaced:
@@ -627,7 +841,7 @@ class Game:
     def _travel(self) -> float:
         """How far the model can be expected to move along a coordinate, in learning rates."""
         instance = self.instance
-        steps = instance.rounds * (instance.steps if instance.by_record else 1)
+        steps = instance.plays * (instance.steps if instance.by_record else 1)
         return (1 + instance.sigma * math.sqrt(steps)) * math.sqrt(steps)
 
     @property
@@ -665,30 +879,47 @@ class Game:
     def _make(self, federation: Federation) -> PrivateAlgorithm:
         kind = federated.find(self.instance.algorithm)
         assert issubclass(kind, PrivateAlgorithm)
-        return kind(federation, self.instance.privacy, insecure_secrets(federation.seed, 0, 0))
+        return kind(federation, self.instance.privacy, insecure_noise(federation.seed))
 
     def _participation(self, seed: int) -> Participation:
         instance = self.instance
-        invited = instance.first_stage if instance.algorithm == "locks" else instance.per_round
-        return Participation(instance.devices, invited, instance.sampling, seed)
+        return Participation(instance.devices, instance.invited, instance.sampling, seed)
 
     def _federation(self, participation: Participation, seed: int) -> Federation:
         instance = self.instance
         samples = instance.samples if instance.by_record else 1
         sizes = np.full(instance.devices, samples, np.int64)
         return Federation(
-            sizes, participation, instance.rounds, seed, self._protocol(seed), self._local
+            sizes,
+            participation,
+            instance.rounds,
+            seed,
+            self._protocol(seed),
+            self._local,
         )
 
     def _protocol(self, seed: int = 0) -> AggregationProtocol:
+        instance = self.instance
         parameters = Parameters(
-            self.instance.per_round, _DIM, dropout=0.0, gamma=0.0, seed=seed, levels=2**24
+            instance.per_round,
+            _DIM,
+            dropout=instance.dropout,
+            dropout_model=instance.dropout_model,
+            gamma=0.0,
+            seed=seed,
+            levels=2**24,
         )
-        return aggregation.find(self.instance.aggregate)(parameters)
+        return aggregation.find("secagg" if instance.distributed else instance.aggregate)(
+            parameters
+        )
 
     def _worst_record(self, turns: int) -> tuple[int, int, tuple[int, ...]]:
-        """Return a record, an order that uses it often, and its accesses in each of its rounds."""
+        """Return a record, an order that uses it often, and its accesses in each of its rounds.
+
+        Of records that are used as often, one that is used in a round that is played in vain.
+        """
         instance = self.instance
+        in_vain = slice(instance.rounds - instance.replayed, instance.rounds)
         epoch = epoch_steps(instance.samples, instance.batch)
         most = turns * -(-instance.steps // epoch)
         if instance.shuffle == "continuing":
@@ -702,7 +933,7 @@ class Game:
                     instance.shuffle, instance.samples, instance.batch, instance.steps, turn, seeds
                 ):
                     used[turn, batch] += 1
-            position = int(used.sum(axis=0).argmax())
+            position = int(((turns + 1) * used.sum(axis=0) + used[in_vain].sum(axis=0)).argmax())
             if used[:, position].sum() > sum(best[2]):
                 best = (position, order, tuple(used[:, position].tolist()))
             if sum(best[2]) >= most:

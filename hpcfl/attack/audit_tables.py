@@ -61,11 +61,24 @@ def _header(found: Audit) -> dict[str, str]:
     if instance.by_record:
         parts.append(f"samples {instance.batch} of {instance.samples} a batch")
         parts.append(f"steps {instance.steps}")
+    if instance.replayed:
+        times = "" if instance.resumes == 1 else f" {instance.resumes} times"
+        parts.append(f"the last {instance.replayed} played again{times}")
+    if instance.dropout:
+        parts.append(f"dropout {instance.dropout:g}, {instance.dropout_model}")
+    if instance.absent:
+        parts.append(f"{instance.absent} missing from every sum")
+    if instance.ranks > 1:
+        parts.append(f"{instance.ranks} ranks")
     seen = "the sum of all uploads" if instance.aggregate == "secagg" else "every upload"
     if instance.algorithm == "dp-fedavg" or (
         instance.algorithm == "locks" and instance.variant == "trusted"
     ):
         seen = "the model after every round"
+    if instance.distributed:
+        seen = "the sum of all uploads"
+    if instance.ranks > 1:
+        seen = "the difference of two uploads, from two ranks"
     header = {
         "algorithm": f"{instance.algorithm}, {', '.join(parts)}",
         "observer sees": seen,

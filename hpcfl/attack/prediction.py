@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.cohort import Cohort
-from hpcfl.algorithms.aggregation.topology import RingLinks, population_of
+from hpcfl.algorithms.aggregation.topology import RingLinks
 from hpcfl.attack.stripping import Adversary
 from hpcfl.attack.transcript import Transcript
 from hpcfl.privacy.cohorts import honest_in_cohort
 from hpcfl.privacy.formulas import SparseGraph, ring_alone, seen_from_a_value, size_biased
 from hpcfl.privacy.population import Population
+from hpcfl.privacy.threat import Threat
 
 # What a count may be off from its mean, in standard errors: by chance once in 1.7 million times.
 STANDARD_ERRORS = 5
@@ -109,13 +110,13 @@ def _in_cohorts(adversary: Adversary) -> int:
     honest survivors that it is linked with, it is alone from p + m - b to before p + a.
     """
     links = cast(RingLinks, adversary.links)
-    segments = cast(Cohort, adversary.protocol).segments(links.size)
+    segments = cast(Cohort, adversary.protocol).segments
     total = 0
     for id in _honest(adversary):
         position = int(links.position[id])
         others = links.position[_honest_neighbours(adversary, id)]
-        ahead = int(np.min((others - position) % links.size, initial=segments.size))
-        behind = int(np.min((position - others) % links.size, initial=segments.size))
+        ahead = int(np.min((others - position) % segments.ring, initial=segments.size))
+        behind = int(np.min((position - others) % segments.ring, initial=segments.size))
         first, last = position + segments.size - behind, position + ahead
         if first < last:
             total += segments.bound(last) - segments.bound(first)
@@ -129,7 +130,7 @@ def _before(adversary: Adversary, transcript: Transcript) -> float | None:
     if phase not in ("masked_input", "unmask"):
         return None
     dropout = parameters.dropout if phase == "masked_input" else 0.0
-    colluding = population_of(parameters).colluding
+    colluding = Threat.of(parameters).colluding
     who = Population(parameters.devices, colluding, dropout, config["dropout_model"])
     degree = adversary.protocol.topology.degree
     if transcript.protocol == "cohort":

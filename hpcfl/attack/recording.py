@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from hpcfl.algorithms.aggregation.base import COLLUSION, AggregationProtocol
-from hpcfl.algorithms.aggregation.secagg import MASK_KEY_LIMBS, SecAgg
-from hpcfl.algorithms.aggregation.topology import population_of, to_flags
+from hpcfl.algorithms.aggregation.secagg import SecAgg
+from hpcfl.algorithms.aggregation.sharing import KEY_SHARE
+from hpcfl.algorithms.aggregation.topology import to_flags
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.attack.transcript import PROTOCOLS, Flags, Transcript
 from hpcfl.comm.phases import Payload
@@ -17,6 +18,7 @@ from hpcfl.comm.round import Inputs
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import KEY_BYTES
 from hpcfl.errors import UsageError
+from hpcfl.privacy.threat import Threat
 
 MOST_BYTES = 2 * 10**9
 
@@ -53,9 +55,9 @@ def check(protocol: AggregationProtocol, *, insecure: bool, reduce: bool) -> Non
             "--keep-transcript needs every device's upload, which --upload reduce sums on the way: "
             "leave one of them out"
         )
-    sent = parameters.dim * protocol.arrival / (1 - parameters.dropout)
+    sent = parameters.dim * protocol.inclusion
     # A value of an upload and its true value take 4 bytes each.
-    each = 8 * sent + 4 * MASK_KEY_LIMBS * (protocol.topology.degree + 1)
+    each = 8 * sent + 4 * KEY_SHARE * (protocol.topology.degree + 1)
     if parameters.devices * each > MOST_BYTES:
         raise UsageError(
             f"a transcript of {parameters.devices} devices would take about "
@@ -73,7 +75,7 @@ def colluding(parameters: Parameters) -> Flags:
     """
     seeds = np.random.SeedSequence(parameters.seed, spawn_key=(COLLUSION,))
     order = np.random.default_rng(seeds).permutation(parameters.devices)
-    count = population_of(parameters).colluding
+    count = Threat.of(parameters).colluding
     return to_flags(order[:count].tolist(), parameters.devices)
 
 
@@ -147,16 +149,20 @@ class Recorder:
         if server is None:
             return
         survived = to_flags(server.survivors, parameters.devices)
+        uploads = self._heard["masked_input"]
+        # What is not in the sum stays behind its private mask, whose seed is asked of nobody.
+        used = {id: uploads[id] for id in server.survivors}
         nothing = np.empty(0, np.uint8)  # a transport may leave out an empty message
         self.transcript = Transcript(
             protocol=self._protocol.name,
             parameters=parameters,
             config=self._config,
             round_index=self._round,
+            nonce=server.nonce,
             survived=survived,
             dropped=to_flags(server.dropped, parameters.devices),
             colluding=colludes,
-            messages=self._heard,
+            messages=self._heard | {"masked_input": used},
             mask_keys={id: key.tobytes() for id, key in keys.items()},
             truth={
                 id: values.get(id, nothing).view("<i4")

@@ -20,7 +20,8 @@ from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import parse_vector
 from hpcfl.algorithms.aggregation.cohort import Cohort
-from hpcfl.algorithms.aggregation.secagg import MASK_KEY_LIMBS, SEED_LIMBS, SecAgg, pair_sign
+from hpcfl.algorithms.aggregation.secagg import SecAgg, pair_sign
+from hpcfl.algorithms.aggregation.sharing import KEY_SHARE, SEED_SHARE
 from hpcfl.algorithms.aggregation.sparse import SparseSecAgg
 from hpcfl.algorithms.aggregation.topology import RingLinks
 from hpcfl.attack.transcript import Flags, Transcript
@@ -91,7 +92,7 @@ class Adversary:
             for id, payload in self._payloads("advertise_keys").items()
         }
         context = self.protocol.round_context(self._round)
-        self.links = self.protocol.topology.link(self._public, context)
+        self.links = self.protocol.topology.link(self._public, transcript.nonce, context)
         self.shared: Flags = transcript.survived | transcript.dropped
         self.honest: Flags = transcript.survived & ~transcript.colluding
         self._uploads = self._payloads("masked_input")
@@ -101,9 +102,7 @@ class Adversary:
     def _payloads(self, phase: str) -> dict[int, Payload]:
         """Return what every device sent in a phase, without envelopes."""
         steps = self.protocol.steps
-        (number,) = (
-            k for k, step in enumerate(steps) if (step.phase, step.pattern) == (phase, _UP)
-        )
+        (number,) = (k for k, step in enumerate(steps) if (step.name, step.pattern) == (phase, _UP))
         return {
             id: envelope.unseal(message, phase, number, self._round, id, envelope.SERVER)
             for id, message in self._transcript.messages[phase].items()
@@ -114,15 +113,15 @@ class Adversary:
         survived, dropped = self._transcript.survived, self._transcript.dropped
         seed_shares, key_shares = {}, {}
         for id, payload in self._payloads("unmask").items():
-            cut = SEED_LIMBS * self.links.asked_of(id, survived).size
-            limbs = cut + MASK_KEY_LIMBS * self.links.asked_of(id, dropped).size
+            cut = SEED_SHARE * self.links.asked_of(id, survived).size
+            limbs = cut + KEY_SHARE * self.links.asked_of(id, dropped).size
             shares = parse_vector(payload, "<u4", limbs, "unmask", f"device {id}")
             if (shares >= FQ.modulus).any():
                 raise MessageError("unmask", f"device {id}", "a share is no field element")
-            seed_shares[id] = shares[:cut].reshape(-1, SEED_LIMBS)
-            key_shares[id] = shares[cut:].reshape(-1, MASK_KEY_LIMBS)
-        seeds = self._combine(seed_shares, survived, SEED_LIMBS, SEED_BYTES)
-        mask_keys = self._combine(key_shares, dropped, MASK_KEY_LIMBS, keys.KEY_BYTES)
+            seed_shares[id] = shares[:cut].reshape(-1, SEED_SHARE)
+            key_shares[id] = shares[cut:].reshape(-1, KEY_SHARE)
+        seeds = self._combine(seed_shares, survived, SEED_SHARE, SEED_BYTES)
+        mask_keys = self._combine(key_shares, dropped, KEY_SHARE, keys.KEY_BYTES)
         mask_keys |= self._transcript.mask_keys
         for id, private in mask_keys.items():
             if keys.KeyPair.from_private(private).public != self._mask_public(id):
@@ -133,7 +132,7 @@ class Adversary:
         self, shares: dict[int, Elements], owners: Flags, width: int, size: int
     ) -> dict[int, bytes]:
         try:
-            limbs = self.links.combine(shares, owners, width)
+            limbs = self.links.combine(shares, owners, width)[:, :-1]
             secrets = [shamir.from_limbs(one, size) for one in limbs]
         except ValueError as error:
             raise MessageError("unmask", "the survivors", str(error)) from None
@@ -211,22 +210,18 @@ class Adversary:
     ) -> tuple[Positions, Elements]:
         protocol, group = cast(Cohort, self.protocol), self.protocol.summed_in
         links = cast(RingLinks, self.links)
-        segments, position = protocol.segments(links.size), int(links.position[id])
-        where = segments.coordinates(position)
+        position = int(links.position[id])
+        where = protocol.segments.coordinates(position)
         values = self._values(id, upload, where.size)
         others = [(peer, int(links.position[peer]), secret) for peer, secret in known]
-        pairwise = protocol.pair_masks(self._round, segments, (id, position), others)
+        pairwise = protocol.pair_masks(self._round, (id, position), others)
         private = group.elements([key], [where.size])
         return where, group.reduce(values.astype(np.int64) - private - pairwise)
 
     def bound(self, id: int) -> int:
         """Return the largest magnitude that a device's value can have, from what is public."""
         parameters = self.protocol.parameters
-        arrival = None
-        if isinstance(self.protocol, Cohort):
-            arrival = self.protocol.arrival_on(cast(RingLinks, self.links).size)
-        scale = self.protocol.scale(id, arrival)
-        return math.floor(parameters.levels * parameters.clip * scale) + 1
+        return math.floor(parameters.levels * parameters.clip * self.protocol.scale(id)) + 1
 
 
 _UP = Pattern.GATHER

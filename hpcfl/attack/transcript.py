@@ -9,7 +9,7 @@ stored end to end:
 array               content
 ==================  =========================================================================
 format, warning     text: :data:`FORMAT` and :data:`WARNING`
-header              JSON, UTF-8: protocol, round, parameters, config
+header              JSON, UTF-8: protocol, round, nonce (hexadecimal), parameters, config
 weights             float64, the devices' weights; empty if they are equal
 survived            bool, shape (N,): whose upload is in the sum
 dropped             bool, shape (N,): who shared keys, but sent no upload
@@ -43,7 +43,7 @@ from hpcfl.crypto.keys import KEY_BYTES
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.privacy.population import MODELS
 
-FORMAT = "hpcfl transcript 1"
+FORMAT = "hpcfl transcript 2"
 WARNING = "INSECURE: this file holds secret keys, and the values of devices in the clear"
 PHASES = ("advertise_keys", "masked_input", "unmask")
 # Which protocols' masks the attack knows how to take off.
@@ -68,6 +68,8 @@ class Transcript:
         The options of the run, for the record.
     round_index : int
         The round.
+    nonce : bytes
+        What the server drew after the last key, from which the order of a ring follows.
     survived, dropped, colluding : ndarray of bool, shape (N,)
         Whose upload is in the sum; who shared keys but sent none; who colludes with the server.
     messages : dict of str to dict of int to ndarray of uint8
@@ -82,6 +84,7 @@ class Transcript:
     parameters: Parameters
     config: Mapping[str, Any]
     round_index: int
+    nonce: bytes
     survived: Flags
     dropped: Flags
     colluding: Flags
@@ -134,6 +137,7 @@ class Transcript:
         header = {
             "protocol": self.protocol,
             "round": self.round_index,
+            "nonce": self.nonce.hex(),
             "parameters": parameters,
             "config": self.config,
         }
@@ -196,6 +200,7 @@ def _read(file: Mapping[str, NDArray[Any]]) -> Transcript:
         parameters=Parameters(**header["parameters"], weights=weights if weights.size else None),
         config=dict(header["config"]),
         round_index=files.integer(header, "round"),
+        nonce=bytes.fromhex(header["nonce"]),
         survived=file["survived"],
         dropped=file["dropped"],
         colluding=file["colluding"],

@@ -55,6 +55,11 @@ NAMES = (*_DENSE, *_CONVOLUTIONAL)
 """The names that `build` knows."""
 
 
+def is_linear(name: str) -> bool:
+    """Return whether the model of that name is known to be linear in the inputs."""
+    return _DENSE.get(name) == ()
+
+
 def require_torch() -> None:
     """Raise a `UsageError` if torch is not installed, without importing it."""
     if importlib.util.find_spec("torch") is None:

@@ -1,7 +1,14 @@
 """The state of a training run on disk, from which it goes on as if nothing had happened.
 
-Devices keep nothing from round to round and all random numbers follow from seed and round, so the
-state is the server's alone.
+Devices keep nothing from round to round and all random numbers follow from the seed and the number
+of rounds played, so the state is the server's alone.
+
+A private run counts what it has cost through its checkpoints. Whoever goes on from one plays again
+what the launch before has played after it, with new noise; so a launch, before it plays, writes
+into the file that it goes on from how many rounds it may play until there is a later checkpoint,
+and what the launch before may have played is charged for (`Checkpoint.claimed`). When there is a
+later one, the file is marked as superseded (`Checkpoints`). The copy of a file knows nothing of
+what is done with the original.
 """
 
 from __future__ import annotations
@@ -9,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +26,11 @@ from numpy.typing import NDArray
 from hpcfl import files
 from hpcfl.errors import HpcflError, UsageError
 
-VERSION = 2
-# What may differ between the run that was interrupted and the one that goes on.
+VERSION = 3
+# What may differ between the run that was interrupted and the one that goes on: some options, and
+# sentences that follow from them.
 FREE = {
+    "promises",
     *("rounds", "target_accuracy", "max_seconds", "data_dir", "torch_device"),
     *("uplink_mbps", "downlink_mbps", "latency_ms", "checkpoint_every", "resume"),
 }
@@ -44,10 +53,14 @@ class Checkpoint:
     config : dict
         The options of the run.
     repeated : int
-        Rounds before this one that may have been played twice, with noise of their own, at most.
+        Rounds that may have been played besides those before this one, and in vain, at most.
     at_risk : int
         Rounds that may be played after this one before the next checkpoint, at most: whoever
         resumes from here plays them again.
+    survivors : tuple of int
+        Devices in the sum of each round before this one.
+    successor : str
+        The later checkpoint of a run that went on from here, if there is one.
     """
 
     next_round: int
@@ -57,6 +70,18 @@ class Checkpoint:
     config: Mapping[str, Any]
     repeated: int = 0
     at_risk: int = 0
+    survivors: tuple[int, ...] = ()
+    successor: str = ""
+
+    def claimed(self, rounds: int) -> Checkpoint:
+        """Return the state for a launch that goes on from here, charged for the one before.
+
+        Parameters
+        ----------
+        rounds : int
+            Rounds that the launch may play before it writes a checkpoint of its own.
+        """
+        return replace(self, repeated=self.repeated + self.at_risk, at_risk=rounds)
 
     def save(self, path: Path) -> None:
         """Write the state so that the file is always whole, whenever the process dies.
@@ -78,6 +103,8 @@ class Checkpoint:
                     bytes_up=self.bytes_up,
                     repeated=self.repeated,
                     at_risk=self.at_risk,
+                    survivors=np.array(self.survivors, np.int64),
+                    successor=np.frombuffer(self.successor.encode(), np.uint8),
                     config=np.frombuffer(_bound(self.config).encode(), np.uint8),
                 )
                 file.flush()
@@ -86,6 +113,48 @@ class Checkpoint:
         except OSError as error:
             draft.unlink(missing_ok=True)
             raise HpcflError(f"cannot write the checkpoint {path}: {error.strerror}") from None
+
+
+class Checkpoints:
+    """Where the state of a run is kept, one checkpoint in the place of the other.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    source : Path, optional
+        The file that a private run went on from.
+    state : Checkpoint, optional
+        What is in that file.
+    """
+
+    def __init__(
+        self, path: Path, source: Path | None = None, state: Checkpoint | None = None
+    ) -> None:
+        self.path = path
+        self._source = None if source is None or state is None else (source, state)
+
+    def save(self, state: Checkpoint) -> None:
+        """Write the state, and mark the file that the run went on from.
+
+        Raises
+        ------
+        HpcflError
+            If the file system refuses it.
+        """
+        state.save(self.path)
+        if self._source is None:
+            return
+        (path, source), self._source = self._source, None
+        try:
+            if path.samefile(self.path):
+                return
+            # Scripts go on from the latest file of a folder, which it is not to become.
+            times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+            replace(source, successor=str(self.path)).save(path)
+            os.utime(path, ns=times)
+        except FileNotFoundError:
+            return  # nobody can go on from it
 
 
 def path_for(results: Path) -> Path:
@@ -117,7 +186,13 @@ def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
             # Fewer than none would make the privacy that was spent look less than it is.
             repeated=_count(arrays, "repeated"),
             at_risk=_count(arrays, "at_risk"),
+            survivors=_counts(arrays, "survivors"),
         )
+        if len(checkpoint.survivors) != checkpoint.next_round:
+            raise ValueError("its survivors are not those of all rounds")
+        if arrays["successor"].dtype != np.uint8:
+            raise ValueError("its successor is no text")
+        successor = arrays["successor"].tobytes().decode(errors="replace")
         if checkpoint.weights.shape != checkpoint.velocity.shape:
             raise ValueError("its arrays do not fit together")
     except OSError as error:
@@ -128,6 +203,11 @@ def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
         raise UsageError(f"{path} cannot be read as a checkpoint: it has no {error}") from None
     except ValueError as error:
         raise UsageError(f"{path} cannot be read as a checkpoint: {error}") from None
+    if successor:
+        raise UsageError(
+            f"{path} is superseded: a private run that went on from it has written "
+            f"{_word(successor)}, which knows what was played since; resume from that"
+        )
     wanted = json.loads(_bound(config))
     other = [name for name in wanted if stored.get(name) != wanted[name]]
     if other:
@@ -150,6 +230,13 @@ def _count(arrays: Mapping[str, NDArray[Any]], name: str) -> int:
     if value.shape != () or value.dtype != np.int64 or value < 0:
         raise ValueError(f"its {name} is no number of 0 or more")
     return int(value)
+
+
+def _counts(arrays: Mapping[str, NDArray[Any]], name: str) -> tuple[int, ...]:
+    values = arrays[name]
+    if values.ndim != 1 or values.dtype != np.int64 or (values < 0).any():
+        raise ValueError(f"its {name} are no numbers of 0 or more")
+    return tuple(values.tolist())
 
 
 def _model(arrays: Mapping[str, NDArray[Any]], name: str, kind: type) -> NDArray[Any]:

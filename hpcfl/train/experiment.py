@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms import federated
+from hpcfl.algorithms import federated, quantisation
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import TRAINING, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate, QuantisedProtocol
 from hpcfl.algorithms.federated import locks
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Spent
+from hpcfl.algorithms.federated.levels import largest_levels
 from hpcfl.algorithms.federated.locks import Locks
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.federated.private import PrivacyOptions, PrivateAlgorithm
@@ -26,7 +27,8 @@ from hpcfl.algorithms.federated.sparsification import (
     pairwise_overlap,
     selection_counts,
 )
-from hpcfl.bench.experiment import Options, secrets_of_noise
+from hpcfl.algorithms.noise import IntegerNoise
+from hpcfl.bench.experiment import DEFAULT_LEVELS, Options, secrets_of_noise
 from hpcfl.bench.rounds import Enrolled, Played, add_up, enrol, keep, play
 from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.phases import phase_names
@@ -138,7 +140,7 @@ class TrainOptions:
             default = min(sizes.size, math.ceil(1.5 * per_round))
             invited = self.privacy.first_stage or default
         participation = Participation(sizes.size, invited, self.sampling, aggregation.seed)
-        protocol, _ = aggregation.build(per_round, dim)
+        protocol, _ = aggregation.build(per_round, dim, population=sizes.size)
         return Federation(
             sizes,
             participation,
@@ -146,8 +148,54 @@ class TrainOptions:
             aggregation.seed,
             protocol,
             self.local,
-            bernoulli=aggregation.dropout_model == "bernoulli",
         )
+
+    def with_levels(self, sizes: NDArray[np.int64], dim: int) -> TrainOptions:
+        """Return the options with a number of levels, if none is asked for.
+
+        Where an account pays for rounding to integers they are the most that there is room for
+        beside the noise. How much noise that is hardly depends on them: it is found with half as
+        many as there is room for without any.
+
+        Raises
+        ------
+        UsageError
+            If no noise reaches the epsilon, or the accounts refuse the options.
+        """
+        if self.aggregation.levels is not None:
+            return self
+
+        def at(levels: int) -> TrainOptions:
+            return replace(self, aggregation=replace(self.aggregation, levels=levels))
+
+        protocol = at(1).federation(sizes, dim).protocol
+        paying = issubclass(federated.find(self.algorithm), PrivateAlgorithm)
+        if not paying or not isinstance(protocol, QuantisedProtocol):
+            return at(DEFAULT_LEVELS)
+        # By chance, all devices may be in a round.
+        most = sizes.size if self.sampling == "poisson" else protocol.parameters.devices
+        parameters = protocol.parameters
+        roomy = quantisation.largest_levels(
+            parameters.arithmetic, most, parameters.clip, protocol.divisor
+        )
+        finest = at(max(1, roomy // 2))
+        algorithm = finest.make_algorithm(finest.federation(sizes, dim))
+        assert isinstance(algorithm, PrivateAlgorithm)
+        # A little more, as it may be with fewer levels.
+        noisy = replace(self.privacy, sigma=1.01 * algorithm.sigma, noise_multiplier=None)
+        rounds = self.aggregation.rounds
+
+        def noises(protocol: QuantisedProtocol) -> Iterator[IntegerNoise]:
+            chosen = replace(at(protocol.parameters.levels), privacy=noisy)
+            made = chosen.make_algorithm(chosen.federation(sizes, dim))
+            # Rates fall or rise from round to round: one of the ends has the most.
+            for index in {0, rounds - 1}:
+                noise = made.integer_noise(protocol, index)
+                if noise is not None:
+                    yield noise
+
+        found = largest_levels(lambda levels: _quantised(at(levels), sizes, dim), noises)
+        return at(min(found, roomy))
 
     def check_algorithm(self, devices: int) -> None:
         """Refuse what does not go together, before any data are read.
@@ -188,6 +236,12 @@ class TrainOptions:
         return {
             name: str(value) if isinstance(value, Path) else value for name, value in flat.items()
         }
+
+
+def _quantised(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> QuantisedProtocol:
+    protocol = options.federation(sizes, dim).protocol
+    assert isinstance(protocol, QuantisedProtocol)
+    return protocol
 
 
 @dataclass(frozen=True)
@@ -293,7 +347,7 @@ class Training:
         self._velocity = np.zeros(weights.size)
         self._bytes_up = 0
         self._next_round = 0
-        self._repeated = 0
+        self._survivors: list[int] = []
         self._enrolled: Enrolled | None = None
 
     @property
@@ -302,12 +356,19 @@ class Training:
         return self._state[: self._dim]
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take up the state of an interrupted run, at the server."""
+        """Take up the state of an interrupted run, at the server.
+
+        Raises
+        ------
+        UsageError
+            If the algorithm cannot go on from there.
+        """
         self._next_round = checkpoint.next_round
         self._state = checkpoint.weights
         self._velocity = checkpoint.velocity[: self._dim]
         self._bytes_up = checkpoint.bytes_up
-        self._repeated = checkpoint.repeated
+        self._survivors = list(checkpoint.survivors)
+        self._algorithm.resume(self._survivors, checkpoint.repeated)
 
     def checkpoint(self, config: Mapping[str, Any], at_risk: int = 0) -> Checkpoint:
         """Return the state between two rounds, at the server; see `Checkpoint.at_risk`."""
@@ -319,8 +380,9 @@ class Training:
             velocity,
             self._bytes_up,
             config,
-            self._repeated,
+            self._algorithm.repeated,
             at_risk,
+            tuple(self._survivors),
         )
 
     def run(
@@ -353,6 +415,8 @@ class Training:
         """
         start = time.monotonic()
         first = transport.tell(self._next_round)
+        # Who takes part, and what noise there is, every rank finds by itself.
+        self._algorithm.repeated = transport.tell(self._algorithm.repeated)
         aggregation = self._options.aggregation
         self._enrolled = enrol(
             find(aggregation.protocol, aggregation.security),
@@ -419,9 +483,12 @@ class Training:
             kind = find(options.protocol, options.security)
             record = RoundRecord.empty(len(kind.phases()), 0)
             record.validated = True
-            return Played(record, np.zeros(self._state.size), 0.0)
+            return Played(record, Aggregate(np.zeros(self._state.size), 1.0, 0.0), 0.0)
         protocol, schedule = options.build(
-            len(participants), self._state.size, algorithm.weights(participants)
+            len(participants),
+            self._state.size,
+            algorithm.weights(participants),
+            self._clients.sizes.size,
         )
         if isinstance(protocol, QuantisedProtocol):
             noise = algorithm.integer_noise(protocol, index)
@@ -458,7 +525,7 @@ class Training:
             before = time.thread_time()
             # Of a device that goes through its data in an order of its own, the order is the same
             # in all rounds, and goes on.
-            when = () if algorithm.noisy_steps else (index,)
+            when = () if algorithm.noisy_steps else (algorithm.play_index(index),)
             seeds = np.random.SeedSequence(seed, spawn_key=(TRAINING, *when, id))
             learn = partial(self._trainer.local_update, model, *samples, seeds, index)
             work.updates[id] = algorithm.contribution(id, index, state, learn)
@@ -531,6 +598,9 @@ class Training:
         """Take the server's step and evaluate; return the round's figures."""
         options = self._options
         state = self._state[self._dim :]
+        assert played.aggregate is not None
+        self._survivors.append(int(played.record.survived.sum()))
+        self._algorithm.observe(self._survivors[-1])
         update = self._algorithm.update(played.aggregate, state, participants, index)
         self._velocity *= options.server_momentum
         self._velocity += update[: self._dim]
@@ -569,8 +639,8 @@ class Training:
         }
 
     def _spent(self, index: int) -> Spent | None:
-        """Return what the rounds up to this one have cost, those played twice counted twice."""
-        return self._algorithm.spent(index + 1 + self._repeated)
+        """Return what the rounds up to this one have cost, with those played in vain."""
+        return self._algorithm.spent(self._algorithm.play_index(index) + 1)
 
     def _would_overspend(self, index: int) -> bool:
         """Return whether a round would cost more privacy than there is to spend."""
@@ -616,4 +686,5 @@ def _for_all(record: RoundRecord, participants: list[int], devices: int) -> Roun
         round_seconds=record.round_seconds,
         validated=record.validated,
         warmup=record.warmup,
+        promise_failure=record.promise_failure,
     )

@@ -23,6 +23,7 @@ from typing import Any
 _SPARSE_SECAGG = {
     "alpha": 0.1,
     "dropout": 0.3,
+    "scaling": "paper",
     "epochs": 5,
     "batch_size": 28,
     "learning_rate": 0.01,

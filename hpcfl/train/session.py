@@ -46,6 +46,8 @@ class Trained:
         All rounds.
     config : mapping
         Every option with its value, as the results file has it.
+    notes : tuple of str
+        What to know of the epsilons, in sentences.
     """
 
     path: Path
@@ -53,6 +55,7 @@ class Trained:
     weights: NDArray[np.float32]
     results: list[RoundResult]
     config: Mapping[str, object]
+    notes: tuple[str, ...] = ()
 
 
 def run(
@@ -109,8 +112,10 @@ def _run(
     neighbour, hosts = world.rank_on_host(), world.hosts()
     count = devices or default_devices(world)
     # Wrong options are refused before any data are read.
-    protocol, _ = options.aggregation.build(options.per_round or count, dim=1)
     options.check_algorithm(count)
+    name = options.model or models.DEFAULT_MODELS[options.dataset]
+    _check_convex(options, name)
+    protocol, _ = options.aggregation.build(options.per_round or count, dim=1, population=count)
     _ = options.aggregation.link
     world.agree(_output_error(world, output))
     ranks = min(world.size, count + 1)
@@ -128,11 +133,11 @@ def _run(
         world.settle(None)
         return None
 
+    _check_convex(options, name, mine.classes)
     single_thread()
-    name = options.model or models.DEFAULT_MODELS[options.dataset]
     model = models.build(name, mine.input_shape, mine.classes, options.aggregation.seed)
     weights = models.get_flat(model)
-    algorithm = _algorithm(transport, options, mine.sizes, weights.size)
+    options, algorithm = _algorithm(transport, options, mine.sizes, weights.size)
     where = choose_device(options.torch_device, neighbour)
     trainer = _trainer(model, options, where)
     training = Training(options, algorithm, mine, trainer, weights)
@@ -148,18 +153,23 @@ def _run(
             what = protocol.name if options.algorithm == "fedavg" else options.algorithm
             path = default_path(path, f"train-{what}", count, weights.size)
         config = options.config(count, name, weights.size)
-        config |= protocol.settings() | {"promises": protocol.promises()}
+        config |= protocol.settings()
         config |= algorithm.settings()
+        kept = checkpoint.Checkpoints(checkpoint.path_for(path))
         try:
             if options.resume is not None:
                 state = checkpoint.load(options.resume, config)
                 _check_unfinished(state, options)
                 if options.algorithm in federated.PRIVATE:
-                    # What was played after it is played again, with new noise. Written back, so
-                    # that who resumes from here once more pays once more.
-                    state = replace(state, repeated=state.repeated + state.at_risk)
+                    state = state.claimed(_rounds_at_risk(state, options))
+                    training.restore(state)
                     state.save(options.resume)
-                training.restore(state)
+                    kept = checkpoint.Checkpoints(kept.path, options.resume, state)
+                    config["rounds_repeated"] = state.repeated
+                else:
+                    training.restore(state)
+            claims = [promise.claim for promise in protocol.promises()]
+            config["promises"] = [*claims, *algorithm.promises()]
             writer = ResultsWriter(
                 path,
                 protocol=protocol.name,
@@ -187,7 +197,7 @@ def _run(
 
             def given_up() -> str:
                 # The round that is given up is played again by whoever resumes, with new noise.
-                return str(_left(replace(latest, at_risk=1), options, writer.path))
+                return str(_left(replace(latest, at_risk=1), options, kept))
 
             with writer, interruption.writing(writer.mark_interrupted, given_up):
 
@@ -198,8 +208,7 @@ def _run(
                     latest = training.checkpoint(config)
                     every = options.checkpoint_every
                     if every is not None and len(results) % every == 0:
-                        state = training.checkpoint(config, at_risk=every)
-                        state.save(checkpoint.path_for(writer.path))
+                        kept.save(training.checkpoint(config, at_risk=every))
                     progress(len(results) - 1, result)
 
                 ended = training.run(transport, store, interruption.told_to_leave)
@@ -207,15 +216,56 @@ def _run(
                 every = options.checkpoint_every
                 if ended and every is not None and results and len(results) % every == 0:
                     # The last one, after which nothing is played any more.
-                    training.checkpoint(config).save(checkpoint.path_for(writer.path))
+                    kept.save(training.checkpoint(config))
                 if not ended:
-                    raise _left(training.checkpoint(config), options, writer.path)
+                    raise _left(training.checkpoint(config), options, kept)
     except AgreedError as agreed:
         failed = agreed
     world.settle(failed)
     if writer is None:
         return None
-    return Trained(writer.path, name, training.weights, results, config)
+    notes = _notes(algorithm)
+    return Trained(writer.path, name, training.weights, results, config, notes)
+
+
+def _notes(algorithm: FederatedAlgorithm) -> tuple[str, ...]:
+    """Return what to know of the epsilons of a run that has ended."""
+    if not algorithm.repeated:
+        return tuple(algorithm.promises())
+    rounds = algorithm.repeated
+    return (
+        *algorithm.promises(),
+        f"{rounds} {'round' if rounds == 1 else 'rounds'} that earlier launches may have played in "
+        "vain, after the checkpoints that the run went on from, are counted besides",
+    )
+
+
+def _rounds_at_risk(state: checkpoint.Checkpoint, options: TrainOptions) -> int:
+    """Return how many rounds are played, at most, before there is a checkpoint of this launch."""
+    remaining = options.aggregation.rounds - state.next_round
+    return min(options.checkpoint_every or remaining, remaining)
+
+
+def _check_convex(options: TrainOptions, model: str, classes: int | None = None) -> None:
+    """Refuse to count on steps that never expand distances where they may.
+
+    The steps are those of clipped gradients. Of a linear model with two classes, a sample's
+    gradient is a monotone function of one projection of the model, times a fixed direction, and
+    remains so when it is clipped. With three classes clipping turns the gradient field into one
+    that is not monotone: the symmetric part of its Jacobian has negative eigenvalues. Other models
+    are not convex.
+    """
+    from hpcfl.learning import models
+
+    if options.algorithm != "cdp" or not options.privacy.convex or options.local.steps == 1:
+        return
+    if models.is_linear(model) and classes in (None, 2):
+        return
+    what = f"{model} with {classes} classes" if models.is_linear(model) else model
+    raise UsageError(
+        f"--convex is for linear models of two classes, or --steps 1, and this is {what}, whose "
+        "clipped gradient steps may expand distances: leave it out"
+    )
 
 
 def _check_unfinished(state: checkpoint.Checkpoint, options: TrainOptions) -> None:
@@ -227,36 +277,43 @@ def _check_unfinished(state: checkpoint.Checkpoint, options: TrainOptions) -> No
         )
 
 
-def _left(state: checkpoint.Checkpoint, options: TrainOptions, results: Path) -> Left:
+def _left(
+    state: checkpoint.Checkpoint, options: TrainOptions, kept: checkpoint.Checkpoints
+) -> Left:
     """Keep the state of a training that was told to leave; return what to tell every rank."""
     told = f"told by a signal to leave after {state.next_round} rounds"
     if options.error_feedback:
         return Left(f"{told}; with --error-feedback nothing can go on from here", resumable=False)
-    path = checkpoint.path_for(results)
     try:
-        state.save(path)
+        kept.save(state)
     except HpcflError as problem:
         return Left(f"{told}, but {problem}", resumable=False)
-    return Left(f"{told}; go on with --resume {path}")
+    return Left(f"{told}; go on with --resume {kept.path}")
 
 
 def _algorithm(
     transport: Transport, options: TrainOptions, sizes: NDArray[np.int64], dim: int
-) -> FederatedAlgorithm:
-    """Return the algorithm on this rank; the server alone finds out how much noise it takes."""
-    federation = options.federation(sizes, dim)
+) -> tuple[TrainOptions, FederatedAlgorithm]:
+    """Return the algorithm on this rank, and the options with as many levels as it takes.
+
+    The server alone finds out how much noise there is, and how many levels.
+    """
     algorithm, error = None, None
     if transport.has_server:
         try:
-            algorithm = options.make_algorithm(federation)
+            options = options.with_levels(sizes, dim)
+            algorithm = options.make_algorithm(options.federation(sizes, dim))
         except HpcflError as problem:
             error = problem
     sigma = getattr(algorithm, "sigma", 1.0)
-    told = transport.broadcast(np.array([sigma]).view(np.uint8), error).view(np.float64)
+    chosen = np.array([sigma, options.aggregation.levels or 0], np.float64)
+    sigma, levels = transport.broadcast(chosen.view(np.uint8), error).view(np.float64).tolist()
     if algorithm is not None:
-        return algorithm
-    privacy = replace(options.privacy, sigma=float(told[0]), noise_multiplier=None)
-    return replace(options, privacy=privacy).make_algorithm(federation)
+        return options, algorithm
+    aggregation = replace(options.aggregation, levels=int(levels))
+    privacy = replace(options.privacy, sigma=sigma, noise_multiplier=None)
+    told = replace(options, aggregation=aggregation)
+    return told, replace(told, privacy=privacy).make_algorithm(told.federation(sizes, dim))
 
 
 def _trainer(model: Module, options: TrainOptions, where: str) -> Trainer:

@@ -55,14 +55,11 @@ class Graph:
             source(keys.KEY_BYTES)  # the share-transport key
             self._pairs[id] = keys.KeyPair.generate(source)
         where, edges = self._masks(transcript, shared)
-        arrival = None
-        if transcript.protocol == "cohort":
-            arrival = self._protocol.arrival_on(len(transcript.messages["advertise_keys"]))
         self.values = {}
         senders = defaultdict(set)
         for id in honest:
             vector = experiment.updates.vector(self._round, id)
-            scale = parameters.levels * self._protocol.scale(id, arrival)
+            scale = parameters.levels * self._protocol.scale(id)
             for coordinate in where[id]:
                 self.values[id, coordinate] = scale * np.clip(
                     float(vector[coordinate]), -parameters.clip, parameters.clip
@@ -85,7 +82,7 @@ class Graph:
         where: dict[int, set[int]] = {id: set() for id in shared}
         edges = defaultdict(list)
         if protocol.name == "cohort":
-            size = max(1, round(protocol.cohort_size * len(place) / protocol.parameters.devices))
+            size = protocol.cohort_size
             bounds = [s * dim // len(place) for s in range(len(place) + 1)]
             for id in shared:
                 for segment in range(place[id], place[id] + size):
@@ -113,7 +110,8 @@ class Graph:
             id: message[16:].tobytes()
             for id, message in transcript.messages["advertise_keys"].items()
         }
-        order = topology.link(public, self._protocol.round_context(self._round)).order
+        context = self._protocol.round_context(self._round)
+        order = topology.link(public, transcript.nonce, context).order
         reach = len(order) if len(order) - 1 <= topology.degree else topology.degree // 2
         return {int(id): place for place, id in enumerate(order)}, reach
 

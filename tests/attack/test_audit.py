@@ -14,7 +14,11 @@ from scipy import stats
 
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.aggregation.base import TRAINING
-from hpcfl.algorithms.noise import IntegerNoise
+from hpcfl.algorithms.federated.base import FederatedAlgorithm
+from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
+from hpcfl.algorithms.federated.locks import Locks
+from hpcfl.algorithms.federated.private import PrivateAlgorithm
+from hpcfl.algorithms.noise import IntegerNoise, NoiseSecrets
 from hpcfl.attack.audit import (
     DEFAULTS,
     Audit,
@@ -26,6 +30,7 @@ from hpcfl.attack.audit import (
     lower_bound,
 )
 from hpcfl.attack.audit_tables import render
+from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.crypto.noise import FastNoise
 from hpcfl.errors import UsageError
 from hpcfl.learning.private import batches
@@ -333,6 +338,21 @@ def test_json_has_everything() -> None:
             lambda: Instance("cdp", 1.0, secret_order=True, shuffle="continuing"),
             "--secret-order is for",
         ),
+        (lambda: Instance("cdp", 1.0, replayed=2), "--replayed is 2"),
+        (lambda: Instance("cdp", 1.0, replayed=1, resumes=0), "--resumes is 0"),
+        (lambda: Instance("cdp", 1.0, dropout=0.2), "--dropout is for dp-fedavg, locks"),
+        (lambda: Instance("locks", 1.0, dropout=0.2, sampling="poisson"), "a trusted server"),
+        (
+            lambda: Instance("dp-fedavg", 1.0, dropout=0.2, sampling="exact"),
+            "for a trusted server",
+        ),
+        (lambda: Instance("dp-dsgd", 1.0, devices=4, per_round=4, absent=1), "--absent is 1"),
+        (
+            lambda: Instance("dp-fedavg", 1.0, devices=4, noise="distributed"),
+            "give --per-round 4",
+        ),
+        (lambda: Instance("cdp", 1.0, ranks=2), "--ranks is 2"),
+        (lambda: Instance("cdp", 1.0, devices=2, ranks=2), "give --aggregate fedavg"),
         (lambda: audit(DEFAULTS["cdp"], 19), "--runs is 19"),
         (lambda: audit(DEFAULTS["cdp"], 20, confidence=1.0), "--confidence is 1.0"),
         (lambda: audit(DEFAULTS["cdp"], 20, seed=-1), "--seed is -1"),
@@ -343,3 +363,126 @@ def test_json_has_everything() -> None:
 def test_what_cannot_be_audited_is_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make()
+
+
+# What does not go as planned. Every bound is wrong with a probability of at most 0.01.
+
+SURE = 0.99
+
+
+def same_draws_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a round that is played again have the batches and participants that it had, not noise."""
+    seeds = np.random.SeedSequence(7)
+    monkeypatch.setattr(FederatedAlgorithm, "play_index", lambda self, index: index)
+    monkeypatch.setattr(
+        PrivateAlgorithm, "noise", lambda self, index, device: FastNoise(seeds.spawn(1)[0])
+    )
+
+
+def dropouts_charged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (DPFedAvg, Locks):
+        monkeypatch.setattr(kind, "exact_dropouts", False)
+
+
+def less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    halve_noise(monkeypatch)
+
+
+def planned_survivors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PrivateAlgorithm, "observe", lambda self, survivors: None)
+
+
+def one_stream_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_rank(seed: int) -> NoiseSecrets:
+        stream = insecure_secrets(seed, 0, -1)
+        return lambda play, owner: stream
+
+    monkeypatch.setattr("hpcfl.attack.audit.insecure_noise", of_rank)
+
+
+EXACT = Instance(
+    "dp-fedavg", 0.7, devices=5, per_round=5, sampling="poisson", dropout=0.2, delta=0.1
+)
+UNPLANNED: dict[str, tuple[Instance, int, Callable[[pytest.MonkeyPatch], None]]] = {
+    "a replayed round": (
+        Instance("cdp", 2.0, samples=6, shuffle="continuing", replayed=1, resumes=5),
+        300,
+        same_draws_again,
+    ),
+    "exact dropouts": (EXACT, 600, dropouts_charged_once),
+    "exact dropouts of stage 2": (
+        replace(EXACT, algorithm="locks", variant="trusted", sigma_norms=10.0, first_stage=5),
+        600,
+        dropouts_charged_once,
+    ),
+    "dropouts by chance": (
+        replace(EXACT, dropout_model="bernoulli", dropout=0.1, devices=2, per_round=2),
+        600,
+        less_noise,
+    ),
+    "absent with distributed noise": (
+        Instance("dp-fedavg", 1.5, devices=12, per_round=12, noise="distributed", absent=10),
+        300,
+        planned_survivors,
+    ),
+    "absent from a sum of models": (
+        Instance("dp-dsgd", 0.6, devices=8, per_round=8, aggregate="secagg", absent=6),
+        300,
+        planned_survivors,
+    ),
+    "several ranks": (
+        Instance("cdp", 1.0, devices=2, per_round=2, ranks=2),
+        200,
+        one_stream_on_every_rank,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNPLANNED)
+def test_what_does_not_go_as_planned_agrees_with_its_proof(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    instance, runs, flaw = UNPLANNED[name]
+    right = audit(instance, runs, seed=1, confidence=SURE)
+    flaw(monkeypatch)
+
+    assert right.agrees
+    assert right.best > 0
+    if flaw in (dropouts_charged_once, planned_survivors):
+        # All is played as before, and less is charged.
+        assert right.best > Game(instance, 1).account().proven
+    else:
+        assert not audit(instance, runs, seed=1, confidence=SURE).agrees
+
+
+@pytest.mark.slow
+def test_replayed_samples_of_users_agree_only_if_they_are_drawn_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A user who is in the sample is in all its replays, unless each has one of its own."""
+
+    def learn(self: Game, id: int, *rest: Any) -> Callable[..., NDArray[np.float32]]:
+        # An update as it is in training, longer than the norm, without the training.
+        update = np.array([-9, 0, 9, 0] if id == self._victim else [0, 9, 0, -9], np.float32)
+        return lambda **private: update
+
+    monkeypatch.setattr(Game, "_learn", learn)
+    instance = Instance(
+        *("dp-fedavg", 1.5), devices=5, sampling="poisson", delta=0.05, replayed=1, resumes=31
+    )
+    right = audit(instance, 1200, seed=1, confidence=SURE)
+    same_draws_again(monkeypatch)
+    wrong = audit(instance, 1200, seed=1, confidence=SURE)
+
+    assert right.agrees
+    assert not wrong.agrees
+
+
+def test_a_replayed_round_is_charged_as_a_new_one() -> None:
+    """Of two records, another is used in it; of what is always used, twice as much is told."""
+    record = Instance("cdp", 1.5, samples=2, shuffle="continuing")
+    once, again = (Game(one, 0).account() for one in (record, replace(record, replayed=1)))
+    assert once.proven == again.proven
+    always = replace(record, samples=1)
+    again = Game(replace(always, replayed=1), 0).account()
+    assert again == Game(replace(always, rounds=2), 0).account()

@@ -37,7 +37,7 @@ def test_what_is_written_is_read(transcript: Transcript, tmp_path: Path) -> None
 
     assert read.parameters == transcript.parameters
     np.testing.assert_array_equal(read.parameters.weights, weights)
-    for name in ("protocol", "config", "round_index", "mask_keys"):
+    for name in ("protocol", "config", "round_index", "nonce", "mask_keys"):
         assert getattr(read, name) == getattr(transcript, name)
     for name in ("survived", "dropped", "colluding"):
         np.testing.assert_array_equal(getattr(read, name), getattr(transcript, name))
@@ -118,6 +118,7 @@ def header(transcript: Transcript, **changes: Any) -> Any:
     content = {
         "protocol": "sparse",
         "round": 0,
+        "nonce": transcript.nonce.hex(),
         "parameters": parameters | changes.pop("parameters", {}),
         "config": dict(transcript.config) | changes.pop("config", {}),
     }
@@ -133,6 +134,7 @@ def header(transcript: Transcript, **changes: Any) -> Any:
         ({"parameters": {"alpha": 2}}, "alpha is 2; it must be above 0"),
         ({"parameters": {"colour": 1}}, "unexpected keyword argument 'colour'"),
         ({"round": None}, "cannot be read as a transcript"),
+        ({"nonce": "xy"}, "cannot be read as a transcript"),
         ({"config": {"dropout_model": "none"}}, "its model of dropouts is unknown"),
         ({"config": {"dropout_phase": None}}, "the phase of dropouts is missing"),
     ],

@@ -43,7 +43,7 @@ def sigma_of_the_paper(rounds: int, steps: int) -> float:
 def epsilons(settings: Settings) -> dict[str, float]:
     """Return the bounds by name: P1, P2, P3 or P4, with "SWOR" if they are amplified."""
     return {
-        bound.method.split(",")[0] + (" SWOR" if "RDP, sampling" in bound.method else ""): (
+        bound.method.split(",")[0] + (" SWOR" if "PLD, sampling" in bound.method else ""): (
             bound.epsilon
         )
         for bound in cdp.bounds(settings)
@@ -54,9 +54,9 @@ def epsilons(settings: Settings) -> dict[str, float]:
 
 CASES = [
     # rounds, steps, sigma, P1 and P2 of fresh shuffles, of continuing epochs, P2 with SWOR
-    (20, 10, 0.01353, (199.7, 32.7), (44.8, 9.25), 11.1),
-    (50, 5, 0.01501, (363.9, 54.6), (52.0, 10.5), 7.2),
-    (20, 2, 0.00605, (830.7, 112), (90.9, 16.8), 61.0),
+    (20, 10, 0.01353, (199.7, 32.7), (44.8, 9.25), 6.94),
+    (50, 5, 0.01501, (363.9, 54.6), (52.0, 10.5), 4.557),
+    (20, 2, 0.00605, (830.7, 112), (90.9, 16.8), 17.17),
 ]
 
 
@@ -208,13 +208,35 @@ def test_p2_is_exact_for_one_step() -> None:
     assert costs["P2"](1) == pytest.approx((2 / 32) ** 2 / (2 * 10 * run.sigma**2))
 
 
-def test_discrete_noise_is_converted_by_renyi_and_not_amplified() -> None:
-    plain, discrete = (adult(convex=True, discrete=d, secret_shuffle=True) for d in (False, True))
+def test_discrete_noise_is_that_of_rounded_gaussians() -> None:
+    plain = adult(convex=True, secret_shuffle=True)
     rho = 13 * plain.access_rho / 10
-
-    assert set(epsilons(discrete)) == {"P1", "P2"}
-    assert epsilons(discrete)["P2"] == pytest.approx(zcdp.rdp_epsilon(rho, 1e-4))
+    for sigma, wider in ((8.0, 64 / 60), (1e4, 1 + 4e-8)):
+        found = epsilons(
+            adult(convex=True, secret_shuffle=True, discrete=True, integer_sigma=sigma)
+        )
+        assert found["P2"] == pytest.approx(zcdp.exact_epsilon(rho * wider, 1e-4), rel=1e-9)
+        growth = found["P2 SWOR"] / epsilons(plain)["P2 SWOR"]
+        assert 1 - 1e-6 <= growth < wider**1.5 + 1e-6
+    coarse = epsilons(adult(convex=True, discrete=True, integer_sigma=1.9))
+    assert coarse["P2"] == pytest.approx(zcdp.rdp_epsilon(rho, 1e-4), rel=1e-9)
     assert epsilons(plain)["P2"] == pytest.approx(zcdp.exact_epsilon(rho, 1e-4))
+
+
+def test_failures_count_for_the_bounds_that_rest_on_sums() -> None:
+    failing = cdp.bounds(adult(convex=True, failure=4e-6))
+    p1, p2 = cdp.bounds(adult(convex=True))
+    less = cdp.bounds(adult(convex=True, delta=2e-5))[1]
+
+    assert failing[0] == p1
+    assert failing[1].epsilon == pytest.approx(less.epsilon, rel=1e-9)
+    assert failing[1].epsilon > 1.02 * p2.epsilon
+    assert failing[1].delta == 1e-4
+    assert any("probability of at most 4e-06" in clause for clause in failing[1].assumptions)
+    assert cdp.bounds(adult(convex=True, failure=5e-6))[1].epsilon == math.inf
+    secret = epsilons(adult(convex=True, failure=5e-6, secret_shuffle=True))
+    assert "P2 SWOR" not in secret
+    assert secret["P1 SWOR"] < secret["P1"]
 
 
 def test_shuffles_of_more_than_an_epoch_are_not_amplified() -> None:
@@ -328,8 +350,9 @@ def test_guarantees_say_what_they_rest_on() -> None:
 
     assert p1.adjacency == p2.adjacency == REPLACE_RECORD
     assert p1.delta == 1e-4
-    assert not any("convex" in clause for clause in p1.assumptions)
-    assert any("convex" in clause for clause in p2.assumptions)
+    assert not any("expands distances" in clause for clause in p1.assumptions)
+    assert any("expands distances" in clause for clause in p2.assumptions)
+    assert not any("convex" in clause for clause in p2.assumptions)  # which is not enough
     assert any("13 of the 20 rounds" in clause for clause in p1.assumptions)
     assert cdp.SHUFFLES["fresh"] in p1.assumptions
 
@@ -352,6 +375,8 @@ def test_guarantees_say_what_they_rest_on() -> None:
         ({"shuffle": "continuing", "secret_shuffle": True}, "not with continuing epochs"),
         ({"participations": 21}, "in 21 of 20 rounds"),
         ({"participations": 0.5}, "participations is 0.5"),
+        ({"integer_sigma": 0}, "integer sigma is 0"),
+        ({"failure": 1}, "failure is 1"),
     ],
 )
 def test_wrong_settings_are_refused(wrong: dict[str, Any], words: str) -> None:

@@ -113,6 +113,53 @@ def test_one_device_has_no_divergence() -> None:
     assert renyi(log_sum(1, 0.8), 2, 3) == pytest.approx(3 * distributed.rho(1, 0.8, 1, 2))
 
 
+def rounded_gaussian(mean: float, variance: float, width: float) -> Any:
+    """Return the chances of integers when N(mean, variance) is rounded, by integration."""
+    y = np.linspace(-12 * math.sqrt(variance), 12 * math.sqrt(variance), 4001) + mean
+    near = np.arange(math.floor(y[0]) - 12, math.ceil(y[-1]) + 13)
+    chances = np.exp(-0.5 * ((near[:, None] - y) / width) ** 2)
+    chances /= chances.sum(axis=0)
+    density = np.exp(-0.5 * (y - mean) ** 2 / variance)
+    return dict(zip(near, chances @ (density / density.sum()), strict=True))
+
+
+@pytest.mark.parametrize("width", [0.4, 0.5, 0.7, 2.0])
+@pytest.mark.parametrize("mean", [0, 3])
+def test_a_rounded_gaussian_is_all_but_a_discrete_one(
+    width: float, mean: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "_SMOOTHING", width)
+    sigma = 3.0
+    variance = distributed.gaussian_variance(sigma)
+    rounded = rounded_gaussian(mean, variance, width)
+    discrete = log_gaussian(INTEGERS - mean, sigma)
+    apart = max(
+        abs(math.log(rounded[k]) - discrete[INTEGERS == k][0]) for k in range(mean - 10, mean + 11)
+    )
+
+    assert variance == pytest.approx(9 - width**2)
+    assert apart <= distributed.smoothing_divergence() + 1e-9
+    if width < 0.5:
+        assert apart > 1e-3  # so that something is needed
+
+
+def test_what_is_near_a_gaussian_costs_little_more() -> None:
+    # P and Q are Gaussians, P raised by exp(t) where it is larger and Q lowered there, and scaled.
+    x = np.linspace(-12, 13, 100_001)
+    p, q = (np.exp(-0.5 * (x - m) ** 2) for m in (1, 0))
+    sign = np.where(x > 2, 1.0, -1.0)
+    p, q = p * np.exp(0.01 * sign), q * np.exp(-0.01 * sign)
+    p, q = p / p.sum(), q / q.sum()
+    apart = 0.02  # the scales are within another 0.01
+    found = distributed.nearly_gaussian_epsilon(0.5, apart, 1e-3)
+
+    assert np.clip(p - math.exp(found) * q, 0, None).sum() <= 1e-3
+    less = zcdp.exact_epsilon(0.5, 1e-3)
+    assert np.clip(p - math.exp(less) * q, 0, None).sum() > 1e-3
+    assert distributed.nearly_gaussian_epsilon(0.5, 1.0, 1e-3) == math.inf
+    assert distributed.nearly_gaussian_epsilon(0.5, 0.0, 1e-3) == less
+
+
 def test_narrow_noise_of_several_proves_nothing() -> None:
     assert distributed.divergence(2, 0.49) == distributed.rho(2, 0.49, 1, 1) == math.inf
 

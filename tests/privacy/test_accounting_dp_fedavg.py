@@ -78,6 +78,60 @@ def test_all_users_in_every_round_is_the_plain_gaussian() -> None:
     assert fixed.epsilon == pytest.approx(zcdp.exact_epsilon(4 * rho, 1e-5), rel=1e-3)
 
 
+def delta_of_exact_dropouts(epsilon: float, sigma: float, users: int, part: float) -> float:
+    """Return the delta of one round of all users: one more, at +1, joins others at -1, in the sum.
+
+    Of k users floor(part k) drop out, all as likely; every case is weighed.
+    """
+    x = np.linspace(-users - 12 * sigma, users + 12 * sigma, 200_001)
+
+    def density(of: int, joins: bool) -> Any:
+        gone = math.floor(part * of)
+        in_sum = (of - gone) / of if joins else 0.0
+        left = [(in_sum, 1 - (of - gone - 1)), (1 - in_sum, -(of - gone))]
+        return sum(w * np.exp(-0.5 * ((x - m) / sigma) ** 2) for w, m in left if w)
+
+    p, q = density(users + 1, True), density(users, False)
+    scale = (x[1] - x[0]) / (sigma * math.sqrt(2 * math.pi))
+    return max(
+        float(np.clip(one - math.exp(epsilon) * other, 0, None).sum() * scale)
+        for one, other in ((p, q), (q, p))
+    )
+
+
+@pytest.mark.parametrize(("users", "part"), [(9, 0.1), (9, 0.3), (4, 0.5), (10, 0.3)])
+def test_dropouts_that_follow_are_charged_and_those_that_do_not_are_not(
+    users: int, part: float
+) -> None:
+    """A round of all users: where one more makes one leave, the sum moves by twice the norm."""
+    given: dict[str, Any] = {"sigma": 1.0, "rounds": 1, "devices": users, "per_round": users}
+    followed = proven(run(**given, exact_dropouts=True))
+    plain = proven(run(**given))
+
+    assert delta_of_exact_dropouts(followed.epsilon, 1.0, users, part) <= 1e-5
+    one_leaves = math.floor(part * (users + 1)) > math.floor(part * users)
+    assert (delta_of_exact_dropouts(plain.epsilon, 1.0, users, part) > 1e-5) == one_leaves
+    assert plain.epsilon == pytest.approx(4.377, abs=1e-3)
+    assert "an exact number drops out" in " / ".join(followed.assumptions)
+    assert "does not depend on who else is in a round" in " / ".join(plain.assumptions)
+
+
+def test_dropouts_of_a_fixed_size_do_not_depend_on_the_data() -> None:
+    fixed = run(sampling="fixed", rounds=5)
+
+    assert proven(run(sampling="fixed", rounds=5, exact_dropouts=True)) == proven(fixed)
+
+
+def test_a_count_bit_moves_by_one_where_another_user_leaves() -> None:
+    both = run(sigma=3.0, sigma_count=2.0, exact_dropouts=True, rounds=2)
+    # 2 C of the sum and 1 of the count, where it is C and 1/2 otherwise.
+    z = ((2 / 3) ** 2 + (1 / 2) ** 2) ** -0.5
+
+    assert proven(both).epsilon == pytest.approx(
+        sampling.poisson_gaussian(0.2, z, 2, 1e-5)[0], rel=1e-9
+    )
+
+
 def test_the_count_of_adaptive_clipping_costs_its_part() -> None:
     # A bit minus one half moves the count by 1/2: a multiplier of 2 sigma_count.
     both = run(sigma=3.0, clip=1.0, sigma_count=2.0)
@@ -102,7 +156,6 @@ def test_integers_are_those_of_the_clipped_vector_with_its_rounding() -> None:
     assert found.norm == pytest.approx(200 + math.sqrt(50))
     assert found.sigma == math.ceil(1.5 * found.norm / 3)
     assert found.dim == 50
-    assert found.rho == distributed.rho(9, found.sigma, 50, found.norm)
 
 
 def test_the_bit_is_one_more_coordinate() -> None:
@@ -118,8 +171,9 @@ def test_fine_integers_cost_what_gaussian_noise_without_sampling_does() -> None:
     found = proven(of_integers(participations=7))
 
     assert found.epsilon == pytest.approx(
-        zcdp.rdp_epsilon(7 * zcdp.gaussian_rho(1.32), 1e-5), rel=1e-4
+        zcdp.exact_epsilon(7 * zcdp.gaussian_rho(1.32), 1e-5), rel=1e-4
     )
+    assert found.method.startswith("exact Gaussian, rounded to integers")
     assert found.adjacency == ZERO_USER
     assert "no amplification by sampling is claimed" in found.assumptions[0]
     assert "at most 7 of the 100 rounds" in found.assumptions[1]
@@ -137,7 +191,47 @@ def test_fewer_honest_users_add_more_noise_each() -> None:
     few, many = (dp_fedavg.integers(of_integers(honest=honest)) for honest in (4, 16))
 
     assert few.sigma == pytest.approx(2 * many.sigma, rel=1e-5)
-    assert few.rho == pytest.approx(many.rho, rel=1e-4)
+    costs = [
+        distributed.rho(honest, found.sigma, found.dim, found.norm)
+        for honest, found in ((4, few), (16, many))
+    ]
+    assert costs[0] == pytest.approx(costs[1], rel=1e-4)
+
+
+def test_rounds_are_charged_by_the_noise_that_was_there() -> None:
+    # Of 9 planned, 3 to 9 came: the multiplier of a round is smaller by sqrt(came / 9).
+    came = (9, 3, 9, 5, 7)
+    found = proven(of_integers(rounds=5, honest_by_round=came))
+    rho = sum(zcdp.gaussian_rho(1.32 * math.sqrt(one / 9)) for one in came)
+
+    assert found.epsilon == pytest.approx(zcdp.exact_epsilon(rho, 1e-5), rel=1e-3)
+    assert "at least 3 honest users add" in " / ".join(found.assumptions)
+    assert found.epsilon > 1.05 * proven(of_integers(rounds=5)).epsilon
+    assert proven(of_integers(rounds=5, honest_by_round=(9,) * 5)).epsilon == pytest.approx(
+        proven(of_integers(rounds=5)).epsilon, rel=1e-12
+    )
+
+
+def test_the_worst_user_was_in_the_rounds_with_the_least_noise() -> None:
+    two = of_integers(rounds=5, honest_by_round=(9, 3, 9, 5, 7), participations=2)
+
+    assert two.worst_rounds == (3, 5)
+    assert proven(two).epsilon == pytest.approx(
+        proven(of_integers(rounds=2, honest_by_round=(5, 3))).epsilon, rel=1e-12
+    )
+
+
+def test_a_round_without_honest_noise_proves_nothing() -> None:
+    assert proven(of_integers(rounds=2, honest_by_round=(9, 0))).epsilon == math.inf
+
+
+def test_failures_are_taken_off_delta() -> None:
+    for make in (run, of_integers):
+        found = proven(make(rounds=4, failure=2e-6))
+        assert found.delta == 1e-5
+        assert found.epsilon == pytest.approx(proven(make(rounds=4, delta=2e-6)).epsilon, rel=1e-6)
+        assert "probability of at most 2e-06" in found.assumptions[-1]
+        assert proven(make(rounds=5, failure=2e-6)).epsilon == math.inf
 
 
 @pytest.mark.parametrize("unit", [0.01, 0.7, 3.0])
@@ -215,6 +309,9 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> Non
         ({"dim": 0}, "dim is 0"),
         ({"participations": 101}, "in 101 of 100 rounds"),
         ({"participations": -1}, "participations is -1"),
+        ({"honest_by_round": (9, 9)}, "2 numbers for 100 rounds"),
+        ({"honest_by_round": (-1,), "rounds": 1}, "honest by round is -1"),
+        ({"failure": -0.1}, "failure is -0.1"),
     ],
 )
 def test_wrong_settings_of_distributed_noise_are_refused(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -64,12 +65,16 @@ def test_users_noise_of_twenty_participations() -> None:
 def test_users_noise_against_the_distance_of_gaussians(
     first: int, second: int, norms: float, updates: float, clip: float
 ) -> None:
-    # Replacing a user's data moves every norm by C and every update by 2 C, at the most.
+    # Replacing a user's data moves its norm from a to b, and its update by a + b at the most: all
+    # pairs in every round with a reply, (0, C) in every other one.
     settings = run(
         variant="local", sigma=updates, sigma_norms=norms, clip=clip, first_stages=first,
         replies=second,
     )  # fmt: skip
-    squared = first * (clip / norms) ** 2 + min(first, second) * (2 * clip / updates) ** 2
+    a, b = np.meshgrid(np.linspace(0, clip, 21), np.linspace(0, clip, 21))
+    replied = (((a - b) / norms) ** 2 + ((a + b) / updates) ** 2).max()
+    second = min(first, second)
+    squared = second * replied + (first - second) * (clip / norms) ** 2
 
     assert locks.local_rho(settings) == pytest.approx(squared / 2, rel=1e-9)
     assert proven(settings).epsilon == pytest.approx(
@@ -93,7 +98,7 @@ def test_a_user_is_in_a_stage_as_often_as_capped(
 ) -> None:
     settings = run(variant="local", sigma=1.0, sigma_norms=1.0, **caps)
 
-    assert locks.local_rho(settings) == pytest.approx(first / 2 + 2 * second)
+    assert locks.local_rho(settings) == pytest.approx((first - second) / 2 + 2 * second)
     text = " / ".join(proven(settings).assumptions)
     for name, stage in (("first_stages", 1), ("replies", 2)):
         capped = f"a user is in stage {stage} at most {caps.get(name)} times"
@@ -122,6 +127,37 @@ def test_trap_norms_of_little_noise_do_not_stand_for_both() -> None:
     assert 14 < proven(settings).epsilon < by_rdp
 
 
+def test_a_norm_that_moves_far_costs_more_than_an_update_that_does() -> None:
+    # 1 / z_s**2 + 1 / z_0**2 > 4 / z_0**2 where norms have little noise.
+    quiet = run(variant="local", sigma=4.0, sigma_norms=1.0, clip=2.0, rounds=3)
+    loud = run(variant="local", sigma=4.0, sigma_norms=40.0, clip=2.0, rounds=3)
+
+    assert locks.local_rho(quiet) == pytest.approx(3 * (4 + 1 / 4) / 2)
+    assert locks.local_rho(loud) == pytest.approx(3 * (4 / 4) / 2)
+
+
+def test_exact_dropouts_move_both_sums_twice() -> None:
+    followed = run(rounds=3, exact_dropouts=True)
+    half = run(rounds=3, sigma=0.66, sigma_norms=0.66)
+
+    assert proven(followed).epsilon == pytest.approx(proven(half).epsilon, rel=1e-12)
+    assert "an exact number drops out" in " / ".join(proven(followed).assumptions)
+    assert locks.paper(followed) == locks.paper(run(rounds=3))
+
+
+@pytest.mark.parametrize("variant", locks.VARIANTS)
+def test_failures_are_taken_off_delta(variant: str) -> None:
+    settings = run(rounds=4, variant=variant, failure=2e-6)
+    found = proven(settings)
+
+    assert found.delta == 1e-5
+    assert found.epsilon == pytest.approx(
+        proven(run(rounds=4, variant=variant, delta=2e-6)).epsilon, rel=1e-9
+    )
+    assert "probability of at most 2e-06" in found.assumptions[-1]
+    assert proven(run(rounds=5, variant=variant, failure=2e-6)).epsilon == math.inf
+
+
 def test_norms_that_are_not_used_cost_nothing() -> None:
     # Uniform samples of a fifth, which are those of dp-fedavg.
     settings = run(first_stage=20, sigma_norms=math.inf)
@@ -147,6 +183,8 @@ def test_no_rounds_cost_nothing() -> None:
         ({"first_stage": 0}, "first stage is 0"),
         ({"delta": 1}, "delta is 1"),
         ({"sigma_norms": 0}, "sigma norms is 0"),
+        ({"failure": 1.0}, "failure is 1.0"),
+        ({"failure": math.nan}, "failure is nan"),
         ({"sigma_norms": math.nan}, "sigma norms is nan"),
         ({"first_stage": 19}, "keeps 20 of the 19 users of stage 1, of 100"),
         ({"first_stage": 101}, "20 of the 101 users of stage 1, of 100"),

@@ -26,7 +26,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.privacy.accounting import rdp, sampling, zcdp
+from hpcfl.privacy.accounting import pld, rdp, sampling, zcdp
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -96,8 +96,11 @@ def test_trap_sampling_without_replacement_can_look_worse_than_no_sampling() -> 
     z, rounds = 0.05, 3
     unsampled = zcdp.exact_epsilon(rounds * zcdp.gaussian_rho(z), 1e-5)
 
-    assert sampling.fixed_size_gaussian_rdp(100, 90, z, rounds, 1e-5) > 1.01 * unsampled
-    assert sampling.fixed_size_gaussian(100, 90, z, rounds, 1e-5) == (
+    sampled = SampledWithoutReplacementDpEvent(100, 90, GaussianDpEvent(z))
+    by_rdp = by(RdpAccountant, REPLACE, ComposedDpEvent([sampled] * rounds), 1e-5)
+    assert by_rdp > 1.01 * unsampled
+    assert sampling.fixed_size_gaussian(100, 90, z, rounds, 1e-5)[0] <= unsampled
+    assert sampling.fixed_size_gaussian(100, 100, z, rounds, 1e-5) == (
         unsampled,
         "exact Gaussian, without amplification",
     )
@@ -157,6 +160,24 @@ def test_unsampled_composition_by_pld_is_the_exact_one(rounds: int) -> None:
     assert exact - 1e-6 <= pld == pytest.approx(exact, abs=2e-3)
 
 
+@pytest.mark.parametrize(("rate", "z"), [(0.01, 5.0), (0.2, 30.0), (0.9, 2.0), (1.0, 3.0)])
+def test_curve_of_large_orders_is_dp_accountings(rate: float, z: float) -> None:
+    orders = (2.0, 17.0, 181.0, 1024.0)
+    accountant = RdpAccountant(orders, ADD)
+    accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(z)))
+
+    found = rdp.poisson_gaussian_curve(rate, z, orders)
+    assert found == pytest.approx(np.array(accountant._rdp), rel=1e-6)
+
+
+def test_small_epsilons_have_orders() -> None:
+    # 2 ln(1 / delta) / epsilon = 4605: beyond the 1024 that used to be the last.
+    found = sampling.poisson_gaussian_rdp(1, 1e4, 200, 1e-10)
+
+    assert found == pytest.approx(zcdp.rdp_epsilon(200 * zcdp.gaussian_rho(1e4), 1e-10), rel=0.02)
+    assert 0.005 < found < 0.012
+
+
 def test_unsampled_rdp_is_that_of_the_curve() -> None:
     found = sampling.poisson_gaussian_rdp(1, 4.0, 20, 1e-5)
 
@@ -173,6 +194,16 @@ def test_laplace_adds_up_or_composes_by_pld() -> None:
     assert epsilon == pytest.approx(
         by(PLDAccountant, ADD, ComposedDpEvent([LaplaceDpEvent(20.0)] * 100), 1e-5), rel=1e-3
     )
+
+
+def test_a_delta_too_small_for_few_laplace_releases_buys_nothing() -> None:
+    # The losses are all the largest with the probability 1 / 8, so that delta is at least
+    # (1 - exp(epsilon - 3 / z)) / 8.
+    pure, _ = sampling.laplace(300, 3, 0)
+
+    assert sampling.laplace(300, 3, 1e-10) == (pure, "pure, by adding up")
+    assert -math.expm1(0.999 * pure - pure) / 8 > 1e-10
+    assert sampling.laplace(300, 3, 1e-4)[0] < 0.999 * pure
 
 
 def test_one_laplace_release_is_pure() -> None:
@@ -194,13 +225,6 @@ def test_locks_experiment(rate: float, z: float, rounds: int, by_rdp: float, by_
     )
 
 
-def test_coarse_steps_err_upwards() -> None:
-    fine = sampling.poisson_gaussian_pld(0.2, 1.32, 10, 1e-5, interval=1e-4)
-    coarse = sampling.poisson_gaussian_pld(0.2, 1.32, 10, 1e-5, interval=2e-2)
-
-    assert fine < coarse < 1.05 * fine
-
-
 @given(
     rate=st.floats(0.01, 0.9), z=st.floats(0.4, 8), rounds=st.integers(1, 50), more=st.floats(1, 2)
 )
@@ -217,11 +241,11 @@ def test_sampling_never_costs_and_noise_never_hurts(
 
 
 def test_an_absurd_epsilon_takes_no_loss_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "poisson_gaussian_pld", lambda *_: pytest.fail("a PLD"))
-    monkeypatch.setattr(sampling, "_pld", lambda *_: pytest.fail("a PLD"))
+    monkeypatch.setattr(pld, "epsilon", lambda *_: pytest.fail("a PLD"))
 
-    assert sampling.poisson_gaussian(0.2, 0.02, 100, 1e-5)[0] > 1e4
-    assert sampling.laplace(0.001, 100, 1e-5)[0] == pytest.approx(1e5)
+    assert sampling.poisson_gaussian(0.2, 0.002, 100, 1e-5)[0] > 1e7
+    assert sampling.fixed_size_gaussian(10, 2, 0.002, 100, 1e-5)[0] > 1e7
+    assert sampling.laplace(1e-5, 100, 1e-5)[0] == pytest.approx(1e7)
 
 
 def test_no_rounds_cost_nothing() -> None:
@@ -248,7 +272,7 @@ def test_a_missing_package_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(HpcflError, match=r"pip install 'hpcfl\[dp\]'"):
-        sampling.poisson_gaussian(0.1, 1, 1, 1e-5)
+        sampling.poisson_gaussian_rdp(0.1, 1, 1, 1e-6)
     assert sampling.laplace(20, 100, 0)[0] == 5  # adding up needs no package
 
 

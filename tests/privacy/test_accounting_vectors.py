@@ -21,9 +21,9 @@ def bound(found: tuple[Guarantee, ...], name: str) -> float:
 @pytest.mark.parametrize(
     ("rounds", "steps", "sigma", "p1", "p2", "amplified"),
     [
-        (20, 10, 0.01353, (199.7, 44.8), (32.7, 9.25), 11.1),
-        (50, 5, 0.01501, (363.9, 52.0), (54.6, 10.5), 7.2),
-        (20, 2, 0.00605, (830.7, 90.9), (112.0, 16.8), 61.0),
+        (20, 10, 0.01353, (199.7, 44.8), (32.7, 9.25), 6.94),
+        (50, 5, 0.01501, (363.9, 52.0), (54.6, 10.5), 4.56),
+        (20, 2, 0.00605, (830.7, 90.9), (112.0, 16.8), 17.2),
     ],
 )
 def test_cdp_where_the_paper_says_10(
@@ -44,8 +44,8 @@ def test_cdp_where_the_paper_says_10(
         assert bound(account.bounds, "P2") == pytest.approx(second, rel=5e-3)
         assert account.proven.epsilon == bound(account.bounds, "P2")
     secret = systems.account("cdp", sigma=sigma, secret_shuffle=True, **given)
-    found = min(one.epsilon for one in secret.bounds if "P2" in one.method and "RDP" in one.method)
-    assert found == pytest.approx(amplified, rel=0.02)
+    found = min(one.epsilon for one in secret.bounds if "P2, PLD" in one.method)
+    assert found == pytest.approx(amplified, rel=5e-3)
 
 
 def test_a_network_has_no_credit_for_the_sum() -> None:
@@ -66,11 +66,12 @@ def test_the_baselines_noise_where_the_paper_says_10(rounds: int, sigma: float) 
     assert paper.sigma == pytest.approx(expected, rel=3e-3)
 
 
-def test_sums_of_discrete_gaussians_lose_the_exact_conversion_and_no_more() -> None:
+def test_sums_of_discrete_gaussians_lose_a_little_noise_and_no_more() -> None:
     given = ADULT | {"rounds": 20, "steps": 1, "sigma": 0.03, "shuffle": "continuing"}
     plain, discrete = (cdp.bounds(cdp.Settings(**given, discrete=kind)) for kind in (False, True))
     rho = zcdp.exact_rho(bound(plain, "P2"), 1e-4)
-    assert bound(discrete, "P2") == pytest.approx(zcdp.rdp_epsilon(rho, 1e-4), rel=1e-6)
+    # Of a variance of at least 64 in integers, rounding takes 4.
+    assert bound(discrete, "P2") == pytest.approx(zcdp.exact_epsilon(rho * 64 / 60, 1e-4), rel=1e-6)
 
 
 def test_locks_adds_up_users_where_a_user_is_protected() -> None:

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.federated.private import PrivacyOptions
+from hpcfl.algorithms.noise import insecure_noise
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import cdp
 
@@ -42,7 +43,6 @@ def algorithm(
     mode: str = "balanced",
     devices: int = 40,
     per_round: int | None = None,
-    bernoulli: bool = False,
     local: Local = Local(),
     dim: int = 100,
     **parameters: Any,
@@ -55,12 +55,11 @@ def algorithm(
         seed=3,
         protocol=find(protocol)(Parameters(per_round, dim, **parameters)),
         local=local,
-        bernoulli=bernoulli,
     )
     options = PrivacyOptions(**privacy)
     kind = federated.find(name)
     kind.check(federation, options)
-    return kind(federation, options, insecure_secrets(4, 0, 0))  # type: ignore[call-arg]
+    return kind(federation, options, insecure_noise(4))  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", ["cdp", "dp-dsgd"])
@@ -72,23 +71,26 @@ def test_a_sum_of_an_unknown_number_of_noises_is_refused(name: str, protocol: st
     algorithm(name, "fedavg", {"sigma": 1.0}, "poisson", per_round=10)  # each for itself
 
 
-def test_of_chance_dropouts_only_the_thresholds_noise_is_counted_on() -> None:
+def test_of_chance_dropouts_the_most_that_there_are_is_counted_on() -> None:
+    """The most of 40 that is exceeded with at most 2^-20; or exactly 8, and one besides."""
     found = [
-        algorithm("cdp", "secagg", {"sigma": 1.0}, bernoulli=bernoulli, dropout=0.2, gamma=0.1)
-        for bernoulli in (False, True)
+        algorithm("cdp", "secagg", {"sigma": 1.0}, dropout_model=model, dropout=0.2, gamma=0.1)
+        for model in ("exact", "bernoulli")
     ]
-    hidden = [cdp.Settings(1.0, **one.account_settings(3)).hidden for one in found]
-    assert hidden == [
-        one.federation.protocol.honest_in_sum(one.federation.bernoulli) for one in found
-    ]
-    assert hidden == [28, 17]
+    hidden = [cdp.Settings(**one.account_settings(3, 1.0)).hidden for one in found]
+    assert hidden == [one.federation.protocol.honest_in_sum() for one in found]
+    rate = Fraction(1, 5)
+    chances = [math.comb(40, k) * rate**k * (1 - rate) ** (40 - k) for k in range(41)]
+    most = next(k for k in range(41) if sum(chances[k + 1 :]) <= Fraction(1, 2**20))
+    assert hidden == [40 - 9 - 4, 40 - most - 4]
     assert found[1].spent(3).proven > 1.1 * found[0].spent(3).proven
 
 
 def test_dropouts_are_counted_as_the_protocol_does() -> None:
     """0.29 x 100 is 28.999... in floating point."""
     one = algorithm("cdp", "secagg", {"sigma": 1.0}, devices=100, dropout=0.29, gamma=0.0)
-    assert one.account_settings(1)["colluding"] == 29
+    # And one that may vanish besides.
+    assert one.account_settings(1, 1.0)["colluding"] == 29 + 1
 
 
 def test_steps_that_move_models_apart_by_weight_decay_are_refused() -> None:
@@ -137,23 +139,23 @@ def test_chance_that_leaves_too_few_to_sum_is_refused_before_it_comes() -> None:
     """The run would otherwise end in that round, and by that tell how many came."""
     privacy = {"noise_multiplier": 1.0}
     given: dict[str, Any] = {"devices": 9, "dropout": 0.0}
-    with pytest.raises(UsageError, match=r"in round [0-5] chance draws 1 of the devices"):
+    with pytest.raises(
+        UsageError, match=r"round [0-5] of those to come chance draws 1 of the devices"
+    ):
         algorithm("dp-fedavg", "prf", privacy, "poisson", per_round=2, **given)
     algorithm("dp-fedavg", "fedavg", privacy, "poisson", per_round=2, **given)
     algorithm("dp-fedavg", "prf", privacy, "exact", per_round=2, **given)
 
 
-def test_a_cohorts_noise_covers_rings_of_every_size() -> None:
-    """Where devices vanish before the ring is made, what arrives is scaled up by more."""
+def test_a_cohorts_noise_covers_the_longest_run() -> None:
     privacy = {"noise_multiplier": 0.7, "noise": "distributed"}
     dp = algorithm("dp-fedavg", "cohort", privacy, dropout=0.2, gamma=0.1, alpha=0.25, dim=1000)
     protocol = dp.federation.protocol
     noise = dp.integer_noise(protocol, 0)
-    for ring in range(protocol.parameters.threshold, 41):
-        unit = protocol.parameters.levels * protocol.scale(0, protocol.arrival_on(ring))
-        size = max(protocol.segments(ring).length(place) for place in range(ring))
-        largest = unit * noise.norm + math.sqrt(size)
-        assert noise.sigma * math.sqrt(protocol.honest_in_sum()) >= 0.7 * largest * (1 - 1e-9)
+    unit = protocol.parameters.levels * protocol.scale(0)
+    size = max(protocol.segments.length(place) for place in range(40))
+    largest = unit * noise.norm + math.sqrt(size)
+    assert noise.sigma * math.sqrt(protocol.honest_in_sum()) >= 0.7 * largest * (1 - 1e-9)
 
 
 def test_split_accesses_of_many_rounds_are_those_of_a_period_again_and_again() -> None:
@@ -185,6 +187,66 @@ def test_a_gradient_in_float32_is_not_longer_than_the_clip(norm: str) -> None:
         inputs = torch.randn(1, 784, generator=generator) * 10 ** (index % 5)
         total, _ = sums(inputs, torch.tensor([index % 10]))
         assert np.linalg.norm(total.double().numpy(), 1 if norm == "l1" else 2) <= 0.37
+
+
+def clipped_gradient(weights: Any, x: Any, label: int, clip: float) -> Any:
+    """Return the clipped gradient of a sample's loss in softmax regression, shape (classes, d)."""
+    scores = weights @ x
+    chances = np.exp(scores - scores.max())
+    chances /= chances.sum()
+    chances[label] -= 1
+    gradient = np.outer(chances, x)
+    return gradient * min(1.0, clip / np.linalg.norm(gradient))
+
+
+def least_eigenvalue(weights: Any, x: Any, label: int, clip: float) -> tuple[float, Any]:
+    """Return that of the symmetric part of the clipped gradient's Jacobian, and its direction."""
+    columns, step = [], 1e-5
+    for index in range(weights.size):
+        moved = np.zeros(weights.size)
+        moved[index] = step
+        moved = moved.reshape(weights.shape)
+        up, down = (clipped_gradient(weights + s * moved, x, label, clip) for s in (1, -1))
+        columns.append((up - down).ravel() / (2 * step))
+    jacobian = np.array(columns).T
+    values, vectors = np.linalg.eigh((jacobian + jacobian.T) / 2)
+    return float(values[0]), vectors[:, 0].reshape(weights.shape)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_clipped_steps_of_two_classes_never_expand_and_of_three_do(classes: int) -> None:
+    """P2's condition: convexity is not enough, as clipping undoes it with three classes."""
+    rng = np.random.default_rng(3)
+    worst: tuple[float, Any] = (math.inf, None)
+    for _ in range(400):
+        x = rng.normal(size=2) * 3
+        weights = rng.normal(size=(classes, 2))
+        label = int(rng.integers(classes))
+        value, direction = least_eigenvalue(weights, x, label, 1.0)
+        if value < worst[0]:
+            worst = value, (weights, x, label, direction)
+    assert worst[0] > -1e-7 if classes == 2 else worst[0] < -0.005
+    weights, x, label, direction = worst[1]
+    for rate in (1e-3, 1e-1):
+        apart = 1e-4 * direction
+        steps = [clipped_gradient(weights + s * apart, x, label, 1.0) for s in (0.5, -0.5)]
+        growth = np.linalg.norm(apart - rate * (steps[0] - steps[1])) / np.linalg.norm(apart)
+        if classes == 2:
+            assert growth <= 1 + 1e-9
+        else:
+            assert growth > 1 + 1e-3 * rate
+
+
+def test_clipped_steps_of_two_classes_hold_far_apart_up_to_the_rate_that_is_promised() -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(2000):
+        x = rng.normal(size=3) * 10 ** rng.uniform(-1, 1)
+        rate = 2 / (float(x @ x) / 2)  # of two classes, the loss is |x|**2 / 2 smooth
+        first, second = rng.normal(size=(2, 2, 3)) * 3
+        label = int(rng.integers(2))
+        steps = [clipped_gradient(one, x, label, 1.0) for one in (first, second)]
+        before = np.linalg.norm(first - second)
+        assert np.linalg.norm(first - second - rate * (steps[0] - steps[1])) <= before * (1 + 1e-12)
 
 
 def train(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:

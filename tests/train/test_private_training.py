@@ -220,8 +220,8 @@ def test_larger_updates_are_kept_more_often_and_the_mean_stays_right(tmp_path: P
     from hpcfl.algorithms.federated.base import Federation
     from hpcfl.algorithms.federated.locks import Locks
     from hpcfl.algorithms.federated.participation import Participation
+    from hpcfl.algorithms.noise import insecure_noise
     from hpcfl.algorithms.parameters import Parameters
-    from hpcfl.crypto.keys import insecure_secrets
 
     devices, draws = 10, 4000
     protocol: AggregationProtocol = find("fedavg")(Parameters(4, devices, dropout=0.0))
@@ -235,7 +235,7 @@ def test_larger_updates_are_kept_more_often_and_the_mean_stays_right(tmp_path: P
     )
     kind = federated.find("locks")
     assert issubclass(kind, Locks)
-    locks = kind(where, PrivacyOptions(sigma=1e-9, fast_noise=True), insecure_secrets(1, 0, 0))
+    locks = kind(where, PrivacyOptions(sigma=1e-9, fast_noise=True), insecure_noise(1))
     norms = np.linspace(0.1, 1.0, devices)
     total, kept = np.zeros(devices), np.zeros(devices)
     for index in range(draws):
@@ -263,3 +263,57 @@ def test_options_of_private_algorithms_are_refused_before_data_are_read(tmp_path
     ):
         with pytest.raises(UsageError, match="give --"):
             train(tmp_path, name, dataset="mnist", data_dir=tmp_path / "nowhere", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"model": "2nn"}, "this is 2nn,"),
+        ({}, "this is softmax with 10 classes,"),
+        ({"model": "tests:own"}, "this is tests:own,"),
+    ],
+)
+def test_steps_that_may_expand_are_not_taken_for_convex(
+    tmp_path: Path, options: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(UsageError, match=f"--convex is for .* {what} .* leave it out"):
+        train(tmp_path, "cdp", sigma=1.0, convex=True, **options)
+    # With one step there is nothing that could expand.
+    if "model" not in options:
+        assert train(tmp_path, "cdp", sigma=1.0, convex=True, steps=1, rounds=1).results
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_clipped_steps_of_two_classes_never_expand_and_those_of_three_do(classes: int) -> None:
+    """What --convex is for: by the least eigenvalue of the symmetric part of the Jacobian."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    least = 0.0
+    for _ in range(300):
+        x = torch.randn(3, generator=generator, dtype=torch.float64) * 3
+        label = int(torch.randint(classes, (), generator=generator))
+
+        def clipped(weights: torch.Tensor, x: torch.Tensor = x, label: int = label) -> torch.Tensor:
+            logits = weights.view(classes, 3) @ x
+            gradient = torch.outer(
+                torch.softmax(logits, 0)
+                - torch.nn.functional.one_hot(torch.tensor(label), classes),
+                x,
+            ).view(-1)
+            return gradient / torch.clamp(gradient.norm(), min=1.0)
+
+        where = torch.randn(3 * classes, generator=generator, dtype=torch.float64)
+        jacobian = torch.autograd.functional.jacobian(clipped, where)
+        least = min(least, float(torch.linalg.eigvalsh((jacobian + jacobian.T) / 2)[0]))
+
+    assert (least < -1e-3) == (classes == 3)
+    assert least > -1e-12 or classes == 3
+
+
+def test_what_the_account_counts_on_is_told_and_recorded(tmp_path: Path) -> None:
+    trained = train(
+        tmp_path, "dp-fedavg", sampling="poisson", noise_multiplier=1.0, dropout=0.25, rounds=1
+    )
+    assert any("--dropout-model bernoulli" in note for note in trained.notes)
+    assert "--dropout-model bernoulli" in str(recorded(trained).config["promises"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,29 @@ def test_what_the_protocol_promises_is_recorded(tmp_path: Path) -> None:
     first, second = json.loads(str(run.config["promises"]))
     assert "6 neighbours" in first
     assert "cohort of 4" in second
+
+
+def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = []
+    build = Options.build
+
+    def remember(self: Options, *arguments: Any, **named: Any) -> Any:
+        found = build(self, *arguments, **named)
+        built.append(found[0].parameters)
+        return found
+
+    monkeypatch.setattr(Options, "build", remember)
+    trained = train(tmp_path, "secagg", devices=20, per_round=10, gamma=0.3, rounds=2)
+    (shared,) = json.loads(load(trained.path).config["promises"])
+
+    assert {parameters.population for parameters in built} == {20}
+    assert {parameters.devices for parameters in built} == {10}
+    # Six of the ten open a secret: six of the six that collude may be drawn.
+    assert "not 6 of 20 devices, from which each round draws, that collude but for" in shared
+    chance = math.comb(14, 4) / math.comb(20, 10)
+    assert f"a probability of 2^{math.log2(chance):.1f}" in shared
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.noise import IntegerNoise
 
@@ -61,8 +61,6 @@ class Federation:
         How vectors are summed, as it is for r devices.
     local : Local or None
         How a device trains, where it does.
-    bernoulli : bool
-        Whether devices drop out each by chance, not a fixed number of them.
     """
 
     sizes: NDArray[np.int64]
@@ -71,7 +69,6 @@ class Federation:
     seed: int
     protocol: AggregationProtocol
     local: Local | None
-    bernoulli: bool = False
 
     @property
     def devices(self) -> int:
@@ -104,6 +101,9 @@ class FederatedAlgorithm(ABC):
         Name on the command line.
     noisy_steps : bool
         Whether devices clip every sample's gradient and add noise in every step.
+    repeated : int
+        Rounds that earlier launches of this run may have played besides those before the present
+        one, at most; only private algorithms count them.
     """
 
     name: ClassVar[str]
@@ -111,6 +111,33 @@ class FederatedAlgorithm(ABC):
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
+        self.repeated = 0
+
+    def play_index(self, round_index: int) -> int:
+        """Return the number of rounds that may have been played before this one is.
+
+        All that chance decides follows from it. A round that is played again, by a launch that goes
+        on from a checkpoint, has another number than before: so it has other participants, batches
+        and noise, and costs as much privacy as a new round does.
+        """
+        return round_index + self.repeated
+
+    def resume(self, survivors: Sequence[int], repeated: int) -> None:
+        """Take up a run whose earlier launches may have played `repeated` rounds in vain.
+
+        Parameters
+        ----------
+        survivors : sequence of int
+            Devices in the sum of each round before the one to go on with.
+        repeated : int
+            Rounds that may have been played besides those.
+
+        Raises
+        ------
+        UsageError
+            If the rounds from the first one on cannot be played.
+        """
+        self.repeated = repeated
 
     @classmethod  # noqa: B027
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
@@ -127,7 +154,7 @@ class FederatedAlgorithm(ABC):
 
     def participants(self, round_index: int) -> list[int]:
         """Return the ids of the devices that take part in a round, increasing."""
-        return self.federation.participation.draw(round_index)
+        return self.federation.participation.draw(self.play_index(round_index))
 
     def weights(self, participants: list[int]) -> NDArray[np.float64]:
         """Return the weights, adding up to 1, with which the participants' vectors are summed."""
@@ -165,17 +192,30 @@ class FederatedAlgorithm(ABC):
 
     def update(
         self,
-        aggregate: NDArray[np.float64],
+        aggregate: Aggregate,
         state: Vector,
         participants: list[int],
         round_index: int,
     ) -> NDArray[np.float64]:
         """Return, at the server, what to subtract from model and state, shape (d + s,)."""
-        return aggregate
+        return aggregate.mean
+
+    def observe(self, survivors: int) -> None:  # noqa: B027
+        """Take note, at the server, of how many devices were in the sum of a round that has ended.
+
+        An account of distributed noise asks for it.
+        """
 
     def spent(self, rounds: int) -> Spent | None:
-        """Return what the first `rounds` rounds cost in privacy; None without any promise."""
+        """Return what `rounds` rounds cost in privacy, those played in vain among them.
+
+        None without any promise.
+        """
         return None
+
+    def promises(self) -> list[str]:
+        """Return, in sentences, what the account counts on in this run besides its settings."""
+        return []
 
     def settings(self) -> Mapping[str, object]:
         """Return what the algorithm has chosen by itself, for the record."""

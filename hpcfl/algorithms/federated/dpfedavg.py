@@ -20,12 +20,13 @@ such that it costs little.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import Aggregate, QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivacyOptions, PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise, shorten
@@ -34,6 +35,13 @@ from hpcfl.privacy.accounting import dp_fedavg
 
 # How fast the norm adapts, as Andrew et al. have it.
 ADAPTATION_RATE = 0.2
+
+ANOTHER_DRAW = "give a larger --per-round, another --seed, or --sampling exact"
+
+
+def _by_chance(federation: Federation) -> bool:
+    participation = federation.participation
+    return participation.mode == "poisson" and participation.per_round < federation.devices
 
 
 class DPFedAvg(PrivateAlgorithm):
@@ -62,7 +70,7 @@ class DPFedAvg(PrivateAlgorithm):
                 "central noise is accounted for users that are drawn anew in every round, and "
                 "those in turn are not: give --sampling poisson, or exact"
             )
-        by_chance = participation.mode == "poisson" and participation.per_round < federation.devices
+        by_chance = _by_chance(federation)
         if not distributed and by_chance and protocol.sparse_upload:
             raise UsageError(
                 f"who is in a round decides which coordinates the others send to {protocol.name}, "
@@ -70,7 +78,7 @@ class DPFedAvg(PrivateAlgorithm):
                 "--sampling exact, or another --aggregate"
             )
         if not distributed and by_chance:
-            cls._check_draws(federation)
+            cls._check_draws(federation, range(federation.rounds), ANOTHER_DRAW)
         if distributed and participation.mode == "poisson":
             raise UsageError(
                 "distributed noise is accounted for a known number of devices: give "
@@ -78,17 +86,23 @@ class DPFedAvg(PrivateAlgorithm):
             )
 
     @staticmethod
-    def _check_draws(federation: Federation) -> None:
+    def _check_draws(federation: Federation, plays: range, advice: str) -> None:
         """Refuse rounds that could not be summed: to end there would tell how many came."""
         least, draw = federation.protocol.min_devices, federation.participation.draw
-        for index in range(federation.rounds if least > 1 else 0):
-            count = len(draw(index))
+        for play in plays if least > 1 else ():
+            count = len(draw(play))
             if 0 < count < least:
                 raise UsageError(
-                    f"in round {index} chance draws {count} of the devices, and "
-                    f"{federation.protocol.name} needs {least}: give a larger --per-round, another "
-                    "--seed, or --sampling exact"
+                    f"for round {play - plays.start} of those to come chance draws {count} of the "
+                    f"devices, and {federation.protocol.name} needs {least}: {advice}"
                 )
+
+    def resume(self, survivors: Sequence[int], repeated: int) -> None:
+        super().resume(survivors, repeated)
+        federation = self.federation
+        if repeated and self.privacy.noise == "central" and _by_chance(federation):
+            plays = range(len(survivors) + repeated, federation.rounds + repeated)
+            self._check_draws(federation, plays, "begin anew with a larger --per-round")
 
     def weights(self, participants: list[int]) -> NDArray[np.float64]:
         """Return equal weights: a user's influence is bounded by its norm alone."""
@@ -106,7 +120,8 @@ class DPFedAvg(PrivateAlgorithm):
             return shorten(update, self.privacy.clip_norm)
         norm = float(state[0])
         within = np.linalg.norm(update.astype(np.float64)) <= norm
-        bit = np.array([0.5 if within else -0.5], np.float32) * np.float32(self._bit_weight)
+        bit = np.array([0.5 if within else -0.5], np.float32)
+        bit *= np.float32(self._bit_weight(self.sigma))
         # In units of the norm that C is at first: when C adapts, the noise need not change.
         sent = shorten(update, norm) * np.float32(self.privacy.clip_norm / norm)
         return np.concatenate([shorten(sent, self.privacy.clip_norm), bit])
@@ -115,100 +130,131 @@ class DPFedAvg(PrivateAlgorithm):
         if self.privacy.noise != "distributed":
             return None
         found = dp_fedavg.integers(self._account(self.federation.rounds, self.sigma))
-        return IntegerNoise(found.sigma, self._secrets(16), self._norm * math.sqrt(self._part))
+        norm = self._norm * math.sqrt(self._part)
+        return IntegerNoise(found.sigma, self._integer_secret(round_index), norm)
 
     def update(
         self,
-        aggregate: NDArray[np.float64],
+        aggregate: Aggregate,
         state: Vector,
         participants: list[int],
         round_index: int,
     ) -> NDArray[np.float64]:
-        expected = self.federation.participation.per_round
-        total = aggregate * len(participants)
+        # Over the expected number, never over that of the survivors: that would be news of them.
+        expected = self.federation.participation.per_round * self._surviving
+        total = aggregate.total * len(participants)
         if self.privacy.noise == "central":
             total += self._central_noise(total.size, round_index)
         if not state.size:
             return total / expected
         norm, first = float(state[0]), self.privacy.clip_norm
-        within = total[-1] / self._bit_weight / expected + 0.5
+        within = total[-1] / self._bit_weight(self.sigma) / expected + 0.5
         assert self.privacy.quantile is not None
         moved = norm * math.exp(-ADAPTATION_RATE * (within - self.privacy.quantile))
         return np.append(total[:-1] / expected * (norm / first), norm - moved)
 
-    def promise(self) -> str:
-        """Return in a sentence what distributed noise proves, and for whom."""
+    def promises(self) -> list[str]:
+        if self.privacy.noise == "central":
+            return super().promises()
         federation = self.federation
-        spent = self.spent(federation.rounds)
         assert isinstance(federation.protocol, QuantisedProtocol)
-        honest = federation.protocol.honest_in_sum(federation.bernoulli)
-        return (
-            f"{federation.rounds} rounds are ({spent.proven:.4g}, {self.privacy.delta:g})-"
+        honest = federation.protocol.honest_in_sum()
+        rounds = federation.rounds + self.repeated
+        proven = self.proven(rounds, self.sigma)
+        return [
+            f"{rounds} rounds are ({proven:.4g}, {self.privacy.delta:g})-"
             "differentially private for a user's whole vector, present or not, as long as the "
             f"noise of {honest} honest {'devices is' if honest > 1 else 'device is'} in each sum"
-        )
+        ]
 
-    def account_settings(self, rounds: int) -> dict[str, Any]:
+    @property
+    def slow_account(self) -> bool:
+        return self.privacy.noise == "central"
+
+    @property
+    def counts_survivors(self) -> bool:
+        return self.privacy.noise == "distributed"
+
+    @property
+    def exact_dropouts(self) -> bool:
+        # Rounds of a fixed size stay of that size: a user is replaced, not added.
+        by_number = self.federation.participation.mode == "poisson"
+        central = self.privacy.noise == "central"
+        return central and by_number and self._exactly_so_many_drop_out()
+
+    def account_settings(
+        self, rounds: int, sigma: float, survivors: Sequence[int] = ()
+    ) -> dict[str, Any]:
         federation, privacy = self.federation, self.privacy
         poisson = federation.participation.mode == "poisson"
-        settings = {
+        settings: dict[str, Any] = {
+            "sigma": sigma,
             "rounds": rounds,
             "devices": federation.devices,
             "per_round": federation.participation.per_round,
             "clip": privacy.clip_norm,
             "delta": privacy.delta,
             "sampling": "poisson" if poisson else "fixed",
-            "sigma_count": None if privacy.quantile is None else self._sigma_count,
+            "sigma_count": None if privacy.quantile is None else self._sigma_count(sigma),
+            "exact_dropouts": self.exact_dropouts,
         }
         if privacy.noise == "distributed":
-            settings |= self._integer_settings(rounds)
+            settings |= self._integer_settings(rounds, survivors)
         return settings
 
-    def _integer_settings(self, rounds: int) -> dict[str, Any]:
+    def _integer_settings(self, rounds: int, survivors: Sequence[int]) -> dict[str, Any]:
         """Return what the account of distributed noise takes besides.
 
         A cohort's part of the coordinates is shortened to sqrt(part) of the norm, so that the noise
-        may be smaller by as much: as with fewer integers to a unit. Where devices vanish before the
-        ring is made, parts are a little larger or smaller.
+        may be smaller by as much: as with fewer integers to a unit. Parts differ by a coordinate.
         """
         protocol = self.federation.protocol
         assert isinstance(protocol, QuantisedProtocol)
         parameters, part, state = protocol.parameters, self._part, self.first_state.size
-        unit = parameters.levels * protocol.scale(0, self._least_arrival(protocol))
-        largest = part if part == 1 else min(1.0, part + 0.5 / parameters.threshold)
+        unit = parameters.levels * protocol.scale(0)
+        sent = math.ceil(part * (parameters.dim + state)) + (part < 1)
         return {
             "noise": "distributed",
-            "honest": protocol.honest_in_sum(self.federation.bernoulli),
+            "honest": protocol.honest_in_sum(),
+            "honest_by_round": self._honest(protocol, rounds, survivors),
+            "failure": protocol.hidden_failure(),
             "unit": unit * math.sqrt(part),
-            "dim": max(1, math.ceil(largest * (parameters.dim + state)) - state),
+            "dim": max(1, sent - state),
             "participations": int(self.federation.participation.before(rounds).max()),
         }
 
-    @staticmethod
-    def _least_arrival(protocol: QuantisedProtocol) -> float:
-        """Return the least that vectors are scaled up from, where devices may vanish early."""
-        return protocol.smallest_arrival if protocol.parameters.dropout else protocol.arrival
+    @property
+    def _surviving(self) -> float:
+        """Part of the vectors that a sum is expected to hold, as devices scale them."""
+        parameters = self.federation.protocol.parameters
+        return 1.0 if parameters.scaling == "paper" else 1 - parameters.dropout
 
     @property
     def _part(self) -> float:
         """Part of its coordinates that a device sends."""
+        return self.federation.protocol.inclusion
+
+    def _sigma_count(self, sigma: float) -> float:
+        """Return the noise on the number of updates within the norm."""
+        return sigma / self._bit_weight(sigma)
+
+    def _bit_weight(self, sigma: float) -> float:
+        """Return what a bit is multiplied by, to have the noise of every coordinate.
+
+        That on the number of bits is a twentieth of the users of a round then, as Andrew et al.
+        have it, or more: the weighted bit must not be cut off where coordinates are.
+        """
+        weight = 20 * sigma / self.federation.participation.per_round
         protocol = self.federation.protocol
-        return protocol.arrival / (1 - protocol.parameters.dropout)
-
-    @property
-    def _sigma_count(self) -> float:
-        """Noise on the number of updates within the norm, as Andrew et al. have it."""
-        return self.federation.participation.per_round / 20
-
-    @property
-    def _bit_weight(self) -> float:
-        """What a bit is multiplied by, to have the noise of every coordinate."""
-        return self.sigma / self._sigma_count
+        if not isinstance(protocol, QuantisedProtocol):
+            return weight
+        # Half of it is the bit; a little less, as float32 rounds.
+        return min(weight, 2 * protocol.parameters.clip * (1 - 2.0**-20))
 
     @property
     def _norm(self) -> float:
         """Norm of what a device sends, its bit included."""
-        bit = 0.0 if self.privacy.quantile is None else self._bit_weight / 2
+        bit = 0.0 if self.privacy.quantile is None else self._bit_weight(self.sigma) / 2
         return math.hypot(self.privacy.clip_norm, bit)
 
     def _with_rounding(self, protocol: QuantisedProtocol, size: int, norm: float) -> float:
@@ -218,7 +264,7 @@ class DPFedAvg(PrivateAlgorithm):
         """
         # The most devices that a round can have: the fewest integers to a unit.
         parameters, participation = protocol.parameters, self.federation.participation
-        unit = parameters.levels / self.federation.devices / protocol.arrival
+        unit = parameters.levels / self.federation.devices / protocol.divisor
         # A user who comes by chance changes the number of users, and by it all others' integers.
         moved = self.federation.devices if participation.mode == "poisson" else 1
         return 1 + moved * math.sqrt(size) / (unit * norm)
@@ -227,8 +273,8 @@ class DPFedAvg(PrivateAlgorithm):
         """Return the server's noise for the sum of a round's vectors."""
         protocol = self.federation.protocol
         if not isinstance(protocol, QuantisedProtocol):
-            sigma = self.sigma / protocol.arrival
+            sigma = self.sigma / protocol.divisor
         else:
-            sigma = self.sigma / self._least_arrival(protocol)
+            sigma = self.sigma / protocol.divisor
             sigma *= self._with_rounding(protocol, size, self._norm)
         return self.noise(round_index, self.federation.devices).gaussian(size, sigma)

@@ -18,12 +18,14 @@ local
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import (
+    Aggregate,
     AggregationProtocol,
     ModelReceiver,
     ModelSender,
@@ -102,24 +104,34 @@ class Locks(PrivateAlgorithm):
 
     def update(
         self,
-        aggregate: NDArray[np.float64],
+        aggregate: Aggregate,
         state: Vector,
         participants: list[int],
         round_index: int,
     ) -> NDArray[np.float64]:
         """Return the sum, with the server's noise if it is trusted, over m."""
-        total = aggregate * len(participants)
+        total = aggregate.total * len(participants)
         if self.privacy.variant == "trusted":
             std = (
-                self.sigma / self.privacy.clip_norm * self.scale / self.federation.protocol.arrival
+                self.sigma / self.privacy.clip_norm * self.scale / self.federation.protocol.divisor
             )
             source = self.noise(round_index, self.federation.devices)
             total = total + source.gaussian(total.size, std)
-        return total / self.federation.participation.per_round
+        parameters = self.federation.protocol.parameters
+        surviving = 1.0 if parameters.scaling == "paper" else 1 - parameters.dropout
+        return total / (self.federation.participation.per_round * surviving)
 
-    def account_settings(self, rounds: int) -> dict[str, Any]:
+    @property
+    def exact_dropouts(self) -> bool:
+        # Of stage 2: nobody drops out of stage 1.
+        return self.privacy.variant == "trusted" and self._exactly_so_many_drop_out()
+
+    def account_settings(
+        self, rounds: int, sigma: float, survivors: Sequence[int] = ()
+    ) -> dict[str, Any]:
         federation, privacy = self.federation, self.privacy
         settings: dict[str, Any] = {
+            "sigma": sigma,
             "rounds": rounds,
             "devices": federation.devices,
             "first_stage": federation.participation.per_round,
@@ -128,6 +140,7 @@ class Locks(PrivateAlgorithm):
             "delta": privacy.delta,
             "sigma_norms": privacy.sigma_norms,
             "variant": privacy.variant,
+            "exact_dropouts": self.exact_dropouts,
         }
         if privacy.variant == "local":
             settings["first_stages"] = int(federation.participation.before(rounds).max())

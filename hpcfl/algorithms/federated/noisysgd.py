@@ -15,6 +15,7 @@ sigma smaller by the same ratio.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,6 @@ class NoisySGD(PrivateAlgorithm):
     """Algorithm 1: tau noisy steps on every device of a round."""
 
     name = "cdp"
-    slow_account = False
     noisy_steps = True
 
     def weights(self, participants: list[int]) -> NDArray[np.float64]:
@@ -94,8 +94,12 @@ class NoisySGD(PrivateAlgorithm):
             taken += 1
             return source.gaussian(size, sigma) if taken <= noisy else np.zeros(size)
 
-        participation = int(self.federation.participation.before(round_index)[device])
-        return learn(participation=participation, noise=noise)
+        return learn(participation=self.participations(device, round_index), noise=noise)
+
+    def participations(self, device: int, round_index: int) -> int:
+        """Return how often a device may have taken part before: its batches follow from that."""
+        before = self.federation.participation.before(self.play_index(round_index))
+        return int(before[device])
 
     def integer_noise(self, protocol: QuantisedProtocol, round_index: int) -> IntegerNoise | None:
         """Return what devices add to their integers for the last step's noise."""
@@ -103,9 +107,9 @@ class NoisySGD(PrivateAlgorithm):
             return None
         eta = self._local.rate(round_index)
         sigma = math.ceil(self._unit(protocol) * eta * self.sigma)
-        return IntegerNoise(sigma, self._secrets(16))
+        return IntegerNoise(sigma, self._integer_secret(round_index))
 
-    def proven(self, rounds: int, sigma: float) -> float:
+    def proven(self, rounds: int, sigma: float, survivors: Sequence[int] = ()) -> float:
         """Return the epsilon, of a sigma that allows for rounding where integers are summed."""
         if not self._summed_in_integers:
             return super().proven(rounds, sigma)
@@ -117,16 +121,30 @@ class NoisySGD(PrivateAlgorithm):
         if unit * sigma < LEAST_INTEGER_SIGMA:
             return math.inf
         less = sigma * moved / rounded_norm(moved, protocol.parameters.dim)
-        return self._system().proven(self._account(rounds, less, discrete=True)).epsilon
+        account = self._account(rounds, less, survivors, discrete=True, integer_sigma=unit * sigma)
+        return self._system().proven(account).epsilon
 
-    def account_settings(self, rounds: int) -> dict[str, Any]:
+    @property
+    def slow_account(self) -> bool:
+        return False
+
+    @property
+    def counts_survivors(self) -> bool:
+        return self._summed_in_integers
+
+    def account_settings(
+        self, rounds: int, sigma: float, survivors: Sequence[int] = ()
+    ) -> dict[str, Any]:
         federation, privacy = self.federation, self.privacy
         protocol = federation.protocol
         parameters = protocol.parameters
-        lost = 0
+        lost, failure = 0, 0.0
         if isinstance(protocol, QuantisedProtocol):
-            lost = parameters.devices - protocol.honest_in_sum(federation.bernoulli)
+            honest = self._honest(protocol, max(1, rounds), survivors)
+            lost = parameters.devices - min(honest)
+            failure = protocol.hidden_failure()
         return {
+            "sigma": sigma,
             "rounds": rounds,
             "devices": federation.devices,
             "per_round": parameters.devices,
@@ -140,6 +158,7 @@ class NoisySGD(PrivateAlgorithm):
             "shuffle": privacy.shuffle,
             "colluding": lost,
             "participations": int(federation.participation.before(rounds).max()),
+            "failure": failure,
         }
 
     @property
@@ -190,7 +209,6 @@ class FedSGDDPC(NoisySGD):
     """
 
     name = "fedsgd-dpc"
-    slow_account = True
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
@@ -215,20 +233,31 @@ class FedSGDDPC(NoisySGD):
             sizes = self.federation.sizes
             sigma *= sizes.min() / sizes[device]
         draw = source.laplace if self.privacy.mechanism == "laplace" else source.gaussian
-        participation = int(self.federation.participation.before(round_index)[device])
-        return learn(participation=participation, noise=lambda size: draw(size, sigma))
+        participations = self.participations(device, round_index)
+        return learn(participation=participations, noise=lambda size: draw(size, sigma))
 
-    def proven(self, rounds: int, sigma: float) -> float:
+    def proven(self, rounds: int, sigma: float, survivors: Sequence[int] = ()) -> float:
         return PrivateAlgorithm.proven(self, rounds, sigma)
+
+    @property
+    def slow_account(self) -> bool:
+        return True
+
+    @property
+    def counts_survivors(self) -> bool:
+        return False
 
     def integer_noise(self, protocol: QuantisedProtocol, round_index: int) -> IntegerNoise | None:
         """Return None: every answer is private by itself, and rounding it changes nothing."""
         return None
 
-    def account_settings(self, rounds: int) -> dict[str, Any]:
+    def account_settings(
+        self, rounds: int, sigma: float, survivors: Sequence[int] = ()
+    ) -> dict[str, Any]:
         federation, privacy = self.federation, self.privacy
         samples = int(federation.sizes.min())
         return {
+            "sigma": sigma,
             "rounds": rounds,
             "devices": federation.devices,
             "per_round": federation.protocol.parameters.devices,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from hpcfl.algorithms.aggregation.base import NOISE
+from hpcfl.algorithms.aggregation.base import NOISE, QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Spent
-from hpcfl.crypto.keys import SecretSource
+from hpcfl.algorithms.noise import NoiseSecrets
 from hpcfl.crypto.noise import FastNoise, NoiseSource, SecureNoise
 from hpcfl.errors import UsageError
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 # How often a slow accountant is asked in a run: for the first numbers of rounds, and some others.
 ALWAYS_ASKED, ASKED = 3, 20
+
+# Whose noise that of integers is, which is divided among devices later on.
+INTEGERS = -2
 
 
 @dataclass(frozen=True)
@@ -102,14 +106,14 @@ class PrivateAlgorithm(FederatedAlgorithm):
     privacy : PrivacyOptions
         The noise, or what it must reach.
     secrets : callable
-        Where cryptographic noise comes from.
+        Where cryptographic noise comes from, for every round and device.
 
     Attributes
     ----------
     sigma : float
         The noise: as asked for, or as it takes to have the epsilon after all rounds.
-    slow_account : bool
-        Whether an accountant of sampled releases is asked, which takes about a second each time.
+    survivors : list of int
+        Devices in the sum of each round so far, at the server.
 
     Raises
     ------
@@ -117,51 +121,138 @@ class PrivateAlgorithm(FederatedAlgorithm):
         If the options do not go together, or no noise reaches the epsilon.
     """
 
-    slow_account: ClassVar[bool] = True
-
     def __init__(
-        self, federation: Federation, privacy: PrivacyOptions, secrets: SecretSource
+        self, federation: Federation, privacy: PrivacyOptions, secrets: NoiseSecrets
     ) -> None:
         super().__init__(federation)
         self.privacy = privacy
         self._secrets = secrets
-        self._spent: dict[int, Spent] = {0: Spent(0.0, 0.0)}
+        self.survivors: list[int] = []
+        self._spent: dict[tuple[int, tuple[int, ...]], Spent] = {}
         self.sigma = self._sigma()
 
     @abstractmethod
-    def account_settings(self, rounds: int) -> dict[str, Any]:
-        """Return the account's settings of the first `rounds` rounds, but sigma."""
+    def account_settings(
+        self, rounds: int, sigma: float, survivors: Sequence[int] = ()
+    ) -> dict[str, Any]:
+        """Return the account's settings.
+
+        Parameters
+        ----------
+        rounds : int
+            Rounds that are played, those played in vain among them.
+        sigma : float
+            The noise.
+        survivors : sequence of int
+            Devices in the sums of the rounds of which that is known, where an account depends on
+            it; of the others it counts on what the protocol accepts.
+        """
 
     def paper(self, rounds: int, sigma: float) -> float:
         """Return the epsilon that the paper claims for a noise of sigma."""
         return self._system().paper(self._account(rounds, sigma)).epsilon
 
-    def proven(self, rounds: int, sigma: float) -> float:
-        """Return the epsilon that is proven for a noise of sigma."""
-        return self._system().proven(self._account(rounds, sigma)).epsilon
+    def proven(self, rounds: int, sigma: float, survivors: Sequence[int] = ()) -> float:
+        """Return the epsilon that is proven for a noise of sigma; see `account_settings`."""
+        return self._system().proven(self._account(rounds, sigma, survivors)).epsilon
 
     def spent(self, rounds: int) -> Spent:
-        """Return what the first `rounds` rounds cost in privacy, or at most cost.
+        """Return what `rounds` rounds cost in privacy, or at most cost.
 
         Where an accountant takes long, it is asked for some numbers of rounds only; a number in
         between costs at most what the next of those does.
         """
+        if rounds == 0:
+            return Spent(0.0, 0.0)
         if self.slow_account and rounds > ALWAYS_ASKED:
             step = math.ceil(self.federation.rounds / ASKED)
             rounds = min(-(-rounds // step) * step, max(rounds, self.federation.rounds))
-        if rounds not in self._spent:
-            sides = (side(rounds, self.sigma) for side in (self.paper, self.proven))
-            self._spent[rounds] = Spent(*sides)
-        return self._spent[rounds]
+        survivors = tuple(self.survivors) if self.counts_survivors else ()
+        if (rounds, survivors) not in self._spent:
+            proven = self.proven(rounds, self.sigma, survivors)
+            self._spent[rounds, survivors] = Spent(self.paper(rounds, self.sigma), proven)
+        return self._spent[rounds, survivors]
+
+    @property
+    def slow_account(self) -> bool:
+        """Whether an accountant of sampled releases is asked, which takes about a second."""
+        return True
+
+    @property
+    def counts_survivors(self) -> bool:
+        """Whether the account depends on how many devices are in a sum."""
+        return False
+
+    def observe(self, survivors: int) -> None:
+        self.survivors.append(survivors)
+
+    def resume(self, survivors: Sequence[int], repeated: int) -> None:
+        super().resume(survivors, repeated)
+        self.survivors = list(survivors)
+
+    @property
+    def exact_dropouts(self) -> bool:
+        """Whether a user who comes can make another one drop out, which a sum of all shows.
+
+        If of N participants exactly floor(theta N) drop out, with one user more it may be one more.
+        The sets that drop out are uniform among those of their sizes, k of N without the user and
+        k' of N + 1 with it (`DropoutSchedule` draws slots, and which user has which slot does not
+        matter to a uniform set), and can be drawn together like this:
+
+        - k' = k + 1, and the user is among the k': the other k are a uniform set of k of N, so that
+          both sums are the same.
+        - k' = k + 1, and the user is not: without one drawn from them, the k' are a uniform set of
+          k of N. The sum has the user's vector more and that one's less: it moves by up to 2 C.
+        - k' = k, and the user is among them: the other k - 1 and one drawn from the rest are a
+          uniform set of k of N. The sum moves by that one's vector.
+        - k' = k, and the user is not: they are a uniform set of k of N. It moves by the user's.
+
+        Divergences of noisy sums are jointly convex, so they are at most those of sums that are 2 C
+        apart; and so for the user who comes by chance. Where each drops out by chance, a user's
+        coming changes nothing for the others, and the sum moves by C.
+        """
+        return False
+
+    def _exactly_so_many_drop_out(self) -> bool:
+        parameters = self.federation.protocol.parameters
+        return parameters.dropout > 0 and parameters.dropout_model == "exact"
+
+    def promises(self) -> list[str]:
+        if not self.exact_dropouts:
+            return []
+        return [
+            "exactly so many users drop out, so that one user more can make another one leave, and "
+            "the sum is accounted for as one that moves by twice the clipping norm: with "
+            "--dropout-model bernoulli it moves by that norm"
+        ]
+
+    def _honest(
+        self, protocol: QuantisedProtocol, rounds: int, survivors: Sequence[int]
+    ) -> tuple[int, ...]:
+        """Return how many honest devices' noise is in every coordinate of each round's sum.
+
+        Of rounds that are to come, and of those that a killed launch has played, nobody knows more
+        than what the protocol accepts.
+        """
+        known = [protocol.honest_among(count) for count in survivors[:rounds]]
+        accepted = protocol.honest_in_sum()
+        return (*known, *[accepted] * (rounds - len(known)))
+
+    def _integer_secret(self, round_index: int) -> bytes:
+        """Return from what this rank's devices draw the noise of their integers in a round."""
+        return self._secrets(self.play_index(round_index), INTEGERS)(16)
 
     def _system(self) -> System:
         from hpcfl.privacy.accounting.systems import SYSTEMS
 
         return SYSTEMS[self.name]
 
-    def _account(self, rounds: int, sigma: float, **settings: Any) -> Any:
+    def _account(
+        self, rounds: int, sigma: float, survivors: Sequence[int] = (), **more: Any
+    ) -> Any:
         """Return the settings of an account."""
-        return self._system().settings(sigma=sigma, **self.account_settings(rounds), **settings)
+        settings = self.account_settings(rounds, sigma, survivors) | more
+        return self._system().settings(**settings)
 
     def settings(self) -> dict[str, object]:
         # Of no rounds, an account is found at once.
@@ -174,11 +265,12 @@ class PrivateAlgorithm(FederatedAlgorithm):
 
     def noise(self, round_index: int, device: int) -> NoiseSource:
         """Return where a device's noise comes from, or that of whoever has another number."""
+        play = self.play_index(round_index)
         if not self.privacy.fast_noise:
-            return SecureNoise(self._secrets)
+            return SecureNoise(self._secrets(play, device))
         import numpy as np
 
-        spawn_key = (NOISE, round_index, device + 1)
+        spawn_key = (NOISE, play, device + 1)
         return FastNoise(np.random.SeedSequence(self.federation.seed, spawn_key=spawn_key))
 
     def _sigma(self) -> float:

@@ -13,11 +13,15 @@ of the devices do not tell the server their noise:
 
 - **P1**, without credit for secure aggregation, any loss: a rho_acc. Noisy gradients of one device
   compose; the model is computed from them.
-- **P2**, secure aggregation, and tau = 1 or steps that never expand distances (convex loss,
-  eta <= 2 / smoothness): min(a rho_acc, a**2 rho_acc / r_h). Fix all noise but the last step's: the
+- **P2**, secure aggregation, and tau = 1 or steps that never expand distances, clipping included:
+  min(a rho_acc, a**2 rho_acc / r_h). Fix all noise but the last step's: the
   models' sums are then Gaussian with variance r_h eta**2 sigma**2 and their means at most
   2 a eta G / gamma apart. Rényi and hockey-stick divergences are jointly convex, so averaging over
-  the fixed noise only lowers them.
+  the fixed noise only lowers them. Steps on clipped gradients are known not to expand distances for
+  linear models of two classes, and eta <= 2 / smoothness: a sample's gradient has one direction
+  there, and clipped it is still that of a convex function. A convex loss is not enough: clipping
+  turns the gradients of a softmax regression with three classes into those of no function, and some
+  of its steps expand distances however small eta is. So do those of ReLU networks.
 - **P3**, secure aggregation, any loss: min(a rho_acc, 2 G**2 (1/gamma + tau - 1)**2 /
   (r_h sigma**2)). As P2, but clipping alone keeps the models from parting by more than 2 eta G in
   each step after the access.
@@ -27,6 +31,8 @@ of the devices do not tell the server their noise:
 
 The accesses are integers, and how they fall into rounds depends on how the data are shuffled
 (:data:`SHUFFLES`). All bounds are rho of Gaussians that dominate, so they are converted exactly.
+Discrete noise in the last step is that of rounded Gaussians, a little narrower
+(:mod:`~hpcfl.privacy.accounting.distributed`).
 """
 
 from __future__ import annotations
@@ -36,13 +42,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hpcfl.errors import UsageError
-from hpcfl.privacy.accounting import sampling, zcdp
+from hpcfl.privacy.accounting import distributed, sampling, zcdp
 from hpcfl.privacy.accounting.guarantee import (
+    NOTHING_LEFT,
     REPLACE_RECORD,
     Guarantee,
     check_count,
     check_delta,
+    check_failure,
     check_positive,
+    failure_clauses,
+    less_failures,
 )
 
 #: How a device goes through its data; each epoch is a partition of it into batches of gamma.
@@ -53,6 +63,10 @@ SHUFFLES = {
     "straddling": "epochs continue across rounds, and a record may be last in one and first in the "
     "next within a round",
 }
+
+
+# More coordinates than models have: what a sum of discrete Gaussians lacks is charged for each.
+_MOST_COORDINATES = 10**12
 
 
 @dataclass(frozen=True)
@@ -81,7 +95,8 @@ class Settings:
     secagg : bool
         Whether the server learns only sums.
     convex : bool
-        Whether no step expands distances: per-sample loss convex, eta <= 2 / smoothness.
+        Whether no step on clipped gradients expands distances: a linear model with one output or
+        two classes, and eta <= 2 / smoothness.
     lipschitz : float, optional
         Certified Lipschitz constant, at least 1, of a local step as a map of the model.
     shuffle : str
@@ -91,10 +106,14 @@ class Settings:
     colluding : int
         Devices that tell the server their noise.
     discrete : bool
-        Whether the noise of the last step is a sum of discrete Gaussians, on integers: rho is
-        converted by Rényi divergences then, as only those are known of it.
+        Whether the noise of the last step is a sum of discrete Gaussians, on integers.
+    integer_sigma : float
+        Parameter of a device's discrete Gaussian, in integers, at the least. The exact conversion
+        takes 4 off its square.
     participations : int, optional
         Rounds C of the device that takes part most; ceil(T r / n) by default, a balanced schedule.
+    failure : float
+        Probability, in a round, that what is assumed of its sum does not hold; taken off `delta`.
     """
 
     sigma: float
@@ -113,10 +132,13 @@ class Settings:
     secret_shuffle: bool = False
     colluding: int = 0
     discrete: bool = False
+    integer_sigma: float = 8.0
     participations: int | None = None
+    failure: float = 0.0
 
     def __post_init__(self) -> None:
-        check_positive(sigma=self.sigma, clip=self.clip)
+        check_positive(sigma=self.sigma, clip=self.clip, integer_sigma=self.integer_sigma)
+        check_failure(self.failure)
         check_count(rounds=self.rounds, colluding=self.colluding, least=0)
         check_count(
             devices=self.devices,
@@ -231,27 +253,53 @@ def dp_dsgd_bounds(settings: Settings) -> tuple[Guarantee, ...]:
 def bounds(settings: Settings) -> tuple[Guarantee, ...]:
     """Return everything that is proven under the declared settings, P1 first.
 
-    P2, P3 and P4 need secure aggregation; P2 also one step or convexity, P4 a Lipschitz constant.
-    With secret fresh shuffles, every one of them is followed by its amplified version.
+    P2, P3 and P4 need secure aggregation; P2 also one step or steps that never expand distances, P4
+    a Lipschitz constant. With secret fresh shuffles, every one of them is followed by its amplified
+    version.
     """
     found = []
     for name, cost, assumptions in _round_costs(settings):
-        rho = worst_rho(settings, cost)
-        basis = (*assumptions, _schedule(settings), *_common(settings))
-        convert = zcdp.rdp_epsilon if settings.discrete else zcdp.exact_epsilon
-        found.append(
-            Guarantee(
-                convert(rho, settings.delta),
-                settings.delta,
-                REPLACE_RECORD,
-                (*basis, SHUFFLES[settings.shuffle]),
-                f"{name}, {'RDP' if settings.discrete else 'exact Gaussian'}",
-            )
+        rounds, failure = settings.rounds, 0.0 if name == "P1" else settings.failure
+        left = less_failures(settings.delta, rounds, failure)
+        basis = (
+            *assumptions,
+            _schedule(settings),
+            *_common(settings),
+            *failure_clauses(rounds, failure),
+            SHUFFLES[settings.shuffle],
         )
-        amplified = settings.secret_shuffle and not settings.discrete
-        if amplified and settings.steps <= settings.epoch:
-            found.append(_amplified(settings, name, cost, basis))
+        ways = [(_converted(settings, worst_rho(settings, cost), left), basis)]
+        if settings.secret_shuffle and settings.steps <= settings.epoch:
+            secret = "every shuffle is uniform, and known to nobody but the device"
+            ways.append((_amplified(settings, cost, left), (*basis, secret)))
+        found += [
+            Guarantee(epsilon, settings.delta, REPLACE_RECORD, needs, f"{name}, {method}")
+            for (epsilon, method), needs in ways
+        ]
     return tuple(found)
+
+
+def _converted(settings: Settings, rho: float, delta: float) -> tuple[float, str]:
+    """Return the epsilon of a rho, and how it was found."""
+    if not delta:
+        return math.inf, NOTHING_LEFT
+    if not settings.discrete:
+        return zcdp.exact_epsilon(rho, delta), "exact Gaussian"
+    wider, apart = _rounded(settings)
+    exact = distributed.nearly_gaussian_epsilon(rho * wider, apart, delta)
+    return min((zcdp.rdp_epsilon(rho, delta), "RDP"), (exact, "exact Gaussian, rounded"))
+
+
+def _rounded(settings: Settings) -> tuple[float, float]:
+    """Return by what rho grows if integers are rounded Gaussians, and how far from these they are.
+
+    Of one device's noise, which is what P1 has, rounding takes more than of a sum of several.
+    """
+    sigma = settings.integer_sigma
+    variance = distributed.gaussian_variance(sigma)
+    apart = distributed.divergence(settings.hidden, sigma) + distributed.smoothing_divergence()
+    growth = sigma * sigma / variance if variance > 0 else math.inf
+    return growth, settings.worst_participations * _MOST_COORDINATES * apart
 
 
 def worst_rho(settings: Settings, cost: Callable[[int], float]) -> float:
@@ -319,7 +367,8 @@ def _round_costs(
     if not settings.secagg:
         return [("P1", p1, ())]
     kind = (
-        "the noise of the last step is discrete Gaussian, and sigma allows for rounding"
+        "the noise of the last step is discrete Gaussian, of a parameter of "
+        f"{settings.integer_sigma:g} integers or more, and sigma allows for rounding"
         if settings.discrete
         else "the noise is Gaussian: rounded to integers by every device it needs another bound"
     )
@@ -333,7 +382,10 @@ def _round_costs(
     if steps == 1:
         found.append(("P2", p2, sums))
     elif settings.convex:
-        smooth = "the loss of every sample is convex, and eta <= 2 / smoothness"
+        smooth = (
+            "no step on clipped gradients expands distances: proven for linear models with one "
+            "output or two classes, and eta <= 2 / smoothness"
+        )
         found.append(("P2", p2, (*sums, smooth)))
     else:
         found.append(("P3", p3, sums))
@@ -343,29 +395,25 @@ def _round_costs(
     return found
 
 
-def _amplified(
-    settings: Settings, name: str, cost: Callable[[int], float], basis: tuple[str, ...]
-) -> Guarantee:
-    """Return a bound with credit for fresh secret shuffles.
+def _amplified(settings: Settings, cost: Callable[[int], float], delta: float) -> tuple[float, str]:
+    """Return the epsilon with credit for fresh secret shuffles, and how it was found.
 
     A round uses a sample of tau gamma records, without replacement. Given the sample, a round's
     release is dominated by a Gaussian of rho = cost(1).
     """
+    if not delta:
+        return math.inf, NOTHING_LEFT
+    growth, apart = _rounded(settings) if settings.discrete else (1.0, 0.0)
+    if math.isinf(growth) or not apart < 1:
+        return math.inf, "too few integers for amplification"
     epsilon, method = sampling.fixed_size_gaussian(
         settings.samples,
         settings.steps * settings.batch,
-        zcdp.gaussian_multiplier(cost(1)),
+        zcdp.gaussian_multiplier(cost(1) * growth),
         settings.worst_participations,
-        settings.delta,
+        delta * math.exp(-apart),
     )
-    secret = "every shuffle is uniform, and known to nobody but the device"
-    return Guarantee(
-        epsilon,
-        settings.delta,
-        REPLACE_RECORD,
-        (*basis, SHUFFLES["fresh"], secret),
-        f"{name}, {method}",
-    )
+    return epsilon + 2 * apart, method
 
 
 def _paper(rho: float, settings: Settings, method: str, tight: bool) -> Guarantee:

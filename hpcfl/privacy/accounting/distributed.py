@@ -4,14 +4,28 @@ A sum of h independent discrete Gaussians of parameter sigma is not a discrete G
 sqrt(h) sigma, but so close to one that for sigma above 2 no experiment could tell (Kairouz, Liu
 and Steinke, 2021, "The distributed discrete Gaussian mechanism for federated learning with secure
 aggregation", Proposition 14). Nothing here is amplified by sampling.
+
+Two conversions to epsilon hold, and the lesser is taken: by Renyi divergences (:func:`rho`), and by
+the continuous Gaussian of which the discrete one is all but a function. Rounding N(mu, s**2 - r**2)
+at random, to the integer k with a chance in proportion to exp(-(k - y)**2 / (2 r**2)), gives the
+discrete Gaussian about mu of parameter s, up to :func:`smoothing_divergence` (Peikert, 2010, "An
+efficient and parallel Gaussian sampler for lattices", Theorem 3.1). So the integers are as private
+as Gaussian noise of variance s**2 - r**2, of which epsilon is known exactly.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 
 from hpcfl.errors import UsageError
+from hpcfl.privacy.accounting import zcdp
 from hpcfl.privacy.accounting.guarantee import check_count, check_positive
+
+# Width r of the rounding that makes Gaussian noise discrete, in integers: wide enough for nothing
+# to be lost by it (1e-33 a coordinate), and narrow beside any noise that is of use.
+_SMOOTHING = 2.0
 
 
 def divergence(summands: int, sigma: float) -> float:
@@ -96,6 +110,83 @@ def rho(summands: int, sigma: float, dim: int, l2: float, l1: float | None = Non
         ratio * ratio + 2 * tau * dim,
         ratio * ratio + 2 * l1 / scale * tau + tau * tau * dim,
         sum_of_both * sum_of_both,
+    )
+
+
+def smoothing_divergence() -> float:
+    """Return how far a rounded Gaussian is from a discrete one, in max divergence, per coordinate.
+
+    By Poisson's summation formula a sum over the integers k of exp(-(k - y)**2 / (2 r**2)) is
+    sqrt(2 pi) r times 1 up to 2 (sum over j >= 1 of exp(-2 pi**2 r**2 j**2)), whatever y. The ratio
+    of the two probabilities of an integer is one such factor over another, of a larger r.
+    """
+    first = math.exp(-2 * (math.pi * _SMOOTHING) ** 2)
+    return -2 * math.log1p(-2 * first / (1 - first))
+
+
+def gaussian_variance(sigma: float, summands: int = 1) -> float:
+    """Return the variance of the Gaussian noise that rounding makes a sum's; 0 if there is none."""
+    return max(0.0, summands * sigma * sigma - _SMOOTHING**2)
+
+
+def nearly_gaussian_epsilon(rho: float, apart: float, delta: float) -> float:
+    """Return the epsilon of distributions that are within a max divergence of Gaussian ones.
+
+    With P <= exp(t) P' and Q >= exp(-t) Q', P(S) - exp(epsilon) Q(S) is at most
+    exp(t) (P'(S) - exp(epsilon - 2 t) Q'(S)).
+
+    Parameters
+    ----------
+    rho : float
+        Of all the Gaussians together.
+    apart : float
+        The divergence t of all releases together.
+    delta : float
+    """
+    if math.isinf(rho) or not apart < 1:
+        return math.inf
+    return zcdp.exact_epsilon(rho, delta * math.exp(-apart)) + 2 * apart
+
+
+def epsilon(
+    summands: Sequence[int], sigma: float, dim: int, l2: float, delta: float
+) -> tuple[float, str]:
+    """Return the epsilon of rounds, from the number of devices whose noise was in each.
+
+    Parameters
+    ----------
+    summands : sequence of int
+        For every round, the number h of devices whose noise is in every coordinate; of 0 nothing is
+        proven.
+    sigma, dim, l2
+        As for :func:`rho`, in all rounds.
+    delta : float
+
+    Returns
+    -------
+    epsilon : float
+        The lesser of the two conversions'.
+    method : str
+        Which one it is.
+    """
+    if not summands:
+        return 0.0, "nothing is released"
+    if min(summands) < 1:
+        return math.inf, "a round has no noise that counts"
+    counted = Counter(summands).items()
+    total = math.fsum(rounds * rho(h, sigma, dim, l2) for h, rounds in counted)
+    by_divergences = math.inf if math.isinf(total) else zcdp.rdp_epsilon(total, delta)
+    smooth, apart = 0.0, 0.0
+    for h, rounds in counted:
+        variance = gaussian_variance(sigma, h)
+        smooth += rounds * l2 * l2 / (2 * variance) if variance > 0 else math.inf
+        apart += rounds * dim * (divergence(h, sigma) + smoothing_divergence())
+    return min(
+        (by_divergences, f"RDP, sum of discrete Gaussians, rho = {total:.4g}"),
+        (
+            nearly_gaussian_epsilon(smooth, apart, delta),
+            f"exact Gaussian, rounded to integers, rho = {smooth:.4g}",
+        ),
     )
 
 

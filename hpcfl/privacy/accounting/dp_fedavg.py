@@ -8,10 +8,16 @@ data, which changes it by at most 2 C.
 With adaptive clipping (Andrew et al., 2021) each user also adds a bit, "within the clipping norm",
 minus one half, to a count with noise of its own; adding a user changes it by 1/2, replacing by 1.
 
+Where an exact number of a round's users drops out, one user more can make another one leave, or
+leave in its place: the sum moves by up to 2 C, and the count by 1. Couple the two rounds so that
+those who drop out of the larger, but for one, are those who drop out of the smaller; given the
+sample, either one user comes, or one comes for another.
+
 Noise is central, added once, or distributed: every user adds discrete Gaussian noise to integers,
-of which only sums are seen (Kairouz, Liu and Steinke, 2021). Its rounds compose by concentrated
-differential privacy, for replacing a user's update by zeros, whoever takes part: that may be
-public, so sampling amplifies nothing. One that is dropped or colludes adds no noise that counts.
+of which only sums are seen (Kairouz, Liu and Steinke, 2021). It is accounted for replacing a user's
+update by zeros, whoever takes part: that may be public, so sampling amplifies nothing. One that is
+dropped or colludes adds no noise that counts; rounds that have taken place are charged by those
+whose noise was there.
 
 The paper's claim for Poisson samples is that of its moments accountant, by RDP. It is common to
 claim the same for rounds of a fixed size; that is shown as the paper's value, and is not proven.
@@ -26,12 +32,17 @@ from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import distributed, sampling, zcdp
 from hpcfl.privacy.accounting.guarantee import (
     ADD_USER,
+    NOTHING_LEFT,
     REPLACE_USER,
     ZERO_USER,
     Guarantee,
     check_count,
     check_delta,
+    check_failure,
     check_positive,
+    failure_clauses,
+    less_failures,
+    words,
 )
 
 SAMPLINGS = ("poisson", "fixed")
@@ -73,6 +84,13 @@ class Settings:
         Coordinates of an update, without the bit.
     participations : int, optional
         Rounds in which a user takes part, at the most; all by default. Of a public schedule.
+    honest_by_round : tuple of int, optional
+        What `honest` was in each of the rounds, where they have taken place: devices add the noise
+        that `honest` asks for, and a round is charged by the noise that it has. Distributed only.
+    exact_dropouts : bool
+        Whether an exact number of a round's users drops out, any of them as likely as any other.
+    failure : float
+        Probability, in a round, that what is assumed of it does not hold; taken off `delta`.
     """
 
     sigma: float
@@ -88,12 +106,16 @@ class Settings:
     unit: float | None = None
     dim: int | None = None
     participations: int | None = None
+    honest_by_round: tuple[int, ...] | None = None
+    exact_dropouts: bool = False
+    failure: float = 0.0
 
     def __post_init__(self) -> None:
         check_positive(sigma=self.sigma, clip=self.clip)
         check_count(rounds=self.rounds, least=0)
         check_count(devices=self.devices, per_round=self.per_round)
         check_delta(self.delta)
+        check_failure(self.failure)
         if self.sigma_count is not None:
             check_positive(sigma_count=self.sigma_count)
         if self.per_round > self.devices:
@@ -111,11 +133,16 @@ class Settings:
     def _check_integers(self) -> None:
         needed = {"honest": self.honest, "unit": self.unit, "dim": self.dim}
         if self.noise == "central":
-            given = {**needed, "participations": self.participations}
+            given = {
+                **needed,
+                "participations": self.participations,
+                "honest_by_round": self.honest_by_round,
+            }
             for name, value in given.items():
                 if value is not None:
                     raise UsageError(
-                        f"{name} is for distributed noise, and this noise is central: leave it out"
+                        f"{words(name)} is for distributed noise, and this noise is central: "
+                        "leave it out"
                     )
             return
         missing = [name for name, value in needed.items() if value is None]
@@ -138,6 +165,14 @@ class Settings:
                     f"a device takes part in {self.participations} of {self.rounds} rounds; "
                     "it can be in at most all of them"
                 )
+        if self.honest_by_round is not None:
+            if len(self.honest_by_round) != self.rounds:
+                raise UsageError(
+                    f"honest by round has {len(self.honest_by_round)} numbers for {self.rounds} "
+                    "rounds; it must have one for each"
+                )
+            for honest in self.honest_by_round:
+                check_count(honest_by_round=honest, least=0)
 
     @property
     def multiplier(self) -> float:
@@ -151,6 +186,14 @@ class Settings:
     def worst_participations(self) -> int:
         """Rounds of the user that takes part most, as far as is known."""
         return self.rounds if self.participations is None else self.participations
+
+    @property
+    def worst_rounds(self) -> tuple[int, ...]:
+        """Users whose noise counts, in each round of a user in those with the fewest of them."""
+        if self.honest_by_round is not None:
+            return tuple(sorted(self.honest_by_round)[: self.worst_participations])
+        assert self.honest is not None
+        return (self.honest,) * self.worst_participations
 
 
 def paper(settings: Settings) -> Guarantee:
@@ -181,14 +224,11 @@ class Integers:
         Largest l2 norm of a device's integers, before the noise.
     dim : int
         Their number: the coordinates of an update, and the bit if there is one.
-    rho : float
-        What a round costs a user in concentrated differential privacy.
     """
 
     sigma: int
     norm: float
     dim: int
-    rho: float
 
 
 def integers(settings: Settings) -> Integers:
@@ -207,49 +247,65 @@ def integers(settings: Settings) -> Integers:
     exact = multiplier * norm / math.sqrt(settings.honest)
     if not exact < 1e100:
         raise UsageError(f"a unit of {settings.unit:g} integers is too large for this noise")
-    sigma = math.ceil(exact)
-    return Integers(sigma, norm, dim, distributed.rho(settings.honest, sigma, dim, norm))
+    return Integers(math.ceil(exact), norm, dim)
 
 
 def bounds(settings: Settings) -> tuple[Guarantee, ...]:
     """Return the one bound that is proven for the noise and the sampling."""
     if settings.noise == "distributed":
         return (_distributed(settings),)
-    n, b = settings.devices, settings.per_round
+    n, b, rounds, z = settings.devices, settings.per_round, settings.rounds, settings.multiplier
+    epsilon, method, left = math.inf, NOTHING_LEFT, _left(settings)
     if settings.sampling == "poisson":
-        epsilon, method = sampling.poisson_gaussian(
-            b / n, settings.multiplier, settings.rounds, settings.delta
-        )
+        if left:
+            moved = 2 if settings.exact_dropouts else 1
+            epsilon, method = sampling.poisson_gaussian(b / n, z / moved, rounds, left)
         adjacency = ADD_USER
         how = f"every user is in a round with probability {b / n:g}, independently and in secret"
         scale = "the sum is divided by the expected number of users, or by nothing"
-    else:
-        epsilon, method = sampling.fixed_size_gaussian(
-            n, b, settings.multiplier / 2, settings.rounds, settings.delta
+        dropouts = (
+            "of the users of a round an exact number drops out, all as likely: one user more moves "
+            "the sum by up to twice the norm"
+            if settings.exact_dropouts
+            else "whether a user drops out does not depend on who else is in a round",
         )
+    else:
+        if left:
+            epsilon, method = sampling.fixed_size_gaussian(n, b, z / 2, rounds, left)
         adjacency = REPLACE_USER
         how = f"a round has {b} of the {n} users, all sets equally likely, chosen in secret"
         scale = "the sum is divided by the number of users of a round, or by nothing"
-    assumptions = (how, scale, *_common(settings))
+        dropouts = ("who drops out does not depend on the users' data",)
+    failures = failure_clauses(rounds, settings.failure)
+    assumptions = (how, scale, *_common(settings), *dropouts, *failures)
     return (Guarantee(epsilon, settings.delta, adjacency, assumptions, method),)
 
 
 def _distributed(settings: Settings) -> Guarantee:
     found, rounds = integers(settings), settings.worst_participations
-    rho = rounds * found.rho
-    epsilon = zcdp.rdp_epsilon(rho, settings.delta)
-    noisy = "user adds" if settings.honest == 1 else "users add"
+    worst, left = settings.worst_rounds, _left(settings)
+    epsilon, method = math.inf, NOTHING_LEFT
+    if left:
+        epsilon, method = distributed.epsilon(worst, found.sigma, found.dim, found.norm, left)
+    least = min(worst, default=settings.honest)
+    counted = f"at least {least}" if settings.honest_by_round is not None else f"{least}"
+    noisy = "user adds" if least == 1 else "users add"
     assumptions = (
         "who takes part may be known to all: no amplification by sampling is claimed",
         f"a user takes part in at most {rounds} of the {settings.rounds} rounds",
-        f"{settings.honest} honest {noisy} discrete Gaussian noise of parameter {found.sigma} to "
+        f"{counted} honest {noisy} discrete Gaussian noise of parameter {found.sigma} to "
         "every coordinate of every sum, and keep it to themselves",
         f"the server learns only sums of integers, {settings.unit:g} to a unit, each rounded up or "
         "down from its real value",
         *_clipped(settings),
+        *failure_clauses(settings.rounds, settings.failure),
     )
-    method = f"RDP, sum of discrete Gaussians, rho = {rho:.4g}"
     return Guarantee(epsilon, settings.delta, ZERO_USER, assumptions, method)
+
+
+def _left(settings: Settings) -> float:
+    """Return the delta that failures leave."""
+    return less_failures(settings.delta, settings.rounds, settings.failure)
 
 
 def _common(settings: Settings) -> tuple[str, ...]:

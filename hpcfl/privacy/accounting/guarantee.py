@@ -15,6 +15,9 @@ REPLACE_USER = "replace one user's data"
 ADD_USER = "add or remove one user"
 ZERO_USER = "replace one user's update by zeros"
 
+#: How an infinite epsilon was found, where failures take up all of delta.
+NOTHING_LEFT = "failures leave nothing of delta"
+
 
 @dataclass(frozen=True)
 class Guarantee:
@@ -113,6 +116,37 @@ def check_count(*, least: int = 1, **values: int) -> None:
     for name, value in values.items():
         if not math.isfinite(value) or value != int(value) or value < least:
             raise UsageError(f"{words(name)} is {value}; it must be a whole number from {least} on")
+
+
+def check_failure(failure: float) -> None:
+    """Refuse a probability of failure that is not from 0 to below 1.
+
+    Raises
+    ------
+    UsageError
+    """
+    if not 0 <= failure < 1:
+        raise UsageError(f"failure is {failure}; it must be a probability from 0 to below 1")
+
+
+def less_failures(delta: float, rounds: int, failure: float) -> float:
+    """Return what is left of delta when an assumption may fail in every round; at least 0.
+
+    A mechanism that is (epsilon, delta')-differentially private but for an event of probability f,
+    which does not depend on the data, is (epsilon, delta' + f)-differentially private.
+    """
+    left = delta - rounds * failure
+    return left if left > 1e-12 * delta else 0.0  # less is what rounding leaves
+
+
+def failure_clauses(rounds: int, failure: float) -> tuple[str, ...]:
+    """Return the assumption that goes with :func:`less_failures`; none without failures."""
+    if failure == 0:
+        return ()
+    return (
+        f"all this fails in a round with a probability of at most {failure:g}, and that of all "
+        f"{rounds} rounds is taken off delta",
+    )
 
 
 def check_delta(delta: float) -> None:

@@ -11,25 +11,37 @@ for a user. What is proven depends on who adds the noise:
 
 - **trusted**: an aggregator that is trusted (or learns only sums) adds noise once to the sum of the
   norms, and once to the sum of the updates, each divided by its inclusion probability and so of one
-  known norm. A Poisson sample with probability m / n of a pair of Gaussian releases.
+  known norm. A Poisson sample with probability m / n of a pair of Gaussian releases. Where an exact
+  number of users drops out, one user more can make another one leave: both sums move by twice that.
 - **local**: every user adds its own noise, and the server sees who takes part, so nothing is
-  amplified: rho = A / (2 z_s**2) + 2 B / z_0**2 for a user in stage 1 A times and in stage 2 B
-  times. Replacing its data moves a norm by C and an update by 2 C.
+  amplified. Replacing a user's data moves its norm from a to b and its update by a + b at the most,
+  both from 0 to C. A round in which it gives both costs no more than half of
+  (a - b)**2 / sigma_s**2 + (a + b)**2 / sigma_0**2, which is convex and so largest at a corner, at
+  (C, C) or at (C, 0): with z = sigma / C, rho_2 = max(4 / z_0**2, 1 / z_s**2 + 1 / z_0**2) / 2. One
+  in which it gives its norm alone costs rho_1 = 1 / (2 z_s**2), which is less. So a user in stage 1
+  A times and in stage 2 B times costs (A - B) rho_1 + B rho_2. Which of the two a round costs is
+  known from noisy norms only then; that the largest total counts is shown by Smith and Thakurta
+  (2022, "Fully adaptive composition for Gaussian differential privacy").
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import sampling, zcdp
 from hpcfl.privacy.accounting.guarantee import (
     ADD_USER,
+    NOTHING_LEFT,
     REPLACE_USER,
     Guarantee,
     check_count,
     check_delta,
+    check_failure,
     check_positive,
+    failure_clauses,
+    less_failures,
 )
 
 VARIANTS = ("trusted", "local")
@@ -64,6 +76,10 @@ class Settings:
         Rounds A in which a user is in stage 1, at the most; all by default. Of a public schedule.
     replies : int, optional
         Rounds B in which a user is in stage 2, at the most; a cap. A by default.
+    exact_dropouts : bool
+        Whether an exact number of a round's users drops out, any of them as likely as any other.
+    failure : float
+        Probability, in a round, that what is assumed of it does not hold; taken off `delta`.
     """
 
     sigma: float
@@ -77,12 +93,15 @@ class Settings:
     variant: str = "trusted"
     first_stages: int | None = None
     replies: int | None = None
+    exact_dropouts: bool = False
+    failure: float = 0.0
 
     def __post_init__(self) -> None:
         check_positive(sigma=self.sigma, clip=self.clip)
         check_count(rounds=self.rounds, least=0)
         check_count(devices=self.devices, first_stage=self.first_stage, per_round=self.per_round)
         check_delta(self.delta)
+        check_failure(self.failure)
         if self.sigma_norms is not None and not self.sigma_norms > 0:
             raise UsageError(f"sigma norms is {self.sigma_norms}; it must be above 0")
         if not self.per_round <= self.first_stage <= self.devices:
@@ -131,26 +150,28 @@ def tight(settings: Settings) -> Guarantee:
 
 
 def local_rho(settings: Settings) -> float:
-    """Return A / (2 z_s**2) + 2 B / z_0**2 of a user that takes part most."""
+    """Return (A - B) rho_1 + B rho_2 of a user that takes part most (see above)."""
     first = settings.rounds
     if settings.first_stages is not None:
         first = min(first, settings.first_stages)
     second = first if settings.replies is None else min(first, settings.replies)
-    norms, updates = settings.multipliers
-    return first * zcdp.gaussian_rho(norms) + second * zcdp.gaussian_rho(updates / 2)
+    norm, update = (zcdp.gaussian_rho(z) for z in settings.multipliers)
+    return (first - second) * norm + second * max(4 * update, norm + update)
 
 
 def bounds(settings: Settings) -> tuple[Guarantee, ...]:
     """Return the one bound that is proven for the variant."""
     clipped = f"every user's update, and so its norm, is clipped to {settings.clip:g}"
+    rounds = settings.rounds
+    left = less_failures(settings.delta, rounds, settings.failure)
+    failures = failure_clauses(rounds, settings.failure)
+    epsilon, method = math.inf, NOTHING_LEFT
     if settings.variant == "trusted":
         rate = settings.first_stage / settings.devices
-        epsilon, method = sampling.poisson_gaussian(
-            rate,
-            zcdp.combined_multiplier(*settings.multipliers),
-            settings.rounds,
-            settings.delta,
-        )
+        if left:
+            multiplier = zcdp.combined_multiplier(*settings.multipliers)
+            moved = 2 if settings.exact_dropouts else 1
+            epsilon, method = sampling.poisson_gaussian(rate, multiplier / moved, rounds, left)
         assumptions = (
             clipped,
             "only the two sums are seen, with their noise: norms, updates and who takes part stay "
@@ -158,6 +179,11 @@ def bounds(settings: Settings) -> tuple[Guarantee, ...]:
             f"every user is in stage 1 with probability {rate:g}, independently and in secret",
             "an update is divided by its inclusion probability, which its exact norm over the "
             "noisy sum of norms sets, and the noise scales with the common norm that this gives",
+            "of the users of a round an exact number drops out, all as likely: one user more moves "
+            "both sums by up to twice as much"
+            if settings.exact_dropouts
+            else "whether a user drops out does not depend on who else is in a round",
+            *failures,
         )
         return (Guarantee(epsilon, settings.delta, ADD_USER, assumptions, method),)
     rho = local_rho(settings)
@@ -174,9 +200,10 @@ def bounds(settings: Settings) -> tuple[Guarantee, ...]:
         "every user adds all of its noise itself; the server sees who takes part",
         *caps,
         "who is in stage 2 is drawn from the noisy norms alone",
+        *failures,
     )
-    method = f"exact Gaussian, rho = {rho:.4g}"
-    epsilon = zcdp.exact_epsilon(rho, settings.delta)
+    if left:
+        epsilon, method = zcdp.exact_epsilon(rho, left), f"exact Gaussian, rho = {rho:.4g}"
     return (Guarantee(epsilon, settings.delta, REPLACE_USER, basis, method),)
 
 

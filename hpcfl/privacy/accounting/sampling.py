@@ -1,17 +1,14 @@
-"""Sampled and composed mechanisms, through the package dp-accounting.
-
-That package's events are easy to hold wrongly; what the functions here keep to:
+"""Sampled and composed mechanisms.
 
 - A noise multiplier is always the noise's standard deviation (or Laplace scale) over the true
-  sensitivity for the caller's adjacency. dp-accounting's PLD accountant doubles the sensitivity of
-  a Gaussian event if asked for "replace one", its RDP accountant does not; so a PLD is only ever
-  asked for "add or remove one".
-- Several Gaussian releases of one sample are combined here, and multipliers are floats: of a
-  sampled composition, dp-accounting would take an ``int`` multiplier as that of the whole.
-- Poisson sampling is accounted for adding or removing one, sampling without replacement (by RDP
-  only) for replacing one; no other pair has an accountant.
-- Every bound is compared with that of the same releases without sampling, which holds as well and
-  is the lower one at small multipliers.
+  sensitivity for the caller's adjacency.
+- Poisson sampling is accounted for adding or removing one, sampling without replacement for
+  replacing one.
+- What is proven comes from privacy loss distributions (:mod:`~hpcfl.privacy.accounting.pld`), and
+  is compared with that of the same releases without sampling, which holds as well and is exact.
+- What papers claim for Poisson samples comes from Renyi divergences, of the package dp-accounting:
+  multipliers are floats there, as of a sampled composition it would take an ``int`` multiplier as
+  that of the whole.
 """
 
 from __future__ import annotations
@@ -23,15 +20,22 @@ from functools import lru_cache
 from types import ModuleType
 
 from hpcfl.errors import UsageError
-from hpcfl.privacy.accounting import zcdp
+from hpcfl.privacy.accounting import pld, zcdp
 from hpcfl.privacy.accounting.guarantee import check_count, check_delta, check_positive
-from hpcfl.privacy.accounting.rdp import ORDERS
+from hpcfl.privacy.accounting.rdp import (
+    LARGE_ORDERS,
+    ORDERS,
+    curve_epsilon,
+    poisson_gaussian_curve,
+)
 
-# Beyond it, a discretised loss distribution takes much memory for a figure nobody can use.
-_LARGEST_PLD = 1000.0
+# Where all of a release's losses are large, sampling hides little: beyond it nobody asks for less.
+_LARGEST_EPSILON = 1e6
 
-# Noise beyond it gets no credit.
-_LARGEST_MULTIPLIER = 1e7
+# Noise beyond it gets no credit: losses would be within rounding errors of each other.
+_LARGEST_MULTIPLIER = 1e9
+
+_POISSON, _FIXED = "PLD, Poisson sampling", "PLD, sampling without replacement"
 
 
 def poisson_gaussian(
@@ -52,7 +56,7 @@ def poisson_gaussian(
     Returns
     -------
     epsilon : float
-        The least of the bounds by RDP, by PLD and without amplification.
+        The lesser of the bounds by PLD and without amplification.
     method : str
         Which one it is.
 
@@ -61,55 +65,55 @@ def poisson_gaussian(
     UsageError
         If a value is out of range.
     HpcflError
-        If dp-accounting is not installed.
+        If SciPy is not installed.
     """
-    rdp = poisson_gaussian_rdp(rate, multiplier, rounds, delta)
-    bounds = [
-        (_unsampled(multiplier, rounds, delta), "exact Gaussian, without amplification"),
-        (rdp, "RDP, Poisson sampling"),
-    ]
-    if rdp <= _LARGEST_PLD:
-        found = poisson_gaussian_pld(rate, multiplier, rounds, delta)
-        bounds.append((found, "PLD, Poisson sampling"))
-    return min(bounds)
+    plain = _unsampled(multiplier, rounds, delta)
+    if rate == 1 or plain[0] > _LARGEST_EPSILON:
+        return plain
+    return min(plain, (poisson_gaussian_pld(rate, multiplier, rounds, delta), _POISSON))
+
+
+@lru_cache(maxsize=4096)
+def poisson_gaussian_pld(rate: float, multiplier: float, rounds: int, delta: float) -> float:
+    """Return the epsilon by PLD: the larger of a removal's and an addition's.
+
+    Parameters, adjacency and errors as for :func:`poisson_gaussian`.
+    """
+    _check(multiplier, rounds, delta)
+    _check_rate(rate)
+    if rounds == 0:
+        return 0.0
+    given = float(rate), min(float(multiplier), _LARGEST_MULTIPLIER)
+    removed = pld.epsilon(pld.removal(*given), rounds, delta)
+    return max(removed, pld.epsilon(pld.addition(*given), rounds, delta, enough=removed))
 
 
 @lru_cache(maxsize=4096)
 def poisson_gaussian_rdp(rate: float, multiplier: float, rounds: int, delta: float) -> float:
     """Return the epsilon that RDP alone gives (Mironov, Talwar and Zhang, 2019).
 
-    Parameters, adjacency and errors as for :func:`poisson_gaussian`.
+    Parameters and adjacency as for :func:`poisson_gaussian`.
+
+    Raises
+    ------
+    UsageError
+        If a value is out of range.
+    HpcflError
+        If dp-accounting is not installed.
     """
     _check(multiplier, rounds, delta)
     _check_rate(rate)
+    if rounds == 0:
+        return 0.0
     dp = _dp_accounting()
+    from dp_accounting.rdp import RdpAccountant
+
     event = dp.PoissonSampledDpEvent(float(rate), dp.GaussianDpEvent(float(multiplier)))
-    return _rdp(dp.NeighboringRelation.ADD_OR_REMOVE_ONE, event, rounds, delta)
-
-
-@lru_cache(maxsize=4096)
-def poisson_gaussian_pld(
-    rate: float, multiplier: float, rounds: int, delta: float, interval: float | None = None
-) -> float:
-    """Return the epsilon by the privacy loss distribution (PLD), rounded up.
-
-    Parameters, adjacency and errors as for :func:`poisson_gaussian`.
-
-    Parameters
-    ----------
-    rate, multiplier, rounds, delta
-        As there.
-    interval : float, optional
-        Width of the steps of the distribution. By default fine enough for four digits.
-    """
-    _check(multiplier, rounds, delta)
-    _check_rate(rate)
-    dp = _dp_accounting()
-    if interval is None:
-        scale = poisson_gaussian_rdp(rate, multiplier, rounds, delta)
-        interval = max(1e-4, 2e-5 * min(scale, _LARGEST_PLD))
-    event = dp.PoissonSampledDpEvent(float(rate), dp.GaussianDpEvent(float(multiplier)))
-    return _pld(event, rounds, delta, interval)
+    with _quiet():
+        accountant = RdpAccountant(ORDERS, dp.NeighboringRelation.ADD_OR_REMOVE_ONE)
+        small = float(accountant.compose(event, int(rounds)).get_epsilon(delta))
+    large = rounds * poisson_gaussian_curve(rate, multiplier)
+    return min(small, curve_epsilon(large, delta, LARGE_ORDERS))
 
 
 def fixed_size_gaussian(
@@ -133,7 +137,7 @@ def fixed_size_gaussian(
     Returns
     -------
     epsilon : float
-        The lesser of the bounds by RDP and without amplification.
+        The lesser of the bounds by PLD and without amplification.
     method : str
         Which one it is.
 
@@ -142,39 +146,23 @@ def fixed_size_gaussian(
     UsageError
         If a value is out of range.
     HpcflError
-        If dp-accounting is not installed.
+        If SciPy is not installed.
     """
-    return min(
-        (_unsampled(multiplier, rounds, delta), "exact Gaussian, without amplification"),
-        (
-            fixed_size_gaussian_rdp(population, sample, multiplier, rounds, delta),
-            "RDP, sampling without replacement",
-        ),
-    )
-
-
-@lru_cache(maxsize=4096)
-def fixed_size_gaussian_rdp(
-    population: int, sample: int, multiplier: float, rounds: int, delta: float
-) -> float:
-    """Return the epsilon that RDP alone gives (Wang, Balle and Kasiviswanathan, 2019, Thm. 27).
-
-    It can exceed the one without sampling. Parameters, adjacency and errors as for
-    :func:`fixed_size_gaussian`.
-    """
-    _check(multiplier, rounds, delta)
     check_count(population=population, sample=sample)
     if sample > population:
         raise UsageError(
             f"the sample has {sample} members of {population}; it can have at most all of them"
         )
-    dp = _dp_accounting()
-    # So much noise that less would do: of much more, dp-accounting takes the logarithm of 0.
-    enough = min(float(multiplier), _LARGEST_MULTIPLIER)
-    event = dp.SampledWithoutReplacementDpEvent(
-        int(population), int(sample), dp.GaussianDpEvent(enough)
-    )
-    return _rdp(dp.NeighboringRelation.REPLACE_ONE, event, rounds, delta)
+    plain = _unsampled(multiplier, rounds, delta)
+    if sample == population or rounds == 0 or plain[0] > _LARGEST_EPSILON:
+        return plain
+    return min(plain, (_fixed_size_pld(sample / population, multiplier, rounds, delta), _FIXED))
+
+
+@lru_cache(maxsize=4096)
+def _fixed_size_pld(rate: float, multiplier: float, rounds: int, delta: float) -> float:
+    pair = pld.replacement(rate, min(float(multiplier), _LARGEST_MULTIPLIER))
+    return pld.epsilon(pair, int(rounds), delta)
 
 
 def laplace(multiplier: float, releases: int, delta: float) -> tuple[float, str]:
@@ -200,7 +188,7 @@ def laplace(multiplier: float, releases: int, delta: float) -> tuple[float, str]
     UsageError
         If a value is out of range.
     HpcflError
-        If dp-accounting is not installed, and delta is above 0.
+        If SciPy is not installed, and delta is above 0.
     """
     check_positive(multiplier=multiplier)
     check_count(releases=releases, least=0)
@@ -208,37 +196,24 @@ def laplace(multiplier: float, releases: int, delta: float) -> tuple[float, str]
     if delta == 0 or releases == 0:
         return pure
     check_delta(delta)
-    if pure[0] > _LARGEST_PLD:
+    # With the probability 2**-releases all losses are the largest: then epsilon is at most
+    # -ln(1 - delta 2**releases) below the pure one.
+    all_largest = delta * 2.0 ** min(releases, 1000)
+    near = all_largest < 1 and -math.log1p(-all_largest) < 1e-3 * pure[0]
+    if near or pure[0] > _LARGEST_EPSILON:
         return pure
-    dp = _dp_accounting()
-    # A pure epsilon is at most the sum, which sets the scale of the steps.
-    interval = max(1e-4, 2e-5 * pure[0])
-    event = dp.LaplaceDpEvent(float(multiplier))
-    return min(pure, (_pld(event, releases, delta, interval), "PLD, Laplace"))
+    return min(pure, (_laplace_pld(float(multiplier), int(releases), delta), "PLD, Laplace"))
 
 
-def _unsampled(multiplier: float, rounds: int, delta: float) -> float:
-    return zcdp.exact_epsilon(rounds * zcdp.gaussian_rho(multiplier), delta)
+@lru_cache(maxsize=4096)
+def _laplace_pld(multiplier: float, releases: int, delta: float) -> float:
+    return pld.epsilon(pld.laplace(min(multiplier, _LARGEST_MULTIPLIER)), releases, delta)
 
 
-def _rdp(relation: object, event: object, rounds: int, delta: float) -> float:
-    from dp_accounting.rdp import RdpAccountant
-
-    if rounds == 0:
-        return 0.0
-    with _quiet():
-        accountant = RdpAccountant(ORDERS, relation)
-        return float(accountant.compose(event, int(rounds)).get_epsilon(delta))
-
-
-def _pld(event: object, rounds: int, delta: float, interval: float) -> float:
-    from dp_accounting.pld import PLDAccountant
-
-    if rounds == 0:
-        return 0.0
-    dp = _dp_accounting()
-    accountant = PLDAccountant(dp.NeighboringRelation.ADD_OR_REMOVE_ONE, interval)
-    return max(0.0, float(accountant.compose(event, int(rounds)).get_epsilon(delta)))
+def _unsampled(multiplier: float, rounds: int, delta: float) -> tuple[float, str]:
+    _check(multiplier, rounds, delta)
+    epsilon = zcdp.exact_epsilon(rounds * zcdp.gaussian_rho(multiplier), delta)
+    return epsilon, "exact Gaussian, without amplification"
 
 
 @contextmanager

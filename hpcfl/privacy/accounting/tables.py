@@ -110,6 +110,8 @@ def _number(guarantee: Guarantee | None) -> str:
 def _setting(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, tuple):  # a number for each round
+        return f"{min(value)} to {max(value)}" if value else "of no round"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

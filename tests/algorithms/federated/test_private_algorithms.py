@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,13 +17,15 @@ from scipy import stats
 
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import Aggregate, QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation
 from hpcfl.algorithms.federated.participation import Participation
-from hpcfl.algorithms.federated.private import PrivacyOptions, PrivateAlgorithm
-from hpcfl.algorithms.noise import IntegerNoise, shorten
+from hpcfl.algorithms.federated.private import (
+    PrivacyOptions,
+    PrivateAlgorithm,
+)
+from hpcfl.algorithms.noise import IntegerNoise, insecure_noise, shorten, system_noise
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.privacy.accounting import distributed, systems, zcdp
 
@@ -54,7 +58,7 @@ def federation(
     **parameters: Any,
 ) -> Federation:
     per_round = per_round or devices
-    given = {"dropout": 0.0, "gamma": 0.0, "levels": 2**20} | parameters
+    given = {"dropout": 0.0, "gamma": 0.0, "levels": 2**20, "population": devices} | parameters
     return Federation(
         sizes=np.full(devices, 64) if sizes is None else sizes,
         participation=Participation(devices, invited or per_round, mode, 3),
@@ -70,7 +74,7 @@ def algorithm(name: str, where: Federation, **privacy: Any) -> Any:
     kind = federated.find(name)
     kind.check(where, options)
     assert issubclass(kind, PrivateAlgorithm)
-    return kind(where, options, insecure_secrets(4, 0, 0))
+    return kind(where, options, insecure_noise(4))
 
 
 def assert_std(noise: NDArray[Any], std: float) -> None:
@@ -144,7 +148,7 @@ def test_rounding_to_integers_is_paid_for() -> None:
         algorithm("cdp", federation("secagg", levels=levels, **plain), sigma=2.0, delta=1e-4)
         for levels in (2**10, 2**24)
     )
-    account = systems.account("cdp", sigma=2.0, **fine.account_settings(6))
+    account = systems.account("cdp", **fine.account_settings(6, 2.0))
 
     assert coarse.spent(6).paper == fine.spent(6).paper == account.paper.epsilon
     assert coarse.spent(6).proven > 1.2 * fine.spent(6).proven
@@ -158,9 +162,10 @@ def test_noise_too_small_for_the_integers_proves_nothing() -> None:
 
 
 def test_dropouts_and_colluders_take_their_noise_with_them() -> None:
-    for gamma, dropout, hidden in ((0.0, 0.0, 10), (0.2, 0.0, 8), (0.2, 0.3, 5)):
+    # One may vanish besides the planned ones.
+    for gamma, dropout, hidden in ((0.0, 0.0, 9), (0.2, 0.0, 7), (0.2, 0.3, 4)):
         where = federation("secagg", devices=10, gamma=gamma, dropout=dropout)
-        settings = algorithm("cdp", where, sigma=1.0).account_settings(3)
+        settings = algorithm("cdp", where, sigma=1.0).account_settings(3, 1.0)
         assert hidden == settings["per_round"] - settings["colluding"]
 
 
@@ -229,20 +234,29 @@ def test_what_does_not_go_together_is_refused(
 # dp-fedavg: noise on the sum
 
 
+def whole(total: Any) -> Aggregate:
+    """Return what a round gives in which nobody dropped out."""
+    return Aggregate(np.asarray(total), 1.0, 1.0)
+
+
 def test_a_trusted_servers_noise_is_sigma_on_the_sum_of_updates() -> None:
     where = federation(devices=40, per_round=8, mode="poisson", dim=20_000)
     dp = algorithm("dp-fedavg", where, noise_multiplier=1.5, clip_norm=2.0)
     aggregate = np.full(20_000, 0.25)  # the mean of the five that take part
-    update = dp.update(aggregate, NOTHING, [1, 2, 3, 4, 5], 0)
+    update = dp.update(whole(aggregate), NOTHING, [1, 2, 3, 4, 5], 0)
 
     assert dp.sigma == 3.0
     assert_std(update - 0.25 * 5 / 8, 3.0 / 8)
 
 
-def test_a_trusted_servers_noise_grows_with_what_dropouts_make_of_vectors() -> None:
-    where = federation(devices=10, dim=20_000, dropout=0.3)
+@pytest.mark.parametrize("scaling", ["survivors", "paper"])
+def test_a_trusted_servers_noise_is_on_the_sum_of_those_that_survive(scaling: str) -> None:
+    """Seven of ten are expected to; by the paper's scaling their sum is 1 / 0.7 of itself."""
+    where = federation(devices=10, dim=20_000, dropout=0.3, scaling=scaling)
     dp = algorithm("dp-fedavg", where, noise_multiplier=1.5)
-    assert_std(dp.update(np.zeros(20_000), NOTHING, list(range(10)), 0), 1.5 / 0.7 / 10)
+    total = np.full(20_000, 0.7) / where.protocol.divisor
+    update = dp.update(whole(total), NOTHING, list(range(10)), 0)
+    assert_std(update - 1, 1.5 / 0.7 / 10)
 
 
 def test_a_trusted_server_that_sums_integers_pays_for_their_rounding() -> None:
@@ -250,7 +264,8 @@ def test_a_trusted_server_that_sums_integers_pays_for_their_rounding() -> None:
     dp = algorithm("dp-fedavg", where, noise_multiplier=1.5)
     unit = 2**12 / 10
     sigma = 1.5 * (1 + math.sqrt(20_000) / unit)
-    assert_std(dp.update(np.zeros(20_000), NOTHING, list(range(10)), 0), sigma / 10)
+    update = dp.update(whole(np.zeros(20_000)), NOTHING, list(range(10)), 0)
+    assert_std(update, sigma / 10)
 
 
 @pytest.mark.parametrize("name", ["secagg", "secagg-graph", "cohort", "prf"])
@@ -263,41 +278,53 @@ def test_the_honest_survivors_noise_is_enough_by_itself(name: str, quantile: Any
     noise = dp.integer_noise(where.protocol, 0)
     protocol = where.protocol
     assert isinstance(protocol, QuantisedProtocol)
-    # On a ring of another size, a cohort's part is rounded.
-    part = 0.5 + 0.5 / protocol.parameters.threshold if name == "cohort" else 1.0
-    size = math.ceil(part * (1000 + dp.first_state.size))
-    unit = 2**20 * protocol.scale(0, protocol.smallest_arrival)
+    # A cohort's part is rounded to whole coordinates.
+    whole_vector = 1000 + dp.first_state.size
+    size = math.ceil(whole_vector / 2) + 1 if name == "cohort" else whole_vector
+    unit = 2**20 * protocol.scale(0)
     largest = unit * noise.norm + math.sqrt(size)
     honest = protocol.honest_in_sum()
 
     if name != "cohort":
-        assert (36 if name == "prf" else 28) == honest
+        assert (36 if name == "prf" else 27) == honest
     assert noise.sigma * math.sqrt(honest) >= dp.sigma / dp._norm * largest * (1 - 1e-12)
     assert (noise.sigma - 1) * math.sqrt(honest) < dp.sigma / dp._norm * largest
     rho = distributed.rho(honest, noise.sigma, size, largest)
-    assert dp.spent(6).proven == pytest.approx(zcdp.rdp_epsilon(6 * rho, 1e-5))
+    assert dp.spent(6).proven == pytest.approx(zcdp.exact_epsilon(6 * rho, 1e-5))
 
 
 def test_a_cohorts_floor_is_the_largest_that_all_cohorts_keep() -> None:
-    from hpcfl.privacy.cohorts import below_floor_probability
-    from hpcfl.privacy.population import Population
-
+    """The survivors that all cohorts have but with 2^-20, less the colluders, but with 2^-40."""
     where = federation("cohort", devices=200, dropout=0.1, gamma=0.1, alpha=0.3, degree=60)
     protocol = where.protocol
     assert isinstance(protocol, QuantisedProtocol)
-    floor = protocol.honest_in_sum()
-    population = Population(200, 20, 0.1)
+    survive = [200 * hypergeometric_tail(200, 180, 60, below=least) for least in range(61)]
+    survivors = max(least for least in range(61) if survive[least] <= 2.0**-20)
+    collude = [200 * (1 - hypergeometric_tail(200, 20, 60, below=c + 1)) for c in range(61)]
+    colluding = min(c for c in range(61) if collude[c] <= Fraction(1, 2**40))
+    assert survivors - colluding == protocol.honest_in_sum() > 10
 
-    assert 10 < floor < 60
-    assert below_floor_probability(population, 60, floor, blocks=200) <= 2.0**-40
-    assert below_floor_probability(population, 60, floor + 1, blocks=200) > 2.0**-40
+
+def hypergeometric_tail(total: int, marked: int, drawn: int, below: int) -> Fraction:
+    """Return the exact probability that fewer than so many of the drawn are marked."""
+    hits = range(min(below, marked + 1))
+    ways = sum(math.comb(marked, k) * math.comb(total - marked, drawn - k) for k in hits)
+    return Fraction(ways, math.comb(total, drawn))
 
 
-def test_if_devices_drop_out_by_chance_only_the_thresholds_noise_is_counted_on() -> None:
-    where = federation("secagg", devices=40, dropout=0.2, gamma=0.1)
-    protocol = where.protocol
-    assert isinstance(protocol, QuantisedProtocol)
-    assert (28, 21 - 4) == (protocol.honest_in_sum(), protocol.honest_in_sum(bernoulli=True))
+def test_if_devices_drop_out_by_chance_the_most_that_do_are_reckoned_with() -> None:
+    """The most of 40 that is exceeded with at most 2^-20, exactly."""
+    exact = federation("secagg", devices=40, dropout=0.2, gamma=0.1).protocol
+    chance = federation("secagg", devices=40, dropout=0.2, gamma=0.1, dropout_model="bernoulli")
+    assert isinstance(exact, QuantisedProtocol)
+    assert isinstance(chance.protocol, QuantisedProtocol)
+    rate = Fraction(1, 5)
+    more = [
+        sum(math.comb(40, k) * rate**k * (1 - rate) ** (40 - k) for k in range(d + 1, 41))
+        for d in range(40)
+    ]
+    most = min(d for d in range(40) if more[d] <= Fraction(1, 2**20))
+    assert (27, 40 - most - 4) == (exact.honest_in_sum(), chance.protocol.honest_in_sum())
 
 
 @given(
@@ -329,7 +356,7 @@ def test_the_norm_adapts_to_the_quantile() -> None:
             dp.contribution(id, index, state, Learner(np.array([id + 1.0, 0, 0, 0])))
             for id in range(100)
         ]
-        update = dp.update(np.mean(sent, axis=0), state, list(range(100)), index)
+        update = dp.update(whole(np.mean(sent, axis=0)), state, list(range(100)), index)
         state = state - update[4:].astype(np.float32)
     assert state[0] == pytest.approx(75, rel=0.03)
     # What is subtracted from the model is the mean of the shortened updates, in real units.
@@ -337,13 +364,159 @@ def test_the_norm_adapts_to_the_quantile() -> None:
     assert update[0] == pytest.approx(shortened, rel=0.01)
 
 
-def test_shortening_keeps_the_direction_and_refuses_what_is_not_finite() -> None:
+def test_shortening_keeps_the_direction() -> None:
     vector = np.array([3.0, 4.0], np.float32)
     assert np.array_equal(shorten(vector, 5.0), vector)
     assert [0.6, 0.8] == pytest.approx(shorten(vector, 1.0))
-    for bad in (math.nan, math.inf):
-        with pytest.raises(HpcflError, match="not finite"):
-            shorten(np.array([1.0, bad]), 1.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_what_is_not_finite_stays_so_and_is_for_its_device_to_refuse(
+    bad: float, adaptive: bool
+) -> None:
+    assert np.isnan(shorten(np.array([1.0, bad]), 1.0)).all()
+    where = federation("secagg", dim=2 + adaptive, devices=5)
+    dp = algorithm("dp-fedavg", where, noise_multiplier=1.0, quantile=0.5 if adaptive else None)
+    sent = dp.contribution(0, 0, dp.first_state, Learner(np.array([1.0, bad])))
+
+    # Not even of infinity a part is left that could be cut off to something finite.
+    assert np.isnan(sent[:2]).all()
+    assert isinstance(where.protocol, QuantisedProtocol)
+    with pytest.raises(HpcflError, match="not a finite number"):
+        where.protocol.quantise(sent, 0, 0)
+
+
+@pytest.mark.parametrize("multiplier", [0.5, 2.0, 30.0])
+@pytest.mark.parametrize("clip", [0.1, 1.0, 3.0])
+def test_the_bit_of_an_adapting_norm_is_never_cut_off(multiplier: float, clip: float) -> None:
+    """All but one of ten updates are within the norm: what the sum of bits must say exactly."""
+    where = federation("secagg", dim=3, devices=10, clip=clip)
+    dp = algorithm("dp-fedavg", where, noise_multiplier=multiplier, quantile=0.5, clip_norm=0.05)
+    protocol = where.protocol
+    assert isinstance(protocol, QuantisedProtocol)
+    integers = np.zeros(3, np.int64)
+    for id in range(10):
+        learn = Learner(np.array([0.01 if id else 100.0, 0]))
+        integers += protocol.quantise(dp.contribution(id, 0, dp.first_state, learn), id, 0)
+    dp._central_noise = lambda size, index: np.zeros(size)
+    total = whole(protocol.decode(integers))
+    update = dp.update(total, dp.first_state, list(range(10)), 0)
+
+    moved = 0.05 - update[2]
+    assert moved == pytest.approx(0.05 * math.exp(-0.2 * (0.9 - 0.5)), rel=1e-4)
+    # The noise on the count is that which is accounted for, or its bound of a twentieth.
+    settings = dp.account_settings(1, dp.sigma)
+    assert settings["sigma_count"] == dp.sigma / dp._bit_weight(dp.sigma) >= 10 / 20
+
+
+def test_exact_dropouts_move_a_sum_by_two_norms_and_no_more() -> None:
+    """By enumeration of all sets that drop out, with one user more and without.
+
+    Ten users send 1 each, one more sends -1; noise of standard deviation 2, one round. The account
+    holds whatever epsilon is, and one that charges the norm once does not.
+    """
+    sigma, others, rate = 2.0, 9, 0.3
+    dropped = {9: 2, 10: 3}
+
+    def density(x: NDArray[np.float64], canary: bool) -> NDArray[np.float64]:
+        count = others + canary
+        sets = list(itertools.combinations(range(count), dropped[count]))
+        sums = [sum(1 for i in range(others) if i not in out) for out in map(set, sets)]
+        if canary:
+            sums = [
+                total - (others not in out) for total, out in zip(sums, map(set, sets), strict=True)
+            ]
+        values, counts = np.unique(sums, return_counts=True)
+        weights = counts / counts.sum()
+        return (weights * stats.norm.pdf(x[:, None], values, sigma)).sum(axis=1)
+
+    x = np.linspace(-30, 40, 40_001)
+    with_, without = density(x, True), density(x, False)
+    where = federation(devices=10, mode="poisson", dropout=rate, rounds=1)
+    charged = algorithm("dp-fedavg", where, noise_multiplier=sigma, delta=1e-3)
+    assert charged.exact_dropouts
+    proven = charged.spent(1).proven
+
+    def delta(epsilon: float) -> float:
+        apart = np.maximum(with_ - math.exp(epsilon) * without, 0)
+        other = np.maximum(without - math.exp(epsilon) * with_, 0)
+        return max(np.trapezoid(apart, x), np.trapezoid(other, x))
+
+    once = federation(devices=10, mode="poisson", dropout=rate, rounds=1, dropout_model="bernoulli")
+    too_little = algorithm("dp-fedavg", once, noise_multiplier=sigma, delta=1e-3).spent(1).proven
+    assert delta(proven) <= 1e-3 < delta(too_little)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "privacy", "follow"),
+    [
+        ("dp-fedavg", {"mode": "poisson"}, {}, True),
+        ("dp-fedavg", {"mode": "poisson", "per_round": 6}, {}, True),
+        ("dp-fedavg", {"mode": "poisson", "dropout": 0.0}, {}, False),
+        ("dp-fedavg", {"mode": "exact"}, {}, False),
+        ("dp-fedavg", {"protocol": "secagg"}, {"noise": "distributed"}, False),
+        ("locks", {"mode": "poisson", "per_round": 4, "invited": 8}, {}, True),
+        ("locks", {"mode": "poisson", "per_round": 4, "invited": 8}, {"variant": "local"}, False),
+    ],
+)
+def test_dropouts_that_follow_from_who_is_there_are_charged_and_told(
+    name: str, changes: dict[str, Any], privacy: dict[str, Any], follow: bool
+) -> None:
+    given: dict[str, Any] = {"dropout": 0.25} | changes
+    exact = algorithm(name, federation(**given), sigma=1.0, **privacy)
+    chance = federation(**given, dropout_model="bernoulli")
+    by_chance = algorithm(name, chance, sigma=1.0, **privacy)
+
+    assert exact.exact_dropouts == follow
+    assert not by_chance.exact_dropouts
+    told = any("--dropout-model bernoulli" in promise for promise in exact.promises())
+    assert told == follow
+    if follow:
+        assert exact.spent(3).proven > 1.5 * by_chance.spent(3).proven
+
+
+@pytest.mark.parametrize("name", ["dp-fedavg", "cdp"])
+def test_the_account_of_distributed_noise_is_of_those_who_were_there(name: str) -> None:
+    """By the sum of Gaussians of the noise that was there, integers being fine."""
+    where = federation("secagg", devices=12, dim=10, dropout=0.25, levels=2**24)
+    privacy = {"noise": "distributed"} if name == "dp-fedavg" else {}
+    plan = algorithm(name, where, sigma=1.0, **privacy)
+    there = [12, 10, 11]
+    for count in there:
+        plan.observe(count)
+    fresh = algorithm(name, where, sigma=1.0, **privacy)
+
+    # Nine are planned.
+    for rounds, least in ((3, 10), (4, 9)):
+        # A record of 64 in batches of 8 is used each round, replaced, at most once in eight.
+        moved = 2 / 8 if name == "cdp" else 1.0
+        accesses = 1 if name == "cdp" else rounds
+        noise = math.sqrt(least) if name == "cdp" else math.sqrt(least / 9)
+        at_most = zcdp.rdp_epsilon(accesses * moved**2 / noise**2 / 2, 1e-5)
+        assert plan.spent(rounds).proven <= at_most * 1.02
+    assert plan.spent(3).proven < fresh.spent(3).proven
+    assert plan.spent(3).paper == fresh.spent(3).paper
+    # Of rounds that were played in vain nobody knows who was there.
+    plan.resume(there, 1)
+    assert plan.spent(4).proven >= fresh.spent(1).proven
+
+
+def test_what_may_fail_is_told_to_the_account() -> None:
+    def failure(name: str, per_round: int) -> float:
+        where = federation(
+            name, devices=90, per_round=per_round, gamma=0.2, alpha=0.9, dropout=0.1, mode="exact"
+        )
+        dp = algorithm("dp-fedavg", where, sigma=1.0, noise="distributed")
+        return dp.account_settings(5, 1.0)["failure"]
+
+    assert 0 == failure("secagg", 90)
+    # Of 45 drawn from 90, 18 of which collude, more than c do, or as many as open a secret.
+    more = [1 - hypergeometric_tail(90, 18, 45, below=c + 1) for c in range(46)]
+    reckoned = min(c for c in range(46) if more[c] <= Fraction(1, 2**40))
+    expected = more[reckoned] + 1 - hypergeometric_tail(90, 18, 45, below=23)
+    assert failure("secagg", 45) == pytest.approx(float(expected), rel=1e-6)
+    assert 0 < failure("cohort", 90) <= 2 * 2.0**-40
 
 
 # Noise within a protocol
@@ -432,7 +605,7 @@ def test_a_slow_accountant_is_asked_seldom_and_never_for_fewer_rounds() -> None:
     found = algorithm("dp-fedavg", where, sigma=1.0)
     asked: list[int] = []
 
-    def record(rounds: int, sigma: float) -> float:
+    def record(rounds: int, sigma: float, survivors: Any = ()) -> float:
         asked.append(rounds)
         return float(rounds)
 
@@ -450,9 +623,56 @@ def test_a_private_algorithm_without_noise_is_refused() -> None:
         algorithm("cdp", federation())
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_round_that_is_played_again_has_other_noise(fast: bool) -> None:
+    secagg = federation("secagg", devices=6)
+    found = algorithm("cdp", secagg, sigma=1.0, fast_noise=fast)
+    before = found.noise(3, 4).gaussian(50, 1.0), found.integer_noise(secagg.protocol, 3).secret
+    found.resume([6, 6, 6], 2)
+
+    assert not np.isin(found.noise(3, 4).gaussian(50, 1.0), before[0]).any()
+    assert found.integer_noise(secagg.protocol, 3).secret != before[1]
+    # But the learning rate is that of the round.
+    assert (
+        found.integer_noise(secagg.protocol, 3).sigma
+        == algorithm("cdp", secagg, sigma=1.0).integer_noise(secagg.protocol, 3).sigma
+    )
+
+
+def test_with_an_insecure_seed_noise_is_the_same_on_every_rank_and_apart_for_every_owner() -> None:
+    """Three ranks' noise adds up to that of three devices, not to three times that of one."""
+    ranks = [algorithm("cdp", federation(), sigma=1.0) for _ in range(3)]
+    apart = [rank.noise(0, id).gaussian(20_000, 1.0) for id, rank in enumerate(ranks)]
+    assert_std(np.sum(apart, axis=0), math.sqrt(3))
+    assert_std(apart[0] - apart[1], math.sqrt(2))
+    for rank in ranks:
+        assert np.array_equal(rank.noise(0, 1).gaussian(20_000, 1.0), apart[1])
+    rounds = [ranks[0].noise(index, 0).gaussian(20_000, 1.0) for index in range(3)]
+    assert_std(np.sum(rounds, axis=0), math.sqrt(3))
+
+
+def test_a_resumed_run_refuses_rounds_that_could_not_be_summed() -> None:
+    where = federation("secagg", devices=6, per_round=2, mode="poisson", rounds=40)
+    least = where.protocol.min_devices
+    draws = [len(where.participation.draw(play)) for play in range(2000)]
+    kind = federated.find("dp-fedavg")
+    dp = kind(replace(where, rounds=1), PrivacyOptions(sigma=1.0), insecure_noise(4))
+    bad = next(play for play, count in enumerate(draws) if 0 < count < least)
+    fine = next(play for play, count in enumerate(draws) if not 0 < count < least)
+
+    dp.resume([], fine)
+    with pytest.raises(UsageError, match="begin anew with a larger --per-round"):
+        dp.resume([], bad)
+
+
 def test_fast_noise_repeats_itself_and_secure_noise_does_not() -> None:
     for fast in (True, False):
-        found = [algorithm("cdp", federation(), sigma=1.0, fast_noise=fast) for _ in range(2)]
+        found = [
+            federated.find("cdp")(
+                federation(), PrivacyOptions(sigma=1.0, fast_noise=fast), system_noise
+            )
+            for _ in range(2)
+        ]
         draws = [one.noise(3, 4).gaussian(50, 1.0) for one in found]
         again = found[0].noise(3, 4).gaussian(50, 1.0)
         assert np.array_equal(again, draws[0]) == fast

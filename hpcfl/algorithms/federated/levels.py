@@ -1,0 +1,61 @@
+"""How finely vectors are rounded where an account pays for the rounding: as finely as can be.
+
+Rounding a vector to integers lengthens it by up to sqrt(d) of them, which costs privacy or noise.
+The more integers to a unit, the less that is; and a sum must not wrap around, with its noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from hpcfl.algorithms import quantisation
+from hpcfl.algorithms.aggregation.base import QuantisedProtocol
+from hpcfl.algorithms.noise import IntegerNoise
+from hpcfl.errors import UsageError
+
+
+def largest_levels(
+    build: Callable[[int], QuantisedProtocol],
+    noises: Callable[[QuantisedProtocol], Iterable[IntegerNoise]],
+) -> int:
+    """Return the most levels with which no sum can wrap around, its noise included.
+
+    Parameters
+    ----------
+    build : callable
+        Returns the protocol with so many levels.
+    noises : callable
+        Returns the noise of the rounds of a protocol, those with the most of it at least.
+
+    Raises
+    ------
+    UsageError
+        If there is no such number.
+    """
+
+    def admissible(levels: int) -> bool:
+        try:
+            protocol = build(levels)
+            for noise in noises(protocol):
+                protocol.add_noise(noise)
+        except UsageError:
+            return False
+        return True
+
+    one = build(1)
+    parameters = one.parameters
+    low, high = (
+        0,
+        quantisation.largest_levels(
+            parameters.arithmetic, parameters.devices, parameters.clip, one.divisor
+        ),
+    )
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if admissible(middle) else (low, middle - 1)
+    if not low:
+        raise UsageError(
+            f"no number of levels leaves room for the noise in the group {parameters.group}: "
+            "lower --clip, the noise, or the number of devices"
+        )
+    return low

@@ -1,0 +1,235 @@
+"""Privacy loss distributions against integrals, enumeration, closed forms and dp-accounting."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+from scipy.stats import norm
+
+from hpcfl.privacy.accounting import pld, zcdp
+
+
+def by_dp_accounting(
+    rate: float, z: float, count: int, delta: float, width: float, up: bool
+) -> float:
+    one = privacy_loss_distribution.from_gaussian_mechanism(
+        z, pessimistic_estimate=up, value_discretization_interval=width, sampling_prob=rate,
+        use_connect_dots=up,
+    )  # fmt: skip
+    return float(one.self_compose(count).get_epsilon_for_delta(delta))
+
+
+def poisson(rate: float, z: float, count: int, delta: float) -> float:
+    pairs = (pld.removal(rate, z), pld.addition(rate, z))
+    return max(pld.epsilon(pair, count, delta) for pair in pairs)
+
+
+@pytest.mark.parametrize(
+    ("rate", "z", "count", "delta"),
+    [
+        (0.2, 1.32, 100, 1e-5),
+        (0.01, 0.5, 50, 1e-6),
+        (0.001, 0.8, 300, 1e-7),
+        (0.5, 10.0, 7, 1e-3),
+        (0.9, 2.0, 1, 1e-4),
+        (1.0, 3.0, 20, 1e-5),
+    ],
+)
+def test_poisson_samples_are_dp_accountings(
+    rate: float, z: float, count: int, delta: float
+) -> None:
+    found = poisson(rate, z, count, delta)
+    width = found * 2e-4
+    upper = by_dp_accounting(rate, z, count, delta, width, up=True)
+    lower = by_dp_accounting(rate, z, count, delta, width / 2, up=False)
+
+    assert lower <= found <= upper * (1 + 5e-4)
+
+
+@pytest.mark.parametrize("count", [1, 30, 10**4, 10**6])
+@pytest.mark.parametrize("delta", [0.3, 1e-5, 1e-10, 1e-40])
+def test_gaussians_are_exact_at_any_delta(count: int, delta: float) -> None:
+    z = 2.5 * math.sqrt(count)
+    exact = zcdp.exact_epsilon(count * zcdp.gaussian_rho(z), delta)
+
+    assert exact <= pld.epsilon(pld.removal(1.0, z), count, delta) <= exact * (1 + 4e-4) + 1e-12
+    assert pld.epsilon(pld.removal(1.0, z), count, delta) == pytest.approx(
+        pld.epsilon(pld.addition(1.0, z), count, delta), rel=1e-4
+    )
+
+
+def test_a_tiny_delta_of_a_sample_by_exact_arithmetic() -> None:
+    # One release of a sample: delta(eps) is q delta_G(ln(1 + (exp(eps) - 1) / q)).
+    rate, z, delta = 0.1, 3.0, 1e-25
+    found = pld.epsilon(pld.removal(rate, z), 1, delta)
+    with mpmath.workdps(60):
+        inner = mpmath.log(1 + mpmath.expm1(mpmath.mpf(found)) / rate)
+        upper = mpmath.ncdf(1 / mpmath.mpf(2 * z) - z * inner)
+        exact = rate * (upper - mpmath.exp(inner) * mpmath.ncdf(-1 / mpmath.mpf(2 * z) - z * inner))
+    assert 0.97 * delta < float(exact) <= delta
+
+
+def profile(pair: pld.Pair, epsilons: Any) -> Any:
+    """Return the hockey-stick divergences of a pair from its masses."""
+    p, q = pair.masses(np.concatenate([[-np.inf], epsilons, [np.inf]]))
+    above_p, above_q = (np.cumsum(one[::-1])[::-1][1:] for one in (p, q))
+    return above_p - np.exp(epsilons) * above_q
+
+
+@pytest.mark.parametrize(("rate", "z"), [(0.2, 0.66), (0.05, 3.0), (0.7, 1.2)])
+def test_profile_of_a_replacement_is_the_theorems_and_a_pairs(rate: float, z: float) -> None:
+    def gaussians(epsilon: Any) -> Any:
+        return norm.cdf(1 / (2 * z) - z * epsilon) - np.exp(epsilon) * norm.cdf(
+            -1 / (2 * z) - z * epsilon
+        )
+
+    epsilons = np.linspace(-4, 4, 801)
+    found = profile(pld.replacement(rate, z), epsilons)
+
+    def above(epsilon: Any) -> Any:
+        return rate * gaussians(np.log1p(np.expm1(epsilon) / rate))
+
+    inner = np.where(epsilons >= 0, epsilons, -epsilons)
+    expected = np.where(
+        epsilons >= 0, above(inner), -np.expm1(epsilons) + np.exp(epsilons) * above(inner)
+    )
+    assert found == pytest.approx(expected, abs=1e-12)
+    # Of some pair: convex and not increasing in exp(epsilon), and from 1 - exp(epsilon) to 1.
+    slopes = np.diff(found) / np.diff(np.exp(epsilons))
+    assert (np.diff(slopes) > -1e-9).all()
+    assert (slopes <= 1e-12).all()
+    assert (found >= np.maximum(0, -np.expm1(epsilons)) - 1e-12).all()
+    assert (found <= 1).all()
+    p, q = pld.replacement(rate, z).masses(np.array([-np.inf, np.inf]))
+    assert (p[0], q[0]) == pytest.approx((1, 1), abs=1e-12)
+
+
+def hockey_sticks(
+    first: list[tuple[float, ...]], second: list[tuple[float, ...]], z: float, epsilons: Any
+) -> Any:
+    """Return them for noisy sums of two of the values, all pairs as likely; by integration."""
+    x = np.linspace(-2.5 - 9 * z, 2.5 + 9 * z, 40_001)
+
+    def density(values: list[tuple[float, ...]]) -> Any:
+        sums = [sum(one) for one in itertools.combinations([v for (v,) in values], 2)]
+        return np.mean([norm.pdf(x, s, z) for s in sums], axis=0)
+
+    p, q = density(first), density(second)
+    step = x[1] - x[0]
+    return np.array([np.clip(p - math.exp(e) * q, 0, None).sum() * step for e in epsilons])
+
+
+def test_every_small_dataset_is_dominated_by_the_pair_of_a_replacement() -> None:
+    """Two of four records, from -1/2 to 1/2, so that a replacement moves the sum by 1."""
+    rng = np.random.default_rng(5)
+    epsilons = np.array([-2, -0.7, -0.1, 0, 0.05, 0.3, 0.9, 2, 4])
+    corners = [-0.5, 0.5, 0.0]
+    for z in (0.4, 1.0):
+        bound = profile(pld.replacement(0.5, z), epsilons)
+        largest = np.zeros(epsilons.size)
+        for index in range(40):
+            draw = rng.choice(corners, 5) if index % 2 else rng.uniform(-0.5, 0.5, 5)
+            others = [(float(value),) for value in draw[:3]]
+            first, second = [*others, (float(draw[3]),)], [*others, (float(draw[4]),)]
+            found = hockey_sticks(first, second, z, epsilons)
+            assert (found <= bound + 1e-9).all(), (z, draw)
+            largest = np.maximum(largest, found)
+        # It is not reached: of three numbers not all can be 1 apart.
+        assert largest[3] > 0.85 * bound[3]
+
+
+def test_one_release_of_a_fixed_size_in_closed_form() -> None:
+    rate, z, delta = 0.3, 0.8, 1e-4
+    found = pld.epsilon(pld.replacement(rate, z), 1, delta)
+    inner = math.log1p(math.expm1(found) / rate)
+
+    assert rate * math.exp(zcdp.log_hockey_stick(inner, zcdp.gaussian_rho(z))) == pytest.approx(
+        delta, rel=2e-3
+    )
+
+
+@pytest.mark.parametrize(("z", "count", "delta"), [(20.0, 100, 1e-5), (0.5, 3, 1e-3), (2, 2, 0.01)])
+def test_laplace_is_dp_accountings(z: float, count: int, delta: float) -> None:
+    found = pld.epsilon(pld.laplace(z), count, delta)
+    one = privacy_loss_distribution.from_laplace_mechanism(z, value_discretization_interval=1e-4)
+
+    assert found == pytest.approx(one.self_compose(count).get_epsilon_for_delta(delta), rel=1e-4)
+    assert pld.epsilon(pld.laplace(z), 1, 1e-3) == pytest.approx(
+        max(0.0, 1 / z + 2 * math.log1p(-1e-3)), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    "pair", [pld.removal(0.2, 1.32), pld.addition(0.2, 1.32), pld.replacement(0.2, 0.66)]
+)
+def test_coarse_grids_err_upwards(pair: pld.Pair) -> None:
+    low, high = pair.span(1e-20)
+    found = [
+        grid.epsilon(10, 1e-5, grid.best_tilt(10, 1e-5, None))
+        for grid in (pld._Grid.of(pair, low, high, width) for width in (0.3, 0.1, 0.03, 0.003))
+    ]
+
+    assert found == sorted(found, reverse=True)
+    assert found[2] < 1.05 * found[3]
+
+
+@pytest.mark.parametrize("factor", [0.6, 0.8, 1.3, 1.7])
+def test_every_tilt_gives_the_same(factor: float) -> None:
+    pair = pld.removal(0.2, 1.32)
+    grid = pld._Grid.of(pair, *pair.span(1e-20), 0.01)
+    tilt = grid.best_tilt(100, 1e-5, None)
+
+    assert grid.epsilon(100, 1e-5, factor * tilt) == pytest.approx(
+        grid.epsilon(100, 1e-5, tilt), rel=1e-6
+    )
+
+
+def test_losses_beyond_the_grid_count_as_infinite() -> None:
+    pair = pld.removal(0.2, 1.32)
+    cut = pld._Grid.of(pair, *pair.span(2e-7), 0.003)  # 2e-7, ten times, of a delta of 1e-5
+    whole = pld._Grid.of(pair, *pair.span(1e-20), 0.003)
+    tilt = whole.best_tilt(10, 1e-5, None)
+
+    assert 0 < cut.beyond < 2.1e-7
+    assert cut.epsilon(10, 1e-5, tilt) > whole.epsilon(10, 1e-5, tilt)
+    assert cut.epsilon(10, 9 * cut.beyond, tilt) == math.inf
+
+
+MAKERS: list[Callable[[float, float], pld.Pair]] = [pld.removal, pld.addition, pld.replacement]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize(("rate", "z"), [(0.3, 0.02), (0.3, 0.5), (1e-6, 1.0), (0.999, 1e5)])
+def test_masses_add_up_and_losses_are_ratios(
+    make: Callable[[float, float], pld.Pair], rate: float, z: float
+) -> None:
+    pair = make(rate, z)
+    low, high = pair.span(1e-12)
+    pad = 1e-9 + 1e-6 * (high - low)  # a largest or smallest loss may have most of the mass
+    edges = np.linspace(low - pad, high + pad, 50)
+    p, q = pair.masses(np.concatenate([[-np.inf], edges, [np.inf]]))
+
+    assert p.sum() == pytest.approx(1, abs=1e-9)
+    assert q.sum() == pytest.approx(1, abs=1e-9)
+    assert p[0] <= 1.1e-12
+    assert p[-1] <= 1.1e-12
+    # Between two losses the ratio of the masses is between their exponentials.
+    inner_p, inner_q = p[1:-1], q[1:-1]
+    seen = (inner_p > 1e-6) & (inner_q > 1e-290)
+    ratio = np.log(inner_p[seen]) - np.log(inner_q[seen])
+    slack = 1e-8 * max(1.0, abs(low), abs(high))
+    assert (ratio >= edges[:-1][seen] - slack).all()
+    assert (ratio <= edges[1:][seen] + slack).all()
+
+
+def test_what_need_not_be_undercut_is_not_refined() -> None:
+    pair = pld.addition(0.2, 1.32)
+
+    assert pld.epsilon(pair, 100, 1e-5) < pld.epsilon(pair, 100, 1e-5, enough=1e9)
