@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.noise import NoiseSecrets, insecure_noise, system_noise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.bench.dropouts import DropoutSchedule
 from hpcfl.bench.inputs import FileUpdates, SyntheticUpdates, Updates, save_aggregate
 from hpcfl.bench.rounds import enrol, keep, play
 from hpcfl.bench.stopping import REASONS, StopRule
 from hpcfl.comm.transport import Transport
-from hpcfl.crypto.keys import SecretSource, insecure_secrets, system_secrets
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
@@ -27,11 +27,13 @@ from hpcfl.results.record import RoundRecord
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
     from hpcfl.algorithms.federated.private import PrivacyOptions
+    from hpcfl.algorithms.noise import IntegerNoise
     from hpcfl.attack.recording import Recorder
     from hpcfl.results.reader import Run
 
 UPLOADS = ("gather", "reduce")
 DEFAULT_DIM = 165_000
+DEFAULT_LEVELS = 2**20
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,14 @@ class Options:
     alpha: float = 0.1
     dropout: float = 0.3
     dropout_model: str = "exact"
+    scaling: str = "survivors"
     dropout_phase: str | None = None
     group: str = "fq"
     sampler: str = "gaps"
     locations: str = "auto"
     upload: str = "gather"
     clip: float = 1.0
-    levels: int = 2**20
+    levels: int | None = None
     updates: Path | None = None
     save_aggregate: Path | None = None
     keep_transcript: Path | None = None
@@ -122,7 +125,11 @@ class Options:
         return self.warmup + self.stop_rule().most
 
     def build(
-        self, devices: int, dim: int, weights: NDArray[np.float64] | None = None
+        self,
+        devices: int,
+        dim: int,
+        weights: NDArray[np.float64] | None = None,
+        population: int | None = None,
     ) -> tuple[AggregationProtocol, DropoutSchedule]:
         """Return the protocol and its dropouts for a number of devices.
 
@@ -132,6 +139,8 @@ class Options:
             Number N of devices, and d of coordinates.
         weights : ndarray of float64, shape (N,), optional
             The devices' weights; equal by default.
+        population : int, optional
+            Number of devices that these are drawn from; all of them by default.
 
         Raises
         ------
@@ -147,7 +156,7 @@ class Options:
             sampler=self.sampler,
             locations=self.locations,
             clip=self.clip,
-            levels=self.levels,
+            levels=DEFAULT_LEVELS if self.levels is None else self.levels,
             weights=weights,
             seed=self.seed,
             degree=self.degree,
@@ -156,6 +165,9 @@ class Options:
             security_bits=self.security_bits,
             correctness_bits=self.correctness_bits,
             security=self.security,
+            dropout_model=self.dropout_model,
+            scaling=self.scaling,
+            population=population,
         )
         protocol = find(self.protocol, self.security)(parameters)
         if self.upload == "reduce" and (protocol.sparse_upload or not protocol.summed_in):
@@ -221,8 +233,12 @@ class Experiment:
         updates = _updates(options, devices)
         protocol, schedule = options.build(devices, updates.dim, updates.weights)
         algorithm = None
-        if options.private is not None:
-            algorithm = _add_noise(protocol, options, options.private)
+        privacy = options.private
+        if privacy is not None:
+            if options.levels is None:
+                options = _with_most_levels(options, privacy, devices, updates)
+                protocol, schedule = options.build(devices, updates.dim, updates.weights)
+            algorithm = _add_noise(protocol, options, privacy)
         if options.keep_transcript is not None:
             if options.security == "active":
                 raise UsageError(
@@ -233,7 +249,8 @@ class Experiment:
 
             insecure, reduce = options.insecure_seed is not None, options.upload == "reduce"
             recording.check(protocol, insecure=insecure, reduce=reduce)
-        options = replace(options, dim=updates.dim, dropout_phase=schedule.phase)
+        levels = protocol.parameters.levels
+        options = replace(options, dim=updates.dim, dropout_phase=schedule.phase, levels=levels)
         return cls(options, protocol, updates, schedule, algorithm)
 
     @property
@@ -262,11 +279,11 @@ class Experiment:
             config |= dict.fromkeys(("group", "clip", "levels"))
         config["threshold"] = self.protocol.parameters.threshold
         config |= self.protocol.settings()
-        config["promises"] = self.protocol.promises()
+        config["promises"] = [promise.claim for promise in self.protocol.promises()]
         if self.algorithm is not None:
             config |= asdict(self.algorithm.privacy) | self.algorithm.settings()
-            config["promises"] = [*config["promises"], self.algorithm.promise()]
-        config["scaled_by"] = 1 / self.protocol.arrival
+            config["promises"] = [*config["promises"], *self.algorithm.promises()]
+        config["scaled_by"] = 1 / self.protocol.divisor
         return config
 
     def run(
@@ -308,7 +325,7 @@ class Experiment:
         """
         dim = self.updates.dim
         model = np.zeros(dim, np.float32)
-        aggregate = np.zeros(dim)
+        aggregate = None
         rounds = self.options.planned_rounds
         rule, reason = self.options.stop_rule(), ""
         first = 0
@@ -350,7 +367,8 @@ class Experiment:
                 record.warmup = index < self.options.warmup
                 right = record.validated or not played.checkable
                 error = keep(partial(store, record), right, index)
-                model -= aggregate.astype(np.float32)
+                if aggregate is not None:
+                    model -= aggregate.mean.astype(np.float32)
             progress()
             # Outside the timed region. Only the server knows the slowest rank's seconds, and
             # whether any rank was told to leave.
@@ -380,14 +398,15 @@ class Experiment:
             )
 
     def _save_aggregate(
-        self, transport: Transport, aggregate: NDArray[np.float64]
+        self, transport: Transport, aggregate: Aggregate | None
     ) -> HpcflError | None:
         """Write, at the server, the last round's sum; return what speaks against it."""
         path = self.options.save_aggregate
-        if path is None or not transport.has_server:
+        if path is None or aggregate is None:
             return None
         try:
-            save_aggregate(path, aggregate)
+            weight = self.updates.total_weight or self.devices
+            save_aggregate(path, aggregate.sum * weight, aggregate.mean)
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or error
             return HpcflError(f"cannot save the aggregate to {path} ({reason})")
@@ -418,6 +437,42 @@ def _add_noise(
     protocol: AggregationProtocol, options: Options, privacy: PrivacyOptions
 ) -> DPFedAvg:
     """Let the devices of a protocol add the noise of `dp-fedavg`; all are in every round."""
+    algorithm = _dp_fedavg(protocol, options, privacy)
+    assert isinstance(protocol, QuantisedProtocol)
+    protocol.add_noise(_noise_of(algorithm, protocol))
+    return algorithm
+
+
+def _with_most_levels(
+    options: Options, privacy: PrivacyOptions, devices: int, updates: Updates
+) -> Options:
+    """Return the options with as many levels as there is room for beside the noise."""
+    from hpcfl.algorithms.federated.levels import largest_levels
+
+    def build(levels: int) -> QuantisedProtocol:
+        chosen = replace(options, levels=levels)
+        protocol, _ = chosen.build(devices, updates.dim, updates.weights)
+        # Refuses what cannot have noise.
+        _dp_fedavg(protocol, options, privacy)
+        assert isinstance(protocol, QuantisedProtocol)
+        return protocol
+
+    def noises(protocol: QuantisedProtocol) -> list[IntegerNoise]:
+        return [_noise_of(_dp_fedavg(protocol, options, privacy), protocol)]
+
+    return replace(options, levels=largest_levels(build, noises))
+
+
+def _noise_of(algorithm: DPFedAvg, protocol: QuantisedProtocol) -> IntegerNoise:
+    noise = algorithm.integer_noise(protocol, 0)
+    assert noise is not None
+    return noise
+
+
+def _dp_fedavg(
+    protocol: AggregationProtocol, options: Options, privacy: PrivacyOptions
+) -> DPFedAvg:
+    """Return `dp-fedavg` over a protocol; all devices are in every round."""
     from hpcfl.algorithms.federated.base import Federation
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
     from hpcfl.algorithms.federated.participation import Participation
@@ -430,20 +485,14 @@ def _add_noise(
         seed=options.seed,
         protocol=protocol,
         local=None,
-        bernoulli=options.dropout_model == "bernoulli",
     )
     DPFedAvg.check(federation, privacy)
-    algorithm = DPFedAvg(federation, privacy, secrets_of_noise(options.insecure_seed))
-    assert isinstance(protocol, QuantisedProtocol)
-    noise = algorithm.integer_noise(protocol, 0)
-    assert noise is not None
-    protocol.add_noise(noise)
-    return algorithm
+    return DPFedAvg(federation, privacy, secrets_of_noise(options.insecure_seed))
 
 
-def secrets_of_noise(insecure_seed: int | None) -> SecretSource:
-    """Return where this rank's noise comes from, apart from all devices' keys."""
-    return system_secrets if insecure_seed is None else insecure_secrets(insecure_seed, 0, -1)
+def secrets_of_noise(insecure_seed: int | None) -> NoiseSecrets:
+    """Return where noise comes from, apart from all devices' keys."""
+    return system_noise if insecure_seed is None else insecure_noise(insecure_seed)
 
 
 def _updates(options: Options, devices: int) -> Updates:

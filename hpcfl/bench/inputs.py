@@ -27,11 +27,14 @@ class Updates(ABC):
     dim : int
         Number d of coordinates.
     weights : ndarray of float64 or None
-        The devices' weights, where the source knows them.
+        The devices' weights, where the source knows them, adding up to 1.
+    total_weight : float or None
+        What they added up to.
     """
 
     dim: int
     weights: NDArray[np.float64] | None = None
+    total_weight: float | None = None
 
     @abstractmethod
     def vector(self, round_index: int, device: int) -> Vector:
@@ -98,7 +101,7 @@ class FileUpdates(Updates):
             total = values.sum()
             if not (0 < total < np.inf and (values >= 0).all()):
                 raise UsageError(f"the weights in {path} are not {devices} positive numbers")
-            self.weights = values / total
+            self.weights, self.total_weight = values / total, float(total)
 
     def _open(self, path: Path) -> Any:
         """Set the rows, of which none is read yet; return the weights, None without any."""
@@ -133,8 +136,6 @@ class FileUpdates(Updates):
             raise HpcflError(
                 f"row {device} of {self._path} cannot be read: {files.brief(error)}"
             ) from None
-        if not np.isfinite(row).all():
-            raise HpcflError(f"row {device} of {self._path} holds a value that is not finite")
         # In this machine's own byte order, and of a precision that all arithmetic here knows.
         return row.astype(np.float32 if row.dtype.str in ("<f4", ">f4") else np.float64, copy=False)
 
@@ -175,13 +176,22 @@ def _dataset(file: Any, name: str) -> Any:
     return dataset
 
 
-def save_aggregate(path: Path, aggregate: NDArray[np.float64]) -> None:
-    """Write the decoded sum, float64 of shape (d,), as .npy or, by the name, as HDF5."""
+def save_aggregate(path: Path, total: NDArray[np.float64], mean: NDArray[np.float64]) -> None:
+    """Write what a round has given, float64 of shape (d,), as .npy or, by the name, as HDF5.
+
+    Parameters
+    ----------
+    path : path
+    total : ndarray
+        The sum of the survivors' vectors, each times its weight; the only one in a .npy.
+    mean : ndarray
+        Their weighted mean.
+    """
     if path.suffix not in HDF5_SUFFIXES:
         with path.open("wb") as file:
-            np.save(file, aggregate)
+            np.save(file, total)
         return
     import h5py
 
     with h5py.File(path, "w", locking="best-effort") as file:
-        file["aggregate"] = aggregate
+        file["sum"], file["mean"] = total, mean

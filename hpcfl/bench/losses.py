@@ -146,15 +146,12 @@ def stand_in(protocol: AggregationProtocol, server: Any, id: int, round_index: i
     """
     if not isinstance(protocol, QuantisedProtocol):
         return protocol.device(id, round_index, system_secrets)
-    arrival = protocol.arrival
     where: NDArray[np.int64] | slice = slice(None)
     if isinstance(server, SparseServer | CohortServer):
         where = server.received_from(id)
-    if isinstance(server, CohortServer):
-        arrival = server.arrival
 
     def quantise(values: NDArray[np.floating]) -> NDArray[np.int64]:
-        return protocol.quantise(values, id, round_index, arrival)
+        return protocol.quantise(values, id, round_index)
 
     return StandIn(id, where, quantise)
 

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, Enrolment, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import (
+    Aggregate,
+    AggregationProtocol,
+    Enrolment,
+    QuantisedProtocol,
+)
 from hpcfl.bench.losses import LossWatch, Strike, as_planned, can_stand_in, stand_in
 from hpcfl.bench.validation import agrees, expected_total, quantisation
 from hpcfl.comm.ledger import Ledger
@@ -30,6 +35,8 @@ SPENT = (
 )
 # Stands for the round in envelopes of an enrolment.
 NO_ROUND = 2**32 - 1
+# Stands for a device's number in what the server's secrets come from.
+SERVER = -2
 
 
 @dataclass(frozen=True)
@@ -145,8 +152,8 @@ class Played:
     ----------
     record : RoundRecord
         At the server what all ranks spent; elsewhere what this rank spent.
-    aggregate : ndarray of float64, shape (d,)
-        The decoded sum, at the server; empty elsewhere.
+    aggregate : Aggregate or None
+        What the round has given, at the server; None elsewhere.
     prepare_seconds : float
         Elapsed time of making the vectors, kept out of the record.
     quantisation_error, clipped_fraction : float
@@ -160,7 +167,7 @@ class Played:
     """
 
     record: RoundRecord
-    aggregate: NDArray[np.float64]
+    aggregate: Aggregate | None
     prepare_seconds: float
     quantisation_error: float = float("nan")
     clipped_fraction: float = float("nan")
@@ -230,7 +237,9 @@ def play(
     if enrolled is not None:
         # The protocol may outlive the run: only the round's devices hold the enrolment's secrets.
         protocol.join({}, together, enrolled.population)
-    server = protocol.server(index, model) if transport.has_server else None
+    server = None
+    if transport.has_server:
+        server = protocol.server(index, model, _secrets(insecure_seed, index, SERVER))
     transport.barrier()
     phases = protocol.phases()
     watch = LossWatch(transport, phases, strike)
@@ -279,7 +288,7 @@ def play(
         if transport.lost == lost:
             break
     watch.enter(record)
-    aggregate = np.empty(0)
+    aggregate = None
     if server is not None and expected is not None:
         record.survived[server.survivors] = True
         record.validated = (
@@ -287,7 +296,8 @@ def play(
             and as_planned(server.survivors, survivors, watch.phase_of, upload)
             and agrees(server.total, *expected)
         )
-        aggregate = protocol.decode(server.total)
+        aggregate = protocol.aggregate(server)
+        record.promise_failure = protocol.promise_failure(protocol.outcome(server))
     if recorder is not None:
         recorder.collect(transport, devices, here, server, inputs)
     played = Played(

@@ -7,11 +7,13 @@ one reduction adds up the ranks. None of it is timed.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation.base import Aggregate
 from hpcfl.comm.phases import Device
 from hpcfl.comm.round import Inputs
 from hpcfl.comm.transport import Transport
@@ -63,7 +65,7 @@ def quantisation(
     transport: Transport,
     survivors: Iterable[Any],
     inputs: Inputs,
-    aggregate: NDArray[np.float64],
+    aggregate: Aggregate | None,
     dim: int,
 ) -> tuple[float, float]:
     """Return how far an aggregate is from the sum of the vectors before they became integers.
@@ -76,8 +78,8 @@ def quantisation(
         The devices of this rank that are in the sum; they have a method ``unquantised``.
     inputs : callable
         Returns a device's vector.
-    aggregate : ndarray of float64, shape (d,)
-        The decoded sum, at the server.
+    aggregate : Aggregate or None
+        What the round has given, at the server.
     dim : int
         Number d of coordinates.
 
@@ -95,9 +97,11 @@ def quantisation(
         counts += (clipped, values.size)
     summed = transport.sum_to_server(total)
     counted = transport.sum_to_server(counts)
-    if summed is None or counted is None:
+    if summed is None or counted is None or aggregate is None:
         return float("nan"), float("nan")
-    return float(np.sqrt(np.mean((aggregate - summed) ** 2))), float(counted[0] / counted[1])
+    exact = replace(aggregate, total=summed)
+    error = float(np.sqrt(np.mean((aggregate.mean - exact.mean) ** 2)))
+    return error, float(counted[0] / counted[1])
 
 
 def agrees(total: NDArray[Any], expected: NDArray[Any], tolerance: NDArray[Any]) -> bool:

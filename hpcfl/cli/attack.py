@@ -113,6 +113,21 @@ def components(transcript: Path, largest: int, as_json: bool) -> None:
 @click.option("--first-stage", type=int, help="Users invited in a round (locks).")
 @click.option("--sigma-norms", type=float, help="Noise of norms (locks).")
 @click.option("--variant", type=click.Choice(("trusted", "local")), help="Who adds noise (locks).")
+@click.option("--replayed", type=int, help="Last rounds that the next launch plays again.")
+@click.option("--resumes", type=int, help="How often they are played again.  [default: once]")
+@click.option("--dropout", type=float, help="Part of all devices that drops out of every round.")
+@click.option(
+    "--dropout-model",
+    type=click.Choice(("exact", "bernoulli")),
+    help="That part exactly, or each by chance.",
+)
+@click.option(
+    "--noise",
+    type=click.Choice(("central", "distributed")),
+    help="Added by a trusted server, or by all devices, to their integers (dp-fedavg).",
+)
+@click.option("--absent", type=int, help="Devices that are missing from every sum, unplanned.")
+@click.option("--ranks", type=int, help="Ranks of the devices, whose noise must be apart.")
 @click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
 def audit(
     algorithm: str, runs: int, seed: int, confidence: float, as_json: bool, **settings: Any

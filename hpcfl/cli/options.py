@@ -83,6 +83,14 @@ protocol_options = _together(
         help="Exactly that fraction, rounded down, or each by chance.",
     ),
     click.option(
+        "--scaling",
+        type=click.Choice(["survivors", "paper"]),
+        default="survivors",
+        show_default=True,
+        help="Divide a sum by the weight of the devices that are in it, or let devices scale by "
+        "the planned rate beforehand, as SparseSecAgg's paper does.",
+    ),
+    click.option(
         "--dropout-phase",
         metavar="PHASE",
         help="Phase before which they disappear.  [default: their upload]",
@@ -99,28 +107,30 @@ protocol_options = _together(
         type=float,
         default=0.1,
         show_default=True,
-        help="Fraction of the devices that may collude with the server: for choosing a degree.",
+        help="Fraction of all devices that may collude with the server: what is promised is "
+        "promised against them.",
     ),
     click.option(
         "--min-cohort",
         type=int,
         default=1,
         show_default=True,
-        help="Refuse cohorts that may have fewer honest survivors than this.",
+        help="Honest survivors that every cohort is promised: devices refuse to unmask cohorts "
+        "with fewer survivors than that and all that may collude.",
     ),
     click.option(
         "--security-bits",
         type=int,
         default=40,
         show_default=True,
-        help="What a degree or --min-cohort promises fails with probability 2 to the minus this.",
+        help="What is promised fails with probability 2 to the minus this.",
     ),
     click.option(
         "--correctness-bits",
         type=int,
         default=20,
         show_default=True,
-        help="The same for a round that cannot end as too many neighbours dropped out.",
+        help="The same for a round that cannot end, as too many devices dropped out.",
     ),
     click.option(
         "--security",
@@ -168,9 +178,8 @@ protocol_options = _together(
     click.option(
         "--levels",
         type=int,
-        default=2**20,
-        show_default=True,
-        help="Quantisation levels per unit.",
+        help="Quantisation levels per unit.  [default: 2^20; the most with which no sum can wrap "
+        "around, where an account pays for rounding]",
     ),
 )
 

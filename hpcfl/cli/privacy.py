@@ -185,8 +185,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "convex/--non-convex": {
         "default": None,
-        "help": "Whether local steps never expand distances: convex loss of every sample, learning "
-        "rate at most 2 / smoothness (cdp).  [default: non-convex]",
+        "help": "Whether local steps, gradients clipped, never expand distances: proven for linear "
+        "models with one output or two classes and learning rates of at most 2 / smoothness, and "
+        "false for softmax with more classes and for networks (cdp).  [default: non-convex]",
     },
     "lipschitz": {
         "type": float,
@@ -209,6 +210,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "default": None,
         "help": "Whether the last step's noise is discrete Gaussian, added to integers (cdp, "
         "dp-dsgd).  [default: continuous]",
+    },
+    "integer-sigma": {
+        "type": float,
+        "help": "Parameter of a device's discrete noise in integers, at the least (cdp, dp-dsgd).  "
+        "[default: 8]",
     },
     "sampling": {
         "help": "poisson or fixed: of a round's users (dp-fedavg), of an answer's samples "
@@ -249,6 +255,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "help": "Integers that 1 is scaled to before rounding (dp-fedavg, distributed).",
     },
     "dim": {"type": int, "help": "Coordinates of an update (dp-fedavg, distributed)."},
+    "exact-dropouts/--independent-dropouts": {
+        "default": None,
+        "help": "Whether an exact number of a round's users drops out, so that one user more can "
+        "make another one leave (dp-fedavg, Poisson; locks, trusted).  [default: independent]",
+    },
+    "failure": {
+        "type": float,
+        "help": "Probability, in a round, that an assumption about its sum fails, such as that a "
+        "cohort holds as many honest survivors; taken off delta, for every round (cdp, dp-dsgd, "
+        "dp-fedavg, locks).  [default: 0]",
+    },
     "fraction": {
         "type": float,
         "help": "Part of its samples that an answer uses (fedsgd-dpc, Gaussian).  [default: 1]",

@@ -188,7 +188,8 @@ def _default(context: click.Context, options: dict[str, Any], **values: Any) -> 
 @click.option(
     "--convex",
     is_flag=True,
-    help="Declare that no local step expands distances, which cdp's proof gains from.",
+    help="Declare that the learning rate is small enough for no local step to expand distances, "
+    "which cdp's proof gains from; for linear models of two classes.",
 )
 @click.option(
     "--quantile",
@@ -365,6 +366,8 @@ def command(
             f"{rounds[-1]['epsilon_proven']:.4g} proven "
             f"(neighbours: {trained.config['epsilon_neighbours']})"
         )
+        for note in trained.notes:
+            click.echo(f"  {note}")
     if not math.isnan(rounds[-1]["clipped_fraction"]):
         clipped = max(figures["clipped_fraction"] for figures in rounds)
         error = max(figures["quantisation_error"] for figures in rounds)

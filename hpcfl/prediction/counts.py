@@ -15,8 +15,14 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.secagg import MASK_KEY_LIMBS, SEED_LIMBS, SHARE_BYTES, SecAgg
-from hpcfl.algorithms.aggregation.topology import ADVERTISED_BYTES, NEIGHBOUR, Complete
+from hpcfl.algorithms.aggregation.secagg import SHARE_BYTES, SecAgg
+from hpcfl.algorithms.aggregation.sharing import ANSWERS, CHALLENGE_BYTES, KEY_SHARE, SEED_SHARE
+from hpcfl.algorithms.aggregation.topology import (
+    ADVERTISED_BYTES,
+    NEIGHBOUR,
+    NONCE_BYTES,
+    Complete,
+)
 from hpcfl.algorithms.locations import HEADER, MAX_RICE
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm import envelope
@@ -26,7 +32,7 @@ from hpcfl.errors import UsageError
 from hpcfl.prediction.kernels import CACHED, GAP_RATES
 
 Operations = dict[str, float]
-LIMBS = MASK_KEY_LIMBS + SEED_LIMBS
+LIMBS = KEY_SHARE + SEED_SHARE
 
 
 @dataclass
@@ -41,6 +47,8 @@ class PhaseCounts:
         Bytes that a device sends and receives which is in the phase, envelopes included.
     messages_up, messages_down : float
         Messages of such a device.
+    routed : float
+        Those of the bytes that such a device sends, and receives, in rows of a route.
     senders, receivers : int
         Devices that send, and that receive.
     device : dict of str to float
@@ -58,6 +66,7 @@ class PhaseCounts:
     down: float = 0.0
     messages_up: float = 0.0
     messages_down: float = 0.0
+    routed: float = 0.0
     senders: int = 0
     receivers: int = 0
     device: Operations = field(default_factory=dict)
@@ -70,6 +79,12 @@ class PhaseCounts:
         self.up += size + envelope.BYTES * messages
         self.messages_up += messages
         self.senders = senders
+
+    def routes(self, size: float, devices: int, rows: float) -> None:
+        """Let so many devices send each other rows, of so many bytes together of each of them."""
+        self.sends(size, devices, rows)
+        self.receives(size, devices, rows)
+        self.routed += size + envelope.BYTES * rows
 
     def receives(self, size: float, receivers: int, messages: float = 1) -> None:
         """Let so many devices receive messages, of so many bytes together without envelopes."""
@@ -109,6 +124,8 @@ class Round:
         Neighbours of a device, and holders that reconstruct a secret.
     ring : bool
         Whether the neighbours are those on a ring.
+    cohort : int
+        Devices of a cohort; 0 where there are none.
     """
 
     protocol: str
@@ -116,6 +133,7 @@ class Round:
     degree: int
     threshold: int
     ring: bool
+    cohort: int = 0
 
     @property
     def devices(self) -> int:
@@ -177,7 +195,7 @@ def counts(protocol: str, parameters: Parameters) -> list[PhaseCounts]:
         topology = built.topology
         degree, threshold = topology.degree, topology.threshold
         ring = topology.pattern is Pattern.SCATTER and not isinstance(topology, Complete)
-    played = Round(protocol, parameters, degree, threshold, ring)
+    played = Round(protocol, parameters, degree, threshold, ring, getattr(built, "cohort_size", 0))
     phases = {name: PhaseCounts(name) for name in built.phases()}
     _model(played, phases["model"])
     if "share_keys" in phases:
@@ -207,7 +225,8 @@ def _advertise(played: Round, phase: PhaseCounts) -> None:
     holders = played.degree + 1
     phase.scattered = played.ring
     if played.ring:
-        listed = 8 + NEIGHBOUR.itemsize * played.degree
+        bits = math.ceil(holders / 8)
+        listed = NONCE_BYTES + 4 + bits + NEIGHBOUR.itemsize * played.degree
         add(phase.server, {"listed": played.devices * played.degree, "ordered": played.devices})
     else:
         listed = math.ceil(played.devices / 8) + ADVERTISED_BYTES * played.devices
@@ -227,20 +246,27 @@ def _advertise(played: Round, phase: PhaseCounts) -> None:
 
 
 def _share(played: Round, phase: PhaseCounts) -> None:
-    peers, terms = played.degree, played.threshold
-    phase.sends(SHARE_BYTES * peers, played.devices, peers)
-    phase.receives(SHARE_BYTES * peers, played.devices, peers)
+    peers, terms, devices = played.degree, played.threshold, played.devices
+    phase.routes(SHARE_BYTES * peers, devices, peers)
+    phase.receives(CHALLENGE_BYTES, devices)
+    phase.sends(4 * ANSWERS * (peers + 1), devices)
     add(
         phase.device,
         {
-            "message": 2,
-            "element_key": 1,
-            "element": (terms - 1) * LIMBS,
+            "message": 4,
+            # The polynomials and the two checks that are dealt, then the challenge to all else.
+            "element_key": 2,
+            "element": terms * LIMBS,
             "share_product": (peers + 1) * terms * LIMBS,
             "sealed_share": peers,
             "opened_share": peers,
+            "answered": peers + 1,
         },
     )
+    answers = devices * (peers + 1)
+    add(phase.server, {"message": devices, "booked": devices, "settled": answers})
+    if played.ring:
+        add(phase.server, {"asked": devices, "ring_reply": devices})
 
 
 def _unmask(played: Round, phase: PhaseCounts) -> None:
@@ -250,14 +276,17 @@ def _unmask(played: Round, phase: PhaseCounts) -> None:
     alive = 1 + played.neighbours_among(survivors - 1)
     gone = played.neighbours_among(dropped)
     bits = math.ceil((holders if played.ring else played.devices) / 8)
+    around = math.ceil((2 * played.cohort - 1) / 8) if played.cohort else 0
     phase.scattered = played.ring
-    phase.receives(2 * bits, survivors)
-    phase.sends(4 * (SEED_LIMBS * alive + MASK_KEY_LIMBS * gone), survivors)
+    phase.receives((4 if played.ring else 0) + 2 * bits + around, survivors)
+    phase.sends(4 * (SEED_SHARE * alive + KEY_SHARE * gone), survivors)
     add(phase.device, {"message": 2, "reply_holder": holders})
     secrets = survivors + dropped
-    limbs = SEED_LIMBS * survivors + MASK_KEY_LIMBS * dropped
+    limbs = SEED_SHARE * survivors + KEY_SHARE * dropped
     work: Operations = {
         "message": survivors * (2 if played.ring else 1),
+        "verified": survivors,
+        "verified_share": survivors * (alive + gone),
         "secret": secrets,
         "key_pair": dropped,
         "derivation": survivors,
@@ -266,7 +295,8 @@ def _unmask(played: Round, phase: PhaseCounts) -> None:
         add(
             work,
             {
-                "asked": survivors,
+                # For both lists of a request, and of a reply.
+                "asked": 4 * survivors,
                 "ring_reply": 2 * survivors,
                 "ring_weight": secrets * played.threshold**2,
                 "ring_inverse": secrets * played.threshold,
@@ -413,9 +443,7 @@ def location_bytes(share: float, dim: int, coding: str) -> float:
 
 
 def _cohort(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
-    from hpcfl.algorithms.aggregation.cohort import Cohort
-
-    size = Cohort(played.parameters).cohort_size
+    size = played.cohort
     upload, survivors = phases["masked_input"], played.survivors
     segment = played.dim / played.devices
     run = size * segment

@@ -16,11 +16,15 @@ holder                  one device on a key list read and checked
 reply_holder            one holder's place in an unmasking request and reply
 share_product           a product in F_q while sharing or combining
 sealed_share            a share encrypted, opened_share: decrypted and checked
+answered                a holder's answer to the challenge for one dealer
+booked                  a holder's answers checked and kept
+settled                 an answer compared with those of the dealer's other holders
+verified                a reply compared with its holder's answers, verified_share: a share of it
 weight, weight_pair     Lagrange's weights for t holders: for each of t, and of t * t
 ring_weight             the same for many owners at once, an element of t * t
 ring_inverse            the same, an element of t
 ring_reply              a holder's shares put where they belong
-asked                   a holder's owners looked up on a ring
+asked                   a device's neighbours looked up on a ring
 listed, ordered         a neighbour on a key list, a device on a ring
 secret                  a secret put together from its limbs
 quantised               a coordinate clipped, scaled and rounded
@@ -57,13 +61,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms import locations
+from hpcfl.algorithms.aggregation import sharing
 from hpcfl.algorithms.aggregation.cohort import Segments, add_stream
-from hpcfl.algorithms.aggregation.secagg import (
-    MASK_KEY_LIMBS,
-    SEED_LIMBS,
-    SecAgg,
-    pair_sign,
-)
+from hpcfl.algorithms.aggregation.secagg import SecAgg, pair_sign
 from hpcfl.algorithms.aggregation.topology import CompleteLinks, Ring, RingLinks, ring_order
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.bench.inputs import SyntheticUpdates
@@ -90,7 +90,7 @@ GAP_RATES = {1e-2: "1e2", 1e-3: "1e3", 1e-4: "1e4", 1e-5: "1e5"}
 SELECTED = 0.095
 # Integers in a page of memory.
 PAGE = 512
-LIMBS = MASK_KEY_LIMBS + SEED_LIMBS
+LIMBS = sharing.KEY_SHARE + sharing.SEED_SHARE
 # Gaps drawn at once for so many pairs, where their arrays do not fit the cache.
 PAIRS, FAR_GAPS = 20, 200_000
 REPEATS = 7
@@ -105,6 +105,7 @@ BY_LENGTH = (
 OPERATIONS = (
     *("key_pair", "agreement", "derivation", "share_product", "holder", "sealed_share"),
     *("opened_share", "reply_holder", "weight_pair", "weight", "secret", "summed", "upload"),
+    *("answered", "booked", "settled", "verified", "verified_share"),
     *("float_added", *BY_LENGTH, *(f"{name}_far" for name in BY_LENGTH)),
     *("mask_word", "mask_block", "mask_key", "element_key", "gap_key"),
     *(f"gap_{suffix}" for suffix in GAP_RATES.values()),
@@ -144,7 +145,8 @@ def measure(progress: Callable[[str], None] = lambda name: None) -> dict[str, li
         CPU seconds of one operation, several samples; not negative.
     """
     found: dict[str, list[float]] = {}
-    for kernel in (_keys, _sharing, _vectors, _masks, _sparse, _cohorts, _messages, _rings):
+    kinds = (_keys, _sharing, _checks, _vectors, _masks, _sparse, _cohorts, _messages, _rings)
+    for kernel in kinds:
         for name, samples in kernel():
             found[name] = [max(0.0, sample) for sample in samples]
             progress(name)
@@ -215,6 +217,13 @@ def _sharing() -> Kernels:
     yield "sealed_share", [(s - split) / len(others) for s in cpu_seconds(seal)]
     opened = cpu_seconds(lambda: device.receive_share_keys(senders, mine))
     yield "opened_share", _per(opened, len(others))
+    device.receive_challenge(np.zeros(sharing.CHALLENGE_BYTES, np.uint8))
+
+    def answer_challenge() -> None:
+        device._checked = False
+        device.send_checks()
+
+    yield "answered", _per(cpu_seconds(answer_challenge), holders)
 
     flags = np.ones(DEVICES, np.bool_)
     request = CompleteLinks(DEVICES, terms, public).request(None, flags, ~flags)
@@ -238,6 +247,50 @@ def _sharing() -> Kernels:
     yield "weight", [a / small - median(pairs) * small for a in few]
     key_limbs = shamir.to_limbs(bytes(range(32)))
     yield "secret", cpu_seconds(lambda: shamir.from_limbs(key_limbs, 32))
+
+
+def _checks() -> Kernels:
+    """Measure the server's book of who dealt what rightly; all dealers deal the same shares."""
+    terms, generator = DEVICES // 2 + 1, np.random.default_rng(1)
+    everybody = np.arange(DEVICES)
+    shares = shamir.split(
+        generator.integers(0, 2**31, LIMBS, np.uint32),
+        generator.integers(0, FQ.modulus, (terms - 1, LIMBS), np.uint32),
+        tuple(everybody.tolist()),
+    )
+    challenge = sharing.Challenge.of(bytes(sharing.CHALLENGE_BYTES))
+    answers = challenge.answers(shares).astype("<u4")
+    book = sharing.Dealings(challenge, 10)
+    payloads = [np.tile(one, (DEVICES, 1)).reshape(-1).view(np.uint8) for one in answers]
+
+    def keep() -> None:
+        book._answers.clear()
+        book.receive(0, everybody, payloads[0])
+
+    yield "booked", cpu_seconds(keep)
+    for holder in range(1, DEVICES):
+        book.receive(holder, everybody, payloads[holder])
+    links = CompleteLinks(DEVICES, terms, dict.fromkeys(range(DEVICES), b""))
+    everywhere = np.ones(DEVICES, np.bool_)
+    yield "settled", _per(cpu_seconds(lambda: book.settle(links, everywhere)), DEVICES**2)
+
+    def verify(count: int) -> Work:
+        """Return the work on a reply of so many shares, half of them of seeds."""
+        alone = sharing.Dealings(challenge, 10)
+        alone.receive(0, np.arange(count), np.tile(answers[0], (count, 1)).view(np.uint8))
+        alive, gone = np.split(np.arange(count), 2)
+        seeds = np.tile(shares[0, sharing.KEY_SHARE :], (alive.size, 1))
+        mask_keys = np.tile(shares[0, : sharing.KEY_SHARE], (gone.size, 1))
+
+        def work() -> None:
+            alone.verified(0, alive, seeds, seeds=True)
+            alone.verified(0, gone, mask_keys, seeds=False)
+
+        return work
+
+    reply, share = _line(verify, 20, 10 * DEVICES)
+    yield "verified", reply
+    yield "verified_share", share
 
 
 def _vectors() -> Kernels:
@@ -300,6 +353,7 @@ def _after_work() -> list[float]:
     for _ in range(60):
         server = protocol.server(0, np.zeros(8, np.float32))
         server._shared = set(range(DEVICES))
+        server._dealings = server._book(sharing.Challenge.known())
         FQ.add_masks(elements, seeds, [1] * len(seeds))
         start = time.thread_time()
         with ledger.work("masked_input", None):
@@ -465,12 +519,13 @@ def _rings() -> Kernels:
     generator = np.random.default_rng(1)
     ring = Ring(10 * DEVICES, degree, threshold)
     public = {id: generator.bytes(64) for id in range(10 * DEVICES)}
-    links = RingLinks(ring, public, b"kernel")
-    yield "ordered", _per(cpu_seconds(lambda: ring_order(public, b"kernel")), len(public))
+    links = RingLinks(ring, public, b"nonce", b"kernel")
+    order = cpu_seconds(lambda: ring_order(len(public), public, b"nonce", b"kernel"))
+    yield "ordered", _per(order, len(public))
     yield "listed", _per(cpu_seconds(lambda: links.key_list(7)), degree)
     flags = np.ones(len(public), np.bool_)
     yield "asked", cpu_seconds(lambda: links.asked_of(7, flags))
-    owners, columns = 50, SEED_LIMBS
+    owners, columns = 50, sharing.SEED_SHARE
     holders = np.tile(np.arange(threshold), (owners, 1))
     shares = generator.integers(0, FQ.modulus, (owners, threshold, columns), np.uint32)
     inverse = cpu_seconds(lambda: shamir._inverse(holders.astype(np.uint64) + np.uint64(1)))
@@ -478,12 +533,11 @@ def _rings() -> Kernels:
     both = cpu_seconds(lambda: shamir.combine_each(shares, holders))
     yield "ring_weight", [(b - median(inverse)) / (owners * threshold**2) for b in both]
     small = Ring(2 * degree, degree, threshold)
-    near = RingLinks(small, {id: public[id] for id in range(2 * degree)}, b"kernel")
+    near = RingLinks(small, {id: public[id] for id in range(2 * degree)}, b"nonce", b"kernel")
     everybody = np.ones(2 * degree, np.bool_)
     replies = {
         id: np.zeros((near.asked_of(id, everybody).size, columns), np.uint32)
         for id in range(2 * degree)
     }
-    combined = cpu_seconds(lambda: near.combine(replies, everybody, columns))
-    alone = median(both) * 2 * degree / owners
-    yield "ring_reply", [(c - alone) / (2 * degree) for c in combined]
+    collected = cpu_seconds(lambda: near.collect(replies, everybody, columns))
+    yield "ring_reply", _per(collected, 2 * degree)

@@ -26,6 +26,7 @@ GROUPS = {
     "sharing": (
         *("share_product", "sealed_share", "opened_share", "weight", "weight_pair"),
         *("ring_weight", "ring_inverse", "ring_reply", "asked", "reply_holder", "secret"),
+        *("answered", "booked", "settled", "verified", "verified_share"),
     ),
     "masks": (
         *("mask_key", "mask_block", "mask_word", "element_key", "element"),
@@ -211,16 +212,17 @@ def _measured(
 def _moved(phase: PhaseCounts, ranks: int, on_a_rank: float) -> list[tuple[str, float]]:
     """Return the patterns of a phase, and the bytes of a rank's messages in each."""
     moved = []
-    if phase.messages_up > 1:
-        return [("route", phase.up * on_a_rank)]
-    if phase.down and phase.scattered:
+    down, up = phase.down - phase.routed, phase.up - phase.routed
+    if phase.routed:
+        moved.append(("route", phase.routed * on_a_rank))
+    if down and phase.scattered:
         # A gather the other way round.
-        moved.append(("gather", phase.down * on_a_rank))
-    elif phase.down:
+        moved.append(("gather", down * on_a_rank))
+    elif down:
         # One broadcast reaches all devices of a rank.
-        moved.append(("broadcast", phase.down))
-    if phase.up:
-        moved.append(("gather", phase.up * on_a_rank))
+        moved.append(("broadcast", down))
+    if up:
+        moved.append(("gather", up * on_a_rank))
     return moved
 
 

@@ -80,7 +80,7 @@ def _route(transport: Transport, size: int) -> None:
         )
         for id in local
     ]
-    transport.route(local, rows)
+    transport.route(local, rows, envelope.BYTES + each)
 
 
 def _link(transport: Transport, pattern: Pattern) -> Link:

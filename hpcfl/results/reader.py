@@ -68,6 +68,9 @@ class Run:
     resumed : list of dict
         The launches after the first, in order: ``command``, ``started``, ``first_round``, and the
         environment as above.
+    promise_failure : ndarray of float64, shape (R,), or None
+        At most how likely it is that a promise does not hold of what happened, NaN where nothing
+        is promised; None in files of earlier versions.
     lost_phase : ndarray of int16, shape (R, N), or None
         Phase in which the device was lost with its rank, P for outside of all phases, -1 if it was
         not, or before; None for a run that could not go on without a rank.
@@ -98,6 +101,7 @@ class Run:
     training: dict[str, NDArray[np.float64]]
     partition: NDArray[np.int64] | None = None
     resumed: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    promise_failure: NDArray[np.float64] | None = None
     lost_phase: NDArray[np.int16] | None = None
     detect_seconds: NDArray[np.float64] | None = None
     recover_seconds: NDArray[np.float64] | None = None
@@ -268,8 +272,18 @@ def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
         partition=_partition(file, devices),
         resumed=_resumed(file, finished),
         **arrays,
+        promise_failure=_promise_failure(rounds, finished),
         **_losses(rounds, finished, len(phases), devices),
     )
+
+
+def _promise_failure(rounds: Any, finished: int) -> NDArray[np.float64] | None:
+    if not rounds.id.links.exists(b"promise_failure"):
+        return None
+    found = _array(rounds, "promise_failure", np.float64)[:finished]
+    _check_shape("promise_failure", found.shape, (finished,))
+    _require(not ((found < 0) | (found > 1)).any(), "promise_failure holds no probabilities")
+    return found
 
 
 def _losses(rounds: Any, finished: int, phases: int, devices: int) -> dict[str, NDArray[Any]]:

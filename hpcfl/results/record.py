@@ -34,6 +34,9 @@ class RoundRecord:
         Whether the decoded aggregate equals the sum obtained on the independent path.
     warmup : bool
         Whether the round was run only to warm up, and stays out of summaries.
+    promise_failure : float
+        At most how likely it is that something that was promised does not hold of this round,
+        recomputed from what happened in it; NaN where nothing is promised.
     lost_phase : ndarray of int16, shape (N,)
         Phase in which the device's rank was found dead, P for outside of all phases, and -1 for a
         rank that was alive, or dead before. What a device of such a rank spent in the round nobody
@@ -53,6 +56,7 @@ class RoundRecord:
     survived: NDArray[np.bool_]
     validated: bool
     warmup: bool
+    promise_failure: float = math.nan
     lost_phase: NDArray[np.int16] = field(default_factory=lambda: np.empty(0, np.int16))
     detect_seconds: float = math.nan
     recover_seconds: float = math.nan

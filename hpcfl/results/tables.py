@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tabulate import SEPARATING_LINE, DataRow, Line, TableFormat, tabulate
 
 from hpcfl import files
@@ -244,10 +245,23 @@ def render_promises(run: Run) -> str:
     str
         Lines of text of at most 119 characters, without a newline at the end.
     """
+    sentences = [*files.parse_words(run.config.get("promises", "[]")), *_checked(run)]
     return "\n".join(
         textwrap.fill(sentence, _WIDTH, initial_indent="- ", subsequent_indent="  ")
-        for sentence in files.parse_words(run.config.get("promises", "[]"))
+        for sentence in sentences
     )
+
+
+def _checked(run: Run) -> list[str]:
+    """Return in a sentence what the promises came to in the rounds that took place."""
+    found = run.promise_failure
+    if found is None or not np.isfinite(found).any():
+        return []
+    worst = float(np.nanmax(found))
+    chance = f", but for a probability of 2^{math.log2(worst):.1f}" if worst else ""
+    return [
+        f"this was checked in each of {len(found)} rounds against who was there, and held{chance}"
+    ]
 
 
 def _table(

@@ -53,6 +53,7 @@ _DATASETS: tuple[tuple[str, type, str, tuple[str, ...]], ...] = (
     ("survived", np.bool_, "1", ("device",)),
     ("validated", np.bool_, "1", ()),
     ("warmup", np.bool_, "1", ()),
+    ("promise_failure", np.float64, "1", ()),
 )
 # Of runs that go on when ranks die.
 _LOSSES: tuple[tuple[str, type, str, tuple[str, ...]], ...] = (
@@ -321,8 +322,9 @@ class ResultsWriter:
                 _reserve(group, self._at_end)
                 _allocate(file.create_group("rounds"), rounds, phases, devices, losses)
                 before = {name: old["rounds"][name][: self.written] for name in old["rounds"]}
-                # Where ranks could not be lost, none was.
-                nothing = {"lost_phase": NOT_LOST, "detect_seconds": nan, "recover_seconds": nan}
+                # Where ranks could not be lost, none was; an earlier version checked no promises.
+                unknown = ("promise_failure", "detect_seconds", "recover_seconds")
+                nothing = {"lost_phase": NOT_LOST} | dict.fromkeys(unknown, nan)
                 for name, dataset in file["rounds"].items():
                     dataset[: self.written] = (nothing | before)[name]
             self._open(launch, ())

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -10,7 +11,7 @@ from hpcfl.algorithms.aggregation.secagg import SecAggServer
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.bench.validation import agrees, expected_total
 from hpcfl.comm.loopback import Loopback
-from hpcfl.errors import HpcflError, UsageError, ValidationError
+from hpcfl.errors import BelowThresholdError, HpcflError, UsageError, ValidationError
 from hpcfl.results.record import RoundRecord
 
 
@@ -151,5 +152,92 @@ def test_every_option_is_recorded_with_its_value() -> None:
 
     assert (config["dim"], config["devices"], config["threshold"]) == (165_000, 100, 51)
     assert config["dropout_phase"] == "masked_input"
-    # 1 / (p (1 - theta)), p = 0.09521 at N = 100 and alpha = 0.1.
+    assert config["scaling"] == "survivors"
+    # 1 / p, p = 0.09521 at N = 100 and alpha = 0.1.
+    assert config["scaled_by"] == pytest.approx(1 / 0.09521, rel=1e-3)
+
+
+def test_the_scaling_of_the_paper_is_an_option_and_recorded() -> None:
+    config = Experiment.prepare(Options("sparse", scaling="paper"), 100).config()
+
+    assert config["scaling"] == "paper"
+    # 1 / (p (1 - theta)).
     assert config["scaled_by"] == pytest.approx(1 / (0.09521 * 0.7), rel=1e-3)
+
+
+def saved_sum(tmp_path: Path, protocol: str, devices: int, **options: Any) -> tuple[Any, Any, Any]:
+    """Return what a round saves, sum and mean, and the vectors of its survivors, weighted.
+
+    The vectors' coordinates are even, up to 2; weights go with the devices' numbers.
+    """
+    rows = 2.0 * np.random.default_rng(1).integers(-1, 2, (devices, 40))
+    weights = np.arange(1.0, devices + 1)
+    with h5py.File(tmp_path / "updates.h5", "w") as file:
+        file["updates"], file["weights"] = rows, weights
+    options |= {"updates": tmp_path / "updates.h5", "save_aggregate": tmp_path / "sum.h5"}
+    (record,) = run(protocol, devices, warmup=0, rounds=1, clip=2.0, dim=None, **options)
+    with h5py.File(tmp_path / "sum.h5") as file:
+        total, mean = file["sum"][()], file["mean"][()]
+    return total, mean, (weights[:, None] * rows, weights, record.survived)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "devices", "dropout"),
+    [
+        ("fedavg", 12, 0.3),
+        ("secagg", 12, 0.3),
+        ("secagg", 37, 0.49),
+        ("secagg-graph", 12, 0.3),
+        ("prf", 12, 0.0),
+    ],
+)
+def test_the_sum_that_is_saved_is_that_of_the_survivors(
+    tmp_path: Path, protocol: str, devices: int, dropout: float
+) -> None:
+    total, mean, (weighted, weights, survived) = saved_sum(
+        tmp_path, protocol, devices, dropout=dropout
+    )
+    rounding = weights.sum() * devices / 2**20
+
+    assert survived.sum() == devices - int(dropout * devices)
+    np.testing.assert_allclose(total, weighted[survived].sum(axis=0), rtol=0, atol=rounding)
+    np.testing.assert_allclose(
+        mean,
+        weighted[survived].sum(axis=0) / weights[survived].sum(),
+        rtol=0,
+        atol=rounding / weights[survived].sum(),
+    )
+
+
+def test_scaled_as_in_the_paper_a_sum_is_right_on_average_alone(tmp_path: Path) -> None:
+    _, mean, (weighted, weights, survived) = saved_sum(tmp_path, "secagg", 12, scaling="paper")
+
+    # Nine survive where 8.4 are reckoned with.
+    np.testing.assert_allclose(
+        mean, weighted[survived].sum(axis=0) / weights.sum() / 0.7, rtol=0, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("protocol", ["fedavg", "secagg", "sparse", "cohort"])
+def test_a_vector_that_is_not_finite_costs_the_round_its_device(
+    tmp_path: Path, protocol: str, value: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = np.ones((10, 30))
+    # Of every coordinate, as a device of a sparse protocol sends only some.
+    rows[2] = value
+    np.save(tmp_path / "u.npy", rows)
+    options = {"dim": None, "updates": tmp_path / "u.npy", "alpha": 0.5}
+    records = run(protocol, 10, **options, seed=3)
+
+    assert all(record.validated for record in records)
+    # Three others drop out, as planned.
+    assert all(set(np.flatnonzero(~record.survived)) >= {2} for record in records)
+    assert [int(record.survived.sum()) for record in records] == [6, 6, 6]
+    assert "device 2 refuses to upload its vector" in capsys.readouterr().err
+
+
+def test_a_vector_that_is_not_finite_ends_a_round_without_dropouts(tmp_path: Path) -> None:
+    np.save(tmp_path / "u.npy", np.array([[1.0], [np.nan], [1.0]]))
+    with pytest.raises(BelowThresholdError, match="device 1 refuses to upload its vector"):
+        run("prf", 3, dim=None, updates=tmp_path / "u.npy", dropout=0.0)

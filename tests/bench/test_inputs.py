@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hpcfl.bench.inputs import FileUpdates, SyntheticUpdates, save_aggregate
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import UsageError
 
 
 def test_synthetic_updates_repeat_for_a_seed_and_differ_otherwise() -> None:
@@ -56,10 +56,10 @@ def test_weights_are_scaled_to_add_up_to_one(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "u.h5", "w") as file:
         file["updates"] = np.ones((2, 5))
         file["weights"] = [30.0, 10.0]
-    weights = FileUpdates(tmp_path / "u.h5", 2).weights
+    updates = FileUpdates(tmp_path / "u.h5", 2)
 
-    assert weights is not None
-    assert weights.tolist() == [0.75, 0.25]
+    assert updates.weights is not None
+    assert (updates.weights.tolist(), updates.total_weight) == ([0.75, 0.25], 40.0)
 
 
 def write_bad_weights(path: Path) -> None:
@@ -93,20 +93,21 @@ def test_a_file_of_another_form_is_refused_with_a_sentence(
         FileUpdates(tmp_path / name, devices=2)
 
 
-def test_a_row_with_nan_is_refused_by_number(tmp_path: Path) -> None:
+def test_a_row_with_nan_is_the_affair_of_its_device(tmp_path: Path) -> None:
     np.save(tmp_path / "u.npy", np.array([[1.0, 2.0], [np.nan, 0.0]]))
-    updates = FileUpdates(tmp_path / "u.npy", 2)
-    with pytest.raises(HpcflError, match=r"row 1 of .*u\.npy holds a value that is not finite"):
-        updates.vector(0, 1)
+
+    np.testing.assert_array_equal(FileUpdates(tmp_path / "u.npy", 2).vector(0, 1), [np.nan, 0.0])
 
 
 @pytest.mark.parametrize("name", ["sum.npy", "sum.h5"])
 def test_the_aggregate_is_saved_as_the_name_says(tmp_path: Path, name: str) -> None:
-    save_aggregate(tmp_path / name, np.array([0.5, -0.25]))
+    save_aggregate(tmp_path / name, np.array([0.5, -0.25]), np.array([0.125, -0.5]))
     if name.endswith("npy"):
         saved = np.load(tmp_path / name)
     else:
         with h5py.File(tmp_path / name) as file:
-            saved = file["aggregate"][()]
+            assert {*file} == {"sum", "mean"}
+            saved = file["sum"][()]
+            assert file["mean"][()].tolist() == [0.125, -0.5]
 
     assert (saved.tolist(), saved.dtype) == ([0.5, -0.25], np.float64)

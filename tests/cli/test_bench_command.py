@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.experiment import Options
+from hpcfl.bench.experiment import DEFAULT_LEVELS, Options
 from hpcfl.cli.bench import command
 from hpcfl.results import load
 
@@ -114,7 +114,9 @@ def test_the_command_line_and_the_library_have_the_same_defaults() -> None:
 
     for name in options.keys() - {"protocol", "private"}:
         assert options[name] == typed[name], name
-    for name in options.keys() & parameters.keys() - {"dim"}:
+    # How many levels there are, if nobody says, depends on whether there is noise.
+    assert DEFAULT_LEVELS == parameters["levels"]
+    for name in options.keys() & parameters.keys() - {"dim", "levels"}:
         assert options[name] == parameters[name], name
 
 

@@ -47,6 +47,9 @@ def expected(experiment: Experiment) -> list[PhaseCounts]:
         ("fedavg", 7, 1000, {}),
         ("secagg", 9, 500, {}),
         ("secagg", 20, 333, {"dropout": 0.0}),
+        ("secagg", 21, 333, {"degree": 8, "dropout": 0.0}),
+        ("secagg-graph", 60, 500, {"degree": 20, "dropout": 0.0}),
+        ("cohort", 30, 3000, {"degree": 14, "alpha": 0.2, "dropout": 0.0}),
         ("prf", 8, 700, {"dropout": 0.0}),
     ],
 )
@@ -64,6 +67,44 @@ def test_bytes_are_exact_where_nothing_is_left_to_chance(
             assert set(up[record.survived].tolist()) == {phase.up}, phase.name
             assert set(down[record.survived].tolist()) == {phase.down}, phase.name
             assert np.count_nonzero(up) == (phase.senders if phase.up else 0)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "devices", "options"),
+    [
+        ("secagg-graph", 60, {"degree": 20, "dropout": 0.1}),
+        ("sparse", 30, {"degree": 10}),
+        ("cohort", 30, {"degree": 14, "alpha": 0.2, "dropout": 0.1}),
+        ("cohort", 20, {"alpha": 0.3}),
+    ],
+)
+def test_what_a_device_receives_is_exact_whoever_drops_out(
+    protocol: str, devices: int, options: dict[str, Any]
+) -> None:
+    experiment = built(protocol, devices, 500, **options)
+    for record in played(experiment):
+        assert not record.survived.all()
+        for number, phase in enumerate(expected(experiment)):
+            down = record.bytes_down[number][record.survived]
+            assert set(down.tolist()) == {phase.down}, phase.name
+
+
+def test_the_bytes_of_a_ring_are_those_of_its_messages() -> None:
+    # 30 devices, 14 neighbours and oneself, cohorts of 6, runs of 600; none drops out.
+    experiment = built("cohort", 30, 3000, degree=14, alpha=0.2, dropout=0.0)
+    phases = {phase.name: phase for phase in expected(experiment)}
+    envelope, slots, row = 16, 2, 4 * (10 + 6) + 16
+
+    assert phases["model"].down == envelope + 4 * 3000
+    assert phases["advertise_keys"].up == envelope + 64
+    assert phases["advertise_keys"].down == envelope + 16 + 4 + slots + 14 * (4 + 64)
+    assert phases["share_keys"].routed == 14 * (envelope + row)
+    assert phases["share_keys"].up == 14 * (envelope + row) + envelope + 15 * 8
+    assert phases["share_keys"].down == 14 * (envelope + row) + envelope + 16
+    assert phases["masked_input"].up == envelope + 4 * 600
+    # How many survive, two bitmaps over the slots, and one of the 11 places around.
+    assert phases["unmask"].down == envelope + 4 + 2 * slots + 2
+    assert phases["unmask"].up == envelope + 15 * 6 * 4
 
 
 @pytest.mark.parametrize(
@@ -102,6 +143,19 @@ def test_masks_of_a_dense_round_are_counted() -> None:
     assert phases["unmask"].server["mask_word"] == pytest.approx((7 + 3 * 7) * 1000)
     assert phases["unmask"].server["agreement"] == pytest.approx(3 * 7)
     assert phases["advertise_keys"].device["agreement"] == 9
+
+
+@pytest.mark.parametrize("degree", [None, 4])
+def test_the_checks_of_shares_are_counted(degree: int | None) -> None:
+    experiment = built("secagg", 10, 1000, degree=degree)
+    phases = {phase.name: phase for phase in expected(experiment)}
+    holders = 10 if degree is None else degree + 1
+
+    assert phases["share_keys"].device["answered"] == holders
+    assert phases["share_keys"].server["booked"] == 10
+    assert phases["share_keys"].server["settled"] == 10 * holders
+    assert phases["unmask"].server["verified"] == 7
+    assert phases["unmask"].server["verified_share"] == pytest.approx(7 * holders)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -180,8 +234,9 @@ def test_ranks_share_the_devices_and_slow_each_other_down() -> None:
     experiment = built("secagg", 10, 4, dropout=0.0)
     found = predict("secagg", experiment.protocol.parameters, calibration, ranks=3)
 
-    # Five devices a rank, four coordinates each; model 1, keys 2, shares 1, upload 1, unmask 2.
-    assert found.measured_seconds == pytest.approx(1.5 * 5 * 4 + 0.5 * 7)
+    # Five devices a rank, four coordinates each; model 1, keys 2, shares 1, the challenge and its
+    # answers 2, upload 1, unmask 2.
+    assert found.measured_seconds == pytest.approx(1.5 * 5 * 4 + 0.5 * 9)
 
 
 def test_messages_take_their_bytes_and_the_server_is_slowed_down_too() -> None:
@@ -194,7 +249,10 @@ def test_messages_take_their_bytes_and_the_server_is_slowed_down_too() -> None:
 
     broadcast = sum(phases[name].down for name in ("model", "advertise_keys", "unmask"))
     gathered = 5 * sum(phases[name].up for name in ("advertise_keys", "masked_input", "unmask"))
-    routed = 5 * phases["share_keys"].up
+    # A row of 16 limbs for each of the others; then 16 bytes, and two limbs for each of ten.
+    routed = 5 * 9 * (16 + 4 * 16 + 16)
+    broadcast += 16 + 16
+    gathered += 5 * (16 + 10 * 8)
     assert found.measured_seconds == pytest.approx(
         broadcast + 1e3 * gathered + 1e6 * routed + 2 * 10 * 4
     )

@@ -194,6 +194,7 @@ def test_datasets_say_their_units_and_axes(tmp_path: Path) -> None:
         "survived": "1",
         "validated": "1",
         "warmup": "1",
+        "promise_failure": "1",
         "finished": "1",
     }
     assert labels["bytes_up"] == ["round", "phase", "device"]
