@@ -48,7 +48,7 @@ from hpcfl.algorithms.aggregation.base import (
 from hpcfl.algorithms.federated.base import Federation, Spent, Vector
 from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.algorithms.federated.locks import Locks
-from hpcfl.algorithms.federated.noisysgd import NoisySGD
+from hpcfl.algorithms.federated.noisysgd import NoisyGradients
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.federated.private import (
     PrivacyOptions,
@@ -601,7 +601,7 @@ class Game:
     ) -> float | None:
         """Play a round; move the model and return the round's score, None if nothing is sent."""
         algorithm = ranks[0]
-        if isinstance(algorithm, NoisySGD):
+        if isinstance(algorithm, NoisyGradients):
             return self._noisy_round(ranks, index, model, canary, seed)
         if isinstance(algorithm, Locks):
             return self._locks_round(algorithm, index, model, canary, seed)
@@ -617,7 +617,7 @@ class Game:
         """
         instance = self.instance
         algorithm = ranks[0]
-        assert isinstance(algorithm, NoisySGD)
+        assert isinstance(algorithm, NoisyGradients)
         participants = algorithm.participants(index)
         if self._victim not in participants:
             return 0.0

@@ -20,7 +20,6 @@ import argparse
 import math
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -496,15 +495,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     findings = run(arguments.rounds, arguments.seed)
-    counts: Counter[tuple[str, str]] = Counter()
-    for one in findings:
-        counts[one.strategy, "rounds"] += 1
-        counts[one.strategy, "accepted"] += one.accepted
-        counts[one.strategy, "broken"] += bool(one.broken)
-    print(f"{'strategy':<20}{'rounds':>8}{'accepted':>10}{'promise broken':>16}")
+    print(f"{'strategy':<20}{'rounds':>8}{'accepted':>10}{'failed':>8}{'may fail':>10}")
     for strategy in dict.fromkeys(one.strategy for one in findings):
-        row = [counts[strategy, name] for name in ("rounds", "accepted", "broken")]
-        print(f"{strategy:<20}{row[0]:>8}{row[1]:>10}{row[2]:>16}")
+        rows = [one for one in findings if one.strategy == strategy]
+        accepted = [one for one in rows if one.accepted]
+        failed = sum(bool(one.broken) for one in rows)
+        expected = sum(one.chance for one in accepted)
+        print(f"{strategy:<20}{len(rows):>8}{len(accepted):>10}{failed:>8}{expected:>10.2f}")
     failed = broken(findings)
     for one in failed[:20]:
         print(f"{one.strategy}, {one.case}: {'; '.join(one.broken)}"[:300])

@@ -37,10 +37,9 @@ def _local(federation: Federation) -> Local:
     return federation.local
 
 
-class NoisySGD(PrivateAlgorithm):
-    """Algorithm 1: tau noisy steps on every device of a round."""
+class NoisyGradients(PrivateAlgorithm):
+    """Systems whose devices add noise to the gradients of their own steps."""
 
-    name = "cdp"
     noisy_steps = True
 
     def weights(self, participants: list[int]) -> NDArray[np.float64]:
@@ -57,11 +56,6 @@ class NoisySGD(PrivateAlgorithm):
             raise UsageError(
                 f"{cls.name} is accounted for whole vectors, and {federation.protocol.name} "
                 "sends parts of them: choose another --aggregate"
-            )
-        if privacy.shuffle == "poisson" and not issubclass(cls, FedSGDDPC):
-            raise UsageError(
-                f"{cls.name} is accounted for epochs, and not for Poisson batches: give --shuffle "
-                "continuing, or fresh"
             )
         if federation.protocol.summed_in is not None:
             cls._check_sums(federation)
@@ -82,6 +76,35 @@ class NoisySGD(PrivateAlgorithm):
                 "gradients: the learning rate times --weight-decay must be at most 2"
             )
 
+    def participations(self, device: int, round_index: int) -> int:
+        """Return how often a device may have taken part before: its batches follow from that."""
+        before = self.federation.participation.before(self.play_index(round_index))
+        return int(before[device])
+
+    @property
+    def _local(self) -> Local:
+        return _local(self.federation)
+
+    @property
+    def _batch(self) -> int:
+        smallest = int(self.federation.sizes.min())
+        return min(self._local.batch_size or smallest, smallest)
+
+
+class NoisySGD(NoisyGradients):
+    """Algorithm 1: tau noisy steps on every device of a round."""
+
+    name = "cdp"
+
+    @classmethod
+    def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
+        super().check(federation, privacy)
+        if privacy.shuffle == "poisson":
+            raise UsageError(
+                f"{cls.name} is accounted for epochs, and not for Poisson batches: give --shuffle "
+                "continuing, or fresh"
+            )
+
     def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
         source = self.noise(round_index, device)
         steps, sigma = self._steps, self.sigma
@@ -95,11 +118,6 @@ class NoisySGD(PrivateAlgorithm):
             return source.gaussian(size, sigma) if taken <= noisy else np.zeros(size)
 
         return learn(participation=self.participations(device, round_index), noise=noise)
-
-    def participations(self, device: int, round_index: int) -> int:
-        """Return how often a device may have taken part before: its batches follow from that."""
-        before = self.federation.participation.before(self.play_index(round_index))
-        return int(before[device])
 
     def integer_noise(self, protocol: QuantisedProtocol, round_index: int) -> IntegerNoise | None:
         """Return what devices add to their integers for the last step's noise."""
@@ -162,21 +180,12 @@ class NoisySGD(PrivateAlgorithm):
         }
 
     @property
-    def _local(self) -> Local:
-        return _local(self.federation)
-
-    @property
     def _summed_in_integers(self) -> bool:
         return self.federation.protocol.summed_in is not None
 
     @property
     def _steps(self) -> int:
         return self._local.steps or 1
-
-    @property
-    def _batch(self) -> int:
-        smallest = int(self.federation.sizes.min())
-        return min(self._local.batch_size or smallest, smallest)
 
     @staticmethod
     def _unit(protocol: QuantisedProtocol) -> float:
@@ -200,12 +209,13 @@ def _check_one_step(name: str, federation: Federation) -> None:
         raise UsageError(f"{name} takes one local step a round: give --steps 1")
 
 
-class FedSGDDPC(NoisySGD):
+class FedSGDDPC(NoisyGradients):
     """FedSGD-DPC (the queries-and-replies paper): one noisy gradient of b devices in turn.
 
     Laplace noise hides the mean over all of a device's samples, Gaussian noise that over a Poisson
     sample of them. Of means over all samples, those of fewer need more noise: every device has its
-    own, and sigma is that of the device with the fewest.
+    own, and sigma is that of the device with the fewest. Every answer is private by itself, so that
+    rounding it afterwards changes nothing.
     """
 
     name = "fedsgd-dpc"
@@ -235,21 +245,6 @@ class FedSGDDPC(NoisySGD):
         draw = source.laplace if self.privacy.mechanism == "laplace" else source.gaussian
         participations = self.participations(device, round_index)
         return learn(participation=participations, noise=lambda size: draw(size, sigma))
-
-    def proven(self, rounds: int, sigma: float, survivors: Sequence[int] = ()) -> float:
-        return PrivateAlgorithm.proven(self, rounds, sigma)
-
-    @property
-    def slow_account(self) -> bool:
-        return True
-
-    @property
-    def counts_survivors(self) -> bool:
-        return False
-
-    def integer_noise(self, protocol: QuantisedProtocol, round_index: int) -> IntegerNoise | None:
-        """Return None: every answer is private by itself, and rounding it changes nothing."""
-        return None
 
     def account_settings(
         self, rounds: int, sigma: float, survivors: Sequence[int] = ()
