@@ -130,8 +130,12 @@ def test_bytes_are_right_on_average_where_chance_decides(
     down = np.mean([record.bytes_down.sum(axis=0)[record.survived].mean() for record in records])
     phases = expected(experiment)
 
-    assert sum(phase.up for phase in phases) == pytest.approx(up, rel=0.01)
-    assert sum(phase.down for phase in phases) == pytest.approx(down, rel=0.01)
+    # What sparse sends in three rounds spreads by up to 0.4 %, the rest by 0.01 %: more than six
+    # standard deviations are allowed, which chance exceeds in fewer than one of 10^8 runs.
+    assert sum(phase.up for phase in phases) == pytest.approx(
+        up, rel=0.025 if protocol == "sparse" else 0.001
+    )
+    assert sum(phase.down for phase in phases) == pytest.approx(down, rel=0.001)
 
 
 def test_masks_of_a_dense_round_are_counted() -> None:
