@@ -156,6 +156,7 @@ class Adversary:
                 raise MessageError(
                     "advertise_keys", f"one of {victims}", "its mask key has low order"
                 ) from None
+            secrets = self.protocol.mask_secrets(self._round, id, victims, secrets)
             for victim, secret in zip(victims, secrets, strict=True):
                 found[victim].append((id, secret))
         return found
@@ -183,9 +184,8 @@ class Adversary:
         self, id: int, upload: Payload, key: bytes, known: list[tuple[int, bytes]]
     ) -> tuple[Positions, Elements]:
         protocol, dim = self.protocol, self.protocol.parameters.dim
-        peers, secrets = [peer for peer, _ in known], [secret for _, secret in known]
-        masks = protocol.pair_keys(self._round, id, peers, secrets, "additive mask")
-        signs = [-pair_sign(id, peer) for peer in peers]
+        masks = [secret for _, secret in known]
+        signs = [-pair_sign(id, peer) for peer, _ in known]
         values = self._values(id, upload, dim).astype(np.uint32)
         return np.arange(dim), protocol.summed_in.add_masks(values, [key, *masks], [-1, *signs])
 

@@ -367,7 +367,7 @@ def _pair_masks(probability: float, dim: int, pairs: float) -> Operations:
     selected = probability * dim
     drawn = selected + 5 * math.sqrt(selected) + 8
     return {
-        "derivation": 2,
+        "derivation": 3,
         "agreement": 1,
         "gap_key": 1,
         **_gaps(probability, drawn, pairs),

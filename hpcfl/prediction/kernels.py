@@ -260,7 +260,7 @@ def _checks() -> Kernels:
     )
     challenge = sharing.Challenge.of(bytes(sharing.CHALLENGE_BYTES))
     answers = challenge.answers(shares).astype("<u4")
-    book = sharing.Dealings(challenge, 10)
+    book = sharing.Dealings(challenge)
     payloads = [np.tile(one, (DEVICES, 1)).reshape(-1).view(np.uint8) for one in answers]
 
     def keep() -> None:
@@ -276,7 +276,7 @@ def _checks() -> Kernels:
 
     def verify(count: int) -> Work:
         """Return the work on a reply of so many shares, half of them of seeds."""
-        alone = sharing.Dealings(challenge, 10)
+        alone = sharing.Dealings(challenge)
         alone.receive(0, np.arange(count), np.tile(answers[0], (count, 1)).view(np.uint8))
         alive, gone = np.split(np.arange(count), 2)
         seeds = np.tile(shares[0, sharing.KEY_SHARE :], (alive.size, 1))
@@ -353,7 +353,7 @@ def _after_work() -> list[float]:
     for _ in range(60):
         server = protocol.server(0, np.zeros(8, np.float32))
         server._shared = set(range(DEVICES))
-        server._dealings = server._book(sharing.Challenge.known())
+        server._dealings = sharing.Dealings(sharing.Challenge.known())
         FQ.add_masks(elements, seeds, [1] * len(seeds))
         start = time.thread_time()
         with ledger.work("masked_input", None):

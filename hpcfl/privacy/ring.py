@@ -11,14 +11,15 @@ revealed
     at most (N - A) Pr[Hyp(n - 1, A, k) >= t].
 split
     The honest survivors are not connected, so that the server learns more than one sum. That takes
-    k / 2 devices in a row that collude or have dropped out: at most
-    N Pr[Hyp(N, a + D, k / 2) = k / 2], with a colluders in the round. A whole ring is only cut by
-    two such runs, which would make the bound smaller; but a cohort is a stretch of the ring, which
-    one run cuts.
+    k / 2 devices in a row that collude, have dropped out, or were expelled. Whoever makes others
+    expel E devices knows the ring: at most N Pr[Hyp(N, a + D, k / 2) >= k / 2 - E], with a
+    colluders in the round. A whole ring is only cut by two such runs, which would make the bound
+    smaller; but a cohort is a stretch of the ring, which one run cuts.
 stuck
-    Fewer than t neighbours of a device survive, so that its secret cannot be reconstructed and the
-    round cannot end: at most N Pr[Hyp(N - 1, N - D, k) < t], for a device that dropped out itself;
-    the binomial distribution where each drops out by chance.
+    Fewer than t + 2 neighbours of a device survive. Then one of them that answers falsely cannot be
+    told from the others, and the round may not end; with fewer than t it cannot. At most
+    N Pr[Hyp(N - 1, N - D, k) < t + 2], for a device that dropped out itself; the binomial
+    distribution where each drops out by chance.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ from functools import lru_cache
 import numpy as np
 
 from hpcfl.errors import UsageError
-from hpcfl.privacy.threat import Threat
+from hpcfl.privacy.threat import SPARE, Threat
 
 # With a threshold of 1, every share would be the secret.
 SMALLEST_THRESHOLD = 2
+# So many shares more than the threshold tell which one of them is false.
+REDUNDANT = 2
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class RingParameters:
     stuck: float
 
 
-def failures(threat: Threat, degree: int, threshold: int) -> RingParameters:
+def failures(threat: Threat, degree: int, threshold: int, expelled: int = SPARE) -> RingParameters:
     """Return how likely it is that a degree and a threshold fail.
 
     Parameters
@@ -68,6 +71,8 @@ def failures(threat: Threat, degree: int, threshold: int) -> RingParameters:
         Even, or N - 1, with which every device is linked with every other.
     threshold : int
         From 1 to the degree + 1: a survivor holds a share of its own secrets too.
+    expelled : int
+        How many devices are expelled when the ring is known.
 
     Raises
     ------
@@ -84,17 +89,19 @@ def failures(threat: Threat, degree: int, threshold: int) -> RingParameters:
     if degree == devices - 1:
         # All others are neighbours: as many of them collude, and survive, as there are.
         revealed, split = float(threat.colluding_among(devices)[threshold:].sum()), 0.0
-        stuck = float(surviving[:threshold].sum())
+        stuck = float(surviving[: threshold + REDUNDANT].sum())
     else:
         revealed = threat.honest * float(threat.colluding_neighbours(degree)[threshold:].sum())
-        split = devices * threat.all_gone(degree // 2)
-        stuck = devices * float(surviving[:threshold].sum())
+        split = devices * threat.all_gone(degree // 2, expelled)
+        stuck = devices * float(surviving[: threshold + REDUNDANT].sum())
     found = (_at_most_one(revealed), _at_most_one(split), _at_most_one(stuck))
     return RingParameters(degree, threshold, *found)
 
 
 @lru_cache(maxsize=64)
-def choose(threat: Threat, security_bits: int, correctness_bits: int) -> RingParameters:
+def choose(
+    threat: Threat, security_bits: int, correctness_bits: int, least: int = 2
+) -> RingParameters:
     """Return the smallest degree with a threshold that keeps all promises, almost surely.
 
     Parameters
@@ -106,6 +113,8 @@ def choose(threat: Threat, security_bits: int, correctness_bits: int) -> RingPar
         2 to the minus this, both together.
     correctness_bits : int
         The same for a round that is stuck.
+    least : int
+        The smallest degree that will do for other reasons.
 
     Returns
     -------
@@ -115,13 +124,13 @@ def choose(threat: Threat, security_bits: int, correctness_bits: int) -> RingPar
     """
     devices = threat.devices
     secure, correct = 2.0**-security_bits, 2.0**-correctness_bits
-    for degree in range(2, devices - 1, 2):
-        split = devices * threat.all_gone(degree // 2)
+    for degree in range(least + least % 2, devices - 1, 2):
+        split = devices * threat.all_gone(degree // 2, SPARE)
         if split > secure:
             continue
         # Probability that fewer than t neighbours survive, for t = 0, 1, ...
         fewer = np.concatenate([[0.0], np.cumsum(threat.surviving_neighbours(degree))])
-        threshold = int(np.flatnonzero(devices * fewer <= correct)[-1])
+        threshold = int(np.flatnonzero(devices * fewer <= correct)[-1]) - REDUNDANT
         if threshold < SMALLEST_THRESHOLD:
             continue
         found = failures(threat, degree, threshold)
@@ -145,7 +154,8 @@ def best_threshold(threat: Threat, degree: int) -> int:
     surviving = threat.surviving_neighbours(degree)
     # Expected numbers, not probabilities: those of poor thresholds are all near 1.
     expected = {
-        t: threat.honest * float(colluding[t:].sum()) + threat.devices * float(surviving[:t].sum())
+        t: threat.honest * float(colluding[t:].sum())
+        + threat.devices * float(surviving[: t + REDUNDANT].sum())
         for t in range(SMALLEST_THRESHOLD, degree + 1)
     }
     return min(expected, key=lambda t: (expected[t], t))

@@ -119,12 +119,23 @@ class Threat:
         survivors = self.devices - max(self.dropped, 1)
         return hypergeometric(self.devices - 1, survivors, count, numbers)
 
-    def all_gone(self, count: int) -> float:
-        """Return the probability that all of some devices in a row collude or have dropped out."""
+    def all_gone(self, count: int, chosen: int = 0) -> float:
+        """Return the probability that all of some devices in a row collude or have dropped out.
+
+        Parameters
+        ----------
+        count : int
+            Number of devices in a row.
+        chosen : int
+            How many of them are removed besides, by somebody who knows where they are.
+        """
         colluding = self.colluding_among(self.devices)
         numbers: Counts = np.flatnonzero(colluding > 0)
-        gone = np.minimum(numbers + self.dropped, self.devices)
-        return float(colluding[numbers] @ hypergeometric(self.devices, gone, count, count))
+        gone = np.minimum(numbers + self.dropped, self.devices)[:, np.newaxis]
+        enough = np.arange(max(0, count - chosen), count + 1)
+        return float(
+            colluding[numbers] @ hypergeometric(self.devices, gone, count, enough).sum(axis=1)
+        )
 
     def most_colluding(self, count: int, failure: float, draws: int = 1) -> int:
         """Return the number of colluders that none of some sets of devices has more of.

@@ -117,7 +117,8 @@ class Graph:
 
     def _selected(self, i: int, j: int) -> set[int]:
         protocol = self._protocol
-        secrets = keys.agree(self._pairs[i].private, [self._pairs[j].public])
+        agreed = keys.agree(self._pairs[i].private, [self._pairs[j].public])
+        secrets = protocol.mask_secrets(self._round, i, [j], agreed)
         use = protocol.pair_keys(self._round, i, [j], secrets, "multiplicative mask")
         return set(protocol._sampler.select(use, protocol.parameters.dim)[0].tolist())
 

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar
 
@@ -49,14 +50,14 @@ from hpcfl.algorithms.aggregation.base import Enrolment, parse_vector
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT
 from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer
-from hpcfl.algorithms.aggregation.sharing import Challenge
+from hpcfl.algorithms.aggregation.sharing import Challenge, Dealings
 from hpcfl.algorithms.aggregation.sparse import SparseDevice, SparseSecAgg, SparseServer
 from hpcfl.algorithms.aggregation.topology import ADVERTISED_BYTES, from_bits, from_server, to_flags
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
 from hpcfl.crypto import keys, signatures
 from hpcfl.crypto.signatures import SIGNATURE_BYTES, TAG_BYTES
-from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
+from hpcfl.errors import MessageError, RefusedError, UsageError
 
 CHECK = "consistency_check"
 SIGNED_BYTES = keys.KEY_BYTES + SIGNATURE_BYTES
@@ -103,10 +104,11 @@ class Identity:
         self.id = id
         self.devices = devices
         self._protocol = protocol
+        self._random = secrets
         self._signing = signatures.SigningKey.generate(secrets)
         self._pair = keys.KeyPair.generate(secrets)
         self._registry: NDArray[np.uint8] | None = None
-        # Two secrets with each of devices 0 to n - 1, end to end, zeros in its own place.
+        # Two secrets with each of devices 0 to n - 1, end to end; random ones in its own place.
         self._secrets = b""
         self._last_round = -1
 
@@ -124,7 +126,11 @@ class Identity:
         return np.frombuffer(public + self._signing.sign(self._context(self.id), public), np.uint8)
 
     def receive_advertise_keys(self, payload: Payload) -> None:
-        """Agree with every other device whose identity key has its signature."""
+        """Agree with every other device whose identity key has its signature.
+
+        A device whose key has none takes no part in any round: nothing that it seals or tags is
+        right for this device, which puts a random secret in the place of theirs.
+        """
         if self._secrets:
             raise RefusedError(f"device {self.id} refuses to enrol twice")
         if self._registry is None:
@@ -138,26 +144,27 @@ class Identity:
             raise RefusedError(
                 f"device {self.id} refuses to enrol: its own identity key is not as it sent it"
             )
-        peers = [id for id in range(self.devices) if id != self.id]
-        for id in peers:
-            registered, signature = self._registry[id].tobytes(), signed[id][keys.KEY_BYTES :]
-            if not signatures.is_signed(registered, signature, self._context(id), listed[id]):
-                raise RefusedError(
-                    f"device {self.id} refuses the identity key of device {id}: it is not signed "
-                    "with the key that this device is registered with"
-                )
-        try:
-            shared = keys.agree(self._pair.private, [listed[id] for id in peers])
-        except ValueError:
-            raise from_server("advertise_keys", "an identity key has low order") from None
         secrets = [
             keys.derive(secret, self._pair_context(id, listed), 2 * SECRET_BYTES)
-            for id, secret in zip(peers, shared, strict=True)
+            for id, secret in enumerate(self._agree(signed, self._registry))
         ]
-        secrets.insert(self.id, bytes(2 * SECRET_BYTES))
         self._secrets = b"".join(secrets)
         # Of no use any more, and from it all secrets of pairs follow.
         self._pair = keys.KeyPair(b"", self._pair.public)
+
+    def _agree(self, signed: list[bytes], registry: NDArray[np.uint8]) -> list[bytes]:
+        """Return what is agreed on with every device, and random bytes where nothing is."""
+        agreed = []
+        for id, (one, registered) in enumerate(zip(signed, registry, strict=True)):
+            public, signature = one[: keys.KEY_BYTES], one[keys.KEY_BYTES :]
+            secret = self._random(SECRET_BYTES)
+            if id != self.id and signatures.is_signed(
+                registered.tobytes(), signature, self._context(id), public
+            ):
+                with suppress(ValueError):  # a key of low order
+                    (secret,) = keys.agree(self._pair.private, [public])
+            agreed.append(secret)
+        return agreed
 
     def enter(self, round_index: int) -> None:
         """Refuse a round that has been: what was said in it could be shown again.
@@ -210,17 +217,10 @@ class IdentityDirectory:
             raise MessageError("advertise_keys", name, "it came twice")
         self._signed[sender] = signed.tobytes()
 
-    def finish_advertise_keys(self) -> None:
-        missing = self._devices - len(self._signed)
-        if missing:
-            raise BelowThresholdError(
-                f"the enrolment cannot end: {missing} of {self._devices} devices sent no identity "
-                "key, and with --security active all enrol before the first round"
-            )
-
     def send_advertise_keys(self) -> Payload:
-        """Return all identity keys with their signatures."""
-        listed = b"".join(self._signed[id] for id in range(self._devices))
+        """Return all identity keys with their signatures, zeros for a device that sent none."""
+        nothing = bytes(SIGNED_BYTES)
+        listed = b"".join(self._signed.get(id, nothing) for id in range(self._devices))
         return np.frombuffer(listed, np.uint8)
 
 
@@ -341,6 +341,10 @@ class ActiveDevice(SecAggDevice):
         super().receive_share_keys(senders, rows)
         self._require_opened(self._members(), "go on")
 
+    def receive_expelled(self, payload: Payload) -> None:
+        super().receive_expelled(payload)
+        self._require_opened(self._members(), "go on")
+
     def _require_opened(self, ids: list[int], what: str) -> None:
         """Refuse if fewer than t of some devices have sealed shares for the keys passed on."""
         sealed = (self._shares != ABSENT).any(axis=1)
@@ -450,7 +454,7 @@ class ActiveServer(SecAggServer):
         secrets: keys.SecretSource,
     ) -> None:
         super().__init__(protocol, round_index, model, secrets)
-        self._dealings = self._book(Challenge.known())
+        self._dealings = Dealings(Challenge.known())
         # By place among the survivors: who endorsed the request, and the tags, from and to.
         self._endorsing = np.zeros(0, np.bool_)
         self._tags = np.zeros((0, 0, TAG_BYTES), np.uint8)

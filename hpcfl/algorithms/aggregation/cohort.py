@@ -221,7 +221,10 @@ class Cohort(SecAgg):
         self._check_floor()
 
     def _topology(self) -> Topology:
-        return ring_of(self.parameters)
+        if self.parameters.min_cohort == 1:
+            return ring_of(self.parameters)
+        # A floor holds whoever drops out, so nobody's leaving may cut a cohort in two.
+        return ring_of(self.parameters, least=2 * (self.cohort_size - 1))
 
     @property
     def cohort_size(self) -> int:
@@ -364,9 +367,9 @@ class CohortDevice(SecAggDevice):
             if holders[k] != self.id
         ]
         near = [(k, place) for k, place in near if any(segments.common(position, place))]
-        secrets = self._agree(self._mask_pair.private, [self._links.mask_key(k) for k, _ in near])
+        ids, secrets = self._mask_secrets([holders[k] for k, _ in near])
         others = [
-            (holders[k], place, secret) for (k, place), secret in zip(near, secrets, strict=True)
+            (id, place, secret) for id, (_, place), secret in zip(ids, near, secrets, strict=True)
         ]
         integers = self._quantise(vector[self.sent()])
         masks = self._protocol.pair_masks(self._round, (self.id, position), others)
@@ -389,7 +392,7 @@ class CohortDevice(SecAggDevice):
 
     def _outcome(self, request: Request) -> Outcome:
         cohorts = _windows(self._around, self._protocol.cohort_size)
-        return Outcome(self._parameters.devices, request.total, cohorts)
+        return replace(super()._outcome(request), cohorts=cohorts)
 
 
 class CohortServer(SecAggServer):

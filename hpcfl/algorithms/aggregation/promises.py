@@ -30,11 +30,14 @@ class Outcome:
     cohorts : ndarray of int64
         Of each cohort, how many are in its sum: all cohorts at the server, its own at a device;
         empty where there are none.
+    expelled : int
+        How many were expelled for the shares that they dealt, when the ring was known.
     """
 
     devices: int
     survivors: int
     cohorts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    expelled: int = 0
 
 
 class Promise(ABC):

@@ -112,9 +112,9 @@ class Shares:
 def reconcile(shares: Shares, threshold: int) -> Shares:
     """Return the shares without those that contradict the others.
 
-    One wrong share of an owner is found where at least t + 2 came, and any number of those holders
-    whose share of another owner was found to be wrong. Where that leaves a contradiction, none of
-    the owner's shares is any good.
+    One wrong share of an owner is found where at least t + 2 came: without it the others fit, and
+    no two of them can be taken for it, as t + 1 that fit have one polynomial. Where leaving one out
+    does not help, none of the owner's shares is any good.
 
     Parameters
     ----------
@@ -127,31 +127,29 @@ def reconcile(shares: Shares, threshold: int) -> Shares:
     if fits.all():
         return shares
     came = shares.came.copy()
-    known: set[int] = set()
+    # A holder that answers falsely about one is likely to do so about others.
+    liar = -1
     for row in np.flatnonzero(~fits).tolist():
-        left = _without(shares, row, known, threshold)
-        if left.any():
-            known |= {*shares.holders[row, came[row] & ~left].tolist()}
-        came[row] = left
+        came[row], liar = _without_one(shares, row, threshold, liar)
     return replace(shares, came=came)
 
 
-def _without(shares: Shares, row: int, known: set[int], threshold: int) -> Flags:
-    """Return which of an owner's shares are left when the wrong ones are out; none if unknown."""
+def _without_one(shares: Shares, row: int, threshold: int, suspect: int) -> tuple[Flags, int]:
+    """Return which of an owner's shares are left without the wrong one, and its holder.
+
+    None are left if it cannot be found. The suspect, if it is one of the holders, is tried first.
+    """
     came, holders = shares.came[row], shares.holders[row]
-    left = came & ~np.isin(holders, list(known))
-    fewer = bool((came & ~left).any()) and left.sum() > threshold
-    if fewer and _fit(shares, row, left[None], threshold)[0]:
-        return left
-    places = np.flatnonzero(left)
-    # With a share less nothing would be left to contradict.
+    places = np.flatnonzero(came)
+    # Of t + 1 shares, any t are consistent.
     if places.size > threshold + 1:
-        patterns = np.repeat(left[None], places.size, axis=0)
-        patterns[np.arange(places.size), places] = False
-        good = np.flatnonzero(_fit(shares, row, patterns, threshold))
-        if good.size == 1:
-            return patterns[good[0]]
-    return np.zeros_like(came)
+        for tried in (places[holders[places] == suspect], places):
+            patterns = np.repeat(came[None], tried.size, axis=0)
+            patterns[np.arange(tried.size), tried] = False
+            good = np.flatnonzero(_fit(shares, row, patterns, threshold)) if tried.size else tried
+            if good.size == 1:
+                return patterns[good[0]], int(holders[tried[good[0]]])
+    return np.zeros_like(came), suspect
 
 
 def _fit(shares: Shares, row: int, patterns: Flags, threshold: int) -> Flags:

@@ -16,14 +16,16 @@ share_keys      device to peer   AES-GCM ciphertext of 10 + 6 limbs: shares of t
 share_keys      to devices       the challenge (16 bytes)
 share_keys      to the server    2 limbs for each member of U2 whose shares the device should have:
                                  the answers to the challenge; all ones without a share
+share_keys      to devices       only if somebody is expelled from U2: who (see the module
+                                 `topology`)
 masked_input    to the server    d group elements
 unmask          to devices       U3, and U2 without U3 (see the module `topology`)
 unmask          to the server    shares: 6 limbs for each member of U3, 10 for each of U2 without
                                  U3, of those whose shares the device holds; all ones for a share
                                  that it was not sent
 unmask          to devices       only if a mask key cannot be reconstructed: whose (`topology`)
-unmask          to the server    then: the secret (32 bytes) that the device's mask key shares with
-                                 each of those that it masked with
+unmask          to the server    then: the secret (32 bytes) from which masks with each of them
+                                 follow
 ==============  ===============  =================================================================
 
 **One device that does what it likes costs the round itself alone**, as long as the threshold holds
@@ -35,12 +37,13 @@ among the others:
   uniform limbs more, its checks, and holders answer a challenge, which is drawn after all has been
   dealt, with the check plus a random combination of their share's limbs (see `sharing`). The
   answers of a right dealer lie on one polynomial of degree t - 1; they say nothing about the
-  secret, as the check is uniform. A dealer of whom fewer than t survivors hold right shares is left
-  out: its upload is not used, and it counts as dropped.
+  secret, as the check is uniform. A dealer of whom two holders have no right share is expelled
+  before anybody masks with it. One holder alone, which may have answered falsely, is not believed,
+  and not needed: t + 2 answers tell which one is false.
 * A holder that later sends another share than it answered for is found out by the same equation.
 * The mask key of a dropped device that t right shares do not give is asked for differently: every
-  survivor tells the secret that it has in common with that device, which is what its mask key would
-  tell. Its private-mask seed is never asked for, so that both secrets of a device are never known.
+  survivor tells the secret that masks with that device follow from, which is what its mask key
+  would tell. Its private-mask seed is never asked for, so that both are never known of a device.
 """
 
 from __future__ import annotations
@@ -86,7 +89,6 @@ from hpcfl.crypto import keys, shamir
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError
-from hpcfl.privacy.threat import Threat
 
 TAG_BYTES = 16
 SHARE_BYTES = 4 * (KEY_SHARE + SEED_SHARE) + TAG_BYTES
@@ -110,6 +112,7 @@ class SecAgg(QuantisedProtocol):
         Step("share_keys", Pattern.ROUTE, row_bytes=SHARE_BYTES),
         Step("share_keys", Pattern.BROADCAST, message="challenge"),
         Step("share_keys", Pattern.GATHER, message="checks"),
+        Step("share_keys", Pattern.BROADCAST, message="expelled", optional=True),
         Step("masked_input", Pattern.GATHER, upload=True),
         Step("unmask", Pattern.BROADCAST),
         Step("unmask", Pattern.GATHER),
@@ -123,7 +126,7 @@ class SecAgg(QuantisedProtocol):
         self.topology = self._topology()
         self.steps = tuple(
             replace(step, pattern=self.topology.pattern)
-            if step.name in ("advertise_keys", "unmask", "pairs")
+            if step.name in ("advertise_keys", "expelled", "unmask", "pairs")
             and step.pattern is Pattern.BROADCAST
             else step
             for step in type(self).steps
@@ -180,6 +183,27 @@ class SecAgg(QuantisedProtocol):
         context = f"hpcfl/1 {self.name} round {round_index} device {device} private mask"
         return keys.derive(seed, context.encode())
 
+    def mask_secrets(
+        self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes]
+    ) -> list[bytes]:
+        """Return what the masks of device `i` and each peer follow from.
+
+        It is bound to the two ids, so that telling it tells nothing of masks with anybody else,
+        even one that has advertised the same key.
+
+        Parameters
+        ----------
+        round_index : int
+            The round.
+        i : int
+            A device.
+        peers : sequence of int
+            Others.
+        secrets : sequence of bytes
+            What the mask keys of `i` and each of them agree on.
+        """
+        return self.pair_keys(round_index, i, peers, secrets, "additive mask")
+
     def pair_keys(
         self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes], use: str
     ) -> list[bytes]:
@@ -228,6 +252,8 @@ class SecAggDevice(ModelReceiver):
         self.ignored: list[MessageError] = []
         self._challenge: sharing.Challenge | None = None
         self._checked = False
+        # How many devices were expelled, linked with this one or not.
+        self._expelled: int | None = None
         self._uploaded = False
         self._request: Request | None = None
         self._wanted: list[int] | None = None
@@ -370,6 +396,18 @@ class SecAggDevice(ModelReceiver):
         answers = self._challenge.answers(self._shares[self._have])
         return answers.astype("<u4", copy=False).view(np.uint8)
 
+    def receive_expelled(self, payload: Payload) -> None:
+        """Take devices out of U2 whose shares do not belong together; mask with none of them."""
+        if not self._checked or self._expelled is not None or self._uploaded:
+            raise RefusedError(f"device {self.id} refuses to expel devices at this point")
+        expelled, self._expelled = self._protocol.topology.read_expelled(payload, self._links)
+        if self.id in expelled:
+            raise RefusedError(
+                f"device {self.id} is told that the shares of its secrets do not belong together"
+            )
+        self._have &= ~np.isin(self._links.holders, expelled)
+        self._require_members(int(self._have.sum()))
+
     # masked_input
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
@@ -377,8 +415,7 @@ class SecAggDevice(ModelReceiver):
         self._upload_once(vector)
         integers = self._quantise(vector)
         elements = self._parameters.arithmetic.reduce(integers)
-        peers, secrets = self._mask_secrets()
-        mask_keys = self._protocol.pair_keys(self._round, self.id, peers, secrets, "additive mask")
+        peers, mask_keys = self._mask_secrets(self._members())
         private = self._protocol.private_mask_key(self._round, self.id, self._seed)
         signs = [pair_sign(self.id, peer) for peer in peers]
         masked = self._parameters.arithmetic.add_masks(elements, [private, *mask_keys], [1, *signs])
@@ -391,12 +428,13 @@ class SecAggDevice(ModelReceiver):
             raise RefusedError(f"device {self.id} refuses to upload twice in a round")
         self._uploaded = True
 
-    def _mask_secrets(self) -> tuple[list[int], list[bytes]]:
-        """Return the peers in U2 and the secret that this device's mask key shares with each."""
-        holders = self._links.holders
-        peers = [k for k in np.flatnonzero(self._have).tolist() if holders[k] != self.id]
-        public = [self._links.mask_key(k) for k in peers]
-        return [holders[k] for k in peers], self._agree(self._mask_pair.private, public)
+    def _mask_secrets(self, ids: list[int]) -> tuple[list[int], list[bytes]]:
+        """Return some holders, without this one, and what masks with each of them follow from."""
+        index = {id: k for k, id in enumerate(self._links.holders)}
+        peers = [id for id in ids if id != self.id]
+        public = [self._links.mask_key(index[id]) for id in peers]
+        secrets = self._agree(self._mask_pair.private, public)
+        return peers, self._protocol.mask_secrets(self._round, self.id, peers, secrets)
 
     def _agree(self, private: bytes, public: list[bytes]) -> list[bytes]:
         try:
@@ -459,7 +497,7 @@ class SecAggDevice(ModelReceiver):
 
     def _outcome(self, request: Request) -> Outcome:
         """Return what the round has come to, as far as this device is told."""
-        return Outcome(self._parameters.devices, request.total)
+        return Outcome(self._parameters.devices, request.total, expelled=self._expelled or 0)
 
     def send_unmask(self) -> Payload:
         """Return the shares of the survivors' seeds and of the dropped devices' mask keys.
@@ -490,12 +528,11 @@ class SecAggDevice(ModelReceiver):
         self._wanted = wanted
 
     def send_pairs(self) -> Payload:
-        """Return the secrets that the mask key shares with those that were asked for."""
+        """Return what masks with those that were asked for follow from."""
         if self._wanted is None:
             raise RefusedError(f"device {self.id} was not asked for secrets of pairs")
-        index = {id: k for k, id in enumerate(self._links.holders)}
-        public = [self._links.mask_key(index[id]) for id in self._wanted]
-        return np.frombuffer(b"".join(self._agree(self._mask_pair.private, public)), np.uint8)
+        _, secrets = self._mask_secrets(self._wanted)
+        return np.frombuffer(b"".join(secrets), np.uint8)
 
 
 class SecAggServer(ModelSender):
@@ -515,8 +552,6 @@ class SecAggServer(ModelSender):
         self._group = protocol.parameters.arithmetic
         self._round = round_index
         self._public: dict[int, bytes] = {}
-        # All keys that are taken, of both kinds.
-        self._keys: set[bytes] = set()
         # Whose answer turned out to be wrong only when the secrets were reconstructed.
         self.refused: dict[int, MessageError] = {}
         self._sharers: list[int] = []
@@ -524,8 +559,7 @@ class SecAggServer(ModelSender):
         self._shared: set[int] = set()
         self._admitted: set[int] = set()
         self._dealings: Dealings | None = None
-        # Uploads of those of whom not all holders have a right share: used if enough of these stay.
-        self._held: dict[int, Payload] = {}
+        self._expelled = np.zeros(self._parameters.devices, np.bool_)
         self._sum = np.zeros(self._parameters.dim, np.int64)
         self._seed_shares: dict[int, Elements] = {}
         self._mask_key_shares: dict[int, Elements] = {}
@@ -544,17 +578,12 @@ class SecAggServer(ModelSender):
         return np.flatnonzero(self._gone).tolist()
 
     def receive_advertise_keys(self, sender: int, payload: Payload) -> None:
-        """Keep a device's public keys, with which something can be agreed and no other has."""
-        phase, name, size = "advertise_keys", f"device {sender}", keys.KEY_BYTES
-        advertised = parse_vector(payload, "u1", 2 * size, phase, name).tobytes()
+        """Keep a device's public keys, with which something can be agreed."""
+        phase, name = "advertise_keys", f"device {sender}"
+        advertised = parse_vector(payload, "u1", 2 * keys.KEY_BYTES, phase, name).tobytes()
         if sender in self._public:
             raise MessageError(phase, name, "it came twice")
         check_advertised(advertised, sender)
-        # Devices would refuse a list with a key twice, all of them.
-        both = {advertised[:size], advertised[size:]}
-        if len(both) < 2 or both & self._keys:
-            raise MessageError(phase, name, "a public key of it is taken already")
-        self._keys |= both
         self._public[sender] = advertised
 
     def finish_advertise_keys(self) -> None:
@@ -573,18 +602,17 @@ class SecAggServer(ModelSender):
         unknown = {*ids.tolist()} - {*self._public}
         if unknown:
             raise MessageError("share_keys", f"device {min(unknown)}", "it advertised no keys")
-        self._sharers = ids.tolist()
-        self._shared = set(self._sharers)
-        self._require(len(self._sharers), "shared keys")
+        self._take_sharers(ids.tolist())
+
+    def _take_sharers(self, ids: list[int]) -> None:
+        self._sharers, self._shared = ids, set(ids)
+        self._require(len(ids), "shared keys")
 
     def send_challenge(self) -> Payload:
         """Return the challenge, which nobody knew when secrets were shared."""
         challenge = self._secrets(CHALLENGE_BYTES)
-        self._dealings = self._book(sharing.Challenge.of(challenge))
+        self._dealings = Dealings(sharing.Challenge.of(challenge))
         return np.frombuffer(challenge, np.uint8)
-
-    def _book(self, challenge: sharing.Challenge) -> Dealings:
-        return Dealings(challenge, max(1, Threat.of(self._parameters).colluding))
 
     def receive_checks(self, sender: int, payload: Payload) -> None:
         """Keep a holder's answers."""
@@ -594,10 +622,24 @@ class SecAggServer(ModelSender):
         self._checked.receive(sender, owners, payload)
 
     def finish_checks(self) -> None:
-        """Find out whose shares belong together, and which holders have them."""
+        """Find out whose shares belong together; expel the others."""
         self._require(self._checked.count, "answered the challenge")
-        owners = to_flags(self._sharers, self._parameters.devices)
-        self._checked.settle(self._links, owners)
+        devices = self._parameters.devices
+        self._checked.settle(self._links, to_flags(self._sharers, devices))
+        expelled = self._checked.expelled
+        reason = "two holders or more have no right share of its secrets: it is expelled"
+        for id in expelled:
+            self.refused[id] = MessageError("share_keys", f"device {id}", reason)
+        self._expelled = to_flags(expelled, devices)
+        self._take_sharers([id for id in self._sharers if id not in expelled])
+
+    def wants_expelled(self) -> bool:
+        """Return whether somebody is to be expelled."""
+        return bool(self._expelled.any())
+
+    def send_expelled(self, receiver: int | None = None) -> Payload | None:
+        """Return who is expelled."""
+        return self._links.expelled(receiver, self._expelled)
 
     @property
     def _checked(self) -> Dealings:
@@ -606,14 +648,10 @@ class SecAggServer(ModelSender):
         return self._dealings
 
     def receive_masked_input(self, sender: int, payload: Payload) -> None:
-        """Add a device's masked input to the sum (eq. 20), or hold it back for the while."""
+        """Add a device's masked input to the sum (eq. 20)."""
         self._check_upload(sender, payload)
         self._admit(sender)
-        if sender in self._checked.doubtful:
-            # A copy: the transport uses its memory again.
-            self._held[sender] = payload.copy()
-        else:
-            self._add_upload(sender, payload)
+        self._add_upload(sender, payload)
 
     def _check_upload(self, sender: int, payload: Payload) -> None:
         """Refuse an upload that is not of this protocol, or not from a device in U2."""
@@ -641,24 +679,8 @@ class SecAggServer(ModelSender):
         # Requests, seeds and shares go by id, in whatever order the uploads came.
         self.survivors.sort()
         devices = self._parameters.devices
-        survived = self._checked.without_lost(
-            to_flags(self.survivors, devices), self._links.threshold
-        )
-        for id in [id for id in self.survivors if not survived[id]]:
-            if id not in self._held:
-                raise BelowThresholdError(
-                    f"round {self._round} cannot end: too few devices hold right shares of device "
-                    f"{id}, whose upload was summed on the way; use --upload gather"
-                )
-            reason = "too few devices hold right shares of its secrets: its upload is not used"
-            self.refused.setdefault(id, MessageError("share_keys", f"device {id}", reason))
-        self.survivors = np.flatnonzero(survived).tolist()
-        self._admitted = {*self.survivors}
-        for id in [id for id in self.survivors if id in self._held]:
-            self._add_upload(id, self._held[id])
-        self._held.clear()
-        self._survived = survived
-        self._gone = to_flags(self._sharers, devices) & ~survived
+        self._survived = to_flags(self.survivors, devices)
+        self._gone = to_flags(self._sharers, devices) & ~self._survived
         self._require(len(self.survivors), "sent their masked vectors")
         broken = objection(self._protocol.promises(), self.outcome())
         if broken is not None:
@@ -668,7 +690,8 @@ class SecAggServer(ModelSender):
 
     def outcome(self) -> Outcome:
         """Return what the round has come to: what promises are checked against."""
-        return Outcome(self._parameters.devices, len(self.survivors))
+        expelled = int(self._expelled.sum())
+        return Outcome(self._parameters.devices, len(self.survivors), expelled=expelled)
 
     def send_unmask(self, receiver: int | None = None) -> Payload | None:
         """Return the request: whose sum is to be unmasked, and who dropped out."""
@@ -792,16 +815,16 @@ class SecAggServer(ModelSender):
         signs = [-1] * len(mask_keys)
         for id in self.dropped:
             peers = self._links.neighbours(id, self._survived)
-            secrets = self._secrets_with(id, peers)
-            mask_keys += self._protocol.pair_keys(self._round, id, peers, secrets, "additive mask")
+            mask_keys += self._secrets_with(id, peers)
             signs += [-pair_sign(survivor, id) for survivor in peers]
         self._unmasked = self._group.add_masks(self._group.reduce(self._sum), mask_keys, signs)
 
     def _secrets_with(self, id: int, peers: list[int]) -> list[bytes]:
-        """Return the secrets that a dropped device's mask key shares with survivors."""
-        if id in self._private:
-            return keys.agree(self._private[id], [self._mask_public(peer) for peer in peers])
-        return [self._told[id][peer] for peer in peers]
+        """Return what the masks of a dropped device with survivors follow from."""
+        if id not in self._private:
+            return [self._told[id][peer] for peer in peers]
+        secrets = keys.agree(self._private[id], [self._mask_public(peer) for peer in peers])
+        return self._protocol.mask_secrets(self._round, id, peers, secrets)
 
     def _mask_public(self, id: int) -> bytes:
         return self._public[id][keys.KEY_BYTES :]

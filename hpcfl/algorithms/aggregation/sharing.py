@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import parse_vector
-from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Flags, Ids, Shares, reconcile
+from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Flags, Ids, reconcile
 from hpcfl.algorithms.aggregation.topology import Links
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto import keys, shamir
@@ -39,6 +39,8 @@ SEED_LIMBS = shamir.limb_count(SEED_BYTES)
 KEY_SHARE = MASK_KEY_LIMBS + 1
 SEED_SHARE = SEED_LIMBS + 1
 ANSWERS = 2
+# So many holders may answer falsely without harm to a dealer.
+LIARS = 1
 
 
 def deal(
@@ -131,29 +133,29 @@ class Challenge:
 class Dealings:
     """The server's book of who dealt what rightly, as far as holders' answers tell.
 
+    One false answer about a dealer may be its holder's doing, and is no reason to do without the
+    dealer; of two, one holder alone cannot be the cause. So one device that deals or answers
+    falsely can expel nobody but itself, and whoever stays lacks the share of one holder at the
+    most.
+
     Parameters
     ----------
     challenge : Challenge
         The round's.
-    hostile : int
-        How many devices may be hostile: a holder without the shares of more than so many is taken
-        for one of them.
 
     Attributes
     ----------
-    doubtful : frozenset of int
-        The dealers of whom some holder that answered has no right share.
+    expelled : frozenset of int
+        The dealers of whom two holders that answered, or more, have no right share.
     """
 
-    def __init__(self, challenge: Challenge, hostile: int) -> None:
+    def __init__(self, challenge: Challenge) -> None:
         self._challenge = challenge
-        self._hostile = hostile
         # By holder: whose shares it has, what it answered, and which of these are right.
         self._owners: dict[int, Ids] = {}
         self._answers: dict[int, Elements] = {}
-        self._right: Shares | None = None
         self._wrong: dict[int, set[int]] = {}
-        self.doubtful: frozenset[int] = frozenset()
+        self.expelled: frozenset[int] = frozenset()
 
     @property
     def count(self) -> int:
@@ -179,42 +181,16 @@ class Dealings:
     def settle(self, links: Links, owners: Flags) -> None:
         """Find out which answers are right: those that lie on one polynomial with enough others."""
         right = reconcile(links.collect(self._answers, owners, ANSWERS), links.threshold)
-        self._right = right
         if int(right.came.sum()) == sum(answered.size for answered in self._owners.values()):
             return
+        # Those that are marked as absent count as answers here.
         answered = {id: np.zeros_like(answers) for id, answers in self._answers.items()}
         off = links.collect(answered, owners, ANSWERS).came & ~right.came
+        self.expelled = frozenset(right.owners[off.sum(axis=1) > LIARS].tolist())
         rows, places = np.nonzero(off)
         pairs = zip(right.owners[rows].tolist(), right.holders[rows, places].tolist(), strict=True)
         for owner, holder in pairs:
             self._wrong.setdefault(holder, set()).add(owner)
-        believed = [without for without in self._wrong.values() if len(without) <= self._hostile]
-        self.doubtful = frozenset().union(*believed)
-
-    def without_lost(self, survived: Flags, threshold: int) -> Flags:
-        """Return the survivors without those doubtful ones whose secrets too few others can give.
-
-        Parameters
-        ----------
-        survived : ndarray of bool, shape (N,)
-            Who uploaded.
-        threshold : int
-            Number t of holders needed.
-        """
-        if self._right is None or not self.doubtful:
-            return survived
-        left = survived.copy()
-        owners = self._right.owners
-        doubtful = np.isin(owners, list(self.doubtful))
-        while True:
-            # Without the dealer itself, which need not answer.
-            others = left[self._right.holders] & (self._right.holders != owners[:, None])
-            holders = (self._right.came & others).sum(axis=1)
-            lost = owners[doubtful & left[owners] & (holders < threshold)]
-            if not lost.size:
-                return left
-            # They are holders as well, of others.
-            left[lost] = False
 
     def verified(self, holder: int, owners: Ids, shares: Elements, seeds: bool) -> Elements:
         """Return a holder's shares of some owners' secrets, `ABSENT` for those of no use.

@@ -89,7 +89,7 @@ class SparseDevice(SecAggDevice):
         """Return the locations and the masked values of the selected coordinates (eq. 18)."""
         self._upload_once(vector)
         dim, group = self._parameters.dim, self._parameters.arithmetic
-        peers, secrets = self._mask_secrets()
+        peers, secrets = self._mask_secrets(self._members())
         positions, masks = self._protocol.pair_masks(self._round, self.id, peers, secrets)
         selected = np.zeros(dim, np.bool_)
         selected[positions] = True

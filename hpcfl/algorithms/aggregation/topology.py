@@ -28,7 +28,8 @@ Ring      nonce (16 bytes), u32 position,    u32 size of U3, bits of U3, bits of
           in U1 by slot
 ========  =================================  ===================================================
 
-The request for secrets of pairs is one such bitmap. The slots of a device at position p are the
+The request for secrets of pairs is one such bitmap, and so is the list of expelled devices, behind
+their number (u32) on a ring. The slots of a device at position p are the
 positions p - k/2 to p + k/2, its own among them; with a degree of N - 1, all positions, beginning
 at p - N // 2.
 """
@@ -52,9 +53,16 @@ from hpcfl.comm.phases import Ids, Pattern, Payload
 from hpcfl.crypto import keys
 from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.sampling import permutation
-from hpcfl.errors import MessageError, RefusedError
-from hpcfl.privacy.ring import RingParameters, best_threshold, choose, failures, log2
-from hpcfl.privacy.threat import Threat
+from hpcfl.errors import MessageError, RefusedError, UsageError
+from hpcfl.privacy.ring import (
+    REDUNDANT,
+    RingParameters,
+    best_threshold,
+    choose,
+    failures,
+    log2,
+)
+from hpcfl.privacy.threat import SPARE, Threat
 
 Flags = NDArray[np.bool_]
 
@@ -101,20 +109,18 @@ class Neighbourhood:
         return self.advertised[start : start + keys.KEY_BYTES]
 
     def check_keys(self) -> None:
-        """Refuse a key that is listed twice: two devices' masks would be one.
+        """Refuse keys with which nothing can be agreed, as errors of their owners.
 
-        So are keys with which nothing can be agreed; those are errors of their owners.
+        A key may be listed twice. Whoever advertises another device's can use it for nothing, and
+        what a third one agrees on with the two differs: ids go into what is derived from a secret.
 
         Raises
         ------
         MessageError
         """
-        size = keys.KEY_BYTES
+        size = ADVERTISED_BYTES
         for k, id in enumerate(self.holders):
-            check_advertised(self.advertised[2 * size * k : 2 * size * (k + 1)], id)
-        listed = {self.advertised[k : k + size] for k in range(0, len(self.advertised), size)}
-        if len(listed) != 2 * len(self.holders):
-            raise from_server("advertise_keys", "a public key is listed twice")
+            check_advertised(self.advertised[size * k : size * (k + 1)], id)
 
 
 @dataclass(frozen=True)
@@ -158,6 +164,10 @@ class Links(ABC):
     @abstractmethod
     def bits(self, receiver: int | None, chosen: Flags) -> Payload | None:
         """Return a bitmap of some devices, as one device reads it; all, where it is broadcast."""
+
+    @abstractmethod
+    def expelled(self, receiver: int | None, chosen: Flags) -> Payload | None:
+        """Return the list of expelled devices to one device; to all, where it is broadcast."""
 
     @abstractmethod
     def neighbours(self, id: int, among: Flags) -> list[int]:
@@ -235,6 +245,12 @@ class Topology(ABC):
     def read_wanted(self, payload: Payload, neighbourhood: Neighbourhood) -> list[int]:
         """Return the devices of which secrets of pairs are asked for."""
 
+    @abstractmethod
+    def read_expelled(
+        self, payload: Payload, neighbourhood: Neighbourhood
+    ) -> tuple[list[int], int]:
+        """Return which holders were expelled, and how many devices in all."""
+
     def check_place(self, neighbourhood: Neighbourhood, context: bytes) -> None:  # noqa: B027
         """Refuse a wrong place on a ring, as far as a device can tell; without a ring, nothing.
 
@@ -283,6 +299,13 @@ class Complete(Topology):
         parse_vector(payload, "u1", -(-self._devices // 8), "unmask", "the server")
         return self._ids(payload, "unmask")
 
+    def read_expelled(
+        self, payload: Payload, neighbourhood: Neighbourhood
+    ) -> tuple[list[int], int]:
+        parse_vector(payload, "u1", -(-self._devices // 8), "share_keys", "the server")
+        expelled = self._ids(payload, "share_keys")
+        return [id for id in expelled if id in neighbourhood.holders], len(expelled)
+
     def _ids(self, bitmap: Payload, phase: str) -> list[int]:
         found = from_bits(bitmap)
         if found and found[-1] >= self._devices:
@@ -308,6 +331,9 @@ class CompleteLinks(Links):
         return np.concatenate([np.packbits(survived), np.packbits(dropped)])
 
     def bits(self, receiver: int | None, chosen: Flags) -> Payload:
+        return np.packbits(chosen)
+
+    def expelled(self, receiver: int | None, chosen: Flags) -> Payload:
         return np.packbits(chosen)
 
     def neighbours(self, id: int, among: Flags) -> list[int]:
@@ -401,12 +427,24 @@ class Ring(Topology):
         parse_vector(payload, "u1", -(-self.slots // 8), "unmask", "the server")
         return self._named(payload, neighbourhood)
 
-    def _named(self, bitmap: Payload, neighbourhood: Neighbourhood) -> list[int]:
+    def read_expelled(
+        self, payload: Payload, neighbourhood: Neighbourhood
+    ) -> tuple[list[int], int]:
+        parse_vector(payload, "u1", 4 + -(-self.slots // 8), "share_keys", "the server")
+        expelled = self._named(payload[4:], neighbourhood, "share_keys")
+        total = int(payload[:4].view("<u4")[0])
+        if not len(expelled) <= total <= self.devices:
+            raise from_server("share_keys", f"{total} expelled devices of {self.devices} cannot be")
+        return expelled, total
+
+    def _named(
+        self, bitmap: Payload, neighbourhood: Neighbourhood, phase: str = "unmask"
+    ) -> list[int]:
         """Return the holders at some slots."""
         holder_at = dict(zip(neighbourhood.numbers, neighbourhood.holders, strict=True))
         slots = from_bits(bitmap)
         if not {*slots} <= {*holder_at}:
-            raise from_server("unmask", "it names a slot that nobody is in")
+            raise from_server(phase, "it names a slot that nobody is in")
         return [holder_at[slot] for slot in slots]
 
     def check_place(self, neighbourhood: Neighbourhood, context: bytes) -> None:
@@ -484,6 +522,13 @@ class RingLinks(Links):
             return None
         return np.packbits(chosen[self._around(receiver)])
 
+    def expelled(self, receiver: int | None, chosen: Flags) -> Payload | None:
+        bits = self.bits(receiver, chosen)
+        if bits is None:
+            return None
+        total = np.array([np.count_nonzero(chosen)], "<u4").view(np.uint8)
+        return np.concatenate([total, bits])
+
     def neighbours(self, id: int, among: Flags) -> list[int]:
         holders = self.holders(id)
         return sorted(other for other in holders[among[holders]].tolist() if other != id)
@@ -519,13 +564,24 @@ def ring_order(
     return permutation(digest.digest(), devices)
 
 
-def ring_of(parameters: Parameters) -> Ring:
-    """Return the ring with the degree that is asked for, or the smallest that is safe."""
+def ring_of(parameters: Parameters, least: int = 2) -> Ring:
+    """Return the ring with the degree that is asked for, or the smallest that is safe.
+
+    Raises
+    ------
+    UsageError
+        If the degree that is asked for is below `least`.
+    """
     threat = Threat.of(parameters)
     if parameters.degree is None:
-        chosen = choose(threat, parameters.security_bits, parameters.correctness_bits)
+        chosen = choose(threat, parameters.security_bits, parameters.correctness_bits, least)
         return Ring(parameters.devices, chosen.degree, chosen.threshold)
     degree = min(parameters.degree, parameters.devices - 1)
+    if degree < min(least, parameters.devices - 1):
+        raise UsageError(
+            f"with {degree} neighbours each, not all devices of a cohort are linked, and "
+            f"--min-cohort promises that they are: give --degree {least}, or leave it out"
+        )
     return Ring(parameters.devices, degree, best_threshold(threat, degree))
 
 
@@ -544,7 +600,8 @@ class Unopened(Promise):
         return (
             f"every device shares keys and masks with the {self.degree} others; "
             f"{self.threshold} devices reconstruct a secret, and fewer learn nothing of it: not "
-            f"{self.threat} that collude{exceeded}"
+            f"{self.threat} that collude{exceeded}. A device that shares or answers falsely costs "
+            f"itself alone while at least {self.threshold + REDUNDANT} devices answer"
         )
 
     def failure(self, outcome: Outcome) -> float:
@@ -578,12 +635,14 @@ class Linked(Promise):
             f"of them reconstruct a secret. If {self.threat} collude and up to "
             f"{self.threat.dropped} others drop out, wherever chance puts them on the ring, a "
             f"secret is revealed with a probability of at most {log2(planned.revealed)}, the "
-            f"honest are not all linked with {log2(planned.split)}, a round cannot end with "
-            f"{log2(planned.stuck)}"
+            f"honest are not all linked with {log2(planned.split)}, and some device has fewer than "
+            f"{self.threshold + REDUNDANT} neighbours left, so that one that answers falsely can "
+            f"end the round, with {log2(planned.stuck)}"
         )
 
     def failure(self, outcome: Outcome) -> float:
-        found = self._failures(outcome.devices - outcome.survivors)
+        gone = outcome.devices - outcome.survivors - outcome.expelled
+        found = self._failures(max(0, gone), outcome.expelled)
         return min(1.0, found.revealed + found.split)
 
     def broken(self, outcome: Outcome) -> str | None:
@@ -592,19 +651,23 @@ class Linked(Promise):
         chance = self.failure(outcome)
         if chance <= limit:
             return None
+        expelled = f", {outcome.expelled} of them expelled" if outcome.expelled else ""
         return (
-            f"{outcome.devices - outcome.survivors} of {outcome.devices} devices have dropped out: "
-            f"with {self.degree} neighbours each, the honest ones among the others are not all "
-            f"linked with a probability of up to {log2(chance)}, and {log2(limit)} was promised"
+            f"{outcome.devices - outcome.survivors} of {outcome.devices} devices have dropped out"
+            f"{expelled}: with {self.degree} neighbours each, the honest ones among the others are "
+            f"not all linked with a probability of up to {log2(chance)}, and {log2(limit)} was "
+            "promised"
         )
 
-    def _failures(self, dropped: int) -> RingParameters:
-        return _failures(self.threat, self.degree, self.threshold, dropped)
+    def _failures(self, dropped: int, expelled: int = SPARE) -> RingParameters:
+        return _failures(self.threat, self.degree, self.threshold, dropped, expelled)
 
 
 @lru_cache(maxsize=256)
-def _failures(threat: Threat, degree: int, threshold: int, dropped: int) -> RingParameters:
-    return failures(threat.with_dropped(dropped), degree, threshold)
+def _failures(
+    threat: Threat, degree: int, threshold: int, dropped: int, expelled: int
+) -> RingParameters:
+    return failures(threat.with_dropped(dropped), degree, threshold, expelled)
 
 
 def from_server(phase: str, reason: str) -> MessageError:
