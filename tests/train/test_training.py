@@ -287,9 +287,9 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, content: bytes | None) 
 def test_what_the_protocol_promises_is_recorded(tmp_path: Path) -> None:
     run = load(train(tmp_path, "cohort", devices=20, rounds=1, alpha=0.2).path)
 
-    assert (run.config["cohort_size"], run.config["degree"]) == (4, 8)
+    assert (run.config["cohort_size"], run.config["degree"]) == (4, 10)
     first, second = json.loads(str(run.config["promises"]))
-    assert "8 neighbours" in first
+    assert "10 neighbours" in first
     assert "cohort of 4" in second
 
 
