@@ -24,7 +24,7 @@ unmask          to the server    shares: 6 limbs for each member of U3, 10 for e
                                  U3, of those whose shares the device holds; all ones for a share
                                  that it was not sent
 unmask          to devices       only if a mask key cannot be reconstructed: whose (`topology`)
-unmask          to the server    then: the secret (32 bytes) from which masks with each of them
+unmask          to the server    then: the secret (16 bytes) from which masks with each of them
                                  follow
 ==============  ===============  =================================================================
 
@@ -747,7 +747,7 @@ class SecAggServer(ModelSender):
         if sender not in self._seed_shares:
             raise MessageError("unmask", name, "it has not answered the unmasking request")
         asked = self._links.asked_of(sender, self._wanted).tolist()
-        size = keys.KEY_BYTES
+        size = SEED_BYTES
         told = parse_vector(payload, "u1", size * len(asked), "unmask", name).tobytes()
         for k, id in enumerate(asked):
             self._told.setdefault(id, {})[sender] = told[size * k : size * (k + 1)]
