@@ -375,4 +375,4 @@ class Round:
             return error
         first = next(iter(known.values()))
         others = f" (and {len(known) - 1} more)" if len(known) > 1 else ""
-        return BelowThresholdError(f"{error}; refused: {first}{others}")
+        return type(error)(f"{error}; refused: {first}{others}")
