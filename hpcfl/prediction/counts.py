@@ -453,12 +453,13 @@ def _cohort(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
     common = 2 * sum(size - distance for distance in range(1, reach + 1)) * segment
     pairs: Operations = {
         "agreement": both,
-        "derivation": both,
+        # The pair's secret, and the key of the run.
+        "derivation": 2 * both,
         "stream_key": both,
         "near": both,
         **at("streamed", common, run),
     }
-    own: Operations = {"derivation": 1, "stream_key": 1, **along(run, ["streamed"])}
+    own: Operations = {"stream_key": 1, **along(run, ["streamed"])}
     upload.sends(4 * run, survivors)
     add(upload.device, pairs)
     add(upload.device, own)
@@ -466,6 +467,7 @@ def _cohort(played: Round, phases: Mapping[str, PhaseCounts]) -> None:
         upload.device,
         {
             "message": 1,
+            "derivation": 1,
             "near": played.degree,
             **along(run, ["dealt", "quantised", "reduced"]),
             **at("picked", run, played.dim),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import tempfile
 from collections import Counter, defaultdict
 from itertools import combinations
@@ -116,11 +118,13 @@ class Graph:
         return {int(id): place for place, id in enumerate(order)}, reach
 
     def _selected(self, i: int, j: int) -> set[int]:
+        """Return what a pair selects: the key follows from its secret, not from its keys alone."""
         protocol = self._protocol
-        agreed = keys.agree(self._pairs[i].private, [self._pairs[j].public])
-        secrets = protocol.mask_secrets(self._round, i, [j], agreed)
-        use = protocol.pair_keys(self._round, i, [j], secrets, "multiplicative mask")
-        return set(protocol._sampler.select(use, protocol.parameters.dim)[0].tolist())
+        (key,) = keys.agree(self._pairs[i].private, [self._pairs[j].public])
+        pair = f"hpcfl/1 {protocol.name} round {self._round} pair {min(i, j)} {max(i, j)}"
+        for use in ("additive mask", "multiplicative mask"):
+            key = hkdf(key, f"{pair} {use}")
+        return set(protocol._sampler.select([key], protocol.parameters.dim)[0].tolist())
 
     def alone(self) -> set[tuple[int, int]]:
         """Return device and coordinate of every value that is alone."""
@@ -136,6 +140,12 @@ class Graph:
         return Counter(
             len(one) for sets in self.sets.values() for one in sets if len(sets) > 1 or not proper
         )
+
+
+def hkdf(secret: bytes, context: str) -> bytes:
+    """Return the first 16 bytes of HKDF-SHA256 without salt (RFC 5869)."""
+    key = hmac.digest(bytes(32), secret, hashlib.sha256)
+    return hmac.digest(key, context.encode() + b"\x01", hashlib.sha256)[:16]
 
 
 def components(vertices: set[int], edges: list[tuple[int, int]]) -> list[set[int]]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
+from hpcfl.crypto import keys
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.prediction import kernels, overheads
 from hpcfl.prediction.calibration import CACHED_BYTES, Calibration, Link, default_path, load
@@ -147,6 +149,50 @@ def test_masks_of_a_dense_round_are_counted() -> None:
     assert phases["unmask"].server["mask_word"] == pytest.approx((7 + 3 * 7) * 1000)
     assert phases["unmask"].server["agreement"] == pytest.approx(3 * 7)
     assert phases["advertise_keys"].device["agreement"] == 9
+
+
+@pytest.mark.parametrize(
+    ("protocol", "devices", "options", "derived"),
+    [
+        # A device's private mask; of each pair its secret, and from that the keys of its uses.
+        ("secagg", 9, {"dropout": 0.0}, 9 * (1 + 8)),
+        ("secagg-graph", 30, {"degree": 12, "dropout": 0.0}, 30 * (1 + 12)),
+        ("sparse", 9, {"dropout": 0.0}, 9 * (1 + 8 * 3)),
+        ("sparse", 30, {"degree": 12, "dropout": 0.0}, 30 * (1 + 12 * 3)),
+        # Of 14 neighbours 10 are in a cohort with a device.
+        ("cohort", 30, {"degree": 14, "alpha": 0.2, "dropout": 0.0}, 30 * (1 + 10 * 2)),
+        ("cohort", 30, {"degree": 4, "alpha": 0.2, "dropout": 0.0}, 30 * (1 + 4 * 2)),
+        # With the server, who takes off the masks of three devices with seven.
+        ("secagg", 10, {"dropout": 0.3}, 7 * (1 + 9) + 3 * 7),
+        ("sparse", 10, {"dropout": 0.3}, 7 * (1 + 9 * 3) + 3 * 7 * 3),
+    ],
+)
+def test_the_derivations_of_masks_are_counted(
+    protocol: str,
+    devices: int,
+    options: dict[str, Any],
+    derived: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both by the model and in rounds: for every private mask the server derives the key again."""
+    derive, contexts = keys.derive, []
+
+    def counted(secret: bytes, context: bytes, *length: int) -> bytes:
+        contexts.append(context)
+        return derive(secret, context, *length)
+
+    monkeypatch.setattr(keys, "derive", counted)
+    experiment = built(protocol, devices, 500, **options)
+    records = played(experiment)
+    of_masks = [one for one in contexts if re.search(rb" (private|additive|multiplic.*) mask", one)]
+    phases = {phase.name: phase for phase in expected(experiment)}
+    survivors = int(records[0].survived.sum())
+    modelled = phases["masked_input"].device["derivation"] * survivors
+    modelled += phases["unmask"].server["derivation"]
+
+    derived += survivors
+    assert 3 * derived == len(of_masks)
+    assert derived == pytest.approx(modelled)
 
 
 @pytest.mark.parametrize("degree", [None, 4])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from itertools import combinations, product
 from math import comb
 
+import numpy as np
 import pytest
 
+from hpcfl.algorithms.aggregation.promises import Outcome
+from hpcfl.algorithms.aggregation.topology import Linked
 from hpcfl.errors import UsageError
 from hpcfl.privacy.ring import best_threshold, choose, failures
 from hpcfl.privacy.threat import Threat
@@ -53,10 +56,19 @@ def around(flags: Flags, place: int, degree: int) -> int:
     return sum(flags[(place + k) % size] for k in range(-half, half + 1) if k)
 
 
-def runs(absent: Flags, half: int) -> int:
-    """Return how many stretches of `half` places in a row are all absent."""
+def runs(absent: Flags, half: int, expelled: int = 0) -> int:
+    """Return how many stretches of `half` places in a row are absent, or can be made so.
+
+    Whoever knows the ring makes `expelled` devices absent besides.
+    """
     size = len(absent)
-    return sum(all(absent[(start + k) % size] for k in range(half)) for start in range(size))
+    there = (sum(not absent[(start + k) % size] for k in range(half)) for start in range(size))
+    return sum(left <= expelled for left in there)
+
+
+def without(absent: Flags, expelled: tuple[int, ...]) -> Flags:
+    """Return who is absent once some are expelled."""
+    return tuple(away or place in expelled for place, away in enumerate(absent))
 
 
 def parts(absent: Flags, half: int) -> int:
@@ -91,6 +103,7 @@ def away(bad: Flags, gone: Flags) -> Flags:
     return tuple(map(any, zip(bad, gone, strict=True)))
 
 
+EXPELLED = range(4)
 # Devices, colluding, dropped, population.
 SMALL = [
     (9, 3, 2, 9),
@@ -110,7 +123,9 @@ def test_bounds_are_the_expected_numbers_of_failures_over_all_rings(
 ) -> None:
     """So each is at least the probability of any, and not above what the union bound costs.
 
-    Bounds count devices that may be honest, and that may drop out, as if they were and did.
+    Bounds count devices that may be honest, and that may drop out, as if they were and did. Of a
+    device's neighbours t + 2 must survive: of t + 1, one that answers falsely is as consistent
+    with t - 1 others as the one that is then left out.
     """
     devices, colluding, dropped, population = who
     complete = degree == devices - 1
@@ -124,10 +139,11 @@ def test_bounds_are_the_expected_numbers_of_failures_over_all_rings(
         # With all others as neighbours, all honest devices have the same ones: one event for all.
         if complete:
             opened = [int(count > 0) for count in opened]
-        stuck = [sum(count < t for count in alive) for t in thresholds]
-        return [runs(away(bad, gone), degree // 2), *opened, *stuck]
+        stuck = [sum(count < t + 2 for count in alive) for t in thresholds]
+        cut = [runs(away(bad, gone), degree // 2, expelled) for expelled in EXPELLED]
+        return [*cut, *opened, *stuck]
 
-    split, *rest = expected(rings(*who), failing)
+    split, rest = np.split(expected(rings(*who), failing), [len(EXPELLED)])
     honest = 1.0 if complete else devices if population > devices else devices - colluding
     counted = 1.0 if complete else honest / (devices * (1 - colluding / population))
     for threshold in thresholds:
@@ -135,25 +151,53 @@ def test_bounds_are_the_expected_numbers_of_failures_over_all_rings(
         revealed, stuck = rest[threshold - 1], rest[degree + threshold]
 
         assert found.revealed == pytest.approx(min(1.0, counted * revealed), rel=1e-12, abs=1e-15)
-        assert found.split == pytest.approx(
-            0.0 if complete else min(1.0, split), rel=1e-12, abs=1e-15
-        )
+        for expelled, cut in zip(EXPELLED, split, strict=True):
+            known = failures(Threat(*who), degree, threshold, expelled)
+            assert known.split == pytest.approx(
+                0.0 if complete else min(1.0, cut), rel=1e-12, abs=1e-15
+            )
+            assert (known.revealed, known.stuck) == (found.revealed, found.stuck)
+        # One, where nothing else is said.
+        assert found == failures(Threat(*who), degree, threshold, 1)
         if dropped and population == devices:
             times = (1 if complete else devices) / dropped
             assert found.stuck == pytest.approx(min(1.0, times * stuck), rel=1e-12, abs=1e-15)
 
 
-def test_the_honest_are_only_split_where_half_a_degree_in_a_row_is_gone() -> None:
-    who = (10, 3, 3, 10)
-    bound = failures(Threat(*who), 4, 2).split
+@pytest.mark.parametrize(
+    ("who", "degree"), [((10, 3, 3, 10), 4), ((9, 2, 1, 9), 4), ((11, 3, 2, 11), 6)]
+)
+@pytest.mark.parametrize("expelled", [0, 1])
+def test_the_honest_are_only_split_where_half_a_degree_in_a_row_is_gone(
+    who: tuple[int, int, int, int], degree: int, expelled: int
+) -> None:
+    """Whomever somebody who knows the ring has expelled: the worst choice counts."""
+    half = degree // 2
+    bound = failures(Threat(*who), degree, 2, expelled).split
 
     def failing(bad: Flags, gone: Flags) -> list[int]:
-        apart = parts(away(bad, gone), 2) > 1
-        return [apart, apart and runs(away(bad, gone), 2) < 2]
+        absent = away(bad, gone)
+        choices = [without(absent, chosen) for chosen in combinations(range(who[0]), expelled)]
+        apart = [left for left in choices if parts(left, half) > 1]
+        unseen = [left for left in apart if runs(left, half) < 2]
+        # A stretch that one choice or other makes all absent is one that lacks no more than that.
+        cut = max(runs(left, half) for left in choices) > 0
+        assert cut == (runs(absent, half, expelled) > 0)
+        return [bool(apart), cut, bool(unseen)]
 
-    apart, without = expected(rings(*who), failing)
-    assert 0 < apart <= bound
-    assert without == 0
+    apart, cut, unseen = expected(rings(*who), failing)
+    assert apart <= cut <= bound
+    # There are rings that come apart as soon as as many are gone as two stretches have places.
+    assert (apart > 0) == (sum(who[1:3]) + expelled >= 2 * half)
+    assert unseen == 0
+
+
+@pytest.mark.parametrize(("expelled", "bound"), [(0, 0), (1, 12 * 3 / 66), (2, 1)])
+def test_a_stretch_of_half_a_degree_lacks_no_more_than_are_expelled(
+    expelled: int, bound: float
+) -> None:
+    """Of 12, one colludes and one drops out: two of three in a row are gone in 3 of 66 cases."""
+    assert failures(Threat(12, 1, 1, 12), 6, 2, expelled).split == pytest.approx(bound, rel=1e-12)
 
 
 @pytest.mark.parametrize("degree", [2, 4, 6])
@@ -164,8 +208,8 @@ def test_where_devices_drop_out_by_chance_rings_fail_as_often_as_chance_says(deg
     def failing(bad: Flags, gone: Flags) -> list[int]:
         left = tuple(not one for one in gone)
         alive = [around(left, place, degree) for place in range(devices) if gone[place]]
-        split = sum(gone) <= most and runs(gone, degree // 2) > 0
-        return [split, *(sum(count < t for count in alive) for t in thresholds)]
+        split = sum(gone) <= most and runs(gone, degree // 2, 1) > 0
+        return [split, *(sum(count < t + 2 for count in alive) for t in thresholds)]
 
     split, *stuck = expected(coin_rings(devices, rate), failing)
     for threshold in thresholds:
@@ -176,40 +220,62 @@ def test_where_devices_drop_out_by_chance_rings_fail_as_often_as_chance_says(deg
         assert 0 < split <= found.split
 
 
+def chance(total: int, marked: int, drawn: int, hits: Iterable[int]) -> Fraction:
+    """Return how likely it is that so many of the drawn are marked."""
+    ways = sum(comb(marked, k) * comb(total - marked, drawn - k) for k in hits if k <= drawn)
+    return Fraction(ways, comb(total, drawn))
+
+
+def bits(probability: Fraction) -> float:
+    return math.log2(probability)
+
+
 def exactly(honest: int, total: int, marked: int, drawn: int, least: int) -> float:
     """Return a union bound over so many devices that `least` of the drawn are marked, in bits."""
-    ways = sum(
-        comb(marked, hits) * comb(total - marked, drawn - hits) for hits in range(least, drawn + 1)
-    )
-    return math.log2(Fraction(honest * ways, comb(total, drawn)))
+    return bits(honest * chance(total, marked, drawn, range(least, drawn + 1)))
+
+
+def cut(threat: Threat, degree: int, expelled: int = 1) -> Fraction:
+    """Return the expected number of stretches of the ring that are gone, or nearly so."""
+    devices, half, found = threat.devices, degree // 2, Fraction(0)
+    for bad in range(devices + 1):
+        likely = chance(threat.population, threat.colluding, devices, [bad])
+        gone = min(devices, bad + threat.dropped)
+        if likely:
+            found += likely * chance(devices, gone, half, range(max(0, half - expelled), half + 1))
+    return devices * found
 
 
 def test_devices_that_are_drawn_from_a_population_hold_more_colluders_now_and_then() -> None:
     """The degree that was chosen for 10 colluders among 100, in rounds of 100 from 1,000."""
-    degree, threshold = 54, 26
-    alone = failures(Threat(100, 10, 30, 100), degree, threshold)
+    here = Threat(100, 10, 30, 100)
+    chosen = choose(here, 40, 20)
+    degree, threshold = 60, 29
+    assert (degree, threshold) == (chosen.degree, chosen.threshold)
+    alone = failures(here, degree, threshold)
     drawn = failures(Threat(100, 100, 30, 1000), degree, threshold)
-    split = Fraction(0)
-    for bad in range(101):
-        likely = Fraction(comb(100, bad) * comb(900, 100 - bad), comb(1000, 100))
-        split += likely * Fraction(comb(min(100, bad + 30), 27), comb(100, 27))
 
-    assert math.log2(alone.revealed + alone.split) == pytest.approx(-40.5, abs=0.05)
-    assert math.log2(drawn.split) == pytest.approx(math.log2(100 * split), abs=1e-6)
+    assert math.log2(alone.split) == pytest.approx(bits(cut(here, degree)), abs=1e-6)
+    assert math.log2(alone.revealed + alone.split) == pytest.approx(-40.9, abs=0.05)
+    split = bits(cut(Threat(100, 100, 30, 1000), degree))
+    assert math.log2(drawn.split) == pytest.approx(split, abs=1e-6)
     assert math.log2(drawn.revealed) == pytest.approx(
         exactly(100, 999, 100, degree, threshold), abs=1e-6
     )
-    assert math.log2(drawn.revealed + drawn.split) == pytest.approx(-34.4, abs=0.05)
+    assert math.log2(drawn.revealed + drawn.split) == pytest.approx(-33.8, abs=0.05)
 
 
 def test_bounds_are_exact_at_any_size() -> None:
-    found = failures(Threat(1000, 333, 300, 1000), 150, 80)
-    stuck = sum(comb(700, alive) * comb(299, 150 - alive) for alive in range(80))
+    threat = Threat(1000, 333, 300, 1000)
+    found = failures(threat, 150, 80)
 
     assert math.log2(found.revealed) == pytest.approx(exactly(667, 999, 333, 150, 80), abs=1e-6)
     assert math.log2(found.stuck) == pytest.approx(
-        math.log2(Fraction(1000 * stuck, comb(999, 150))), abs=1e-6
+        bits(1000 * chance(999, 700, 150, range(80 + 2))), abs=1e-6
     )
+    for expelled in range(4):
+        split = failures(threat, 150, 80, expelled).split
+        assert math.log2(split) == pytest.approx(bits(cut(threat, 150, expelled)), abs=1e-6)
 
 
 @pytest.mark.parametrize("devices", [50, 100, 300, 1000, 10_000])
@@ -237,6 +303,27 @@ def test_the_smallest_degree_that_keeps_all_promises_is_chosen(
     assert not any(kept(smaller, t) for t in range(2, smaller + 1))
 
 
+@pytest.mark.parametrize("least", [2, 39, 40, 60, 61, 70, 97, 98, 99, 500])
+def test_a_degree_that_is_needed_for_other_reasons_is_the_smallest(least: int) -> None:
+    """A round of these 100 is safe with 60 neighbours; with more, if they are asked for."""
+    threat = Threat(100, 10, 30, 100)
+    chosen = choose(threat, 40, 20, least)
+    without = choose(threat, 40, 20)
+
+    if least <= 60:
+        assert chosen == without == choose(threat, 40, 20, 2)
+    elif least <= 98:
+        assert chosen.degree == least + least % 2
+        # The largest threshold with which no device is left with fewer than two more, but seldom.
+        stuck = [
+            100 * chance(99, 70, chosen.degree, range(t + 2)) <= Fraction(1, 2**20)
+            for t in range(2, chosen.degree)
+        ]
+        assert chosen.threshold == 2 + stuck.index(False) - 1
+    else:
+        assert (chosen.degree, chosen.threshold) == (99, 51)
+
+
 def test_a_round_that_is_drawn_from_more_devices_needs_more_neighbours() -> None:
     degrees = [
         choose(Threat(1000, population // 10, 300, population), 40, 20).degree
@@ -258,7 +345,9 @@ def test_the_complete_graph_fails_in_nothing_below_the_threshold() -> None:
 
     assert (found.revealed, found.split, found.stuck) == (0, 0, 0)
     assert failures(threat, 99, 33).revealed == pytest.approx(1)
-    assert failures(threat, 99, 71).stuck == pytest.approx(1)
+    # 70 of 99 others survive, one that answers falsely and one more among them.
+    assert [0, 1] == [failures(threat, 99, t).stuck for t in (68, 69)]
+    assert failures(threat, 99, 51, 40).split == 0
     assert best_threshold(threat, 99) == 51
 
 
@@ -277,6 +366,24 @@ def test_the_best_threshold_of_a_degree_lies_between_the_colluding_and_the_survi
     assert total[best - 1] == min(total)
 
 
+@pytest.mark.parametrize("degree", [10, 40, 100])
+@pytest.mark.parametrize("who", [(1000, 100, 300, 1000), (200, 90, 80, 200), (120, 300, 20, 1000)])
+def test_the_best_threshold_is_that_of_all_counted_exactly(
+    who: tuple[int, int, int, int], degree: int
+) -> None:
+    """With two more survivors than the threshold, of a device that dropped out itself."""
+    devices, colluding, dropped, population = who
+    honest = devices - colluding if population == devices else devices
+    near = [chance(population - 1, colluding, degree, [c]) for c in range(degree + 1)]
+    left = [chance(devices - 1, devices - dropped, degree, [c]) for c in range(degree + 1)]
+    total = {
+        t: honest * sum(near[t:], Fraction(0)) + devices * sum(left[: t + 2], Fraction(0))
+        for t in range(2, degree + 1)
+    }
+
+    assert best_threshold(Threat(*who), degree) == min(total, key=lambda t: (total[t], t))
+
+
 @pytest.mark.parametrize("degree", [0, 5, 100, 101])
 def test_impossible_degrees_are_refused(degree: int) -> None:
     with pytest.raises(UsageError, match=f"100 devices cannot have {degree} neighbours each"):
@@ -284,11 +391,46 @@ def test_impossible_degrees_are_refused(degree: int) -> None:
 
 
 def test_a_revealed_secret_and_split_honest_devices_are_bounded_together() -> None:
-    """With 200 devices, 66 colluding and 40 gone, each would do with 88 neighbours: not both."""
-    threat = Threat(200, 66, 40, 200)
+    """With 300 devices, 90 colluding and 36 gone, each would do with 78 neighbours: not both."""
+    threat = Threat(300, 90, 36, 300)
     chosen = choose(threat, 40, 20)
-    less = failures(threat, 88, 55)
+    less = failures(threat, 78, 52)
 
-    assert max(less.revealed, less.split) <= 2.0**-40 < less.revealed + less.split
-    assert chosen.degree == 90
+    revealed, split = exactly(210, 299, 90, 78, 52), bits(cut(threat, 78))
+    assert (math.log2(less.revealed), math.log2(less.split)) == pytest.approx(
+        (revealed, split), abs=1e-6
+    )
+    assert max(revealed, split) <= -40 < math.log2(2**revealed + 2**split)
+    # With a higher threshold less is revealed, but rounds do not end.
+    stuck = [300 * chance(299, 264, 78, range(t + 2)) for t in (52, 53)]
+    assert stuck[0] <= Fraction(1, 2**20) < stuck[1]
+    assert chosen.degree == 80
     assert chosen.revealed + chosen.split <= 2.0**-40
+
+
+@pytest.mark.parametrize("expelled", [0, 1, 2, 5, 12])
+@pytest.mark.parametrize("dropped", [0, 5, 12, 13, 16, 20])
+def test_a_round_is_judged_by_who_has_dropped_out_and_by_who_was_expelled_besides(
+    dropped: int, expelled: int
+) -> None:
+    """Planned with twelve that drop out and one that is expelled; refused where that is exceeded.
+
+    Whoever is expelled has not dropped out as well: others know the ring when that happens.
+    """
+    planned, degree, threshold = Threat(60, 6, 12, 60), 20, 10
+    promise = Linked(planned, degree, threshold, 2.0**-60)
+    outcome = Outcome(60, 60 - dropped - expelled, expelled=expelled)
+    revealed = 54 * chance(59, 6, degree, range(threshold, degree + 1))
+    found = revealed + cut(planned.with_dropped(dropped), degree, expelled)
+    limit = revealed + cut(planned, degree, 1)
+    refusal = promise.broken(outcome)
+
+    assert promise.failure(outcome) == pytest.approx(float(min(found, 1)), rel=1e-9)
+    assert (refusal is not None) == (min(found, 1) > limit)
+    if refusal is not None:
+        assert (f", {expelled} of them expelled:" in refusal) == (expelled > 0)
+        assert f"{dropped + expelled} of 60 devices have dropped out" in refusal
+    # One more of either is not what was planned; in place of the one expelled, four may drop out.
+    assert limit < 1
+    assert (dropped, expelled) not in {(12, 2), (13, 1), (20, 0)} or refusal is not None
+    assert (dropped, expelled) not in {(12, 1), (16, 0)} or refusal is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import combinations
 from math import comb
 
 import numpy as np
@@ -75,13 +76,42 @@ def test_distributions_are_those_of_all_draws(who: tuple[int, int, int, int]) ->
         assert threat.surviving_neighbours(count) == pytest.approx(
             np.array(alive, float), rel=1e-12
         )
-        gone = Fraction(0)
-        for bad in range(devices + 1):
-            away = min(bad + dropped, devices)
-            gone += hypergeometric(population, colluding, devices, bad) * hypergeometric(
-                devices, away, count, count
-            )
-        assert threat.all_gone(count) == pytest.approx(float(gone), rel=1e-12, abs=1e-15)
+        for chosen in range(count + 2):
+            gone = Fraction(0)
+            for bad in range(devices + 1):
+                away = min(bad + dropped, devices)
+                enough = range(max(0, count - chosen), count + 1)
+                gone += hypergeometric(population, colluding, devices, bad) * sum(
+                    hypergeometric(devices, away, count, hits) for hits in enough
+                )
+            found = threat.all_gone(count, chosen)
+            assert found == pytest.approx(float(gone), rel=1e-12, abs=1e-15)
+            assert chosen < count or gone == 1
+        assert threat.all_gone(count) == threat.all_gone(count, 0)
+
+
+@pytest.mark.parametrize("who", [(6, 2, 1, 6), (6, 2, 2, 8), (5, 0, 2, 5), (5, 4, 3, 7)])
+@pytest.mark.parametrize("chosen", [0, 1, 2, 3])
+def test_all_in_a_row_are_gone_where_who_knows_their_places_can_see_to_it(
+    who: tuple[int, int, int, int], chosen: int
+) -> None:
+    """Over all ways in which some collude and some drop out, and all choices of whom to remove."""
+    devices, colluding, dropped, population = who
+    for count in range(1, devices + 1):
+        row = {*range(count)}
+        total = gone = Fraction(0)
+        for bad in combinations(range(population), colluding):
+            # The devices of the round are the first of the population, around the ring.
+            honest = [place for place in range(devices) if place not in bad]
+            ways = [*combinations(honest, min(dropped, len(honest)))]
+            for away in ways:
+                left = [place for place in range(devices) if place not in (*bad, *away)]
+                removals = combinations(left, min(chosen, len(left)))
+                seen = any(row <= {*bad, *away, *removed} for removed in removals)
+                gone += Fraction(seen, len(ways))
+                total += Fraction(1, len(ways))
+        expected = pytest.approx(float(gone / total), rel=1e-12, abs=1e-15)
+        assert Threat(*who).all_gone(count, chosen) == expected
 
 
 @pytest.mark.parametrize(("who", "count"), [((100, 33, 30, 100), 43), ((100, 333, 30, 1000), 100)])

@@ -268,7 +268,7 @@ class SecAggDevice(ModelReceiver):
         return np.frombuffer(public, np.uint8)
 
     def receive_advertise_keys(self, payload: Payload) -> None:
-        """Take the keys of those this device is linked with: no key twice, its own as it sent."""
+        """Take the keys of those this device is linked with, its own as it sent them."""
         own = self._transport_pair.public + self._mask_pair.public
         topology = self._protocol.topology
         self._links = topology.read_key_list(payload, self.id, own)

@@ -105,17 +105,30 @@ def lagrange(points: Iterable[tuple[int, int]], at: int) -> int:
 
 @dataclass
 class SlowRound:
-    """The keys, masks and patterns of a round that was played."""
+    """The keys, masks and patterns of a round that was played.
+
+    Attributes
+    ----------
+    played : Played
+        The round.
+    expelled : tuple of int
+        Who was expelled from it for shares that do not belong together.
+    """
 
     played: Played
+    expelled: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         parameters = self.played.parameters
         self.devices, self.dim = parameters.devices, parameters.dim
         self.modulus = MODULUS[parameters.group]
         self.members = self.played.taking_part("advertise_keys")
-        self.sharers = self.played.taking_part("share_keys")
-        self.survivors = self.played.taking_part("masked_input")
+        # Who shared keys; those of them with whom everybody masks; those of them that uploaded.
+        self.dealers = self.played.taking_part("share_keys")
+        self.sharers = [id for id in self.dealers if id not in self.expelled]
+        self.survivors = [
+            id for id in self.played.taking_part("masked_input") if id in self.sharers
+        ]
         self.dropped = [id for id in self.sharers if id not in self.survivors]
         self.on_ring = parameters.degree is not None
         if self.on_ring:
@@ -142,16 +155,39 @@ class SlowRound:
         """Return the two public keys that a device sends."""
         return self.public(device, "transport key") + self.public(device, "mask key")
 
-    def pair_key(self, i: int, j: int, use: str) -> bytes:
-        """Return the key of a pair of devices for one use."""
+    def agreed(self, i: int, j: int, what: str) -> bytes:
+        """Return what two devices' transport keys, or mask keys, agree on (X25519)."""
         low, high = min(i, j), max(i, j)
-        what = "transport key" if use == "share transport" else "mask key"
         if (what, low, high) not in self._secrets:
             private = X25519PrivateKey.from_private_bytes(self.drawn(low, what))
             other = X25519PrivateKey.from_private_bytes(self.drawn(high, what))
             self._secrets[what, low, high] = private.exchange(other.public_key())
-        context = f"hpcfl/1 {self._label} pair {low} {high} {use}"
-        return hkdf(self._secrets[what, low, high], context)
+        return self._secrets[what, low, high]
+
+    def mask_secret(self, i: int, j: int) -> bytes:
+        """Return what all masks of a pair follow from, and what is told of a pair.
+
+        It holds for these two ids alone, whichever keys they have.
+        """
+        return self._of_pair(self.agreed(i, j, "mask key"), i, j, "additive mask")
+
+    def pair_key(self, i: int, j: int, use: str) -> bytes:
+        """Return the key of a pair of devices for one use.
+
+        Shares travel under one that is derived from what transport keys agree on. SecAgg has one
+        mask, whose key is the pair's secret; others derive the keys of all uses from that secret.
+        """
+        if use == "share transport":
+            return self._of_pair(self.agreed(i, j, "transport key"), i, j, use)
+        secret = self.mask_secret(i, j)
+        if self.played.protocol.name in ("sparse", "cohort"):
+            return self._of_pair(secret, i, j, use)
+        assert use == "additive mask"
+        return secret
+
+    def _of_pair(self, secret: bytes, i: int, j: int, use: str) -> bytes:
+        low, high = min(i, j), max(i, j)
+        return hkdf(secret, f"hpcfl/1 {self._label} pair {low} {high} {use}")
 
     @property
     def _label(self) -> str:
@@ -219,7 +255,7 @@ class SlowRound:
 
     def checks(self, holder: int) -> list[int]:
         """Return what a holder answers to the challenge, for those who shared with it."""
-        owners = [i for i in self.holders(holder) if i in self.sharers]
+        owners = [i for i in self.holders(holder) if i in self.dealers]
         return [value for i in owners for value in self.answer(self.shares_of(i)[holder])]
 
     def reply(self, holder: int) -> list[int]:
@@ -233,11 +269,23 @@ class SlowRound:
 
     def decrypt(self, sender: int, receiver: int, ciphertext: bytes) -> list[int]:
         """Return the limbs' shares within a row, as its receiver reads them."""
-        nonce = sender.to_bytes(4, "little") + receiver.to_bytes(4, "little") + bytes(4)
-        associated = f"hpcfl/1 {self._label} from {sender} to {receiver}".encode()
-        cipher = AESGCM(self.pair_key(sender, receiver, "share transport"))
-        content = cipher.decrypt(nonce, ciphertext, associated)
+        content = self._cipher(sender, receiver).decrypt(
+            *self._sealing(sender, receiver, ciphertext)
+        )
         return [int.from_bytes(content[k : k + 4], "little") for k in range(0, len(content), 4)]
+
+    def encrypt(self, sender: int, receiver: int, share: list[int]) -> bytes:
+        """Return the row that holds a share."""
+        content = b"".join(value.to_bytes(4, "little") for value in share)
+        return self._cipher(sender, receiver).encrypt(*self._sealing(sender, receiver, content))
+
+    def _cipher(self, i: int, j: int) -> AESGCM:
+        return AESGCM(self.pair_key(i, j, "share transport"))
+
+    def _sealing(self, sender: int, receiver: int, content: bytes) -> tuple[bytes, bytes, bytes]:
+        """Return the nonce of a row, what is sealed or opened, and what it is bound to."""
+        nonce = sender.to_bytes(4, "little") + receiver.to_bytes(4, "little") + bytes(4)
+        return nonce, content, f"hpcfl/1 {self._label} from {sender} to {receiver}".encode()
 
     # masks
 
@@ -317,7 +365,7 @@ class SlowRound:
         return sorted(set().union(*(self.b(i, j) for j in self.peers(i))))
 
     def peers(self, i: int) -> list[int]:
-        """Return those with which device i has masks: who shared keys and is linked with it."""
+        """Return those with which device i has masks: who shared keys rightly, and is linked."""
         return [j for j in self.sharers if j != i and j in self.holders(i)]
 
     def pairwise(self, i: int, position: int) -> int:

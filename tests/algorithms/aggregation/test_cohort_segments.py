@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import comb, gcd
 from typing import Any
@@ -167,8 +167,8 @@ def test_a_cohort_of_one_is_refused_with_the_least_alpha_that_is_not(
     assert 2 == make("cohort", devices, 50, alpha=float(least)).cohort_size
 
 
-# 200 devices: 20 collude and 20 drop out, whoever they are.
-FLOOR = {"alpha": 0.3, "dropout": 0.1, "gamma": 0.1, "degree": 20, "security_bits": 20}
+# 200 devices: 20 collude and 20 drop out, whoever they are. All are neighbours.
+FLOOR = {"alpha": 0.3, "dropout": 0.1, "gamma": 0.1, "security_bits": 20}
 N, COLLUDING, DROPPED = 200, 20, 20
 
 
@@ -244,6 +244,108 @@ def test_a_floor_that_no_cohort_keeps_is_refused() -> None:
     """All 180 that survive, of whom 20 may collude, are not 190."""
     with pytest.raises(UsageError, match="so would they with cohorts of all devices: lower --min-"):
         make("cohort", N, 5, min_cohort=190, **FLOOR)
+
+
+def all_linked(order: list[int], size: int, neighbours: Mapping[int, set[int]]) -> bool:
+    """Return whether any two devices of any stretch of a ring are neighbours, counting places."""
+    ring = len(order)
+    cohorts = [{order[(start + k) % ring] for k in range(size)} for start in range(ring)]
+    assert all(len(cohort) == size for cohort in cohorts)
+    return all(cohort - {id} <= neighbours[id] for cohort in cohorts for id in cohort)
+
+
+# Devices of a round and of a cohort.
+SIZES = [(9, 3), (9, 4), (9, 5), (9, 6), (10, 4), (10, 5), (10, 6), (10, 10), (15, 3), (15, 8)]
+
+
+@pytest.mark.parametrize(("devices", "size"), SIZES)
+def test_with_a_floor_all_of_a_cohort_are_neighbours_or_the_degree_is_refused(
+    devices: int, size: int
+) -> None:
+    """So that those who survive are linked, whoever they are; without a floor, nothing is said."""
+    options = {"alpha": size / devices, "dropout": 0.0, "gamma": 0.0, "security_bits": 10}
+    for degree in range(2, devices + 3, 2):
+        # Counted along the ring: everybody is where its number says.
+        order = list(range(devices))
+        neighbours = {id: {*slow_ring.slots(order, id, degree)} - {id} for id in order}
+        linked = all_linked(order, size, neighbours)
+        assert linked == (degree >= min(2 * (size - 1), devices - 1))
+        protocol = make("cohort", devices, 40, degree=degree, **options)
+        assert protocol.topology.degree == min(degree, devices - 1)
+        if not linked:
+            with pytest.raises(UsageError) as caught:
+                make("cohort", devices, 40, degree=degree, min_cohort=2, **options)
+            assert (
+                f"with {degree} neighbours each, not all devices of a cohort are linked, and "
+                f"--min-cohort promises that they are: give --degree {2 * (size - 1)}, or leave it "
+                "out"
+            ) == str(caught.value)
+            # The degree that is named is accepted.
+            degree = 2 * (size - 1)
+        protocol = make("cohort", devices, 40, degree=degree, min_cohort=2, **options)
+        assert protocol.topology.degree == min(degree, devices - 1)
+
+
+@pytest.mark.parametrize(("devices", "size"), SIZES)
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_keys_that_devices_are_told_are_those_of_all_of_their_cohorts(
+    devices: int, size: int, asked: bool
+) -> None:
+    """Counted on the wire of a round, whatever the order; with the degree asked for or chosen."""
+    options = {"alpha": size / devices, "dropout": 0.0, "gamma": 0.0, "min_cohort": 2}
+    degree = 2 * (size - 1) if asked else None
+    played = play(make("cohort", devices, 30, degree=degree, **options), before="share_keys")
+    order, held = played.order(), min(played.protocol.topology.degree, devices - 1) + 1
+    first = 16 + 4 + -(-held // 8)
+    neighbours = {
+        id: {
+            int.from_bytes(message[at : at + 4], "little")
+            for at in range(first, len(message), 4 + 64)
+        }
+        for id, message in played.told_each("advertise_keys").items()
+    }
+    assert {held - 1} == {len(one) for one in neighbours.values()}
+    assert all_linked(order, size, neighbours)
+    if asked:
+        assert min(2 * (size - 1), devices - 1) == held - 1
+
+
+def smallest_degree(devices: int, gamma: float, least: int) -> int:
+    """Return the smallest degree from `least` on that the ring's own promises allow, exactly.
+
+    One device besides may vanish, and one be expelled by somebody who knows the ring.
+    """
+    gone = int(Fraction(repr(gamma)) * devices) + 1
+    for degree in range(least, devices - 1, 2):
+        half = degree // 2
+        cut = devices * sum(
+            Fraction(comb(gone, k) * comb(devices - gone, half - k), comb(devices, half))
+            for k in (half - 1, half)
+        )
+        # The only one that drops out leaves all its neighbours; two of them are not needed.
+        threshold = degree - 2
+        revealed = (devices - gone + 1) * sum(
+            Fraction(
+                comb(gone - 1, k) * comb(devices - gone, degree - k), comb(devices - 1, degree)
+            )
+            for k in range(threshold, degree + 1)
+        )
+        if threshold >= 2 and cut + revealed <= Fraction(1, 2**20):
+            return degree
+    return devices - 1
+
+
+@pytest.mark.parametrize("size", [5, 6, 7, 20, 50, 51, 60])
+def test_with_a_floor_the_degree_is_the_smallest_that_is_safe_and_links_a_cohort(size: int) -> None:
+    options = {"alpha": size / 100, "dropout": 0.0, "gamma": 0.02, "security_bits": 20}
+    chosen = [
+        make("cohort", 100, 200, degree=None, min_cohort=floor, **options).topology.degree
+        for floor in (1, 2)
+    ]
+    least = min(2 * (size - 1), 99)
+    assert [smallest_degree(100, 0.02, 2), smallest_degree(100, 0.02, least)] == chosen
+    # As many as make a round safe, which are more than link small cohorts and fewer than large.
+    assert [10, max(10, least)] == chosen
 
 
 # Of twelve devices one may collude and one is planned to drop out; of cohorts of eight, at least

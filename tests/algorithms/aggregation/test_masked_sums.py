@@ -131,6 +131,35 @@ def test_the_only_sums_in_the_clear_are_those_over_whole_components(
         assert split == bool(several)
 
 
+@pytest.mark.parametrize("vanishing", [(0, 1), (1, 2), (2, 5), (3, 4), (0, 9)])
+def test_whoever_vanishes_a_cohort_with_a_floor_is_one_component_of_any_two_that_are_left(
+    vanishing: tuple[int, int],
+) -> None:
+    """Cohorts of 4 among 10, of which two vanish by their places; each has 3 next to it, or 2."""
+    for floor, degree in ((2, 6), (1, 4)):
+        options = {"alpha": 0.4, "dropout": 0.1, "gamma": 0.0, "degree": degree}
+        protocol = make("cohort", 10, 30, min_cohort=floor, **options)
+        order = play(protocol, before="share_keys").order()
+        dropouts = dict.fromkeys([order[place] for place in vanishing], "masked_input")
+        played = play(protocol, dropouts=dropouts)
+        slow = SlowRound(played)
+        masked, vectors = stripped(played, slow), plain(played, slow)
+        cut = 0
+        for at in range(30):
+            cohort = {i for i in slow.survivors if at in slow.u(i)}
+            assert len(cohort) >= 2
+            apart = components(slow, at)
+            found = sums_in_the_clear(masked, vectors, slow.modulus, at)
+            if floor == 2:
+                assert [cohort] == apart == found
+            cut += len(apart) > 1
+            assert all(one in found for one in apart)
+        # With fewer neighbours than a floor asks for, two next to each other cut one cohort of
+        # four in two: the one in which they are in the middle.
+        adjacent = (vanishing[1] - vanishing[0]) % 10 in (1, 9)
+        assert cut == (3 if floor == 1 and adjacent else 0)
+
+
 def test_a_value_of_a_cohort_is_never_in_the_clear_and_one_of_sparse_often_is() -> None:
     bare: Counter[str] = Counter()
     for name in ("cohort", "sparse"):

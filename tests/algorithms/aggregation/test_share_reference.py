@@ -1,18 +1,48 @@
-"""Who holds shares of whose secrets, and what the messages about them say, worked out slowly."""
+"""Who holds shares of whose secrets, and what the messages about them say, worked out slowly.
+
+Who is expelled for shares that do not belong together, and what is told of pairs, too.
+"""
 
 from __future__ import annotations
 
 import itertools
 import struct
+from collections.abc import Iterable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
-from protocol_rounds import BROADCASTING, SECURE, Played, bits, make, on_ring, play
-from slow_reference import KEY_SHARE, SEED_SHARE, Q, SlowRound, elements, lagrange, limbs
+from numpy.typing import NDArray
+from protocol_rounds import (
+    ALL,
+    BROADCASTING,
+    ENVELOPE_BYTES,
+    SECURE,
+    Change,
+    Header,
+    Played,
+    bits,
+    integers_of,
+    make,
+    on_ring,
+    play,
+    sum_of,
+)
+from slow_reference import (
+    ABSENT,
+    KEY_SHARE,
+    SEED_SHARE,
+    Q,
+    SlowRound,
+    elements,
+    lagrange,
+    limbs,
+)
 from slow_ring import slots
 
 from hpcfl.comm.phases import Pattern
+from hpcfl.errors import MessageError, RefusedError
 
 DEVICES = 12
 DROPOUTS = {2: "share_keys", 0: "masked_input", 5: "masked_input", 6: "unmask"}
@@ -35,13 +65,15 @@ def played_on(
     name: str, degree: int | None, threshold: int | None, gone: tuple[int, ...]
 ) -> tuple[Played, SlowRound]:
     dropouts = DROPOUTS | dict.fromkeys(gone, "advertise_keys")
-    if degree is None or threshold is None:
-        played = play(make(name, DEVICES, 5), dropouts=dropouts, index=3)
-    else:
-        # Four of twelve are planned to drop out: with fewer planned, the round would be refused.
-        protocol = on_ring(name, DEVICES, 5, degree, threshold, alpha=0.5, dropout=0.34)
-        played = play(protocol, dropouts=dropouts, index=3)
+    played = play(protocol_on(name, degree, threshold), dropouts=dropouts, index=3)
     return played, SlowRound(played)
+
+
+def protocol_on(name: str, degree: int | None, threshold: int | None) -> Any:
+    if degree is None or threshold is None:
+        return make(name, DEVICES, 5)
+    # Four of twelve are planned to drop out: with fewer planned, the round would be refused.
+    return on_ring(name, DEVICES, 5, degree, threshold, alpha=0.5, dropout=0.34)
 
 
 @pytest.mark.parametrize(("name", "degree", "threshold", "gone"), GRAPHS)
@@ -203,3 +235,234 @@ def test_on_a_ring_a_key_list_is_a_nonce_a_place_and_the_neighbours_ids_and_keys
         if degree < 11:
             ahead = around[degree // 2 + 1]
             assert slow.order[(slow.order.index(id) + 1) % 12] == ahead
+
+
+# The steps by number; nobody sends anything in that of an optional step that is not played.
+ROUTE, CHALLENGE, CHECKS, EXPELLED, UPLOAD, REQUEST, REPLY, PAIRS, TOLD = range(3, 12)
+WHOLE = [case for case in GRAPHS if not case.values[3]]
+# Device 5 shares keys and vanishes. Whether 3 and 9 are expelled or not, all others stay.
+LATER = {5: "masked_input"}
+# What is done to a row of shares: the share of a limb is another one, or that of a check, or the
+# row cannot be opened.
+FALSELY = {"limb": 0, "check": KEY_SHARE - 1, "seed": KEY_SHARE + 2, "nothing": None}
+
+
+def victims_of(slow: SlowRound, dealer: int, count: int) -> list[int]:
+    """Return so many holders of a device's shares, none of whom drops out or deals falsely."""
+    return [j for j in slow.peers(dealer) if j not in (3, 5, 9)][:count]
+
+
+def dealing_falsely(slow: SlowRound, victims: dict[int, list[int]], falsely: str) -> Change:
+    """Let devices send some of their holders another share than they dealt, or none."""
+    at = FALSELY[falsely]
+
+    def change(header: Header, message: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if header.step != ROUTE or header.sender not in victims:
+            return message
+        changed = message.copy()
+        for row in changed:
+            receiver = Header.of(row).receiver
+            if receiver in victims[header.sender]:
+                if at is None:
+                    row[-1] ^= 1
+                    continue
+                share = slow.decrypt(header.sender, receiver, row[ENVELOPE_BYTES:].tobytes())
+                share[at] = (share[at] + 1) % Q
+                sealed = slow.encrypt(header.sender, receiver, share)
+                row[ENVELOPE_BYTES:] = np.frombuffer(sealed, np.uint8)
+        return changed
+
+    return change
+
+
+def with_false_dealers(
+    name: str,
+    degree: int | None,
+    threshold: int | None,
+    counts: dict[int, int],
+    falsely: str = "limb",
+) -> tuple[Played, SlowRound, dict[int, list[int]]]:
+    """Return a round in which devices wrong so many of their holders, and whom."""
+    honest = play(protocol_on(name, degree, threshold), dropouts=LATER, index=3)
+    slow = SlowRound(honest)
+    victims = {dealer: victims_of(slow, dealer, count) for dealer, count in counts.items()}
+    assert [*counts.values()] == [len(holders) for holders in victims.values()]
+    change = dealing_falsely(slow, victims, falsely)
+    played = play(protocol_on(name, degree, threshold), dropouts=LATER, index=3, change=change)
+    expelled = tuple(dealer for dealer, count in counts.items() if count >= 2)
+    return played, SlowRound(played, expelled), victims
+
+
+def check_sum(played: Played, slow: SlowRound) -> None:
+    """Check uploads and their sum, which nobody that was expelled has any part in."""
+    assert slow.survivors == list(played.server.survivors)
+    for i in slow.survivors:
+        where = slow.u(i)
+        integers = integers_of(played, i, where).tolist()
+        masked = slow.upload(i, dict(zip(where, integers, strict=True)))
+        content = b"".join(value.to_bytes(4, "little") for value in masked.values())
+        # Before the values of sparse there are locations.
+        assert played.sent("masked_input")[i].endswith(content)
+    assert sum_of(played, slow.survivors).tolist() == played.server.total.tolist()
+
+
+@pytest.mark.parametrize(("name", "degree", "threshold", "gone"), WHOLE)
+@pytest.mark.parametrize("counts", [{3: 2}, {3: 3, 9: 2}, {3: 2, 9: 1}], ids=str)
+def test_who_is_expelled_is_told_in_a_bitmap_and_behind_their_number_on_a_ring(
+    name: str,
+    degree: int | None,
+    threshold: int | None,
+    gone: tuple[int, ...],
+    counts: dict[int, int],
+) -> None:
+    """One of whom a single holder has no right share is not named: it may be the holder's doing."""
+    played, slow, _ = with_false_dealers(name, degree, threshold, counts)
+    expelled = [3, 9] if counts.get(9) == 2 else [3]
+
+    if degree is None:
+        assert bits(expelled, 12) == played.told("expelled")
+        (message,) = played.messages("expelled", Pattern.BROADCAST)
+        assert (EXPELLED, ALL) == (message.header.step, message.header.receiver)
+    else:
+        told = played.told_each("expelled")
+        assert list(range(12)) == sorted(told)
+        for id, message in told.items():
+            # How many in all, though few have them for neighbours; by slot of the receiver's.
+            around = slots(slow.order, id, degree)
+            named = [slot for slot, one in enumerate(around) if one in expelled]
+            assert struct.pack("<I", len(expelled)) + bits(named, len(around)) == message
+        steps = {m.header.step for m in played.messages("expelled", Pattern.SCATTER)}
+        assert {EXPELLED} == steps
+    assert {EXPELLED + 1} == {
+        m.header.step for m in played.messages("masked_input", Pattern.GATHER)
+    }
+    # Who is told that it is expelled itself takes no further part.
+    assert expelled == sorted(played.left)
+    assert {RefusedError} == {type(error) for error in played.left.values()}
+    assert expelled == sorted(played.kept_out)
+    assert all(
+        type(error) is MessageError and "two holders or more have no right share" in str(error)
+        for error in played.kept_out.values()
+    )
+    assert [id for id in range(12) if id not in (5, *expelled)] == slow.survivors
+    check_sum(played, slow)
+
+
+@pytest.mark.parametrize(("name", "degree", "threshold", "gone"), WHOLE)
+@pytest.mark.parametrize("falsely", FALSELY)
+def test_two_holders_without_a_right_share_are_needed_to_expel_a_dealer(
+    name: str,
+    degree: int | None,
+    threshold: int | None,
+    gone: tuple[int, ...],
+    falsely: str,
+) -> None:
+    for count in (1, 2):
+        played, slow, victims = with_false_dealers(name, degree, threshold, {3: count}, falsely)
+        told = [m for m in played.wire.messages if m.header.step == EXPELLED]
+        assert (count == 2) == bool(told)
+        assert ([3] if count == 2 else []) == sorted(played.left)
+        assert (3 in slow.survivors) == (count == 1)
+        # Of the dealer, its victims answer for the shares that they got: for none with all ones.
+        sent = played.sent("checks")
+        assert list(range(12)) == list(sent)
+        for j, content in sent.items():
+            owners = [i for i in slow.holders(j) if i in slow.dealers]
+            expected = []
+            for i in owners:
+                share, at = slow.shares_of(i)[j], FALSELY[falsely]
+                if i == 3 and j in victims[3]:
+                    expected += (
+                        [ABSENT, ABSENT]
+                        if at is None
+                        else slow.answer([value + (k == at) for k, value in enumerate(share)])
+                    )
+                else:
+                    expected += slow.answer(share)
+            assert np.array(expected, "<u4").tobytes() == content
+        check_sum(played, slow)
+
+
+@pytest.mark.parametrize(("name", "degree", "threshold", "gone"), WHOLE)
+def test_answers_of_one_holder_expel_nobody_and_those_of_two_whom_both_answer_for(
+    name: str, degree: int | None, threshold: int | None, gone: tuple[int, ...]
+) -> None:
+    """Whoever answers falsely, one device costs nobody else the round."""
+    honest = play(protocol_on(name, degree, threshold), dropouts=LATER, index=3)
+    slow = SlowRound(honest)
+    # Three that have one another's shares.
+    dealer = 3
+    first, second = next(
+        pair
+        for pair in itertools.combinations(victims_of(slow, dealer, 12), 2)
+        if pair[1] in slow.peers(pair[0])
+    )
+    for liars in ([first], [first, second]):
+
+        def change(
+            header: Header, message: NDArray[np.uint8], liars: list[int] = liars
+        ) -> NDArray[np.uint8]:
+            if header.step != CHECKS or header.sender not in liars:
+                return message
+            if len(liars) == 1:
+                # All its answers are wrong.
+                return answering(message, range(len(slow.checks(header.sender))))
+            owners = [i for i in slow.holders(header.sender) if i in slow.dealers]
+            return answering(message, [2 * owners.index(dealer)])
+
+        played = play(protocol_on(name, degree, threshold), dropouts=LATER, index=3, change=change)
+        expelled = () if len(liars) == 1 else (dealer,)
+        assert bool(expelled) == any(m.header.step == EXPELLED for m in played.wire.messages)
+        assert list(expelled) == sorted(played.left)
+        check_sum(played, SlowRound(played, expelled))
+
+
+def answering(message: NDArray[np.uint8], places: Iterable[int]) -> NDArray[np.uint8]:
+    """Return a sealed message of answers with some of them changed."""
+    changed = message.copy()
+    values = changed[ENVELOPE_BYTES:].view("<u4")
+    for place in places:
+        values[place] = (int(values[place]) + 1) % Q
+    return changed
+
+
+def test_in_a_round_without_false_shares_nobody_speaks_of_expelling() -> None:
+    for case in GRAPHS:
+        played, _ = played_on(*case.values)
+        steps = {m.header.step for m in played.wire.messages}
+        assert {CHECKS, UPLOAD, REQUEST, REPLY} <= steps
+        assert EXPELLED not in steps
+
+
+@pytest.mark.parametrize(("name", "degree", "threshold", "gone"), WHOLE)
+def test_what_is_told_of_pairs_is_what_their_masks_follow_from_and_not_what_their_keys_agree_on(
+    name: str, degree: int | None, threshold: int | None, gone: tuple[int, ...]
+) -> None:
+    """Nobody has a share of device 5's mask key any more: all tell what they have in common."""
+    slow = SlowRound(play(protocol_on(name, degree, threshold), dropouts=LATER, index=3))
+
+    def change(header: Header, message: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if header.step == REPLY and 5 in slow.peers(header.sender):
+            changed = message.copy()
+            changed[-4 * KEY_SHARE :] = 255
+            return changed
+        return message
+
+    played = play(protocol_on(name, degree, threshold), dropouts=LATER, index=3, change=change)
+    if degree is None:
+        assert bits([5], 12) == played.told("pairs")
+    for id, message in played.told_each("pairs").items():
+        around = slots(slow.order, id, degree)
+        named = [slot for slot, one in enumerate(around) if one == 5]
+        assert bits(named, len(around)) == message
+    asking = Pattern.BROADCAST if degree is None else Pattern.SCATTER
+    assert {PAIRS} == {m.header.step for m in played.messages("pairs", asking)}
+    assert {TOLD} == {m.header.step for m in played.messages("pairs", Pattern.GATHER)}
+    told = played.sent("pairs")
+    assert slow.survivors == list(told)
+    for j, content in told.items():
+        assert content == (slow.mask_secret(5, j) if j in slow.peers(5) else b"")
+        agreed = slow.agreed(5, j, "mask key")
+        assert all(agreed not in m.sealed for m in played.wire.messages)
+    # It is enough to take the masks off.
+    check_sum(played, slow)
