@@ -482,7 +482,7 @@ def wrong_sum(outcome: Outcome) -> list[int]:
     """Return the coordinates at which the sum is not that of the survivors.
 
     A device that masks with other secrets than all take them to has uploaded another vector: where
-    it sent anything, nothing can be said.
+    it sent anything, nothing can be said; and where secrets say what is sent, nowhere.
     """
     total = np.zeros(outcome.protocol.parameters.dim, np.int64)
     for id in outcome.survivors:
@@ -491,7 +491,8 @@ def wrong_sum(outcome: Outcome) -> list[int]:
     differs = outcome.server.total != total
     for id in outcome.plan.hostile if outcome.plan.tampered else ():
         if id in outcome.survivors:
-            differs[outcome.devices[id].sent()] = False
+            everywhere = outcome.protocol.name == "sparse" and outcome.plan.copy
+            differs[slice(None) if everywhere else outcome.devices[id].sent()] = False
     return np.flatnonzero(differs).tolist()
 
 

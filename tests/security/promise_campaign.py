@@ -76,6 +76,7 @@ CORRECTNESS_BITS = 20
 ALARM = 1e-4
 # Printed numbers are rounded to a tenth of a bit, or to two digits.
 ROUNDED = Fraction(11, 10)
+POWER = r"(2\^-?\d+(?:\.\d+)?|0\b)"
 # Earlier versions, to which promises were sentences.
 SENTENCES = importlib.util.find_spec("hpcfl.algorithms.aggregation.promises") is None
 
@@ -192,10 +193,10 @@ def _before(plan: Plan, protocol: Any) -> list[str]:
     """Return the moments at which others may drop out, so that one device alone is to blame.
 
     A device that vanishes, and has shared another mask key than its own, needs all others to tell
-    what they have in common with it; so none of them may vanish once it has.
+    what they have in common with it; so none of them may vanish once they have uploaded.
     """
     found = moments(protocol)
-    if plan.tampered and plan.vanish == "masked_input":
+    if plan.tampered and plan.vanish in (hostile_rounds.CHECKS, "masked_input"):
         return found[: found.index("masked_input") + 1]
     return found
 
@@ -415,13 +416,15 @@ def least_survivors(outcome: Outcome) -> int:
 def cut_cohorts(generator: Generator, seed: int) -> Finding:
     """Once the ring is known, let those leave that link a victim with others of its cohorts."""
     devices, gamma, floor = 60, 0.1, int(generator.integers(2, 4))
-    options = {"dropout": 0.1, "gamma": gamma, "min_cohort": floor, "security_bits": BITS}
+    options = {"dropout": 0.3, "gamma": gamma, "min_cohort": floor, "security_bits": BITS}
     alpha = float(generator.choice([0.35, 0.4, 0.45]))
     protocol = make("cohort", devices, devices, alpha=alpha, correctness_bits=4, **options)
     size = protocol.cohort_size
     colluding = {*generator.permutation(devices)[: _part(gamma, devices)].tolist()}
     reach = protocol.topology.degree // 2
     least = floor + most_colluding(devices, len(colluding), size, Fraction(1, 2**BITS))
+    # As many as leave every cohort what devices insist on, and secrets as many holders as planned.
+    most = min(size - least, _part(0.3, devices))
 
     def choose(server: Any) -> Mapping[int, str]:
         order = server._links.order.tolist()
@@ -430,8 +433,7 @@ def cut_cohorts(generator: Generator, seed: int) -> Finding:
             behind = [order[(place + k) % devices] for k in range(1, reach + 1)]
             if victim not in colluding:
                 found.append([id for id in behind if id not in colluding])
-        # As many as leave every cohort what devices insist on.
-        return dict.fromkeys(min(found, key=len)[: size - least], "masked_input")
+        return dict.fromkeys(min(found, key=len)[:most], "masked_input")
 
     outcome = play(protocol, Plan(hostile=tuple(colluding), seed=seed), choose=choose)
     return _finding("cut cohorts", "cohort", outcome, chance=2.0**-BITS)
@@ -599,13 +601,21 @@ def framed_dealers(generator: Generator, seed: int) -> Finding:
     case = str(generator.choice(["secagg", "secagg-graph", "secagg-graph", "cohort"]))
     protocol = frameable(case)
     cut = bool(generator.integers(2)) and case != "secagg"
+    count = 0 if cut else 1 + int(generator.integers(5))
+    # Either nobody drops out, or as many as leave it at one more than are planned.
+    gone = at_most_gone(protocol, count) if count and generator.integers(2) else 0
     answer = str(generator.choice(list(hostile_rounds.ANSWERS)))
-    outcome = frame(generator, protocol, 0 if cut else 1 + int(generator.integers(5)), answer, seed)
+    outcome = frame(generator, protocol, count, gone, answer, seed)
     out = len(missing_honest(outcome)) if outcome.accepted else 0
     kept = "" if case == "secagg" else ring_kept(outcome, out)
-    return _finding(
-        "framed dealers", case, outcome, kept, chance=0 if case == "secagg" else limit_of(protocol)
-    )
+    chance = Fraction(0) if case == "secagg" else limit_of(protocol)
+    return _finding("framed dealers", case, outcome, kept, chance=chance)
+
+
+def at_most_gone(protocol: Any, framed: int) -> int:
+    """Return how many may drop out beside so many framed, with one more than planned gone."""
+    parameters = protocol.parameters
+    return max(0, _part(parameters.dropout, parameters.devices) + 1 - framed)
 
 
 def frameable(case: str) -> Any:
@@ -620,8 +630,19 @@ def frameable(case: str) -> Any:
     return protocol
 
 
-def frame(generator: Generator, protocol: Any, count: int, answer: str, seed: int) -> Outcome:
-    """Play a round in which colluders frame so many dealers, or for 0 those that cut a part off."""
+def frame(
+    generator: Generator,
+    protocol: Any,
+    count: int,
+    gone: int,
+    answer: str,
+    seed: int,
+    careless: bool = False,
+) -> Outcome:
+    """Play a round in which colluders frame so many dealers, or for 0 those that cut a part off.
+
+    Others of the honest, as many as are to be gone, drop out by chance.
+    """
     devices = protocol.parameters.devices
     ids = generator.permutation(devices).tolist()
     colluding = {*ids[: _part(protocol.parameters.gamma, devices)]}
@@ -634,9 +655,10 @@ def frame(generator: Generator, protocol: Any, count: int, answer: str, seed: in
             plan.about = tuple(generator.choice(honest, count, replace=False).tolist())
         else:
             plan.about = tuple(cheapest_cut(protocol, order, colluding))
-        return {}
+        others = [id for id in ids if id not in colluding and id not in plan.about]
+        return dict.fromkeys(others[:gone], "masked_input")
 
-    return play(protocol, plan, choose=choose)
+    return play(protocol, plan, choose=choose, careless=careless)
 
 
 def cheapest_cut(protocol: Any, order: list[int], colluding: set[int]) -> set[int]:
@@ -752,10 +774,11 @@ def _printed_ring(generator: Generator) -> list[str]:
     )
     # If no more drop out than are reckoned with: of a device that has, itself.
     left = drawn(devices - 1, devices - max(gone, 1), degree)
+    least = int(_said(r"fewer than (\d+) neighbours left", protocol, str(threshold)))
     return [
         _too_small("revealed", revealed, true),
         _too_small("not all linked", split, apart),
-        _too_small("cannot end", stuck, devices * sum(left[:threshold])),
+        _too_small("cannot end", stuck, devices * sum(left[:least])),
         "too likely to fail" if true + apart > ROUNDED * plan.failure else "",
     ]
 
@@ -764,7 +787,7 @@ def _printed_threshold(generator: Generator) -> list[str]:
     """Compare how likely a secret is opened where all are linked with all."""
     plan = Reckoned.draw(generator)
     protocol = plan.made("secagg")
-    found = _said(r"collude(?:,? [^,]* draws,)? but for a probability of (2\^\S+|0)", protocol, "0")
+    found = _said(rf"collude(?:,? [^,]* draws,)? but for a probability of {POWER}", protocol, "0")
     true = sum(plan.among(plan.devices)[protocol.topology.threshold :])
     return [_too_small("revealed", _power(found), true)]
 
@@ -793,7 +816,7 @@ def _printed_floor(generator: Generator) -> list[str]:
     if SENTENCES:
         return []
     said = int(_said(r"at least (\d+) survive, or devices refuse", protocol))
-    exceeded = _power(_said(r"whoever drops out, but for a probability of (\S+?)\.?$", protocol))
+    exceeded = _power(_said(rf"whoever drops out, but for a probability of {POWER}", protocol))
     true = plan.devices * sum(among[said - floor + 1 :])
     return [
         f"{said} survivors are insisted on, and {needed} are needed" if said < needed else "",
@@ -1028,11 +1051,11 @@ WEIGHTS = (36, 6, 4, 4, 4, 8, 4, 2, 8, 6, 6, 4, 2, 4, 2)
 
 
 def _ring_numbers(protocol: Any) -> tuple[str, str, str]:
-    """Return what is printed of a ring: revealed, not all linked, cannot end."""
+    """Return what is printed of a ring: revealed, not all linked, too few left to end well."""
     text = " ".join(getattr(one, "claim", one) for one in protocol.promises())
     found = re.search(
-        r"revealed with a probability of at most (\S+), the honest are not all linked with (\S+), "
-        r"a round cannot end with (2\^-?[0-9.]*\d|0)",
+        rf"revealed with a probability of at most {POWER}, the honest are not all linked with "
+        rf"{POWER},.*? with {POWER}",
         text,
     )
     assert found is not None, text
