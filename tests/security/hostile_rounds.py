@@ -3,7 +3,9 @@
 Hostile devices are the project's own devices behind a wrapper: they know the protocol, see what the
 server sees (they collude with it), choose their victims when the ring is known, and change what
 they send. Whenever a round is accepted, everything that was promised is checked from what happened
-in it, by counting: who was honest, who survived, who is next to whom.
+in it, by counting: who was honest, who survived, who is next to whom, whose noise is in which sum.
+
+All secrets follow from a seed, the server's as well: a round can be played again.
 
 `play` uses nothing of the project's but what a round cannot do without, so that the campaign can be
 run on an earlier version as well.
@@ -12,6 +14,8 @@ run on an earlier version as well.
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,11 +30,17 @@ from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern
 from hpcfl.comm.round import AFTER, Round
-from hpcfl.crypto.keys import insecure_secrets
-from hpcfl.errors import HpcflError
+from hpcfl.crypto.keys import KeyPair, insecure_secrets
+from hpcfl.errors import HpcflError, RefusedError
 
 ENVELOPE = 16
 ABSENT = 2**32 - 1
+# Limbs are below this prime.
+Q = 2**32 - 5
+# Stands for the server where its secrets are drawn.
+SERVER = -2
+# The message, within a phase, in which devices answer the challenge.
+CHECKS = "checks"
 Rows = NDArray[np.uint8]
 Generator = np.random.Generator
 # What a row, which a hostile device sends to a victim, is replaced by; None for no row at all.
@@ -88,6 +98,18 @@ SPOILS: dict[str, Spoil] = {
 }
 
 
+# Of a dealer's two secrets, which a hostile device answers falsely about; None: it has no share.
+ANSWERS = {"uniform": (True, True), "key": (True, False), "seed": (False, True), "absent": None}
+# Whose keys for transport and for masks a device advertises: its own, or of which of two owners.
+COPIES: dict[str, tuple[int | None, int | None]] = {
+    "both": (0, 0),
+    "of two": (0, 1),
+    "transport": (0, None),
+    "mask": (None, 0),
+    "twins": (None, None),
+}
+
+
 @dataclass
 class Plan:
     """What the adversary does in a round.
@@ -108,8 +130,18 @@ class Plan:
         Whether they answer with shares that they were not sent.
     complain : bool
         Whether they say that everybody's shares are bad.
+    misdealt : tuple of int
+        To whom they send shares, rightly sealed, that do not belong to the others'.
+    answer : str
+        Of `ANSWERS`: how they answer the challenge; "" for rightly.
+    about : tuple of int
+        About whose shares they answer so.
+    copy : str
+        Of `COPIES`: which of two devices' public keys they advertise as their own; "" for none.
+    owners : tuple of int
+        Those two devices.
     vanish : str
-        The phase before which they disappear; "" for never.
+        Of `moments`: before what they disappear; "" for never.
     """
 
     hostile: tuple[int, ...] = ()
@@ -119,8 +151,18 @@ class Plan:
     other: bool = False
     lie: bool = False
     complain: bool = False
+    misdealt: tuple[int, ...] = ()
+    answer: str = ""
+    about: tuple[int, ...] = ()
+    copy: str = ""
+    owners: tuple[int, int] = (0, 0)
     vanish: str = ""
     seed: int = 0
+
+    @property
+    def tampered(self) -> bool:
+        """Whether they mask with other secrets than all take them to: as with another vector."""
+        return self.other or self.copy == "mask"
 
 
 @dataclass
@@ -136,6 +178,7 @@ class Outcome:
     error: HpcflError | None = None
     refused: dict[int, HpcflError] = field(default_factory=dict)
     left: dict[int, HpcflError] = field(default_factory=dict)
+    identities: Mapping[int, Any] = field(default_factory=dict)
 
     @property
     def accepted(self) -> bool:
@@ -152,26 +195,58 @@ class Outcome:
         return list(self.server.survivors)
 
 
+@dataclass
+class Scene:
+    """Who plays a round: all devices as they are, and the server."""
+
+    devices: dict[int, Any]
+    server: Any
+
+
 class Hostile:
     """A device that sends what it likes where it likes, and otherwise plays along."""
 
-    def __init__(self, inner: Any, plan: Plan, generator: Generator) -> None:
+    def __init__(self, inner: Any, plan: Plan, generator: Generator, scene: Scene) -> None:
         self._inner, self._plan, self._generator = inner, plan, generator
+        self._scene, self._answered = scene, False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+    def send_advertise_keys(self) -> Any:
+        payload = self._inner.send_advertise_keys()
+        if not self._plan.copy:
+            return payload
+        inner = self._inner
+        pairs = [inner._transport_pair, inner._mask_pair]
+        if self._plan.copy == "twins":
+            pairs = [pairs[0], pairs[0]]
+        for half, which in enumerate(COPIES[self._plan.copy]):
+            if which is not None:
+                known = advertised(self._scene.devices[self._plan.owners[which]])
+                # Of the private half it has its own.
+                public = known[32 * half : 32 * half + 32]
+                pairs[half] = KeyPair(pairs[half].private, public)
+        inner._transport_pair, inner._mask_pair = pairs
+        return np.frombuffer(pairs[0].public + pairs[1].public, np.uint8)
+
     def send_share_keys(self) -> Any:
         receivers, rows = self._inner.send_share_keys()
+        limbs = rows.shape[1] // 4 - 4
         if self._plan.contradict:
-            shares = self._generator.integers(0, 2**32 - 5, (len(rows), rows.shape[1] // 4 - 4))
+            shares = self._generator.integers(0, Q, (len(rows), limbs))
             rows = self._sealed(receivers, shares)
         if self._plan.other:
             # A constant is a polynomial of any degree, and its value at zero what it is.
-            limbs = self._generator.integers(0, 2**32 - 5, rows.shape[1] // 4 - 4)
-            rows = self._sealed(receivers, np.tile(limbs, (len(rows), 1)))
+            secret = self._generator.integers(0, Q, limbs)
+            rows = self._sealed(receivers, np.tile(secret, (len(rows), 1)))
             own = self._inner._links.holders.index(self._inner.id)
-            self._inner._shares[own] = limbs
+            self._inner._shares[own] = secret
+        some = np.flatnonzero(np.isin(receivers, self._plan.misdealt))
+        if some.size:
+            rows = rows.copy()
+            shares = self._generator.integers(0, Q, (some.size, limbs))
+            rows[some] = self._sealed(receivers[some], shares)
         return receivers, rows
 
     def _sealed(self, receivers: Any, shares: NDArray[np.int64]) -> Rows:
@@ -190,15 +265,87 @@ class Hostile:
 
     def send_checks(self) -> Any:
         payload = self._inner.send_checks()
-        return np.full_like(payload, 255) if self._plan.complain else payload
+        if self._plan.complain:
+            return np.full_like(payload, 255)
+        if not self._plan.answer:
+            return payload
+        self._answered = True
+        members = self._inner._members()
+        answers = payload.reshape(-1).view(np.uint8).view("<u4").reshape(len(members), -1).copy()
+        rows = np.flatnonzero(np.isin(members, self._plan.about))
+        which = ANSWERS[self._plan.answer]
+        if which is None:
+            answers[rows] = ABSENT
+        else:
+            uniform = self._generator.integers(0, Q, (rows.size, answers.shape[1]))
+            answers[rows] = np.where(which, uniform, answers[rows])
+        return answers.reshape(-1).view(np.uint8)
 
     def send_unmask(self) -> Any:
         payload = self._inner.send_unmask()
-        if not self._plan.lie:
-            return payload
         limbs = payload.view("<u4").copy()
-        limbs[limbs != ABSENT] = (limbs[limbs != ABSENT].astype(np.uint64) * 3 + 1) % (2**32 - 5)
+        if self._plan.lie:
+            limbs[limbs != ABSENT] = (limbs[limbs != ABSENT].astype(np.uint64) * 3 + 1) % Q
+        elif self._answered:
+            self._deny(limbs)
         return limbs.view(np.uint8)
+
+    def _deny(self, limbs: NDArray[np.uint32]) -> None:
+        """Say that it has no share of those who are gone, and about whom it has answered falsely.
+
+        What does not fit its answers would give it away, and the round is to end well.
+        """
+        from hpcfl.algorithms.aggregation.sharing import KEY_SHARE, SEED_SHARE
+
+        request = self._inner._request
+        of_keys = limbs[SEED_SHARE * len(request.survivors) :].reshape(-1, KEY_SHARE)
+        of_keys[np.isin(request.dropped, self._plan.about)] = ABSENT
+
+
+class Vanishing:
+    """A device that disappears within a phase, before it sends a message.
+
+    To the others a device that says why it leaves is one that is gone.
+    """
+
+    def __init__(self, inner: Any, before: str) -> None:
+        self._inner, self._before = inner, before
+
+    def __getattr__(self, name: str) -> Any:
+        if name == f"send_{self._before}":
+            raise RefusedError("it is gone")
+        return getattr(self._inner, name)
+
+
+def moments(protocol: Any) -> list[str]:
+    """Return the phases before which a device can disappear, and the message within one."""
+    found = [phase for phase in protocol.phases() if phase not in ("model", "result")]
+    if any(getattr(step, "name", step.phase) == CHECKS for step in protocol.steps):
+        # Between what a device deals and what it answers.
+        found.insert(found.index("masked_input"), CHECKS)
+    return found
+
+
+def advertised(device: Any) -> bytes:
+    """Return the keys that a device will advertise, or has, as who listens first knows them."""
+    if hasattr(device, "_mask_pair"):
+        return bytes(device._transport_pair.public + device._mask_pair.public)
+    payload = device.send_advertise_keys()
+    device.send_advertise_keys = lambda: payload
+    return bytes(payload.tobytes())
+
+
+class Careless:
+    """What a server that does not ask whether promises hold takes for its protocol."""
+
+    def __init__(self, protocol: Any) -> None:
+        self._protocol = protocol
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._protocol, name)
+
+    def promises(self) -> list[Any]:
+        return []
 
 
 class Network(Loopback):
@@ -245,7 +392,9 @@ def play(
     index: int = 0,
     dropouts: Mapping[int, str] | None = None,
     choose: Callable[[Any], Mapping[int, str]] | None = None,
-    wrap: Callable[[int, Any, dict[int, Any]], Any] | None = None,
+    wrap: Callable[[int, Any, Scene], Any] | None = None,
+    careless: bool = False,
+    identities: Mapping[int, Any] | None = None,
 ) -> Outcome:
     """Play a round.
 
@@ -256,11 +405,15 @@ def play(
     index : int
         Number of the round.
     dropouts : mapping, optional
-        Who drops out whatever happens.
+        Who drops out whatever happens, and at which of its `moments`.
     choose : callable, optional
         Takes the server when the ring is known, and returns who drops out besides.
     wrap : callable, optional
-        Takes the id, a device and all devices, and returns what plays in the device's place.
+        Takes the id, a device and all that play, and returns what plays in the device's place.
+    careless : bool
+        Whether the server does not ask whether promises hold: devices must.
+    identities : mapping, optional
+        What devices keep from their enrolment; by default they enrol for this round.
     """
     count, dim = protocol.parameters.devices, protocol.parameters.dim
     generator = np.random.default_rng((plan.seed, index))
@@ -268,18 +421,29 @@ def play(
     secrets = {id: insecure_secrets(plan.seed, index, id) for id in range(count)}
     enrolled = enrol(type(protocol), Loopback(count), first_round=index, insecure_seed=plan.seed)
     if enrolled is not None:
-        protocol.join(enrolled.devices, range(count), count)
+        identities = identities or enrolled.devices
+        protocol.join(identities, range(count), count)
     devices = {id: protocol.device(id, index, secrets[id]) for id in range(count)}
-    server = protocol.server(index, np.zeros(dim, np.float32))
+    model = np.zeros(dim, np.float32)
+    known = [insecure_secrets(plan.seed, index, SERVER)]
+    if "secrets" not in inspect.signature(protocol.server).parameters:
+        known = []
+    server = protocol.server(index, model, *known)
+    if careless:
+        server._protocol = Careless(protocol)
+    scene = Scene(devices, server)
     players: dict[int, Any] = dict(devices)
     for id in plan.hostile:
-        players[id] = Hostile(devices[id], plan, generator)
+        players[id] = Hostile(devices[id], plan, generator, scene)
     if wrap is not None:
-        players = {id: wrap(id, player, devices) for id, player in players.items()}
+        players = {id: wrap(id, player, scene) for id, player in players.items()}
     leaving = dict(dropouts or {})
     if plan.vanish:
         leaving |= dict.fromkeys(plan.hostile, plan.vanish)
+    for id in [id for id, moment in leaving.items() if moment == CHECKS]:
+        players[id] = Vanishing(players[id], CHECKS)
     outcome = Outcome(protocol, plan, devices, server, vectors, leaving)
+    outcome.identities = identities or {}
 
     def watch(moment: str, phase: str) -> None:
         if choose is not None and (moment, phase) == (AFTER, "advertise_keys"):
@@ -317,17 +481,18 @@ def routes(protocol: Any) -> bool:
 def wrong_sum(outcome: Outcome) -> list[int]:
     """Return the coordinates at which the sum is not that of the survivors.
 
-    A device that shares another seed than that of its mask has uploaded another vector: where it
-    sent anything, nothing can be said.
+    A device that masks with other secrets than all take them to has uploaded another vector: where
+    it sent anything, nothing can be said; and where secrets say what is sent, nowhere.
     """
     total = np.zeros(outcome.protocol.parameters.dim, np.int64)
     for id in outcome.survivors:
         where, values = outcome.devices[id].contribution(outcome.vectors[id])
         total[where] += values
     differs = outcome.server.total != total
-    for id in outcome.plan.hostile if outcome.plan.other else ():
+    for id in outcome.plan.hostile if outcome.plan.tampered else ():
         if id in outcome.survivors:
-            differs[outcome.devices[id].sent()] = False
+            everywhere = outcome.protocol.name == "sparse" and outcome.plan.copy
+            differs[slice(None) if everywhere else outcome.devices[id].sent()] = False
     return np.flatnonzero(differs).tolist()
 
 
@@ -338,7 +503,12 @@ def missing_honest(outcome: Outcome) -> list[int]:
 
 def ring_of(outcome: Outcome) -> list[int] | None:
     """Return the ids around the ring as the server has it, None if there is none."""
-    order = getattr(getattr(outcome.server, "_links", None), "order", None)
+    return order_of(outcome.server)
+
+
+def order_of(server: Any) -> list[int] | None:
+    """Return the same of a server, once it has drawn the order."""
+    order = getattr(getattr(server, "_links", None), "order", None)
     return None if order is None else order.tolist()
 
 
@@ -355,42 +525,108 @@ def opened(outcome: Outcome) -> list[int]:
     ]
 
 
-def parts(outcome: Outcome) -> int:
-    """Return into how many parts the honest survivors fall that masks connect."""
-    hostile = {*outcome.plan.hostile}
-    left = {id for id in outcome.survivors if id not in hostile}
-    count = 0
+def parts(outcome: Outcome, among: set[int]) -> list[set[int]]:
+    """Return the parts into which some honest survivors fall, each connected by masks."""
+    left, found = {*among}, []
     while left:
-        count += 1
         reached = [left.pop()]
+        part = {*reached}
         while reached:
             linked = left & {*outcome.devices[reached.pop()]._links.holders}
             left -= linked
+            part |= linked
             reached += linked
-    return count
+        found.append(part)
+    return found
 
 
-def honest_in_cohorts(outcome: Outcome) -> list[int]:
-    """Return for every coordinate how many honest survivors' values are in its sum."""
+def sums(outcome: Outcome) -> list[set[int]]:
+    """Return whose values are in the sum of a coordinate, for all coordinates: each set once."""
+    survivors = sorted(outcome.survivors)
+    sends = np.zeros((len(survivors), outcome.protocol.parameters.dim), np.bool_)
+    for row, id in enumerate(survivors):
+        sends[row, outcome.devices[id].sent()] = True
+    return [
+        {survivors[row] for row in np.flatnonzero(column)} for column in np.unique(sends, axis=1).T
+    ]
+
+
+def honest_sums(outcome: Outcome) -> list[list[set[int]]]:
+    """Return for every sum its honest devices, in the parts that masks of theirs connect.
+
+    Of each part the server learns the sum, if there are several. Masks that a pair has at a
+    coordinate are those of who both send it: links through devices that do not are no links.
+    """
     hostile = {*outcome.plan.hostile}
-    counts = np.zeros(outcome.protocol.parameters.dim, np.int64)
-    for id in outcome.survivors:
-        if id not in hostile:
-            counts[outcome.devices[id].sent()] += 1
-    return counts.tolist()
+    return [parts(outcome, one - hostile) for one in sums(outcome)]
+
+
+def gaussian_epsilon(sigma: float, delta: float = 1e-5) -> float:
+    """Return the epsilon of Gaussian noise, for a sensitivity of 1 (Balle and Wang 2018)."""
+
+    def normal(x: float) -> float:
+        return math.erfc(-x / math.sqrt(2)) / 2
+
+    def reached(epsilon: float) -> float:
+        first, second = 1 / (2 * sigma) - epsilon * sigma, -1 / (2 * sigma) - epsilon * sigma
+        return normal(first) - math.exp(epsilon) * normal(second)
+
+    low, high = 0.0, 500.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if reached(middle) > delta else (low, middle)
+    return high
 
 
 def violations(outcome: Outcome) -> list[str]:
     """Return what was promised of an accepted round and does not hold."""
     protocol, found = outcome.protocol, []
-    parameters = protocol.parameters
     if wrong_sum(outcome):
         found.append("the sum is wrong")
-    if routes(protocol):
-        if opened(outcome):
-            found.append(f"colluders can open both secrets of {opened(outcome)}")
-        if protocol.name != "cohort" and parts(outcome) > 1:
-            found.append(f"the honest survivors fall into {parts(outcome)} parts")
-    if protocol.name == "cohort" and min(honest_in_cohorts(outcome)) < parameters.min_cohort > 1:
-        found.append(f"a cohort is left with {min(honest_in_cohorts(outcome))} honest survivors")
+    if not routes(protocol):
+        return found
+    if opened(outcome):
+        found.append(f"colluders can open both secrets of {opened(outcome)}")
+    if protocol.name == "sparse":
+        count = len(parts(outcome, {*outcome.survivors} - {*outcome.plan.hostile}))
+        return [*found, f"the honest survivors fall into {count} parts"] if count > 1 else found
+    summed = honest_sums(outcome)
+    count = max(map(len, summed))
+    if count > 1:
+        where = " of a cohort" if protocol.name == "cohort" else ""
+        found.append(f"the honest survivors{where} fall into {count} parts")
+    fewest = min(sum(map(len, one)) for one in summed)
+    if protocol.name == "cohort" and fewest < protocol.parameters.min_cohort > 1:
+        found.append(f"a cohort is left with {fewest} honest survivors")
+    if protocol.noise is not None:
+        found += little_noise(
+            outcome, min((len(part) for one in summed for part in one), default=0)
+        )
     return found
+
+
+def little_noise(outcome: Outcome, summed: int) -> list[str]:
+    """Return in which sum less noise is than what an account of the round goes by.
+
+    Parameters
+    ----------
+    outcome : Outcome
+        The round.
+    summed : int
+        Of how many honest devices, at the least, a sum holds the noise that the server learns.
+    """
+    protocol = outcome.protocol
+    promised = protocol.honest_in_sum()
+    among = getattr(protocol, "honest_among", None)
+    counted = promised if among is None else among(len(outcome.survivors))
+    if summed >= max(promised, counted):
+        return []
+    # Noise of all together as large as the sensitivity, where all goes as it is promised.
+    printed, true = (
+        gaussian_epsilon(math.sqrt(count / promised)) if count else math.inf
+        for count in (counted, summed)
+    )
+    return [
+        f"a sum holds the noise of {summed} honest devices, {promised} were promised and {counted} "
+        f"counted on: epsilon is {true:.3f}, not {printed:.3f}"
+    ]
