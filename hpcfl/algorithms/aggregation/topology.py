@@ -633,8 +633,8 @@ class Linked(Promise):
         return (
             f"every device shares keys and masks with {self.degree} neighbours; {self.threshold} "
             f"of them reconstruct a secret. If {self.threat} collude and up to "
-            f"{self.threat.dropped} others drop out, wherever chance puts them on the ring, and one "
-            f"more is expelled, a secret is revealed with a probability of at most "
+            f"{self.threat.dropped} others drop out, wherever chance puts them on the ring, and "
+            "one more is expelled, a secret is revealed with a probability of at most "
             f"{log2(planned.revealed)}, the honest are not all linked with {log2(planned.split)}, "
             f"and some device has fewer than {self.threshold + REDUNDANT} neighbours left, so that "
             f"one that answers falsely can end the round, with {log2(planned.stuck)}"
