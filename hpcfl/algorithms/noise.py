@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.crypto import keystream
-from hpcfl.crypto.discrete_gaussian import discrete_gaussian
+from hpcfl.crypto.discrete_gaussian import LARGEST_SIGMA, discrete_gaussian
 from hpcfl.crypto.groups import Signed
 from hpcfl.crypto.keys import SecretSource, derive, system_secrets
+from hpcfl.errors import UsageError
 
 NoiseSecrets = Callable[[int, int], SecretSource]
 """From the number of a round that is played, and whose noise it is, to where its secret bytes come
@@ -56,11 +57,23 @@ class IntegerNoise:
         From which this rank's devices draw; of no other use, and never written anywhere.
     norm : float or None
         Vectors are shortened to this l2 norm first; None leaves them as they are.
+
+    Raises
+    ------
+    UsageError
+        If sigma is above `LARGEST_SIGMA`.
     """
 
     sigma: int
     secret: bytes = field(repr=False)
     norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.sigma > LARGEST_SIGMA:
+            raise UsageError(
+                f"noise of {self.sigma} integers is asked for, and at most {LARGEST_SIGMA} can be "
+                "drawn: lower --levels, or the noise"
+            )
 
     def clip(self, values: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return a vector of at most the norm, in the same direction."""

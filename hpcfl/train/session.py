@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hpcfl import disturbances
 from hpcfl.algorithms import federated
+from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.bench.session import default_devices
 from hpcfl.comm.placement import Placement
@@ -200,6 +201,8 @@ def _run(
                 return str(_left(replace(latest, at_risk=1), options, kept))
 
             with writer, interruption.writing(writer.mark_interrupted, given_up):
+                if options.resume is None and options.algorithm in federated.PRIVATE:
+                    _claim_first_rounds(kept, latest, options)
 
                 def store(result: RoundResult) -> None:
                     writer.append(result.record, result.figures | result.device_figures)
@@ -238,6 +241,18 @@ def _notes(algorithm: FederatedAlgorithm) -> tuple[str, ...]:
         f"{rounds} {'round' if rounds == 1 else 'rounds'} that earlier launches may have played in "
         "vain, after the checkpoints that the run went on from, are counted besides",
     )
+
+
+def _claim_first_rounds(
+    kept: checkpoint.Checkpoints, start: checkpoint.Checkpoint, options: TrainOptions
+) -> None:
+    """Write a checkpoint before the first round, of the rounds up to the first one after it.
+
+    Whoever starts again after an early death goes on from it, is charged for those rounds, and
+    draws anew; without it the same would be drawn once more, and charged once.
+    """
+    if options.checkpoint_every is not None:
+        kept.save(replace(start, at_risk=_rounds_at_risk(start, options)))
 
 
 def _rounds_at_risk(state: checkpoint.Checkpoint, options: TrainOptions) -> int:
@@ -302,7 +317,11 @@ def _algorithm(
     if transport.has_server:
         try:
             options = options.with_levels(sizes, dim)
-            algorithm = options.make_algorithm(options.federation(sizes, dim))
+            federation = options.federation(sizes, dim)
+            algorithm = options.make_algorithm(federation)
+            if isinstance(federation.protocol, QuantisedProtocol):
+                # Refused here, and not in the first round.
+                algorithm.integer_noise(federation.protocol, 0)
         except HpcflError as problem:
             error = problem
     sigma = getattr(algorithm, "sigma", 1.0)

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from hpcfl.algorithms.aggregation.secagg import SecAggServer
+from hpcfl.algorithms.federated.private import PrivacyOptions
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.bench.validation import agrees, expected_total
 from hpcfl.comm.loopback import Loopback
+from hpcfl.crypto.discrete_gaussian import LARGEST_SIGMA
 from hpcfl.errors import BelowThresholdError, HpcflError, UsageError, ValidationError
 from hpcfl.results.record import RoundRecord
 
@@ -241,3 +243,21 @@ def test_a_vector_that_is_not_finite_ends_a_round_without_dropouts(tmp_path: Pat
     np.save(tmp_path / "u.npy", np.array([[1.0], [np.nan], [1.0]]))
     with pytest.raises(BelowThresholdError, match="device 1 refuses to upload its vector"):
         run("prf", 3, dim=None, updates=tmp_path / "u.npy", dropout=0.0)
+
+
+@pytest.mark.parametrize("devices", [2, 3, 6])
+def test_the_noise_of_a_few_devices_can_be_drawn_with_the_levels_that_are_chosen(
+    devices: int,
+) -> None:
+    """Where the group has room for more noise than there is a sampler for."""
+    private = PrivacyOptions(noise="distributed", noise_multiplier=4.0)
+    options = {"private": private, "dropout": 0.0}
+    assert all(record.validated for record in run("secagg", devices, **options))
+
+    prepared = Experiment.prepare(Options("secagg", dim=300, **options), devices)
+    noise = prepared.protocol.noise
+    assert noise is not None
+    assert LARGEST_SIGMA / 2 < noise.sigma <= LARGEST_SIGMA or devices == 6
+    too_many = {"levels": 2 * prepared.options.levels} if devices == 2 else {"levels": 2**30}
+    with pytest.raises(UsageError, match="levels"):
+        Experiment.prepare(Options("secagg", dim=300, **options, **too_many), devices)

@@ -108,6 +108,26 @@ def test_all_that_was_played_after_a_checkpoint_is_charged(tmp_path: Path) -> No
     assert printed(third) == whole[9 + 12 - 1]
 
 
+def test_rounds_before_the_first_checkpoint_are_charged_and_drawn_anew_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that dies early is started again by its script: from a file that knows of the rounds."""
+    options = CDP | {"shuffle": "fresh"}
+    whole = [
+        figures.figures["epsilon_proven"]
+        for figures in train(tmp_path, "cdp", rounds=12, **options).results
+    ]
+    uses = count_uses(monkeypatch)
+    state = killed(tmp_path, 3, 5, **options)
+    first = Counter(uses)
+    uses.clear()
+    again = train(tmp_path, "cdp", rounds=9, resume=state, checkpoint_every=5, **options)
+
+    assert len(again.results) == 9
+    assert printed(again) == whole[9 + 3 - 1]
+    assert first - uses, "other batches than before"
+
+
 def test_there_is_one_checkpoint_to_go_on_from(tmp_path: Path) -> None:
     """Two files that can be gone on from would not know of each other's rounds."""
     state = killed(tmp_path, 4, 3, **CDP)

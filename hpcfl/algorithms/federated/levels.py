@@ -18,7 +18,7 @@ def largest_levels(
     build: Callable[[int], QuantisedProtocol],
     noises: Callable[[QuantisedProtocol], Iterable[IntegerNoise]],
 ) -> int:
-    """Return the most levels with which no sum can wrap around, its noise included.
+    """Return the most levels with which the noise can be drawn, and no sum with it wraps around.
 
     Parameters
     ----------
