@@ -111,7 +111,7 @@ def test_all_that_was_played_after_a_checkpoint_is_charged(tmp_path: Path) -> No
 def test_rounds_before_the_first_checkpoint_are_charged_and_drawn_anew_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job that dies early is started again by its script: from a file that knows of the rounds."""
+    """A job that dies early goes on, when it is started again, from a file that knows of them."""
     options = CDP | {"shuffle": "fresh"}
     whole = [
         figures.figures["epsilon_proven"]
