@@ -190,28 +190,30 @@ def test_noise_of_the_dead_is_not_checked_and_not_called_right(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("ranks", "options", "sentence"),
+    ("ranks", "options", "dying", "sentence"),
     [
         (
             6,
             ("dp-fedavg",),
+            (2, 4),
             "a sum holds the noise of 3 devices, of which 0 may collude, and that of 4 honest ones "
             "was promised",
         ),
         (
             9,
-            ("cohort", "--alpha", 0.6, "--degree", 4),
-            "2 of 8 devices have dropped out: with 4 neighbours each, the honest ones among the "
+            ("cohort", "--alpha", 0.6, "--degree", 6),
+            (2, 4, 6),
+            "3 of 8 devices have dropped out: with 6 neighbours each, the honest ones among the "
             "others are not all linked",
         ),
     ],
     ids=["noise", "links"],
 )
 def test_a_round_that_lost_more_than_its_promises_bear_ends_before_it_is_unmasked(
-    tmp_path: Path, ranks: int, options: Sequence[object], sentence: str
+    tmp_path: Path, ranks: int, options: Sequence[object], dying: Sequence[int], sentence: str
 ) -> None:
-    """Rounds are planned for one device that vanishes; two are too many."""
-    deaths = (*kill(2, "masked_input", 1), *kill(4, "masked_input", 1))
+    """Rounds are planned for one device that vanishes, rings for one more that is expelled."""
+    deaths = [option for rank in dying for option in kill(rank, "masked_input", 1)]
     done, run = bench(tmp_path, ranks, *options, *SMALL, "--rounds", 3, *deaths)
 
     assert done.returncode != 0

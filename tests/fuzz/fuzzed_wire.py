@@ -481,6 +481,29 @@ def stands_of(case: str, devices: int) -> list[Stand]:
     return stands
 
 
+class Spoiling(Wire):
+    """A wire on which what device 2 deals is spoiled."""
+
+    def route(self, senders: Sequence[int], rows: Sequence[Bytes], width: int) -> Any:
+        blocks = [
+            block.copy() if id == 2 else block for id, block in zip(senders, rows, strict=True)
+        ]
+        for id, block in zip(senders, blocks, strict=True):
+            if id == 2:
+                block[:, ENVELOPE:] ^= 1
+        return super().route(senders, blocks, width)
+
+
+@lru_cache(maxsize=64)
+def told_of_expulsions(case: str, devices: int) -> list[Stand]:
+    """Return what every device but device 2 was before it was told that this one is expelled."""
+    stands: list[Stand] = []
+    outcome = play(case, devices, stands=stands, wire=Spoiling(devices))
+    assert outcome.error is None
+    assert [2] == list(outcome.refused)
+    return [one for one in stands if one.method == "receive_expelled" and one.party.id != 2]
+
+
 def receive(stand: Stand, kind: str, x: int, y: int, pool: Sequence[bytes]) -> str:
     """Let a party receive a changed message; return ``accepted`` or ``refused``.
 

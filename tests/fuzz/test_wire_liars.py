@@ -8,7 +8,7 @@ from typing import Any
 import fuzzed_wire as wire
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -24,9 +24,9 @@ Lie = Callable[[NDArray[np.uint32]], None]
 
 
 class Lying(wire.Wire):
-    """A wire behind which some devices change the shares that they answer with."""
+    """A wire behind which some devices change what they answer with, in each of some steps."""
 
-    def __init__(self, devices: int, lies: Mapping[int, Lie]) -> None:
+    def __init__(self, devices: int, lies: Mapping[str, Mapping[int, Lie]]) -> None:
         super().__init__(devices)
         self._lies = lies
 
@@ -34,16 +34,21 @@ class Lying(wire.Wire):
         self, senders: Sequence[int], produce: Any, largest: int
     ) -> Iterator[tuple[int, wire.Bytes]]:
         for sender, message in super().gather(senders, produce, largest):
-            if self.messages[-1].step.name == "unmask" and sender in self._lies:
+            lie = self._lies.get(self.messages[-1].step.name, {}).get(sender)
+            if lie is not None:
                 message = message.copy()
-                self._lies[sender](message[wire.ENVELOPE :].view("<u4"))
+                lie(message[wire.ENVELOPE :].view("<u4"))
             yield sender, message
 
 
 def play(
-    case: str, lies: Mapping[int, Lie], dropouts: dict[int, str] | None = None, devices: int = 7
+    case: str,
+    lies: Mapping[int, Lie],
+    dropouts: dict[int, str] | None = None,
+    devices: int = 7,
+    step: str = "unmask",
 ) -> wire.Outcome:
-    return wire.play(case, devices, dropouts, wire=Lying(devices, lies))
+    return wire.play(case, devices, dropouts, wire=Lying(devices, {step: lies}))
 
 
 def about(*limbs: int, by: int = 12345) -> Lie:
@@ -132,6 +137,75 @@ def test_among_just_as_many_as_needed_a_wrong_share_is_found_and_the_round_ends(
     assert "3 of 7 devices answered the unmasking request" in str(outcome.error)
     assert "device 4: its share of a secret of device" in str(outcome.error)
     assert "is not what it answered for" in str(outcome.error)
+
+
+# answers to the challenge
+
+
+def uniform(answers: NDArray[np.uint32]) -> None:
+    answers[:] = np.random.default_rng(2).integers(0, wire.Q, answers.size)
+
+
+def all_ones(answers: NDArray[np.uint32]) -> None:
+    answers[:] = 2**32 - 1
+
+
+def just_enough(case: str) -> int:
+    """Return with how many devices t + 2 hold a share of every secret."""
+    return 7 if "active" in case or case.endswith("degree") or case == "secagg-graph" else 5
+
+
+@pytest.mark.parametrize("liar", [0, 2, 4])
+@pytest.mark.parametrize("lie", [uniform, all_ones])
+@pytest.mark.parametrize("case", SECURE)
+def test_one_liar_about_all_that_deal_to_it_costs_at_most_itself(
+    case: str, lie: Lie, liar: int
+) -> None:
+    devices = just_enough(case)
+    topology = wire.protocol(case, devices).topology
+    assert topology.threshold + 2 == topology.degree + 1
+    outcome = play(case, {liar: lie}, devices=devices, step="checks")
+    assert "exact" == exactly(outcome)
+    assert list(range(devices)) == outcome.server.survivors
+    # Who says that it has no shares is asked for none that anybody would use.
+    assert ([liar] if lie is uniform else []) == list(outcome.refused)
+    if lie is uniform:
+        is_refused(outcome, liar)
+
+
+@pytest.mark.parametrize("case", ["secagg", "sparse-gaps", "ring32"])
+@pytest.mark.parametrize("lies", [(12345, 99), (12345, None), (None, None)], ids=str)
+def test_two_liars_about_one_dealer_have_it_expelled(
+    case: str, lies: tuple[int | None, int | None]
+) -> None:
+    """What two can do: the dealer is honest, and all others stay."""
+
+    def lying(by: int | None) -> Lie:
+        def lie(answers: NDArray[np.uint32]) -> None:
+            # About device 3, both its secrets.
+            both = answers[6:8].astype(np.uint64)
+            answers[6:8] = 2**32 - 1 if by is None else (both + by) % wire.Q
+
+        return lie
+
+    outcome = play(case, {1: lying(lies[0]), 4: lying(lies[1])}, devices=8, step="checks")
+    assert "exact" == exactly(outcome)
+    assert [3] == list(outcome.refused)
+    assert "two holders or more have no right share of its secrets: it is expelled" in str(
+        outcome.refused[3]
+    )
+    assert [0, 1, 2, 4, 5, 6, 7] == outcome.server.survivors
+
+
+@pytest.mark.parametrize("case", ["secagg", "sparse-gaps", "ring32"])
+def test_two_liars_about_two_dealers_have_neither_expelled(case: str) -> None:
+    lies = {1: about(6, 7), 4: about(10, 11)}
+    outcome = play(case, lies, devices=8, step="checks")
+    assert "exact" == exactly(outcome)
+    assert [1, 4] == sorted(outcome.refused)
+    for liar in (1, 4):
+        is_refused(outcome, liar)
+    assert list(range(8)) == outcome.server.survivors
 
 
 # those who deal
@@ -224,28 +298,50 @@ def test_a_key_of_low_order_costs_the_round_its_device_alone(case: str, number: 
             )
 
 
+@pytest.mark.parametrize("owner", [1, 5])
 @pytest.mark.parametrize("case", SECURE)
-def test_a_key_of_another_device_costs_the_round_its_second_owner_alone(case: str) -> None:
+def test_a_key_of_another_device_costs_nobody_but_who_has_copied_it(case: str, owner: int) -> None:
+    """Of a lower or a higher id. Honest software leaves where it sees that its keys are others."""
     sent = {
         message.sender: message.sealed[wire.ENVELOPE :]
         for message in wire.play(case, DEVICES).wire.messages
         if (message.step.phase, message.step.pattern.name) == ("advertise_keys", "GATHER")
         and not message.enrolment
     }
-    other = sent[1]
-    for stolen in (other[:32], other[32:]):
+    copied = sent[owner]
+    others = [id for id in range(DEVICES) if id != 3]
+    # On a ring that is not complete a device is told neither its keys nor all that its place
+    # follows from. It goes on, and of what it has sealed or masked with its own keys nothing fits.
+    unaware = case.endswith("degree") or case == "secagg-graph"
+    for stolen in (copied[:32], copied[32:]):
         for start in (0, 32):
             outcome = with_keys(case, lambda keys, s=start, k=stolen: place(keys, s, k))
+            assert outcome.error is None
+            assert {*outcome.refused} <= {3}
+            assert {*others} <= {*outcome.server.survivors}
+            if unaware and start == 32:
+                # As if it had uploaded another vector.
+                assert ({}, [*range(DEVICES)]) == (outcome.refused, outcome.server.survivors)
+                outcome = with_keys(
+                    case, lambda keys, s=start, k=stolen: place(keys, s, k), {3: "masked_input"}
+                )
+            elif unaware:
+                assert "two holders or more have no right share" in str(outcome.refused[3])
+            else:
+                left = "device 3 left the round in share_keys: "
+                assert str(outcome.refused[3]).startswith(left)
             assert "exact" == exactly(outcome)
-            assert [id for id in range(DEVICES) if id != 3] == outcome.server.survivors
-            assert "from device 3: a public key of it is taken already" in str(outcome.refused[3])
+            assert others == outcome.server.survivors
+            assert {*outcome.refused} <= {3}
 
 
 def place(keys: bytes, start: int, key: bytes) -> bytes:
     return keys[:start] + key + keys[start + 32 :]
 
 
-def with_keys(case: str, change: Callable[[bytes], bytes]) -> wire.Outcome:
+def with_keys(
+    case: str, change: Callable[[bytes], bytes], dropouts: dict[int, str] | None = None
+) -> wire.Outcome:
     """Play a round in which device 3 advertises other keys."""
     messages = wire.play(case, DEVICES).wire.messages
     (target,) = [
@@ -256,9 +352,98 @@ def with_keys(case: str, change: Callable[[bytes], bytes]) -> wire.Outcome:
     return wire.play(
         case,
         DEVICES,
+        dropouts,
         target=target,
         change=lambda m: m.sealed[: wire.ENVELOPE] + change(m.sealed[wire.ENVELOPE :]),
     )
+
+
+# one hostile device, and others that vanish as planned
+
+# Devices, and how many of them may vanish so that t + 2 are left, one that is hostile among them.
+SPARE = dict.fromkeys(SECURE, (9, 2))
+SPARE |= {case: (10, 1) for case in SECURE if "active" in case}
+SPARE |= {case: (9, 0) for case in SECURE if case.endswith("degree") or case == "secagg-graph"}
+
+
+@st.composite
+def lies(draw: st.DrawFn, *kinds: str) -> Lie | None:
+    """Draw a lie about shares, or about answers, of some kinds."""
+    kind = draw(st.sampled_from(["none", *kinds]))
+    if kind == "none":
+        return None
+    if kind != "some":
+        return {"uniform": uniform, "all ones": all_ones}[kind]
+    seed = draw(st.integers(0, 10**6))
+
+    def lie(values: NDArray[np.uint32]) -> None:
+        random = np.random.default_rng(seed)
+        chosen = random.random(values.size) < random.choice([0.05, 0.3, 0.8])
+        values[chosen] = random.integers(0, wire.Q, int(chosen.sum()))
+
+    return lie
+
+
+@pytest.mark.parametrize("case", SECURE)
+def test_whatever_one_device_deals_and_answers_costs_itself_alone(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrong shares to any, none to some, false answers, others' shares later; it may vanish too."""
+    devices, spare = SPARE[case]
+    phases = [phase for phase in wire.protocol(case, devices).phases()[1:] if phase != "result"]
+    ended: set[bool] = set()
+
+    @settings(
+        max_examples=25,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.data())
+    def rounds(data: st.DataObject) -> None:
+        hostile = data.draw(st.integers(0, devices - 1))
+        honest = st.sampled_from([id for id in range(devices) if id != hostile])
+        gone = data.draw(st.dictionaries(honest, st.sampled_from(phases), max_size=spare))
+        vanishes = data.draw(st.sampled_from([None, None, *phases[phases.index("masked_input") :]]))
+        dropouts = gone if vanishes is None else {**gone, hostile: vanishes}
+        wronged = data.draw(st.sampled_from([0, 0, 1, 1, 2, 3, devices]))
+        value = data.draw(st.sampled_from([wire.Q, None]))
+        seed = data.draw(st.integers(0, 10**6))
+
+        def change(split: Any, limbs: Any, coefficients: Any, recipients: Any) -> Any:
+            shares, random = split(limbs, coefficients, recipients), np.random.default_rng(seed)
+            for holder in random.permutation(len(shares))[:wronged].tolist():
+                limb = int(random.integers(shares.shape[1]))
+                other = int(random.integers(1, wire.Q))
+                shares[holder, limb] = value or (int(shares[holder, limb]) + other) % wire.Q
+            return shares
+
+        answers = data.draw(lies("uniform", "all ones", "some"))
+        shares = data.draw(lies("uniform", "all ones", "some"))
+        told = {
+            step: {hostile: lie}
+            for step, lie in (("checks", answers), ("unmask", shares))
+            if lie is not None
+        }
+        before = ("advertise_keys", "share_keys")
+        sharing = [id for id in range(devices) if gone.get(id) not in before]
+        with monkeypatch.context() as patch:
+            dealing(patch, sharing.index(hostile), change)
+            outcome = wire.play(case, devices, dropouts, wire=Lying(devices, told))
+        assert "exact" == exactly(outcome)
+        assert {*outcome.refused} <= {hostile}
+        early = (*before, "masked_input")
+        stays = [id for id in range(devices) if dropouts.get(id) not in early]
+        survivors = {*outcome.server.survivors}
+        assert {*stays} - {hostile} <= survivors <= {*stays}
+        # Who has shared nothing holds nothing.
+        if wronged - (devices - len(sharing)) > 1:
+            assert hostile not in survivors
+        ended.add(hostile in survivors)
+
+    rounds()
+    assert {True, False} == ended
 
 
 # the check by itself

@@ -49,6 +49,26 @@ def test_unchanged_messages_are_accepted(case: str) -> None:
         getattr(stand.party_again(), stand.method)(*stand.arguments)
 
 
+@pytest.mark.parametrize("case", [case for case in wire.CASES if case[:6] not in ("fedavg", "prf")])
+def test_no_device_is_upset_by_a_changed_list_of_expelled_devices(case: str) -> None:
+    stands, (_, pool) = wire.told_of_expulsions(case, 5), wire.honest(case, 5)
+    assert [0, 1, 3, 4] == [stand.party.id for stand in stands]
+    came = set()
+
+    @SEEDED
+    @given(st.sampled_from(range(4)), st.sampled_from(wire.KINDS), numbers, numbers)
+    def messages(which: int, kind: str, x: int, y: int) -> None:
+        came.add(wire.receive(stands[which], kind, x, y, pool))
+
+    messages()
+    assert {"accepted", "refused"} == came
+    for stand in stands:
+        device = stand.party_again()
+        assert 2 in device._members()
+        device.receive_expelled(*stand.arguments)
+        assert 2 not in device._members()
+
+
 # locations
 
 

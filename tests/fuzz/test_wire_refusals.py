@@ -60,6 +60,8 @@ def play(protocol: SecAgg, reduce: bool = False) -> rounds.Played:
         ("receive_advertise_keys", False),
         ("send_share_keys", False),
         ("receive_share_keys", False),
+        ("receive_challenge", False),
+        ("send_checks", False),
         ("send_masked_input", False),
         ("receive_unmask", True),
         ("send_unmask", True),

@@ -89,10 +89,17 @@ def test_every_device_can_be_malformed_in_every_gather(case: str) -> None:
         if message.step.pattern.name != "GATHER" or message.sender not in (0, 3, 5):
             continue
         outcome = wire.fuzzed(case, 6, {}, target, "cut", len(message.sealed) - 1, 0)
-        if not wire.protocol(case, 6).tolerates_dropouts or message.enrolment:
+        if not wire.protocol(case, 6).tolerates_dropouts:
             assert f"device {message.sender}" in str(outcome.error)
             continue
         assert "exact" == outcome.kind, outcome.error
+        assert [message.sender] == list(outcome.refused)
+        if message.enrolment:
+            # It has not enrolled, and takes no part in the round that follows.
+            words = str(outcome.refused[message.sender])
+            assert f"device {message.sender} refuses to take part: it has not enrolled" in words
+            assert [id for id in range(6) if id != message.sender] == outcome.server.survivors
+            continue
         assert f"malformed {message.step.phase} message from device {message.sender}: " in str(
             outcome.refused[message.sender]
         )

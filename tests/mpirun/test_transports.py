@@ -75,43 +75,89 @@ class Recorder:
         return received, took_part
 
 
-def play(inner: Transport, name: str) -> list[tuple[object, ...]]:
+class Spoiling(Recorder):
+    """Passes on rows of device 3 that nobody can open."""
+
+    def route(self, senders: Sequence[int], rows: Sequence[Payload], width: int) -> Any:
+        blocks = [block.copy() for block in rows]
+        for sender, block in zip(senders, blocks, strict=True):
+            if sender == 3:
+                block[:, -1] ^= 1
+        return super().route(senders, blocks, width)
+
+
+def play(
+    inner: Transport,
+    name: str,
+    *,
+    kind: type[Recorder] = Recorder,
+    dropouts: dict[int, str] = DROPOUTS,
+    reduce: bool = False,
+) -> list[tuple[object, ...]]:
     """Play one round with fixed keys; return what this rank's parties received, sorted."""
     degree = 4 if name == "secagg-graph" else None
     protocol = find(name)(Parameters(DEVICES, DIM, alpha=0.5, degree=degree))
-    recorder: Any = Recorder(inner)
+    recorder: Any = kind(inner)
     local = inner.local_devices
     model, of_server = np.ones(DIM, np.float32), insecure_secrets(1, 3, DEVICES)
-    Round(
+    server = protocol.server(3, model, of_server) if inner.has_server else None
+    played = Round(
         protocol.steps,
         recorder,
         Ledger(protocol.phases(), DEVICES, local, inner.has_server),
         index=3,
         devices={id: protocol.device(id, 3, insecure_secrets(1, 3, id)) for id in local},
-        server=protocol.server(3, model, of_server) if inner.has_server else None,
+        server=server,
         inputs=lambda id: np.random.default_rng(id).normal(0, 0.1, DIM),
-        dropouts={} if name == "fedavg" else DROPOUTS,
+        dropouts={} if name == "fedavg" else dropouts,
         dim=DIM,
         largest_message=protocol.largest_message,
-    ).play()
-    return sorted(recorder.seen)
+        reduce_group=protocol.summed_in if reduce else None,
+    )
+    played.play()
+    seen = sorted(recorder.seen)
+    if server is not None:
+        digest = hashlib.sha256(server.total.tobytes()).hexdigest()
+        seen.append(("total", *server.survivors, *sorted(played.refused), digest))
+    return seen
+
+
+def of_rank(everything: list[tuple[object, ...]], inner: Transport) -> list[tuple[object, ...]]:
+    """Return what of a round this rank's parties see."""
+    local, of_server = set(inner.local_devices), ("gather", "total")
+    return [
+        message
+        for message in everything
+        if (message[0] in of_server and inner.has_server)
+        or (message[0] not in of_server and message[1] in local)
+    ]
 
 
 @pytest.mark.parametrize("name", ["fedavg", "secagg", "secagg-graph", "sparse", "cohort"])
 def test_mpi_moves_the_same_bytes_as_the_loopback(name: str) -> None:
     inner = transport()
     mine = play(inner, name)
-    everything = play(Loopback(DEVICES), name)
-    local = set(inner.local_devices)
-    expected = [
-        message
-        for message in everything
-        if (message[0] == "gather" and inner.has_server)
-        or (message[0] != "gather" and message[1] in local)
-    ]
+    expected = of_rank(play(Loopback(DEVICES), name), inner)
 
     assert expected == mine
-    assert bool(expected) == (inner.has_server or bool(local))
+    assert bool(expected) == (inner.has_server or bool(inner.local_devices))
+
+
+@pytest.mark.parametrize(
+    ("name", "reduce"),
+    [("secagg", False), ("secagg", True), ("secagg-graph", False), ("sparse", False)],
+)
+def test_a_dealer_is_expelled_on_all_ranks_and_the_others_end_the_round(
+    name: str, reduce: bool
+) -> None:
+    """A step that is played only if it is wanted, before uploads that may be summed on the way."""
+    gone = {1: "advertise_keys", 6: "unmask"}
+    inner = transport()
+    mine = play(inner, name, kind=Spoiling, dropouts=gone, reduce=reduce)
+    everything = play(Loopback(DEVICES), name, kind=Spoiling, dropouts=gone, reduce=reduce)
+    assert of_rank(everything, inner) == mine
+    *_, (kind, *survivors, refused, _) = everything
+    assert ("total", [0, 2, 4, 5, 6], 3) == (kind, survivors, refused)
 
 
 @pytest.mark.parametrize("group", ["fq", "ring32"])

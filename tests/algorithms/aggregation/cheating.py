@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from protocol_rounds import updates
+from protocol_rounds import raw, updates
 from slow_reference import KEY_SHARE, MASK_KEY_LIMBS, SEED_LIMBS, SEED_SHARE
 
 from hpcfl.algorithms.aggregation import find
@@ -32,6 +32,26 @@ def enrolled(name: str, devices: int, seed: int | None = 5) -> Mapping[int, Any]
     found = enrol(find(name, "active"), Loopback(devices), first_round=0, insecure_seed=seed)
     assert found is not None
     return found.devices
+
+
+def enrolled_with_strangers(name: str, devices: int, strangers: Iterable[int]) -> dict[int, Any]:
+    """Return devices that enrolled together, some of which nobody has registered.
+
+    A server could have made them: their identity keys are signed with keys of their own, and what
+    they derive from the keys of the others is all that it could.
+    """
+    enrolment = find(name, "active").enrolment(devices)
+    assert enrolment is not None
+    found = {id: enrolment.device(id, insecure_secrets(5, 7, id)) for id in range(devices)}
+    registry = np.stack([raw(device.registers()) for device in found.values()])
+    for id in strangers:
+        found[id] = enrolment.device(id, insecure_secrets(6, 7, id))
+    for device in found.values():
+        device.learn(registry)
+    listed = b"".join(device.send_advertise_keys().tobytes() for device in found.values())
+    for device in found.values():
+        device.receive_advertise_keys(raw(listed))
+    return found
 
 
 def make(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from numpy.typing import NDArray
 from slow_ring import cohort_size, ring_order, run, slots
 
@@ -22,7 +23,7 @@ from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern, Step
 from hpcfl.comm.round import Round
-from hpcfl.crypto.keys import SecretSource, insecure_secrets
+from hpcfl.crypto.keys import KeyPair, SecretSource, insecure_secrets
 from hpcfl.errors import HpcflError
 from hpcfl.results.record import RoundRecord
 
@@ -182,7 +183,8 @@ class Played:
     def messages(self, name: str, pattern: Pattern) -> list[Message]:
         """Return the messages of one exchange, in the order in which they were sent.
 
-        An exchange goes by the name of its step: that of its phase, or challenge, checks, pairs.
+        An exchange goes by the name of its step: that of its phase, or challenge, checks, expelled,
+        pairs.
         """
         return [
             message
@@ -196,7 +198,9 @@ class Played:
     def sent(self, name: str) -> dict[int, bytes]:
         """Return what each device sent to the server in an exchange, without envelopes."""
         found = {m.header.sender: m.payload for m in self.messages(name, Pattern.GATHER)}
-        return found or dict(self.wire.summed)
+        if not found and name == self.protocol.upload_phase():
+            return dict(self.wire.summed)
+        return found
 
     def told(self, name: str) -> bytes:
         """Return what the server told all devices in an exchange, without envelope."""
@@ -460,6 +464,63 @@ def ring_request(
         near = [order[(place + k) % ring] for k in range(1 - size, size)]
         content += bits([k for k, id in enumerate(near) if id in survivors], len(near))
     return raw(content)
+
+
+def expelled_list(
+    played: Played, receiver: int, expelled: Sequence[int], total: int | None = None
+) -> NDArray[np.uint8]:
+    """Return the server's message to a device about who is expelled.
+
+    On a ring it names those that the device is linked with, and says how many there are in all.
+    """
+    parameters = played.parameters
+    if parameters.degree is None:
+        return raw(bits(expelled, parameters.devices))
+    around = slots(played.order(), receiver, played.protocol.topology.degree)
+    named = bits([slot for slot, id in enumerate(around) if id in expelled], len(around))
+    return raw(struct.pack("<I", len(expelled) if total is None else total) + named)
+
+
+# secrets of pairs, and keys that are another device's
+
+
+def agreed(played: Played, id: int, public: bytes) -> bytes:
+    """Return what a device's mask key agrees on with one that has this mask key (X25519)."""
+    private = X25519PrivateKey.from_private_bytes(played.sources[id].drawn[1])
+    return private.exchange(X25519PublicKey.from_public_bytes(public))
+
+
+def pair_secret(played: Played, id: int, other: int, public: bytes | None = None) -> bytes:
+    """Return what the masks of a device with another one follow from.
+
+    The other has this mask key, or that which it sent.
+    """
+    public = played.sent("advertise_keys")[other][32:] if public is None else public
+    secret = agreed(played, id, public)
+    (found,) = played.protocol.mask_secrets(played.index, id, [other], [secret])
+    return bytes(found)
+
+
+def advertising(protocol: Any, id: int, change: Callable[[bytes], bytes]) -> Any:
+    """Let a device advertise other keys than it has, and go on as if they were its own."""
+    make_device = protocol.device
+
+    def device(one: int, *arguments: Any) -> Any:
+        made = make_device(one, *arguments)
+        if one == id:
+            send = made.send_advertise_keys
+
+            def send_changed() -> NDArray[np.uint8]:
+                public = change(send().tobytes())
+                made._transport_pair = KeyPair(made._transport_pair.private, public[:32])
+                made._mask_pair = KeyPair(made._mask_pair.private, public[32:])
+                return raw(public)
+
+            made.send_advertise_keys = send_changed
+        return made
+
+    protocol.device = device
+    return protocol
 
 
 def raw(content: bytes) -> NDArray[np.uint8]:

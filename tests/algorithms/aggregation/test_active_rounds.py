@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cheating import converse, enrolled, make
+from cheating import converse, enrolled, enrolled_with_strangers, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from protocol_rounds import bits, plain_sum, play, updates
+from numpy.typing import NDArray
+from protocol_rounds import Header, bits, plain_sum, play, raw, sum_of, updates
+from slow_reference import ABSENT, Q
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
@@ -183,6 +185,151 @@ def test_the_server_refuses_what_no_survivor_sends(name: str) -> None:
     found.server.receive_consistency_check(0, right)
     with pytest.raises(MessageError, match="from device 0: it came twice"):
         found.server.receive_consistency_check(0, right)
+
+
+# Devices that nobody knows, that deal wrongly, or answer falsely
+
+EXPELLED = "two holders or more have no right share of its secrets: it is expelled"
+
+
+@pytest.mark.parametrize("strangers", [[4], [0, 4], [2, 4, 9]], ids=str)
+def test_a_device_whose_identity_is_not_signed_takes_no_part_and_all_others_stay(
+    name: str, strangers: list[int]
+) -> None:
+    """With t = 7, three of ten may be absent. Nobody masks with them, or is asked about them."""
+    identities = enrolled_with_strangers(name, 10, strangers)
+    played = play(make(name, 10, identities=identities))
+    honest = [id for id in range(10) if id not in strangers]
+
+    assert strangers == sorted(played.left) == sorted(played.kept_out)
+    for id in strangers:
+        words = f"device {id} refuses to go on: the shares of 1 devices, itself included, are"
+        assert words in str(played.left[id])
+        assert EXPELLED in str(played.server.refused[id])
+    assert bits(strangers, 10) == played.told("expelled")
+    assert bits(honest, 10) + bits([], 10) == played.told("consistency_check")
+    for id in honest:
+        ignored = [error.sender for error in played.devices[id].ignored]
+        assert [f"device {one}" for one in strangers] == ignored
+        assert honest == played.devices[id]._members()
+    assert honest == played.server.survivors == sorted(played.sent("unmask"))
+    assert sum_of(played, honest).tolist() == played.server.total.tolist()
+    assert {} == played.sent("pairs")
+
+
+def test_with_one_stranger_more_than_can_be_spared_devices_go_no_further(name: str) -> None:
+    identities = enrolled_with_strangers(name, 10, [0, 2, 4, 9])
+    with pytest.raises(BelowThresholdError, match="0 of 10 devices answered the challenge"):
+        play(make(name, 10, identities=identities))
+    found = converse(
+        make(name, 10, identities=enrolled_with_strangers(name, 10, [0, 2, 4, 9])),
+        before=("checks", Pattern.GATHER),
+    )
+    assert list(range(10)) == sorted(found.refusals)
+    for id in (1, 3, 5, 6, 7, 8):
+        assert "the shares of 6 devices, itself included" in str(found.refusals[id])
+
+
+@pytest.mark.parametrize("dropouts", [{}, {7: "unmask"}, {7: "masked_input"}], ids=str)
+def test_strangers_and_planned_dropouts_do_not_add_up_to_more(
+    name: str, dropouts: dict[int, str]
+) -> None:
+    identities = enrolled_with_strangers(name, 10, [4])
+    played = play(make(name, 10, identities=identities), dropouts=dropouts)
+    survivors = [id for id in played.taking_part("masked_input") if id != 4]
+    assert survivors == played.server.survivors
+    assert sum_of(played, survivors).tolist() == played.server.total.tolist()
+
+
+def test_a_run_goes_on_without_a_device_whose_identity_key_did_not_arrive(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its message is cut. It takes no part in any round; each round ends, and is validated."""
+
+    class Cutting(Loopback):
+        def gather(self, senders: Any, produce: Any, largest: int) -> Any:
+            for sender, message in super().gather(senders, produce, largest):
+                header = Header.of(message)
+                cut = (header.round, header.sender) == (2**32 - 1, 3)
+                yield sender, message[:-1] if cut else message
+
+    options = Options(
+        protocol="secagg", dim=30, rounds=2, warmup=0, security="active", levels=1000, dropout=0.0
+    )
+    experiment = Experiment.prepare(options, 10)
+    records: list[Any] = []
+    experiment.run(Cutting(10), records.append)
+    assert [True, True] == [record.validated for record in records]
+    for record in records:
+        assert [0, 1, 2, 4, 5, 6, 7, 8, 9] == np.flatnonzero(record.survived).tolist()
+    assert 2 == capsys.readouterr().err.count("device 3 refuses to take part: it has not enrolled")
+
+
+def change_sent(protocol: Any, step: str, sender: int, change: Any) -> Any:
+    """Return a change of what one device sends in a step."""
+    (number,) = [
+        number
+        for number, one in enumerate(protocol.steps)
+        if one.name == step and one.pattern in (Pattern.GATHER, Pattern.ROUTE)
+    ]
+
+    def changed(header: Header, message: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return (
+            change(message.copy()) if (header.step, header.sender) == (number, sender) else message
+        )
+
+    return changed
+
+
+def spoil_for(*victims: int) -> Any:
+    def spoil(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        block[np.isin(Header.receivers_of(block), victims), -1] ^= 1
+        return block
+
+    return spoil
+
+
+@pytest.mark.parametrize("dropouts", [{}, {7: "unmask"}, {7: "masked_input"}], ids=str)
+def test_a_dealer_is_expelled_if_two_holders_have_no_share_of_it_and_not_if_one_has_none(
+    name: str, dropouts: dict[int, str]
+) -> None:
+    for victims in ([5], [5, 8]):
+        protocol = make(name, 10)
+        change = change_sent(protocol, "share_keys", 3, spoil_for(*victims))
+        played = play(protocol, change=change, dropouts=dropouts)
+        survivors = played.taking_part("masked_input")
+        if len(victims) == 1:
+            assert ({}, {}) == (played.kept_out, played.left)
+        else:
+            survivors.remove(3)
+            assert [3] == list(played.kept_out) == list(played.left)
+            assert EXPELLED in str(played.kept_out[3])
+            words = "device 3 is told that the shares of its secrets do not belong together"
+            assert words == str(played.left[3])
+        assert survivors == played.server.survivors
+        assert sum_of(played, survivors).tolist() == played.server.total.tolist()
+
+
+@pytest.mark.parametrize("lie", ["uniform", "all ones"])
+@pytest.mark.parametrize("dropouts", [{1: "share_keys"}, {1: "unmask"}], ids=str)
+def test_one_liar_about_all_dealers_costs_at_most_itself_where_nine_answer(
+    name: str, dropouts: dict[int, str], lie: str
+) -> None:
+    """T + 2 of ten, or one more: who then vanishes is not missed."""
+
+    def change(message: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        words = np.full(message.size // 4 - 4, ABSENT, "<u4")
+        if lie == "uniform":
+            words = np.random.default_rng(2).integers(0, Q, words.size).astype("<u4")
+        return np.concatenate([message[:16], raw(words.tobytes())])
+
+    protocol = make(name, 10)
+    played = play(protocol, change=change_sent(protocol, "checks", 2, change), dropouts=dropouts)
+    survivors = played.taking_part("masked_input")
+    assert {} == played.left
+    assert ([2] if lie == "uniform" else []) == list(played.kept_out)
+    assert survivors == played.server.survivors
+    assert sum_of(played, survivors).tolist() == played.server.total.tolist()
 
 
 def test_noise_counts_on_as_few_honest_devices_as_a_server_may_choose() -> None:

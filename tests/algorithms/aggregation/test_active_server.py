@@ -16,6 +16,7 @@ from cheating import (
     digest,
     endorsement,
     enrolled,
+    enrolled_with_strangers,
     make,
     server_of,
 )
@@ -28,7 +29,7 @@ from slow_reference import KEY_SHARE, MASK_KEY_LIMBS, SEED_LIMBS
 from hpcfl.algorithms.aggregation.active import Identity, Registration
 from hpcfl.algorithms.aggregation.secagg import SHARE_BYTES, pair_sign
 from hpcfl.comm.phases import Pattern
-from hpcfl.crypto import keys, shamir
+from hpcfl.crypto import keys, shamir, signatures
 from hpcfl.crypto.keys import KeyPair, insecure_secrets
 from hpcfl.errors import HpcflError, MessageError, RefusedError
 
@@ -328,6 +329,92 @@ def test_survivors_of_whom_fewer_than_seven_opened_are_not_endorsed(name: str) -
     words = refused(ask, found, 2, without, [9])
     assert "refuses to endorse these survivors: the shares of 6 devices" in words
     refused(device.send_consistency_check)
+
+
+# Devices that are expelled
+
+
+def test_a_device_counts_those_whose_shares_opened_again_when_one_is_expelled(name: str) -> None:
+    """Seven with itself are just enough; of the three others any may be expelled."""
+    for expelled, enough in ((9, True), (0, False), (5, False)):
+        found = converse(make(name, N), before=("share_keys", Pattern.ROUTE))
+        rows = {}
+        for sender in range(N):
+            receivers, sent = found.devices[sender].send_share_keys()
+            if sender != 2:
+                rows[sender] = sent[receivers.tolist().index(2)].copy()
+        for sender in (7, 8, 9):
+            rows[sender][-1] ^= 1
+        device, block = found.devices[2], np.stack([rows[id] for id in sorted(rows)])
+        device.receive_share_keys(np.array(sorted(rows)), block)
+        device.send_checks()
+        if enough:
+            device.receive_expelled(raw(bits([expelled], N)))
+            assert [id for id in range(N) if id != expelled] == device._members()
+        else:
+            words = refused(device.receive_expelled, raw(bits([expelled], N)))
+            assert "refuses to go on: the shares of 6 devices, itself included, are sealed" in words
+            assert "the threshold is 7" in words
+
+
+def test_nobody_is_expelled_before_devices_have_answered_nor_twice(name: str) -> None:
+    found = converse(make(name, N), before=("checks", Pattern.GATHER))
+    device, nobody = found.devices[2], raw(bits([], N))
+    for ids in ([5], []):
+        assert "refuses to expel" in refused(device.receive_expelled, raw(bits(ids, N)))
+    device.send_checks()
+    device.receive_expelled(nobody)
+    for ids in ([5], []):
+        assert "refuses to expel" in refused(device.receive_expelled, raw(bits(ids, N)))
+    assert list(range(N)) == device._members()
+
+
+def expelling(name: str, told: set[int]) -> tuple[Conversation, Callable[[int], bytes]]:
+    """Return a round whose server has told some devices that device 5 is expelled.
+
+    And which request each of them endorses: one that names exactly its members.
+    """
+    found = converse(make(name, N), before=("expelled", Pattern.BROADCAST))
+    without = [id for id in range(N) if id != 5]
+    for id, device in found.devices.items():
+        device.receive_expelled(raw(bits([5] if id in told else [], N)))
+        device.send_masked_input(found.vectors[id])
+    for id in found.devices:
+        # Neither as a survivor nor as dropped may it be named to whom it is expelled.
+        others = [(list(range(N)), []), (without, [5])] if id in told else [(without, [])]
+        for survivors, dropped in others:
+            words = refused(ask, found, id, survivors, dropped)
+            assert "does not name exactly the devices that shared keys with it" in words
+    requests = {True: without, False: list(range(N))}
+    for id in found.devices:
+        ask(found, id, requests[id in told], [])
+    return found, lambda id: bits(requests[id in told], N) + bits([], N)
+
+
+@pytest.mark.parametrize("count", [4, 5, 6])
+def test_a_server_that_expels_a_device_for_some_only_finds_no_threshold(
+    name: str, count: int
+) -> None:
+    """Those who were told count as many of their kind, and so do the others: neither are seven."""
+    told = {*[id for id in range(N) if id != 5][:count]}
+    found, request = expelling(name, told)
+    protocol, public = found.protocol, found.sent["advertise_keys"]
+    for receiver, device in found.devices.items():
+        senders = [id for id in range(N) if id != receiver]
+        tags = [
+            endorsement(
+                protocol,
+                protocol.identity(id),
+                id,
+                receiver,
+                digest(protocol, public, request(id)),
+            ).tobytes()
+            for id in senders
+        ]
+        words = refused(device.receive_unmask, endorse(senders, tags))
+        expected = count if receiver in told else N - count
+        assert f"refuses to unmask: {expected} devices, itself included, endorsed" in words
+        refused(device.send_unmask)
 
 
 def test_a_device_that_is_not_registered_is_beyond_the_last(name: str) -> None:
@@ -637,24 +724,108 @@ def test_pairs_have_two_secrets_that_nobody_else_has() -> None:
     assert 20 == len(secrets)
 
 
+def identity_key(id: int, seed: int = 1) -> KeyPair:
+    """Return the pair of identity keys that a device of a meeting has drawn."""
+    draw = insecure_secrets(seed, 0, id)
+    return [KeyPair.from_private(draw(32)) for _ in range(2)][1]
+
+
+def as_if_agreed(i: int, j: int, listed: list[bytes], secret: bytes) -> tuple[bytes, bytes]:
+    """Return the two secrets of a pair that has agreed on this, each having seen this list."""
+    low, high = min(i, j), max(i, j)
+    context = f"hpcfl/1 secagg pair {low} {high} of 5 identities ".encode()
+    both = keys.derive(secret, context + listed[low][:32] + listed[high][:32], 64)
+    return both[:32], both[32:]
+
+
+def secrets_with(device: Identity, id: int) -> tuple[bytes, bytes]:
+    return device.sealing_secret(id), device.tagging_secret(id)
+
+
+def absent_for_all(meeting: Meeting, sent: list[bytes], absent: int, known: KeyPair) -> None:
+    """Assert that what a device sent is worth nothing to the others, who agree among themselves.
+
+    Of the private half of its identity key nothing follows that they have in common with it, nor
+    has it anything in common with any two of them.
+    """
+    others = [id for id in range(5) if id != absent]
+    for id in others:
+        meeting.tell(id, sent)
+    drawn = {}
+    for i in others:
+        for j in others:
+            if i < j:
+                found = secrets_with(meeting.devices[i], j)
+                assert found == secrets_with(meeting.devices[j], i)
+                (secret,) = keys.agree(identity_key(i).private, [sent[j][:32]])
+                assert as_if_agreed(i, j, sent, secret) == found
+        drawn[i] = secrets_with(meeting.devices[i], absent)
+        assert [32, 32] == [len(one) for one in drawn[i]]
+        (own,) = keys.agree(known.private, [sent[i][:32]])
+        for secret in (own, bytes(32)):
+            assert not {*as_if_agreed(i, absent, sent, secret)} & {*drawn[i]}
+        assert not {own, bytes(32)} & {*drawn[i]}
+        # Nor does anything follow from its own, which is in the same place.
+        assert not {*secrets_with(meeting.devices[i], i)} & {*drawn[i]}
+    assert 2 * len(others) == len({one for both in drawn.values() for one in both})
+
+
 @pytest.mark.parametrize("case", ["key", "signature", "of another", "old", "protocol", "unsigned"])
-def test_identity_keys_that_a_registered_device_did_not_sign_are_refused(case: str) -> None:
+def test_a_device_without_a_valid_signature_on_its_identity_key_is_absent_for_all_others(
+    case: str,
+) -> None:
     meeting = Meeting()
     own = meeting.sent[3]
-    other = KeyPair.generate(insecure_secrets(4, 0, 0)).public
-    told = {
-        "key": other + own[32:],
-        "signature": own[:-1] + bytes([own[-1] ^ 1]),
-        "of another": meeting.sent[4],
-        "old": Meeting(seed=2).sent[3],
-        "protocol": Meeting(protocol="sparse").sent[3],
-        "unsigned": own[:32] + bytes(64),
+    other = KeyPair.generate(insecure_secrets(4, 0, 0))
+    told, known = {
+        "key": (other.public + own[32:], other),
+        "signature": (own[:-1] + bytes([own[-1] ^ 1]), identity_key(3)),
+        "of another": (meeting.sent[4], identity_key(4)),
+        "old": (Meeting(seed=2).sent[3], identity_key(3, seed=2)),
+        "protocol": (Meeting(protocol="sparse").sent[3], identity_key(3)),
+        "unsigned": (own[:32] + bytes(64), identity_key(3)),
     }[case]
-    reason = refused(meeting.tell, 0, changed(meeting.sent, 3, told))
+    assert known.public == told[:32]
+    absent_for_all(meeting, changed(meeting.sent, 3, told), 3, known)
 
-    assert "device 0 refuses the identity key of device 3: it is not signed" in reason
-    assert "has not enrolled" in refused(meeting.devices[0].sealing_secret, 1)
-    meeting.tell(1, meeting.sent)
+
+def test_a_device_whose_identity_key_is_as_it_sent_it_but_for_the_signature_enrols_alone() -> None:
+    """It knows those of the others, who know nothing of it."""
+    meeting = Meeting()
+    sent = changed(meeting.sent, 3, meeting.sent[3][:32] + bytes(64))
+    for id in range(5):
+        meeting.tell(id, sent)
+    for id in (0, 1, 2, 4):
+        one, other = meeting.devices[3], meeting.devices[id]
+        assert not {*secrets_with(one, id)} & {*secrets_with(other, 3)}
+
+
+def test_a_device_that_signs_a_key_with_which_nothing_can_be_agreed_is_absent() -> None:
+    for number in (0, 1, 2**255 - 20):
+        meeting = Meeting()
+        device, low = meeting.devices[3], number.to_bytes(32, "little")
+        signature = device._signing.sign(device._context(3), low)
+        sent = changed(meeting.sent, 3, low + signature)
+        absent_for_all(meeting, sent, 3, identity_key(3))
+
+
+def test_of_absent_devices_nobody_has_the_same_secrets_in_another_run() -> None:
+    """They are drawn: what stands for a device that enrolled with nobody is nobody's to know."""
+    drawn = set()
+    for seed in (1, 2):
+        meeting = Meeting(seed=seed)
+        sent = changed(meeting.sent, 3, bytes(96))
+        for id in (0, 1, 2, 4):
+            meeting.tell(id, sent)
+            drawn |= {*secrets_with(meeting.devices[id], 3)}
+    assert 16 == len(drawn)
+
+
+def test_all_others_may_be_absent() -> None:
+    meeting = Meeting()
+    meeting.tell(0, [meeting.sent[0], *[bytes(96)] * 4])
+    secrets = {one for id in range(5) for one in secrets_with(meeting.devices[0], id)}
+    assert 10 == len(secrets)
 
 
 def test_a_device_knows_its_own_identity_key() -> None:
@@ -689,12 +860,60 @@ def test_the_server_keeps_one_identity_key_of_each() -> None:
         server.receive_advertise_keys(0, raw(meeting.sent[0]))
     with pytest.raises(MessageError, match="95 bytes came, 96 were expected"):
         server.receive_advertise_keys(4, raw(meeting.sent[4][:-1]))
-    with pytest.raises(HpcflError, match="1 of 5 devices sent no identity key"):
-        server.finish_advertise_keys()
-    server.receive_advertise_keys(4, raw(meeting.sent[4]))
-    server.finish_advertise_keys()
+    # Nor does the enrolment end without it: it goes on with zeros in its place.
+    assert not hasattr(server, "finish_advertise_keys")
+    listed = server.send_advertise_keys().tobytes()
+    assert b"".join(meeting.sent[:4]) + bytes(96) == listed
+    absent_for_all(meeting, [*meeting.sent[:4], bytes(96)], 4, identity_key(4))
+    assert "own identity key" in refused(meeting.devices[4].receive_advertise_keys, raw(listed))
+    assert "has not enrolled" in refused(meeting.devices[4].sealing_secret, 1)
+    assert "has not enrolled" in refused(meeting.devices[4].tagging_secret, 1)
 
+    server.receive_advertise_keys(4, raw(meeting.sent[4]))
     assert b"".join(meeting.sent) == server.send_advertise_keys().tobytes()
+
+
+def test_a_server_that_nobody_sent_an_identity_key_lists_zeros() -> None:
+    assert bytes(96 * 5) == Registration("secagg", 5).server().send_advertise_keys().tobytes()
+
+
+# Rounds with devices that nobody knows
+
+
+def test_a_server_can_endorse_nothing_for_a_device_whose_identity_is_not_signed(name: str) -> None:
+    """Though it says that this device is a survivor, has made it itself, and expels nobody."""
+    identities = enrolled_with_strangers(name, N, [4])
+    protocol = make(name, N, identities=identities)
+    found = converse(protocol, before=("expelled", Pattern.BROADCAST))
+    assert [4] == list(found.refusals)
+    everybody = list(range(N))
+    for id in (2, 6):
+        found.devices[id].send_masked_input(found.vectors[id])
+        ask(found, id, everybody, [])
+    request = bits(everybody, N) + bits([], N)
+    told = digest(protocol, found.sent["advertise_keys"], request)
+    context = f"hpcfl/1 {name} round 0 request from 4 to 2".encode()
+    forged = [
+        endorsement(protocol, identities[4], 4, 2, told).tobytes(),
+        endorsement(protocol, identities[4], 4, 6, told).tobytes(),
+        *(signatures.tag(secret, context, told) for secret in (bytes(32), b"")),
+        *(signatures.tag(identities[4].tagging_secret(id), context, told) for id in (4, 6)),
+        bytes(16),
+    ]
+    honest = {
+        id: endorsement(protocol, protocol.identity(id), id, 2, told).tobytes()
+        for id in (0, 1, 3, 5, 6, 7)
+    }
+    five = [id for id in sorted(honest) if id != 7]
+    for tag in forged:
+        tags = {**{id: honest[id] for id in five}, 4: tag}
+        words = refused(
+            found.devices[2].receive_unmask, endorse(sorted(tags), [tags[k] for k in sorted(tags)])
+        )
+        assert "6 devices, itself included, endorsed the list" in words
+        refused(found.devices[2].send_unmask)
+    found.devices[2].receive_unmask(endorse(sorted(honest), [honest[k] for k in sorted(honest)]))
+    assert found.devices[2].send_unmask().size
 
 
 def test_identities_come_from_the_operating_system_unless_seeded() -> None:

@@ -15,13 +15,26 @@ from typing import Any
 import numpy as np
 import pytest
 from cheating import converse, make
-from protocol_rounds import SECURE, Played, bits, play, raw, sum_of
+from protocol_rounds import (
+    SECURE,
+    Played,
+    advertising,
+    agreed,
+    bits,
+    integers_of,
+    pair_secret,
+    play,
+    raw,
+    sum_of,
+)
 from protocol_rounds import make as make_passive
 from slow_reference import KEY_SHARE, SEED_SHARE, Q, elements
 from slow_ring import slots
 
+from hpcfl.algorithms.aggregation.secagg import pair_sign
 from hpcfl.algorithms.aggregation.sharing import Challenge
 from hpcfl.comm.phases import Pattern
+from hpcfl.crypto import keys
 from hpcfl.errors import MessageError, RefusedError
 
 SMALL = 5
@@ -221,7 +234,10 @@ def test_a_device_that_shared_no_keys_is_no_dropped_one(answered: Played) -> Non
 def test_secrets_of_pairs_are_told_once(answered: Played, ids: list[int]) -> None:
     device = answered.devices[2]
     device.receive_pairs(wanted(answered, ids))
-    assert 32 * len(ids) == device.send_pairs().size
+    told = b"".join(pair_secret(answered, 2, id) for id in answered.devices[2]._wanted)
+    assert 16 * len(ids) == len(told)
+    assert told == device.send_pairs().tobytes()
+    assert {*ids} == {*device._wanted}
     for again in (ids, [0], [3], []):
         error = answered.refused(RefusedError, device.receive_pairs, wanted(answered, again))
         assert "has told already" in str(error)
@@ -257,7 +273,91 @@ def test_a_server_that_may_cheat_learns_no_pair_before_the_survivors_are_endorse
     with pytest.raises(RefusedError, match="others than the dropped"):
         device.receive_pairs(raw(bits([5], 10)))
     device.receive_pairs(message)
-    assert 32 == device.send_pairs().size
+    private = device._mask_pair.private
+    secrets = keys.agree(private, [found.sent["advertise_keys"][4][32:]])
+    expected = found.protocol.mask_secrets(0, 2, [4], secrets)
+    assert expected == [device.send_pairs().tobytes()]
+
+
+# what is told of a device with another one's key
+
+
+def with_a_copier(name: str, copier: int, owner: int = 5) -> tuple[Played, bytes]:
+    """Return a round and a mask key: another device has advertised its owner's, and vanishes.
+
+    The copier has shared the private half that it has: it gives no key that it has advertised, so
+    that the server asks for secrets of pairs with it.
+    """
+    others = play(make_passive(name, 9, 12), before="share_keys").sent("advertise_keys")
+    copied = others[owner][32:]
+    protocol = advertising(make_passive(name, 9, 12), copier, lambda own: own[:32] + copied)
+    played = play(protocol, dropouts={copier: "masked_input"})
+    assert copied == played.sent("advertise_keys")[copier][32:]
+    return played, copied
+
+
+@pytest.mark.parametrize("copier", [0, 3, 8])
+@pytest.mark.parametrize("name", SECURE)
+def test_what_is_told_of_a_copier_tells_nothing_of_the_device_whose_key_it_has_copied(
+    name: str, copier: int
+) -> None:
+    """Though the two keys are one, and all that each teller has in common with them is one."""
+    played, copied = with_a_copier(name, copier)
+    others = [id for id in range(9) if id != copier]
+    assert ({}, {}, others) == (played.kept_out, played.left, played.server.survivors)
+    assert sum_of(played, others).tolist() == played.server.total.tolist()
+    told = played.sent("pairs")
+    assert others == sorted(told)
+    assert len(others) == len({*told.values()})
+
+    protocol, index = played.protocol, played.index
+    uses = ["additive mask", "multiplicative mask", "share transport"]
+    uses += [f"additive mask of the run of {id}" for id in (5, copier)]
+    for id in others:
+        common = agreed(played, id, copied)
+        assert pair_secret(played, id, copier, copied) == told[id]
+        assert common not in told[id]
+        if id == 5:
+            continue
+        # What the teller and device 5 mask with, and what follows from what was told of the other.
+        (masks,) = played.devices[id]._mask_secrets([5])[1]
+        assert pair_secret(played, id, 5) == masks != told[id]
+        assert masks not in protocol.mask_secrets(index, id, [5], [told[id]])
+        for use in uses:
+            (key,) = protocol.pair_keys(index, id, [5], [masks], use)
+            assert key not in told[id]
+            for secret in (told[id], *protocol.mask_secrets(index, id, [5], [told[id]])):
+                assert [key] != protocol.pair_keys(index, id, [5], [secret], use)
+                assert [key] != protocol.pair_keys(index, id, [copier], [secret], use)
+
+
+@pytest.mark.parametrize("copier", [0, 8])
+@pytest.mark.parametrize("name", ["secagg", "secagg-graph"])
+def test_if_devices_told_what_their_keys_agree_on_a_copy_would_open_its_owners_vector(
+    name: str, copier: int
+) -> None:
+    """Which is why they tell what follows for the two ids: it takes no mask off."""
+    played, copied = with_a_copier(name, copier)
+    told, protocol, index = played.sent("pairs"), played.protocol, played.index
+    group = played.parameters.arithmetic
+    upload = np.frombuffer(played.sent("masked_input")[5], "<u4")
+    # The seed's shares were asked for, as device 5 has survived, and it told its pair itself.
+    private = protocol.private_mask_key(index, 5, played.sources[5].drawn[2])
+    peers = [id for id in range(9) if id not in (5, copier)]
+    signs = [-1, -pair_sign(5, copier), *(-pair_sign(5, id) for id in peers)]
+
+    def opened(masks: list[bytes]) -> list[int]:
+        taken = group.add_masks(upload.copy(), [private, told[5], *masks], signs)
+        return group.decode(taken).tolist()
+
+    def with_5(secrets: list[bytes]) -> list[bytes]:
+        return protocol.mask_secrets(index, 5, peers, secrets)
+
+    integers = integers_of(played, 5, slice(None)).tolist()
+    assert integers == opened(with_5([agreed(played, id, copied) for id in peers]))
+    for masks in ([told[id] for id in peers], with_5([told[id] for id in peers])):
+        found = opened(masks)
+        assert not any(one == other for one, other in zip(integers, found, strict=True))
 
 
 # vectors that are none

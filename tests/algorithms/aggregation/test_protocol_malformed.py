@@ -11,15 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from numpy.typing import NDArray
 from protocol_rounds import (
     SECURE,
     Change,
     Header,
     Played,
+    advertising,
     assert_tells_no_secret,
+    expelled_list,
     make,
+    pair_secret,
     play,
     raw,
     seeded_sources,
@@ -31,7 +33,7 @@ from slow_reference import ABSENT, KEY_SHARE, MASK_KEY_LIMBS, SEED_SHARE, Q, Slo
 from hpcfl.algorithms.aggregation import sharing
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto.keys import insecure_secrets
-from hpcfl.errors import BelowThresholdError, HpcflError, MessageError
+from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
 
 DEVICES = 5
 VICTIM, SENDER = 2, 3
@@ -96,6 +98,34 @@ def nobody_else_left(played: Played, id: int = SENDER) -> None:
     """Assert that no device left but the one at fault, whose honest part finds itself left out."""
     assert {*played.left} <= {id}
     assert [id] == list(played.kept_out)
+
+
+EXPELLED = "two holders or more have no right share of its secrets: it is expelled"
+
+
+def is_expelled(played: Played, id: int = SENDER, survivors: list[int] | None = None) -> None:
+    """Assert that a device was expelled before anybody masked, and that nobody else left.
+
+    All who answered were told, nobody masked with it, and nothing of it was ever asked for.
+    """
+    assert [id] == list(played.kept_out) == list(played.left)
+    assert_named(played.kept_out[id], "share_keys", f"device {id}", EXPELLED)
+    assert isinstance(played.left[id], RefusedError)
+    reason = f"device {id} is told that the shares of its secrets do not belong together"
+    assert reason == str(played.left[id])
+    members = played.taking_part("share_keys")
+    pattern = played.protocol.topology.pattern
+    told = {m.header.receiver: m.payload for m in played.messages("expelled", pattern)}
+    if pattern is Pattern.BROADCAST:
+        assert [expelled_list(played, 0, [id]).tobytes()] == list(told.values())
+    else:
+        assert {one: expelled_list(played, one, [id]).tobytes() for one in members} == told
+    for one in members:
+        assert (one == id) or id not in played.devices[one]._members()
+    uploads = played.sent("masked_input")
+    assert id not in uploads
+    assert id not in [*played.server.survivors, *played.server.dropped]
+    goes_on(played, list(uploads) if survivors is None else survivors)
 
 
 def row_to(rows: Rows, receiver: int = VICTIM) -> int:
@@ -185,8 +215,12 @@ def test_a_row_to_another_device_is_missing_here_and_ignored_there(name: str) ->
     own = {VICTIM: ["device 3"]}
     # Which of the two comes first at device 4 depends on the places on the ring.
     assert {id: who for id, who in ignored.items() if who} in (own, {**own, 4: ["device 3"]})
-    # With a share missing at both, fewer than three others hold one of device 3's.
-    goes_on(played, [0, 1, 2, 3, 4] if ignored[4] == [] else [0, 1, 2, 4])
+    if ignored[4]:
+        # With a share missing at both, two holders have none.
+        is_expelled(played)
+    else:
+        assert ({}, {}) == (played.kept_out, played.left)
+        goes_on(played, [0, 1, 2, 3, 4])
 
 
 @pytest.mark.parametrize("name", SECURE)
@@ -245,28 +279,27 @@ def of_each_other(rows: Rows, chosen: Any) -> Rows:
 
 
 @pytest.mark.parametrize("spoil", [envelopes_of_another_round, random_bytes, none, of_each_other])
-@pytest.mark.parametrize("victims", [(4,), (0, 1), (2, 4), (0, 1, 2), (0, 1, 2, 4)], ids=str)
+@pytest.mark.parametrize("victims", [(4,), (0,), (0, 1), (2, 4), (0, 1, 2), (0, 1, 2, 4)], ids=str)
 @pytest.mark.parametrize("name", SECURE)
 def test_no_row_of_one_device_makes_another_one_leave(
     name: str, victims: tuple[int, ...], spoil: Callable[[Rows, Any], Rows]
 ) -> None:
-    """Whomever it spoils them to: with fewer than t others that hold shares it is out itself."""
+    """Whomever it spoils them to: if that are two or more, it is expelled itself."""
     if spoil is none and len(victims) == 4:
         # As if it had dropped out, which is another test.
         return
     played = play_with_rows(name, lambda rows: spoil(rows, np.isin(rows[:, 12], victims)))
 
-    others = 4 - len(victims)
-    if others >= 3:
+    if len(victims) == 1:
         assert ({}, {}) == (played.kept_out, played.left)
         goes_on(played, [0, 1, 2, 3, 4])
+        # Its upload is used, with the right shares of the others.
+        assert SENDER in played.sent("masked_input")
+        assert not played.server.wants_expelled()
         return
-    nobody_else_left(played)
-    reason = "too few devices hold right shares of its secrets: its upload is not used"
-    assert_named(played.kept_out[SENDER], "share_keys", "device 3", reason)
-    goes_on(played, [0, 1, 2, 4])
-    # Nobody was asked for its seed, all for its mask key, and whoever masked with it told the pair.
-    assert 4 == len(played.sent("pairs"))
+    is_expelled(played, survivors=[0, 1, 2, 4])
+    # Nobody was asked for either of its secrets, nor what it has in common with others.
+    assert {} == played.sent("pairs")
 
 
 @pytest.mark.parametrize("name", SECURE)
@@ -354,6 +387,12 @@ def contradicting(shares: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return generator.integers(0, Q, shares.shape).astype(np.uint32)
 
 
+def wrong_at(shares: NDArray[np.uint32], holder: int, limb: int = 0) -> NDArray[np.uint32]:
+    """Return shares of which one holder's is another one."""
+    shares[holder, limb] = (int(shares[holder, limb]) + 1) % Q
+    return shares
+
+
 @pytest.mark.parametrize("columns", [slice(None), slice(0, KEY_SHARE), slice(KEY_SHARE, None)])
 @pytest.mark.parametrize("name", SECURE)
 def test_a_dealer_of_contradicting_shares_is_out_and_everybody_else_stays(
@@ -365,20 +404,103 @@ def test_a_dealer_of_contradicting_shares_is_out_and_everybody_else_stays(
 
     deals(SENDER, change)
     played = play(make(name, DEVICES, 8))
-    nobody_else_left(played)
-    reason = "too few devices hold right shares of its secrets: its upload is not used"
-    assert_named(played.kept_out[SENDER], "share_keys", "device 3", reason)
-    goes_on(played, [0, 1, 2, 4])
+    is_expelled(played, survivors=[0, 1, 2, 4])
+    assert {} == played.sent("pairs")
+
+
+@pytest.mark.parametrize("name", ["secagg", "secagg-graph"])
+def test_uploads_that_are_summed_on_the_way_go_on_without_a_dealer_of_contradicting_shares(
+    name: str, deals: Callable[..., None]
+) -> None:
+    """With `--upload reduce` nothing could be taken back: it is out before anybody uploads."""
+    deals(SENDER, contradicting)
+    played = play(make(name, DEVICES, 8), upload="reduce")
+    assert [0, 1, 2, 4] == list(played.wire.summed)
+    is_expelled(played, survivors=[0, 1, 2, 4])
+
+
+@pytest.mark.parametrize("name", ["secagg", "secagg-graph"])
+def test_uploads_that_are_summed_on_the_way_hold_that_of_a_dealer_of_one_wrong_share(
+    name: str, deals: Callable[..., None]
+) -> None:
+    deals(SENDER, lambda shares: wrong_at(shares, 1))
+    played = play(make(name, DEVICES, 8), upload="reduce")
+    assert [0, 1, 2, 3, 4] == list(played.wire.summed)
+    assert ({}, {}) == (played.kept_out, played.left)
+    goes_on(played, [0, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("upload", ["gather", "reduce"])
+def test_the_server_takes_no_upload_of_a_device_that_is_expelled(
+    upload: str, deals: Callable[..., None]
+) -> None:
+    deals(SENDER, contradicting)
+    played = play(make("secagg", DEVICES, 8), upload=upload, before="masked_input")
+    vector = played.devices[0].send_masked_input(played.vectors[0])
+    take = played.server.receive_masked_input
+    for action in (
+        lambda: take(SENDER, vector),
+        lambda: played.server.receive_sum_masked_input([0, SENDER], vector.view("<u4")),
+    ):
+        refused_in("masked_input", "device 3", "it shared no keys", action, of=played)
+    assert [] == played.server.survivors
+    take(0, vector)
+    assert [0] == played.server.survivors
+
+
+@pytest.mark.parametrize(
+    "dropouts",
+    [
+        {SENDER: "masked_input"},
+        {4: "unmask"},
+        {4: "masked_input"},
+        {0: "unmask", SENDER: "masked_input"},
+        {1: "masked_input", SENDER: "unmask"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", SECURE)
+def test_whoever_vanishes_beside_a_dealer_of_contradicting_shares_the_round_ends(
+    name: str, dropouts: dict[int, str], deals: Callable[..., None]
+) -> None:
+    """An honest device before it unmasks, or before it uploads, or the dealer itself.
+
+    Nobody needs a secret of the dealer, nor what anybody has in common with it.
+    """
+    deals(SENDER, contradicting)
+    played = play(make(name, DEVICES, 8), dropouts=dropouts)
+    there = played.taking_part("masked_input")
+    is_expelled(played, survivors=[id for id in there if id != SENDER])
+    assert {} == played.sent("pairs")
 
 
 @pytest.mark.parametrize("name", SECURE)
-def test_a_dealer_of_contradicting_shares_may_as_well_vanish(
-    name: str, deals: Callable[..., None]
+def test_of_two_dealers_of_contradicting_shares_both_are_expelled_while_t_are_left(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deals(SENDER, contradicting)
-    played = play(make(name, DEVICES, 8), dropouts={SENDER: "masked_input"})
-    assert ({}, {}) == (played.kept_out, played.left)
-    goes_on(played, [0, 1, 2, 4])
+    """Of seven, with t = 4, three can be; with four the round ends, before anybody masks."""
+    dealt = sharing.deal
+
+    def let(dealers: set[int]) -> Played:
+        calls = itertools.count()
+
+        def deal(*arguments: Any) -> NDArray[np.uint32]:
+            shares = dealt(*arguments)
+            return contradicting(shares) if next(calls) % 7 in dealers else shares
+
+        monkeypatch.setattr(sharing, "deal", deal)
+        return play(make(name, 7, 8))
+
+    for dealers in ({1, 5}, {1, 2, 5}):
+        played = let(dealers)
+        assert dealers == {*played.kept_out} == {*played.left}
+        for id in dealers:
+            assert_named(played.kept_out[id], "share_keys", f"device {id}", EXPELLED)
+        goes_on(played, [id for id in range(7) if id not in dealers])
+    with pytest.raises(BelowThresholdError) as caught:
+        let({1, 2, 4, 5})
+    assert "round 0 cannot end: 3 of 7 devices" in str(caught.value)
+    assert "at least 4 are needed" in str(caught.value)
 
 
 @pytest.mark.parametrize("limb", [0, KEY_SHARE - 1, KEY_SHARE, KEY_SHARE + SEED_SHARE - 1])
@@ -387,12 +509,7 @@ def test_one_wrong_share_of_a_dealer_is_found_before_anything_is_unmasked(
     name: str, limb: int, deals: Callable[..., None]
 ) -> None:
     """With t + 2 holders it is clear which; four right ones are left of the other secrets."""
-
-    def change(shares: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        shares[1, limb] = (int(shares[1, limb]) + 1) % Q
-        return shares
-
-    deals(SENDER, change)
+    deals(SENDER, lambda shares: wrong_at(shares, 1, limb))
     played = play(make(name, DEVICES, 8))
     slow = SlowRound(played)
     holder = slow.holders(SENDER)[1]
@@ -418,8 +535,7 @@ def test_shares_that_are_no_field_elements_are_missing_shares(
 
     deals(SENDER, of_all)
     played = play(make(name, DEVICES, 8))
-    nobody_else_left(played)
-    goes_on(played, [0, 1, 2, 4])
+    is_expelled(played, survivors=[0, 1, 2, 4])
     for id in (0, 1, 2, 4):
         (error,) = played.devices[id].ignored
         assert_named(error, "share_keys", "device 3", "a share is no field element")
@@ -435,12 +551,24 @@ def test_a_wrong_mask_key_of_a_vanished_device_is_made_up_for_by_secrets_of_pair
     played = play(make(name, DEVICES, 8), dropouts={1: "masked_input"})
     assert ({}, {}) == (played.kept_out, played.left)
     goes_on(played, [0, 2, 3, 4])
-    # What each told is X25519 of its mask key and that of device 1.
-    public = X25519PublicKey.from_public_bytes(played.sent("advertise_keys")[1][32:])
+    # What each told is what it has masked with device 1 with, and not what their keys agree on.
     assert [0, 2, 3, 4] == list(played.sent("pairs"))
     for id, told in played.sent("pairs").items():
-        private = X25519PrivateKey.from_private_bytes(played.sources[id].drawn[1])
-        assert private.exchange(public) == told
+        assert pair_secret(played, id, 1) == told
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_a_wrong_mask_key_and_another_device_that_vanishes_later_end_a_round(
+    name: str, deals: Callable[..., None]
+) -> None:
+    """What one device can still do: the masks of those two nobody can tell."""
+    deals(1, lambda shares: shares, private=insecure_secrets(9, 9, 9)(32))
+    with pytest.raises(BelowThresholdError) as caught:
+        play(make(name, DEVICES, 8), dropouts={1: "masked_input", 4: "unmask"})
+    assert (
+        "round 0 cannot end: the mask key of device 1 cannot be reconstructed, and device 4 did "
+        "not tell what they have in common"
+    ) == str(caught.value)
 
 
 @pytest.mark.parametrize("limb", [MASK_KEY_LIMBS - 1, 0])
@@ -538,30 +666,194 @@ def test_a_holder_that_sends_another_share_than_it_answered_for_is_refused_by_na
     goes_on(played, [0, 1, 2, 3])
 
 
-@pytest.mark.parametrize("name", SECURE)
-def test_a_wrong_answer_makes_the_holders_share_useless_and_no_dealer_suspect(name: str) -> None:
-    """One wrong answer among five is found; the holder's other shares count."""
+def uniform(answers: Rows) -> Rows:
+    """Return answers about all dealers that have nothing to do with any share."""
+    words = np.random.default_rng(2).integers(0, Q, answers.size // 4)
+    return words.astype("<u4").view(np.uint8)
 
-    def move(answers: Rows) -> Rows:
-        words = answers.view("<u4").copy()
-        words[:2] = (words[:2].astype(np.uint64) + 12345) % Q
-        return words.view(np.uint8)
 
-    played = play(make(name, DEVICES, 8), change=change_gathered(name, "checks", move))
+def all_ones(answers: Rows) -> Rows:
+    """Return that no dealer's share came."""
+    return np.full_like(answers, 255)
+
+
+def about(*places: int) -> Callable[[Rows], Rows]:
+    """Return a lie about the dealers at some places of the answers."""
+
+    def lie(answers: Rows) -> Rows:
+        words = answers.view("<u4").copy().reshape(-1, 2)
+        for place in places:
+            words[place] = (words[place].astype(np.uint64) + 12345) % Q
+        return words.reshape(-1).view(np.uint8)
+
+    return lie
+
+
+def lied(played: Played) -> None:
+    """Assert that a lie of device 2 cost nobody else: its shares do not fit what it answered."""
     assert {} == played.left
+    assert [VICTIM] == list(played.kept_out)
+    assert_named(played.kept_out[VICTIM], "unmask", "device 2", "is not what it answered for")
+    assert {} == played.sent("pairs")
+
+
+@pytest.mark.parametrize("place", range(DEVICES))
+@pytest.mark.parametrize("name", SECURE)
+def test_a_wrong_answer_makes_the_holders_share_useless_and_no_dealer_suspect(
+    name: str, place: int
+) -> None:
+    """One wrong answer among five is found, about itself too; the holder's other shares count."""
+    played = play(make(name, DEVICES, 8), change=change_gathered(name, "checks", about(place)))
     goes_on(played, [0, 1, 2, 3, 4])
     # The share does not fit the answer that it gave for it.
-    assert_named(played.kept_out[VICTIM], "unmask", "device 2", "is not what it answered for")
+    lied(played)
 
 
 @pytest.mark.parametrize("name", SECURE)
 def test_a_holder_that_says_that_it_has_no_shares_is_not_believed(name: str) -> None:
     """Everybody stays in the sum, though nothing that it holds is of use."""
-    complain = change_gathered(name, "checks", lambda answers: np.full_like(answers, 255))
+    complain = change_gathered(name, "checks", all_ones)
     played = play(make(name, DEVICES, 8), change=complain)
     assert ({}, {}) == (played.kept_out, played.left)
     goes_on(played, [0, 1, 2, 3, 4])
     assert (played.server._seed_shares[VICTIM] == ABSENT).all()
+
+
+@pytest.mark.parametrize("dropouts", [{}, {4: "unmask"}, {0: "masked_input"}], ids=str)
+@pytest.mark.parametrize("lie", [uniform, all_ones])
+@pytest.mark.parametrize("name", SECURE)
+def test_one_liar_about_all_dealers_costs_at_most_itself_where_t_and_two_more_answer(
+    name: str, lie: Callable[[Rows], Rows], dropouts: dict[int, str]
+) -> None:
+    """Five answers, t = 3. Who vanishes after them vanishes as if nobody had lied."""
+    change = change_gathered(name, "checks", lie)
+    played = play(make(name, DEVICES, 8), change=change, dropouts=dropouts)
+    assert DEVICES == len(played.sent("checks")) == played.protocol.topology.threshold + 2
+    goes_on(played, played.taking_part("masked_input"))
+    if lie is uniform:
+        lied(played)
+    else:
+        # Its own word makes its shares useless, and it has sent no wrong one.
+        assert ({}, {}) == (played.kept_out, played.left)
+    for holder, shares in played.server._seed_shares.items():
+        assert (holder == VICTIM) == bool((shares == ABSENT).any())
+
+
+@pytest.mark.parametrize("lie", [uniform, all_ones])
+@pytest.mark.parametrize("name", SECURE)
+def test_one_liar_among_the_seven_answers_that_are_left_of_nine_costs_at_most_itself(
+    name: str, lie: Callable[[Rows], Rows]
+) -> None:
+    """Two are gone before anything is shared, and t = 5."""
+    gone = {0: "advertise_keys", 7: "share_keys"}
+    change = change_gathered(name, "checks", lie)
+    played = play(make(name, 9, 8), change=change, dropouts=gone)
+    assert 7 == len(played.sent("checks")) == played.protocol.topology.threshold + 2
+    goes_on(played, [1, 2, 3, 4, 5, 6, 8])
+    assert [VICTIM][lie is all_ones :] == list(played.kept_out)
+    assert {} == played.left
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_with_one_answer_less_a_liar_about_all_dealers_ends_the_round(name: str) -> None:
+    """Of t + 1 answers any t fit, and nobody can tell which is wrong: all dealers are suspect.
+
+    The round ends before anybody has masked anything.
+    """
+    uploads = []
+
+    def change(header: Header, message: Rows) -> Rows:
+        if header.step < len(steps) and steps[header.step].upload:
+            uploads.append(header.sender)
+        return lie(header, message)
+
+    protocol, lie = make(name, DEVICES, 8), change_gathered(name, "checks", uniform)
+    steps = protocol.steps
+    with pytest.raises(BelowThresholdError) as caught:
+        play(protocol, change=change, dropouts={4: "share_keys"})
+    assert "round 0 cannot end: 0 of 5 devices" in str(caught.value)
+    assert "at least 3 are needed" in str(caught.value)
+    assert [] == uploads
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_with_one_answer_less_a_liar_about_one_dealer_has_it_expelled(name: str) -> None:
+    """It could as well be the dealer's doing. The liar stays: nothing that it says is wrong now."""
+    change, dropouts = change_gathered(name, "checks", about(0)), {4: "share_keys"}
+    played = play(make(name, DEVICES, 8), change=change, dropouts=dropouts)
+    dealer = next(id for id in SlowRound(played).holders(VICTIM) if id != 4)
+    assert [dealer] == list(played.kept_out) == list(played.left)
+    assert_named(played.kept_out[dealer], "share_keys", f"device {dealer}", EXPELLED)
+    goes_on(played, [id for id in range(4) if id != dealer])
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_with_one_answer_less_who_says_that_it_has_no_shares_is_still_not_believed(
+    name: str,
+) -> None:
+    """The t others fit, as any t do, and one holder without a share expels nobody."""
+    change, dropouts = change_gathered(name, "checks", all_ones), {4: "share_keys"}
+    played = play(make(name, DEVICES, 8), change=change, dropouts=dropouts)
+    assert ({}, {}) == (played.kept_out, played.left)
+    goes_on(played, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_a_holder_whose_answers_are_lost_costs_nobody_anything(name: str) -> None:
+    """Its vector is in the sum. What it has of others is of no use, as it has not answered."""
+    lose = change_gathered(name, "checks", lambda answers: answers)
+
+    def change(header: Header, message: Rows) -> Rows:
+        return message[:0] if lose(header, message) is not message else message
+
+    played = play(make(name, DEVICES, 8), change=change)
+    assert ({}, {}) == (played.kept_out, played.left)
+    goes_on(played, [0, 1, 2, 3, 4])
+    assert (played.server._seed_shares[VICTIM] == ABSENT).all()
+
+
+@pytest.mark.parametrize("place", range(DEVICES))
+@pytest.mark.parametrize("wrong", range(DEVICES))
+@pytest.mark.parametrize("name", SECURE)
+def test_a_dealer_of_a_wrong_share_that_lies_about_another_dealer_costs_nobody_else(
+    name: str, wrong: int, place: int, deals: Callable[..., None]
+) -> None:
+    """Whom it gives the wrong share, and whom it lies about: the same, another one, or itself."""
+    deals(SENDER, lambda shares: wrong_at(shares, wrong))
+    lie = change_gathered(name, "checks", about(place), SENDER)
+    played = play(make(name, DEVICES, 8), change=lie)
+    holders = SlowRound(played).holders(SENDER)
+    if holders[place] == SENDER != holders[wrong]:
+        # Two holders of its own have no right share: the one that it wronged, and itself.
+        is_expelled(played, survivors=[0, 1, 2, 4])
+        return
+    assert {} == played.left
+    assert [SENDER] == list(played.kept_out)
+    reason = "is not what it answered for"
+    assert_named(played.kept_out[SENDER], "unmask", "device 3", reason)
+    goes_on(played, [0, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("silent", [0, 6])
+@pytest.mark.parametrize("name", SECURE)
+def test_it_costs_nobody_else_either_if_an_honest_device_vanishes_as_planned(
+    name: str, silent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seven devices, t = 4, of whom six answer in the end; whomever it wrongs and frames."""
+    dealt, calls = sharing.deal, itertools.count()
+    wrong = 0
+
+    def deal(*arguments: Any) -> NDArray[np.uint32]:
+        shares = dealt(*arguments)
+        return wrong_at(shares, wrong) if next(calls) % 7 == SENDER else shares
+
+    monkeypatch.setattr(sharing, "deal", deal)
+    for wrong, place in itertools.product(range(7), repeat=2):  # noqa: B007
+        lie = change_gathered(name, "checks", about(place), SENDER)
+        played = play(make(name, 7, 8), change=lie, dropouts={silent: "unmask"})
+        assert {*played.kept_out} == {SENDER}
+        assert {*played.left} <= {SENDER}
+        goes_on(played, [id for id in range(7) if id not in played.left])
 
 
 @pytest.mark.parametrize("size", [0, 4, -1, -8])
@@ -798,6 +1090,82 @@ def test_the_server_refuses_second_keys_of_a_device(name: str) -> None:
         "it came twice",
         lambda: server.receive_advertise_keys(3, np.ones(64, np.uint8)),
     )
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_the_server_takes_keys_that_another_device_has_advertised(name: str) -> None:
+    """Of a lower or a higher id, for one use or the other: it refuses the keys of nobody."""
+    server = make(name, DEVICES, 12).server(0, np.zeros(12, np.float32))
+    both = bytes(range(64))
+    advertised = {3: both, 4: both, 1: both[32:] + both[:32], 0: both[:32] * 2, 2: both[32:] * 2}
+    for id, keys in advertised.items():
+        server.receive_advertise_keys(id, raw(keys))
+    assert advertised == server._public
+
+
+# keys that are another device's
+
+
+def advertised_by_all(name: str) -> dict[int, bytes]:
+    return play(make(name, DEVICES, 8), before="share_keys").sent("advertise_keys")
+
+
+@pytest.mark.parametrize("part", ["transport", "both"])
+@pytest.mark.parametrize(("copier", "owner"), [(1, 3), (3, 1), (4, 0)])
+@pytest.mark.parametrize("name", SECURE)
+def test_who_has_copied_a_transport_key_shares_nothing_and_is_expelled(
+    name: str, copier: int, owner: int, part: str
+) -> None:
+    """Nothing that it seals opens, and it opens nothing; its owner and all others stay."""
+    copied = advertised_by_all(name)[owner]
+    cut = 32 if part == "transport" else 64
+    protocol = advertising(make(name, DEVICES, 8), copier, lambda own: copied[:cut] + own[cut:])
+    played = play(protocol)
+    is_expelled(played, copier, [id for id in range(DEVICES) if id != copier])
+    for id, device in played.devices.items():
+        without = {f"device {one}" for one in range(DEVICES) if one != id}
+        expected = without if id == copier else {f"device {copier}"}
+        assert expected == {error.sender for error in device.ignored}
+
+
+@pytest.mark.parametrize("dropouts", [{}, {2: "masked_input"}], ids=str)
+@pytest.mark.parametrize(("copier", "owner"), [(1, 3), (3, 1), (4, 0)])
+@pytest.mark.parametrize("name", SECURE)
+def test_who_has_copied_a_mask_key_makes_nobody_leave(
+    name: str, copier: int, owner: int, dropouts: dict[int, str]
+) -> None:
+    """It does not know the masks that others add for it: its vector is whatever it is."""
+    copied = advertised_by_all(name)[owner][32:]
+    protocol = advertising(make(name, DEVICES, 8), copier, lambda own: own[:32] + copied)
+    played = play(protocol, dropouts=dropouts)
+    assert ({}, {}) == (played.kept_out, played.left)
+    assert_uses_all_shares(played)
+    assert played.taking_part("masked_input") == played.server.survivors
+
+
+@pytest.mark.parametrize(("copier", "owner"), [(1, 3), (3, 1), (4, 0)])
+@pytest.mark.parametrize("name", SECURE)
+def test_the_sum_without_a_device_that_has_copied_a_mask_key_is_right(
+    name: str, copier: int, owner: int
+) -> None:
+    """It vanishes, and its shares do not give the key: all tell what they masked with it."""
+    copied = advertised_by_all(name)[owner][32:]
+    protocol = advertising(make(name, DEVICES, 8), copier, lambda own: own[:32] + copied)
+    played = play(protocol, dropouts={copier: "masked_input"})
+    assert ({}, {}) == (played.kept_out, played.left)
+    others = [id for id in range(DEVICES) if id != copier]
+    goes_on(played, others)
+    assert others == list(played.sent("pairs"))
+    for id, told in played.sent("pairs").items():
+        assert pair_secret(played, id, copier, copied) == told
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_a_device_with_one_key_for_both_uses_is_like_any_other(name: str) -> None:
+    played = play(advertising(make(name, DEVICES, 8), SENDER, lambda own: own[:32] * 2))
+    assert ({}, {}) == (played.kept_out, played.left)
+    assert_uses_all_shares(played)
+    assert [0, 1, 2, 3, 4] == played.server.survivors
 
 
 def test_the_server_refuses_a_second_answer_of_a_device(unmasking: Played) -> None:

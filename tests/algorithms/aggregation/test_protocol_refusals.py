@@ -13,6 +13,8 @@ from protocol_rounds import (
     SCATTERING,
     SECURE,
     Played,
+    bits,
+    expelled_list,
     key_list,
     make,
     play,
@@ -22,6 +24,7 @@ from protocol_rounds import (
     shares_by_receiver,
 )
 
+from hpcfl.comm.phases import Pattern
 from hpcfl.errors import HpcflError, MessageError, RefusedError
 
 DEVICES = 9  # t = 5
@@ -248,20 +251,47 @@ def test_a_device_refuses_a_list_with_its_two_keys_exchanged(name: str) -> None:
     refuse_list(listed, {**keys, 2: keys[2][32:] + keys[2][:32]}, "own keys are not as it sent")
 
 
+def assert_takes_list(played: Played, keys: dict[int, bytes]) -> None:
+    """Assert that device 2 takes a list, and that what it derives for no two of it is the same."""
+    device, others = played.devices[2], [id for id in range(DEVICES) if id != 2]
+    device.receive_advertise_keys(key_list(played, 2, keys))
+    receivers, _ = device.send_share_keys()
+    assert others == sorted(receivers.tolist())
+    sealing = [key for key in device._transport_keys if key]
+    # One after the other: what is derived with one does not depend on who else is there.
+    masks = [secret for id in others for secret in device._mask_secrets([id])[1]]
+    assert len(sealing) == len(masks) == DEVICES - 1
+    assert 2 * (DEVICES - 1) == len({*sealing, *masks})
+
+
 @pytest.mark.parametrize(("to", "source"), [(0, 0), (32, 32), (0, 32), (32, 0)])
-@pytest.mark.parametrize("owner", [5, 2])
-def test_a_device_refuses_a_list_in_which_a_key_appears_twice(
+@pytest.mark.parametrize("owner", [5, 8, 2])
+def test_a_device_takes_a_list_in_which_a_key_appears_twice(
     listed: Played, owner: int, to: int, source: int
 ) -> None:
+    """Of a device with a lower or a higher id, or its own: it goes on with both all the same."""
     keys = listed.sent("advertise_keys")
     twice = bytearray(keys[7])
     twice[to : to + 32] = keys[owner][source : source + 32]
-    refuse_list(listed, {**keys, 7: bytes(twice)}, "a public key is listed twice")
+    assert_takes_list(listed, {**keys, 7: bytes(twice)})
 
 
-def test_a_device_refuses_a_list_in_which_a_peer_has_one_key_for_both_uses(listed: Played) -> None:
+@pytest.mark.parametrize("owner", [5, 8, 2])
+def test_a_device_takes_a_list_in_which_two_have_both_keys_in_common(
+    listed: Played, owner: int
+) -> None:
     keys = listed.sent("advertise_keys")
-    refuse_list(listed, {**keys, 7: keys[7][:32] * 2}, "a public key is listed twice")
+    assert_takes_list(listed, {**keys, 7: keys[owner]})
+
+
+def test_a_device_takes_a_list_in_which_all_others_have_one_key(listed: Played) -> None:
+    keys = listed.sent("advertise_keys")
+    assert_takes_list(listed, {id: keys[id] if id == 2 else keys[5][:32] * 2 for id in keys})
+
+
+def test_a_device_takes_a_list_in_which_a_peer_has_one_key_for_both_uses(listed: Played) -> None:
+    keys = listed.sent("advertise_keys")
+    assert_takes_list(listed, {**keys, 7: keys[7][:32] * 2})
 
 
 @pytest.mark.parametrize("point", LOW_ORDER)
@@ -308,6 +338,128 @@ def test_a_device_with_the_shares_of_fewer_than_t_devices_refuses_to_go_on(name:
     assert "refuses to go on with 4 devices: the threshold is 5" in str(error)
     device.receive_share_keys(senders[:4], rows[:4])
     assert device.send_masked_input(played.vectors[2]).size
+
+
+# the list of those that are expelled
+
+
+@pytest.fixture(params=SECURE)
+def challenged(request: pytest.FixtureRequest) -> Played:
+    """Return a round in which devices are about to answer the challenge."""
+    return play(make(request.param, DEVICES, 12), before=("share_keys", Pattern.GATHER))
+
+
+@pytest.fixture(params=SECURE)
+def checked(request: pytest.FixtureRequest) -> Played:
+    """Return a round in which devices have answered, and are about to upload."""
+    return play(make(request.param, DEVICES, 12), before="masked_input")
+
+
+def expel(played: Played, *ids: int) -> None:
+    """Tell device 2 who is expelled."""
+    played.devices[2].receive_expelled(expelled_list(played, 2, ids))
+
+
+TOO_EARLY_OR_LATE = "device 2 refuses to expel devices at this point"
+
+
+def test_nobody_is_expelled_before_it_could_be_known_who_is_to_be(challenged: Played) -> None:
+    """A device that has not answered helps nobody to find out."""
+    device = challenged.devices[2]
+    for ids in ([3], []):
+        assert TOO_EARLY_OR_LATE in str(challenged.refused(RefusedError, expel, challenged, *ids))
+    assert list(range(DEVICES)) == sorted(device._members())
+    device.send_checks()
+    expel(challenged, 3)
+    assert 3 not in device._members()
+
+
+@pytest.mark.parametrize("first", [[3], [3, 5], []], ids=str)
+def test_devices_are_expelled_once(checked: Played, first: list[int]) -> None:
+    expel(checked, *first)
+    left = [id for id in range(DEVICES) if id not in first]
+    for again in ([3], [6], first, []):
+        error = checked.refused(RefusedError, expel, checked, *again)
+        assert TOO_EARLY_OR_LATE in str(error)
+    assert left == sorted(checked.devices[2]._members())
+
+
+def test_nobody_is_expelled_after_the_upload(checked: Played) -> None:
+    """It has masked with them: without their masks its vector would lack some."""
+    device = checked.devices[2]
+    device.send_masked_input(checked.vectors[2])
+    for ids in ([3], []):
+        assert TOO_EARLY_OR_LATE in str(checked.refused(RefusedError, expel, checked, *ids))
+    assert list(range(DEVICES)) == sorted(device._members())
+
+
+@pytest.mark.parametrize("ids", [[2], [2, 3], [1, 2, 3, 4, 5]], ids=str)
+def test_a_device_that_is_told_that_it_is_expelled_leaves(checked: Played, ids: list[int]) -> None:
+    error = checked.refused(RefusedError, expel, checked, *ids)
+    assert "device 2 is told that the shares of its secrets do not belong together" == str(error)
+
+
+def test_with_fewer_than_t_members_left_a_device_refuses_to_go_on(checked: Played) -> None:
+    error = checked.refused(RefusedError, expel, checked, 0, 3, 5, 7, 8)
+    assert "device 2 refuses to go on with 4 devices: the threshold is 5" == str(error)
+
+
+@pytest.mark.parametrize("ids", [[], [3], [0, 3, 5, 8]], ids=str)
+def test_with_t_members_left_it_masks_with_those_alone(checked: Played, ids: list[int]) -> None:
+    """And is asked about those alone: whoever names an expelled device asks too much."""
+    device = checked.devices[2]
+    expel(checked, *ids)
+    left = [id for id in range(DEVICES) if id not in ids]
+    assert left == sorted(device._members())
+    others = checked.devices[6]
+    others.receive_expelled(expelled_list(checked, 6, ids))
+    assert left == sorted(others._members())
+    device.send_masked_input(checked.vectors[2])
+
+    reason = "does not name exactly the devices that shared keys with it"
+    for id in ids:
+        assert_refused(checked, sorted([*left, id]), [], reason)
+        assert_refused(checked, left, [id], reason)
+    assert 4 * 6 * len(left) == ask(checked, 2, left, []).size
+
+
+@pytest.mark.parametrize("cut", [0, 1, -1, 1000])
+def test_a_list_of_expelled_devices_of_another_size_is_refused(checked: Played, cut: int) -> None:
+    right = expelled_list(checked, 2, [3]).tobytes()
+    wrong = right[:cut] if cut < 1000 else right + b"\0"
+    error = checked.refused(MessageError, checked.devices[2].receive_expelled, raw(wrong))
+    assert ("share_keys", "the server") == (error.phase, error.sender)
+    assert f"{len(wrong)} bytes came, {len(right)} were expected" in error.reason
+
+
+@pytest.mark.parametrize("place", range(9, 16))
+def test_expelled_devices_beyond_the_last_are_refused(checked: Played, place: int) -> None:
+    """Nine devices, or slots: the last bits are nobody's."""
+    on_ring = checked.parameters.degree is not None
+    wrong = (bytes([1, 0, 0, 0]) if on_ring else b"") + bits([place], 16)
+    error = checked.refused(MessageError, checked.devices[2].receive_expelled, raw(wrong))
+    assert ("share_keys", "the server") == (error.phase, error.sender)
+    assert ("a slot that nobody is in" if on_ring else "beyond the last, 8") in error.reason
+
+
+@pytest.mark.parametrize("total", [0, 1, 10, 2**32 - 1])
+@pytest.mark.parametrize("name", SCATTERING)
+def test_a_number_of_expelled_devices_that_cannot_be_is_refused(name: str, total: int) -> None:
+    """Fewer than are named, or more than there are devices."""
+    played = play(make(name, DEVICES, 12), before="masked_input")
+    wrong = expelled_list(played, 2, [3, 5], total)
+    error = played.refused(MessageError, played.devices[2].receive_expelled, wrong)
+    assert ("share_keys", "the server") == (error.phase, error.sender)
+    assert f"{total} expelled devices of 9 cannot be" in error.reason
+
+
+@pytest.mark.parametrize("name", SCATTERING)
+def test_an_expelled_slot_of_a_device_that_advertised_nothing_is_refused(name: str) -> None:
+    protocol = make(name, DEVICES, 12)
+    played = play(protocol, dropouts={4: "advertise_keys"}, before="masked_input")
+    error = played.refused(MessageError, expel, played, 4)
+    assert ("share_keys", "the server") == (error.phase, error.sender)
+    assert "a slot that nobody is in" in error.reason
 
 
 @pytest.mark.parametrize("name", SECURE)

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from protocol_rounds import (
     SCATTERING,
     SECURE,
+    Header,
     Played,
     Source,
     Wire,
@@ -212,6 +214,28 @@ def test_the_server_is_never_sent_t_shares_of_a_survivors_mask_key(name: str) ->
             revealed = (key, seed) if i in slow.dropped else (seed, key)
             assert revealed[0] <= words
             assert set() == revealed[1] & words
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_no_share_of_an_expelled_device_is_ever_sent_to_the_server(name: str) -> None:
+    """Of neither secret: those of its holders that have one keep it, and so do its peers theirs."""
+
+    def spoil(header: Header, block: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if block.ndim == 1 or header.sender != 3:
+            return block
+        block = block.copy()
+        block[np.isin(Header.receivers_of(block), [1, 5]), -1] ^= 1
+        return block
+
+    played = play(make(name, 7, 10), dropouts={2: "masked_input"}, change=spoil)
+    assert [3] == list(played.kept_out)
+    shares = SlowRound(played).shares_of(3)
+    assert 7 == len(shares)
+    assert [0, 1, 4, 5, 6] == sorted(played.sent("unmask"))
+    for content in played.sent("unmask").values():
+        told = set(np.frombuffer(content, "<u4").tolist())
+        assert not told & {value for share in shares.values() for value in share}
+    assert {} == played.sent("pairs")
 
 
 def test_the_sentence_of_a_failed_round_holds_no_secret() -> None:

@@ -114,6 +114,54 @@ def test_keys_shares_and_requests_have_the_documented_sizes(name: str) -> None:
     } | told == sizes
 
 
+def spoil(header: Header, message: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Spoil the rows of device 3 to two others: it is expelled."""
+    if message.ndim == 1 or header.sender != 3:
+        return message
+    message = message.copy()
+    message[np.isin(Header.receivers_of(message), [1, 5]), -1] ^= 1
+    return message
+
+
+@pytest.mark.parametrize("name", SECURE)
+def test_the_list_of_expelled_devices_has_the_documented_size_and_is_sent_only_if_there_are(
+    name: str,
+) -> None:
+    """A bitmap of nine devices, or of nine slots behind a number."""
+    protocol = make(name, DEVICES, 50)
+    pattern = protocol.topology.pattern
+    assert [] == play_with_dropouts(name).messages("expelled", pattern)
+
+    played = play(protocol, change=spoil, dropouts={0: "share_keys"})
+    headers = {
+        (m.header.sender, m.header.receiver): len(m.sealed)
+        for m in played.messages("expelled", pattern)
+    }
+    if name in SCATTERING:
+        assert {(SERVER, id): 16 + 4 + 2 for id in range(1, 9)} == headers
+    else:
+        assert {(SERVER, ALL): 16 + 2} == headers
+    # It goes with share_keys in the ledger, to all who are there, whoever is expelled.
+    row = protocol.phases().index("share_keys")
+    bytes_up, messages_up, bytes_down, messages_down = moved(played)
+    for expected, found in (
+        (bytes_up, played.record.bytes_up),
+        (messages_up, played.record.messages_up),
+        (bytes_down, played.record.bytes_down),
+        (messages_down, played.record.messages_down),
+    ):
+        assert expected[row].tolist() == found[row].tolist()
+    # Requests and answers are about the seven others alone. The expelled device hears of nothing,
+    # and says once that it has left.
+    later = protocol.phases().index("masked_input")
+    assert not played.record.bytes_down[later:, 3].any()
+    (left,) = [m for m in played.wire.messages if m.header.step >= len(protocol.steps)]
+    assert 3 == left.header.sender
+    assert [len(left.sealed), 0, 0] == played.record.bytes_up[later:, 3].tolist()
+    assert {7 * 6 * 4} == {len(reply) for reply in played.sent("unmask").values()}
+    assert [id for id in range(1, 9) if id != 3] == sorted(played.sent("unmask"))
+
+
 @pytest.mark.parametrize("count", [12, 11, 7])
 @pytest.mark.parametrize("name", SECURE)
 def test_on_a_ring_what_moves_depends_on_the_degree_and_not_on_the_devices(
@@ -285,6 +333,9 @@ def moved(played: Played) -> tuple[NDArray[np.uint64], ...]:
     names, devices = played.protocol.phases(), played.parameters.devices
     totals = np.zeros((4, len(names), devices), np.uint64)
     for message in played.wire.messages:
+        if message.header.step >= len(played.protocol.steps):
+            # A device that refuses to go on says so in a step that is none of the protocol's.
+            continue
         phase = played.protocol.steps[message.header.step].phase
         row, size = names.index(phase), len(message.sealed)
         if message.header.sender != SERVER:

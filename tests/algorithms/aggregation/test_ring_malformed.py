@@ -15,6 +15,7 @@ from protocol_rounds import (
     Header,
     Played,
     bits,
+    expelled_list,
     on_ring,
     play,
     raw,
@@ -158,30 +159,41 @@ def test_a_neighbour_that_is_listed_twice_is_refused(
     refuse_list(played, replaced(content, entry, id=DEVICE), "a neighbour is listed twice")
 
 
+def takes_list(played: Played, content: bytes) -> None:
+    """Assert that device 2 takes a list, and that what it derives for no two of it is the same."""
+    device = played.devices[DEVICE]
+    device.receive_advertise_keys(raw(content))
+    receivers, _ = device.send_share_keys()
+    assert DEGREE == len({*receivers.tolist()} - {DEVICE})
+    sealing = [key for key in device._transport_keys if key]
+    masks = [secret for id in receivers.tolist() for secret in device._mask_secrets([id])[1]]
+    assert len(sealing) == len(masks) == DEGREE
+    assert 2 * DEGREE == len({*sealing, *masks})
+
+
 @pytest.mark.parametrize("to", [0, 32])
 @pytest.mark.parametrize("source", [0, 32])
-@pytest.mark.parametrize("owner", ["itself", "a neighbour"])
-def test_a_key_that_is_listed_twice_is_refused(
+@pytest.mark.parametrize("owner", ["itself", "a neighbour", "a stranger"])
+def test_a_key_that_is_listed_twice_is_taken_with_both_of_its_owners(
     listed: tuple[Played, list[int]], owner: str, source: int, to: int
 ) -> None:
     played, order = listed
     slots = slots_of(order)
     sent = played.sent("advertise_keys")
-    of = DEVICE if owner == "itself" else slots[0]
+    stranger = next(id for id in order if id not in slots)
+    of = {"itself": DEVICE, "a neighbour": slots[0], "a stranger": stranger}[owner]
     twice = bytearray(sent[slots[-1]])
     twice[to : to + 32] = sent[of][source : source + 32]
-    content = replaced(honest_list(played, order), DEGREE - 1, keys=bytes(twice))
-    refuse_list(played, content, "a public key is listed twice")
+    takes_list(played, replaced(honest_list(played, order), DEGREE - 1, keys=bytes(twice)))
 
 
-def test_a_neighbour_with_one_key_for_both_uses_is_refused(
+def test_a_neighbour_with_one_key_for_both_uses_is_taken(
     listed: tuple[Played, list[int]],
 ) -> None:
     played, order = listed
     content = honest_list(played, order)
     start = LISTED + ENTRY + 4
-    twice = replaced(content, 1, keys=content[start : start + 32] * 2)
-    refuse_list(played, twice, "a public key is listed twice")
+    takes_list(played, replaced(content, 1, keys=content[start : start + 32] * 2))
 
 
 @pytest.mark.parametrize("point", [0, 1, 2**255 - 20])
@@ -358,6 +370,85 @@ def test_a_device_with_too_few_neighbours_left_does_not_go_on(name: str) -> None
     error = played.refused(RefusedError, device.receive_share_keys, senders[:2], rows[:2])
     assert "refuses to go on with 3 devices: the threshold is 4" in str(error)
     device.receive_share_keys(senders[:3], rows[:3])
+
+
+# devices that are expelled
+
+
+def spoiling(dealer: int, victims: list[int]) -> Any:
+    """Return a change of the rows that a device sends to some others."""
+
+    def change(header: Header, block: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if block.ndim == 1 or header.sender != dealer:
+            return block
+        block = block.copy()
+        block[np.isin(Header.receivers_of(block), victims), -1] ^= 1
+        return block
+
+    return change
+
+
+@pytest.mark.parametrize("place", range(DEVICES))
+@pytest.mark.parametrize("name", SCATTERING)
+def test_a_dealer_is_expelled_by_two_neighbours_and_all_others_are_told_the_number(
+    name: str, place: int
+) -> None:
+    """Who is not linked with it is told of it too: what is promised depends on how many are."""
+    protocol = on_ring(name, DEVICES, 12, DEGREE, 3, alpha=0.5)
+    order = play(protocol, before="share_keys").order()
+    dealer = order[place]
+    around = slots_of(order, dealer)
+    played = play(protocol, change=spoiling(dealer, [around[0], around[3]]))
+
+    assert [dealer] == list(played.kept_out) == list(played.left)
+    assert "two holders or more have no right share of its secrets: it is expelled" in str(
+        played.kept_out[dealer]
+    )
+    told = played.told_each("expelled")
+    assert list(range(DEVICES)) == sorted(told)
+    for id, message in told.items():
+        expected = [slot for slot, one in enumerate(slots_of(order, id)) if one == dealer]
+        assert struct.pack("<I", 1) + bits(expected, DEGREE + 1) == message
+        assert (id in around) == bool(expected)
+        assert 1 == played.devices[id]._expelled
+    survivors = [id for id in range(DEVICES) if id != dealer]
+    assert survivors == played.server.survivors
+    assert (sum_of(played, survivors) == played.server.total).all()
+    for id in survivors:
+        left = [one for one in slots_of(order, id) if one != dealer]
+        assert sorted(left) == sorted(played.devices[id]._members())
+    outcomes = [played.server.outcome()]
+    outcomes += [played.devices[id]._outcome(played.devices[id]._request) for id in survivors]
+    assert {(DEVICES, DEVICES - 1, 1)} == {(o.devices, o.survivors, o.expelled) for o in outcomes}
+
+
+@pytest.mark.parametrize("name", SCATTERING)
+def test_a_dealer_that_fails_one_neighbour_stays(name: str) -> None:
+    protocol = on_ring(name, DEVICES, 12, DEGREE, 3, alpha=0.5)
+    order = play(protocol, before="share_keys").order()
+    for slot in (0, 1, 3, 4):
+        dealer, victim = order[5], slots_of(order, order[5])[slot]
+        played = play(protocol, change=spoiling(dealer, [victim]))
+        assert ({}, {}) == (played.kept_out, played.left)
+        assert {} == played.told_each("expelled")
+        assert (sum_of(played, range(DEVICES)) == played.server.total).all()
+
+
+@pytest.mark.parametrize("name", SCATTERING)
+def test_a_device_with_too_few_neighbours_left_after_an_expulsion_does_not_go_on(
+    name: str,
+) -> None:
+    protocol = on_ring(name, DEVICES, 12, DEGREE, 3, alpha=0.5)
+    for count in (2, 3):
+        played = play(protocol, before="masked_input")
+        expelled = [id for id in slots_of(played.order()) if id != DEVICE][:count]
+        message, device = expelled_list(played, DEVICE, expelled), played.devices[DEVICE]
+        if count == 2:
+            device.receive_expelled(message)
+            assert 3 == len(device._members())
+        else:
+            error = played.refused(RefusedError, device.receive_expelled, message)
+            assert "refuses to go on with 2 devices: the threshold is 3" in str(error)
 
 
 # requests, of device 2 with four neighbours of whom the first shared no keys
