@@ -149,12 +149,19 @@ _current: Interruption | None = None
 
 
 @contextmanager
-def noting_signals() -> Iterator[Interruption]:
+def noting_signals(*, to_the_end: bool = False) -> Iterator[Interruption]:
     """Note Ctrl-C, SIGTERM and SIGUSR1 instead of dying of them.
 
     After Ctrl-C or SIGTERM the process ends with `LEFT_STATUS` when `DEADLINE_SECONDS` have passed,
     or when the same signal comes again. Within another such context this one changes nothing.
     In a thread that is not the main one no signal is noted.
+
+    Parameters
+    ----------
+    to_the_end : bool
+        Whether nothing but the end of the process follows. A rank of MPI then ignores these signals
+        from there on: if it died of one, the others would end with its status, or wait for it in
+        `MPI_Finalize` for ever, though all is done.
 
     Yields
     ------
@@ -182,7 +189,10 @@ def noting_signals() -> Iterator[Interruption]:
         _current = None
         signal.set_wakeup_fd(wakeup)
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            # Ignored by the kernel: handlers in Python are gone when the interpreter's end comes to
+            # MPI_Finalize.
+            ignored = to_the_end and launch.launched_by_mpi()
+            signal.signal(number, signal.SIG_IGN if ignored else handler)
         os.write(told, bytes([_STOP]))
         thread.join()
         os.close(told)

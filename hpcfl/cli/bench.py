@@ -139,6 +139,7 @@ def command(
     from hpcfl.bench import session
     from hpcfl.bench.experiment import Options
     from hpcfl.comm.world import connect
+    from hpcfl.interruption import noting_signals
 
     if resume is not None and context.get_parameter_source("output") is ParameterSource.COMMANDLINE:
         raise UsageError("--resume goes on in its own file: leave --output out")
@@ -174,12 +175,15 @@ def command(
 
     asked = Options.of_command(options)
     stream = launch.terminal_for_progress() if first else None
-    if stream is None:
-        session.run(world, asked, counts, output, report, resume=resume)
-    else:
-        rounds = len(counts) * asked.planned_rounds
-        with click.progressbar(length=rounds, label=asked.protocol, file=stream) as bar:
-            session.run(world, asked, counts, output, report, lambda: bar.update(1), resume=resume)
+    with noting_signals(to_the_end=True):
+        if stream is None:
+            session.run(world, asked, counts, output, report, resume=resume)
+        else:
+            rounds = len(counts) * asked.planned_rounds
+            with click.progressbar(length=rounds, label=asked.protocol, file=stream) as bar:
+                session.run(
+                    world, asked, counts, output, report, lambda: bar.update(1), resume=resume
+                )
     if first and as_json:
         import json
 

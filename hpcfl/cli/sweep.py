@@ -155,6 +155,7 @@ def _list(output: Path, manifest: Manifest, bench: BenchCommand) -> None:
 def _run(output: Path, prepare: Any, index: int | None, bench: BenchCommand) -> list[Outcome]:
     from hpcfl import launch
     from hpcfl.comm.world import connect
+    from hpcfl.interruption import noting_signals
     from hpcfl.sweep import session
 
     world = connect()
@@ -163,30 +164,33 @@ def _run(output: Path, prepare: Any, index: int | None, bench: BenchCommand) -> 
     if first and any("--insecure-seed" in text for cell in cells for text in cell.arguments):
         click.echo("Warning: insecure-seed is given: keys are not secret.", err=True)
     stream = launch.terminal_for_progress() if first else None
-    if stream is None:
+    with noting_signals(to_the_end=True):
+        if stream is None:
 
-        def tell(outcome: Outcome) -> None:
-            from hpcfl.sweep.tables import render_outcome
+            def tell(outcome: Outcome) -> None:
+                from hpcfl.sweep.tables import render_outcome
 
-            if outcome.state != session.SKIPPED:
-                click.echo(render_outcome(outcome, len(cells)))
+                if outcome.state != session.SKIPPED:
+                    click.echo(render_outcome(outcome, len(cells)))
 
-        outcomes = session.run(world, cells, output, bench, ended=tell)
-    else:
-        with click.progressbar(length=sum(cell.rounds for cell in cells), file=stream) as bar:
-            before = 0
+            outcomes = session.run(world, cells, output, bench, ended=tell)
+        else:
+            with click.progressbar(length=sum(cell.rounds for cell in cells), file=stream) as bar:
+                before = 0
 
-            def begun(cell: Any) -> None:
-                bar.label = f"{cell.protocol} {cell.devices}x{cell.dim}"
-                bar.render_progress()
+                def begun(cell: Any) -> None:
+                    bar.label = f"{cell.protocol} {cell.devices}x{cell.dim}"
+                    bar.render_progress()
 
-            def ended(outcome: Outcome) -> None:
-                # A cell that was skipped or stopped early has had fewer rounds than planned.
-                nonlocal before
-                before += outcome.cell.rounds
-                bar.update(before - bar.pos)
+                def ended(outcome: Outcome) -> None:
+                    # A cell that was skipped or stopped early has had fewer rounds than planned.
+                    nonlocal before
+                    before += outcome.cell.rounds
+                    bar.update(before - bar.pos)
 
-            outcomes = session.run(world, cells, output, bench, begun, ended, lambda: bar.update(1))
+                outcomes = session.run(
+                    world, cells, output, bench, begun, ended, lambda: bar.update(1)
+                )
     if first:
         # The other ranks, often a hundred on a machine, do not load what reads files.
         from hpcfl.sweep.tables import render_results

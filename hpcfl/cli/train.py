@@ -277,6 +277,7 @@ def command(
     from hpcfl.algorithms.federated.private import PrivacyOptions
     from hpcfl.bench.experiment import Options
     from hpcfl.comm.world import connect
+    from hpcfl.interruption import noting_signals
     from hpcfl.learning.training import LocalOptions
     from hpcfl.train import session
     from hpcfl.train.experiment import TrainOptions
@@ -329,10 +330,11 @@ def command(
             )
         )
 
-    if as_json:
-        trained = session.run(world, asked, devices, output)
-    else:
-        trained = session.run(world, asked, devices, output, progress)
+    with noting_signals(to_the_end=True):
+        if as_json:
+            trained = session.run(world, asked, devices, output)
+        else:
+            trained = session.run(world, asked, devices, output, progress)
     if trained is None:
         return
     rounds = [result.figures for result in trained.results]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ulfm import (
+    HERE,
     LIMIT_SECONDS,
     MPIRUN,
     ULFM,
@@ -276,3 +278,18 @@ def test_without_ulfm_a_kill_is_refused_with_the_way_to_get_it(tmp_path: Path) -
     assert done.returncode == 2
     assert re.search(r"Error: --kill is refused: .*mpirun --with-ft ulfm -n", done.stderr)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_after_the_last_round_kills_nobody(tmp_path: Path) -> None:
+    """Open MPI would wait for the dead in `MPI_Finalize`, for ever in one of a dozen such jobs."""
+    path = tmp_path / "run.h5"
+    options = ("fedavg", "--rounds", 2, "--output", path)
+    done = job(
+        5,
+        *(sys.executable, HERE.parent / "mpirun" / "late_signals.py", signal.SIGTERM.value),
+        *("bench", *SMALL, *options),
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "this rank lives" in done.stderr
+    assert load(path).status == "complete"

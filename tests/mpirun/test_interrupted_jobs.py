@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from launcher import BIN, finish, needs_mpirun, pid_of_rank, start
+from launcher import BIN, HERE, finish, needs_mpirun, pid_of_rank, start
 
-from hpcfl.interruption import LEFT_STATUS
+from hpcfl.interruption import LEFT_STATUS, SIGNALS
 from hpcfl.results import load
 
 pytestmark = needs_mpirun
@@ -142,3 +145,60 @@ def test_refusals_to_resume_are_told_once(tmp_path: Path) -> None:
         assert done.returncode in (1, 2)
         assert done.stderr.count("Error: ") == 1
         assert sentence in done.stderr
+
+
+LATE = (sys.executable, HERE / "late_signals.py")
+BENCH = ("bench", "fedavg", "--dim", 20, "--devices", 2, "--rounds", 2, "--output", "run.h5")
+TRAIN = ("train", "fedavg", "--devices", 2, "--rounds", 1, "--epochs", 1, "--output", "run.h5")
+SWEEP = ("sweep", "plan.toml", "--output", ".")
+PLAN = """
+[fixed]
+protocol = "fedavg"
+dim = 20
+devices = 2
+rounds = 2
+[grid]
+seed = [1]
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        *((BENCH, number) for number in SIGNALS),
+        (SWEEP, signal.SIGTERM),
+        pytest.param(
+            TRAIN,
+            signal.SIGTERM,
+            marks=pytest.mark.skipif(find_spec("torch") is None, reason="no PyTorch"),
+        ),
+    ],
+)
+def test_a_signal_after_the_last_round_changes_nothing(
+    tmp_path: Path, command: tuple[object, ...], number: signal.Signals
+) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN)
+    launcher = ("mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n", 3)
+    job = start(*launcher, *LATE, number.value, *command, cwd=tmp_path)
+    ended = finish(job, LIMIT_SECONDS)
+    (file,) = tmp_path.glob("*.h5")
+
+    assert ended.returncode == 0, ended.stderr
+    assert "this rank lives" in ended.stderr
+    assert load(file).status == "complete"
+
+
+def test_the_same_signal_until_the_end_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    job, processes = job_under_way(path, "--output", path)
+    end = time.monotonic() + GONE_SECONDS
+    while job.poll() is None and time.monotonic() < end:
+        with suppress(ProcessLookupError):
+            os.kill(processes[2], signal.SIGUSR1)
+        time.sleep(0.001)
+    ended = finish(job, GONE_SECONDS)
+    wait_until_gone(processes)
+
+    assert ended.returncode == LEFT_STATUS, ended.stderr
+    assert ended.stderr.count("Error: told by a signal to leave after") == 1
+    assert load(path).status == "interrupted"
