@@ -17,16 +17,16 @@ from dp_accounting import (
     PoissonSampledDpEvent,
     SampledWithoutReplacementDpEvent,
 )
-from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.privacy.accounting import pld, rdp, sampling, zcdp
+from hpcfl.privacy.accounting import rdp, sampling, systems, zcdp
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -240,12 +240,153 @@ def test_sampling_never_costs_and_noise_never_hurts(
     )
 
 
-def test_an_absurd_epsilon_takes_no_loss_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pld, "epsilon", lambda *_: pytest.fail("a PLD"))
+# --- No cliffs: whatever a total without sampling would be, sampling is counted ---
 
-    assert sampling.poisson_gaussian(0.2, 0.002, 100, 1e-5)[0] > 1e7
-    assert sampling.fixed_size_gaussian(10, 2, 0.002, 100, 1e-5)[0] > 1e7
-    assert sampling.laplace(1e-5, 100, 1e-5)[0] == pytest.approx(1e7)
+
+def poisson(rate: float, z: float, rounds: int, delta: float) -> float:
+    return sampling.poisson_gaussian(rate, z, rounds, delta)[0]
+
+
+def fixed(rate: float, z: float, rounds: int, delta: float) -> float:
+    members = 10**9
+    return sampling.fixed_size_gaussian(members, round(rate * members), z, rounds, delta)[0]
+
+
+def by_saddlepoint(rate: float, z: float, rounds: int, delta: float, replaced: bool) -> float:
+    """Return the epsilon by the first term of the saddle-point approximation of delta.
+
+    The loss of one release is integrated as it is: no grid of losses, and no transform.
+    """
+    x = np.linspace(-14 * z, 1 + 14 * z, 100_001)
+    plain = norm.logpdf(x, 0, z)
+    mixed = np.logaddexp(math.log1p(-rate) + plain, math.log(rate) + norm.logpdf(x, 1, z))
+    log_mass, loss = mixed, mixed - plain
+    if replaced:  # where the loss is below 0, that of an addition; what is left is at 0
+        up, down = loss >= 0, loss > 0
+        log_mass, loss = np.append(mixed[up], plain[down]), np.append(loss[up], -loss[down])
+    mass = np.exp(log_mass) * (x[1] - x[0])
+
+    def at(tilt: float) -> tuple[float, float]:
+        """Return the tilted mean of all releases, and ln delta there."""
+        raised = mass * np.exp(tilt * loss)
+        total = 1 + float((mass * np.expm1(tilt * loss)).sum())
+        mean = float((raised * loss).sum()) / total
+        variance = float((raised * loss**2).sum()) / total - mean**2
+        exponent = rounds * (math.log(total) - tilt * mean)
+        spread = tilt * (1 + tilt) * math.sqrt(2 * math.pi * rounds * variance)
+        return mean * rounds, exponent - math.log(spread)
+
+    most = math.log(min(200.0, 600 / float(loss.max())))
+    found = brentq(lambda u: at(math.exp(u))[1] - math.log(delta), math.log(1e-3), most)
+    return at(math.exp(found))[0]
+
+
+def by_participations(rate: float, z: float, rounds: int, delta: float) -> float:
+    """Return the epsilon of a removal where hardly any noise hides who is in a sample.
+
+    Then the loss is 1 / (2 z**2) + ln(rate) for each round with the member in it, normal with a
+    variance of 1 / z**2, and ln(1 - rate) for every other.
+    """
+    count = np.arange(1, rounds + 1)
+    chance = binom.pmf(count, rounds, rate)
+    mean = count * (0.5 / z**2 + math.log(rate)) + (rounds - count) * math.log1p(-rate)
+    spread = np.sqrt(count) / z
+
+    def excess(epsilon: float) -> float:
+        upper = (mean - epsilon) / spread
+        # E[(1 - exp(epsilon - L))+] of a normal L.
+        log_second = epsilon - mean + spread**2 / 2 + norm.logcdf(upper - spread)
+        return float(chance @ (norm.cdf(upper) - np.exp(log_second))) - delta
+
+    return float(brentq(excess, 0, float(mean[-1] + 10 * spread[-1])))
+
+
+@pytest.mark.parametrize("z", [0.6, 0.7, 0.72])
+def test_a_million_rounds_cost_what_others_find(z: float) -> None:
+    """Without sampling 0.6 and 0.7 cost more than a million, and 0.72 less."""
+    rate, rounds, delta = 1e-3, 10**6, 1e-5
+    one = privacy_loss_distribution.from_gaussian_mechanism(
+        z, sampling_prob=rate, value_discretization_interval=1e-4
+    )
+    upper = one.self_compose(rounds).get_epsilon_for_delta(delta)
+    found = poisson(rate, z, rounds, delta)
+
+    assert found == pytest.approx(upper, rel=1e-3)
+    assert found == pytest.approx(by_saddlepoint(rate, z, rounds, delta, False), rel=1e-2)
+    assert found < sampling.poisson_gaussian_rdp(rate, z, rounds, delta)
+    replaced = by_saddlepoint(rate, z, rounds, delta, True)
+    assert fixed(rate, z, rounds, delta) == pytest.approx(replaced, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("rate", "z", "rounds", "delta"),
+    [(1e-4, 0.02, 1000, 1e-6), (0.2, 0.002, 100, 1e-5), (0.01, 1e-6, 10**4, 1e-5)],
+)
+def test_without_noise_the_rounds_with_a_member_count(
+    rate: float, z: float, rounds: int, delta: float
+) -> None:
+    expected = by_participations(rate, z, rounds, delta)
+
+    assert poisson(rate, z, rounds, delta) == pytest.approx(expected, rel=5e-3)
+    assert fixed(rate, z, rounds, delta) == pytest.approx(expected, rel=5e-3)
+    assert zcdp.exact_epsilon(rounds * zcdp.gaussian_rho(z), delta) > 2 * expected
+
+
+@pytest.mark.parametrize("account", [poisson, fixed])
+@pytest.mark.parametrize(
+    ("rate", "rounds", "delta", "steepest"),
+    [(1e-3, 10**6, 1e-5, 8), (1e-4, 1000, 1e-6, 12), (0.2, 100, 1e-5, 3), (1e-9, 10**9, 1e-5, 60)],
+)
+def test_no_cliff_in_the_noise(
+    account: Any, rate: float, rounds: int, delta: float, steepest: float
+) -> None:
+    noise = np.geomspace(1e-5, 3, 30)
+    found = np.array([account(rate, z, rounds, delta) for z in noise.tolist()])
+
+    assert (found[1:] <= found[:-1]).all()
+    known = found[1:] > 1e-3
+    slopes = np.diff(np.log(found[:-1][known])) / np.diff(np.log(noise[:-1][known]))
+    assert (-slopes <= steepest).all()
+
+
+@pytest.mark.parametrize("account", [poisson, fixed])
+@pytest.mark.parametrize(("rate", "z"), [(1e-3, 0.7), (1e-4, 0.02), (1e-9, 0.3)])
+def test_no_cliff_in_the_rounds(account: Any, rate: float, z: float) -> None:
+    rounds = [round(x) for x in np.geomspace(100, 1e10, 13)]
+    found = np.array([account(rate, z, n, 1e-5) for n in rounds])
+
+    assert (found[1:] >= found[:-1]).all()
+    # So many times the rounds, hardly more than as many times the epsilon, once there is one.
+    known = found[:-1] > 0.1
+    assert (found[1:][known] / found[:-1][known] <= 1.2 * rounds[1] / rounds[0]).all()
+
+
+def test_noise_for_an_epsilon_is_not_found_at_a_jump() -> None:
+    found = systems.noise("dp-fedavg", 20, rounds=10**6, devices=10_000, per_round=10)
+    (proven,) = (one for one in found if one.by == "proven")
+
+    assert poisson(1e-3, proven.sigma, 10**6, 1e-5) == pytest.approx(20, rel=1e-4)
+    assert 20 < poisson(1e-3, 0.999 * proven.sigma, 10**6, 1e-5) < 20.2
+
+
+def test_more_rounds_than_a_transform_has_room_for() -> None:
+    """So many small losses are nearly Gaussian: mu is the rate times sqrt(rounds) over z."""
+    rate, z = 0.5, 3e4
+    for rounds, limit in ((10**8, 1.005), (10**9, 1.01), (10**10, 1.04), (10**12, 1.08)):
+        mu = rate * math.sqrt(rounds) / z
+        exact = zcdp.exact_epsilon(mu * mu / 2, 1e-5)
+        assert exact * (1 - 1e-4) < poisson(rate, z, rounds, 1e-5) < limit * exact
+
+
+def test_many_laplace_releases_cost_less_than_their_sum() -> None:
+    # The losses of 1e9 releases are nearly Gaussian: mu = sqrt(rounds) / z.
+    nearly = zcdp.exact_epsilon(1e9 / 999**2 / 2, 1e-5)
+
+    assert sampling.laplace(999, 10**9, 0)[0] > 1e6
+    assert 0.999 * nearly < sampling.laplace(999, 10**9, 1e-5)[0] < 1.04 * nearly
+    # A loss is 1 less than 1 / z on average: hardly more than nothing, on a coarse grid.
+    for z in (2e-4, 3.5e-4, 1e-3):
+        assert 10**6 * (1 / z - 1) < sampling.laplace(z, 10**6, 1e-5)[0] <= 10**6 / z
 
 
 def test_no_rounds_cost_nothing() -> None:

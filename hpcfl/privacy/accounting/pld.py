@@ -16,6 +16,9 @@ Three things make what is found here a bound, and one that is close:
   added to delta, and so is what lies beyond the transform's window (Chernoff); what is folded into
   the window comes on top.
 - The grid is refined until the result is as good as still.
+
+Where a transform would be too large, what is left is Chernoff's bound for the losses on the grid:
+an account by Renyi divergences, of all orders.
 """
 
 from __future__ import annotations
@@ -33,6 +36,9 @@ from hpcfl.privacy.distributions import Floats
 # of a transform.
 _FIRST_POINTS, _LAST_POINTS, _FINER, _MOST_POINTS = 256, 2**20, 4, 2**22
 
+# Of so many releases a coarser grid than that first one may be all that a transform has room for.
+_MANY, _FIRST_OF_MANY = 10**8, 32
+
 # A refinement that changes less, relatively, is the last: the error left is a fifteenth of it.
 _STILL = 4e-3
 
@@ -45,6 +51,9 @@ _CUT, _BEYOND = 1e-7, -30.0
 
 # The steepest tilt between two points of a grid.
 _STEEPEST = 4.0
+
+# Logarithms of masses beyond which their exponentials are no numbers.
+_FAR = 600.0
 
 _ULP = 2.0**-52
 
@@ -171,20 +180,22 @@ def epsilon(pair: Pair, count: int, delta: float, enough: float = 0.0) -> float:
     Returns
     -------
     float
-        At least 0; infinite where no grid of a possible size gives any.
+        At least 0.
     """
     low, high = pair.span(_CUT * delta / count)
     # Where all losses are alike, there is nothing to refine but rounding.
-    width = max(high - low, 1e-9 * max(abs(low), abs(high))) / _FIRST_POINTS
+    span = max(high - low, 1e-9 * max(abs(low), abs(high)))
     best, tilt = math.inf, None
-    while (high - low) / width <= _LAST_POINTS:
-        grid = _Grid.of(pair, low, high, width)
+    points = _FIRST_POINTS if count < _MANY else _FIRST_OF_MANY
+    while points <= _LAST_POINTS:
+        grid = _Grid.of(pair, low, high, span / points)
         tilt = grid.best_tilt(count, delta, tilt)
         found = grid.epsilon(count, delta, tilt)
         before, best = best, min(best, found)
-        if best <= max(enough, _LITTLE) or (best < math.inf and before - best <= _STILL * best):
+        still = points > _FIRST_POINTS and before - best <= _STILL * best < math.inf
+        if still or best <= max(enough, _LITTLE):
             break
-        width /= _FINER
+        points *= _FINER if points >= _FIRST_POINTS else 2
     return best
 
 
@@ -238,14 +249,15 @@ class _Grid:
     def tilted(self, tilt: float) -> tuple[Floats, float]:
         """Return the masses times exp(tilt loss), scaled to sum up to 1, and the cumulant there.
 
-        The cumulant is the logarithm of that scale: the tilt times the Renyi divergence of the
-        order 1 + tilt.
+        The cumulant is the logarithm of that scale, rounded up: the tilt times the Renyi divergence
+        of the order 1 + tilt.
         """
         exponents = tilt * self.losses
         top = float(exponents[self.chances > 0].max())
         raised = self.chances * np.exp(np.minimum(exponents - top, 0))
         total = float(raised.sum())
-        return raised / total, top + math.log(total)
+        rounding = 8 * _ULP * math.log2(self.chances.size)
+        return raised / total, top + math.log(total) + rounding
 
     def cumulant(self, tilt: float) -> float:
         return self.tilted(tilt)[1]
@@ -253,14 +265,12 @@ class _Grid:
     def best_tilt(self, count: int, delta: float, start: float | None) -> float:
         """Return the tilt of the best bound by cumulants alone, near `start` if that is given.
 
-        The bound is that of :func:`~hpcfl.privacy.accounting.rdp.curve_epsilon`. The tilted mean is
-        close to the epsilon that is looked for; any tilt gives the right one, up to rounding.
+        The tilted mean is close to the epsilon that is looked for; any tilt gives the right one, up
+        to rounding.
         """
 
         def bound(log_tilt: float) -> float:
-            tilt = math.exp(log_tilt)
-            spent = count * self.cumulant(tilt) - math.log(delta) - math.log1p(tilt)
-            return spent / tilt - math.log1p(1 / tilt)
+            return self._by_cumulant(count, delta, math.exp(log_tilt))
 
         largest = math.log(_STEEPEST / self.width)
         if start is None:
@@ -276,10 +286,25 @@ class _Grid:
             method="bounded",
             options={"xatol": 0.02},
         )
+        if near > 1 and abs(found.x - start) > near - 0.1:
+            # Not near it: a coarser grid may have hidden what differs between losses.
+            return self.best_tilt(count, delta, None)
         return math.exp(float(found.x))
 
+    def _by_cumulant(self, count: int, delta: float, tilt: float) -> float:
+        """Return the bound of :func:`~hpcfl.privacy.accounting.rdp.curve_epsilon` at one order.
+
+        Losses beyond the grid are left out.
+        """
+        spent = count * self.cumulant(tilt) - math.log(delta) - math.log1p(tilt)
+        return spent / tilt - math.log1p(1 / tilt)
+
     def epsilon(self, count: int, delta: float, tilt: float) -> float:
-        """Return the epsilon of `count` releases; infinite if the transform would be too large."""
+        """Return the epsilon of `count` releases; infinite if too much lies beyond the grid."""
+        within = delta + math.expm1(count * math.log1p(-self.beyond))
+        if within <= 0:
+            return math.inf
+        most = max(0.0, self._by_cumulant(count, within, tilt))
         fft = zcdp.scipy("fft")
         chances, cumulant = self.tilted(tilt)
         points = self.first + np.arange(chances.size)
@@ -288,7 +313,15 @@ class _Grid:
         low, high = self._window(count, tilt, count * mean * self.width, deviation * self.width)
         size = fft.next_fast_len(high - low + 1, real=True)
         if size > _MOST_POINTS:
-            return math.inf
+            return most
+        # What lies above the window, at the most, and beyond the grids of the releases.
+        center = count * mean * self.width
+        scale = count * cumulant - tilt * center
+        above = scale + tilt * (center - (low + size - 1) * self.width) + _BEYOND
+        left = within - math.exp(min(0.0, above))
+        # Where the tilted mean is far off, or rounding is all there is, nothing better is found.
+        if left <= 0 or not abs(scale - math.log(left)) < _FAR:
+            return most
         # Around its mean, so that the transform's phases are small where it is large.
         middle = round(mean)
         folded = np.bincount((points - middle) % size, chances, minlength=size)
@@ -300,16 +333,10 @@ class _Grid:
 
         # The tilt is taken back, relative to the mean: of P's masses and, as far as a point's loss
         # is above another's, of Q's.
-        losses = np.arange(low, low + size) * self.width
-        center = count * mean * self.width
-        scale = count * cumulant - tilt * center
+        losses = low * self.width + np.arange(size) * self.width
         masses = (sums + error) * np.exp(tilt * (center - losses))
-        # What lies above the window, at the most, and beyond the grids of the releases.
-        above = scale + tilt * (center - losses[-1]) + _BEYOND
-        left = delta + math.expm1(count * math.log1p(-self.beyond)) - math.exp(min(0.0, above))
-        if left <= 0:
-            return math.inf
-        return max(0.0, _solve(masses, losses, self.width, math.exp(math.log(left) - scale)))
+        found = _solve(masses, losses, self.width, math.exp(math.log(left) - scale))
+        return min(most, max(0.0, found))
 
     def _window(self, count: int, tilt: float, mean: float, deviation: float) -> tuple[int, int]:
         """Return between which points the tilted sum lies but for exp(_BEYOND) on either side."""
@@ -334,9 +361,11 @@ def _solve(masses: Floats, losses: Floats, width: float, delta: float) -> float:
     q = lfilter([0.0, factor], [1.0, -factor], masses[::-1])[::-1]
     low_enough = np.flatnonzero(p - q <= delta)
     first = int(low_enough[0]) if low_enough.size else losses.size - 1
-    if first == 0:
-        return float(losses[0])
-    return float(losses[first - 1]) + math.log((p[first - 1] - delta) / q[first - 1])
+    # Of points that are far apart, the upper one's chance by Q is none beside the lower one's.
+    if first == 0 or q[first - 1] == 0:
+        return float(losses[first])
+    between = math.log(p[first - 1] - delta) - math.log(q[first - 1])
+    return min(float(losses[first]), float(losses[first - 1]) + between)
 
 
 def _loss(x: Floats, rate: float, multiplier: float) -> Floats:

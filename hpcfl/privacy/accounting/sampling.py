@@ -29,9 +29,6 @@ from hpcfl.privacy.accounting.rdp import (
     poisson_gaussian_curve,
 )
 
-# Where all of a release's losses are large, sampling hides little: beyond it nobody asks for less.
-_LARGEST_EPSILON = 1e6
-
 # Noise beyond it gets no credit: losses would be within rounding errors of each other.
 _LARGEST_MULTIPLIER = 1e9
 
@@ -68,7 +65,7 @@ def poisson_gaussian(
         If SciPy is not installed.
     """
     plain = _unsampled(multiplier, rounds, delta)
-    if rate == 1 or plain[0] > _LARGEST_EPSILON:
+    if rate == 1:
         return plain
     return min(plain, (poisson_gaussian_pld(rate, multiplier, rounds, delta), _POISSON))
 
@@ -154,7 +151,7 @@ def fixed_size_gaussian(
             f"the sample has {sample} members of {population}; it can have at most all of them"
         )
     plain = _unsampled(multiplier, rounds, delta)
-    if sample == population or rounds == 0 or plain[0] > _LARGEST_EPSILON:
+    if sample == population or rounds == 0:
         return plain
     return min(plain, (_fixed_size_pld(sample / population, multiplier, rounds, delta), _FIXED))
 
@@ -200,7 +197,7 @@ def laplace(multiplier: float, releases: int, delta: float) -> tuple[float, str]
     # -ln(1 - delta 2**releases) below the pure one.
     all_largest = delta * 2.0 ** min(releases, 1000)
     near = all_largest < 1 and -math.log1p(-all_largest) < 1e-3 * pure[0]
-    if near or pure[0] > _LARGEST_EPSILON:
+    if near:
         return pure
     return min(pure, (_laplace_pld(float(multiplier), int(releases), delta), "PLD, Laplace"))
 
