@@ -4,7 +4,7 @@ PYTHON ?= python3
 RANKS ?= 101
 # The embedded Open MPI is the extra "mpi": on a cluster that has its own, say EXTRAS=test,lint.
 EXTRAS ?= mpi,test,lint
-TEST_SECONDS ?= 3600
+TEST_SECONDS ?= 4500
 
 VENV := .venv
 comma := ,
