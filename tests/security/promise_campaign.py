@@ -288,7 +288,7 @@ def ring_for_leavers(heavy: bool = False) -> tuple[Any, int]:
 
     With many that collude, they weigh more on a ring that lacks those who advertised no keys.
     """
-    devices, gamma, rate = (80, 0.25, 0.3) if heavy else (60, 0.1, 0.2)
+    devices, gamma, rate = (100, 0.2, 0.3) if heavy else (60, 0.1, 0.2)
     options = {"security_bits": BITS, "correctness_bits": CORRECTNESS_BITS}
     protocol = make("secagg-graph", devices, 12, dropout=rate, gamma=gamma, **options)
     return protocol, _part(gamma, devices)
@@ -623,9 +623,8 @@ def frameable(case: str) -> Any:
     if case == "secagg":
         protocol = make(case, 14, dropout=0.2, gamma=0.22)
     else:
-        devices = 70 if case == "cohort" else 90
         options = {"security_bits": BITS, "correctness_bits": CORRECTNESS_BITS, "alpha": 0.3}
-        protocol = make(case, devices, devices, dropout=0.3, gamma=0.15, **options)
+        protocol = make(case, 70, 70, dropout=0.3, gamma=0.15, **options)
     protocol.add_noise(IntegerNoise(3, bytes(16)))
     return protocol
 
@@ -768,8 +767,9 @@ def _printed_ring(generator: Generator) -> list[str]:
     # With the honest device itself taken out of all, its neighbours are drawn from the others.
     honest = devices - (plan.colluding if plan.population == devices else 0)
     true = honest * sum(drawn(plan.population - 1, plan.colluding, degree)[threshold:])
+    # One may be expelled besides, by who knows the ring.
     apart = devices * sum(
-        chance * Fraction(comb(min(colluders + gone, devices), half), comb(devices, half))
+        chance * sum(drawn(devices, min(colluders + gone, devices), half)[half - 1 :])
         for colluders, chance in enumerate(plan.among(devices))
     )
     # If no more drop out than are reckoned with: of a device that has, itself.
@@ -1044,7 +1044,7 @@ STRATEGIES: dict[str, Callable[[Generator, int], Finding]] = {
     )
 }
 # Of a hundred rounds; those with many devices take longest.
-WEIGHTS = (36, 6, 4, 4, 4, 8, 4, 2, 8, 6, 6, 4, 2, 4, 2)
+WEIGHTS = (36, 6, 4, 4, 4, 8, 3, 2, 8, 6, 7, 4, 2, 4, 2)
 
 
 # What is printed, and what it should be
