@@ -331,9 +331,12 @@ class Round:
     def _finish(self, step: Step) -> None:
         if self._server is not None and hasattr(self._server, f"finish_{step.name}"):
             self._serve(step, "finish")
-            # Some wrong messages are found only when all are there.
-            for id, error in dict(getattr(self._server, "refused", {})).items():
-                self.refused.setdefault(id, error)
+            self._take_refused()
+
+    def _take_refused(self) -> None:
+        """Take over whom the server refused when all were there: some errors show only then."""
+        for id, error in getattr(self._server, "refused", {}).items():
+            self.refused.setdefault(id, error)
 
     def _serve(self, step: Step, action: str, *arguments: Any) -> Any:
         """Let the server act; keep its error until the devices can be told."""
@@ -369,6 +372,7 @@ class Round:
 
     def _explained(self, error: HpcflError) -> HpcflError:
         """Return an error of too few devices with what is known of why they are missing."""
+        self._take_refused()
         # Between two gathers no rank but a device's own knows that it left.
         known = self.refused | {k: e for k, e in self.left.items() if k not in self.refused}
         if not isinstance(error, BelowThresholdError) or not known:

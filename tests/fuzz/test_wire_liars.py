@@ -197,6 +197,21 @@ def test_two_liars_about_one_dealer_have_it_expelled(
     assert [0, 1, 2, 4, 5, 6, 7] == outcome.server.survivors
 
 
+def test_a_round_that_ends_as_too_many_are_expelled_says_so_and_why() -> None:
+    """Seven devices, t = 4, of which four share keys; two of them have no share of one."""
+
+    def silent(answers: NDArray[np.uint32]) -> None:
+        answers[4:6] = 2**32 - 1
+
+    gone = {4: "share_keys", 5: "share_keys", 6: "share_keys"}
+    outcome = play("secagg", {0: silent, 1: silent}, gone, step="checks")
+    assert (
+        "3 of 7 devices shared keys rightly, at least 4 are needed; refused: malformed "
+        "share_keys message from device 2: two holders or more have no right share of its "
+        "secrets: it is expelled"
+    ) in str(outcome.error)
+
+
 @pytest.mark.parametrize("case", ["secagg", "sparse-gaps", "ring32"])
 def test_two_liars_about_two_dealers_have_neither_expelled(case: str) -> None:
     lies = {1: about(6, 7), 4: about(10, 11)}

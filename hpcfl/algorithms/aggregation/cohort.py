@@ -124,6 +124,11 @@ def golden_step(dim: int) -> int:
     raise AssertionError("unreachable: 1 has no divisor in common with any number")
 
 
+def linking_degree(size: int) -> int:
+    """Return the degree with which all devices of a cohort of some size are neighbours."""
+    return 2 * (size - 1)
+
+
 @dataclass(frozen=True)
 class Floor(Promise):
     """Every cohort has so many honest survivors, whoever drops out.
@@ -224,7 +229,7 @@ class Cohort(SecAgg):
         if self.parameters.min_cohort == 1:
             return ring_of(self.parameters)
         # A floor holds whoever drops out, so nobody's leaving may cut a cohort in two.
-        return ring_of(self.parameters, least=2 * (self.cohort_size - 1))
+        return ring_of(self.parameters, least=linking_degree(self.cohort_size))
 
     @property
     def cohort_size(self) -> int:
@@ -276,9 +281,16 @@ class Cohort(SecAgg):
                 "or --dropout"
             )
         raise UsageError(
-            f"{found}: raise alpha to {size / devices:g}, for cohorts of {size}, or lower "
-            "--min-cohort or --security-bits"
+            f"{found}: raise alpha to {size / devices:g}, for cohorts of {size}"
+            f"{self._degree_for(size)}, or lower --min-cohort or --security-bits"
         )
+
+    def _degree_for(self, size: int) -> str:
+        """Return the advice on a degree that was asked for, if cohorts are to have this size."""
+        degree, needed = self.parameters.degree, linking_degree(size)
+        if degree is None or degree >= min(needed, self.parameters.devices - 1):
+            return ""
+        return f" and --degree to {needed}"
 
     @property
     def colluding_in_sum(self) -> int:

@@ -602,11 +602,11 @@ class SecAggServer(ModelSender):
         unknown = {*ids.tolist()} - {*self._public}
         if unknown:
             raise MessageError("share_keys", f"device {min(unknown)}", "it advertised no keys")
-        self._take_sharers(ids.tolist())
+        self._take_sharers(ids.tolist(), "shared keys")
 
-    def _take_sharers(self, ids: list[int]) -> None:
+    def _take_sharers(self, ids: list[int], what: str) -> None:
         self._sharers, self._shared = ids, set(ids)
-        self._require(len(ids), "shared keys")
+        self._require(len(ids), what)
 
     def send_challenge(self) -> Payload:
         """Return the challenge, which nobody knew when secrets were shared."""
@@ -631,7 +631,8 @@ class SecAggServer(ModelSender):
         for id in expelled:
             self.refused[id] = MessageError("share_keys", f"device {id}", reason)
         self._expelled = to_flags(expelled, devices)
-        self._take_sharers([id for id in self._sharers if id not in expelled])
+        kept = [id for id in self._sharers if id not in expelled]
+        self._take_sharers(kept, "shared keys rightly")
 
     def wants_expelled(self) -> bool:
         """Return whether somebody is to be expelled."""

@@ -240,6 +240,18 @@ def test_a_floor_that_is_refused_comes_with_the_smallest_alpha_that_keeps_it() -
     make("cohort", N, 5, min_cohort=45, **{**FLOOR, "alpha": (size - 1) / N, "security_bits": 3})
 
 
+def test_the_advice_on_a_floor_that_is_refused_names_the_degree_that_goes_with_it() -> None:
+    asked = FLOOR | {"degree": 2 * (60 - 1)}
+    with pytest.raises(UsageError, match="raise alpha to") as caught:
+        make("cohort", N, 5, min_cohort=45, **asked)
+    found = re.search(r"alpha to ([0-9.]+), .* and --degree to (\d+), or lower", str(caught.value))
+    assert found is not None
+    alpha, degree = float(found[1]), int(found[2])
+    make("cohort", N, 5, min_cohort=45, **{**asked, "alpha": alpha, "degree": degree})
+    with pytest.raises(UsageError, match=f"give --degree {degree}"):
+        make("cohort", N, 5, min_cohort=45, **{**asked, "alpha": alpha, "degree": degree - 2})
+
+
 def test_a_floor_that_no_cohort_keeps_is_refused() -> None:
     """All 180 that survive, of whom 20 may collude, are not 190."""
     with pytest.raises(UsageError, match="so would they with cohorts of all devices: lower --min-"):
