@@ -282,6 +282,8 @@ def _world_communicator() -> MPI.Intracomm:
 
         # One thread a rank talks to MPI; asking for more costs locks in the timed path.
         mpi4py.rc.thread_level = "funneled"
+        # See faults.finalize.
+        mpi4py.rc.finalize = not launch.survives_deaths()
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise UsageError(f"MPI cannot be loaded: {error}; 'hpcfl doctor' says more") from None
