@@ -105,7 +105,9 @@ class Parameters:
             f"the dropout rate is {self.dropout}; it must be at least 0 and below 0.5, "
             "as more than half of the devices must stay to unmask the sum",
         )
-        _require(0 < self.clip < float("inf"), f"clip is {self.clip}; it must be positive")
+        _require(
+            0 < self.clip < float("inf"), f"clip is {self.clip}; it must be positive and finite"
+        )
         _require(self.levels >= 1, f"levels is {self.levels}; it must be at least 1")
         _require(
             self.degree is None or (self.degree >= 2 and self.degree % 2 == 0),

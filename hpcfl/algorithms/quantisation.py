@@ -72,6 +72,10 @@ def all_finite(values: NDArray[np.floating]) -> bool:
     return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
 
 
+# More than any group has elements; an int64 in results.
+MOST_LEVELS = 2.0**62
+
+
 def largest_levels(
     group: Group, devices: int, clip: float, arrival: float, reserve: int = 0
 ) -> int:
@@ -93,7 +97,8 @@ def largest_levels(
     reserve : int
         What else, in magnitude, may be in the sum: noise.
     """
-    return math.floor((group.half_range - devices - reserve) * arrival / clip)
+    # With the smallest clips it is no number any more.
+    return math.floor(min((group.half_range - devices - reserve) * arrival / clip, MOST_LEVELS))
 
 
 def check_levels(

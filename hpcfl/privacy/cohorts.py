@@ -19,7 +19,7 @@ import numpy as np
 from hpcfl.errors import UsageError
 from hpcfl.privacy.distributions import Counts, Floats, binomial, hypergeometric
 from hpcfl.privacy.population import Population
-from hpcfl.privacy.threat import Threat
+from hpcfl.privacy.threat import SPARE, Threat
 
 
 @lru_cache(maxsize=64)
@@ -195,10 +195,10 @@ def fewest_survivors(threat: Threat, cohort: int, failure: float) -> int:
 
 
 def _survivors(threat: Threat, cohort: int) -> Floats:
-    """Return Pr[s] that s = 0 to m devices of a cohort survive."""
+    """Return Pr[s] that s = 0 to m devices of a cohort survive; one that vanishes is in it."""
     numbers = np.arange(cohort + 1)
     if threat.rate is not None:
-        return binomial(cohort, 1 - threat.rate, numbers)
+        return binomial(cohort - SPARE, 1 - threat.rate, numbers)
     return hypergeometric(threat.devices, threat.devices - threat.dropped, cohort, numbers)
 
 

@@ -53,7 +53,8 @@ class Threat:
     population : int
         Number n of devices that those of a round are drawn from, at random; N where all take part.
     rate : float, optional
-        Each device drops out with this probability; `dropped` is then seldom exceeded.
+        Each device, but for one that vanishes whatever happens, drops out with this probability;
+        `dropped` is then seldom exceeded.
     """
 
     devices: int
@@ -74,12 +75,14 @@ class Threat:
         devices, rate = plan.devices, plan.dropout
         population = plan.population or devices
         colluding = count_of(Fraction(repr(float(plan.gamma))), population)
-        if plan.dropout_model == "bernoulli" and rate > 0:
+        drawn = plan.dropout_model == "bernoulli" and rate > 0
+        if drawn:
             failure = 2.0**-plan.correctness_bits
             dropped = exceeded_seldom(binomial(devices, rate, np.arange(devices + 1)), failure)
-            return cls(devices, colluding, dropped, population, rate)
-        dropped = count_of(Fraction(repr(float(rate))), devices) + SPARE
-        return cls(devices, colluding, min(dropped, devices - 1), population)
+        else:
+            dropped = count_of(Fraction(repr(float(rate))), devices)
+        dropped = min(dropped + SPARE, devices - 1)
+        return cls(devices, colluding, dropped, population, rate if drawn else None)
 
     def with_dropped(self, dropped: int) -> Threat:
         """Return the same with another number of devices that have dropped out."""
@@ -115,7 +118,7 @@ class Threat:
         """Return the distribution of the survivors among the neighbours of a dropped device."""
         numbers = np.arange(count + 1)
         if self.rate is not None:
-            return binomial(count, 1 - self.rate, numbers)
+            return binomial(count - SPARE, 1 - self.rate, numbers)
         survivors = self.devices - max(self.dropped, 1)
         return hypergeometric(self.devices - 1, survivors, count, numbers)
 

@@ -170,6 +170,11 @@ def decoded_sum(
     return exact, int(group.decode(total)[0])
 
 
+def test_with_the_smallest_clips_the_largest_levels_are_still_a_number() -> None:
+    for clip in (1e-300, 5e-324):
+        assert 2**62 == largest_levels(GROUPS["fq"], 30, clip, 1.0)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @settings(deadline=None)
 @given(

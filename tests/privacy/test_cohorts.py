@@ -180,13 +180,15 @@ def test_cohorts_are_refused_whose_survivors_are_too_few(dropped: int, cohort: i
         assert found == pytest.approx(min(1.0, float(expected)), rel=1e-12, abs=1e-15)
 
 
-def test_where_devices_drop_out_by_chance_survivors_are_binomial() -> None:
+def test_where_devices_drop_out_by_chance_survivors_are_binomial_but_for_one_that_vanishes() -> (
+    None
+):
     rate, devices, cohort = Fraction(3, 10), 20, 6
     threat = Threat(devices, 2, 11, devices, rate=0.3)
     for least in range(cohort + 1):
         fewer = sum(
-            comb(cohort, size) * (1 - rate) ** size * rate ** (cohort - size)
-            for size in range(least)
+            comb(cohort - 1, size) * (1 - rate) ** size * rate ** (cohort - 1 - size)
+            for size in range(min(least, cohort))
         )
         expected = min(1.0, float(devices * fewer))
         assert refused(threat, cohort, least) == pytest.approx(expected, rel=1e-12)

@@ -72,7 +72,7 @@ def test_a_sum_of_an_unknown_number_of_noises_is_refused(name: str, protocol: st
 
 
 def test_of_chance_dropouts_the_most_that_there_are_is_counted_on() -> None:
-    """The most of 40 that is exceeded with at most 2^-20; or exactly 8, and one besides."""
+    """The most of 40 that is exceeded with at most 2^-20, or exactly 8; and one besides."""
     found = [
         algorithm("cdp", "secagg", {"sigma": 1.0}, dropout_model=model, dropout=0.2, gamma=0.1)
         for model in ("exact", "bernoulli")
@@ -82,7 +82,7 @@ def test_of_chance_dropouts_the_most_that_there_are_is_counted_on() -> None:
     rate = Fraction(1, 5)
     chances = [math.comb(40, k) * rate**k * (1 - rate) ** (40 - k) for k in range(41)]
     most = next(k for k in range(41) if sum(chances[k + 1 :]) <= Fraction(1, 2**20))
-    assert hidden == [40 - 9 - 4, 40 - most - 4]
+    assert hidden == [40 - 9 - 4, 40 - most - 1 - 4]
     assert found[1].spent(3).proven > 1.1 * found[0].spent(3).proven
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from itertools import combinations, product
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from hpcfl.algorithms.aggregation.promises import Outcome
-from hpcfl.algorithms.aggregation.topology import Linked
+from hpcfl.algorithms.aggregation.topology import Linked, Unopened
 from hpcfl.errors import UsageError
 from hpcfl.privacy.ring import best_threshold, choose, failures
 from hpcfl.privacy.threat import Threat
@@ -206,8 +207,13 @@ def test_where_devices_drop_out_by_chance_rings_fail_as_often_as_chance_says(deg
     thresholds = range(1, degree + 2)
 
     def failing(bad: Flags, gone: Flags) -> list[int]:
-        left = tuple(not one for one in gone)
-        alive = [around(left, place, degree) for place in range(devices) if gone[place]]
+        # One neighbour vanishes whatever happens.
+        lacking = {place: without(gone, ((place + 1) % devices,)) for place in range(devices)}
+        alive = [
+            around(tuple(not away for away in lacking[place]), place, degree)
+            for place in range(devices)
+            if gone[place]
+        ]
         split = sum(gone) <= most and runs(gone, degree // 2, 1) > 0
         return [split, *(sum(count < t + 2 for count in alive) for t in thresholds)]
 
@@ -426,6 +432,9 @@ def test_a_round_is_judged_by_who_has_dropped_out_and_by_who_was_expelled_beside
     refusal = promise.broken(outcome)
 
     assert promise.failure(outcome) == pytest.approx(float(min(found, 1)), rel=1e-9)
+    assert promise.worst == pytest.approx(float(limit), rel=1e-9)
+    # What an account is charged beforehand is enough for every round that is accepted.
+    assert refusal is not None or promise.failure(outcome) <= promise.worst
     assert (refusal is not None) == (min(found, 1) > limit)
     if refusal is not None:
         assert (f", {expelled} of them expelled:" in refusal) == (expelled > 0)
@@ -434,3 +443,19 @@ def test_a_round_is_judged_by_who_has_dropped_out_and_by_who_was_expelled_beside
     assert limit < 1
     assert (dropped, expelled) not in {(12, 2), (13, 1), (20, 0)} or refusal is not None
     assert (dropped, expelled) not in {(12, 1), (16, 0)} or refusal is None
+
+
+@pytest.mark.parametrize(
+    ("devices", "dropped", "said"),
+    [
+        (2, 1, "can end the round: 4 answers are needed"),
+        (10, 4, "costs itself alone if 8 devices answer, and can end the round where dropouts"),
+        (14, 5, "costs itself alone if 10 devices answer, and can end the round where dropouts"),
+        (18, 5, "costs itself alone while at least 12 devices answer"),
+    ],
+)
+def test_all_linked_with_all_say_how_many_must_answer_to_tell_who_is_false(
+    devices: int, dropped: int, said: str
+) -> None:
+    promise = Unopened(Threat(devices, 0, dropped, devices), devices - 1, devices // 2 + 1)
+    assert re.search(said, promise.claim)

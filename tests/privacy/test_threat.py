@@ -46,7 +46,9 @@ def test_one_device_may_always_vanish_besides_the_planned_ones() -> None:
 
 
 @pytest.mark.parametrize(("devices", "rate", "bits"), [(100, 0.3, 20), (20, 0.05, 10), (7, 0.4, 3)])
-def test_so_many_drop_out_by_chance_but_seldom_more(devices: int, rate: float, bits: int) -> None:
+def test_so_many_drop_out_by_chance_and_one_besides_but_seldom_more(
+    devices: int, rate: float, bits: int
+) -> None:
     parameters = Parameters(
         devices, 10, dropout=rate, dropout_model="bernoulli", correctness_bits=bits
     )
@@ -57,7 +59,8 @@ def test_so_many_drop_out_by_chance_but_seldom_more(devices: int, rate: float, b
     ]
     found = Threat.of(parameters)
 
-    assert (found.dropped, found.rate) == (least_exceeded(chances, Fraction(1, 2**bits)), rate)
+    most = least_exceeded(chances, Fraction(1, 2**bits)) + SPARE
+    assert (found.dropped, found.rate) == (most, rate)
 
 
 @pytest.mark.parametrize("who", [(8, 3, 2, 8), (8, 3, 2, 20), (5, 0, 1, 9), (6, 9, 0, 10)])

@@ -16,7 +16,7 @@ import hostile_rounds
 import numpy as np
 import promise_campaign as campaign
 import pytest
-from hostile_rounds import ANSWERS, Outcome, Plan, missing_honest, moments, play, violations
+from hostile_rounds import ANSWERS, Outcome, Plan, make, missing_honest, moments, play, violations
 from promise_campaign import (
     ALARM,
     BITS,
@@ -28,6 +28,8 @@ from promise_campaign import (
     to_spare,
     too_many,
 )
+
+from hpcfl.errors import UsageError
 
 ROUTED = sorted(CASES)
 RINGS = ["secagg-graph", "cohort"]
@@ -275,6 +277,40 @@ def test_dealers_that_are_framed_weigh_more_than_those_that_chance_takes(
     outcome = campaign.frame(generator, protocol, framed, gone, "uniform", 1, careless)
     assert framed == len(missing_honest(outcome))
     ends_with_a_promise(outcome, careless)
+
+
+@pytest.mark.parametrize("case", RINGS)
+def test_an_account_is_charged_enough_for_a_round_with_one_that_is_expelled(case: str) -> None:
+    """A degree with which masks fail often, so that it matters; all that may drop out do."""
+    protocol = make(case, 40, degree=14, dropout=0.1, gamma=0.1)
+    protocol.add_noise(campaign.IntegerNoise(3, bytes(16)))
+    charged = protocol.hidden_failure()
+    gone = dict.fromkeys(range(10, 14), "masked_input")
+    round_ = play(protocol, Plan(hostile=(5,), contradict=True, seed=2), dropouts=gone)
+    outcome = protocol.outcome(round_.server)
+
+    assert 5 == 40 - len(round_.survivors)
+    assert 1 == outcome.expelled
+    assert 1e-6 < sum(one.failure(outcome) for one in protocol.promises()) <= charged < 1
+
+
+def test_masks_that_fail_for_sure_are_nothing_that_an_account_can_rely_on() -> None:
+    protocol = make("secagg-graph", 20, degree=4, dropout=0.3, gamma=0.1)
+    with pytest.raises(UsageError, match="raise --degree, or leave it out"):
+        protocol.hidden_failure()
+
+
+@pytest.mark.parametrize("case", ["secagg", "secagg-graph", "cohort"])
+def test_one_device_may_vanish_where_dropouts_are_drawn_and_next_to_none_are_expected(
+    case: str,
+) -> None:
+    options = {"dropout": 1e-8, "dropout_model": "bernoulli", "gamma": 0.05, "alpha": 0.5}
+    protocol = make(case, 20, **options)
+    protocol.add_noise(campaign.IntegerNoise(3, bytes(16)))
+    for phase in moments(protocol):
+        outcome = play(protocol, Plan(seed=1), dropouts={4: phase})
+        assert outcome.error is None, phase
+        assert 19 <= len(outcome.survivors)
 
 
 @pytest.mark.parametrize("case", RINGS)

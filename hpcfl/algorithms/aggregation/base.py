@@ -154,13 +154,13 @@ class AggregationProtocol(ABC):
         """Return what the protocol hides with these parameters, and how surely."""
         return []
 
-    def promise_failure(self, outcome: Outcome | None = None) -> float:
+    def promise_failure(self, outcome: Outcome) -> float:
         """Return at most how likely it is that a promise fails, all of them together.
 
         Parameters
         ----------
-        outcome : Outcome, optional
-            What a round has come to; by default one that goes as planned.
+        outcome : Outcome
+            What a round has come to.
 
         Returns
         -------
@@ -170,13 +170,7 @@ class AggregationProtocol(ABC):
         promises = self.promises()
         if not promises:
             return math.nan
-        outcome = outcome or self._planned
         return min(1.0, sum(promise.failure(outcome) for promise in promises))
-
-    @property
-    def _planned(self) -> Outcome:
-        devices = self.parameters.devices
-        return Outcome(devices, devices - Threat.of(self.parameters).dropped)
 
     def outcome(self, server: Any) -> Outcome:
         """Return what a round has come to, from the server's side of it."""
@@ -322,13 +316,25 @@ class QuantisedProtocol(AggregationProtocol):
         return max(1, survivors - self.colluding_in_sum)
 
     def hidden_failure(self) -> float:
-        """Return how likely a round's sum hides less than an account counts on, at most.
+        """Return how likely an accepted round's sum hides less than an account counts on, at most.
 
         Masks may fail as their promises say, and more devices may collude than is reckoned with.
+
+        Raises
+        ------
+        UsageError
+            If nothing is hidden for sure.
         """
         masks = [one for one in self.promises() if not isinstance(one, NoiseInSum)]
         fewer = self.more_colluding if self.honest_in_sum() > 1 else 0.0
-        return min(1.0, fewer + sum(one.failure(self._planned) for one in masks))
+        failure = fewer + sum(one.worst for one in masks)
+        if failure >= 1:
+            raise UsageError(
+                "with so few neighbours each and so many devices that collude or drop out, no "
+                "account can rely on masks: raise --degree, or leave it out, or lower --gamma or "
+                "--dropout"
+            )
+        return failure
 
     @property
     def summed_in(self) -> Group:
@@ -396,7 +402,8 @@ class NoiseInSum(Promise):
             f"{self.colluding} may collude: devices refuse to unmask a sum of fewer"
         )
 
-    def failure(self, outcome: Outcome) -> float:
+    @property
+    def worst(self) -> float:
         return self.exceeded if self.honest > 1 else 0.0
 
     def broken(self, outcome: Outcome) -> str | None:

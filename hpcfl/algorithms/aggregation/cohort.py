@@ -190,7 +190,8 @@ class Floor(Promise):
         beyond = self.threat.colluding_among(self.size)[self.colluding + 1 :]
         return min(1.0, self.threat.devices * float(beyond.sum()))
 
-    def failure(self, outcome: Outcome) -> float:
+    @property
+    def worst(self) -> float:
         return self.exceeded if self.floor > 1 else 0.0
 
     def broken(self, outcome: Outcome) -> str | None:

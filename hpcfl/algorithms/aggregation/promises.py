@@ -48,13 +48,19 @@ class Promise(ABC):
     def claim(self) -> str:
         """What is promised, against whom and given what, in a sentence without a full stop."""
 
+    @property
     @abstractmethod
-    def failure(self, outcome: Outcome) -> float:
-        """Return at most how likely it is that the promise fails in a round that came to this.
+    def worst(self) -> float:
+        """At most how likely it is that the promise fails in any round that is accepted.
 
         The probability is over what nobody chooses: the order of the ring, who of a population
-        takes part. 0 for a promise that holds for certain.
+        takes part. 0 for a promise that holds for certain. This is what an account of many rounds
+        is charged beforehand.
         """
+
+    def failure(self, outcome: Outcome) -> float:
+        """Return the same for a round that came to this, if that makes a difference."""
+        return self.worst
 
     def broken(self, outcome: Outcome) -> str | None:
         """Return in a clause why the promise does not hold after all; None if it does."""
@@ -71,7 +77,8 @@ class Certain(Promise):
     def claim(self) -> str:
         return self.text
 
-    def failure(self, outcome: Outcome) -> float:
+    @property
+    def worst(self) -> float:
         return 0.0
 
 

@@ -24,13 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import parse_vector
-from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Flags, Ids, reconcile
+from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Flags, Ids, Shares, reconcile
 from hpcfl.algorithms.aggregation.topology import Links
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto import keys, shamir
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
-from hpcfl.errors import MessageError
+from hpcfl.errors import BelowThresholdError, MessageError
 
 CHALLENGE_BYTES = 16
 MASK_KEY_LIMBS = shamir.limb_count(keys.KEY_BYTES)
@@ -136,7 +136,7 @@ class Dealings:
     One false answer about a dealer may be its holder's doing, and is no reason to do without the
     dealer; of two, one holder alone cannot be the cause. So one device that deals or answers
     falsely can expel nobody but itself, and whoever stays lacks the share of one holder at the
-    most.
+    most. Where so few answered that nobody can tell, the round ends.
 
     Parameters
     ----------
@@ -179,18 +179,38 @@ class Dealings:
         self._owners[holder], self._answers[holder] = owners, answers.copy()
 
     def settle(self, links: Links, owners: Flags) -> None:
-        """Find out which answers are right: those that lie on one polynomial with enough others."""
-        right = reconcile(links.collect(self._answers, owners, ANSWERS), links.threshold)
+        """Find out which answers are right: those that lie on one polynomial with enough others.
+
+        Raises
+        ------
+        BelowThresholdError
+            If nobody can tell whether a dealer is false or one of its holders is: t + 1 answered.
+        """
+        came = links.collect(self._answers, owners, ANSWERS)
+        right = reconcile(came, links.threshold)
         if int(right.came.sum()) == sum(answered.size for answered in self._owners.values()):
             return
         # Those that are marked as absent count as answers here.
         answered = {id: np.zeros_like(answers) for id, answers in self._answers.items()}
         off = links.collect(answered, owners, ANSWERS).came & ~right.came
+        self._check_clear(came, right, off, links.threshold + 1)
         self.expelled = frozenset(right.owners[off.sum(axis=1) > LIARS].tolist())
         rows, places = np.nonzero(off)
         pairs = zip(right.owners[rows].tolist(), right.holders[rows, places].tolist(), strict=True)
         for owner, holder in pairs:
             self._wrong.setdefault(holder, set()).add(owner)
+
+    def _check_clear(self, came: Shares, right: Shares, off: Flags, few: int) -> None:
+        """Refuse to expel a dealer if one false answer explains as well what was answered."""
+        contradicting = came.came & ~right.came
+        unclear = (off.sum(axis=1) == few) & (contradicting.sum(axis=1) == few)
+        if unclear.any():
+            owner = came.owners[np.argmax(unclear)]
+            raise BelowThresholdError(
+                f"the {few} answers about the shares of device {owner}'s secrets contradict each "
+                f"other, and whether it shared falsely or one of them is false takes {few + 1} to "
+                "tell"
+            )
 
     def verified(self, holder: int, owners: Ids, shares: Elements, seeds: bool) -> Elements:
         """Return a holder's shares of some owners' secrets, `ABSENT` for those of no use.

@@ -576,11 +576,13 @@ def ring_of(parameters: Parameters, least: int = 2) -> Ring:
     if parameters.degree is None:
         chosen = choose(threat, parameters.security_bits, parameters.correctness_bits, least)
         return Ring(parameters.devices, chosen.degree, chosen.threshold)
-    degree = min(parameters.degree, parameters.devices - 1)
-    if degree < min(least, parameters.devices - 1):
+    others = parameters.devices - 1
+    degree = min(parameters.degree, others)
+    if degree < min(least, others):
+        needed = min(least, others + others % 2)
         raise UsageError(
             f"with {degree} neighbours each, not all devices of a cohort are linked, and "
-            f"--min-cohort promises that they are: give --degree {least}, or leave it out"
+            f"--min-cohort promises that they are: give --degree {needed}, or leave it out"
         )
     return Ring(parameters.devices, degree, best_threshold(threat, degree))
 
@@ -595,17 +597,35 @@ class Unopened(Promise):
 
     @property
     def claim(self) -> str:
-        chance = self.failure(Outcome(self.threat.devices, self.threat.devices))
-        exceeded = f" but for a probability of {log2(chance)}" if chance else ""
+        exceeded = f" but for a probability of {log2(self.worst)}" if self.worst else ""
+        colluding = f": not {self.threat} that collude{exceeded}" if self.threat.colluding else ""
         return (
-            f"every device shares keys and masks with the {self.degree} others; "
-            f"{self.threshold} devices reconstruct a secret, and fewer learn nothing of it: not "
-            f"{self.threat} that collude{exceeded}. A device that shares or answers falsely costs "
-            f"itself alone while at least {self.threshold + REDUNDANT} devices answer"
+            f"every device shares keys and masks with {_others(self.degree)}; {self.threshold} "
+            f"devices reconstruct a secret, and fewer learn nothing of it{colluding}. "
+            f"{self._one_that_is_false}"
         )
 
-    def failure(self, outcome: Outcome) -> float:
+    @property
+    def _one_that_is_false(self) -> str:
+        """What a device that shares or answers falsely can do."""
+        false, enough = "A device that shares or answers falsely", self.threshold + REDUNDANT
+        left = self.threat.devices - self.threat.dropped
+        if enough > self.threat.devices:
+            return f"{false} can end the round: {enough} answers are needed to tell which it is"
+        if enough > left:
+            return (
+                f"{false} costs itself alone if {enough} devices answer, and can end the round "
+                f"where dropouts leave fewer, down to {left}"
+            )
+        return f"{false} costs itself alone while at least {enough} devices answer"
+
+    @property
+    def worst(self) -> float:
         return failures(self.threat, self.degree, self.threshold).revealed
+
+
+def _others(count: int) -> str:
+    return "the other" if count == 1 else f"the {count} others"
 
 
 @dataclass(frozen=True)
@@ -645,10 +665,13 @@ class Linked(Promise):
         found = self._failures(max(0, gone), outcome.expelled)
         return min(1.0, found.revealed + found.split)
 
-    def broken(self, outcome: Outcome) -> str | None:
+    @property
+    def worst(self) -> float:
         planned = self._failures(self.threat.dropped)
-        limit = max(self.accepted, planned.revealed + planned.split)
-        chance = self.failure(outcome)
+        return min(1.0, max(self.accepted, planned.revealed + planned.split))
+
+    def broken(self, outcome: Outcome) -> str | None:
+        chance, limit = self.failure(outcome), self.worst
         if chance <= limit:
             return None
         expelled = f", {outcome.expelled} of them expelled" if outcome.expelled else ""
