@@ -16,7 +16,17 @@ import hostile_rounds
 import numpy as np
 import promise_campaign as campaign
 import pytest
-from hostile_rounds import ANSWERS, Outcome, Plan, make, missing_honest, moments, play, violations
+from hostile_rounds import (
+    ANSWERS,
+    CHECKS,
+    Outcome,
+    Plan,
+    make,
+    missing_honest,
+    moments,
+    play,
+    violations,
+)
 from promise_campaign import (
     ALARM,
     BITS,
@@ -298,6 +308,19 @@ def test_masks_that_fail_for_sure_are_nothing_that_an_account_can_rely_on() -> N
     protocol = make("secagg-graph", 20, degree=4, dropout=0.3, gamma=0.1)
     with pytest.raises(UsageError, match="raise --degree, or leave it out"):
         protocol.hidden_failure()
+
+
+@pytest.mark.parametrize("case", ["secagg", "sparse"])
+def test_a_false_dealer_that_does_not_answer_itself_is_expelled_by_t_plus_1_answers(
+    case: str,
+) -> None:
+    """Seven devices, t = 4. Nobody who answers loses anything, so the round goes on."""
+    protocol = make(case, 7, dropout=0.3, alpha=0.5)
+    plan = Plan(hostile=(2,), contradict=True, vanish=CHECKS, seed=1)
+    outcome = play(protocol, plan, dropouts={5: CHECKS})
+    assert outcome.error is None
+    assert [0, 1, 3, 4, 6] == outcome.survivors
+    assert [] == violations(outcome)
 
 
 @pytest.mark.parametrize("case", ["secagg", "secagg-graph", "cohort"])

@@ -136,7 +136,8 @@ class Dealings:
     One false answer about a dealer may be its holder's doing, and is no reason to do without the
     dealer; of two, one holder alone cannot be the cause. So one device that deals or answers
     falsely can expel nobody but itself, and whoever stays lacks the share of one holder at the
-    most. Where so few answered that nobody can tell, the round ends.
+    most. Where so few answered that nobody can tell, the round ends, unless the dealer did not
+    answer itself.
 
     Parameters
     ----------
@@ -204,6 +205,8 @@ class Dealings:
         """Refuse to expel a dealer if one false answer explains as well what was answered."""
         contradicting = came.came & ~right.came
         unclear = (off.sum(axis=1) == few) & (contradicting.sum(axis=1) == few)
+        # Who did not answer itself is as good as gone: nobody loses anything if it is expelled.
+        unclear &= np.isin(came.owners, list(self._answers))
         if unclear.any():
             owner = came.owners[np.argmax(unclear)]
             raise BelowThresholdError(
