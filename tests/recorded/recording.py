@@ -1,0 +1,149 @@
+"""Seeded runs, as what moved and what was written: the same to the bit from version to version.
+
+    python tests/recorded/recording.py      # writes recorded.json again
+
+Only a change that is meant to change bytes on the wire or what a file says writes it again, and its
+message says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.comm.loopback import Loopback
+from hpcfl.results.record import RoundRecord
+
+FILE = Path(__file__).with_name("recorded.json")
+DEVICES = 12
+COMMON = {"dim": 90, "rounds": 2, "warmup": 1, "seed": 5, "insecure_seed": 7}
+# Options of `hpcfl bench`, by the name of the run.
+RUNS: dict[str, dict[str, Any]] = {
+    "fedavg": {"protocol": "fedavg"},
+    "secagg": {"protocol": "secagg"},
+    "secagg, ring32": {"protocol": "secagg", "group": "ring32", "scaling": "paper"},
+    "secagg, reduced": {"protocol": "secagg", "upload": "reduce"},
+    "secagg, early dropouts": {"protocol": "secagg", "dropout_phase": "share_keys"},
+    "secagg, late dropouts": {"protocol": "secagg", "dropout_phase": "unmask"},
+    "secagg, dropouts by chance": {"protocol": "secagg", "dropout_model": "bernoulli"},
+    "secagg, active": {"protocol": "secagg", "security": "active", "gamma": 0.0},
+    "secagg-graph": {"protocol": "secagg-graph", "degree": 8},
+    "sparse": {"protocol": "sparse", "alpha": 0.3},
+    "sparse, bitmap": {"protocol": "sparse", "alpha": 0.3, "locations": "bitmap"},
+    "sparse, dense": {"protocol": "sparse", "alpha": 0.3, "sampler": "dense"},
+    "sparse, active": {"protocol": "sparse", "alpha": 0.3, "security": "active", "gamma": 0.0},
+    "cohort": {"protocol": "cohort", "alpha": 0.4},
+    "cohort, floor": {"protocol": "cohort", "alpha": 1.0, "min_cohort": 2, "gamma": 0.0},
+    "prf": {"protocol": "prf", "dropout": 0.0},
+    "dp-fedavg": {"protocol": "dp-fedavg", "noise_multiplier": 1.0},
+    "dp-fedavg, cohort": {"protocol": "dp-fedavg", "aggregate": "cohort", "alpha": 0.5},
+}
+# Words in the names of what a file says of the machine and the moment, or of what the last bit
+# differs in from processor to processor; the rest must not change.
+OF_THE_RUN = ("seconds", "command", "started", "finished", "run_id", "version", "promise_failure")
+FILES = ("secagg", "sparse, active", "dp-fedavg, cohort")
+
+
+class Hearing(Loopback):
+    """A loopback that keeps a digest of every message that moves."""
+
+    def __init__(self, devices: int) -> None:
+        super().__init__(devices)
+        self.digest = hashlib.sha256()
+        self.bytes = 0
+
+    def _hear(self, message: Any) -> None:
+        raw = np.ascontiguousarray(message).tobytes()
+        self.digest.update(len(raw).to_bytes(8, "little") + raw)
+        self.bytes += len(raw)
+
+    def broadcast(self, message: Any, error: Any = None) -> Any:
+        heard = super().broadcast(message, error)
+        self._hear(heard)
+        return heard
+
+    def scatter(self, receivers: Sequence[int], produce: Any) -> Iterator[tuple[int, Any]]:
+        for receiver, message in super().scatter(receivers, produce):
+            self._hear(message)
+            yield receiver, message
+
+    def gather(self, senders: Sequence[int], produce: Any, largest: int) -> Any:
+        for sender, message in super().gather(senders, produce, largest):
+            self._hear(message)
+            yield sender, message
+
+    def reduce(self, senders: Sequence[int], produce: Any, group: Any, dim: int) -> Any:
+        sent, total = super().reduce(senders, produce, group, dim)
+        self._hear(total)
+        return sent, total
+
+    def route(self, senders: Sequence[int], rows: Sequence[Any], width: int) -> Any:
+        for block in rows:
+            self._hear(block)
+        return super().route(senders, rows, width)
+
+
+def wire(options: dict[str, Any]) -> dict[str, Any]:
+    """Return a digest of what moved in a run, and what was counted of it."""
+    transport, records = Hearing(DEVICES), list[RoundRecord]()
+    run = Experiment.prepare(Options.of_command(COMMON | options), DEVICES)
+    run.run(transport, records.append)
+    return {
+        "messages": transport.digest.hexdigest(),
+        "bytes": transport.bytes,
+        "bytes_up": [record.bytes_up.sum(axis=1).tolist() for record in records],
+        "survivors": [np.flatnonzero(record.survived).tolist() for record in records],
+    }
+
+
+def file(options: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return what the file of a run says, without what was measured: values or their digests."""
+    path = folder / f"{len(list(folder.iterdir()))}.h5"
+    given = COMMON | options | {"devices": DEVICES, "output": path}
+    command = [Path(sys.executable).with_name("hpcfl"), "bench", given.pop("protocol")]
+    for name, value in given.items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    found: dict[str, Any] = {}
+
+    def visit(name: str, item: Any) -> None:
+        if name == "environment":
+            return
+        measured = any(word in name for word in OF_THE_RUN)
+        if isinstance(item, h5py.Dataset):
+            array = np.asarray(item)
+            text = json.dumps(array.astype(str).tolist() if array.dtype.hasobject else None)
+            raw = text.encode() if array.dtype.hasobject else array.tobytes()
+            value = "" if measured else hashlib.sha256(raw).hexdigest()[:16]
+            found[name] = [item.dtype.str, list(item.shape), value]
+        for key, value in item.attrs.items():
+            told = measured or any(word in key for word in OF_THE_RUN)
+            found[f"{name}@{key}"] = type(value).__name__ if told else str(value)
+
+    with h5py.File(path) as stored:
+        visit("", stored)
+        stored.visititems(visit)
+    return found
+
+
+def record() -> dict[str, Any]:
+    """Return all runs as they are now."""
+    with tempfile.TemporaryDirectory() as folder:
+        return {
+            "wire": {name: wire(options) for name, options in RUNS.items()},
+            "file": {name: file(RUNS[name], Path(folder)) for name in FILES},
+        }
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(record(), indent=1) + "\n")
