@@ -17,8 +17,8 @@ from protocol_rounds import (
     Played,
     make,
     on_ring,
-    plain_sum,
     play,
+    sum_of,
     updates,
 )
 from slow_ring import holders
@@ -27,10 +27,12 @@ from hpcfl.algorithms.quantisation import largest_levels
 from hpcfl.errors import BelowThresholdError, UsageError
 
 
-def assert_exact(played: Played) -> None:
-    survivors = played.taking_part("masked_input")
+def assert_exact(played: Played, survivors: list[int] | None = None) -> None:
+    """Check the sum over the survivors: by default all that were there to upload."""
+    if survivors is None:
+        survivors = played.taking_part("masked_input")
     assert survivors == played.server.survivors
-    total = plain_sum(played)
+    total = sum_of(played, survivors)
     assert total.tolist() == played.server.total.tolist()
     decoded = played.protocol.decode(played.server.total)
     assert (total / played.parameters.levels).tolist() == decoded.tolist()
@@ -95,10 +97,11 @@ def rings(draw: st.DrawFn) -> tuple[Any, dict[int, str], int]:
     return protocol, draw(dropouts(devices, most)), draw(st.integers(0, 2**32 - 1))
 
 
-def fails(protocol: Any, dropouts: Mapping[int, str], index: int) -> bool:
-    """Return whether a round on a ring has to end early, worked out from sets of devices.
+def survivors_of(protocol: Any, dropouts: Mapping[int, str], index: int) -> list[int] | None:
+    """Return who is in the sum of a round on a ring, worked out from sets of devices.
 
-    A device that finds too few of its neighbours refuses, and leaves.
+    A device that finds too few of its neighbours refuses, and leaves. None for a round that has to
+    end early.
     """
     devices = protocol.parameters.devices
     degree, threshold = protocol.topology.degree, protocol.topology.threshold
@@ -106,18 +109,20 @@ def fails(protocol: Any, dropouts: Mapping[int, str], index: int) -> bool:
     u1, u2, u3, u4 = ({i for i in range(devices) if gone.get(i, 4) > k} for k in range(4))
     majority = devices // 2 + 1
     if len(u1) < majority:
-        return True
+        return None
     order = play(protocol, dropouts=dropouts, index=index, before="share_keys").order()
     held = {i: {*holders(order, i, degree, u1)} for i in u1}
     u2 = {i for i in u2 if len(held[i]) >= threshold}
     u3 = {i for i in u3 & u2 if len(held[i] & u2) >= threshold}
     u4 = {i for i in u4 & u3 if len(held[i] & u3) >= threshold}
     if min(len(u2), len(u3), len(u4)) < majority:
-        return True
+        return None
     if any(len(held[i] & u4) < threshold for i in u3):
-        return True
+        return None
     # A mask key can be made up for, if everybody who masked with it tells what they had in common.
-    return any(len(held[i] & u4) < threshold and not held[i] & u3 <= u4 for i in u2 - u3)
+    if any(len(held[i] & u4) < threshold and not held[i] & u3 <= u4 for i in u2 - u3):
+        return None
+    return sorted(u3)
 
 
 @settings(deadline=None, max_examples=80)
@@ -148,10 +153,10 @@ def test_cohorts_sum_exactly_what_the_survivors_sent(drawn: tuple) -> None:
 def test_a_round_on_a_ring_ends_exactly_or_for_want_of_neighbours(drawn: tuple) -> None:
     """Which of the two it is follows from who is whose neighbour and who is still there."""
     protocol, dropouts, index = drawn
-    early = fails(protocol, dropouts, index)
-    event("early" if early else "exact")
-    if not early:
-        assert_exact(play(protocol, dropouts=dropouts, index=index))
+    survivors = survivors_of(protocol, dropouts, index)
+    event("early" if survivors is None else "exact")
+    if survivors is not None:
+        assert_exact(play(protocol, dropouts=dropouts, index=index), survivors)
         return
     with pytest.raises(BelowThresholdError):
         play(protocol, dropouts=dropouts, index=index)
