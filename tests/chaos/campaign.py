@@ -235,7 +235,11 @@ def play(plan: Plan, folder: Path) -> Outcome:
         An empty folder for it.
     """
     mark = f"{os.getpid()}-{plan.number}-{time.monotonic_ns()}"
-    environment = os.environ | AS_ROOT | {MARK: mark}
+    # A launcher that is killed leaves its folder behind, which is named after its process: another
+    # one that has the same number later would not start.
+    session = folder / "session"
+    session.mkdir()
+    environment = os.environ | AS_ROOT | {MARK: mark, "TMPDIR": str(session)}
     with results_folder(plan, folder) as results:
         if plan.kind == "clock jumps":
             environment["LD_PRELOAD"] = str(jumping_clock(folder))
