@@ -85,6 +85,19 @@ class Message:
         return self.sealed[ENVELOPE_BYTES:]
 
 
+def spoiling(dealer: int, victims: Sequence[int]) -> Change:
+    """Return a change of the rows that a device sends to some others, who cannot open them."""
+
+    def change(header: Header, block: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if block.ndim == 1 or header.sender != dealer:
+            return block
+        block = block.copy()
+        block[np.isin(Header.receivers_of(block), victims), -1] ^= 1
+        return block
+
+    return change
+
+
 class Wire(Loopback):
     """A loopback that keeps every message, and lets a test change what is delivered.
 

@@ -284,17 +284,23 @@ def test_an_added_device_gets_no_share_that_can_be_read_and_counts_for_nothing(n
     assert "the shares of 1 devices, itself included, are sealed by them for the keys" in reason
 
 
+def rows_to(found: Any, receiver: int) -> dict[int, NDArray[np.uint8]]:
+    """Return the row of shares that each other device has for one."""
+    rows = {}
+    for sender in range(N):
+        receivers, sent = found.devices[sender].send_share_keys()
+        if sender != receiver:
+            rows[sender] = sent[receivers.tolist().index(receiver)].copy()
+    return rows
+
+
 @pytest.mark.parametrize("genuine", [5, 6])
 def test_a_device_goes_on_if_the_shares_of_seven_open_and_not_if_those_of_six_do(
     name: str, genuine: int
 ) -> None:
     """Rows of three more are no use to it, and no reason to leave."""
     found = converse(make(name, N), before=("share_keys", Pattern.ROUTE))
-    rows = {}
-    for sender in range(N):
-        receivers, sent = found.devices[sender].send_share_keys()
-        if sender != 2:
-            rows[sender] = sent[receivers.tolist().index(2)].copy()
+    rows = rows_to(found, 2)
     for sender in sorted(rows)[genuine:]:
         rows[sender][-1] ^= 1
     senders, device = np.array(sorted(rows)), found.devices[2]
@@ -313,11 +319,7 @@ def test_a_device_goes_on_if_the_shares_of_seven_open_and_not_if_those_of_six_do
 def test_survivors_of_whom_fewer_than_seven_opened_are_not_endorsed(name: str) -> None:
     """A server that adds devices of its own, and lets real ones vanish, finds it out here."""
     found = converse(make(name, N), before=("share_keys", Pattern.ROUTE))
-    rows = {}
-    for sender in range(N):
-        receivers, sent = found.devices[sender].send_share_keys()
-        if sender != 2:
-            rows[sender] = sent[receivers.tolist().index(2)].copy()
+    rows = rows_to(found, 2)
     for sender in (0, 1, 3):
         rows[sender][-1] ^= 1
     device = found.devices[2]
@@ -338,11 +340,7 @@ def test_a_device_counts_those_whose_shares_opened_again_when_one_is_expelled(na
     """Seven with itself are just enough; of the three others any may be expelled."""
     for expelled, enough in ((9, True), (0, False), (5, False)):
         found = converse(make(name, N), before=("share_keys", Pattern.ROUTE))
-        rows = {}
-        for sender in range(N):
-            receivers, sent = found.devices[sender].send_share_keys()
-            if sender != 2:
-                rows[sender] = sent[receivers.tolist().index(2)].copy()
+        rows = rows_to(found, 2)
         for sender in (7, 8, 9):
             rows[sender][-1] ^= 1
         device, block = found.devices[2], np.stack([rows[id] for id in sorted(rows)])

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from protocol_rounds import (
     SCATTERING,
     SECURE,
-    Header,
     Played,
     Source,
     Wire,
@@ -19,6 +17,7 @@ from protocol_rounds import (
     play,
     secrets_in,
     seeded_sources,
+    spoiling,
 )
 from slow_reference import SlowRound
 
@@ -219,15 +218,8 @@ def test_the_server_is_never_sent_t_shares_of_a_survivors_mask_key(name: str) ->
 @pytest.mark.parametrize("name", SECURE)
 def test_no_share_of_an_expelled_device_is_ever_sent_to_the_server(name: str) -> None:
     """Of neither secret: those of its holders that have one keep it, and so do its peers theirs."""
-
-    def spoil(header: Header, block: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        if block.ndim == 1 or header.sender != 3:
-            return block
-        block = block.copy()
-        block[np.isin(Header.receivers_of(block), [1, 5]), -1] ^= 1
-        return block
-
-    played = play(make(name, 7, 10), dropouts={2: "masked_input"}, change=spoil)
+    change = spoiling(3, [1, 5])
+    played = play(make(name, 7, 10), dropouts={2: "masked_input"}, change=change)
     assert [3] == list(played.kept_out)
     shares = SlowRound(played).shares_of(3)
     assert 7 == len(shares)

@@ -22,6 +22,7 @@ from protocol_rounds import (
     places,
     play,
     sent_by,
+    spoiling,
 )
 from slow_reference import SlowRound
 
@@ -114,15 +115,6 @@ def test_keys_shares_and_requests_have_the_documented_sizes(name: str) -> None:
     } | told == sizes
 
 
-def spoil(header: Header, message: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Spoil the rows of device 3 to two others: it is expelled."""
-    if message.ndim == 1 or header.sender != 3:
-        return message
-    message = message.copy()
-    message[np.isin(Header.receivers_of(message), [1, 5]), -1] ^= 1
-    return message
-
-
 @pytest.mark.parametrize("name", SECURE)
 def test_the_list_of_expelled_devices_has_the_documented_size_and_is_sent_only_if_there_are(
     name: str,
@@ -132,7 +124,8 @@ def test_the_list_of_expelled_devices_has_the_documented_size_and_is_sent_only_i
     pattern = protocol.topology.pattern
     assert [] == play_with_dropouts(name).messages("expelled", pattern)
 
-    played = play(protocol, change=spoil, dropouts={0: "share_keys"})
+    # Whose rows two others cannot open is expelled.
+    played = play(protocol, change=spoiling(3, [1, 5]), dropouts={0: "share_keys"})
     headers = {
         (m.header.sender, m.header.receiver): len(m.sealed)
         for m in played.messages("expelled", pattern)

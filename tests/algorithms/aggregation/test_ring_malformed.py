@@ -21,6 +21,7 @@ from protocol_rounds import (
     raw,
     ring_list,
     shares_by_receiver,
+    spoiling,
     sum_of,
 )
 from slow_reference import Q
@@ -373,19 +374,6 @@ def test_a_device_with_too_few_neighbours_left_does_not_go_on(name: str) -> None
 
 
 # devices that are expelled
-
-
-def spoiling(dealer: int, victims: list[int]) -> Any:
-    """Return a change of the rows that a device sends to some others."""
-
-    def change(header: Header, block: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        if block.ndim == 1 or header.sender != dealer:
-            return block
-        block = block.copy()
-        block[np.isin(Header.receivers_of(block), victims), -1] ^= 1
-        return block
-
-    return change
 
 
 @pytest.mark.parametrize("place", range(DEVICES))
