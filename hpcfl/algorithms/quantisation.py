@@ -72,7 +72,7 @@ def all_finite(values: NDArray[np.floating]) -> bool:
     return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
 
 
-# More than any group has elements; an int64 in results.
+# Larger than the order of any group, and still an int64 in results.
 MOST_LEVELS = 2.0**62
 
 
@@ -97,7 +97,7 @@ def largest_levels(
     reserve : int
         What else, in magnitude, may be in the sum: noise.
     """
-    # With the smallest clips it is no number any more.
+    # The quotient is infinite for the smallest clips.
     return math.floor(min((group.half_range - devices - reserve) * arrival / clip, MOST_LEVELS))
 
 

@@ -323,7 +323,7 @@ class QuantisedProtocol(AggregationProtocol):
         Raises
         ------
         UsageError
-            If nothing is hidden for sure.
+            If masks may fail with certainty, so that nothing can be counted on.
         """
         masks = [one for one in self.promises() if not isinstance(one, NoiseInSum)]
         fewer = self.more_colluding if self.honest_in_sum() > 1 else 0.0

@@ -124,9 +124,9 @@ def golden_step(dim: int) -> int:
     raise AssertionError("unreachable: 1 has no divisor in common with any number")
 
 
-def linking_degree(size: int) -> int:
-    """Return the degree with which all devices of a cohort of some size are neighbours."""
-    return 2 * (size - 1)
+def linking_degree(size: int, devices: int) -> int:
+    """Return the least degree, even, with which all devices of a cohort are neighbours."""
+    return min(2 * (size - 1), devices // 2 * 2)
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,8 @@ class Cohort(SecAgg):
         if self.parameters.min_cohort == 1:
             return ring_of(self.parameters)
         # A floor holds whoever drops out, so nobody's leaving may cut a cohort in two.
-        return ring_of(self.parameters, least=linking_degree(self.cohort_size))
+        least = linking_degree(self.cohort_size, self.parameters.devices)
+        return ring_of(self.parameters, least)
 
     @property
     def cohort_size(self) -> int:
@@ -288,10 +289,8 @@ class Cohort(SecAgg):
 
     def _degree_for(self, size: int) -> str:
         """Return the advice on a degree that was asked for, if cohorts are to have this size."""
-        degree, needed = self.parameters.degree, linking_degree(size)
-        if degree is None or degree >= min(needed, self.parameters.devices - 1):
-            return ""
-        return f" and --degree to {needed}"
+        degree, needed = self.parameters.degree, linking_degree(size, self.parameters.devices)
+        return "" if degree is None or degree >= needed else f" and --degree to {needed}"
 
     @property
     def colluding_in_sum(self) -> int:

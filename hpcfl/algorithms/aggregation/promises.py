@@ -59,7 +59,7 @@ class Promise(ABC):
         """
 
     def failure(self, outcome: Outcome) -> float:
-        """Return the same for a round that came to this, if that makes a difference."""
+        """Return the same for a round with this outcome; by default the outcome does not matter."""
         return self.worst
 
     def broken(self, outcome: Outcome) -> str | None:

@@ -576,13 +576,11 @@ def ring_of(parameters: Parameters, least: int = 2) -> Ring:
     if parameters.degree is None:
         chosen = choose(threat, parameters.security_bits, parameters.correctness_bits, least)
         return Ring(parameters.devices, chosen.degree, chosen.threshold)
-    others = parameters.devices - 1
-    degree = min(parameters.degree, others)
-    if degree < min(least, others):
-        needed = min(least, others + others % 2)
+    degree = min(parameters.degree, parameters.devices - 1)
+    if degree < min(least, parameters.devices - 1):
         raise UsageError(
             f"with {degree} neighbours each, not all devices of a cohort are linked, and "
-            f"--min-cohort promises that they are: give --degree {needed}, or leave it out"
+            f"--min-cohort promises that they are: give --degree {least}, or leave it out"
         )
     return Ring(parameters.devices, degree, best_threshold(threat, degree))
 
@@ -602,12 +600,12 @@ class Unopened(Promise):
         return (
             f"every device shares keys and masks with {_others(self.degree)}; {self.threshold} "
             f"devices reconstruct a secret, and fewer learn nothing of it{colluding}. "
-            f"{self._one_that_is_false}"
+            f"{self._cost_of_a_false_one}"
         )
 
     @property
-    def _one_that_is_false(self) -> str:
-        """What a device that shares or answers falsely can do."""
+    def _cost_of_a_false_one(self) -> str:
+        """What a device that shares or answers falsely can do to others, in a sentence."""
         false, enough = "A device that shares or answers falsely", self.threshold + REDUNDANT
         left = self.threat.devices - self.threat.dropped
         if enough > self.threat.devices:

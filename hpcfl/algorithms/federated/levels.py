@@ -43,7 +43,7 @@ def largest_levels(
         return True
 
     one = build(1)
-    # What no noise makes up for is not for want of levels.
+    # Refuses masks that no noise makes up for, which would otherwise look like too few levels.
     one.hidden_failure()
     parameters = one.parameters
     low, high = (
