@@ -211,8 +211,8 @@ class Dealings:
             owner = came.owners[np.argmax(unclear)]
             raise BelowThresholdError(
                 f"the {few} answers about the shares of device {owner}'s secrets contradict each "
-                f"other, and whether it shared falsely or one of them is false takes {few + 1} to "
-                "tell"
+                f"other; it would take {few + 1} to tell whether that device or one of those that "
+                "answered is at fault"
             )
 
     def verified(self, holder: int, owners: Ids, shares: Elements, seeds: bool) -> Elements:

@@ -776,8 +776,8 @@ def test_with_one_answer_less_a_liar_ends_the_round_and_nobody_is_expelled(
     with pytest.raises(BelowThresholdError) as caught:
         play(protocol, change=change, dropouts={4: "share_keys"})
     assert re.fullmatch(
-        r"the 4 answers about the shares of device \d's secrets contradict each other, and whether "
-        r"it shared falsely or one of them is false takes 5 to tell",
+        r"the 4 answers about the shares of device \d's secrets contradict each other; it would "
+        r"take 5 to tell whether that device or one of those that answered is at fault",
         str(caught.value),
     )
     assert [] == uploads
