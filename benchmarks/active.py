@@ -16,10 +16,10 @@ import numpy as np
 
 from harness import cpu_seconds, figure
 from hpcfl.bench.experiment import Experiment, Options
-from hpcfl.bench.rounds import enrol, play
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto.signatures import SigningKey, is_signed
 from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.timed import enrol, play
 
 DEVICES, DIM = 100, 165_000
 ROUNDS, WARMUP = 8, 1

@@ -616,9 +616,9 @@ def _manifest() -> Target:
 
 
 def _calibration(folder: Path) -> Target:
-    from hpcfl.prediction.calibration import Calibration, Link, load
-    from hpcfl.prediction.kernels import OPERATIONS
-    from hpcfl.prediction.overheads import OVERHEADS
+    from hpcfl.costmodel.calibration import Calibration, Link, load
+    from hpcfl.costmodel.kernels import OPERATIONS
+    from hpcfl.costmodel.overheads import OVERHEADS
 
     links = {name: Link(*[1e-9] * len(fields(Link))) for name in ("broadcast", "gather", "route")}
     samples = {name: [1e-6, 2e-6] for name in (*OPERATIONS, *OVERHEADS)}
@@ -678,7 +678,7 @@ def _transcript(folder: Path) -> Target:
 
 
 def _updates(suffix: str, folder: Path) -> Target:
-    from hpcfl.bench.inputs import FileUpdates
+    from hpcfl.rounds.inputs import FileUpdates
 
     rows = np.arange(12, dtype=np.float32).reshape(3, 4)
     seeds = []

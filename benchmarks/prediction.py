@@ -22,8 +22,8 @@ from statistics import median
 import numpy as np
 
 from hpcfl.bench.experiment import Options
-from hpcfl.prediction.calibration import load
-from hpcfl.prediction.model import Prediction, predict
+from hpcfl.costmodel.calibration import load
+from hpcfl.costmodel.model import Prediction, predict
 from hpcfl.results import Run
 from hpcfl.results import load as load_run
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hpcfl import disturbances
-from hpcfl.disturbances import AFTER, BEFORE, COUNTERS, after, before, counters, warnings
+from hpcfl.system import disturbances
+from hpcfl.system.disturbances import AFTER, BEFORE, COUNTERS, after, before, counters, warnings
 
 QUIET: dict[str, Any] = (
     dict.fromkeys((*BEFORE, *AFTER), 0.0)

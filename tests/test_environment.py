@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import hpcfl
-from hpcfl import environment
+from hpcfl.system import environment
 
 FACTS = {
     *("host_name", "cpu_model", "cores_physical", "cores_logical", "cores_affinity"),

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 import hpcfl
-from hpcfl import launch
+from hpcfl.system import launch
 
 ROOT = Path(hpcfl.__file__).parents[1]
 LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")
 SECONDS = 60
 
 ASK = (
-    "import sys; from hpcfl import launch; stream = launch.terminal_for_progress(); "
+    "import sys; from hpcfl.system import launch; stream = launch.terminal_for_progress(); "
     "print(f'{launch.guess_rank()}={stream is not None and stream.isatty()}', flush=True)"
 )
 # A launcher in small: it starts one rank with a pipe as standard error, as mpirun does.
@@ -118,7 +118,7 @@ def test_values_that_are_no_numbers_are_ignored(monkeypatch, value):
 def test_asking_costs_no_import():
     """At 101 ranks on 2 cores, every 100 ms of import are 5 s of waiting."""
     program = (
-        "import os, sys; before = set(sys.modules); import hpcfl.launch; "
+        "import os, sys; before = set(sys.modules); import hpcfl.system.launch; "
         "print(*sorted(set(sys.modules) - before))"
     )
     done = subprocess.run(
@@ -129,8 +129,9 @@ def test_asking_costs_no_import():
         timeout=SECONDS,
     )
 
-    assert set(done.stdout.split()) <= {"__future__", "hpcfl", "hpcfl.launch"}, done.stderr
-    assert "hpcfl.launch" in done.stdout
+    expected = {"__future__", "hpcfl", "hpcfl.system", "hpcfl.system.launch"}
+    assert set(done.stdout.split()) <= expected, done.stderr
+    assert "hpcfl.system.launch" in done.stdout
 
 
 def ask_at_terminal(command: list[str], *, terminal: bool, rank: int = 0) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcfl import mpiconfig
 from hpcfl.errors import UsageError
+from hpcfl.system import mpiconfig
 
 MAPPING = "rmaps_default_mapping_policy = :oversubscribe"
 YIELDING = "mpi_yield_when_idle = 1"

@@ -14,11 +14,11 @@ from hpcfl.algorithms.aggregation.topology import to_flags
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.attack.transcript import PROTOCOLS, Flags, Transcript
 from hpcfl.comm.phases import Payload
-from hpcfl.comm.round import Inputs
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import KEY_BYTES
 from hpcfl.errors import UsageError
 from hpcfl.privacy.threat import Threat
+from hpcfl.rounds.driver import Inputs
 
 MOST_BYTES = 2 * 10**9
 

@@ -36,12 +36,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl import files
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.keys import KEY_BYTES
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.privacy.population import MODELS
+from hpcfl.system import files
 
 FORMAT = "hpcfl transcript 2"
 WARNING = "INSECURE: this file holds secret keys, and the values of devices in the clear"

@@ -15,14 +15,14 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.noise import NoiseSecrets, insecure_noise, system_noise
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.dropouts import DropoutSchedule
-from hpcfl.bench.inputs import FileUpdates, SyntheticUpdates, Updates, save_aggregate
-from hpcfl.bench.rounds import enrol, keep, play
 from hpcfl.bench.stopping import REASONS, StopRule
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.dropouts import DropoutSchedule
+from hpcfl.rounds.inputs import FileUpdates, SyntheticUpdates, Updates, save_aggregate
+from hpcfl.rounds.timed import enrol, keep, play
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcfl import disturbances
 from hpcfl.bench.experiment import Experiment, Options
-from hpcfl.bench.kill import Killer, plan
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
-from hpcfl.interruption import DEADLINE_SECONDS, Interruption, Left, noting_signals
+from hpcfl.rounds.kill import Killer, plan
+from hpcfl.system import disturbances
+from hpcfl.system.interruption import DEADLINE_SECONDS, Interruption, Left, noting_signals
 
 if TYPE_CHECKING:
     from hpcfl.results.reader import Run
@@ -63,7 +63,7 @@ def run(
     ------
     HpcflError
         On every rank, if something cannot work or fails. Finished rounds are kept. With exit status
-        `~hpcfl.interruption.LEFT_STATUS` if it was told to leave.
+        `~hpcfl.system.interruption.LEFT_STATUS` if it was told to leave.
     """
     with noting_signals() as interruption:
         _run(world, options, counts, output, report, progress, command, resume, interruption)
@@ -200,8 +200,8 @@ def _writer(
     hosts: list[str],
     earlier: Run | None,
 ) -> ResultsWriter:
-    from hpcfl import environment
     from hpcfl.results.writer import ResultsWriter, default_path
+    from hpcfl.system import environment
 
     protocol = experiment.protocol
     captured = environment.capture(world.facts(), hosts) | disturbances.before(

@@ -8,8 +8,9 @@ import sys
 
 import click
 
-from hpcfl import __version__, launch
+from hpcfl import __version__
 from hpcfl.errors import HpcflError
+from hpcfl.system import launch
 
 COMMANDS = {
     "bench": "Measure an aggregation protocol on vectors.",

@@ -40,7 +40,7 @@ def components(transcript: Path, largest: int, as_json: bool) -> None:
           --keep-transcript round.npz
       hpcfl attack components round.npz
     """
-    from hpcfl.launch import leave_to_first_rank
+    from hpcfl.system.launch import leave_to_first_rank
 
     if leave_to_first_rank():
         return  # started by mpirun all the same: one answer is enough
@@ -145,16 +145,16 @@ def audit(
       hpcfl attack audit dp-dsgd --runs 2000 --sigma 1
       hpcfl attack audit fedsgd-dpc --mechanism laplace --samples 1 --sigma 0.5 --devices 4
     """
-    from hpcfl.launch import leave_to_first_rank
+    from hpcfl.system.launch import leave_to_first_rank
 
     if leave_to_first_rank():
         return
 
     from dataclasses import replace
 
-    from hpcfl.attack.audit import DEFAULTS
-    from hpcfl.attack.audit import audit as measure
-    from hpcfl.attack.audit_tables import render
+    from hpcfl.audit.audit import DEFAULTS
+    from hpcfl.audit.audit import audit as measure
+    from hpcfl.audit.tables import render
 
     given = {name: value for name, value in settings.items() if value is not None}
     found = measure(replace(DEFAULTS[algorithm], **given), runs, seed, confidence)

@@ -135,11 +135,11 @@ def command(
       mpirun -n 101 hpcfl bench sparse --rounds 2000 --resume results/run.h5
       mpirun --with-ft ulfm -n 17 hpcfl bench secagg --kill rank=7,phase=masked_input,round=3
     """
-    from hpcfl import launch
     from hpcfl.bench import session
     from hpcfl.bench.experiment import Options
     from hpcfl.comm.world import connect
-    from hpcfl.interruption import noting_signals
+    from hpcfl.system import launch
+    from hpcfl.system.interruption import noting_signals
 
     if resume is not None and context.get_parameter_source("output") is ParameterSource.COMMANDLINE:
         raise UsageError("--resume goes on in its own file: leave --output out")
@@ -154,10 +154,10 @@ def command(
         click.echo("Warning: --keep-transcript is given: values are not secret either.", err=True)
 
     def report(path: Path) -> None:
-        from hpcfl.bench.losses import tell
         from hpcfl.results import load
         from hpcfl.results.summary import summarise
         from hpcfl.results.tables import render_promises, render_run, warnings_of
+        from hpcfl.rounds.failures import tell
 
         run = load(path)
         summary = summarise(run, asked.link)

@@ -29,10 +29,10 @@ def command(output: Path | None) -> None:
       mpirun -n 3 hpcfl calibrate
       hpcfl calibrate --output phone.json
     """
-    from hpcfl import launch
     from hpcfl.comm.world import connect
-    from hpcfl.prediction.calibration import calibrate, default_path
-    from hpcfl.prediction.kernels import OPERATIONS
+    from hpcfl.costmodel.calibration import calibrate, default_path
+    from hpcfl.costmodel.kernels import OPERATIONS
+    from hpcfl.system import launch
 
     world = connect()
     path = output or default_path()

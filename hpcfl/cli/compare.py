@@ -91,7 +91,7 @@ def command(
       hpcfl compare secagg.h5 sparse.h5 --metric bytes_up
       hpcfl compare main/ branch/ --by launches --json
     """
-    from hpcfl.launch import leave_to_first_rank
+    from hpcfl.system.launch import leave_to_first_rank
 
     if leave_to_first_rank():
         return  # started by mpirun all the same: one answer is enough

@@ -34,7 +34,7 @@ def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
       hpcfl data fetch mnist --data-dir ~/data
       hpcfl data fetch adult --data-dir ~/data --base-url https://mirror.example.org/adult
     """
-    from hpcfl.launch import leave_to_first_rank
+    from hpcfl.system.launch import leave_to_first_rank
 
     if leave_to_first_rank():
         return  # started by mpirun all the same: one download is enough

@@ -25,7 +25,7 @@ def command(fix: bool, as_json: bool, results: Path) -> None:
 
     The exit status is 0 if there is no problem; warnings are none.
     """
-    from hpcfl import doctor
+    from hpcfl.system import doctor
 
     fixed = _fix() if fix else []
     if not as_json:
@@ -49,7 +49,7 @@ def command(fix: bool, as_json: bool, results: Path) -> None:
 def _fix() -> list[str]:
     """Change what can be changed; return what was done, or why nothing was, in sentences."""
     from hpcfl.errors import UsageError
-    from hpcfl.mpiconfig import allow_oversubscription
+    from hpcfl.system.mpiconfig import allow_oversubscription
 
     try:
         changed = allow_oversubscription(Path(sys.prefix))

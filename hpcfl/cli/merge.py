@@ -31,7 +31,7 @@ def command(paths: tuple[Path, ...], output: Path) -> None:
       hpcfl merge results/array-* --output results/table1
       hpcfl report results/all
     """
-    from hpcfl.launch import leave_to_first_rank
+    from hpcfl.system.launch import leave_to_first_rank
 
     if leave_to_first_rank():
         return  # started by mpirun all the same: one copy is enough

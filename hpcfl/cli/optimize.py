@@ -239,7 +239,7 @@ def _clip_name(options: dict[str, Any]) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from hpcfl import files
+    from hpcfl.system import files
 
     try:
         found = files.parse_json(files.text(path))

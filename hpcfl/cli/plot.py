@@ -79,7 +79,7 @@ def command(
       hpcfl plot sparse.h5 --kind ranks --style box --clock wall
       hpcfl plot results/train-cdp-*.h5 --kind epsilon
     """
-    from hpcfl.launch import leave_to_first_rank
+    from hpcfl.system.launch import leave_to_first_rank
 
     if leave_to_first_rank():
         return  # started by mpirun all the same: one figure is enough

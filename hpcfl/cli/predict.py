@@ -60,16 +60,16 @@ def command(
       hpcfl predict secagg-graph --devices 1000000 --dim 1000000
       mpirun -n 3 hpcfl calibrate ; hpcfl predict sparse --ranks 3
     """
-    from hpcfl.launch import leave_to_first_rank
+    from hpcfl.system.launch import leave_to_first_rank
 
     if leave_to_first_rank():
         return
 
     from hpcfl.bench.experiment import Options
+    from hpcfl.costmodel.calibration import default_path, load
+    from hpcfl.costmodel.model import predict
+    from hpcfl.costmodel.tables import render_all, render_one
     from hpcfl.errors import UsageError
-    from hpcfl.prediction.calibration import default_path, load
-    from hpcfl.prediction.model import predict
-    from hpcfl.prediction.tables import render_all, render_one
 
     asked = Options(protocol, **options)
     if asked.dropout_model != "exact" or asked.dropout_phase is not None:

@@ -120,7 +120,7 @@ def exposure(
       hpcfl privacy exposure sparse --colluding 0 --json > exposure.json
       hpcfl privacy exposure sparse --plot exposure.png
     """
-    from hpcfl.launch import leave_to_first_rank
+    from hpcfl.system.launch import leave_to_first_rank
 
     if leave_to_first_rank():
         return  # started by mpirun all the same: one answer is enough
@@ -319,7 +319,7 @@ def epsilon(algorithm: str, as_json: bool, **options: Any) -> None:
       hpcfl privacy epsilon fedsgd-dpc --sigma 0.05 --rounds 50 --devices 10 --per-round 3 \\
           --samples 6000 --json
     """
-    from hpcfl.launch import leave_to_first_rank
+    from hpcfl.system.launch import leave_to_first_rank
 
     if leave_to_first_rank():
         return
@@ -355,7 +355,7 @@ def noise(algorithm: str, epsilon: float, as_json: bool, **options: Any) -> None
       hpcfl privacy noise fedsgd-dpc --epsilon 1 --noise gaussian --fraction 0.01 --rounds 500 \\
           --devices 10 --per-round 5 --samples 6000 --json
     """
-    from hpcfl.launch import leave_to_first_rank
+    from hpcfl.system.launch import leave_to_first_rank
 
     if leave_to_first_rank():
         return

@@ -81,7 +81,7 @@ def command(
       hpcfl report results/ --format csv > phases.csv
       hpcfl report results/ --html report.html
     """
-    from hpcfl.launch import leave_to_first_rank
+    from hpcfl.system.launch import leave_to_first_rank
 
     if leave_to_first_rank():
         return  # started by mpirun all the same: one report is enough

@@ -93,8 +93,8 @@ def render_command(**options: Any) -> None:
       hpcfl slurm render bench --ntasks 16 --ranks 101 -- sparse > job.sbatch
       hpcfl slurm render train --requeue --lead 300 -- fedavg --rounds 1000
     """
-    from hpcfl.launch import leave_to_first_rank
     from hpcfl.slurm.script import render
+    from hpcfl.system.launch import leave_to_first_rank
 
     if not leave_to_first_rank():
         click.echo(render(_job(options)), nl=False)
@@ -110,9 +110,9 @@ def submit_command(**options: Any) -> None:
       hpcfl slurm submit bench --time 00:20:00 -- sparse
       hpcfl slurm submit sweep-array --results results/table1 -- plan.toml
     """
-    from hpcfl.launch import leave_to_first_rank
     from hpcfl.slurm.script import render
     from hpcfl.slurm.submit import submit
+    from hpcfl.system.launch import leave_to_first_rank
 
     if leave_to_first_rank():
         return

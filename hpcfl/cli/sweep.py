@@ -75,8 +75,8 @@ def command(
       mpirun -n 101 hpcfl sweep plan.toml --output results/table1 --cell $SLURM_ARRAY_TASK_ID
       hpcfl report results/table1
     """
-    from hpcfl import launch
     from hpcfl.errors import UsageError
+    from hpcfl.system import launch
 
     if sum((dry_run, freeze, index is not None)) > 1:
         raise UsageError("give only one of --dry-run, --freeze and --cell")
@@ -153,10 +153,10 @@ def _list(output: Path, manifest: Manifest, bench: BenchCommand) -> None:
 
 
 def _run(output: Path, prepare: Any, index: int | None, bench: BenchCommand) -> list[Outcome]:
-    from hpcfl import launch
     from hpcfl.comm.world import connect
-    from hpcfl.interruption import noting_signals
     from hpcfl.sweep import session
+    from hpcfl.system import launch
+    from hpcfl.system.interruption import noting_signals
 
     world = connect()
     cells = session.plan_cells(world, output, prepare, index)

@@ -277,8 +277,8 @@ def command(
     from hpcfl.algorithms.federated.private import PrivacyOptions
     from hpcfl.bench.experiment import Options
     from hpcfl.comm.world import connect
-    from hpcfl.interruption import noting_signals
     from hpcfl.learning.training import LocalOptions
+    from hpcfl.system.interruption import noting_signals
     from hpcfl.train import session
     from hpcfl.train.experiment import TrainOptions
 

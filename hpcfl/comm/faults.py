@@ -22,11 +22,11 @@ from typing import TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from hpcfl import launch
 from hpcfl.comm import mpi
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Loss
 from hpcfl.errors import AgreedError, HpcflError
+from hpcfl.system import launch
 
 T = TypeVar("T")
 Note = Callable[[frozenset[int], float, float], None]

@@ -5,7 +5,7 @@ phase, the unit that is measured. The two parties are plain objects that turn re
 messages to send. They know no transport, no clock and no file, so the same objects run under MPI,
 in one process, and under fault injection.
 
-The driver (:mod:`hpcfl.comm.round`) calls them by the name X of the step, which is that of its
+The driver (:mod:`hpcfl.rounds.driver`) calls them by the name X of the step, which is that of its
 phase unless the step says otherwise. In a phase called ``unmask``, a device's ``send_unmask`` and
 the server's ``receive_unmask`` make the gather, the server's ``send_unmask`` and a device's
 ``receive_unmask`` the broadcast:

@@ -9,11 +9,11 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from hpcfl import launch
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.system import launch
 
 if TYPE_CHECKING:
     from mpi4py import MPI

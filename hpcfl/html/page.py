@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcfl import __version__, files
+from hpcfl import __version__
 from hpcfl.errors import UsageError
 from hpcfl.html.elements import Markup, details, element, join, pairs, sentences, table
 from hpcfl.html.figures import figures
@@ -18,6 +18,7 @@ from hpcfl.results.pooling import Pool
 from hpcfl.results.reader import Run
 from hpcfl.results.summary import Summary
 from hpcfl.results.tables import warnings_of
+from hpcfl.system import files
 
 # More runs than these are folded.
 _UNFOLDED = 3

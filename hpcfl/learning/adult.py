@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl import files
 from hpcfl.learning.base import Dataset, Inputs, Labels, damaged, missing
+from hpcfl.system import files
 
 # In the order of the file; True for a number, False for a category. fnlwgt, the number of people
 # that the census takes the person to stand for, is kept as a number like the others.

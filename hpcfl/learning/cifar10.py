@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl import files
 from hpcfl.learning.base import Dataset, Labels, damaged, missing, scale
+from hpcfl.system import files
 
 CLASSES = 10
 IMAGE = (3, 32, 32)

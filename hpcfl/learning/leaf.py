@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl import files
 from hpcfl.learning.base import Dataset, Inputs, Labels, damaged, missing
+from hpcfl.system import files
 
 CLASSES = 62  # ten digits, 26 capital and 26 small letters
 IMAGE = (1, 28, 28)

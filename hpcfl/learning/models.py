@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
-from hpcfl.plugins import load_object
+from hpcfl.system.plugins import load_object
 
 if TYPE_CHECKING:
     from torch import nn

@@ -17,9 +17,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpcfl.launch import NETLAB_VARIABLE
 from hpcfl.netlab.lab import END_SECONDS
 from hpcfl.netlab.plan import Plan
+from hpcfl.system.launch import NETLAB_VARIABLE
 
 # What shall run must move messages between ranks.
 COMMANDS = ("bench", "train", "sweep")

@@ -8,9 +8,9 @@ import re
 import shutil
 import subprocess
 
-from hpcfl import launch
 from hpcfl.errors import UsageError
 from hpcfl.netlab.links import Link
+from hpcfl.system import launch
 
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
 # Open MPI 5 starts processes by PRRTE, whose options are used here.
@@ -50,7 +50,7 @@ def check_launcher() -> str:
     UsageError
         If there is none, or it is another MPI's or too old.
     """
-    from hpcfl.doctor import find_launcher
+    from hpcfl.system.doctor import find_launcher
 
     found = find_launcher()
     if found is None:

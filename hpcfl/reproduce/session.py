@@ -81,7 +81,7 @@ def run(
 
 
 def _about(world: World, seconds: float) -> dict[str, Any]:
-    from hpcfl import environment
+    from hpcfl.system import environment
 
     found = environment.capture(world.facts(), [platform.node()])
     kept = ("cpu_model", "cores_usable", "git_commit")

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hpcfl import files
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.reproduce.artefact import Artefact, Line, Panel, Result, Setting, key
+from hpcfl.system import files
 
 FOLDER = Path("results/reproduction")
 

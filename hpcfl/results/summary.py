@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl import disturbances
 from hpcfl.errors import UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import UNKNOWN, Interval, Percentiles, median_interval
+from hpcfl.system import disturbances
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from tabulate import SEPARATING_LINE, DataRow, Line, TableFormat, tabulate
 
-from hpcfl import files
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import Interval, Percentiles
 from hpcfl.results.summary import PhaseSummary, Summary, choose_baseline, ratios
+from hpcfl.system import files
 
 _WIDTH = 119
 

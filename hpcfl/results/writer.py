@@ -33,8 +33,8 @@ import numpy as np
 
 from hpcfl import __version__
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.interruption import Left
 from hpcfl.results.record import NOT_LOST, RoundRecord
+from hpcfl.system.interruption import Left
 
 SCHEMA = "hpcfl/1"
 

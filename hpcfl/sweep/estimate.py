@@ -56,8 +56,8 @@ def predicted_seconds(cell: Cell, bench: BenchCommand) -> float | None:
     float or None
         None without a calibration of this host, and for what the model does not know.
     """
-    from hpcfl.prediction.calibration import default_path, load
-    from hpcfl.prediction.model import predict
+    from hpcfl.costmodel.calibration import default_path, load
+    from hpcfl.costmodel.model import predict
 
     try:
         options, _ = bench.parse(cell.arguments)

@@ -17,10 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hpcfl import __version__, files
+from hpcfl import __version__
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.sweep.cells import Cell
 from hpcfl.sweep.plan import NOT_IN_PLANS
+from hpcfl.system import files
 
 NAME = "sweep.json"
 SCHEMA = "hpcfl-sweep/1"

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcfl import files
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.system import files
 
 # Options of noise, which only dp-fedavg adds.
 _OF_NOISE = ("aggregate", "noise-multiplier", "clip-norm", "delta")

@@ -15,11 +15,11 @@ from hpcfl.bench import session as bench_session
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError
-from hpcfl.interruption import LEFT_STATUS, Left, noting_signals
 from hpcfl.sweep import manifest as manifests
 from hpcfl.sweep.cells import Cell
 from hpcfl.sweep.manifest import Manifest
 from hpcfl.sweep.plan import BenchCommand
+from hpcfl.system.interruption import LEFT_STATUS, Left, noting_signals
 
 DONE = "done"
 SKIPPED = "finished before"

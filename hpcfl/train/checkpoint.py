@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl import files
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.system import files
 
 VERSION = 3
 # What may differ between the run that was interrupted and the one that goes on: some options, and

@@ -147,7 +147,7 @@ def _divide(
 
 def _check_memory(hosts: Sequence[str], parts: list[dict[str, NDArray[Any]]], devices: int) -> None:
     """Refuse to start if the ranks of this host, each with torch, would not fit its memory."""
-    from hpcfl import environment
+    from hpcfl.system import environment
 
     here = hosts.count(hosts[0])
     data = max(part["inputs"].nbytes for part in parts)

@@ -29,13 +29,13 @@ from hpcfl.algorithms.federated.sparsification import (
 )
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.bench.experiment import DEFAULT_LEVELS, Options, secrets_of_noise
-from hpcfl.bench.rounds import Enrolled, Played, add_up, enrol, keep, play
-from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.phases import phase_names
-from hpcfl.comm.round import Round
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import UsageError
 from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.driver import Round
+from hpcfl.rounds.ledger import Ledger
+from hpcfl.rounds.timed import Enrolled, Played, add_up, enrol, keep, play
 from hpcfl.train.checkpoint import Checkpoint
 from hpcfl.train.clients import Clients
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl import disturbances
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
@@ -21,7 +20,8 @@ from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
-from hpcfl.interruption import Interruption, Left, noting_signals
+from hpcfl.system import disturbances
+from hpcfl.system.interruption import Interruption, Left, noting_signals
 from hpcfl.train import checkpoint, clients
 from hpcfl.train.experiment import DEVICE_FIGURES, FIGURES, RoundResult, Training, TrainOptions
 
@@ -93,7 +93,7 @@ def run(
     ------
     HpcflError
         On every rank, if something cannot work or fails. Finished rounds are kept. With exit
-        status `~hpcfl.interruption.LEFT_STATUS` if it was told to leave.
+        status `~hpcfl.system.interruption.LEFT_STATUS` if it was told to leave.
     """
     with noting_signals() as interruption:
         return _run(world, options, devices, output, progress, interruption)
@@ -146,8 +146,8 @@ def _run(
     results: list[RoundResult] = []
     error, writer = None, None
     if transport.has_server:
-        from hpcfl import environment
         from hpcfl.results.writer import ResultsWriter, default_path
+        from hpcfl.system import environment
 
         path = output
         if path.suffix not in (".h5", ".hdf5"):

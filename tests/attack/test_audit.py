@@ -19,7 +19,7 @@ from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.algorithms.federated.locks import Locks
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise, NoiseSecrets
-from hpcfl.attack.audit import (
+from hpcfl.audit.audit import (
     DEFAULTS,
     Audit,
     Game,
@@ -29,7 +29,7 @@ from hpcfl.attack.audit import (
     gaussian_bound,
     lower_bound,
 )
-from hpcfl.attack.audit_tables import render
+from hpcfl.audit.tables import render
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.crypto.noise import FastNoise
 from hpcfl.errors import UsageError
@@ -397,7 +397,7 @@ def one_stream_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
         stream = insecure_secrets(seed, 0, -1)
         return lambda play, owner: stream
 
-    monkeypatch.setattr("hpcfl.attack.audit.insecure_noise", of_rank)
+    monkeypatch.setattr("hpcfl.audit.audit.insecure_noise", of_rank)
 
 
 EXACT = Instance(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from scipy import stats
 
-from hpcfl.bench.dropouts import DropoutSchedule
+from hpcfl.rounds.dropouts import DropoutSchedule
 
 
 def schedule(devices: int, rate: float, model: str = "exact", seed: int = 0) -> DropoutSchedule:

@@ -10,11 +10,11 @@ import pytest
 from hpcfl.algorithms.aggregation.secagg import SecAggServer
 from hpcfl.algorithms.federated.private import PrivacyOptions
 from hpcfl.bench.experiment import Experiment, Options
-from hpcfl.bench.validation import agrees, expected_total
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto.discrete_gaussian import LARGEST_SIGMA
 from hpcfl.errors import BelowThresholdError, HpcflError, UsageError, ValidationError
 from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.validation import agrees, expected_total
 
 
 def run(protocol: str, devices: int = 6, **options: Any) -> list[RoundRecord]:

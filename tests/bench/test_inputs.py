@@ -6,8 +6,8 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcfl.bench.inputs import FileUpdates, SyntheticUpdates, save_aggregate
 from hpcfl.errors import UsageError
+from hpcfl.rounds.inputs import FileUpdates, SyntheticUpdates, save_aggregate
 
 
 def test_synthetic_updates_repeat_for_a_seed_and_differ_otherwise() -> None:

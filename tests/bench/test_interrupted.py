@@ -19,15 +19,15 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcfl import interruption
 from hpcfl.bench import session
 from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
-from hpcfl.interruption import LEFT_STATUS, SIGNALS
 from hpcfl.results import load
 from hpcfl.results.reader import Run
 from hpcfl.results.writer import ResultsWriter, predicted_bytes
+from hpcfl.system import interruption
+from hpcfl.system.interruption import LEFT_STATUS, SIGNALS
 
 HPCFL = Path(sys.executable).parent / "hpcfl"
 LIMIT_SECONDS = 60
@@ -313,7 +313,7 @@ def test_a_run_killed_at_any_moments_goes_on_to_its_end(tmp_path: Path) -> None:
 STUCK = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
-from hpcfl import interruption
+from hpcfl.system import interruption
 from hpcfl.bench import session
 from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World

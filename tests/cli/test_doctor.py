@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from hpcfl import doctor, environment, mpiconfig
 from hpcfl.cli.doctor import command
-from hpcfl.doctor import OK, PROBLEM, WARNING, Check, Implementation, Launcher
 from hpcfl.errors import UsageError
+from hpcfl.system import doctor, environment, mpiconfig
+from hpcfl.system.doctor import OK, PROBLEM, WARNING, Check, Implementation, Launcher
 
 OPEN_MPI = Implementation("Open MPI", "5.0.11")
 MPICH = Implementation("MPICH", "5.0.2")

@@ -7,10 +7,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hpcfl.cli.predict import command
+from hpcfl.costmodel.calibration import Calibration
+from hpcfl.costmodel.kernels import OPERATIONS
+from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.errors import HpcflError
-from hpcfl.prediction.calibration import Calibration
-from hpcfl.prediction.kernels import OPERATIONS
-from hpcfl.prediction.overheads import OVERHEADS
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_calibration_that_could_not_be_kept_is_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hpcfl.cli.calibrate import command as calibrate
-    from hpcfl.prediction import kernels
+    from hpcfl.costmodel import kernels
 
     def measured(*arguments: object) -> None:
         raise AssertionError("it was measured all the same")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from mpi4py import MPI
 
-from hpcfl import launch
 from hpcfl.comm import faults, mpi
 from hpcfl.comm.placement import Placement
 from hpcfl.errors import AgreedError, BelowThresholdError, HpcflError
+from hpcfl.system import launch
 
 
 class Comm:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hpcfl.bench.experiment import Experiment, Options
-from hpcfl.bench.kill import Kill, Killer, plan
 from hpcfl.errors import UsageError
+from hpcfl.rounds.kill import Kill, Killer, plan
 
 
 def world(size: int = 9, tolerant: bool = True) -> Any:
@@ -79,7 +79,7 @@ def test_a_rank_dies_at_its_time_and_at_no_other(monkeypatch: pytest.MonkeyPatch
 
 def test_it_is_a_death_that_nothing_can_catch() -> None:
     code = (
-        "from hpcfl.bench.kill import Kill, Killer\n"
+        "from hpcfl.rounds.kill import Kill, Killer\n"
         "try:\n    Killer([Kill(frozenset({0}), 'x', 0)], 0)(0, 'before', 'x')\n"
         "finally:\n    print('caught')"
     )

@@ -9,16 +9,16 @@ import pytest
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.losses import LossWatch, as_planned, can_stand_in, stand_in, tell
-from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.loopback import Loopback
-from hpcfl.comm.round import Round
 from hpcfl.comm.transport import Loss
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import HpcflError
 from hpcfl.results import load
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.writer import ResultsWriter
+from hpcfl.rounds.driver import Round
+from hpcfl.rounds.failures import LossWatch, as_planned, can_stand_in, stand_in, tell
+from hpcfl.rounds.ledger import Ledger
 
 DEVICES, DIM = 8, 301
 PHASES = ["model", "upload", "result"]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcfl.bench.inputs import SyntheticUpdates
 from hpcfl.results import load
+from hpcfl.rounds.inputs import SyntheticUpdates
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "mpirun"))

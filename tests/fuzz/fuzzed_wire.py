@@ -16,12 +16,12 @@ from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.sharing import Dealings
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern, Step
-from hpcfl.comm.round import Round
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
+from hpcfl.rounds.driver import Round
+from hpcfl.rounds.ledger import Ledger
 
 ENVELOPE = 16
 NO_ROUND = 2**32 - 1

@@ -18,12 +18,10 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcfl import disturbances, files
-from hpcfl.bench.inputs import FileUpdates
 from hpcfl.cli.sweep import bench_command
+from hpcfl.costmodel import calibration
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.learning import adult, cifar10, leaf
-from hpcfl.prediction import calibration
 from hpcfl.reproduce import ARTEFACTS
 from hpcfl.reproduce.store import Store
 from hpcfl.results.comparison import _plain
@@ -33,7 +31,9 @@ from hpcfl.results.record import RoundRecord
 from hpcfl.results.summary import summarise
 from hpcfl.results.tables import render_promises
 from hpcfl.results.writer import ResultsWriter
+from hpcfl.rounds.inputs import FileUpdates
 from hpcfl.sweep import manifest, plan
+from hpcfl.system import disturbances, files
 from hpcfl.train import checkpoint
 
 DEEP = 100_000

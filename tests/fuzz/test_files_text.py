@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcfl.cli.sweep import bench_command
+from hpcfl.costmodel import calibration
 from hpcfl.errors import HpcflError
 from hpcfl.learning import adult, leaf
-from hpcfl.prediction import calibration
 from hpcfl.reproduce.store import Store
 from hpcfl.sweep import manifest, plan
 

@@ -11,11 +11,11 @@ import pytest
 
 from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench import rounds
 from hpcfl.comm import envelope
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern
 from hpcfl.errors import BelowThresholdError, RefusedError
+from hpcfl.rounds import timed as rounds
 
 DEVICES, DIM = 6, 9
 

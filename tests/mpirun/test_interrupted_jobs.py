@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from launcher import BIN, HERE, finish, needs_mpirun, pid_of_rank, start
 
-from hpcfl.interruption import LEFT_STATUS, SIGNALS
 from hpcfl.results import load
+from hpcfl.system.interruption import LEFT_STATUS, SIGNALS
 
 pytestmark = needs_mpirun
 

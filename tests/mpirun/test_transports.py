@@ -11,15 +11,15 @@ import pytest
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Payload
 from hpcfl.comm.placement import Placement
-from hpcfl.comm.round import Round
 from hpcfl.comm.transport import Produce, Transport
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import AgreedError, BelowThresholdError
+from hpcfl.rounds.driver import Round
+from hpcfl.rounds.ledger import Ledger
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

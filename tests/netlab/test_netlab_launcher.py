@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 from labs import star
 
-from hpcfl import environment, launch
 from hpcfl.cli import group
-from hpcfl.doctor import Implementation, Launcher
 from hpcfl.errors import UsageError
 from hpcfl.netlab import launcher, requirements, session
 from hpcfl.netlab.links import Link
+from hpcfl.system import environment, launch
+from hpcfl.system.doctor import Implementation, Launcher
 
 
 def started(plan_hosts: int = 3) -> list[str]:
@@ -184,7 +184,7 @@ def test_a_lab_within_a_launch_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 def test_other_launchers_are_refused(
     monkeypatch: pytest.MonkeyPatch, found: Launcher | None, words: str
 ) -> None:
-    monkeypatch.setattr("hpcfl.doctor.find_launcher", lambda: found)
+    monkeypatch.setattr("hpcfl.system.doctor.find_launcher", lambda: found)
 
     with pytest.raises(UsageError, match=re.escape(words)):
         requirements.check_launcher()

@@ -12,14 +12,14 @@ import pytest
 
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
+from hpcfl.costmodel import kernels, overheads
+from hpcfl.costmodel.calibration import CACHED_BYTES, Calibration, Link, default_path, load
+from hpcfl.costmodel.counts import PROTOCOLS, PhaseCounts, at, counts
+from hpcfl.costmodel.kernels import GAP_RATES, OPERATIONS
+from hpcfl.costmodel.model import predict
+from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.crypto import keys
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.prediction import kernels, overheads
-from hpcfl.prediction.calibration import CACHED_BYTES, Calibration, Link, default_path, load
-from hpcfl.prediction.counts import PROTOCOLS, PhaseCounts, at, counts
-from hpcfl.prediction.kernels import GAP_RATES, OPERATIONS
-from hpcfl.prediction.model import predict
-from hpcfl.prediction.overheads import OVERHEADS
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
 
@@ -226,7 +226,7 @@ def test_more_devices_and_longer_vectors_take_more(protocol: str) -> None:
 def test_gaps_are_shared_out_between_the_probabilities_that_were_measured(
     probability: float,
 ) -> None:
-    from hpcfl.prediction.counts import _gaps
+    from hpcfl.costmodel.counts import _gaps
 
     found = _gaps(probability, 100.0, pairs=4 * kernels.CACHED / 100)
     near = {f"gap_{suffix}" for suffix in GAP_RATES.values()}

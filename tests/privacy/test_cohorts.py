@@ -12,7 +12,6 @@ from graphs import honest_survivors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcfl.bench.dropouts import DropoutSchedule
 from hpcfl.errors import UsageError
 from hpcfl.privacy.cohorts import (
     below_floor,
@@ -26,6 +25,7 @@ from hpcfl.privacy.cohorts import (
 )
 from hpcfl.privacy.population import Population, count_of
 from hpcfl.privacy.threat import Threat
+from hpcfl.rounds.dropouts import DropoutSchedule
 
 MODELS = ["exact", "bernoulli", "targeted"]
 

@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.rounds import enrol
-from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern
-from hpcfl.comm.round import AFTER, Round
 from hpcfl.crypto.keys import KeyPair, insecure_secrets
 from hpcfl.errors import HpcflError, RefusedError
+from hpcfl.rounds.driver import AFTER, Round
+from hpcfl.rounds.ledger import Ledger
+from hpcfl.rounds.timed import enrol
 
 ENVELOPE = 16
 ABSENT = 2**32 - 1

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.rounds import enrol
 from hpcfl.comm import envelope
-from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Payload
-from hpcfl.comm.round import Round
 from hpcfl.crypto.keys import SecretSource
+from hpcfl.rounds.driver import Round
+from hpcfl.rounds.ledger import Ledger
+from hpcfl.rounds.timed import enrol
 
 PROTOCOLS = ("secagg", "secagg-graph", "cohort", "prf", "sparse")
 DEVICES = 8

@@ -19,8 +19,8 @@ from planted import Planted
 
 import hpcfl.algorithms.aggregation
 import hpcfl.bench.experiment
-import hpcfl.bench.rounds
 import hpcfl.cli
+import hpcfl.rounds.timed
 
 
 def main() -> None:

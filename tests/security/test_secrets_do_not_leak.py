@@ -31,7 +31,7 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.federated.private import PrivacyOptions
 from hpcfl.algorithms.noise import IntegerNoise
-from hpcfl.bench import rounds, session
+from hpcfl.bench import session
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.cli import group
 from hpcfl.comm import envelope
@@ -40,6 +40,7 @@ from hpcfl.comm.phases import Payload
 from hpcfl.comm.world import World
 from hpcfl.crypto import keys, shamir
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
+from hpcfl.rounds import timed as rounds
 
 DEVICES, DIM = 6, 120
 RINGS = ("secagg", "secagg-graph", "sparse", "cohort")

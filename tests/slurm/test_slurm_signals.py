@@ -16,8 +16,8 @@ import pytest
 from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, UsageError
-from hpcfl.interruption import LEFT_STATUS
 from hpcfl.results import load
+from hpcfl.system.interruption import LEFT_STATUS
 from hpcfl.train import session
 from hpcfl.train.experiment import RoundResult, TrainOptions
 

@@ -257,9 +257,9 @@ def test_the_cost_model_estimates_where_nothing_was_run(
     from click.testing import CliRunner
 
     from hpcfl.cli.sweep import command
-    from hpcfl.prediction.calibration import Calibration, default_path
-    from hpcfl.prediction.kernels import OPERATIONS
-    from hpcfl.prediction.overheads import OVERHEADS
+    from hpcfl.costmodel.calibration import Calibration, default_path
+    from hpcfl.costmodel.kernels import OPERATIONS
+    from hpcfl.costmodel.overheads import OVERHEADS
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     costs = {name: [0.0] for name in (*OPERATIONS, *OVERHEADS)}

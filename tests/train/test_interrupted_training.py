@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcfl.interruption import LEFT_STATUS
 from hpcfl.results import load
+from hpcfl.system.interruption import LEFT_STATUS
 
 pytest.importorskip("torch")
 
@@ -20,7 +20,7 @@ PROGRAM = """
 import ctypes, sys
 from pathlib import Path
 import numpy as np
-from hpcfl import interruption
+from hpcfl.system import interruption
 from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World
 from hpcfl.learning.training import LocalOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcfl.errors import UsageError
-from hpcfl.plugins import load_object
+from hpcfl.system.plugins import load_object
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol

@@ -19,12 +19,12 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.active import ActiveServer
 from hpcfl.algorithms.aggregation.secagg import SecAggServer, pair_sign
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.rounds import enrol
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern, Payload
 from hpcfl.crypto import keys, shamir, signatures
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import HpcflError
+from hpcfl.rounds.timed import enrol
 
 
 def enrolled(name: str, devices: int, seed: int | None = 5) -> Mapping[int, Any]:

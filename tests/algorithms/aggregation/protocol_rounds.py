@@ -19,13 +19,13 @@ from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern, Step
-from hpcfl.comm.round import Round
 from hpcfl.crypto.keys import KeyPair, SecretSource, insecure_secrets
 from hpcfl.errors import HpcflError
 from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.driver import Round
+from hpcfl.rounds.ledger import Ledger
 
 SERVER = 2**32 - 1
 ALL = 2**32 - 2

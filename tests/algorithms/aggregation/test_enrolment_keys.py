@@ -6,9 +6,9 @@ import pytest
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench import rounds
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import keys
+from hpcfl.rounds import timed as rounds
 
 DEVICES = 5
 

@@ -21,15 +21,15 @@ from slow_reference import MODULUS, elements, hkdf, stream
 from hpcfl.algorithms.aggregation.prf import KeyDirectory, Member, PairwiseSeeds, Prf
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.bench.experiment import Experiment, Options
-from hpcfl.bench.rounds import Enrolled, enrol
-from hpcfl.bench.rounds import play as play_measured
-from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern
-from hpcfl.comm.round import Round
 from hpcfl.crypto.keys import KeyPair, insecure_secrets
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError, UsageError
 from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.driver import Round
+from hpcfl.rounds.ledger import Ledger
+from hpcfl.rounds.timed import Enrolled, enrol
+from hpcfl.rounds.timed import play as play_measured
 
 GROUPS = ["fq", "ring32"]
 DEVICES = 7

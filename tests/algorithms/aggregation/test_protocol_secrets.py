@@ -21,11 +21,11 @@ from protocol_rounds import (
 )
 from slow_reference import SlowRound
 
-from hpcfl.bench import rounds
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto import keys
 from hpcfl.errors import BelowThresholdError
+from hpcfl.rounds import timed as rounds
 
 DEVICES = 5
 

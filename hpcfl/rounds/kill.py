@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcfl.comm.round import BEFORE, MOMENTS
 from hpcfl.comm.world import World
 from hpcfl.errors import UsageError
+from hpcfl.rounds.driver import BEFORE, MOMENTS
 
 EXAMPLE = "rank=7,phase=masked_input,round=3"
 HOW = "start ranks that can be lost: mpirun --with-ft ulfm -n 101 hpcfl bench ..."
@@ -30,7 +30,7 @@ class Kill:
     round : int
         Of this round, counted from 0, warm-up included.
     moment : str
-        One of :data:`~hpcfl.comm.round.MOMENTS`.
+        One of :data:`~hpcfl.rounds.driver.MOMENTS`.
     """
 
     ranks: frozenset[int]

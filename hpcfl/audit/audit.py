@@ -56,12 +56,12 @@ from hpcfl.algorithms.federated.private import (
 )
 from hpcfl.algorithms.noise import insecure_noise
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.dropouts import MODELS, DropoutSchedule
 from hpcfl.errors import UsageError
 from hpcfl.learning.private import batches, epoch_steps
 from hpcfl.learning.training import LocalOptions
 from hpcfl.privacy.accounting import systems
 from hpcfl.privacy.accounting.guarantee import REPLACE_RECORD, REPLACE_USER, Account
+from hpcfl.rounds.dropouts import MODELS, DropoutSchedule
 
 if TYPE_CHECKING:
     from hpcfl.learning.training import Trainer

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
-from hpcfl.prediction.calibration import CACHED_BYTES, Link
+from hpcfl.costmodel.calibration import CACHED_BYTES, Link
 
 # Devices on a rank, and bytes that these send or receive together: few, all that fit the cache, and
 # many more than that.

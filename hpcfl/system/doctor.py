@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcfl import environment, launch, mpiconfig
 from hpcfl.errors import UsageError
+from hpcfl.system import environment, launch, mpiconfig
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcfl import files
-from hpcfl.environment import load_1min
+from hpcfl.system import files
+from hpcfl.system.environment import load_1min
 
 COUNTERS = (
     "clock_seconds",

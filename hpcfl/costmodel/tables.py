@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tabulate import SEPARATING_LINE, tabulate
 
-from hpcfl.prediction.calibration import Calibration
-from hpcfl.prediction.model import PhasePrediction, Prediction
+from hpcfl.costmodel.calibration import Calibration
+from hpcfl.costmodel.model import PhasePrediction, Prediction
 from hpcfl.results.linkmodel import LinkModel
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
-from hpcfl.prediction.counts import PROTOCOLS, counts
+from hpcfl.costmodel.counts import PROTOCOLS, counts
 from hpcfl.results.record import RoundRecord
 
 DEVICES, DIM, ROUNDS, WARMUP = 10, 64, 9, 2
@@ -28,7 +28,7 @@ def measure(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:
     Parameters
     ----------
     samples : mapping of str to list of float
-        What each operation costs, of :func:`hpcfl.prediction.kernels.measure`.
+        What each operation costs, of :func:`hpcfl.costmodel.kernels.measure`.
     """
     costs = {name: median(values) for name, values in samples.items()}
     found: dict[str, list[float]] = {}

@@ -2,7 +2,7 @@
 
 Bytes follow from the layouts in `hpcfl.algorithms.aggregation` and are exact where those are fixed;
 of what chance decides (how many coordinates are selected, which neighbours drop out) it is the
-expectation. Operations are those of :mod:`hpcfl.prediction.kernels`, which measures each of them.
+expectation. Operations are those of :mod:`hpcfl.costmodel.kernels`, which measures each of them.
 
 The devices that drop out do so before the upload, exactly floor(theta N) of them.
 """
@@ -27,9 +27,9 @@ from hpcfl.algorithms.locations import HEADER, MAX_RICE
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm import envelope
 from hpcfl.comm.phases import Pattern
+from hpcfl.costmodel.kernels import CACHED, GAP_RATES
 from hpcfl.crypto.groups import BLOCK_WORDS
 from hpcfl.errors import UsageError
-from hpcfl.prediction.kernels import CACHED, GAP_RATES
 
 Operations = dict[str, float]
 LIMBS = KEY_SHARE + SEED_SHARE

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpcfl.algorithms.parameters import Parameters
+from hpcfl.costmodel.calibration import Calibration
+from hpcfl.costmodel.counts import PhaseCounts, along, counts
 from hpcfl.crypto import shamir
 from hpcfl.errors import UsageError
-from hpcfl.prediction.calibration import Calibration
-from hpcfl.prediction.counts import PhaseCounts, along, counts
 from hpcfl.results.linkmodel import LinkModel
 
 # Groups of operations, for the share that each has in the whole; what is left is "vectors".

@@ -17,14 +17,14 @@ from hpcfl.algorithms.aggregation.base import (
     Enrolment,
     QuantisedProtocol,
 )
-from hpcfl.bench.losses import LossWatch, Strike, as_planned, can_stand_in, stand_in
-from hpcfl.bench.validation import agrees, expected_total, quantisation
-from hpcfl.comm.ledger import Ledger
-from hpcfl.comm.round import Inputs, Prepare, Round
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import SecretSource, insecure_secrets, system_secrets
 from hpcfl.errors import HpcflError, ValidationError
 from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.driver import Inputs, Prepare, Round
+from hpcfl.rounds.failures import LossWatch, Strike, as_planned, can_stand_in, stand_in
+from hpcfl.rounds.ledger import Ledger
+from hpcfl.rounds.validation import agrees, expected_total, quantisation
 
 if TYPE_CHECKING:
     from hpcfl.attack.recording import Recorder
@@ -157,13 +157,13 @@ class Played:
     prepare_seconds : float
         Elapsed time of making the vectors, kept out of the record.
     quantisation_error, clipped_fraction : float
-        As :func:`~hpcfl.bench.validation.quantisation` says; NaN where it was not asked for, for
+        As :func:`~hpcfl.rounds.validation.quantisation` says; NaN where it was not asked for, for
         protocols that do not quantise, and except at the server.
     checkable : bool
         Whether the aggregate could be validated: not if a device died after its upload, and nobody
         else knows the noise that it drew.
     refused : mapping of int to HpcflError
-        As :class:`~hpcfl.comm.round.Round` has it; each has been printed.
+        As :class:`~hpcfl.rounds.driver.Round` has it; each has been printed.
     """
 
     record: RoundRecord
@@ -205,7 +205,7 @@ def play(
     model : ndarray of float32, shape (d,)
         The model that the server broadcasts; other ranks' values do not matter.
     inputs, prepare, dropouts
-        As for :class:`~hpcfl.comm.round.Round`.
+        As for :class:`~hpcfl.rounds.driver.Round`.
     reduce : bool
         Sum the uploads within the transport.
     insecure_seed : int, optional
@@ -219,8 +219,8 @@ def play(
     members : sequence of int, optional
         The ids under which the round's devices enrolled, in increasing order; by default all.
     strike : callable, optional
-        Called at each moment of each phase, see :class:`~hpcfl.comm.round.Round`; it may end this
-        process.
+        Called at each moment of each phase, see :class:`~hpcfl.rounds.driver.Round`; it may end
+        this process.
 
     Raises
     ------

@@ -66,12 +66,12 @@ from hpcfl.algorithms.aggregation.cohort import Segments, add_stream
 from hpcfl.algorithms.aggregation.secagg import SecAgg, pair_sign
 from hpcfl.algorithms.aggregation.topology import CompleteLinks, Ring, RingLinks, ring_order
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.inputs import SyntheticUpdates
 from hpcfl.comm import envelope
-from hpcfl.comm.ledger import Ledger
 from hpcfl.crypto import keys, shamir
 from hpcfl.crypto.groups import BLOCK_WORDS, FQ
 from hpcfl.crypto.sampling import GapSampler
+from hpcfl.rounds.inputs import SyntheticUpdates
+from hpcfl.rounds.ledger import Ledger
 
 Work = Callable[[], object]
 # Vectors that come one after the other are not in the cache: so many of them are gone through.

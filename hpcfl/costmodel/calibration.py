@@ -13,8 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hpcfl import __version__, files
+from hpcfl import __version__
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.system import files
 
 FORMAT = "hpcfl-calibration/2"
 # What a rank sends or receives at once beyond this does not fit the cache.
@@ -54,7 +55,7 @@ class Calibration:
     Attributes
     ----------
     samples : dict of str to list of float
-        CPU seconds of each operation of :mod:`hpcfl.prediction.kernels`, every measurement.
+        CPU seconds of each operation of :mod:`hpcfl.costmodel.kernels`, every measurement.
     ranks : int
         Ranks among which messages were measured; 1 if none were.
     links : dict of str to Link
@@ -124,8 +125,8 @@ def load(path: Path) -> Calibration:
     HpcflError
         If there is none, or it is damaged.
     """
-    from hpcfl.prediction.kernels import OPERATIONS
-    from hpcfl.prediction.overheads import OVERHEADS
+    from hpcfl.costmodel.kernels import OPERATIONS
+    from hpcfl.costmodel.overheads import OVERHEADS
 
     try:
         content = files.parse_json(files.text(path))
@@ -209,8 +210,8 @@ def calibrate(world: Any, progress: Callable[[str], None] = lambda name: None) -
     progress : callable
         Takes the name of each thing that is measured; on rank 0.
     """
-    from hpcfl import environment
-    from hpcfl.prediction import kernels, overheads, patterns
+    from hpcfl.costmodel import kernels, overheads, patterns
+    from hpcfl.system import environment
 
     samples: dict[str, list[float]] = {}
     if world.rank == 0:

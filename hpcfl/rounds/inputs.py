@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl import files
 from hpcfl.algorithms.aggregation.base import UPDATES
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.system import files
 
 Vector = NDArray[np.floating]
 HDF5_SUFFIXES = (".h5", ".hdf5")

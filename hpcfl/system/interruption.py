@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from hpcfl import launch
 from hpcfl.errors import AgreedError
+from hpcfl.system import launch
 
 # Of a run that was told to leave, and can go on: EX_TEMPFAIL of sysexits.h, "try again".
 LEFT_STATUS = 75

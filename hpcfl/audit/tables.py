@@ -6,8 +6,8 @@ from textwrap import fill
 
 from tabulate import tabulate
 
-from hpcfl.attack.audit import Audit, Bound
 from hpcfl.attack.tables import WIDTH
+from hpcfl.audit.audit import Audit, Bound
 
 
 def render(found: Audit) -> str:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import Aggregate
 from hpcfl.comm.phases import Device
-from hpcfl.comm.round import Inputs
 from hpcfl.comm.transport import Transport
+from hpcfl.rounds.driver import Inputs
 
 UNIT_ROUNDOFF = 2.0**-53
 

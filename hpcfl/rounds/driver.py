@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.comm import envelope
-from hpcfl.comm.ledger import Ledger
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.comm.rows import Received
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.groups import Group
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
+from hpcfl.rounds.ledger import Ledger
 
 Inputs = Callable[[int], NDArray[np.floating]]
 Prepare = Callable[[Mapping[int, Any]], None]

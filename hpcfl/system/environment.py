@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import hpcfl
-from hpcfl import launch
+from hpcfl.system import launch
 
 _PACKAGES = ("numpy", "mpi4py", "h5py", "cryptography")
 

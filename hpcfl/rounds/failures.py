@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.aggregation.cohort import CohortServer
 from hpcfl.algorithms.aggregation.sparse import SparseServer
-from hpcfl.comm.round import AFTER
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import system_secrets
 from hpcfl.results.record import NOT_LOST, RoundRecord
+from hpcfl.rounds.driver import AFTER
 
 if TYPE_CHECKING:
     from hpcfl.results.reader import Run

@@ -1,0 +1,1 @@
+"""Audits of differential privacy: what a mechanism gives away, measured on canaries."""

@@ -1,0 +1,1 @@
+"""One round, timed and validated: what `bench` and `train` share."""

@@ -1,0 +1,1 @@
+"""Environment, launch, interruption, files, settings of MPI: what concerns the system."""
