@@ -4,7 +4,8 @@ PYTHON ?= python3
 RANKS ?= 101
 # The embedded Open MPI is the extra "mpi": on a cluster that has its own, say EXTRAS=test,lint.
 EXTRAS ?= mpi,test,lint
-TEST_SECONDS ?= 4500
+TEST_SECONDS ?= 3000
+TEST_WORKERS ?= 2
 
 VENV := .venv
 comma := ,
@@ -13,6 +14,8 @@ STAMP := $(VENV)/.setup-$(subst $(comma),-,$(EXTRAS))
 TRAIN_STAMP := $(STAMP)-train
 # The test suite starts mpirun: whatever hangs in spite of its own limits ends here.
 LIMIT := $(if $(shell command -v timeout),timeout -k 30 $(TEST_SECONDS))
+PYTEST := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(LIMIT) \
+    $(VENV)/bin/python -m pytest -n $(TEST_WORKERS) --dist loadgroup
 
 ifeq ($(shell id -u),0)
 export OMPI_ALLOW_RUN_AS_ROOT := 1
@@ -21,17 +24,19 @@ endif
 
 .DEFAULT_GOAL := setup
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-train bench test lint clean distclean
+.PHONY: help setup setup-train bench test test-full lint clean distclean
 
 help:
 	@echo 'make setup        set up $(VENV) (the default)'
 	@echo 'make setup-train  the same with PyTorch, for hpcfl train'
 	@echo 'make bench        then run: mpirun -n $(RANKS) hpcfl bench sparse'
-	@echo 'make test         then run the whole test suite'
+	@echo 'make test         then run the tests for every change: a few minutes on two cores'
+	@echo 'make test-full    then run these and the expensive ones, with more examples'
 	@echo 'make lint         then check style and types'
 	@echo 'make clean        remove caches and build products; results stay'
 	@echo 'make distclean    remove $(VENV) as well'
-	@echo 'Can be set: PYTHON=$(PYTHON) RANKS=$(RANKS) EXTRAS=$(EXTRAS) TEST_SECONDS=$(TEST_SECONDS)'
+	@echo 'Can be set: PYTHON=$(PYTHON) RANKS=$(RANKS) EXTRAS=$(EXTRAS) TEST_SECONDS=$(TEST_SECONDS)' \
+	    'TEST_WORKERS=$(TEST_WORKERS)'
 
 setup: $(STAMP)
 
@@ -56,7 +61,10 @@ bench: setup
 	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" mpirun -n $(RANKS) hpcfl bench sparse
 
 test: setup-train
-	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(LIMIT) $(VENV)/bin/python -m pytest
+	$(PYTEST) -m 'not full'
+
+test-full: setup-train
+	$(PYTEST) --hypothesis-profile=full
 
 lint: setup-train
 	$(VENV)/bin/ruff check .

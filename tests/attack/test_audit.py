@@ -59,7 +59,7 @@ TIGHT = {
 }
 # These are measured by rates alone, which takes more runs.
 BY_RATES = {"Laplace", "Poisson users", "trusted", "Poisson samples"}
-NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in BY_RATES else name for name in TIGHT]
+NAMES = [pytest.param(name, marks=pytest.mark.full) if name in BY_RATES else name for name in TIGHT]
 
 
 def runs_of(name: str) -> int:
@@ -197,7 +197,7 @@ def test_the_papers_noise_is_too_little_by_default(algorithm: str) -> None:
     assert f"{found.paper:.4g}" in render(found)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("instance", "claimed"),
     [
@@ -455,7 +455,7 @@ def test_what_does_not_go_as_planned_agrees_with_its_proof(
         assert not audit(instance, runs, seed=1, confidence=SURE).agrees
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_replayed_samples_of_users_agree_only_if_they_are_drawn_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

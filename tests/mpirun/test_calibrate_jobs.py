@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from launcher import mpirun, needs_mpirun
 
-pytestmark = [needs_mpirun, pytest.mark.slow]
+pytestmark = [needs_mpirun, pytest.mark.full]
 
 
 def test_ranks_are_calibrated_and_predicted(tmp_path: Path) -> None:

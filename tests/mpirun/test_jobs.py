@@ -228,7 +228,7 @@ def test_killing_the_server_leaves_all_finished_rounds_readable(tmp_path: Path) 
     assert (run.bytes_up.sum(axis=(1, 2)) > 0).all()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_the_main_job_runs_on_101_ranks(tmp_path: Path) -> None:
     (summary,) = bench(101, tmp_path, "sparse", "--rounds", 2, "--warmup", 0, limit_seconds=360)

@@ -11,8 +11,8 @@ from launcher import HERE, mpirun, needs_mpirun
 def test_the_transport_tests_pass_under_mpirun(ranks: int) -> None:
     job = mpirun(
         ranks,
-        *(sys.executable, "-m", "pytest", "-q", "-x", "--only-mpi", "-p", "no:cacheprovider"),
-        HERE / "test_transports.py",
+        *(sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider"),
+        *("--only-mpi", "--noconftest", HERE / "test_transports.py"),
     )
 
     assert job.returncode == 0, job.stdout[-5000:]

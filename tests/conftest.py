@@ -1,0 +1,24 @@
+"""What all tests share: the tiers, their numbers of examples, and which tests run one at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# `make test` runs the developer's tier; `make test-full` adds the tests marked `full` and says
+# --hypothesis-profile=full. Examples take as long as they need: the machine may be busy.
+settings.register_profile("developer", max_examples=25, deadline=None)
+settings.register_profile("full", max_examples=100, deadline=None)
+settings.load_profile("developer")
+
+# Their tests start jobs of several processes, at most one at a time.
+JOB_FOLDERS = {"chaos", "faults", "mpirun", "netlab", "slurm"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent.name in JOB_FOLDERS and item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.xdist_group("jobs"))
