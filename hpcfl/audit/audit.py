@@ -50,8 +50,8 @@ from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.algorithms.federated.locks import Locks
 from hpcfl.algorithms.federated.noisysgd import NoisyGradients
 from hpcfl.algorithms.federated.participation import Participation
+from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.algorithms.federated.private import (
-    PrivacyOptions,
     PrivateAlgorithm,
 )
 from hpcfl.algorithms.noise import insecure_noise
@@ -746,18 +746,18 @@ class Game:
         """Play a round of `locks`; move the model and return its score, None if nothing is sent."""
         instance = self.instance
         updates, devices = {}, {}
-        server = algorithm.norms_server(index, model)
+        server = algorithm.first_stage_server(index, model)
         for id in self._there(algorithm.participants(index), canary):
             learn = self._learn(id, index, model, canary, seed)
             updates[id] = algorithm.contribution(id, index, model[:0], learn)
-            devices[id] = algorithm.norms_device(id, index, _DIM)
+            devices[id] = algorithm.first_stage_device(id, index, _DIM)
             server.receive_norms(id, devices[id].send_norms(updates[id]))
         server.finish_norms()
         sent = {}
         for id, device in devices.items():
             device.receive_norms(server.send_norms(id))
-            if device.factor:
-                sent[id] = algorithm.scaled(updates[id], device.factor, id, index)
+            if device.kept:
+                sent[id] = device.kept_update(updates[id])
         mean = self._summed(sent, algorithm.play_index(index), seed) / max(1, len(sent))
         moved = algorithm.update(Aggregate(mean, 1.0, 1.0), model[:0], list(sent), index)
         model -= moved.astype(np.float32)

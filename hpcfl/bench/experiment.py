@@ -26,7 +26,7 @@ from hpcfl.rounds.timed import enrol, keep, play
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
-    from hpcfl.algorithms.federated.private import PrivacyOptions
+    from hpcfl.algorithms.federated.privacy import PrivacyOptions
     from hpcfl.algorithms.noise import IntegerNoise
     from hpcfl.attack.recording import Recorder
     from hpcfl.results.reader import Run
@@ -99,7 +99,7 @@ class Options:
         given = {name: options.pop(name, None) for name in names}
         given = {name: value for name, value in given.items() if value is not None}
         if options["protocol"] == "dp-fedavg":
-            from hpcfl.algorithms.federated.private import PrivacyOptions
+            from hpcfl.algorithms.federated.privacy import PrivacyOptions
 
             noise: dict[str, Any] = {"noise": "distributed", "noise_multiplier": 1.0} | given
             options |= {"protocol": aggregate or "secagg", "private": PrivacyOptions(**noise)}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import click
 from click.core import ParameterSource
@@ -18,6 +18,27 @@ def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Com
     def decorate(command: Command) -> Command:
         for option in reversed(options):
             command = option(command)
+        return command
+
+    return decorate
+
+
+class About(Protocol):
+    """What a registry knows of a protocol or an algorithm without importing it."""
+
+    @property
+    def about(self) -> str: ...
+
+
+def listing(**registries: Mapping[str, About]) -> Callable[[Command], Command]:
+    """Put registries, one line an entry, in the place of their ``{name}`` in a command's help."""
+
+    def decorate(command: Command) -> Command:
+        for place, entries in registries.items():
+            width = max(map(len, entries)) + 2
+            lines = [f"{name:<{width}}{entry.about}" for name, entry in entries.items()]
+            text = "\n      ".join(lines)
+            command.__doc__ = (command.__doc__ or "").replace(f"{{{place}}}", text)
         return command
 
     return decorate

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hpcfl.cli.options import link_options, output_option, protocol_options, seed_options
+from hpcfl.algorithms.federated import REGISTRY
+from hpcfl.cli.options import link_options, listing, output_option, protocol_options, seed_options
 from hpcfl.train.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -235,6 +236,7 @@ def _default(context: click.Context, options: dict[str, Any], **values: Any) -> 
 @protocol_options
 @link_options
 @click.pass_context
+@listing(algorithms=REGISTRY)
 def command(
     context: click.Context,
     algorithm: str,
@@ -251,14 +253,7 @@ def command(
 
     \b
     Algorithms:
-      fedavg      every device sends its update
-      rand-k      a random part alpha of its coordinates, in the clear
-      top-k       the part alpha of the largest magnitude, in the clear
-      dp-fedavg   updates of bounded norm, Gaussian noise on their sum (McMahan et al. 2018)
-      cdp         noisy local steps (Hu, Guo and Gong 2021)
-      dp-dsgd     one noisy step a round
-      fedsgd-dpc  one noisy gradient a round, of devices in turn
-      locks       those with larger updates are heard more often, all of it noisy
+      {algorithms}
 
     \b
     Examples:
@@ -273,8 +268,8 @@ def command(
     """
     import math
 
-    from hpcfl.algorithms.federated import NOISY, PRIVATE
-    from hpcfl.algorithms.federated.private import PrivacyOptions
+    from hpcfl.algorithms.federated import find
+    from hpcfl.algorithms.federated.privacy import PrivacyOptions
     from hpcfl.bench.experiment import Options
     from hpcfl.comm.world import connect
     from hpcfl.learning.training import LocalOptions
@@ -292,7 +287,8 @@ def command(
         options[({"epochs", "steps"} - typed).pop()] = None
     elif options["epochs"] is None and options["steps"] is None:
         options["epochs"] = 5
-    if algorithm in NOISY:
+    kind = find(algorithm)
+    if kind.noisy_steps:
         _default(context, options, momentum=0.0, sampling="balanced")
         if algorithm != "cdp":
             _default(context, options, steps=1, epochs=None)
@@ -302,7 +298,6 @@ def command(
         _default(context, options, sampling="poisson")
     if options["shuffle"] is None:
         options["shuffle"] = "poisson" if algorithm == "fedsgd-dpc" else "continuing"
-    private = algorithm in PRIVATE
     local = LocalOptions(**{name: options.pop(name) for name in LOCAL})
     privacy = PrivacyOptions(**{name: options.pop(name) for name in PRIVACY})
     training = {name: options.pop(name) for name in TRAIN}
@@ -316,7 +311,7 @@ def command(
         if index == 0:
             click.echo(
                 " round  accuracy     loss  sent up, MB  round, s  training, s  modelled, s"
-                + ("  epsilon: paper    proven" if private else "")
+                + ("  epsilon: paper    proven" if kind.private else "")
             )
         figures = result.figures
         click.echo(
@@ -325,7 +320,7 @@ def command(
             f"  {figures['train_seconds']:11.3f}  {figures['modelled_seconds']:11.3f}"
             + (
                 f"  {figures['epsilon_paper']:14.3f}  {figures['epsilon_proven']:8.3f}"
-                if private
+                if kind.private
                 else ""
             )
         )
@@ -360,7 +355,7 @@ def command(
         f"sent up by all devices: {rounds[-1]['bytes_up_total'] / 1e6:.3f} MB\n"
         f"modelled: {modelled:.1f} s, training included"
     )
-    if private:
+    if kind.private:
         pure = algorithm == "fedsgd-dpc" and privacy.mechanism == "laplace"
         click.echo(
             f"epsilon at delta {0 if pure else privacy.delta:g}: "

@@ -34,7 +34,7 @@ _UNIFORM, _LOCKS = "dp-fedavg", "locks"
 
 
 def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
-    from hpcfl.algorithms.federated.private import PrivacyOptions
+    from hpcfl.algorithms.federated.privacy import PrivacyOptions
     from hpcfl.bench.experiment import Options
     from hpcfl.learning.training import LocalOptions
     from hpcfl.reproduce.seeds import over_seeds

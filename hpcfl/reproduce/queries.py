@@ -95,7 +95,7 @@ def _compare_table(results: Sequence[Result]) -> list[Line]:
 
 def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
     """Train with T queries of b replies, with all seeds."""
-    from hpcfl.algorithms.federated.private import PrivacyOptions
+    from hpcfl.algorithms.federated.privacy import PrivacyOptions
     from hpcfl.bench.experiment import Options
     from hpcfl.learning.training import LocalOptions
     from hpcfl.reproduce.seeds import over_seeds

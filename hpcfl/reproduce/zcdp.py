@@ -90,7 +90,7 @@ def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
 
 
 def _at_rate(setting: Setting, rate: float, context: Context) -> dict[str, Any]:
-    from hpcfl.algorithms.federated.private import PrivacyOptions
+    from hpcfl.algorithms.federated.privacy import PrivacyOptions
     from hpcfl.bench.experiment import Options
     from hpcfl.learning.training import LocalOptions
     from hpcfl.reproduce.seeds import over_seeds

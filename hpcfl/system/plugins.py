@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hpcfl.errors import UsageError
+
 
 def load_object(name: str) -> Any:
     """Return what ``MODULE:NAME`` names, from an installed module or the current folder.
@@ -22,3 +24,32 @@ def load_object(name: str) -> Any:
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
     return getattr(importlib.import_module(module), attribute)
+
+
+def load_class(name: str, kind: type[Any], what: str) -> type[Any]:
+    """Return the subclass of `kind` that ``MODULE:NAME`` names.
+
+    Parameters
+    ----------
+    name : str
+        ``MODULE:NAME``.
+    kind : type
+        What it must be a subclass of.
+    what : str
+        What errors call it.
+
+    Raises
+    ------
+    UsageError
+        If it cannot be loaded, or is something else.
+    """
+    try:
+        found = load_object(name)
+    except Exception as error:
+        raise UsageError(f"{what} cannot be loaded: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, kind)):
+        raise UsageError(
+            f"{what} must be a subclass of {kind.__module__}.{kind.__qualname__}, which {name} "
+            "is not"
+        )
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -16,17 +15,12 @@ from numpy.typing import NDArray
 from hpcfl.algorithms import federated, quantisation
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate, QuantisedProtocol
-from hpcfl.algorithms.federated import locks
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Spent
 from hpcfl.algorithms.federated.levels import largest_levels
-from hpcfl.algorithms.federated.locks import Locks
 from hpcfl.algorithms.federated.participation import Participation
-from hpcfl.algorithms.federated.private import PrivacyOptions, PrivateAlgorithm
-from hpcfl.algorithms.federated.sparsification import (
-    Sparsified,
-    pairwise_overlap,
-    selection_counts,
-)
+from hpcfl.algorithms.federated.privacy import PrivacyOptions
+from hpcfl.algorithms.federated.private import PrivateAlgorithm
+from hpcfl.algorithms.federated.sparsification import pairwise_overlap, selection_counts
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.bench.experiment import DEFAULT_LEVELS, Options, secrets_of_noise
 from hpcfl.comm.phases import phase_names
@@ -96,11 +90,7 @@ class TrainOptions:
     resume: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.algorithm not in federated.ALGORITHMS:
-            raise UsageError(
-                f"there is no algorithm {self.algorithm!r}; choose one of "
-                f"{', '.join(federated.ALGORITHMS)}"
-            )
+        leaves_out = self.kind.leaves_out  # refuses an algorithm that there is not
         if not 0 < self.data_fraction <= 1:
             raise UsageError(
                 f"--data-fraction is {self.data_fraction}; it must be above 0, at most 1"
@@ -120,7 +110,7 @@ class TrainOptions:
                 "the server's learning rate must be positive and its momentum at least 0 and "
                 f"below 1, not {self.server_learning_rate} and {self.server_momentum}"
             )
-        if self.error_feedback and self.algorithm not in federated.SPARSIFIED:
+        if self.error_feedback and not leaves_out:
             raise UsageError(
                 f"--error-feedback is for {' and '.join(federated.SPARSIFIED)}: {self.algorithm} "
                 "leaves nothing of an update unsent"
@@ -131,14 +121,16 @@ class TrainOptions:
                 "and a checkpoint holds the server's state alone"
             )
 
+    @property
+    def kind(self) -> type[FederatedAlgorithm]:
+        """The class of the algorithm."""
+        return federated.find(self.algorithm)
+
     def federation(self, sizes: NDArray[np.int64], dim: int) -> Federation:
         """Return who trains what, for devices with so many samples and a model of `dim`."""
         aggregation = self.aggregation
         per_round = self.per_round or sizes.size
-        invited = per_round
-        if self.algorithm == "locks":
-            default = min(sizes.size, math.ceil(1.5 * per_round))
-            invited = self.privacy.first_stage or default
+        invited = self.kind.invited(per_round, sizes.size, self.privacy)
         participation = Participation(sizes.size, invited, self.sampling, aggregation.seed)
         protocol, _ = aggregation.build(per_round, dim, population=sizes.size)
         return Federation(
@@ -169,8 +161,7 @@ class TrainOptions:
             return replace(self, aggregation=replace(self.aggregation, levels=levels))
 
         protocol = at(1).federation(sizes, dim).protocol
-        paying = issubclass(federated.find(self.algorithm), PrivateAlgorithm)
-        if not paying or not isinstance(protocol, QuantisedProtocol):
+        if not self.kind.private or not isinstance(protocol, QuantisedProtocol):
             return at(DEFAULT_LEVELS)
         # By chance, all devices may be in a round.
         most = sizes.size if self.sampling == "poisson" else protocol.parameters.devices
@@ -205,7 +196,7 @@ class TrainOptions:
         UsageError
         """
         federation = self.federation(np.ones(devices, np.int64), dim=1)
-        federated.find(self.algorithm).check(federation, self.privacy)
+        self.kind.check(federation, self.privacy)
 
     def make_algorithm(self, federation: Federation) -> FederatedAlgorithm:
         """Return the algorithm of one rank.
@@ -215,12 +206,13 @@ class TrainOptions:
         UsageError
             If no noise reaches the epsilon, or the accounts refuse the options.
         """
-        kind = federated.find(self.algorithm)
-        if issubclass(kind, PrivateAlgorithm):
-            return kind(federation, self.privacy, secrets_of_noise(self.aggregation.insecure_seed))
-        if issubclass(kind, Sparsified):
-            return kind(federation, self.aggregation.alpha, self.error_feedback)
-        return kind(federation)
+        return self.kind.make(
+            federation,
+            self.privacy,
+            secrets_of_noise(self.aggregation.insecure_seed),
+            self.aggregation.alpha,
+            self.error_feedback,
+        )
 
     def config(self, devices: int, model: str, dim: int) -> dict[str, Any]:
         """Return every option with its value, for the record."""
@@ -230,7 +222,7 @@ class TrainOptions:
             if name not in ("aggregation", "local", "privacy")
         }
         flat |= asdict(self.aggregation) | asdict(self.local)
-        if self.algorithm in federated.PRIVATE:
+        if self.kind.private:
             flat |= asdict(self.privacy)
         flat |= {"devices": devices, "model": model, "dim": dim}
         return {
@@ -446,8 +438,8 @@ class Training:
         work = Work.empty(self._clients.sizes.size)
         participants = algorithm.participants(index)
         first = None
-        if isinstance(algorithm, Locks):
-            first = self._invite(algorithm, transport, index, participants, work)
+        if algorithm.first_stage:
+            first = self._invite(transport, index, participants, work)
             participants = first.kept
         played = self._play(transport, index, participants, work, with_model=first is None)
         slowest = transport.max_to_server(float(work.cpu.max()))
@@ -533,24 +525,23 @@ class Training:
 
     def _invite(
         self,
-        algorithm: Locks,
         transport: Transport,
         index: int,
         invited: list[int],
         work: Work,
     ) -> FirstStage:
-        """Play the first stage: those invited train and send norms, and learn who is kept."""
-        count = self._clients.sizes.size
+        """Play the first stage, in which those invited train, and learn who is kept."""
+        algorithm, count = self._algorithm, self._clients.sizes.size
         chosen = transport.select(invited)
-        phases = phase_names(locks.STEPS)
+        phases = phase_names(algorithm.first_stage)
         ledger = Ledger(phases, len(invited), chosen.local_devices, chosen.has_server)
         devices = {
-            slot: algorithm.norms_device(invited[slot], index, self._state.size)
+            slot: algorithm.first_stage_device(invited[slot], index, self._state.size)
             for slot in chosen.local_devices
         }
-        server = algorithm.norms_server(index, self._state) if chosen.has_server else None
+        server = algorithm.first_stage_server(index, self._state) if chosen.has_server else None
         played = Round(
-            locks.STEPS,
+            algorithm.first_stage,
             chosen,
             ledger,
             index=index,
@@ -568,28 +559,25 @@ class Training:
         elapsed = time.perf_counter() - start - played.prepare_seconds
         record = _for_all(add_up(chosen, ledger.record, elapsed), invited, count)
         for slot, device in devices.items():
-            if device.factor:
+            if device.kept:
                 id = invited[slot]
-                work.updates[id] = algorithm.scaled(work.updates[id], device.factor, id, index)
+                work.updates[id] = device.kept_update(work.updates[id])
         told = None
         if server is not None:
-            slots = np.array(sorted(server.factors), np.int64)
+            slots = np.array(server.kept, np.int64)
             told = np.array(invited, np.int64)[slots].view(np.uint8)
         kept = transport.broadcast(told).view(np.int64).tolist()
         return FirstStage(record, kept, played.prepare_seconds)
 
     def _overlap(self, transport: Transport) -> float:
         """Return the pairwise overlap of the coordinates chosen in this round, at the server."""
-        if not isinstance(self._algorithm, Sparsified):
+        choices = self._algorithm.take_choices(self._dim)
+        if choices is None:
             return float("nan")
-        sparsifier = self._algorithm.sparsifier
-        counts = transport.sum_to_server(
-            selection_counts(sparsifier.selected.values(), self.weights.size)
-        )
-        sparsifier.selected.clear()
+        chosen, size = choices
+        counts = transport.sum_to_server(selection_counts(chosen, self._dim))
         if counts is None:
             return float("nan")
-        size = sparsifier.count(self.weights.size)
         return pairwise_overlap(counts, int(counts.sum()) // size, size)
 
     def _conclude(

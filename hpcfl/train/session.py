@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms import federated
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.bench.session import default_devices
@@ -151,7 +150,7 @@ def _run(
 
         path = output
         if path.suffix not in (".h5", ".hdf5"):
-            what = protocol.name if options.algorithm == "fedavg" else options.algorithm
+            what = protocol.name if options.algorithm == "fedavg" else options.kind.name
             path = default_path(path, f"train-{what}", count, weights.size)
         config = options.config(count, name, weights.size)
         config |= protocol.settings()
@@ -161,7 +160,7 @@ def _run(
             if options.resume is not None:
                 state = checkpoint.load(options.resume, config)
                 _check_unfinished(state, options)
-                if options.algorithm in federated.PRIVATE:
+                if options.kind.private:
                     state = state.claimed(_rounds_at_risk(state, options))
                     training.restore(state)
                     state.save(options.resume)
@@ -201,7 +200,7 @@ def _run(
                 return str(_left(replace(latest, at_risk=1), options, kept))
 
             with writer, interruption.writing(writer.mark_interrupted, given_up):
-                if options.resume is None and options.algorithm in federated.PRIVATE:
+                if options.resume is None and options.kind.private:
                     _claim_first_rounds(kept, latest, options)
 
                 def store(result: RoundResult) -> None:
@@ -340,7 +339,7 @@ def _trainer(model: Module, options: TrainOptions, where: str) -> Trainer:
     from hpcfl.learning.private import PrivateOptions, PrivateTrainer
     from hpcfl.learning.training import Trainer
 
-    if options.algorithm not in federated.NOISY:
+    if not options.kind.noisy_steps:
         return Trainer(model, options.local, where)
     privacy = options.privacy
     laplace = privacy.mechanism == "laplace"

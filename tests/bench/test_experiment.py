@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpcfl.algorithms.aggregation.secagg import SecAggServer
-from hpcfl.algorithms.federated.private import PrivacyOptions
+from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto.discrete_gaussian import LARGEST_SIGMA

@@ -101,7 +101,7 @@ def test_a_signal_in_the_last_round_changes_nothing(tmp_path: Path) -> None:
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, protocol: str, after: int) -> None:
     options: dict[str, Any] = {"dropout": 0.0 if protocol == "prf" else 0.3}
     if protocol == "dp-fedavg":
-        from hpcfl.algorithms.federated.private import PrivacyOptions
+        from hpcfl.algorithms.federated.privacy import PrivacyOptions
 
         protocol = "secagg"
         options["private"] = PrivacyOptions(noise="distributed", noise_multiplier=1.0)

@@ -108,7 +108,7 @@ def test_warm_up_rounds_are_no_samples_of_the_rule() -> None:
 
 
 def test_noise_is_accounted_for_the_largest_number_of_rounds() -> None:
-    from hpcfl.algorithms.federated.private import PrivacyOptions
+    from hpcfl.algorithms.federated.privacy import PrivacyOptions
 
     private = PrivacyOptions(noise="distributed", noise_multiplier=1.0)
     common: dict[str, Any] = {"dim": 20, "warmup": 1, "dropout": 0.0, "private": private}

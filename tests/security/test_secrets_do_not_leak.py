@@ -29,7 +29,7 @@ from planted import KEY_HOLDERS, Planted, Search, contents, left_behind
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
-from hpcfl.algorithms.federated.private import PrivacyOptions
+from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.bench import session
 from hpcfl.bench.experiment import Experiment, Options

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcfl.algorithms.federated.private import PrivacyOptions
+from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World
 from hpcfl.errors import UsageError
@@ -239,7 +239,7 @@ def test_larger_updates_are_kept_more_often_and_the_mean_stays_right(tmp_path: P
     norms = np.linspace(0.1, 1.0, devices)
     total, kept = np.zeros(devices), np.zeros(devices)
     for index in range(draws):
-        server = locks.norms_server(index, np.zeros(devices, np.float32))
+        server = locks.first_stage_server(index, np.zeros(devices, np.float32))
         invited = where.participation.draw(index)
         for slot, id in enumerate(invited):
             server.receive_norms(slot, np.array([norms[id]], "<f8").view(np.uint8))

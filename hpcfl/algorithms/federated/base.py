@@ -5,17 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.federated.participation import Participation
-from hpcfl.algorithms.noise import IntegerNoise
-
-if TYPE_CHECKING:
-    from hpcfl.algorithms.federated.private import PrivacyOptions
+from hpcfl.algorithms.federated.privacy import PrivacyOptions
+from hpcfl.algorithms.noise import IntegerNoise, NoiseSecrets
+from hpcfl.comm.phases import Step, phase_names
 
 Vector = NDArray[np.float32]
 
@@ -101,6 +100,13 @@ class FederatedAlgorithm(ABC):
         Name on the command line.
     noisy_steps : bool
         Whether devices clip every sample's gradient and add noise in every step.
+    private : bool
+        Whether there is an account of what rounds cost in privacy, which options of privacy enter.
+    leaves_out : bool
+        Whether a device sends some coordinates of its update only, and may keep the others back.
+    first_stage : tuple of Step
+        Exchanges that a round begins with, the model among them, before vectors are summed: they
+        say which devices go on to the sum. Empty if all participants do.
     repeated : int
         Rounds that earlier launches of this run may have played besides those before the present
         one, at most; only private algorithms count them.
@@ -108,10 +114,44 @@ class FederatedAlgorithm(ABC):
 
     name: ClassVar[str]
     noisy_steps: ClassVar[bool] = False
+    private: ClassVar[bool] = False
+    leaves_out: ClassVar[bool] = False
+    first_stage: ClassVar[tuple[Step, ...]] = ()
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
         self.repeated = 0
+
+    @classmethod
+    def make(
+        cls,
+        federation: Federation,
+        privacy: PrivacyOptions,
+        secrets: NoiseSecrets,
+        alpha: float,
+        error_feedback: bool,
+    ) -> Self:
+        """Return the algorithm of one rank, which takes of a run's options what it needs.
+
+        Parameters
+        ----------
+        federation : Federation
+            Who trains what.
+        privacy : PrivacyOptions
+            What is asked for of privacy.
+        secrets : callable
+            Where cryptographic noise comes from.
+        alpha : float
+            Part of its coordinates that a device sends.
+        error_feedback : bool
+            Whether it keeps the others for later rounds.
+        """
+        return cls(federation)
+
+    @classmethod
+    def invited(cls, per_round: int, devices: int, privacy: PrivacyOptions) -> int:
+        """Return how many of the n devices begin a round in whose sum `per_round` are to be."""
+        return per_round
 
     def play_index(self, round_index: int) -> int:
         """Return the number of rounds that may have been played before this one is.
@@ -150,7 +190,32 @@ class FederatedAlgorithm(ABC):
 
     def phases(self, protocol: AggregationProtocol) -> list[str]:
         """Return the names of a round's phases, in order."""
-        return protocol.phases()
+        if not self.first_stage:
+            return protocol.phases()
+        summing = [phase for phase in protocol.phases() if phase != "model"]
+        return [*phase_names(self.first_stage), *summing]
+
+    def first_stage_device(self, id: int, round_index: int, dim: int) -> Any:
+        """Return a device's side of the first stage.
+
+        After it, ``kept`` says whether the device goes on, and ``kept_update(update)`` returns what
+        it then puts into the sum.
+        """
+        raise NotImplementedError(f"{self.name} has no first stage")
+
+    def first_stage_server(self, round_index: int, model: Vector) -> Any:
+        """Return the server's side of the first stage; ``kept`` are those who go on, increasing.
+
+        Devices go by their slots among those invited.
+        """
+        raise NotImplementedError(f"{self.name} has no first stage")
+
+    def take_choices(self, dim: int) -> tuple[list[NDArray[np.int64]], int] | None:
+        """Return the coordinates that this rank's devices chose since this was last asked.
+
+        With them, how many of `dim` a device chooses. None for an algorithm that chooses none.
+        """
+        return None
 
     def participants(self, round_index: int) -> list[int]:
         """Return the ids of the devices that take part in a round, increasing."""

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import Aggregate, QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
-from hpcfl.algorithms.federated.private import PrivacyOptions, PrivateAlgorithm
+from hpcfl.algorithms.federated.privacy import PrivacyOptions
+from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise, shorten
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import dp_fedavg
@@ -58,10 +59,10 @@ class DPFedAvg(PrivateAlgorithm):
                 f"{protocol.name} sums real numbers in the clear, where distributed noise hides "
                 "nobody: sum by secagg, secagg-graph or cohort, or train with --noise central"
             )
-        if distributed and protocol.name == "sparse":
+        if distributed and not protocol.noise_adds_up:
             raise UsageError(
-                "sparse does not sum over all devices of a round, so their noise does not add up: "
-                "use --aggregate cohort"
+                f"{protocol.name} does not sum over all devices of a round, so their noise does "
+                "not add up: use --aggregate cohort"
             )
         participation = federation.participation
         turns = participation.mode == "balanced" and participation.per_round < federation.devices

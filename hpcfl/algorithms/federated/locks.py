@@ -18,6 +18,7 @@ local
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,13 +27,13 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import (
     Aggregate,
-    AggregationProtocol,
     ModelReceiver,
     ModelSender,
     parse_vector,
 )
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
-from hpcfl.algorithms.federated.private import PrivacyOptions, PrivateAlgorithm
+from hpcfl.algorithms.federated.privacy import PrivacyOptions
+from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import shorten
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.crypto.noise import NoiseSource
@@ -40,13 +41,6 @@ from hpcfl.errors import MessageError, UsageError
 
 SMALLEST_NORM = 1e-6
 LEAST_PROBABILITY = 0.05
-
-STEPS = (
-    Step("model", Pattern.BROADCAST),
-    Step("norms", Pattern.GATHER, upload=True),
-    Step("norms", Pattern.SCATTER),
-)
-"""The first stage: norms up, and down what an update is multiplied by, 0 for not kept."""
 
 
 class Locks(PrivateAlgorithm):
@@ -59,6 +53,12 @@ class Locks(PrivateAlgorithm):
     """
 
     name = "locks"
+    # Norms up, and down what an update is multiplied by, 0 for not kept.
+    first_stage = (
+        Step("model", Pattern.BROADCAST),
+        Step("norms", Pattern.GATHER, upload=True),
+        Step("norms", Pattern.SCATTER),
+    )
 
     def __init__(self, federation: Federation, privacy: PrivacyOptions, secrets: Any) -> None:
         super().__init__(federation, privacy, secrets)
@@ -80,9 +80,9 @@ class Locks(PrivateAlgorithm):
                 f"{federation.participation.per_round} invited users: give a larger --first-stage"
             )
 
-    def phases(self, protocol: AggregationProtocol) -> list[str]:
-        model, *others = super().phases(protocol)
-        return [model, "norms", *others]
+    @classmethod
+    def invited(cls, per_round: int, devices: int, privacy: PrivacyOptions) -> int:
+        return privacy.first_stage or min(devices, math.ceil(1.5 * per_round))
 
     @property
     def kept(self) -> int:
@@ -94,13 +94,6 @@ class Locks(PrivateAlgorithm):
 
     def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
         return shorten(learn(), self.privacy.clip_norm)
-
-    def scaled(self, update: Vector, factor: float, device: int, round_index: int) -> Vector:
-        """Return what a kept user sends."""
-        if self.privacy.variant == "local":
-            noise = self.noise(round_index, device).gaussian(update.size, self.sigma)
-            update = (update + noise).astype(np.float32)
-        return update * np.float32(factor)
 
     def update(
         self,
@@ -151,11 +144,11 @@ class Locks(PrivateAlgorithm):
         """Noise on a norm, or on their sum."""
         return self.sigma if self.privacy.sigma_norms is None else self.privacy.sigma_norms
 
-    def norms_device(self, id: int, round_index: int, dim: int) -> NormsDevice:
+    def first_stage_device(self, id: int, round_index: int, dim: int) -> NormsDevice:
         """Return a user's side of the first stage."""
         return NormsDevice(self, id, round_index, dim)
 
-    def norms_server(self, round_index: int, model: NDArray[np.float32]) -> NormsServer:
+    def first_stage_server(self, round_index: int, model: Vector) -> NormsServer:
         """Return the server's side of the first stage."""
         return NormsServer(self, round_index, model)
 
@@ -193,6 +186,20 @@ class NormsDevice(ModelReceiver):
             raise MessageError("norms", "the server", f"{factor} is no factor of an update")
         self.factor = factor
 
+    @property
+    def kept(self) -> bool:
+        """Whether this user's update is to be in the sum."""
+        return self.factor > 0
+
+    def kept_update(self, update: Vector) -> Vector:
+        """Return what a kept user sends."""
+        algorithm = self._algorithm
+        if algorithm.privacy.variant == "local":
+            source = algorithm.noise(self._round, self.id)
+            noise = source.gaussian(update.size, algorithm.sigma)
+            update = (update + noise).astype(np.float32)
+        return update * np.float32(self.factor)
+
 
 class NormsServer(ModelSender):
     """The server of the first stage.
@@ -209,6 +216,11 @@ class NormsServer(ModelSender):
         self._round = round_index
         self._norms: dict[int, float] = {}
         self.factors: dict[int, float] = {}
+
+    @property
+    def kept(self) -> list[int]:
+        """Users whose updates are to be in the sum, increasing."""
+        return sorted(self.factors)
 
     def receive_norms(self, sender: int, payload: Payload) -> None:
         """Take a user's norm."""

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation, Learn, Local, Vector
-from hpcfl.algorithms.federated.private import PrivacyOptions, PrivateAlgorithm
+from hpcfl.algorithms.federated.privacy import PrivacyOptions
+from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting.distributed import rounded_norm

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import SPARSIFICATION
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Learn, Vector
-from hpcfl.algorithms.federated.private import PrivacyOptions
+from hpcfl.algorithms.federated.privacy import PrivacyOptions
+from hpcfl.algorithms.noise import NoiseSecrets
 from hpcfl.errors import UsageError
 
 Positions = NDArray[np.int64]
@@ -158,9 +160,22 @@ class Sparsified(FederatedAlgorithm):
         Chooses, for the devices of this rank.
     """
 
+    leaves_out = True
+
     def __init__(self, federation: Federation, alpha: float, error_feedback: bool) -> None:
         super().__init__(federation)
         self.sparsifier = SPARSIFIERS[self.name](alpha, federation.seed, error_feedback)
+
+    @classmethod
+    def make(
+        cls,
+        federation: Federation,
+        privacy: PrivacyOptions,
+        secrets: NoiseSecrets,
+        alpha: float,
+        error_feedback: bool,
+    ) -> Self:
+        return cls(federation, alpha, error_feedback)
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
@@ -175,6 +190,11 @@ class Sparsified(FederatedAlgorithm):
 
     def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
         return self.sparsifier.sparsify(learn(), device, round_index)
+
+    def take_choices(self, dim: int) -> tuple[list[Positions], int]:
+        chosen = list(self.sparsifier.selected.values())
+        self.sparsifier.selected.clear()
+        return chosen, self.sparsifier.count(dim)
 
 
 class RandKFedAvg(Sparsified):

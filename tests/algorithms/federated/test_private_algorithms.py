@@ -20,8 +20,8 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import Aggregate, QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation
 from hpcfl.algorithms.federated.participation import Participation
+from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.algorithms.federated.private import (
-    PrivacyOptions,
     PrivateAlgorithm,
 )
 from hpcfl.algorithms.noise import IntegerNoise, insecure_noise, shorten, system_noise
