@@ -8,7 +8,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from hpcfl.cli.options import link_options, output_option, protocol_options, seed_options
+from hpcfl.algorithms.aggregation import PROTOCOLS
+from hpcfl.cli.options import link_options, listing, output_option, protocol_options, seed_options
 from hpcfl.errors import UsageError
 
 
@@ -99,6 +100,7 @@ class DeviceCounts(click.ParamType):
 )
 @link_options
 @click.pass_context
+@listing(protocols=PROTOCOLS)
 def command(
     context: click.Context,
     devices: list[int] | None,
@@ -114,13 +116,8 @@ def command(
 
     \b
     Protocols:
-      fedavg        plain vectors, the floor
-      secagg        masks between all pairs (Bonawitz et al. 2017)
-      secagg-graph  masks between neighbours on a ring (Bell et al. 2020)
-      sparse        coordinates that pairs select (Ergun et al. 2021)
-      cohort        as many coordinates, each masked within a cohort
+      {protocols}
       dp-fedavg     discrete Gaussian noise within --aggregate (Kairouz et al. 2021)
-      prf           masks from seeds agreed on once, no dropouts (Hu et al. 2021)
 
     \b
     Examples:

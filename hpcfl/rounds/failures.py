@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
-from hpcfl.algorithms.aggregation.cohort import CohortServer
-from hpcfl.algorithms.aggregation.sparse import SparseServer
 from hpcfl.comm.transport import Transport
-from hpcfl.crypto.keys import system_secrets
 from hpcfl.results.record import NOT_LOST, RoundRecord
 from hpcfl.rounds.driver import AFTER
 
@@ -100,68 +94,6 @@ def as_planned(
     possible = {id for id in planned if lost.get(id, upload + 1) >= upload}
     found = list(survived)
     return found == sorted({*found}) and certain <= {*found} <= possible
-
-
-@dataclass(frozen=True)
-class StandIn:
-    """Says what a lost device contributed, for validation only.
-
-    Its vector and its rounding follow from the run's seed, and which coordinates it sent the server
-    knows as well as it did. What only it knew, keys and shares, plays no part.
-
-    Attributes
-    ----------
-    id : int
-        The device's id.
-    where : ndarray of int64, or slice
-        The coordinates that its upload held.
-    quantise : callable
-        Returns the integers of a vector at these coordinates.
-    """
-
-    id: int
-    where: NDArray[np.int64] | slice
-    quantise: Callable[[NDArray[np.floating]], NDArray[np.int64]]
-
-    def contribution(
-        self, vector: NDArray[np.floating]
-    ) -> tuple[NDArray[np.int64] | slice, NDArray[np.int64]]:
-        """Return where and what the device added to the sum."""
-        return self.where, self.quantise(vector[self.where])
-
-
-def stand_in(protocol: AggregationProtocol, server: Any, id: int, round_index: int) -> Any:
-    """Return what can say what a lost device contributed, as the device itself would have.
-
-    Parameters
-    ----------
-    protocol : AggregationProtocol
-        The protocol.
-    server : server
-        The server's side of the round.
-    id : int
-        A lost device that is in the sum.
-    round_index : int
-        The round.
-    """
-    if not isinstance(protocol, QuantisedProtocol):
-        return protocol.device(id, round_index, system_secrets)
-    where: NDArray[np.int64] | slice = slice(None)
-    if isinstance(server, SparseServer | CohortServer):
-        where = server.received_from(id)
-
-    def quantise(values: NDArray[np.floating]) -> NDArray[np.int64]:
-        return protocol.quantise(values, id, round_index)
-
-    return StandIn(id, where, quantise)
-
-
-def can_stand_in(protocol: AggregationProtocol, insecure: bool) -> bool:
-    """Return whether a lost device's contribution can be made again.
-
-    Noise cannot: it is drawn from a secret of the device's rank, unless keys are made from a seed.
-    """
-    return insecure or not isinstance(protocol, QuantisedProtocol) or protocol.noise is None
 
 
 def tell(run: Run) -> str:

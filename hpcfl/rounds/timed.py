@@ -22,7 +22,7 @@ from hpcfl.crypto.keys import SecretSource, insecure_secrets, system_secrets
 from hpcfl.errors import HpcflError, ValidationError
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.driver import Inputs, Prepare, Round
-from hpcfl.rounds.failures import LossWatch, Strike, as_planned, can_stand_in, stand_in
+from hpcfl.rounds.failures import LossWatch, Strike, as_planned
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.validation import agrees, expected_total, quantisation
 
@@ -281,8 +281,8 @@ def play(
     while True:
         lost = transport.lost
         gone = [] if server is None else [id for id in server.survivors if id in lost]
-        checkable = not gone or can_stand_in(protocol, insecure_seed is not None)
-        proxies = [stand_in(protocol, server, id, index) for id in gone if checkable]
+        checkable = not gone or insecure_seed is not None or protocol.repeatable
+        proxies = [protocol.stand_in(server, id, index) for id in gone if checkable]
         expected = expected_total(transport, [*here, *proxies], inputs, dim, exact)
         # Whoever died meanwhile had a part in it that is missing now.
         if transport.lost == lost:

@@ -92,7 +92,7 @@ def test_the_seed_of_the_experiment_fixes_no_key(tmp_path: Path) -> None:
         (["bench", "sparse", "--devices", "2,3", "--output", "x.h5"], "let --output name a folder"),
         (["bench", "sparse", "--devices", "2,3", "--save-aggregate", "x"], "takes one number of"),
         (["bench", "sparse", "--save-aggregate", "/proc/x"], "cannot be saved to /proc/x"),
-        (["bench", "math:pi"], "'math:pi' is no aggregation protocol"),
+        (["bench", "math:pi"], "'math:pi' must be a subclass of"),
         (["bench", "no_such_module:X"], "cannot be loaded"),
         (["nonsense"], "No such command 'nonsense'"),
     ],

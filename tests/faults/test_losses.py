@@ -17,7 +17,7 @@ from hpcfl.results import load
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.writer import ResultsWriter
 from hpcfl.rounds.driver import Round
-from hpcfl.rounds.failures import LossWatch, as_planned, can_stand_in, stand_in, tell
+from hpcfl.rounds.failures import LossWatch, as_planned, tell
 from hpcfl.rounds.ledger import Ledger
 
 DEVICES, DIM = 8, 301
@@ -61,17 +61,16 @@ def test_a_stand_in_contributes_what_the_device_did(
     assert len(server.survivors) >= DEVICES - 2
     for id in server.survivors:
         where, values = devices[id].contribution(vector(id))
-        found_where, found = stand_in(protocol, server, id, 4).contribution(vector(id))
+        found_where, found = protocol.stand_in(server, id, 4).contribution(vector(id))
         np.testing.assert_array_equal(found, values)
         np.testing.assert_array_equal(np.arange(DIM)[found_where], np.arange(DIM)[where])
 
 
 def test_noise_can_be_made_again_only_from_a_seed() -> None:
     protocol = find("secagg")(Parameters(DEVICES, DIM))
-    assert can_stand_in(protocol, insecure=False)
+    assert protocol.repeatable
     protocol.noise = object()  # type: ignore[attr-defined]
-    assert not can_stand_in(protocol, insecure=False)
-    assert can_stand_in(protocol, insecure=True)
+    assert not protocol.repeatable
 
 
 @pytest.mark.parametrize(

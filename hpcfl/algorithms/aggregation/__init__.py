@@ -1,38 +1,58 @@
-"""Aggregation protocols: how the sum of the devices' vectors is formed."""
+"""Aggregation protocols: how the sum of the devices' vectors is formed.
+
+A protocol is a class in a file of its own, which declares all that commands ask of it, and one line
+in `PROTOCOLS`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hpcfl.errors import UsageError
-from hpcfl.system.plugins import load_object
+from hpcfl.system.plugins import load_class
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
 
+
+class Registered(NamedTuple):
+    """Where a protocol is, and what the help says of it without importing it.
+
+    Attributes
+    ----------
+    home : str
+        ``MODULE:CLASS``.
+    about : str
+        One line.
+    """
+
+    home: str
+    about: str
+
+
+_HERE = "hpcfl.algorithms.aggregation"
 PROTOCOLS = {
-    "fedavg": "hpcfl.algorithms.aggregation.fedavg:FedAvg",
-    "secagg": "hpcfl.algorithms.aggregation.secagg:SecAgg",
-    "secagg-graph": "hpcfl.algorithms.aggregation.graph:GraphSecAgg",
-    "sparse": "hpcfl.algorithms.aggregation.sparse:SparseSecAgg",
-    "cohort": "hpcfl.algorithms.aggregation.cohort:Cohort",
-    "prf": "hpcfl.algorithms.aggregation.prf:Prf",
-}
-# Against a server that cheats.
-ACTIVE = {
-    "secagg": "hpcfl.algorithms.aggregation.active:ActiveSecAgg",
-    "sparse": "hpcfl.algorithms.aggregation.active:ActiveSparse",
-}
-_NOT_ACTIVE = {
-    "fedavg": "it hides nothing from the server",
-    "secagg-graph": "the server could choose whom a device has as neighbours on the ring",
-    "cohort": "the server could choose survivors so that a cohort is left with one device",
-    "prf": "it has no survivors to agree on, and no shares",
+    "fedavg": Registered(f"{_HERE}.fedavg:FedAvg", "plain vectors, the floor"),
+    "secagg": Registered(
+        f"{_HERE}.secagg:SecAgg", "masks between all pairs (Bonawitz et al. 2017)"
+    ),
+    "secagg-graph": Registered(
+        f"{_HERE}.graph:GraphSecAgg", "masks between neighbours on a ring (Bell et al. 2020)"
+    ),
+    "sparse": Registered(
+        f"{_HERE}.sparse:SparseSecAgg", "coordinates that pairs select (Ergun et al. 2021)"
+    ),
+    "cohort": Registered(
+        f"{_HERE}.cohort:Cohort", "as many coordinates, each masked within a cohort"
+    ),
+    "prf": Registered(
+        f"{_HERE}.prf:Prf", "masks from seeds agreed on once, no dropouts (Hu et al. 2021)"
+    ),
 }
 
 
 def find(name: str, security: str = "passive") -> type[AggregationProtocol]:
-    """Return the protocol called `name`, or the class that ``module:Class`` names.
+    """Return the protocol called `name`, or the class that ``MODULE:CLASS`` names.
 
     Parameters
     ----------
@@ -46,30 +66,24 @@ def find(name: str, security: str = "passive") -> type[AggregationProtocol]:
     UsageError
         If there is none.
     """
-    if security == "active":
-        return _find_active(name)
-    if name not in PROTOCOLS and ":" not in name:
-        known = ", ".join(PROTOCOLS)
-        raise UsageError(f"there is no protocol {name!r}; choose {known}, or give MODULE:CLASS")
-    try:
-        found = load_object(PROTOCOLS.get(name, name))
-    except Exception as error:
-        raise UsageError(f"the protocol {name!r} cannot be loaded: {error}") from error
-
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
 
-    if not (isinstance(found, type) and issubclass(found, AggregationProtocol)):
+    known = PROTOCOLS.get(name)
+    if known is None and ":" not in name:
         raise UsageError(
-            f"{name!r} is no aggregation protocol: it must be a subclass of "
-            "hpcfl.algorithms.aggregation.base.AggregationProtocol"
+            f"there is no protocol {name!r}; choose {', '.join(PROTOCOLS)}, or give MODULE:CLASS"
         )
-    return found
-
-
-def _find_active(name: str) -> type[AggregationProtocol]:
-    if name not in ACTIVE:
-        reason = _NOT_ACTIVE.get(name, "there is no such variant of it")
+    home = name if known is None else known.home
+    found: type[AggregationProtocol] = load_class(
+        home, AggregationProtocol, f"the protocol {name!r}"
+    )
+    if security == "passive":
+        return found
+    active = found.active_variant()
+    if active is None:
+        others = [one for one in PROTOCOLS if find(one).active_variant() is not None]
         raise UsageError(
-            f"{name} cannot be run with --security active: {reason}; use {' or '.join(ACTIVE)}"
+            f"{name} cannot be run with --security active: {found.not_active}; use "
+            f"{' or '.join(others)}"
         )
-    return find(ACTIVE[name])
+    return active

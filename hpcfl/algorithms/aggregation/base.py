@@ -21,6 +21,9 @@ from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.privacy.threat import Threat
 
+# Some coordinates of a vector, or all of them.
+Where = NDArray[np.int64] | slice
+
 
 class Enrolment(ABC):
     """What devices and server do once, before the first round of a run.
@@ -98,6 +101,11 @@ class AggregationProtocol(ABC):
         and locations say.
     tolerates_dropouts : bool
         Whether a round can end without a device that began it.
+    noise_adds_up : bool
+        Whether enough devices of a round are in every sum for the noise of each to be a part of
+        what hides them all.
+    not_active : str
+        Why there is no variant against a server that cheats, where there is none.
     summed_in : Group or None
         The group in which uploads are summed; None for real numbers.
     """
@@ -107,6 +115,8 @@ class AggregationProtocol(ABC):
     min_devices: ClassVar[int] = 1
     sparse_upload: ClassVar[bool] = False
     tolerates_dropouts: ClassVar[bool] = True
+    noise_adds_up: ClassVar[bool] = True
+    not_active: ClassVar[str] = "there is no such variant of it"
 
     def __init__(self, parameters: Parameters) -> None:
         if parameters.devices < self.min_devices:
@@ -120,6 +130,11 @@ class AggregationProtocol(ABC):
                 "has no way to remove a missing device's masks; give --dropout 0, or use secagg"
             )
         self.parameters = parameters
+
+    @classmethod
+    def active_variant(cls) -> type[AggregationProtocol] | None:
+        """Return the variant of just this protocol against a server that cheats, None for none."""
+        return None
 
     @property
     def summed_in(self) -> Group | None:
@@ -222,6 +237,28 @@ class AggregationProtocol(ABC):
     @abstractmethod
     def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
         """Return the sum of weighted vectors that the server's `total` stands for."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether what a device added to a sum follows from the run's seed and its vector."""
+        return True
+
+    def stand_in(self, server: Any, id: int, round_index: int) -> Any:
+        """Return what says, for validation, what a device whose rank died has contributed.
+
+        It has the method ``contribution`` of the device itself. What only that device knew, keys
+        and shares, plays no part.
+
+        Parameters
+        ----------
+        server : server
+            The server's side of the round.
+        id : int
+            A device that is in the sum.
+        round_index : int
+            The round.
+        """
+        return self.device(id, round_index, system_secrets)
 
     def weight_in_sum(self, server: Any) -> float | NDArray[np.float64]:
         """Return the weight of the devices in a sum; where coordinates differ, shape (d,)."""
@@ -340,6 +377,18 @@ class QuantisedProtocol(AggregationProtocol):
     def summed_in(self) -> Group:
         return self.parameters.arithmetic
 
+    @property
+    def repeatable(self) -> bool:
+        # Noise is drawn from a secret of the device's rank.
+        return self.noise is None
+
+    def stand_in(self, server: Any, id: int, round_index: int) -> StandIn:
+        return StandIn(self, id, round_index, self.where_sent(server, id))
+
+    def where_sent(self, server: Any, id: int) -> Where:
+        """Return the coordinates that the server has received from a device in the sum."""
+        return slice(None)
+
     def quantise(
         self,
         values: NDArray[np.floating],
@@ -375,6 +424,34 @@ class QuantisedProtocol(AggregationProtocol):
 
     def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
         return self.quantiser.dequantise(total)
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """Says what a lost device contributed, for validation only.
+
+    Its vector and its rounding follow from the run's seed, and which coordinates it sent the server
+    knows as well as it did.
+
+    Attributes
+    ----------
+    protocol : QuantisedProtocol
+        The protocol.
+    id, round_index : int
+        The device and the round.
+    where : ndarray of int64, or slice
+        The coordinates that its upload held.
+    """
+
+    protocol: QuantisedProtocol
+    id: int
+    round_index: int
+    where: Where
+
+    def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.int64]]:
+        """Return where and what the device added to the sum."""
+        values = self.protocol.quantise(vector[self.where], self.id, self.round_index)
+        return self.where, values
 
 
 @dataclass(frozen=True)

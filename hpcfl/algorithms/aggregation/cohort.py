@@ -214,6 +214,7 @@ class Cohort(SecAgg):
     """
 
     name = "cohort"
+    not_active = "the server could choose survivors so that a cohort is left with one device"
     sparse_upload = True
 
     def __init__(self, parameters: Parameters) -> None:
@@ -312,6 +313,9 @@ class Cohort(SecAgg):
 
     def promises(self) -> list[Promise]:
         return [*super().promises(), self._floor(self.cohort_size)]
+
+    def where_sent(self, server: CohortServer, id: int) -> NDArray[np.int64]:
+        return server.received_from(id)
 
     def device(self, id: int, round_index: int, secrets: SecretSource) -> CohortDevice:
         return CohortDevice(self, id, round_index, secrets)

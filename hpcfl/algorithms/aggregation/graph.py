@@ -15,6 +15,7 @@ class GraphSecAgg(SecAgg):
     """Secure aggregation of whole vectors on a ring."""
 
     name = "secagg-graph"
+    not_active = "the server could choose whom a device has as neighbours on the ring"
 
     def _topology(self) -> Topology:
         return ring_of(self.parameters)

@@ -233,6 +233,7 @@ class Prf(QuantisedProtocol):
     """Secure aggregation of whole vectors by devices that all stay."""
 
     name = "prf"
+    not_active = "it has no survivors to agree on, and no shares"
     min_devices = MIN_SELECTED
     tolerates_dropouts = False
     steps = (

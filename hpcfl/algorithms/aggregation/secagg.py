@@ -155,6 +155,13 @@ class SecAgg(QuantisedProtocol):
         reply = 4 * KEY_SHARE * (self.topology.degree + 1)
         return max(self.largest_upload, reply, 2 * keys.KEY_BYTES)
 
+    @classmethod
+    def active_variant(cls) -> type[QuantisedProtocol] | None:
+        from hpcfl.algorithms.aggregation.active import ActiveSecAgg
+
+        # A subclass is another protocol.
+        return ActiveSecAgg if cls is SecAgg else None
+
     def outcome(self, server: SecAggServer) -> Outcome:
         return server.outcome()
 

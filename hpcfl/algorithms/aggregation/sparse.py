@@ -36,6 +36,8 @@ class SparseSecAgg(SecAgg):
 
     name = "sparse"
     sparse_upload = True
+    # At a coordinate the sum is over the few devices that selected it.
+    noise_adds_up = False
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
@@ -51,6 +53,15 @@ class SparseSecAgg(SecAgg):
         # Gaps may be asked for where they are longer: two bits a coordinate bound them.
         located = locations.HEADER.itemsize + 2 * bitmap + 1
         return located + super().largest_upload
+
+    @classmethod
+    def active_variant(cls) -> type[SecAgg] | None:
+        from hpcfl.algorithms.aggregation.active import ActiveSparse
+
+        return ActiveSparse if cls is SparseSecAgg else None
+
+    def where_sent(self, server: SparseServer, id: int) -> Positions:
+        return server.received_from(id)
 
     def device(self, id: int, round_index: int, secrets: SecretSource) -> SparseDevice:
         return SparseDevice(self, id, round_index, secrets)
