@@ -20,6 +20,7 @@ LAYERS = {
     "attack": 4,
     "audit": 4,
     "netlab": 4,
+    "optimize": 4,
     "rounds": 4,
     "algorithms": 2,
     "html": 2,

@@ -233,7 +233,7 @@ def test_what_is_drawn_is_what_was_given() -> None:
     ("arguments", "sentence"),
     [
         ([], "the bound needs --devices, --dim, --samples, --gradient-norm"),
-        (["--epsilon", "one"], "--epsilon 'one' is no number"),
+        (["--epsilon", "one"], "--epsilon 'one' is not a number"),
         (["--epsilon", "0"], "every budget must be above 0"),
         (["--epsilon", "1,nan"], "every budget must be above 0"),
         (["--constants", "FILE", "--epsilon", "1,2,3"], "3 epsilons for 10 devices"),
@@ -243,7 +243,7 @@ def test_what_is_drawn_is_what_was_given() -> None:
         (["--constants", "FILE", "--plot", "bound.doc"], "does not end in .png, .svg or .pdf"),
         (["--constants", "FILE", "--dataset", "digits"], "give one of them"),
         (["--constants", "missing.json"], "cannot read missing.json"),
-        (["--constants", "BAD"], "is no JSON"),
+        (["--constants", "BAD"], "is not JSON"),
         (["--constants", "LIST"], "must have an object"),
         (["--constants", "STRANGE"], "there is no constant 'mass'"),
         (["--constants", "FILE", "--save-constants", "no/such/folder.json"], "cannot write"),

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.federated.queries import Constants
 from hpcfl.comm.world import World
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.train import estimate
-from hpcfl.train.estimate import FIGURES, EstimateOptions, combine, explore
+from hpcfl.optimize import estimate
+from hpcfl.optimize.estimate import FIGURES, EstimateOptions, combine, explore
 
 pytest.importorskip("torch")
 

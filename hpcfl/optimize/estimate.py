@@ -117,6 +117,14 @@ class Estimate:
     sizes: NDArray[np.int64]
     figures: dict[str, NDArray[np.float64]]
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return what the devices reported, for JSON."""
+        return {
+            "private": False,
+            "sizes": self.sizes.tolist(),
+            "devices": {name: values.tolist() for name, values in self.figures.items()},
+        }
+
 
 def run(world: World, options: EstimateOptions, devices: int | None = None) -> Estimate | None:
     """Estimate the constants; every rank calls this.

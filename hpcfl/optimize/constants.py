@@ -1,0 +1,66 @@
+"""The constants of FedSGD-DPC's bound: their symbols, and the file that holds them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcfl.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpcfl.algorithms.federated.queries import Constants
+
+SYMBOLS = {
+    "dim": "p",
+    "samples": "d",
+    "gradient_norm": "G",
+    "smoothness": "lambda",
+    "convexity": "mu",
+    "heterogeneity": "Gamma",
+    "distance": "Y0",
+    "variance": "Lambda^2",
+    "l1_clip": "xi1",
+    "l2_clip": "xi2",
+    "gamma": "gamma",
+}
+"""The paper's symbol of every constant that is shown; gamma follows from the others."""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return the constants of a JSON file by name, unchecked.
+
+    Raises
+    ------
+    UsageError
+        If the file cannot be read, or does not hold a JSON object.
+    """
+    from hpcfl.system import files
+
+    try:
+        found = files.parse_json(files.text(path))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path} ({error.strerror or error}): give a file of constants"
+        ) from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON ({error}): --save-constants writes it") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} must have an object of constants by name, as in {{'dim': 7840}}")
+    return found
+
+
+def save(constants: Constants, path: Path) -> None:
+    """Write constants as `read` reads them.
+
+    Raises
+    ------
+    UsageError
+        If the file cannot be written.
+    """
+    try:
+        path.write_text(json.dumps(constants.as_dict(), indent=2) + "\n")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path} ({error.strerror or error}): choose another place"
+        ) from None

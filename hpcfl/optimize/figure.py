@@ -1,0 +1,46 @@
+"""FedSGD-DPC's bound against the number of rounds, drawn."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcfl.algorithms.federated.queries import Bound
+from hpcfl.optimize.answer import MOST_LINES, last_rounds, some_of
+from hpcfl.plots import queries
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_POINTS = 200
+
+
+def draw(bound: Bound, most: int | None) -> Figure:
+    """Return a figure of U over T for three b at the most.
+
+    Parameters
+    ----------
+    bound : Bound
+        What is drawn.
+    most : int, optional
+        Largest T; well beyond the best ones by default.
+    """
+    lines = some_of(bound.constants.devices, MOST_LINES)
+    if len(lines) > 3:
+        lines = [lines[0], lines[len(lines) // 2], lines[-1]]
+    rounds = np.geomspace(1, max(2, last_rounds(bound, most)), _POINTS)
+    optima = []
+    for b in lines:
+        T = bound.best_rounds(b)
+        optima.append((T, float(bound.value(T, b))) if math.isfinite(T) else None)
+    values = np.array([bound.value(rounds, b) for b in lines])
+    return queries.draw(rounds, lines, values, optima, _title(bound), bound.constants.distance)
+
+
+def _title(bound: Bound) -> str:
+    epsilons = sorted(set(bound.epsilons.tolist()))
+    budget = ", ".join(f"{epsilon:g}" for epsilon in epsilons[:3])
+    more = ", ..." if len(epsilons) > 3 else ""
+    return f"FedSGD-DPC, {bound.mechanism}, N = {bound.constants.devices}, epsilon = {budget}{more}"
