@@ -19,7 +19,8 @@ from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto.signatures import SigningKey, is_signed
 from hpcfl.results.record import RoundRecord
-from hpcfl.rounds.timed import enrol, play
+from hpcfl.rounds.enrolment import enrol
+from hpcfl.rounds.timed import play
 
 DEVICES, DIM = 100, 165_000
 ROUNDS, WARMUP = 8, 1

@@ -664,7 +664,7 @@ def _transcript(folder: Path) -> Target:
         path = folder / f"{protocol}.npz"
         options = Options(protocol, dim=30, rounds=1, warmup=0, levels=2000, alpha=0.3, gamma=0.2,
                           insecure_seed=1, keep_transcript=path)  # fmt: skip
-        Experiment.prepare(options, 6).run(Loopback(6), lambda record: None)
+        Experiment.prepare(options, 6).run(Loopback(6))
         seeds.append(path.read_bytes())
 
     def read(path: Path) -> None:

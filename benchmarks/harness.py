@@ -9,14 +9,16 @@ from typing import Any
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
 from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.observer import Results
+from hpcfl.rounds.timed import Played
 
 
 def run(protocol: str, devices: int, **options: Any) -> tuple[Experiment, list[RoundRecord]]:
     """Return an experiment and the records of its measured rounds, all validated."""
     experiment = Experiment.prepare(Options(protocol=protocol, **options), devices)
-    records: list[RoundRecord] = []
-    experiment.run(Loopback(devices), records.append)
-    return experiment, [record for record in records if not record.warmup]
+    rounds = Results[Played]()
+    experiment.run(Loopback(devices), rounds)
+    return experiment, [record for record in rounds.records if not record.warmup]
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:

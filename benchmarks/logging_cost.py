@@ -13,8 +13,9 @@ from statistics import median
 from harness import figure
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
-from hpcfl.results.record import RoundRecord
 from hpcfl.results.writer import ResultsWriter
+from hpcfl.rounds.observer import RoundObserver
+from hpcfl.rounds.timed import Played
 
 DEVICES, ROUNDS = 100, 6
 
@@ -37,12 +38,13 @@ def share(protocol: str, dim: int) -> float:
         ) as writer,
     ):
 
-        def store(record: RoundRecord) -> None:
-            start = time.perf_counter()
-            writer.append(record)
-            ratios.append((time.perf_counter() - start) / record.round_seconds)
+        class Timing(RoundObserver):
+            def finished(self, index: int, result: Played) -> None:
+                start = time.perf_counter()
+                writer.append(result.record)
+                ratios.append((time.perf_counter() - start) / result.record.round_seconds)
 
-        experiment.run(Loopback(DEVICES), store)
+        experiment.run(Loopback(DEVICES), Timing())
     return median(ratios)
 
 

@@ -21,7 +21,7 @@ LAYERS = {
     "audit": 4,
     "netlab": 4,
     "optimize": 4,
-    "rounds": 4,
+    "rounds": 3,
     "algorithms": 2,
     "html": 2,
     "comm": 1,

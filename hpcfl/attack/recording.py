@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,10 @@ from hpcfl.algorithms.aggregation.topology import to_flags
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.attack.transcript import PROTOCOLS, Flags, Transcript
 from hpcfl.comm.phases import Payload
-from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import KEY_BYTES
 from hpcfl.errors import UsageError
 from hpcfl.privacy.threat import Threat
-from hpcfl.rounds.driver import Inputs
+from hpcfl.rounds.observer import RoundObserver, Scene
 
 MOST_BYTES = 2 * 10**9
 
@@ -79,7 +78,7 @@ def colluding(parameters: Parameters) -> Flags:
     return to_flags(order[:count].tolist(), parameters.devices)
 
 
-class Recorder:
+class Recorder(RoundObserver):
     """Takes down one round; every rank has one.
 
     Parameters
@@ -104,36 +103,19 @@ class Recorder:
         self._heard: dict[str, dict[int, Payload]] = {}
         self.transcript: Transcript | None = None
 
-    def hear(self, phase: str, sender: int, message: Payload) -> None:
+    def heard(self, index: int, step: str, sender: int, message: Payload) -> None:
         """Keep a message that the server receives; not a copy, which would take measured time."""
-        self._heard.setdefault(phase, {})[sender] = message
+        if index == self._round:
+            self._heard.setdefault(step, {})[sender] = message
 
-    def collect(
-        self,
-        transport: Transport,
-        devices: Mapping[int, Any],
-        survivors: Iterable[Any],
-        server: Any | None,
-        inputs: Inputs,
-    ) -> None:
-        """Collect from all ranks what the server has not received; every rank calls this.
-
-        Parameters
-        ----------
-        transport : Transport
-            How it moves, outside the ledger.
-        devices : mapping of int to device
-            The devices of this rank.
-        survivors : iterable of device
-            Those of them whose vectors are in the sum.
-        server : server or None
-            The server, on the rank that holds it.
-        inputs : callable
-            Returns a device's vector.
-        """
+    def collect(self, scene: Scene) -> None:
+        """Collect from all ranks what the server has not received; every rank calls this."""
+        if scene.index != self._round:
+            return
+        transport, devices, server = scene.transport, scene.devices, scene.server
         parameters = self._protocol.parameters
         colludes = colluding(parameters)
-        honest = {device.id: device for device in survivors if not colludes[device.id]}
+        honest = {device.id: device for device in scene.survivors if not colludes[device.id]}
         # A device that vanished at once has no keys.
         telling = [id for id in devices if colludes[id] and hasattr(devices[id], "_mask_pair")]
 
@@ -141,7 +123,7 @@ class Recorder:
             return np.frombuffer(devices[id]._mask_pair.private, np.uint8)
 
         def contribution(id: int) -> Payload:
-            _, integers = honest[id].contribution(inputs(id))
+            _, integers = honest[id].contribution(scene.inputs(id))
             return integers.astype("<i4").view(np.uint8)
 
         keys = dict(transport.gather(sorted(telling), mask_key, KEY_BYTES))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,14 +15,16 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.noise import NoiseSecrets, insecure_noise, system_noise
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.stopping import REASONS, StopRule
+from hpcfl.bench.stopping import StopRule
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.dropouts import DropoutSchedule
+from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.inputs import FileUpdates, SyntheticUpdates, Updates, save_aggregate
-from hpcfl.rounds.timed import enrol, keep, play
+from hpcfl.rounds.loop import REASONS, repeat
+from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
+from hpcfl.rounds.timed import Played, play
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
@@ -289,11 +291,8 @@ class Experiment:
     def run(
         self,
         transport: Transport,
-        store: Callable[[RoundRecord], None] | None,
-        progress: Callable[[], None] = lambda: None,
-        told_to_leave: Callable[[], bool] = lambda: False,
+        observer: RoundObserver = NOBODY,
         earlier: Run | None = None,
-        strike: Callable[[int, str, str], None] | None = None,
     ) -> str:
         """Run rounds until there are enough of them.
 
@@ -301,34 +300,25 @@ class Experiment:
         ----------
         transport : Transport
             How messages move; every rank calls this.
-        store : callable or None
-            Takes every finished round's record; on the server's rank.
-        progress : callable
-            Called after every round.
-        told_to_leave : callable
-            Asked after every round: whether this rank is to leave. If one is, all do.
+        observer : RoundObserver
+            Watches the rounds; `RoundObserver.finished` takes a
+            :class:`~hpcfl.rounds.timed.Played`, without its aggregate.
         earlier : Run, optional
             At the server: the run to go on with, behind its finished rounds. The model that it had
-            come to is not kept; its contents, unlike its length, make no difference.
-        strike : callable, optional
-            Called with the round at each moment of each phase; it may end this process.
+            reached is not kept; its contents, unlike its length, make no difference.
 
         Returns
         -------
         str
-            Why it stopped, one of :data:`~hpcfl.bench.stopping.REASONS`; the same on every rank.
+            Why it stopped, one of :data:`~hpcfl.rounds.loop.REASONS`; the same on every rank.
 
         Raises
         ------
         HpcflError
             If a round cannot end or its aggregate is wrong. The rounds before it are stored.
         """
-        dim = self.updates.dim
-        model = np.zeros(dim, np.float32)
-        aggregate = None
-        rounds = self.options.planned_rounds
-        rule, reason = self.options.stop_rule(), ""
-        first = 0
+        options = self.options
+        rule, reason, first = options.stop_rule(), "", 0
         if earlier is not None:
             first = earlier.rounds
             reason = rule.resume(earlier.round_seconds[~earlier.warmup].tolist())
@@ -336,16 +326,19 @@ class Experiment:
         if reason:
             self._refuse_to_save()  # nothing but the end of the file was missing
             return reason
-        recorder = None
         enrolled = enrol(
             type(self.protocol),
             transport,
             first_round=first,
-            insecure_seed=self.options.insecure_seed,
+            insecure_seed=options.insecure_seed,
         )
-        for index in range(first, rounds):
-            if index == rounds - 1:
-                recorder = self._recorder(index)
+        recorder = self._recorder()
+        watching = observer if recorder is None else Together(observer, recorder)
+        model = np.zeros(self.updates.dim, np.float32)
+        last: Aggregate | None = None
+
+        def play_one(index: int) -> Played | None:
+            nonlocal last
             played = play(
                 self.protocol,
                 transport,
@@ -353,39 +346,29 @@ class Experiment:
                 model=model,
                 inputs=partial(self.updates.vector, index),
                 dropouts=self.schedule.draw(index),
-                reduce=self.options.upload == "reduce",
-                insecure_seed=self.options.insecure_seed,
-                recorder=recorder,
+                reduce=options.upload == "reduce",
+                insecure_seed=options.insecure_seed,
                 enrolled=enrolled,
-                strike=None if strike is None else partial(strike, index),
+                observer=watching,
             )
-            record, aggregate = played.record, played.aggregate
+            last = played.aggregate
+            if last is None:
+                return None
             if enrolled is not None:
-                enrolled.charge(record, index)
-            error = None
-            if store is not None:
-                record.warmup = index < self.options.warmup
-                right = record.validated or not played.checkable
-                error = keep(partial(store, record), right, index)
-                if aggregate is not None:
-                    model -= aggregate.mean.astype(np.float32)
-            progress()
-            # Outside the timed region. Only the server knows the slowest rank's seconds, and
-            # whether any rank was told to leave.
-            leaving = transport.max_to_server(float(told_to_leave()))
-            decided = ""
-            if transport.has_server:
-                if index >= self.options.warmup:
-                    decided = rule.after(record.round_seconds)
-                if not decided and leaving:
-                    decided = "interrupted"
-            reason = REASONS[transport.tell(REASONS.index(decided), error)]
-            if reason:
-                break
+                enrolled.charge(played.record, index)
+            played.record.warmup = index < options.warmup
+            model[:] -= last.mean.astype(np.float32)
+            return replace(played, aggregate=None)
+
+        def decide(index: int, played: Played) -> str:
+            return "" if index < options.warmup else rule.after(played.record.round_seconds)
+
+        indices = range(first, options.planned_rounds)
+        reason = repeat(transport, indices, play_one, decide, watching)
         if reason == "interrupted":
             return reason
-        if self.options.save_aggregate is not None:
-            transport.agree(self._save_aggregate(transport, aggregate))
+        if options.save_aggregate is not None:
+            transport.agree(self._save_aggregate(transport, last))
         if recorder is not None:
             transport.agree(self._save_transcript(recorder))
         return reason
@@ -412,15 +395,15 @@ class Experiment:
             return HpcflError(f"cannot save the aggregate to {path} ({reason})")
         return None
 
-    def _recorder(self, index: int) -> Recorder | None:
-        """Return what takes down a round, if that is asked for."""
+    def _recorder(self) -> Recorder | None:
+        """Return what takes down the last round, if that is asked for."""
         if self.options.keep_transcript is None:
             return None
         from hpcfl.algorithms.aggregation.secagg import SecAgg
         from hpcfl.attack.recording import Recorder
 
         assert isinstance(self.protocol, SecAgg)
-        return Recorder(self.protocol, index, self.config())
+        return Recorder(self.protocol, self.options.planned_rounds - 1, self.config())
 
     def _save_transcript(self, recorder: Recorder) -> HpcflError | None:
         """Write, at the server, what was taken down; return what speaks against it."""

@@ -12,6 +12,8 @@ from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.rounds.kill import Killer, plan
+from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
+from hpcfl.rounds.timed import Played
 from hpcfl.system import disturbances
 from hpcfl.system.interruption import DEADLINE_SECONDS, Interruption, Left, noting_signals
 
@@ -31,7 +33,7 @@ def run(
     counts: Sequence[int],
     output: Path,
     report: Callable[[Path], None],
-    progress: Callable[[], None] = lambda: None,
+    observer: RoundObserver = NOBODY,
     command: Sequence[str] | None = None,
     resume: Path | None = None,
 ) -> None:
@@ -51,8 +53,8 @@ def run(
         Results file, or the folder for results files.
     report : callable
         Takes the path of every finished results file; called on rank 0.
-    progress : callable
-        Called after every round.
+    observer : RoundObserver
+        Watches the rounds, of which it is given the results as well.
     command : sequence of str, optional
         The command that does just this, for the record; by default what was typed.
     resume : path, optional
@@ -66,7 +68,7 @@ def run(
         `~hpcfl.system.interruption.LEFT_STATUS` if it was told to leave.
     """
     with noting_signals() as interruption:
-        _run(world, options, counts, output, report, progress, command, resume, interruption)
+        _run(world, options, counts, output, report, observer, command, resume, interruption)
 
 
 def _run(
@@ -75,7 +77,7 @@ def _run(
     counts: Sequence[int],
     output: Path,
     report: Callable[[Path], None],
-    progress: Callable[[], None],
+    observer: RoundObserver,
     command: Sequence[str] | None,
     resume: Path | None,
     interruption: Interruption,
@@ -97,9 +99,8 @@ def _run(
         experiment = experiments.pop(0)
         error = None
         try:
-            _run_one(
-                world, experiment, output, typed, report, progress, resume, interruption, killer
-            )
+            watching = Together(killer, observer, Leaving(interruption.told_to_leave))
+            _run_one(world, experiment, output, typed, report, watching, resume, interruption)
         except AgreedError as agreed:
             error = agreed
         world.settle(error)
@@ -116,10 +117,9 @@ def _run_one(
     output: Path,
     command: str,
     report: Callable[[Path], None],
-    progress: Callable[[], None],
+    observer: RoundObserver,
     resume: Path | None,
     interruption: Interruption,
-    killer: Killer,
 ) -> None:
     hosts = world.hosts()
     transport = world.transport(experiment.devices, tolerant=True)
@@ -134,9 +134,8 @@ def _run_one(
         except HpcflError as problem:
             error = problem
     transport.agree(error)
-    told_to_leave = interruption.told_to_leave
     if writer is None:
-        experiment.run(transport, None, told_to_leave=told_to_leave, strike=killer)
+        experiment.run(transport, observer)
         return
 
     def left() -> str:
@@ -149,11 +148,19 @@ def _run_one(
         return f"{left()} (the next round did not end within {DEADLINE_SECONDS:g} s)"
 
     with writer, interruption.writing(writer.mark_interrupted, given_up):
-        reason = experiment.run(transport, writer.append, progress, told_to_leave, earlier, killer)
+        reason = experiment.run(transport, Together(_Writing(writer), observer), earlier)
         writer.record_end({"stop_reason": reason, **disturbances.after(disturbances.counters())})
         if reason == "interrupted":
             raise Left(left())
     report(writer.path)
+
+
+class _Writing(RoundObserver):
+    def __init__(self, writer: ResultsWriter) -> None:
+        self._writer = writer
+
+    def finished(self, index: int, result: Played) -> None:
+        self._writer.append(result.record)
 
 
 def _earlier(path: Path, experiment: Experiment) -> Run:

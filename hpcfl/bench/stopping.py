@@ -11,8 +11,6 @@ from hpcfl.results.statistics import median_interval
 
 # How many rounds a rule may take, in terms of the least number, if nobody sets a limit.
 DEFAULT_FACTOR = 10
-# Ranks are told one of these by its number; the first stands for going on.
-REASONS = ("", "rounds", "rel_ci", "max_seconds", "max_rounds", "interrupted")
 
 
 @dataclass
@@ -82,7 +80,7 @@ class StopRule:
         Returns
         -------
         str
-            One of `REASONS`.
+            One of :data:`~hpcfl.rounds.loop.REASONS`.
         """
         self._seconds.append(round_seconds)
         count = len(self._seconds)
@@ -109,7 +107,7 @@ class StopRule:
         Returns
         -------
         str
-            One of `REASONS`.
+            One of :data:`~hpcfl.rounds.loop.REASONS`.
         """
         if not len(round_seconds):
             return ""

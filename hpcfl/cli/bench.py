@@ -134,6 +134,7 @@ def command(
     """
     from hpcfl.bench import session
     from hpcfl.bench.experiment import Options
+    from hpcfl.cli.watching import Spoken
     from hpcfl.comm.world import connect
     from hpcfl.system import launch
     from hpcfl.system.interruption import noting_signals
@@ -174,13 +175,12 @@ def command(
     stream = launch.terminal_for_progress() if first else None
     with noting_signals(to_the_end=True):
         if stream is None:
-            session.run(world, asked, counts, output, report, resume=resume)
+            session.run(world, asked, counts, output, report, Spoken(), resume=resume)
         else:
             rounds = len(counts) * asked.planned_rounds
             with click.progressbar(length=rounds, label=asked.protocol, file=stream) as bar:
-                session.run(
-                    world, asked, counts, output, report, lambda: bar.update(1), resume=resume
-                )
+                spoken = Spoken(lambda: bar.update(1))
+                session.run(world, asked, counts, output, report, spoken, resume=resume)
     if first and as_json:
         import json
 

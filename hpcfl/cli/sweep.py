@@ -153,6 +153,7 @@ def _list(output: Path, manifest: Manifest, bench: BenchCommand) -> None:
 
 
 def _run(output: Path, prepare: Any, index: int | None, bench: BenchCommand) -> list[Outcome]:
+    from hpcfl.cli.watching import Spoken
     from hpcfl.comm.world import connect
     from hpcfl.sweep import session
     from hpcfl.system import launch
@@ -173,7 +174,7 @@ def _run(output: Path, prepare: Any, index: int | None, bench: BenchCommand) -> 
                 if outcome.state != session.SKIPPED:
                     click.echo(render_outcome(outcome, len(cells)))
 
-            outcomes = session.run(world, cells, output, bench, ended=tell)
+            outcomes = session.run(world, cells, output, bench, ended=tell, observer=Spoken())
         else:
             with click.progressbar(length=sum(cell.rounds for cell in cells), file=stream) as bar:
                 before = 0
@@ -188,9 +189,8 @@ def _run(output: Path, prepare: Any, index: int | None, bench: BenchCommand) -> 
                     before += outcome.cell.rounds
                     bar.update(before - bar.pos)
 
-                outcomes = session.run(
-                    world, cells, output, bench, begun, ended, lambda: bar.update(1)
-                )
+                spoken = Spoken(lambda: bar.update(1))
+                outcomes = session.run(world, cells, output, bench, begun, ended, spoken)
     if first:
         # The other ranks, often a hundred on a machine, do not load what reads files.
         from hpcfl.sweep.tables import render_results

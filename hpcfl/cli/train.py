@@ -13,7 +13,7 @@ from hpcfl.cli.options import link_options, listing, output_option, protocol_opt
 from hpcfl.train.presets import PRESETS
 
 if TYPE_CHECKING:
-    from hpcfl.train.experiment import RoundResult
+    pass
 
 LOCAL = (
     *("epochs", "steps", "batch_size", "learning_rate"),
@@ -271,6 +271,7 @@ def command(
     from hpcfl.algorithms.federated import find
     from hpcfl.algorithms.federated.privacy import PrivacyOptions
     from hpcfl.bench.experiment import Options
+    from hpcfl.cli import watching
     from hpcfl.comm.world import connect
     from hpcfl.learning.training import LocalOptions
     from hpcfl.system.interruption import noting_signals
@@ -307,29 +308,9 @@ def command(
     if world.rank == 0 and aggregation.insecure_seed is not None:
         click.echo("Warning: --insecure-seed is given: keys are not secret.", err=True)
 
-    def progress(index: int, result: RoundResult) -> None:
-        if index == 0:
-            click.echo(
-                " round  accuracy     loss  sent up, MB  round, s  training, s  modelled, s"
-                + ("  epsilon: paper    proven" if kind.private else "")
-            )
-        figures = result.figures
-        click.echo(
-            f"{index:6}  {figures['accuracy']:8.4f}  {figures['loss']:7.4f}"
-            f"  {figures['bytes_up_total'] / 1e6:11.3f}  {result.record.round_seconds:8.3f}"
-            f"  {figures['train_seconds']:11.3f}  {figures['modelled_seconds']:11.3f}"
-            + (
-                f"  {figures['epsilon_paper']:14.3f}  {figures['epsilon_proven']:8.3f}"
-                if kind.private
-                else ""
-            )
-        )
-
     with noting_signals(to_the_end=True):
-        if as_json:
-            trained = session.run(world, asked, devices, output)
-        else:
-            trained = session.run(world, asked, devices, output, progress)
+        spoken = watching.Spoken() if as_json else watching.Rows(kind.private)
+        trained = session.run(world, asked, devices, output, spoken)
     if trained is None:
         return
     rounds = [result.figures for result in trained.results]

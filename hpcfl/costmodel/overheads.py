@@ -14,7 +14,8 @@ import numpy as np
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
 from hpcfl.costmodel.counts import PROTOCOLS, counts
-from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.observer import Results
+from hpcfl.rounds.timed import Played
 
 DEVICES, DIM, ROUNDS, WARMUP = 10, 64, 9, 2
 OVERHEADS = tuple(
@@ -39,15 +40,15 @@ def measure(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:
             protocol, dim=DIM, rounds=ROUNDS, warmup=WARMUP, dropout=dropout, alpha=alpha
         )
         experiment = Experiment.prepare(options, DEVICES)
-        records: list[RoundRecord] = []
-        experiment.run(Loopback(DEVICES), records.append)
+        rounds = Results[Played]()
+        experiment.run(Loopback(DEVICES), rounds)
         known = {"device": 0.0, "server": 0.0}
         for phase in counts(protocol, experiment.protocol.parameters):
             for where, work in (("device", phase.device), ("server", phase.server)):
                 known[where] += sum(
                     costs[name] * count for name, count in work.items() if name in costs
                 )
-        kept = records[WARMUP:]
+        kept = rounds.records[WARMUP:]
         devices = [float(one.cpu_seconds[:, :-1].sum(axis=0)[one.survived].mean()) for one in kept]
         servers = [float(one.cpu_seconds[:, -1].sum()) for one in kept]
         around = [one.round_seconds - float(np.sum(one.cpu_seconds)) for one in kept]

@@ -40,6 +40,13 @@ def insecure_secrets(seed: int, round_index: int, device: int) -> SecretSource:
     return lambda count: stream.update(bytes(count))
 
 
+def secrets_of(insecure_seed: int | None, round_index: int, device: int) -> SecretSource:
+    """Return where a device's secrets come from: the operating system, unless there is a seed."""
+    if insecure_seed is None:
+        return system_secrets
+    return insecure_secrets(insecure_seed, round_index, device)
+
+
 @dataclass(frozen=True)
 class KeyPair:
     """A key pair on Curve25519; `private` and `public` are the 32-byte strings of RFC 7748."""

@@ -39,7 +39,8 @@ _DROPOUTS = (0.0, 0.1, 0.3)
 def _bench(setting: Setting, context: Context) -> Mapping[str, Any]:
     """Play rounds; return the bytes of the devices' uploads."""
     from hpcfl.bench.experiment import Experiment, Options
-    from hpcfl.results.record import RoundRecord
+    from hpcfl.rounds.observer import Results
+    from hpcfl.rounds.timed import Played
 
     options = Options(
         setting["protocol"],
@@ -50,14 +51,14 @@ def _bench(setting: Setting, context: Context) -> Mapping[str, Any]:
     )
     experiment = Experiment.prepare(options, setting["devices"])
     transport = context.world.transport(setting["devices"])
-    records: list[RoundRecord] = []
+    rounds = Results[Played]()
     if transport is not None:
-        experiment.run(transport, records.append if transport.has_server else None)
+        experiment.run(transport, rounds)
     context.world.settle(None)
-    if not records:
+    if not rounds.results:
         return {}
     phase = experiment.protocol.phases().index("masked_input")
-    uploads = [record.bytes_up[phase][record.survived] for record in records]
+    uploads = [record.bytes_up[phase][record.survived] for record in rounds.records]
     return {
         "largest_bytes": int(max(upload.max() for upload in uploads)),
         "mean_bytes": float(sum(upload.mean() for upload in uploads) / len(uploads)),

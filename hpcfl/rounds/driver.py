@@ -23,11 +23,10 @@ from hpcfl.comm.transport import Transport
 from hpcfl.crypto.groups import Group
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
 from hpcfl.rounds.ledger import Ledger
+from hpcfl.rounds.observer import NOBODY, RoundObserver
 
 Inputs = Callable[[int], NDArray[np.floating]]
 Prepare = Callable[[Mapping[int, Any]], None]
-Listen = Callable[[str, int, Payload], None]
-Watch = Callable[[str, str], None]
 # A phase seen from a rank: nothing is done yet; the rank's own messages are made, or the server's
 # message has come, and nothing else; all is done.
 BEFORE, DURING, AFTER = MOMENTS = ("before", "during", "after")
@@ -64,15 +63,14 @@ class Round:
         No device sends more than this to the server at once, in bytes, less envelope.
     reduce_group : Group or None
         Sum the uploads within the transport in this group instead of gathering them.
-    listen : callable, optional
-        Called at the server with the step's name, sender and sealed message of everything gathered
-        that the server uses, as it comes. It may keep the message.
-    watch : callable, optional
-        Called with one of `MOMENTS` and the phase, on every rank: once before and once after each
-        phase, and once or more during each of its steps.
+    observer : RoundObserver, optional
+        Told of every moment of every phase, and at the server of everything gathered that the
+        server uses.
 
     Attributes
     ----------
+    ledger : Ledger
+        Where costs are entered.
     prepare_seconds : float
         Elapsed time that `prepare` took, the wait for the other ranks included.
     refused : dict of int to HpcflError
@@ -97,12 +95,11 @@ class Round:
         dim: int,
         largest_message: int,
         reduce_group: Group | None = None,
-        listen: Listen | None = None,
-        watch: Watch | None = None,
+        observer: RoundObserver = NOBODY,
     ) -> None:
         self._steps = steps
         self._transport = transport
-        self._ledger = ledger
+        self.ledger = ledger
         self._index = index
         self._live = dict(devices)
         self._server = server
@@ -113,8 +110,7 @@ class Round:
         self._dim = dim
         self._largest_message = largest_message
         self._reduce_group = reduce_group
-        self._listen = listen
-        self._watch = watch or (lambda moment, phase: None)
+        self._observer = observer
         self._server_error: HpcflError | None = None
         self.refused: dict[int, HpcflError] = {}
         self.left: dict[int, HpcflError] = {}
@@ -139,7 +135,7 @@ class Round:
         names = [step.phase for step in self._steps]
         for number, step in enumerate(self._steps):
             if step.phase not in names[:number]:
-                self._watch(BEFORE, step.phase)
+                self._at(BEFORE, step)
             for device in [id for id in self._live if self._dropouts.get(id) == step.phase]:
                 del self._live[device]
             if step.upload and self._prepare is not None:
@@ -147,12 +143,15 @@ class Round:
                 self._prepare(self._live)
                 self._transport.wait_for_all()
                 self.prepare_seconds = time.perf_counter() - start
-            with self._ledger.phase(step.phase):
+            with self.ledger.phase(step.phase):
                 if not step.optional or self._wanted(step):
                     play[step.pattern](number, step)
             if step.phase not in names[number + 1 :]:
-                self._watch(AFTER, step.phase)
+                self._at(AFTER, step)
         self._transport.agree(self._server_error)
+
+    def _at(self, moment: str, step: Step) -> None:
+        self._observer.at(self._index, moment, step.phase)
 
     def _wanted(self, step: Step) -> bool:
         """Return, on every rank, whether the server wants an optional step to be played."""
@@ -166,14 +165,14 @@ class Round:
             if payload is not None:
                 message = self._seal(number, envelope.SERVER, envelope.ALL, payload)
         message = self._transport.broadcast(message, self._server_error)
-        self._watch(DURING, step.phase)
+        self._at(DURING, step)
         for id, device in list(self._live.items()):
             with self._work(step.phase, id):
                 payload = envelope.unseal(
                     message, step.phase, number, self._index, envelope.SERVER, envelope.ALL
                 )
                 getattr(device, f"receive_{step.name}")(payload)
-            self._ledger.received(step.phase, id, message.size)
+            self.ledger.received(step.phase, id, message.size)
 
     def _scatter(self, number: int, step: Step) -> None:
         def produce(id: int) -> Payload:
@@ -183,7 +182,7 @@ class Round:
             return self._seal(number, envelope.SERVER, id, payload)
 
         self._transport.agree(self._server_error)
-        self._watch(DURING, step.phase)
+        self._at(DURING, step)
         left_out = []
         for id, message in self._transport.scatter(list(self._live), produce):
             if not message.size:
@@ -194,7 +193,7 @@ class Round:
                     message, step.phase, number, self._index, envelope.SERVER, id
                 )
                 getattr(self._live[id], f"receive_{step.name}")(payload)
-            self._ledger.received(step.phase, id, message.size)
+            self.ledger.received(step.phase, id, message.size)
         # An error of the server comes first: it is why messages are missing.
         self._transport.agree(self._server_error)
         for id in left_out:
@@ -207,18 +206,18 @@ class Round:
 
         def produce(id: int) -> Payload:
             payload = self._produce(step, id) if id in self._live else None
-            with self._ledger.work(step.phase, id):
+            with self.ledger.work(step.phase, id):
                 if payload is None:
                     message = envelope.seal_refusal(self._untold.pop(id), self._index, id)
                 else:
                     message = self._seal(number, id, envelope.SERVER, payload)
-            self._ledger.sent(step.phase, id, message.size)
-            self._watch(DURING, step.phase)
+            self.ledger.sent(step.phase, id, message.size)
+            self._at(DURING, step)
             return message
 
         senders = sorted([*self._live, *self._untold]) if self._untold else list(self._live)
         if not senders:
-            self._watch(DURING, step.phase)
+            self._at(DURING, step)
         largest = envelope.BYTES + self._largest_message
         for id, message in self._transport.gather(senders, produce, largest):
             # Nothing is what some transports deliver of a device that sent nothing.
@@ -234,21 +233,20 @@ class Round:
             self.refused[id] = RefusedError(reason)
             return
         self._serve(step, "receive", id, message, number)
-        accepted = self._server_error is None and id not in self.refused
-        if self._listen is not None and accepted:
-            self._listen(step.name, id, message)
+        if self._server_error is None and id not in self.refused:
+            self._observer.heard(self._index, step.name, id, message)
 
     def _reduce(self, step: Step, group: Group) -> None:
         def produce(id: int) -> Payload:
             payload = self._produce(step, id)
-            self._watch(DURING, step.phase)
+            self._at(DURING, step)
             if payload is None:
                 return NOTHING
-            self._ledger.sent(step.phase, id, payload.nbytes)
+            self.ledger.sent(step.phase, id, payload.nbytes)
             return payload
 
         if not self._live:
-            self._watch(DURING, step.phase)
+            self._at(DURING, step)
         result = self._transport.reduce(list(self._live), produce, group, self._dim)
         if result is not None:
             self._serve(step, "receive_sum", *result)
@@ -260,10 +258,10 @@ class Round:
             with self._work(step.phase, id):
                 receivers, payloads = getattr(device, f"send_{step.name}")()
                 sealed = envelope.seal_rows(number, self._index, id, receivers, payloads)
-                self._ledger.sent(step.phase, id, sealed.size, len(sealed))
+                self.ledger.sent(step.phase, id, sealed.size, len(sealed))
                 rows.append(sealed)
                 addressed[id] = np.sort(receivers)
-        self._watch(DURING, step.phase)
+        self._at(DURING, step)
         width = envelope.BYTES + step.row_bytes
         received, took_part = self._transport.route(list(self._live), rows, width)
         if self._server is not None:
@@ -285,7 +283,7 @@ class Round:
             # Of who took part without a row for this device, the relay passes on an envelope.
             missing = senders.size - came.size
             size, count = mine.rows.size + missing * envelope.BYTES, len(mine.rows) + missing
-            self._ledger.received(step.phase, id, size, count)
+            self.ledger.received(step.phase, id, size, count)
 
     def _take_part(self, step: Step, present: list[int]) -> None:
         """Tell the server who sent in a route, without those whom it does not accept."""
@@ -297,13 +295,13 @@ class Round:
                 return
 
     def _local(self, number: int, step: Step) -> None:
-        self._watch(DURING, step.phase)
+        self._at(DURING, step)
         self._finish(step)
 
     @contextmanager
     def _work(self, phase: str, id: int) -> Iterator[None]:
         """Enter the time of a device's work, which ends its part in the round if it refuses."""
-        with self._ledger.work(phase, id):
+        with self.ledger.work(phase, id):
             try:
                 yield
             except (MessageError, RefusedError) as error:
@@ -343,7 +341,7 @@ class Round:
         if self._server_error is not None:
             return None
         try:
-            with self._ledger.work(step.phase, None):
+            with self.ledger.work(step.phase, None):
                 if action == "receive" and step.pattern is Pattern.GATHER:
                     id, message, number = arguments
                     payload = envelope.unseal(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,14 +10,13 @@ import numpy as np
 from hpcfl.comm.transport import Transport
 from hpcfl.results.record import NOT_LOST, RoundRecord
 from hpcfl.rounds.driver import AFTER
+from hpcfl.rounds.observer import RoundObserver
 
 if TYPE_CHECKING:
     from hpcfl.results.reader import Run
 
-Strike = Callable[[str, str], None]
 
-
-class LossWatch:
+class FailureWatch(RoundObserver):
     """Notes in which phase of a round devices are lost.
 
     Parameters
@@ -26,8 +25,6 @@ class LossWatch:
         Knows who is lost.
     phases : sequence of str
         Names of the P phases, in order.
-    strike : callable, optional
-        Called first with each moment and phase, and may end this process.
 
     Attributes
     ----------
@@ -37,22 +34,16 @@ class LossWatch:
         For each device lost since: index of the phase, P for outside of all phases.
     """
 
-    def __init__(
-        self, transport: Transport, phases: Sequence[str], strike: Strike | None = None
-    ) -> None:
+    def __init__(self, transport: Transport, phases: Sequence[str]) -> None:
         self._transport = transport
         self._phases = list(phases)
-        self._strike = strike
         self.absent = transport.lost
         self.phase_of: dict[int, int] = {}
         self._seconds: list[tuple[float, float]] = []
         self._before: dict[int, int] = {}
         self._note(self._before, len(self._phases))
 
-    def __call__(self, moment: str, phase: str) -> None:
-        """Take note of what happened up to a moment of a phase."""
-        if self._strike is not None:
-            self._strike(moment, phase)
+    def at(self, index: int, moment: str, phase: str) -> None:
         if moment == AFTER:
             self._note(self.phase_of, self._phases.index(phase))
 

@@ -12,6 +12,7 @@ from typing import Any
 from hpcfl.comm.world import World
 from hpcfl.errors import UsageError
 from hpcfl.rounds.driver import BEFORE, MOMENTS
+from hpcfl.rounds.observer import RoundObserver
 
 EXAMPLE = "rank=7,phase=masked_input,round=3"
 HOW = "start ranks that can be lost: mpirun --with-ft ulfm -n 101 hpcfl bench ..."
@@ -113,7 +114,7 @@ def _check(kill: Kill, experiment: Any, ranks: int) -> None:
         )
 
 
-class Killer:
+class Killer(RoundObserver):
     """Ends this rank when its time has come.
 
     Parameters
@@ -129,7 +130,7 @@ class Killer:
             (kill.round, kill.moment, kill.phase) for kill in kills if rank in kill.ranks
         }
 
-    def __call__(self, round_index: int, moment: str, phase: str) -> None:
+    def at(self, index: int, moment: str, phase: str) -> None:
         """Kill this process, uncatchably, if it is to die now."""
-        if (round_index, moment, phase) in self._times:
+        if (index, moment, phase) in self._times:
             os.kill(os.getpid(), signal.SIGKILL)

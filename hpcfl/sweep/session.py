@@ -15,6 +15,7 @@ from hpcfl.bench import session as bench_session
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError
+from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.sweep import manifest as manifests
 from hpcfl.sweep.cells import Cell
 from hpcfl.sweep.manifest import Manifest
@@ -115,7 +116,7 @@ def run(
     bench: BenchCommand,
     begun: Callable[[Cell], None] = lambda cell: None,
     ended: Callable[[Outcome], None] = lambda outcome: None,
-    progress: Callable[[], None] = lambda: None,
+    observer: RoundObserver = NOBODY,
 ) -> list[Outcome]:
     """Run the cells that are not finished, in order.
 
@@ -135,8 +136,8 @@ def run(
         What the cells' arguments are understood with.
     begun, ended : callable
         Called on rank 0 before a cell runs, and with the outcome of every cell.
-    progress : callable
-        Called after every round.
+    observer : RoundObserver
+        Watches all rounds.
 
     Returns
     -------
@@ -168,7 +169,7 @@ def run(
             if world.tell(int(outcome is None)):
                 if world.rank == 0:
                     begun(cell)
-                outcome = _run_one(world, cell, options, devices, output, progress)
+                outcome = _run_one(world, cell, options, devices, output, observer)
             if world.rank == 0 and outcome is not None and claims is not None:
                 if outcome.state != BUSY:
                     claims.drop(cell)
@@ -201,7 +202,7 @@ def _run_one(
     options: Options,
     devices: int,
     output: Path,
-    progress: Callable[[], None],
+    observer: RoundObserver,
 ) -> Outcome:
     start = time.monotonic()
     try:
@@ -211,7 +212,7 @@ def _run_one(
             [devices],
             output / cell.file,
             lambda path: None,
-            progress,
+            observer,
             command=["hpcfl", "bench", *cell.arguments],
         )
     except HpcflError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,13 @@ from hpcfl.comm.phases import phase_names
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import UsageError
 from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round
+from hpcfl.rounds.enrolment import Enrolled, enrol
 from hpcfl.rounds.ledger import Ledger
-from hpcfl.rounds.timed import Enrolled, Played, add_up, enrol, keep, play
+from hpcfl.rounds.loop import repeat
+from hpcfl.rounds.observer import NOBODY, RoundObserver
+from hpcfl.rounds.timed import Played, play
 from hpcfl.train.checkpoint import Checkpoint
 from hpcfl.train.clients import Clients
 
@@ -261,6 +265,11 @@ class RoundResult:
     figures: dict[str, float]
     device_figures: dict[str, NDArray[np.float64]]
 
+    @property
+    def right(self) -> bool:
+        """Whether the aggregate was found right."""
+        return self.record.validated
+
 
 @dataclass(frozen=True)
 class Work:
@@ -377,28 +386,20 @@ class Training:
             tuple(self._survivors),
         )
 
-    def run(
-        self,
-        transport: Transport,
-        store: Callable[[RoundResult], None] | None,
-        told_to_leave: Callable[[], bool] = lambda: False,
-    ) -> bool:
+    def run(self, transport: Transport, observer: RoundObserver = NOBODY) -> str:
         """Train until the target, the rounds or the time are reached.
 
         Parameters
         ----------
         transport : Transport
             How messages move; every rank with a transport calls this.
-        store : callable or None
-            Takes every round's result, on the server's rank.
-        told_to_leave : callable
-            Asked after every round: whether this rank is to leave. If one is, all do.
+        observer : RoundObserver
+            Watches the rounds; `RoundObserver.finished` takes a `RoundResult`.
 
         Returns
         -------
-        bool
-            Whether training has ended; on the server's rank, False if there was more to do but it
-            was told to leave.
+        str
+            Why it stopped, one of :data:`~hpcfl.rounds.loop.REASONS`; the same on every rank.
 
         Raises
         ------
@@ -416,24 +417,18 @@ class Training:
             first_round=first,
             insecure_seed=aggregation.insecure_seed,
         )
-        for index in range(first, self._options.aggregation.rounds):
-            if transport.tell(int(store is not None and self._would_overspend(index))):
-                return True
-            result = self._round(transport, index)
-            error, done = None, False
-            if store is not None and result is not None:
-                self._next_round = index + 1
-                error = keep(partial(store, result), result.record.validated, index)
-                last = index + 1 == aggregation.rounds
-                done = last or self._is_done(result, time.monotonic() - start)
-            transport.wait_for_all()
-            leaving = transport.max_to_server(float(told_to_leave()))
-            leave = not done and bool(leaving)
-            if transport.tell(int(done or leave), error):
-                return not leave
-        return True
+        if transport.tell(int(transport.has_server and self._would_overspend(first))):
+            return "epsilon"
 
-    def _round(self, transport: Transport, index: int) -> RoundResult | None:
+        def decide(index: int, result: RoundResult) -> str:
+            return self._reason_to_stop(index, result, time.monotonic() - start)
+
+        play_one = partial(self._round, transport, observer)
+        return repeat(transport, range(first, aggregation.rounds), play_one, decide, observer)
+
+    def _round(
+        self, transport: Transport, observer: RoundObserver, index: int
+    ) -> RoundResult | None:
         algorithm = self._algorithm
         work = Work.empty(self._clients.sizes.size)
         participants = algorithm.participants(index)
@@ -441,7 +436,7 @@ class Training:
         if algorithm.first_stage:
             first = self._invite(transport, index, participants, work)
             participants = first.kept
-        played = self._play(transport, index, participants, work, with_model=first is None)
+        played = self._play(transport, observer, index, participants, work, first is None)
         slowest = transport.max_to_server(float(work.cpu.max()))
         overlap = self._overlap(transport)
         device_figures = {}
@@ -450,6 +445,7 @@ class Training:
             if summed is not None:
                 device_figures["device_loss"] = np.where(summed[1] > 0, summed[0], np.nan)
         if slowest is None:
+            transport.wait_for_all()
             return None
         record = _for_all(played.record, participants, self._clients.sizes.size)
         if self._enrolled is not None:
@@ -459,15 +455,18 @@ class Training:
             played = replace(played, prepare_seconds=first.prepare_seconds)
         played = replace(played, record=record)
         figures = self._conclude(played, participants, index, slowest) | {"overlap": overlap}
+        self._next_round = index + 1
+        transport.wait_for_all()
         return RoundResult(record, figures, device_figures)
 
     def _play(
         self,
         transport: Transport,
+        observer: RoundObserver,
         index: int,
         participants: list[int],
         work: Work,
-        with_model: bool = True,
+        with_model: bool,
     ) -> Played:
         """Sum the participants' vectors; what is not yet in `work` is made on the way."""
         algorithm, options = self._algorithm, self._options.aggregation
@@ -501,6 +500,7 @@ class Training:
             with_quantisation=True,
             enrolled=self._enrolled,
             members=participants,
+            observer=observer,
         )
 
     def _train(
@@ -554,10 +554,7 @@ class Training:
             largest_message=8,
         )
         chosen.barrier()
-        start = time.perf_counter()
-        played.play()
-        elapsed = time.perf_counter() - start - played.prepare_seconds
-        record = _for_all(add_up(chosen, ledger.record, elapsed), invited, count)
+        record = _for_all(timed(chosen, played), invited, count)
         for slot, device in devices.items():
             if device.kept:
                 id = invited[slot]
@@ -640,10 +637,15 @@ class Training:
         limit = privacy.epsilon * (1 + 1e-9)
         return (spent.paper if privacy.epsilon_by == "paper" else spent.proven) > limit
 
-    def _is_done(self, result: RoundResult, elapsed: float) -> bool:
+    def _reason_to_stop(self, index: int, result: RoundResult, elapsed: float) -> str:
         target, limit = self._options.target_accuracy, self._options.max_seconds
-        reached = target is not None and result.figures["accuracy"] >= target
-        return reached or (limit is not None and elapsed >= limit)
+        if target is not None and result.figures["accuracy"] >= target:
+            return "target_accuracy"
+        if limit is not None and elapsed >= limit:
+            return "max_seconds"
+        if index + 1 == self._options.aggregation.rounds:
+            return "rounds"
+        return "epsilon" if self._would_overspend(index + 1) else ""
 
 
 def _joined(first: RoundRecord, second: RoundRecord) -> RoundRecord:

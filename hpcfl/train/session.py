@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
+from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.system import disturbances
 from hpcfl.system.interruption import Interruption, Left, noting_signals
 from hpcfl.train import checkpoint, clients
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from hpcfl.learning.training import Trainer
+    from hpcfl.results.writer import ResultsWriter
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def run(
     options: TrainOptions,
     devices: int | None,
     output: Path,
-    progress: Callable[[int, RoundResult], None] = lambda index, result: None,
+    observer: RoundObserver = NOBODY,
 ) -> Trained | None:
     """Train a model; every rank calls this.
 
@@ -80,8 +82,8 @@ def run(
         Number n of devices; by default one on every rank but the server's.
     output : path
         Results file, or the folder for it.
-    progress : callable
-        Takes every finished round, on rank 0.
+    observer : RoundObserver
+        Watches the rounds, of which it is given the results as well.
 
     Returns
     -------
@@ -95,7 +97,7 @@ def run(
         status `~hpcfl.system.interruption.LEFT_STATUS` if it was told to leave.
     """
     with noting_signals() as interruption:
-        return _run(world, options, devices, output, progress, interruption)
+        return _run(world, options, devices, output, observer, interruption)
 
 
 def _run(
@@ -103,7 +105,7 @@ def _run(
     options: TrainOptions,
     devices: int | None,
     output: Path,
-    progress: Callable[[int, RoundResult], None],
+    observer: RoundObserver,
     interruption: Interruption,
 ) -> Trained | None:
     from hpcfl.learning import models
@@ -144,6 +146,8 @@ def _run(
 
     results: list[RoundResult] = []
     error, writer = None, None
+    config: dict[str, Any] = {}
+    kept = checkpoint.Checkpoints(checkpoint.path_for(output))
     if transport.has_server:
         from hpcfl.results.writer import ResultsWriter, default_path
         from hpcfl.system import environment
@@ -190,37 +194,15 @@ def _run(
     failed: HpcflError | None = None
     try:
         transport.agree(error)
+        watching = Together(observer, Leaving(interruption.told_to_leave))
         if writer is None:
-            training.run(transport, None, interruption.told_to_leave)
+            training.run(transport, watching)
         else:
-            latest = training.checkpoint(config)
-
-            def given_up() -> str:
-                # The round that is given up is played again by whoever resumes, with new noise.
-                return str(_left(replace(latest, at_risk=1), options, kept))
-
-            with writer, interruption.writing(writer.mark_interrupted, given_up):
-                if options.resume is None and options.kind.private:
-                    _claim_first_rounds(kept, latest, options)
-
-                def store(result: RoundResult) -> None:
-                    writer.append(result.record, result.figures | result.device_figures)
-                    results.append(result)
-                    nonlocal latest
-                    latest = training.checkpoint(config)
-                    every = options.checkpoint_every
-                    if every is not None and len(results) % every == 0:
-                        kept.save(training.checkpoint(config, at_risk=every))
-                    progress(len(results) - 1, result)
-
-                ended = training.run(transport, store, interruption.told_to_leave)
-                writer.record_end(disturbances.after(disturbances.counters()))
-                every = options.checkpoint_every
-                if ended and every is not None and results and len(results) % every == 0:
-                    # The last one, after which nothing is played any more.
-                    kept.save(training.checkpoint(config))
-                if not ended:
-                    raise _left(training.checkpoint(config), options, kept)
+            keeping = _Keeping(training, options, config, writer, kept, results)
+            with writer, interruption.writing(writer.mark_interrupted, keeping.given_up):
+                keeping.begin()
+                reason = training.run(transport, Together(keeping, watching))
+                keeping.end(reason)
     except AgreedError as agreed:
         failed = agreed
     world.settle(failed)
@@ -228,6 +210,61 @@ def _run(
         return None
     notes = _notes(algorithm)
     return Trained(writer.path, name, training.weights, results, config, notes)
+
+
+class _Keeping(RoundObserver):
+    """Writes results and checkpoints, at the server."""
+
+    def __init__(
+        self,
+        training: Training,
+        options: TrainOptions,
+        config: Mapping[str, Any],
+        writer: ResultsWriter,
+        kept: checkpoint.Checkpoints,
+        results: list[RoundResult],
+    ) -> None:
+        self._training = training
+        self._options = options
+        self._config = config
+        self._writer = writer
+        self._kept = kept
+        self._results = results
+        self._latest = training.checkpoint(config)
+
+    def begin(self) -> None:
+        """Keep what must be kept before the first round."""
+        if self._options.resume is None and self._options.kind.private:
+            _claim_first_rounds(self._kept, self._latest, self._options)
+
+    def finished(self, index: int, result: RoundResult) -> None:
+        self._writer.append(result.record, result.figures | result.device_figures)
+        self._results.append(result)
+        self._latest = self._training.checkpoint(self._config)
+        every = self._options.checkpoint_every
+        if every is not None and len(self._results) % every == 0:
+            self._kept.save(self._training.checkpoint(self._config, at_risk=every))
+
+    def given_up(self) -> str:
+        """Keep what there was before the round that does not end; say how to go on."""
+        # It is played again by whoever resumes, with new noise.
+        return str(_left(replace(self._latest, at_risk=1), self._options, self._kept))
+
+    def end(self, reason: str) -> None:
+        """Write what is known at the end of the rounds.
+
+        Raises
+        ------
+        Left
+            If a signal ended them.
+        """
+        self._writer.record_end(disturbances.after(disturbances.counters()))
+        if reason == "interrupted":
+            raise _left(self._training.checkpoint(self._config), self._options, self._kept)
+        every = self._options.checkpoint_every
+        if every is not None and self._results and len(self._results) % every == 0:
+            # The last one, after which nothing is played any more.
+            self._kept.save(self._training.checkpoint(self._config))
 
 
 def _notes(algorithm: FederatedAlgorithm) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ def recorded(protocol: str, devices: int = 10, **options: Any) -> tuple[Experime
         path = Path(folder) / "round.npz"
         insecure = {"insecure_seed": SEED, "keep_transcript": path}
         experiment = Experiment.prepare(Options(protocol, **defaults | insecure | options), devices)
-        experiment.run(Loopback(devices), lambda record: None)
+        experiment.run(Loopback(devices))
         return experiment, load(path)
 
 

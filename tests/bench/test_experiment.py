@@ -10,20 +10,23 @@ import pytest
 from hpcfl.algorithms.aggregation.secagg import SecAggServer
 from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.cli.watching import Spoken
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto.discrete_gaussian import LARGEST_SIGMA
 from hpcfl.errors import BelowThresholdError, HpcflError, UsageError, ValidationError
 from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.observer import Results, RoundObserver, Together
+from hpcfl.rounds.timed import Played
 from hpcfl.rounds.validation import agrees, expected_total
 
 
 def run(protocol: str, devices: int = 6, **options: Any) -> list[RoundRecord]:
     """Return the records of all rounds of a small experiment."""
     options = {"dim": 300, "rounds": 2, "warmup": 1} | options
-    records: list[RoundRecord] = []
+    rounds = Results[Played]()
     experiment = Experiment.prepare(Options(protocol=protocol, **options), devices)
-    experiment.run(Loopback(devices), records.append)
-    return records
+    experiment.run(Loopback(devices), Together(rounds, Spoken()))
+    return rounds.records
 
 
 @pytest.mark.parametrize("protocol", ["fedavg", "secagg", "sparse"])
@@ -68,12 +71,12 @@ def test_a_wrong_sum_is_stored_unvalidated_and_fails(monkeypatch: pytest.MonkeyP
         self.total[17] += 1
 
     monkeypatch.setattr(SecAggServer, "finish_result", finish_wrongly)
-    records: list[RoundRecord] = []
+    rounds = Results[Played]()
     experiment = Experiment.prepare(Options("secagg", dim=300), 6)
     with pytest.raises(ValidationError, match="the aggregate of round 0 is wrong"):
-        experiment.run(Loopback(6), records.append)
+        experiment.run(Loopback(6), rounds)
 
-    assert [record.validated for record in records] == [False]
+    assert [record.validated for record in rounds.records] == [False]
 
 
 def test_a_survivor_left_out_of_the_sum_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,12 +92,13 @@ def test_a_survivor_left_out_of_the_sum_is_noticed(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_failure_to_store_ends_the_run() -> None:
-    def full(record: RoundRecord) -> None:
-        raise HpcflError("the disk is full")
+    class Full(RoundObserver):
+        def finished(self, index: int, result: Played) -> None:
+            raise HpcflError("the disk is full")
 
     experiment = Experiment.prepare(Options("fedavg", dim=10), 3)
     with pytest.raises(HpcflError, match="the disk is full"):
-        experiment.run(Loopback(3), full)
+        experiment.run(Loopback(3), Full())
 
 
 def test_float_sums_are_compared_within_their_rounding_error() -> None:

@@ -21,6 +21,7 @@ import pytest
 
 from hpcfl.bench import session
 from hpcfl.bench.experiment import Options
+from hpcfl.cli.watching import Spoken
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.results import load
@@ -63,7 +64,7 @@ def bench(
         [5],
         where,
         lambda path: None,
-        progress,
+        Spoken(progress),
         resume=path if resume else None,
     )
     return load(path)
@@ -318,6 +319,7 @@ from hpcfl.bench import session
 from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World
 
+from hpcfl.cli.watching import Spoken
 interruption.DEADLINE_SECONDS = float(sys.argv[2])
 rounds = 0
 def progress():
@@ -330,7 +332,7 @@ def progress():
             libc.pause()
 
 session.run(World(None), Options("fedavg", dim=20, rounds=10, warmup=1), [5], Path(sys.argv[1]),
-            lambda path: None, progress)
+            lambda path: None, Spoken(progress))
 """
 
 

@@ -17,8 +17,9 @@ from hpcfl.results import load
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.writer import ResultsWriter
 from hpcfl.rounds.driver import Round
-from hpcfl.rounds.failures import LossWatch, as_planned, tell
+from hpcfl.rounds.failures import FailureWatch, as_planned, tell
 from hpcfl.rounds.ledger import Ledger
+from hpcfl.rounds.observer import RoundObserver, Together
 
 DEVICES, DIM = 8, 301
 PHASES = ["model", "upload", "result"]
@@ -120,12 +121,12 @@ class Losing(Loopback):
 def test_losses_are_entered_with_their_phase() -> None:
     transport = Losing()
     transport.lose(0)
-    watch = LossWatch(transport, PHASES)
-    watch("before", "model")
+    watch = FailureWatch(transport, PHASES)
+    watch.at(0, "before", "model")
     transport.lose(1, 2)
-    watch("after", "model")
-    watch("before", "upload")
-    watch("after", "upload")
+    watch.at(0, "after", "model")
+    watch.at(0, "before", "upload")
+    watch.at(0, "after", "upload")
     transport.lose(4)
     record = RoundRecord.empty(3, 6)
     watch.enter(record)
@@ -138,9 +139,9 @@ def test_losses_are_entered_with_their_phase() -> None:
 def test_a_round_without_losses_has_no_seconds() -> None:
     transport = Losing()
     transport.lose(5)
-    LossWatch(transport, PHASES).enter(RoundRecord.empty(3, 6))
+    FailureWatch(transport, PHASES).enter(RoundRecord.empty(3, 6))
     record = RoundRecord.empty(3, 6)
-    watch = LossWatch(transport, PHASES)
+    watch = FailureWatch(transport, PHASES)
     watch.enter(record)
 
     assert watch.absent == {5}
@@ -149,14 +150,20 @@ def test_a_round_without_losses_has_no_seconds() -> None:
     assert math.isnan(record.recover_seconds)
 
 
-def test_the_strike_comes_before_anything_is_noted() -> None:
-    seen: list[tuple[str, str]] = []
-    transport = Losing()
-    watch = LossWatch(transport, PHASES, lambda moment, phase: seen.append((moment, phase)))
-    watch("during", "upload")
-    watch("after", "upload")
+def test_observers_are_called_in_their_order() -> None:
+    """A rank that is to die does so before anything is noted of the moment."""
+    seen: list[tuple[str, str, str]] = []
 
-    assert seen == [("during", "upload"), ("after", "upload")]
+    class Noting(RoundObserver):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def at(self, index: int, moment: str, phase: str) -> None:
+            seen.append((self.name, moment, phase))
+
+    Together(Noting("first"), Noting("second")).at(0, "during", "upload")
+
+    assert seen == [("first", "during", "upload"), ("second", "during", "upload")]
 
 
 def test_a_run_tells_whom_it_lost(tmp_path: Path) -> None:

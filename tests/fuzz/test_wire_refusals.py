@@ -11,6 +11,7 @@ import pytest
 
 from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice
 from hpcfl.algorithms.parameters import Parameters
+from hpcfl.cli.watching import Spoken
 from hpcfl.comm import envelope
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern
@@ -48,6 +49,7 @@ def play(protocol: SecAgg, reduce: bool = False) -> rounds.Played:
         inputs=lambda id: vectors[id],
         dropouts={},
         reduce=reduce,
+        observer=Spoken(),
     )
 
 

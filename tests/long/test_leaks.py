@@ -15,6 +15,7 @@ import pytest
 
 from hpcfl.bench import session
 from hpcfl.bench.experiment import Options
+from hpcfl.cli.watching import Spoken
 from hpcfl.comm.world import World
 from hpcfl.results import load
 
@@ -52,7 +53,7 @@ def test_memory_and_descriptors_stay_flat(tmp_path: Path, protocol: str) -> None
             [5],
             tmp_path / "run.h5",
             lambda path: None,
-            progress,
+            Spoken(progress),
         )
     finally:
         tracemalloc.stop()

@@ -22,6 +22,8 @@ from hpcfl.crypto import keys
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.observer import Results
+from hpcfl.rounds.timed import Played
 
 
 def costs(**given: float) -> dict[str, list[float]]:
@@ -34,9 +36,9 @@ def built(protocol: str, devices: int, dim: int, **options: Any) -> Experiment:
 
 
 def played(experiment: Experiment) -> list[RoundRecord]:
-    records: list[RoundRecord] = []
-    experiment.run(Loopback(experiment.devices), records.append)
-    return records
+    rounds = Results[Played]()
+    experiment.run(Loopback(experiment.devices), rounds)
+    return rounds.records
 
 
 def expected(experiment: Experiment) -> list[PhaseCounts]:

@@ -22,7 +22,8 @@ import numpy as np
 
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
-from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.observer import Results
+from hpcfl.rounds.timed import Played
 
 FILE = Path(__file__).with_name("recorded.json")
 DEVICES = 12
@@ -95,14 +96,14 @@ class Hearing(Loopback):
 
 def wire(options: dict[str, Any]) -> dict[str, Any]:
     """Return a digest of what moved in a run, and what was counted of it."""
-    transport, records = Hearing(DEVICES), list[RoundRecord]()
+    transport, rounds = Hearing(DEVICES), Results[Played]()
     run = Experiment.prepare(Options.of_command(COMMON | options), DEVICES)
-    run.run(transport, records.append)
+    run.run(transport, rounds)
     return {
         "messages": transport.digest.hexdigest(),
         "bytes": transport.bytes,
-        "bytes_up": [record.bytes_up.sum(axis=1).tolist() for record in records],
-        "survivors": [np.flatnonzero(record.survived).tolist() for record in records],
+        "bytes_up": [record.bytes_up.sum(axis=1).tolist() for record in rounds.records],
+        "survivors": [np.flatnonzero(record.survived).tolist() for record in rounds.records],
     }
 
 

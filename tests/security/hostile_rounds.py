@@ -30,8 +30,9 @@ from hpcfl.comm.phases import Pattern
 from hpcfl.crypto.keys import KeyPair, insecure_secrets
 from hpcfl.errors import HpcflError, RefusedError
 from hpcfl.rounds.driver import AFTER, Round
+from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.ledger import Ledger
-from hpcfl.rounds.timed import enrol
+from hpcfl.rounds.observer import RoundObserver
 
 ENVELOPE = 16
 ABSENT = 2**32 - 1
@@ -445,9 +446,10 @@ def play(
     outcome = Outcome(protocol, plan, devices, server, vectors, leaving)
     outcome.identities = identities or {}
 
-    def watch(moment: str, phase: str) -> None:
-        if choose is not None and (moment, phase) == (AFTER, "advertise_keys"):
-            leaving.update(choose(server))
+    class Choosing(RoundObserver):
+        def at(self, index: int, moment: str, phase: str) -> None:
+            if choose is not None and (moment, phase) == (AFTER, "advertise_keys"):
+                leaving.update(choose(server))
 
     played = Round(
         protocol.steps,
@@ -460,7 +462,7 @@ def play(
         dropouts=leaving,
         dim=dim,
         largest_message=protocol.largest_message,
-        watch=watch,
+        observer=Choosing(),
     )
     try:
         played.play()

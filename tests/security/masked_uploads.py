@@ -18,8 +18,9 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.keys import SecretSource
 from hpcfl.rounds.driver import Round
+from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.ledger import Ledger
-from hpcfl.rounds.timed import enrol
+from hpcfl.rounds.observer import RoundObserver
 
 PROTOCOLS = ("secagg", "secagg-graph", "cohort", "prf", "sparse")
 DEVICES = 8
@@ -57,9 +58,10 @@ def received(
     steps = protocol.steps[: len(begin) + 1]
     uploads: list[list[Payload]] = [[] for _ in range(count)]
 
-    def keep(phase: str, sender: int, message: Payload) -> None:
-        if phase == protocol.upload_phase():
-            uploads[sender].append(message[envelope.BYTES :].copy())
+    class Keeping(RoundObserver):
+        def heard(self, index: int, step: str, sender: int, message: Payload) -> None:
+            if step == protocol.upload_phase():
+                uploads[sender].append(message[envelope.BYTES :].copy())
 
     for index in range(rounds):
         devices = {id: protocol.device(id, index, secrets(index, id)) for id in range(count)}
@@ -74,7 +76,7 @@ def received(
             dropouts={},
             dim=protocol.parameters.dim,
             largest_message=protocol.largest_message,
-            listen=keep,
+            observer=Keeping(),
         ).play()
     return uploads
 

@@ -34,13 +34,16 @@ from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.bench import session
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.cli import group
+from hpcfl.cli.watching import Spoken
 from hpcfl.comm import envelope
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Payload
 from hpcfl.comm.world import World
 from hpcfl.crypto import keys, shamir
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
+from hpcfl.rounds import enrolment
 from hpcfl.rounds import timed as rounds
+from hpcfl.rounds.observer import Results, Together
 
 DEVICES, DIM = 6, 120
 RINGS = ("secagg", "secagg-graph", "sparse", "cohort")
@@ -333,7 +336,7 @@ def failed_round(
     """Play a round; return its error and all parties, and put what is left of it in `ended`."""
     protocol = options(name).build(DEVICES, DIM)[0]
     parties: list[object] = []
-    enrolled = rounds.enrol(type(protocol), Loopback(DEVICES), first_round=0)
+    enrolled = enrolment.enrol(type(protocol), Loopback(DEVICES), first_round=0)
     try:
         played = rounds.play(
             protocol,
@@ -447,7 +450,7 @@ def test_no_object_shows_a_secret_when_it_is_printed(name: str, planted: Planted
         inputs=lambda id: np.full(DIM, 0.5),
         prepare=look,
         dropouts={},
-        enrolled=rounds.enrol(type(protocol), transport, first_round=0),
+        enrolled=enrolment.enrol(type(protocol), transport, first_round=0),
     )
 
     assert {type(protocol).__name__, "Round", "KeyPair"} <= kinds
@@ -460,7 +463,7 @@ def test_no_dataclass_shows_what_looks_like_a_secret() -> None:
     things = [
         IntegerNoise(3, secret),
         keys.KeyPair.from_private(secret * 2),
-        rounds.Enrolled({0: secret}, 1, None, 0),  # type: ignore[arg-type]
+        enrolment.Enrolled({0: secret}, 1, None, 0),  # type: ignore[arg-type]
     ]
     assert all(is_dataclass(thing) for thing in things)
 
@@ -486,7 +489,7 @@ def test_nothing_that_stays_holds_a_secret_of_a_round(name: str, planted: Plante
     """Parties die with their round, at once; what is left between rounds leads to no secret."""
     experiment = Experiment.prepare(options(name, rounds=3), DEVICES)
     transport = Loopback(DEVICES)
-    stored: list[object] = []
+    stored = Results[rounds.Played]()
     between: list[set[str]] = []
     gc.collect()
     before = alive()
@@ -494,10 +497,14 @@ def test_nothing_that_stays_holds_a_secret_of_a_round(name: str, planted: Plante
     try:
 
         def look() -> None:
-            roots = (("experiment", experiment), ("transport", transport), ("stored", stored))
+            roots = (
+                ("experiment", experiment),
+                ("transport", transport),
+                ("stored", stored.results),
+            )
             between.append(left_behind(planted.search(), *roots))
 
-        experiment.run(transport, stored.append, look)
+        experiment.run(transport, Together(stored, Spoken(look)))
         after = alive()
     finally:
         gc.enable()
@@ -511,7 +518,7 @@ def test_distributed_noise_keeps_one_secret_for_all_rounds_and_no_other(planted:
     """It must be the same when a round is validated; the next rounds' noise follows from it."""
     private = PrivacyOptions(noise="distributed", noise_multiplier=1.0)
     experiment = Experiment.prepare(options("secagg", private=private), DEVICES)
-    experiment.run(Loopback(DEVICES), lambda record: None)
+    experiment.run(Loopback(DEVICES))
     protocol: Any = experiment.protocol
     found = left_behind(planted.search(), ("experiment", experiment))
 
@@ -531,7 +538,7 @@ def test_the_secret_of_noise_dies_with_its_run(tmp_path: Path) -> None:
         alive_then.append(sorted(one.devices for one in experiments))
 
     asked = options("secagg", private=private, rounds=1)
-    session.run(World(None), asked, [4, 5], tmp_path, lambda path: None, look)
+    session.run(World(None), asked, [4, 5], tmp_path, lambda path: None, Spoken(look))
 
     assert [[4, 5], [5]] == alive_then
 

@@ -17,6 +17,7 @@ from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, UsageError
 from hpcfl.results import load
+from hpcfl.rounds.observer import RoundObserver
 from hpcfl.system.interruption import LEFT_STATUS
 from hpcfl.train import session
 from hpcfl.train.experiment import RoundResult, TrainOptions
@@ -45,11 +46,12 @@ def train(
         **options,  # type: ignore[arg-type]
     )
 
-    def progress(index: int, result: RoundResult) -> None:
-        if number is not None and index + 1 == after:
-            os.kill(os.getpid(), number)
+    class Signalled(RoundObserver):
+        def finished(self, index: int, result: RoundResult) -> None:
+            if number is not None and index + 1 == after:
+                os.kill(os.getpid(), number)
 
-    trained = session.run(World(None), asked, 4, folder / "run.h5", progress)
+    trained = session.run(World(None), asked, 4, folder / "run.h5", Signalled())
     assert trained is not None
     return trained.weights
 

@@ -24,6 +24,7 @@ from hpcfl.system import interruption
 from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World
 from hpcfl.learning.training import LocalOptions
+from hpcfl.rounds.observer import RoundObserver
 from hpcfl.train import session
 from hpcfl.train.experiment import TrainOptions
 
@@ -36,13 +37,14 @@ asked = TrainOptions(
     resume=Path(resume) if resume else None,
 )
 
-def progress(index, result):
-    if index + 1 == stuck_after:
-        print("stuck", flush=True)
-        while True:
-            ctypes.CDLL(None).pause()
+class Stuck(RoundObserver):
+    def finished(self, index, result):
+        if index + 1 == stuck_after:
+            print("stuck", flush=True)
+            while True:
+                ctypes.CDLL(None).pause()
 
-trained = session.run(World(None), asked, 4, folder / "run.h5", progress)
+trained = session.run(World(None), asked, 4, folder / "run.h5", Stuck())
 np.save(folder / "model.npy", trained.weights)
 """
 

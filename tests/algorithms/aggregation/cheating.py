@@ -24,7 +24,7 @@ from hpcfl.comm.phases import Pattern, Payload
 from hpcfl.crypto import keys, shamir, signatures
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import HpcflError
-from hpcfl.rounds.timed import enrol
+from hpcfl.rounds.enrolment import enrol
 
 
 def enrolled(name: str, devices: int, seed: int | None = 5) -> Mapping[int, Any]:

@@ -20,6 +20,8 @@ from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern
 from hpcfl.errors import BelowThresholdError, MessageError, UsageError
+from hpcfl.rounds.observer import Results
+from hpcfl.rounds.timed import Played
 
 NAMES = ("secagg", "sparse")
 DROPPABLE = ("advertise_keys", "share_keys", "masked_input", "consistency_check", "unmask")
@@ -257,12 +259,12 @@ def test_a_run_goes_on_without_a_device_whose_identity_key_did_not_arrive(
         protocol="secagg", dim=30, rounds=2, warmup=0, security="active", levels=1000, dropout=0.0
     )
     experiment = Experiment.prepare(options, 10)
-    records: list[Any] = []
-    experiment.run(Cutting(10), records.append)
-    assert [True, True] == [record.validated for record in records]
-    for record in records:
-        assert [0, 1, 2, 4, 5, 6, 7, 8, 9] == np.flatnonzero(record.survived).tolist()
-    assert 2 == capsys.readouterr().err.count("device 3 refuses to take part: it has not enrolled")
+    rounds = Results[Played]()
+    experiment.run(Cutting(10), rounds)
+    assert [True, True] == [record.validated for record in rounds.records]
+    for played in rounds.results:
+        assert [0, 1, 2, 4, 5, 6, 7, 8, 9] == np.flatnonzero(played.record.survived).tolist()
+        assert "device 3 refuses to take part: it has not enrolled" in str(played.refused[3])
 
 
 def change_sent(protocol: Any, step: str, sender: int, change: Any) -> Any:
@@ -345,8 +347,9 @@ def test_noise_counts_on_as_few_honest_devices_as_a_server_may_choose() -> None:
 def test_a_bench_run_enrols_once_and_records_what_it_ran() -> None:
     options = Options(protocol="secagg", dim=30, rounds=2, warmup=1, security="active", levels=1000)
     experiment = Experiment.prepare(options, 10)
-    records: list[Any] = []
-    experiment.run(Loopback(10), records.append)
+    rounds = Results[Played]()
+    experiment.run(Loopback(10), rounds)
+    records = rounds.records
 
     assert [True] * 3 == [record.validated for record in records]
     phase = experiment.protocol.phases().index("advertise_keys")

@@ -8,7 +8,7 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import keys
-from hpcfl.rounds import timed as rounds
+from hpcfl.rounds import enrolment as rounds
 
 DEVICES = 5
 

@@ -27,8 +27,10 @@ from hpcfl.crypto.keys import KeyPair, insecure_secrets
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError, UsageError
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.driver import Round
+from hpcfl.rounds.enrolment import Enrolled, enrol
 from hpcfl.rounds.ledger import Ledger
-from hpcfl.rounds.timed import Enrolled, enrol
+from hpcfl.rounds.observer import Results
+from hpcfl.rounds.timed import Played
 from hpcfl.rounds.timed import play as play_measured
 
 GROUPS = ["fq", "ring32"]
@@ -499,10 +501,9 @@ def test_what_cannot_work_is_refused_at_the_start() -> None:
 
 def bench(devices: int = 6, **options: Any) -> list[RoundRecord]:
     options = {"dim": 50, "rounds": 2, "warmup": 0, "dropout": 0.0} | options
-    records: list[RoundRecord] = []
-    experiment = Experiment.prepare(Options("prf", **options), devices)
-    experiment.run(Loopback(devices), records.append)
-    return records
+    rounds = Results[Played]()
+    Experiment.prepare(Options("prf", **options), devices).run(Loopback(devices), rounds)
+    return rounds.records
 
 
 @pytest.mark.parametrize("upload", ["gather", "reduce"])

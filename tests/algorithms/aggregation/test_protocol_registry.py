@@ -18,6 +18,8 @@ from hpcfl.comm.phases import Pattern, Step
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import UsageError, ValidationError
 from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.observer import Results
+from hpcfl.rounds.timed import Played
 
 
 class PlainIntegers(QuantisedProtocol):
@@ -72,12 +74,12 @@ class Forgetful(PlainIntegers):
 
 
 def run(name: str, **options: Any) -> list[RoundRecord]:
-    records: list[RoundRecord] = []
+    rounds = Results[Played]()
     experiment = Experiment.prepare(
         Options(name, **{"dim": 30, "rounds": 2, "warmup": 0, **options}), devices=10
     )
-    experiment.run(Loopback(10), records.append)
-    return records
+    experiment.run(Loopback(10), rounds)
+    return rounds.records
 
 
 def test_a_protocol_of_ones_own_is_played_by_the_same_driver() -> None:

@@ -25,7 +25,6 @@ from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto import keys
 from hpcfl.errors import BelowThresholdError
-from hpcfl.rounds import timed as rounds
 
 DEVICES = 5
 
@@ -36,7 +35,7 @@ def run(name: str, **options: object) -> tuple[Wire, Experiment]:
     prepared = Experiment.prepare(
         Options(name, **{"dim": 20, "alpha": 0.9, "rounds": 1, "warmup": 0, **options}), DEVICES
     )
-    prepared.run(wire, store=None)
+    prepared.run(wire)
     return wire, prepared
 
 
@@ -58,13 +57,12 @@ def public_keys(wire: Wire, prepared: Experiment) -> list[bytes]:
 def fixed_system(monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
     """Put a source that repeats itself in the place of the operating system's generator."""
     source = Source(keys.insecure_secrets(5, 0, 0))
-    monkeypatch.setattr(rounds, "system_secrets", source)
+    monkeypatch.setattr(keys, "system_secrets", source)
     return source
 
 
 def test_secrets_are_the_operating_systems_random_bytes() -> None:
-    assert keys.system_secrets is os.urandom
-    assert rounds.system_secrets is os.urandom
+    assert keys.secrets_of(None, 0, 0) is os.urandom
 
 
 @pytest.mark.parametrize("name", SECURE)
@@ -139,7 +137,7 @@ def test_the_experiments_seed_changes_the_vectors_and_no_key(
     found = []
     for seed in (0, 1):
         source = Source(keys.insecure_secrets(5, 0, 0))
-        monkeypatch.setattr(rounds, "system_secrets", source)
+        monkeypatch.setattr(keys, "system_secrets", source)
         wire, prepared = run(name, seed=seed, dropout=0.0)
         sums = payloads(wire, prepared, "masked_input", Pattern.GATHER)
         found.append((source.drawn, public_keys(wire, prepared), sums))

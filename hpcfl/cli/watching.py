@@ -1,0 +1,67 @@
+"""What a terminal shows of rounds while they are played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcfl.errors import HpcflError
+from hpcfl.rounds.observer import RoundObserver
+
+if TYPE_CHECKING:
+    from hpcfl.train.experiment import RoundResult
+
+
+class Spoken(RoundObserver):
+    """Says which devices were refused, and moves a progress bar.
+
+    Parameters
+    ----------
+    progress : callable
+        Called after every round.
+    """
+
+    def __init__(self, progress: Callable[[], object] = lambda: None) -> None:
+        self._progress = progress
+
+    def refused(self, index: int, error: HpcflError) -> None:
+        click.echo(f"round {index}: {error}", err=True)
+
+    def ended(self, index: int) -> None:
+        self._progress()
+
+
+class Rows(Spoken):
+    """Prints a line for every round of training, under a heading.
+
+    Parameters
+    ----------
+    private : bool
+        Whether there are epsilons to print.
+    """
+
+    def __init__(self, private: bool) -> None:
+        super().__init__()
+        self._private = private
+        self._count = 0
+
+    def finished(self, index: int, result: RoundResult) -> None:
+        if self._count == 0:
+            click.echo(
+                " round  accuracy     loss  sent up, MB  round, s  training, s  modelled, s"
+                + ("  epsilon: paper    proven" if self._private else "")
+            )
+        figures = result.figures
+        click.echo(
+            f"{self._count:6}  {figures['accuracy']:8.4f}  {figures['loss']:7.4f}"
+            f"  {figures['bytes_up_total'] / 1e6:11.3f}  {result.record.round_seconds:8.3f}"
+            f"  {figures['train_seconds']:11.3f}  {figures['modelled_seconds']:11.3f}"
+            + (
+                f"  {figures['epsilon_paper']:14.3f}  {figures['epsilon_proven']:8.3f}"
+                if self._private
+                else ""
+            )
+        )
+        self._count += 1

@@ -1,0 +1,36 @@
+"""Times a round on every rank, and adds up over the ranks what it cost."""
+
+from __future__ import annotations
+
+import time
+
+from hpcfl.comm.transport import Transport
+from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.driver import Round
+
+SPENT = (
+    *("bytes_up", "bytes_down", "messages_up", "messages_down"),
+    *("wall_seconds", "cpu_seconds"),
+)
+
+
+def timed(transport: Transport, round_: Round) -> RoundRecord:
+    """Play a round by the clock; every rank calls this, all at once (see `Transport.barrier`).
+
+    Returns
+    -------
+    RoundRecord
+        At the server what all ranks spent, and the slowest one's elapsed time; elsewhere what this
+        rank spent. Making vectors (`Round.prepare_seconds`) is not in it.
+    """
+    start = time.perf_counter()
+    round_.play()
+    elapsed = time.perf_counter() - start - round_.prepare_seconds
+    record = round_.ledger.record
+    for name in SPENT:
+        total = transport.sum_to_server(getattr(record, name))
+        if total is not None:
+            setattr(record, name, total)
+    longest = transport.max_to_server(elapsed)
+    record.round_seconds = elapsed if longest is None else longest
+    return record

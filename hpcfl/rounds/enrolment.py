@@ -1,0 +1,122 @@
+"""What devices do once, before the first round of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hpcfl.algorithms.aggregation.base import AggregationProtocol, Enrolment
+from hpcfl.comm.transport import Transport
+from hpcfl.crypto.keys import secrets_of
+from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.clock import SPENT, timed
+from hpcfl.rounds.driver import Round
+from hpcfl.rounds.ledger import Ledger
+
+# Stands for the round in envelopes of an enrolment.
+NO_ROUND = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """What came of an enrolment.
+
+    Attributes
+    ----------
+    devices : mapping of int to device
+        This rank's devices, with their secrets.
+    population : int
+        Number n of devices of all ranks.
+    record : RoundRecord
+        At the server what all ranks spent; elsewhere what this rank spent.
+    first_round : int
+        The round that it was for.
+    """
+
+    devices: Mapping[int, Any] = field(repr=False)
+    population: int
+    record: RoundRecord
+    first_round: int
+
+    def charge(self, record: RoundRecord, round_index: int) -> None:
+        """Add what the enrolment cost to the record, of all n devices, if it is the first's."""
+        if round_index != self.first_round:
+            return
+        for name in (*SPENT, "round_seconds"):
+            setattr(record, name, getattr(record, name) + getattr(self.record, name))
+
+
+def enrol(
+    protocol: type[AggregationProtocol],
+    transport: Transport,
+    *,
+    first_round: int,
+    insecure_seed: int | None = None,
+) -> Enrolled | None:
+    """Let all devices enrol before the first round of a run; every rank calls this.
+
+    Parameters
+    ----------
+    protocol : subclass of AggregationProtocol
+        The protocol.
+    transport : Transport
+        How messages move.
+    first_round : int
+        The round that follows, to which the enrolment is charged.
+    insecure_seed : int, optional
+        Seed of the keys, which come from the operating system without it.
+
+    Returns
+    -------
+    Enrolled or None
+        None for a protocol without enrolment.
+
+    Raises
+    ------
+    HpcflError
+        On every rank, if the server cannot go on; on one rank, if one of its devices cannot.
+    """
+    count = transport.placement.devices
+    enrolment = protocol.enrolment(count)
+    if enrolment is None:
+        return None
+    local = transport.local_devices
+    ledger = Ledger(protocol.phases(), count, local, transport.has_server)
+    devices = {id: enrolment.device(id, secrets_of(insecure_seed, NO_ROUND, id)) for id in local}
+    _register(enrolment, transport, devices)
+    played = Round(
+        enrolment.steps,
+        transport,
+        ledger,
+        index=NO_ROUND,
+        devices=devices,
+        server=enrolment.server() if transport.has_server else None,
+        inputs=lambda id: np.empty(0),
+        dropouts={},
+        dim=0,
+        largest_message=enrolment.largest_message,
+    )
+    transport.barrier()
+    return Enrolled(devices, count, timed(transport, played), first_round)
+
+
+def _register(enrolment: Enrolment, transport: Transport, devices: Mapping[int, Any]) -> None:
+    """Tell all devices with which public key each of them is registered, if they are.
+
+    This stands for a public-key infrastructure: it takes no part in a round's time and bytes, and
+    the server, though the keys pass through its process, has no hand in them.
+    """
+    size = enrolment.registered_bytes
+    if not size:
+        return
+    registry = np.zeros((transport.placement.devices, size), np.uint8)
+    for id, device in devices.items():
+        registry[id] = np.frombuffer(device.registers(), np.uint8)
+    together = transport.sum_to_server(registry)
+    message = None if together is None else together.reshape(-1)
+    registry = transport.broadcast(message).reshape(-1, size)
+    for device in devices.values():
+        device.learn(registry)

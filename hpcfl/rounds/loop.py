@@ -1,0 +1,79 @@
+"""Rounds one after the other, until the server or a signal says that it is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from hpcfl.comm.transport import Transport
+from hpcfl.errors import HpcflError, ValidationError
+from hpcfl.rounds.observer import F, RoundObserver
+
+# Why rounds end. Ranks are told one of these by its number; the first stands for going on.
+REASONS = (
+    *("", "rounds", "rel_ci", "max_seconds", "max_rounds", "interrupted"),
+    *("target_accuracy", "epsilon"),
+)
+
+
+def repeat(
+    transport: Transport,
+    indices: Iterable[int],
+    play: Callable[[int], F | None],
+    decide: Callable[[int, F], str],
+    observer: RoundObserver,
+) -> str:
+    """Play rounds until one was the last; every rank calls this.
+
+    Parameters
+    ----------
+    transport : Transport
+        How the ranks agree on going on, outside all timed regions.
+    indices : iterable of int
+        Numbers of the rounds, at most all of which are played.
+    play : callable
+        Plays a round; returns its result at the server.
+    decide : callable
+        Asked at the server after every round: why it was the last, one of `REASONS`, or "".
+    observer : RoundObserver
+        Takes every result at the server, and says whether a rank is to leave.
+
+    Returns
+    -------
+    str
+        Why it stopped, the same on every rank; "" if there was no round to play.
+
+    Raises
+    ------
+    HpcflError
+        On every rank, if a round cannot end or be stored, or its aggregate is wrong. The rounds
+        before it, and a wrong one, have been stored.
+    """
+    for index in indices:
+        result = play(index)
+        error, reason = None, ""
+        if result is not None:
+            error = _store(observer, index, result)
+            reason = decide(index, result)
+        observer.ended(index)
+        # Only the server knows whether any rank was told to leave.
+        leaving = transport.max_to_server(float(observer.told_to_leave()))
+        if not reason and leaving:
+            reason = "interrupted"
+        reason = REASONS[transport.tell(REASONS.index(reason), error)]
+        if reason:
+            return reason
+    return ""
+
+
+def _store(observer: RoundObserver, index: int, result: F) -> HpcflError | None:
+    """Let the observer store a round; return what speaks against going on."""
+    try:
+        observer.finished(index, result)
+    except HpcflError as error:
+        return error
+    if result.right:
+        return None
+    return ValidationError(
+        f"the aggregate of round {index} is wrong: it is not the sum of the survivors' vectors; "
+        "the results file keeps the round as evidence"
+    )

@@ -1,0 +1,168 @@
+"""What may watch rounds while they are played: results files, progress, recorders, faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from hpcfl.comm.phases import Payload
+from hpcfl.comm.transport import Transport
+from hpcfl.errors import HpcflError
+from hpcfl.results.record import RoundRecord
+
+
+class Finished(Protocol):
+    """What is kept of a round that was played to its end."""
+
+    @property
+    def record(self) -> RoundRecord:
+        """What the round cost."""
+
+    @property
+    def right(self) -> bool:
+        """Whether nothing speaks against its aggregate."""
+
+
+F = TypeVar("F", bound=Finished)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Both sides of a round after its end, as seen from one rank.
+
+    Attributes
+    ----------
+    index : int
+        The round.
+    transport : Transport
+        Reaches the other ranks, outside the ledger.
+    devices : mapping of int to device
+        The devices of this rank.
+    survivors : sequence of device
+        Those of them whose vectors are in the sum.
+    server : server or None
+        The server, on the rank that holds it.
+    inputs : callable
+        Returns a device's vector.
+    """
+
+    index: int
+    transport: Transport
+    devices: Mapping[int, Any]
+    survivors: Sequence[Any]
+    server: Any | None
+    inputs: Any
+
+
+class RoundObserver:
+    """Watches rounds. Every method does nothing unless a subclass overrides it.
+
+    The first group is called on every rank, the second where the server is.
+    """
+
+    def at(self, index: int, moment: str, phase: str) -> None:
+        """Take note of a moment of a phase, one of :data:`~hpcfl.rounds.driver.MOMENTS`.
+
+        Called once before and once after each phase, and once or more during each of its steps.
+        May end this process.
+        """
+
+    def collect(self, scene: Scene) -> None:
+        """Look at a round after its end, untimed; may communicate, if all ranks' observers do."""
+
+    def ended(self, index: int) -> None:
+        """Take note of the end of a round, stored or not."""
+
+    def told_to_leave(self) -> bool:
+        """Return whether this rank is to leave after this round; if one is, all do."""
+        return False
+
+    def heard(self, index: int, step: str, sender: int, message: Payload) -> None:
+        """Take a sealed message that the server uses, as it arrives. It may be kept."""
+
+    def refused(self, index: int, error: HpcflError) -> None:
+        """Learn of a device that took no further part in a round, and why."""
+
+    def finished(self, index: int, result: Any) -> None:
+        """Take the result of a round.
+
+        Raises
+        ------
+        HpcflError
+            If it cannot be stored; the run ends, on every rank.
+        """
+
+
+NOBODY = RoundObserver()
+
+
+class Together(RoundObserver):
+    """Several observers as one, called in order."""
+
+    def __init__(self, *observers: RoundObserver) -> None:
+        self._observers = observers
+
+    def at(self, index: int, moment: str, phase: str) -> None:
+        for observer in self._observers:
+            observer.at(index, moment, phase)
+
+    def collect(self, scene: Scene) -> None:
+        for observer in self._observers:
+            observer.collect(scene)
+
+    def ended(self, index: int) -> None:
+        for observer in self._observers:
+            observer.ended(index)
+
+    def told_to_leave(self) -> bool:
+        return any(observer.told_to_leave() for observer in self._observers)
+
+    def heard(self, index: int, step: str, sender: int, message: Payload) -> None:
+        for observer in self._observers:
+            observer.heard(index, step, sender, message)
+
+    def refused(self, index: int, error: HpcflError) -> None:
+        for observer in self._observers:
+            observer.refused(index, error)
+
+    def finished(self, index: int, result: Any) -> None:
+        for observer in self._observers:
+            observer.finished(index, result)
+
+
+class Results(RoundObserver, Generic[F]):
+    """Keeps every round's result in a list.
+
+    Attributes
+    ----------
+    results : list
+        What the rounds gave, in order; empty except at the server.
+    """
+
+    def __init__(self) -> None:
+        self.results: list[F] = []
+
+    @property
+    def records(self) -> list[RoundRecord]:
+        """What the rounds cost."""
+        return [result.record for result in self.results]
+
+    def finished(self, index: int, result: F) -> None:
+        self.results.append(result)
+
+
+class Leaving(RoundObserver):
+    """Ends a run after a signal.
+
+    Parameters
+    ----------
+    told_to_leave : callable
+        Returns whether a signal was received.
+    """
+
+    def __init__(self, told_to_leave: Callable[[], bool]) -> None:
+        self._told_to_leave = told_to_leave
+
+    def told_to_leave(self) -> bool:
+        return self._told_to_leave()
