@@ -101,9 +101,7 @@ def main() -> None:
                 hpcfl(given.ranks, "bench", protocol, *options, *alpha, "--output", file)
             asked = Options(protocol, alpha=0.2 if devices == 10 else 0.1)
             built, _ = asked.build(devices, dim)
-            found = expected(
-                predict(protocol, built.parameters, calibration, asked.link, given.ranks)
-            )
+            found = expected(predict(built, calibration, asked.link, given.ranks))
             real = over([load_run(file) for file in files])
             spreads.append(real["spread"])
             cells = []

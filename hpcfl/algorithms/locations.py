@@ -17,6 +17,8 @@ all the lower parts in k bits. Keeping the two apart lets both be read without a
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -66,6 +68,31 @@ def decode(message: Bytes, dim: int) -> tuple[Positions, int]:
     if positions.size != count:
         raise ValueError(f"{count} locations were announced, {positions.size} came")
     return positions, HEADER.itemsize + used
+
+
+def expected_bytes(share: float, dim: int, coding: str) -> float:
+    """Return how many bytes i.i.d. positions take on average, without their header.
+
+    Parameters
+    ----------
+    share : float
+        Probability of each position.
+    dim : int
+        Number d of positions that there are.
+    coding : str
+        One of `CODINGS`.
+    """
+    bitmap = math.ceil(dim / 8)
+    # E[floor(gap / 2^k)] of a geometric gap from 0: r / (1 - r), r = (1 - p)^(2^k).
+    stay = 1 - share
+    bits = []
+    for rice in range(MAX_RICE + 1):
+        ratio = stay ** (2**rice)
+        bits.append(share * dim * (ratio / (1 - ratio) + 1 + rice) if ratio < 1 else math.inf)
+    gaps = min(bits) / 8
+    if coding == "bitmap" or (coding == "auto" and bitmap <= gaps):
+        return bitmap
+    return gaps
 
 
 def _with_header(coding: int, rice: int, count: int, body: Bytes) -> Bytes:

@@ -30,8 +30,9 @@ def command(output: Path | None) -> None:
       hpcfl calibrate --output phone.json
     """
     from hpcfl.comm.world import connect
-    from hpcfl.costmodel.calibration import calibrate, default_path
+    from hpcfl.costmodel.calibration import default_path
     from hpcfl.costmodel.kernels import OPERATIONS
+    from hpcfl.costmodel.measuring import calibrate
     from hpcfl.system import launch
 
     world = connect()

@@ -84,7 +84,7 @@ def command(
     for count in devices:
         for length in dim:
             built, _ = asked.build(count, length)
-            found.append(predict(protocol, built.parameters, known, asked.link, ranks))
+            found.append(predict(built, known, asked.link, ranks))
     if as_json:
         import json
 

@@ -47,6 +47,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+# What every message has in front of it on the wire (see `hpcfl.comm.envelope`).
+ENVELOPE_BYTES = 16
+
 Payload = NDArray[np.uint8]
 Rows = NDArray[np.uint8]
 Ids = NDArray[np.int64]

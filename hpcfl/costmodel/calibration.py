@@ -6,14 +6,14 @@ import json
 import math
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hpcfl import __version__
+from hpcfl.costmodel.kernels import OPERATIONS
+from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.system import files
 
@@ -125,9 +125,6 @@ def load(path: Path) -> Calibration:
     HpcflError
         If there is none, or it is damaged.
     """
-    from hpcfl.costmodel.kernels import OPERATIONS
-    from hpcfl.costmodel.overheads import OVERHEADS
-
     try:
         content = files.parse_json(files.text(path))
     except FileNotFoundError:
@@ -198,32 +195,3 @@ def _check(calibration: Calibration) -> None:
         raise ValueError("ranks that work do not take no time")
     if calibration.ranks > 1 and set(calibration.links) != {"broadcast", "gather", "route"}:
         raise ValueError("links are missing")
-
-
-def calibrate(world: Any, progress: Callable[[str], None] = lambda name: None) -> Calibration:
-    """Measure operations on rank 0, and messages among all ranks; every rank calls this.
-
-    Parameters
-    ----------
-    world : World
-        The processes at hand.
-    progress : callable
-        Takes the name of each thing that is measured; on rank 0.
-    """
-    from hpcfl.costmodel import kernels, overheads, patterns
-    from hpcfl.system import environment
-
-    samples: dict[str, list[float]] = {}
-    if world.rank == 0:
-        samples = kernels.measure(progress)
-        samples |= overheads.measure(samples)
-    world.settle(None)
-    links, devices_slowdown, server_slowdown = patterns.measure(world)
-    local = environment.capture_local()
-    kept = ("cpu_model", "cores_usable", "python_version", "numpy_version", "git_commit")
-    about = {
-        "measured": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "hpcfl_version": __version__,
-        **{name: local[name] for name in kept if name in local},
-    }
-    return Calibration(samples, world.size, links, devices_slowdown, server_slowdown, about)

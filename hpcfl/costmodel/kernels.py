@@ -63,6 +63,7 @@ from numpy.typing import NDArray
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import sharing
 from hpcfl.algorithms.aggregation.cohort import Segments, add_stream
+from hpcfl.algorithms.aggregation.costs import GAP_RATES
 from hpcfl.algorithms.aggregation.secagg import SecAgg, pair_sign
 from hpcfl.algorithms.aggregation.topology import CompleteLinks, Ring, RingLinks, ring_order
 from hpcfl.algorithms.parameters import Parameters
@@ -81,10 +82,8 @@ COPIES = 6
 # Vectors and keys of the measurements: d and N of the kind that is asked for most.
 DIM, DEVICES = 100_000, 100
 LONG = 500_000
-# Coordinates that do not fit the cache, eight bytes each, and those that do.
-FAR, CACHED = 2_000_000, 1 << 17
-# Probabilities that a pair selects a coordinate: rarer ones are decided by fewer bits of a word.
-GAP_RATES = {1e-2: "1e2", 1e-3: "1e3", 1e-4: "1e4", 1e-5: "1e5"}
+# Coordinates that do not fit the cache, eight bytes each.
+FAR = 2_000_000
 # Part of the coordinates that is selected at alpha = 0.1. NumPy finds them another way, in a third
 # of the time, where it is a tenth or more.
 SELECTED = 0.095

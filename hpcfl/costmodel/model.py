@@ -13,10 +13,10 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcfl.algorithms.parameters import Parameters
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.costs import PhaseCosts, add, along
 from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.counts import PhaseCounts, along, counts
-from hpcfl.crypto import shamir
+from hpcfl.costmodel.overheads import overhead_of
 from hpcfl.errors import UsageError
 from hpcfl.results.linkmodel import LinkModel
 
@@ -117,8 +117,7 @@ class Prediction:
 
 
 def predict(
-    protocol: str,
-    parameters: Parameters,
+    protocol: AggregationProtocol,
     calibration: Calibration,
     link: LinkModel | None = None,
     ranks: int = 1,
@@ -127,10 +126,8 @@ def predict(
 
     Parameters
     ----------
-    protocol : str
-        A protocol that comes with hpcfl.
-    parameters : Parameters
-        Its parameters.
+    protocol : AggregationProtocol
+        The protocol, with its parameters.
     calibration : Calibration
         What operations and messages cost.
     link : LinkModel, optional
@@ -141,15 +138,22 @@ def predict(
     Raises
     ------
     UsageError
-        If there is no cost model of the protocol, or it cannot have these parameters.
+        If the protocol does not declare what it takes with these parameters.
     """
     if ranks < 1:
         raise UsageError(f"--ranks is {ranks}; it must be at least 1")
     link = link or LinkModel()
-    played = counts(protocol, parameters)
+    played, upload = protocol.costs(), protocol.upload_phase()
+    devices = protocol.parameters.devices
     spent = dict.fromkeys((*GROUPS, "vectors", "links"), 0.0)
     phases = []
     for phase in played:
+        if phase.name == upload:
+            # Python's own work.
+            known = overhead_of(protocol)
+            add(phase.device, {f"device_{known}": 1})
+            add(phase.server, {f"server_{known}": devices})
+            add(phase.around, {f"around_{known}": devices})
         device = calibration.seconds(phase.device)
         server = calibration.seconds(phase.server)
         transfer = 8e-6 * (phase.up / link.uplink_mbps + phase.down / link.downlink_mbps)
@@ -168,40 +172,40 @@ def predict(
                 device,
                 server,
                 device + transfer + server,
-                _measured(phase, parameters, device, server, calibration, ranks),
+                _measured(phase, protocol, device, server, calibration, ranks),
             )
         )
     whole = sum(spent.values())
     return Prediction(
-        protocol,
-        parameters.devices,
-        parameters.dim,
+        protocol.name,
+        devices,
+        protocol.parameters.dim,
         ranks,
         tuple(phases),
         {name: seconds / whole for name, seconds in spent.items()},
-        _notes(protocol, parameters, calibration, ranks),
+        _notes(protocol, calibration, ranks),
     )
 
 
 def _measured(
-    phase: PhaseCounts,
-    parameters: Parameters,
+    phase: PhaseCosts,
+    protocol: AggregationProtocol,
     device: float,
     server: float,
     calibration: Calibration,
     ranks: int,
 ) -> float | None:
     """Return the elapsed seconds of a phase on this machine."""
-    working = max(phase.senders, phase.receivers)
+    devices, working = protocol.parameters.devices, max(phase.senders, phase.receivers)
     # Vectors are drawn within the round, but are no work of the protocol.
-    if phase.name in ("masked_input", "upload"):
-        device += calibration.seconds(along(parameters.dim, ["drawn"]))
+    if phase.name == protocol.upload_phase():
+        device += calibration.seconds(along(protocol.parameters.dim, ["drawn"]))
     around = calibration.seconds(phase.around)
     if ranks == 1:
         return working * device + server + around
     if calibration.ranks != ranks:
         return None
-    on_a_rank = math.ceil(parameters.devices / (ranks - 1)) * working / parameters.devices
+    on_a_rank = math.ceil(devices / (ranks - 1)) * working / devices
     seconds = on_a_rank * device * calibration.devices_slowdown
     seconds += (server + around) * calibration.server_slowdown
     for name, size in _moved(phase, ranks, on_a_rank):
@@ -209,7 +213,7 @@ def _measured(
     return seconds
 
 
-def _moved(phase: PhaseCounts, ranks: int, on_a_rank: float) -> list[tuple[str, float]]:
+def _moved(phase: PhaseCosts, ranks: int, on_a_rank: float) -> list[tuple[str, float]]:
     """Return the patterns of a phase, and the bytes of a rank's messages in each."""
     moved = []
     down, up = phase.down - phase.routed, phase.up - phase.routed
@@ -226,19 +230,10 @@ def _moved(phase: PhaseCounts, ranks: int, on_a_rank: float) -> list[tuple[str, 
     return moved
 
 
-def _notes(
-    protocol: str, parameters: Parameters, calibration: Calibration, ranks: int
-) -> tuple[str, ...]:
-    notes = []
-    if protocol in ("secagg", "sparse") and parameters.degree is None:
-        most = 2 * (shamir.MAX_TERMS - 1)
-        if parameters.devices > most:
-            notes.append(
-                f"{protocol} among more than {most} devices cannot be run: secret sharing takes "
-                f"thresholds up to {shamir.MAX_TERMS}; give --degree"
-            )
-    if protocol == "prf":
-        notes.append("without the enrolment before the first round, one agreement a pair")
+def _notes(protocol: AggregationProtocol, calibration: Calibration, ranks: int) -> tuple[str, ...]:
+    notes, parameters, known = protocol.cost_notes(), protocol.parameters, overhead_of(protocol)
+    if known != protocol.name:
+        notes.append(f"Python's own work of {protocol.name} is taken to be that of {known}")
     if parameters.devices > 1_000 or parameters.dim > 2_000_000:
         notes.append(
             "extrapolated: the model was checked for up to 100 devices and 2,000,000 parameters"

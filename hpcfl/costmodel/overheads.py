@@ -11,9 +11,10 @@ from statistics import median
 
 import numpy as np
 
+from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
-from hpcfl.costmodel.counts import PROTOCOLS, counts
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
 
@@ -21,6 +22,15 @@ DEVICES, DIM, ROUNDS, WARMUP = 10, 64, 9, 2
 OVERHEADS = tuple(
     f"{where}_{protocol}" for protocol in PROTOCOLS for where in ("device", "server", "around")
 )
+
+
+def overhead_of(protocol: AggregationProtocol) -> str:
+    """Return the calibrated protocol that a protocol's overhead is taken from.
+
+    It is itself, or the one that its class is derived from; one of neither is as plain as can be.
+    """
+    names = [getattr(kind, "name", "") for kind in type(protocol).__mro__]
+    return next((name for name in names if name in PROTOCOLS), "fedavg")
 
 
 def measure(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:
@@ -34,7 +44,7 @@ def measure(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:
     costs = {name: median(values) for name, values in samples.items()}
     found: dict[str, list[float]] = {}
     for protocol in PROTOCOLS:
-        dropout = 0.0 if protocol == "prf" else 0.3
+        dropout = 0.3 if find(protocol).tolerates_dropouts else 0.0
         alpha = 0.3  # cohorts of three
         options = Options(
             protocol, dim=DIM, rounds=ROUNDS, warmup=WARMUP, dropout=dropout, alpha=alpha
@@ -43,11 +53,9 @@ def measure(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:
         rounds = Results[Played]()
         experiment.run(Loopback(DEVICES), rounds)
         known = {"device": 0.0, "server": 0.0}
-        for phase in counts(protocol, experiment.protocol.parameters):
+        for phase in experiment.protocol.costs():
             for where, work in (("device", phase.device), ("server", phase.server)):
-                known[where] += sum(
-                    costs[name] * count for name, count in work.items() if name in costs
-                )
+                known[where] += sum(costs[name] * count for name, count in work.items())
         kept = rounds.records[WARMUP:]
         devices = [float(one.cpu_seconds[:, :-1].sum(axis=0)[one.survived].mean()) for one in kept]
         servers = [float(one.cpu_seconds[:, -1].sum()) for one in kept]

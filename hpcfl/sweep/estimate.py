@@ -62,7 +62,7 @@ def predicted_seconds(cell: Cell, bench: BenchCommand) -> float | None:
     try:
         options, _ = bench.parse(cell.arguments)
         built, _ = options.build(cell.devices, cell.dim)
-        found = predict(options.protocol, built.parameters, load(default_path()))
+        found = predict(built, load(default_path()))
     except HpcflError:
         return None
     assert found.measured_seconds is not None

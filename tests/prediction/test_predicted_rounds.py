@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcfl.algorithms.aggregation import PROTOCOLS
+from hpcfl.algorithms.aggregation.costs import CACHED, GAP_RATES, PhaseCosts, at, gaps
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
 from hpcfl.costmodel import kernels, overheads
 from hpcfl.costmodel.calibration import CACHED_BYTES, Calibration, Link, default_path, load
-from hpcfl.costmodel.counts import PROTOCOLS, PhaseCounts, at, counts
-from hpcfl.costmodel.kernels import GAP_RATES, OPERATIONS
+from hpcfl.costmodel.kernels import OPERATIONS
 from hpcfl.costmodel.model import predict
 from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.crypto import keys
@@ -41,8 +42,8 @@ def played(experiment: Experiment) -> list[RoundRecord]:
     return rounds.records
 
 
-def expected(experiment: Experiment) -> list[PhaseCounts]:
-    return counts(experiment.protocol.name, experiment.protocol.parameters)
+def expected(experiment: Experiment) -> list[PhaseCosts]:
+    return experiment.protocol.costs()
 
 
 @pytest.mark.parametrize(
@@ -216,8 +217,7 @@ def test_more_devices_and_longer_vectors_take_more(protocol: str) -> None:
     dropout = {"dropout": 0.0} if protocol == "prf" else {}
 
     def seconds(devices: int, dim: int) -> float:
-        parameters = built(protocol, devices, dim, **dropout).protocol.parameters
-        found = predict(protocol, parameters, every).measured_seconds
+        found = predict(built(protocol, devices, dim, **dropout).protocol, every).measured_seconds
         assert found is not None
         return found
 
@@ -228,9 +228,7 @@ def test_more_devices_and_longer_vectors_take_more(protocol: str) -> None:
 def test_gaps_are_shared_out_between_the_probabilities_that_were_measured(
     probability: float,
 ) -> None:
-    from hpcfl.costmodel.counts import _gaps
-
-    found = _gaps(probability, 100.0, pairs=4 * kernels.CACHED / 100)
+    found = gaps(probability, 100.0, pairs=4 * CACHED / 100)
     near = {f"gap_{suffix}" for suffix in GAP_RATES.values()}
 
     assert sum(found.values()) == pytest.approx(100)
@@ -243,7 +241,7 @@ def test_gaps_are_shared_out_between_the_probabilities_that_were_measured(
 
 def test_operations_beyond_the_cache_are_counted_apart() -> None:
     assert at("folded", 10.0, 1000) == {"folded": 10.0, "folded_far": 0.0}
-    found = at("folded", 10.0, 4 * kernels.CACHED)
+    found = at("folded", 10.0, 4 * CACHED)
     assert found == pytest.approx({"folded": 2.5, "folded_far": 7.5})
 
 
@@ -252,7 +250,7 @@ def test_modelled_seconds_are_those_of_the_link_model() -> None:
     calibration = Calibration(costs(mask_word=2e-6, summed=3e-6, agreement=1e-4))
     experiment = built("secagg", 10, 1000)
     phases = expected(experiment)
-    found = predict("secagg", experiment.protocol.parameters, calibration, link)
+    found = predict(experiment.protocol, calibration, link)
 
     for phase, one in zip(phases, found.phases, strict=True):
         device, server = calibration.seconds(phase.device), calibration.seconds(phase.server)
@@ -271,7 +269,7 @@ def test_modelled_seconds_are_those_of_the_link_model() -> None:
 def test_one_process_plays_the_devices_one_after_the_other() -> None:
     # Every mask word takes a second: 10 devices mask (3 of them never upload), the server unmasks.
     experiment = built("secagg", 10, 4)
-    found = predict("secagg", experiment.protocol.parameters, Calibration(costs(mask_word=1.0)))
+    found = predict(experiment.protocol, Calibration(costs(mask_word=1.0)))
 
     assert found.measured_seconds == pytest.approx(7 * 10 * 4 + (7 + 21) * 4)
 
@@ -284,7 +282,7 @@ def test_ranks_share_the_devices_and_slow_each_other_down() -> None:
         devices_slowdown=1.5,
     )
     experiment = built("secagg", 10, 4, dropout=0.0)
-    found = predict("secagg", experiment.protocol.parameters, calibration, ranks=3)
+    found = predict(experiment.protocol, calibration, ranks=3)
 
     # Five devices a rank, four coordinates each; model 1, keys 2, shares 1, the challenge and its
     # answers 2, upload 1, unmask 2.
@@ -296,7 +294,7 @@ def test_messages_take_their_bytes_and_the_server_is_slowed_down_too() -> None:
     links = {name: Link(0.0, beta, 0.0) for name, beta in betas.items()}
     calibration = Calibration(costs(summed=1.0), 3, links, 1.0, 2.0)
     experiment = built("secagg", 10, 4, dropout=0.0)
-    found = predict("secagg", experiment.protocol.parameters, calibration, ranks=3)
+    found = predict(experiment.protocol, calibration, ranks=3)
     phases = {phase.name: phase for phase in expected(experiment)}
 
     broadcast = sum(phases[name].down for name in ("model", "advertise_keys", "unmask"))
@@ -318,25 +316,20 @@ def test_bytes_that_do_not_fit_the_cache_have_a_cost_of_their_own() -> None:
 
 
 def test_vectors_are_drawn_within_a_round_but_are_no_work_of_devices() -> None:
-    parameters = built("secagg", 10, 1000).protocol.parameters
-    found = predict("secagg", parameters, Calibration(costs(drawn=1.0)))
+    found = predict(built("secagg", 10, 1000).protocol, Calibration(costs(drawn=1.0)))
 
     assert found.measured_seconds == pytest.approx(7 * 1000)
     assert found.total("device_cpu_seconds") == 0
 
 
 def test_the_enrolment_of_prf_is_said_to_be_left_out() -> None:
-    parameters = built("prf", 5, 10, dropout=0.0).protocol.parameters
+    found = predict(built("prf", 5, 10, dropout=0.0).protocol, Calibration(costs()))
 
-    assert any(
-        "enrolment" in note for note in predict("prf", parameters, Calibration(costs())).notes
-    )
+    assert any("enrolment" in note for note in found.notes)
 
 
 def test_ranks_that_were_not_calibrated_are_not_guessed() -> None:
-    found = predict(
-        "secagg", built("secagg", 10, 4).protocol.parameters, Calibration(costs()), ranks=5
-    )
+    found = predict(built("secagg", 10, 4).protocol, Calibration(costs()), ranks=5)
 
     assert found.measured_seconds is None
     assert any("mpirun -n 5 hpcfl calibrate" in note for note in found.notes)
@@ -350,8 +343,7 @@ def test_a_million_devices_with_a_billion_parameters_are_predicted(
     protocol: str, options: dict[str, Any]
 ) -> None:
     asked = Options(protocol, dim=10**9, **options)
-    parameters = asked.build(10**6, 10**9)[0].parameters
-    found = predict(protocol, parameters, Calibration(costs(mask_word=1e-9)))
+    found = predict(asked.build(10**6, 10**9)[0], Calibration(costs(mask_word=1e-9)))
 
     assert found.total("bytes_down") > 4e9
     assert math.isfinite(found.total("modelled_seconds"))
@@ -359,18 +351,17 @@ def test_a_million_devices_with_a_billion_parameters_are_predicted(
 
 
 def test_what_cannot_be_run_is_said() -> None:
-    parameters = Options("secagg", dim=10).build(200_000, 10)[0].parameters
-    notes = predict("secagg", parameters, Calibration(costs())).notes
+    protocol, _ = Options("secagg", dim=10).build(200_000, 10)
+    notes = predict(protocol, Calibration(costs())).notes
 
     assert any("cannot be run" in note for note in notes)
 
 
-def test_protocols_and_samplers_without_a_model_are_refused() -> None:
-    parameters = built("sparse", 10, 100, sampler="dense").protocol.parameters
-    with pytest.raises(UsageError, match="no cost model of --sampler dense"):
-        counts("sparse", parameters)
-    with pytest.raises(UsageError, match="no cost model of 'mine:Mine'"):
-        counts("mine:Mine", parameters)
+@pytest.mark.parametrize("option", [{"sampler": "dense"}, {"security": "active"}])
+def test_samplers_and_variants_without_a_model_are_refused(option: dict[str, str]) -> None:
+    ((name, value),) = option.items()
+    with pytest.raises(UsageError, match=f"no cost model of --{name} {value}"):
+        built("sparse", 10, 100, **option).protocol.costs()
 
 
 def test_every_operation_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

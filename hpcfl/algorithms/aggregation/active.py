@@ -47,6 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import Enrolment, parse_vector
+from hpcfl.algorithms.aggregation.costs import Phases
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT
 from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer
@@ -284,6 +285,12 @@ class Active(SecAgg):
     def survivors_in_sum(self) -> int:
         # A server that cheats chooses who drops out, down to the threshold.
         return self.parameters.threshold
+
+    def count(self, phases: Phases) -> None:
+        raise UsageError(
+            "there is no cost model of --security active: leave it out, or measure it with: hpcfl "
+            f"bench {self.name} --security active"
+        )
 
     def promises(self) -> list[Promise]:
         threshold = self.parameters.threshold

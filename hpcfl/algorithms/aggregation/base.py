@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation.costs import PhaseCosts, Phases, add, along
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
@@ -237,6 +238,44 @@ class AggregationProtocol(ABC):
     @abstractmethod
     def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
         """Return the sum of weighted vectors that the server's `total` stands for."""
+
+    def costs(self) -> list[PhaseCosts]:
+        """Return what every phase of a round takes, in order.
+
+        Raises
+        ------
+        UsageError
+            If the protocol does not declare it, or not for these parameters.
+        """
+        phases = {name: PhaseCosts(name) for name in self.phases()}
+        if "model" in phases:
+            model, size = phases["model"], 4 * self.parameters.dim
+            model.receives(size, self.parameters.devices)
+            add(model.device, {"message": 1})
+            # The copy behind the envelope is made once for all, outside the server's time.
+            add(model.server, {"message": 1})
+            add(model.around, {"sealed_byte": size})
+        self.count(phases)
+        if "result" in phases and self.summed_in is not None:
+            add(phases["result"].server, along(self.parameters.dim, ["decoded"]))
+        return list(phases.values())
+
+    def count(self, phases: Phases) -> None:
+        """Enter what each phase takes besides the model and its decoding.
+
+        Raises
+        ------
+        UsageError
+            As :meth:`costs` does.
+        """
+        raise UsageError(
+            f"there is no cost model of {self.name!r}: its class has no method count; measure it "
+            "with hpcfl bench"
+        )
+
+    def cost_notes(self) -> list[str]:
+        """Return in clauses what the costs leave out, or why such a round cannot be run."""
+        return []
 
     @property
     def repeatable(self) -> bool:

@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import parse_vector
+from hpcfl.algorithms.aggregation.costs import Crowd, Operations, Phases, add, along, at
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer, pair_sign
 from hpcfl.algorithms.aggregation.topology import (
@@ -324,6 +325,49 @@ class Cohort(SecAgg):
         self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
     ) -> CohortServer:
         return CohortServer(self, round_index, model, secrets)
+
+    def count_masks(self, phases: Phases, crowd: Crowd) -> None:
+        dim, size, survivors = self.parameters.dim, self.cohort_size, crowd.survivors
+        segment = dim / crowd.devices
+        run = size * segment
+        # Those at a distance of 1, 2, ... on either side have ever less in common.
+        reach = min(size - 1, math.ceil(crowd.degree / 2))
+        both = min(2 * reach, crowd.degree)
+        common = 2 * sum(size - distance for distance in range(1, reach + 1)) * segment
+        pairs: Operations = {
+            "agreement": both,
+            # The pair's secret, and the key of the run.
+            "derivation": 2 * both,
+            "stream_key": both,
+            "near": both,
+            **at("streamed", common, run),
+        }
+        own: Operations = {"stream_key": 1, **along(run, ["streamed"])}
+        upload, unmask = phases["masked_input"], phases["unmask"]
+        # Who survived around a device.
+        unmask.down += math.ceil((2 * size - 1) / 8)
+        upload.sends(4 * run, survivors)
+        add(upload.device, pairs)
+        add(upload.device, own)
+        add(
+            upload.device,
+            {
+                "message": 1,
+                "derivation": 1,
+                "near": crowd.degree,
+                **along(run, ["dealt", "quantised", "reduced"]),
+                **at("picked", run, dim),
+                "sealed_byte": 4 * run,
+            },
+        )
+        add(upload.server, {"upload": survivors} | along(run, ["run_added"], survivors))
+        added = along(run, ["run_added"])
+        add(unmask.server, own | added, survivors)
+        alive = survivors / max(1, crowd.devices - 1)
+        add(unmask.server, pairs, crowd.dropped * alive)
+        near = {"near": crowd.neighbours_among(survivors)}
+        add(unmask.server, near | added, crowd.dropped)
+        add(unmask.server, along(dim, ["dealt", "dealt_back", "reduced"]))
 
     def pair_masks(
         self,

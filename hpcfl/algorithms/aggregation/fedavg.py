@@ -22,6 +22,7 @@ from hpcfl.algorithms.aggregation.base import (
     check_finite,
     parse_vector,
 )
+from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, along
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import BelowThresholdError, MessageError
@@ -45,6 +46,13 @@ class FedAvg(AggregationProtocol):
         self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
     ) -> FedAvgServer:
         return FedAvgServer(self, model)
+
+    def count(self, phases: Phases) -> None:
+        upload, dim = phases["upload"], self.parameters.dim
+        survivors = Crowd.of(self.parameters).survivors
+        upload.sends(4 * dim, survivors)
+        add(upload.device, {"message": 1, "sealed_byte": 4 * dim} | along(dim, ["weighted"]))
+        add(upload.server, {"upload": survivors, "float_added": survivors * dim})
 
     def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
         return total

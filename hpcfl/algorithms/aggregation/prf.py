@@ -38,6 +38,7 @@ from hpcfl.algorithms.aggregation.base import (
     QuantisedProtocol,
     parse_vector,
 )
+from hpcfl.algorithms.aggregation.costs import Phases, add, along, masked_upload
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, Payload, Step, phase_names
@@ -295,6 +296,17 @@ class Prf(QuantisedProtocol):
             ),
             *super().promises(),
         ]
+
+    def count(self, phases: Phases) -> None:
+        upload, dim, devices = phases["masked_input"], self.parameters.dim, self.parameters.devices
+        # Who is selected, of all devices that enrolled.
+        phases["model"].down += -(-(self.population or devices) // 8)
+        masked_upload(upload, dim, devices, devices - 1)
+        add(upload.device, {"derivation": devices - 1})
+        add(upload.server, along(dim, ["reduced"]))
+
+    def cost_notes(self) -> list[str]:
+        return ["without the enrolment before the first round, one agreement a pair"]
 
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> PrfDevice:
         return PrfDevice(self, id, round_index, self._enrolled[self.members[id]])

@@ -57,7 +57,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation import sharing
+from hpcfl.algorithms.aggregation import secagg_costs, sharing
 from hpcfl.algorithms.aggregation.base import (
     ModelReceiver,
     ModelSender,
@@ -65,12 +65,14 @@ from hpcfl.algorithms.aggregation.base import (
     check_finite,
     parse_vector,
 )
+from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, along, masked_upload, masks
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Flags, Shares
 from hpcfl.algorithms.aggregation.sharing import (
     CHALLENGE_BYTES,
     KEY_SHARE,
     SEED_SHARE,
+    SHARE_BYTES,
     Dealings,
 )
 from hpcfl.algorithms.aggregation.topology import (
@@ -89,9 +91,6 @@ from hpcfl.crypto import keys, shamir
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError
-
-TAG_BYTES = 16
-SHARE_BYTES = 4 * (KEY_SHARE + SEED_SHARE) + TAG_BYTES
 
 
 class SecAgg(QuantisedProtocol):
@@ -161,6 +160,29 @@ class SecAgg(QuantisedProtocol):
 
         # A subclass is another protocol.
         return ActiveSecAgg if cls is SecAgg else None
+
+    def count(self, phases: Phases) -> None:
+        crowd = Crowd.of(self.parameters, self.topology.degree)
+        secagg_costs.count(phases, self.topology, crowd)
+        self.count_masks(phases, crowd)
+
+    def count_masks(self, phases: Phases, crowd: Crowd) -> None:
+        """Enter the upload, and the masks that are taken off the sum."""
+        upload, dim, survivors = phases["masked_input"], self.parameters.dim, crowd.survivors
+        masked_upload(upload, dim, survivors, crowd.degree + 1)
+        add(upload.device, {"agreement": crowd.degree, "derivation": crowd.degree + 1})
+        pairs = crowd.dropped * crowd.neighbours_among(survivors)
+        unmask = phases["unmask"].server
+        add(unmask, {"agreement": pairs, "derivation": pairs})
+        add(unmask, masks(survivors + pairs, dim) | along(dim, ["reduced"]))
+
+    def cost_notes(self) -> list[str]:
+        if self.topology.threshold <= shamir.MAX_TERMS:
+            return []
+        return [
+            f"{self.name} among more than {2 * (shamir.MAX_TERMS - 1)} devices cannot be run: "
+            f"secret sharing takes thresholds up to {shamir.MAX_TERMS}; give --degree"
+        ]
 
     def outcome(self, server: SecAggServer) -> Outcome:
         return server.outcome()

@@ -38,6 +38,8 @@ SEED_LIMBS = shamir.limb_count(SEED_BYTES)
 # What a holder has of each secret: a share of every limb, and one of the check.
 KEY_SHARE = MASK_KEY_LIMBS + 1
 SEED_SHARE = SEED_LIMBS + 1
+# What a holder is sent: both, sealed by AES-GCM.
+SHARE_BYTES = 4 * (KEY_SHARE + SEED_SHARE) + 16
 ANSWERS = 2
 # So many holders may answer falsely without harm to a dealer.
 LIARS = 1

@@ -13,6 +13,7 @@ only ones at which they are used.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,13 +21,14 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation.base import parse_vector
+from hpcfl.algorithms.aggregation.costs import Crowd, Operations, Phases, add, along, at, gaps
 from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer, pair_sign
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.crypto.sampling import SAMPLERS
-from hpcfl.errors import MessageError
+from hpcfl.errors import MessageError, UsageError
 
 Positions = NDArray[np.int64]
 
@@ -71,6 +73,39 @@ class SparseSecAgg(SecAgg):
     ) -> SparseServer:
         return SparseServer(self, round_index, model, secrets)
 
+    def count_masks(self, phases: Phases, crowd: Crowd) -> None:
+        parameters, dim, survivors = self.parameters, self.parameters.dim, crowd.survivors
+        if parameters.sampler != "gaps":
+            raise UsageError("there is no cost model of --sampler dense; leave it at gaps")
+        share, probability = parameters.selection_probability, float(parameters.pair_probability)
+        sent = share * dim
+        upload, unmask = phases["masked_input"], phases["unmask"].server
+        located = locations.expected_bytes(share, dim, parameters.locations)
+        upload.sends(locations.HEADER.itemsize + located + 4 * sent, survivors)
+        add(upload.device, _cost_of_pairs(probability, dim, crowd.degree), crowd.degree)
+        add(
+            upload.device,
+            {
+                "message": 1,
+                "derivation": 1,
+                "element_key": 1,
+                **along(dim, ["scanned"]),
+                **along(sent, ["element", "quantised", "reduced"]),
+                **at("located", sent, dim),
+                **at("picked", sent, dim),
+                "sealed_byte": 4 * sent,
+            },
+        )
+        taken = along(dim, ["unlocated_dim"])
+        for name in ("unlocated", "scatter_added"):
+            add(taken, at(name, sent, dim))
+        add(upload.server, taken, survivors)
+        add(upload.server, {"upload": survivors})
+        add(unmask, taken | {"element_key": 1} | along(sent, ["element"]), survivors)
+        alive = crowd.neighbours_among(survivors)
+        add(unmask, _cost_of_pairs(probability, dim, alive), crowd.dropped * alive)
+        add(unmask, along(dim, ["reduced"]))
+
     def pair_masks(
         self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes]
     ) -> tuple[Positions, NDArray[np.int64]]:
@@ -89,6 +124,21 @@ class SparseSecAgg(SecAgg):
         elements = self.parameters.arithmetic.elements(additive, counts.tolist())
         signs = np.array([pair_sign(i, peer) for peer in peers], np.int64)
         return positions, np.repeat(signs, counts) * elements
+
+
+def _cost_of_pairs(probability: float, dim: int, pairs: float) -> Operations:
+    """Return what a pair's selection and masks take (`pair_masks`), of so many pairs at once."""
+    selected = probability * dim
+    drawn = selected + 5 * math.sqrt(selected) + 8
+    return {
+        "derivation": 3,
+        "agreement": 1,
+        "gap_key": 1,
+        **gaps(probability, drawn, pairs),
+        "element_key": 1,
+        **at("element", selected, pairs * selected),
+        **at("folded", selected, dim),
+    }
 
 
 class SparseDevice(SecAggDevice):

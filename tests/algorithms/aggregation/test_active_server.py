@@ -27,7 +27,8 @@ from protocol_rounds import bits, raw, updates
 from slow_reference import KEY_SHARE, MASK_KEY_LIMBS, SEED_LIMBS
 
 from hpcfl.algorithms.aggregation.active import Identity, Registration
-from hpcfl.algorithms.aggregation.secagg import SHARE_BYTES, pair_sign
+from hpcfl.algorithms.aggregation.secagg import pair_sign
+from hpcfl.algorithms.aggregation.sharing import SHARE_BYTES
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto import keys, shamir, signatures
 from hpcfl.crypto.keys import KeyPair, insecure_secrets
