@@ -7,7 +7,8 @@ from textwrap import fill
 from tabulate import tabulate
 
 from hpcfl.attack.tables import WIDTH
-from hpcfl.audit.audit import Audit, Bound
+from hpcfl.audit.bounds import EpsilonBound
+from hpcfl.audit.measure import Audit
 
 
 def render(found: Audit) -> str:
@@ -40,7 +41,7 @@ def render(found: Audit) -> str:
     )
 
 
-def _row(name: str, bound: Bound) -> list[str]:
+def _row(name: str, bound: EpsilonBound) -> list[str]:
     return [
         name,
         f">= {bound.epsilon:.4g}",

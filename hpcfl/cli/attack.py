@@ -152,8 +152,8 @@ def audit(
 
     from dataclasses import replace
 
-    from hpcfl.audit.audit import DEFAULTS
-    from hpcfl.audit.audit import audit as measure
+    from hpcfl.audit.instance import DEFAULTS
+    from hpcfl.audit.measure import audit as measure
     from hpcfl.audit.tables import render
 
     given = {name: value for name, value in settings.items() if value is not None}

@@ -19,16 +19,11 @@ from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.algorithms.federated.locks import Locks
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise, NoiseSecrets
-from hpcfl.audit.audit import (
-    DEFAULTS,
-    Audit,
-    Game,
-    Instance,
-    audit,
-    clopper_pearson,
-    gaussian_bound,
-    lower_bound,
-)
+from hpcfl.audit.bounds import clopper_pearson, gaussian_bound, lower_bound
+from hpcfl.audit.devices import Devices
+from hpcfl.audit.game import Game
+from hpcfl.audit.instance import DEFAULTS, Instance
+from hpcfl.audit.measure import Audit, audit
 from hpcfl.audit.tables import render
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.crypto.noise import FastNoise
@@ -268,17 +263,17 @@ def test_a_run_with_laplace_noise_tells_no_more_than_its_epsilon() -> None:
 def test_the_canary_is_the_record_that_is_used_most() -> None:
     instance = Instance("cdp", 1.0, rounds=3, samples=6, batch=2, steps=2, shuffle="continuing")
     game = Game(instance, 0)
-    seeds = np.random.SeedSequence(game._order, spawn_key=(TRAINING, 0))
+    seeds = np.random.SeedSequence(game.devices.order, spawn_key=(TRAINING, 0))
     uses = tuple(
-        sum(game._position in batch for batch in batches("continuing", 6, 2, 2, turn, seeds))
+        sum(game.devices.position in batch for batch in batches("continuing", 6, 2, 2, turn, seeds))
         for turn in range(3)
     )
 
     # Six steps are two epochs, and a round has a record once.
-    assert game.accesses == uses
+    assert game.devices.accesses == uses
     assert sum(uses) == 2
-    assert Game(replace(instance, shuffle="fresh"), 0).accesses == (1, 1, 1)
-    assert Game(DEFAULTS["cdp"], 0).accesses == (1, 1)
+    assert Game(replace(instance, shuffle="fresh"), 0).devices.accesses == (1, 1, 1)
+    assert Game(DEFAULTS["cdp"], 0).devices.accesses == (1, 1)
 
 
 def test_an_order_that_nobody_knows_protects() -> None:
@@ -397,7 +392,7 @@ def one_stream_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
         stream = insecure_secrets(seed, 0, -1)
         return lambda play, owner: stream
 
-    monkeypatch.setattr("hpcfl.audit.audit.insecure_noise", of_rank)
+    monkeypatch.setattr("hpcfl.audit.game.insecure_noise", of_rank)
 
 
 EXACT = Instance(
@@ -461,12 +456,12 @@ def test_replayed_samples_of_users_agree_only_if_they_are_drawn_anew(
 ) -> None:
     """A user who is in the sample is in all its replays, unless each has one of its own."""
 
-    def learn(self: Game, id: int, *rest: Any) -> Callable[..., NDArray[np.float32]]:
+    def learn(self: Devices, id: int, *rest: Any) -> Callable[..., NDArray[np.float32]]:
         # An update as it is in training, longer than the norm, without the training.
-        update = np.array([-9, 0, 9, 0] if id == self._victim else [0, 9, 0, -9], np.float32)
+        update = np.array([-9, 0, 9, 0] if id == self.victim else [0, 9, 0, -9], np.float32)
         return lambda **private: update
 
-    monkeypatch.setattr(Game, "_learn", learn)
+    monkeypatch.setattr(Devices, "learn", learn)
     instance = Instance(
         *("dp-fedavg", 1.5), devices=5, sampling="poisson", delta=0.05, replayed=1, resumes=31
     )

@@ -5,7 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
-from hpcfl.audit.audit import DEFAULTS, Instance, audit
+from hpcfl.audit.instance import DEFAULTS, Instance
+from hpcfl.audit.measure import audit
 from hpcfl.cli.attack import command
 from hpcfl.crypto.noise import FastNoise
 from hpcfl.errors import HpcflError, UsageError

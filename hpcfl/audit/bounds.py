@@ -1,0 +1,158 @@
+"""Lower bounds on epsilon from how well runs on two neighbouring datasets are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.privacy.accounting.zcdp import exact_epsilon
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class EpsilonBound:
+    """A lower bound on epsilon, and the test that gives it.
+
+    Attributes
+    ----------
+    epsilon : float
+    true_positives, false_positives : int
+        Of `runs` runs on each dataset, those beyond the threshold.
+    runs : int
+    threshold : float
+        Of the statistic, natural logarithms.
+    mu : float, optional
+        Lower bound on mu, where epsilon comes of it.
+    part : float
+        Lower bound on the part of the runs that count.
+    """
+
+    epsilon: float
+    true_positives: int
+    false_positives: int
+    runs: int
+    threshold: float
+    mu: float | None = None
+    part: float = 1.0
+
+
+def lower_bound(without: Floats, with_: Floats, delta: float, confidence: float) -> EpsilonBound:
+    """Return a lower bound on epsilon from a statistic's values on two neighbouring datasets.
+
+    Parameters
+    ----------
+    without, with_ : ndarray of float64, shape (runs,)
+        Large values speak for the second dataset. The first half of each chooses the threshold.
+    delta, confidence : float
+    """
+
+    def epsilon(true: Any, false: Any, runs: int) -> Floats:
+        least, most = _rates(true, false, runs, confidence)
+        with np.errstate(divide="ignore"):
+            return np.maximum(0.0, np.log(np.maximum(0.0, least - delta)) - np.log(most))
+
+    threshold, true, false, runs = _test(without, with_, epsilon)
+    return EpsilonBound(float(epsilon(true, false, runs)), int(true), int(false), runs, threshold)
+
+
+def bound_where_sent(
+    without: Floats, with_: Floats, delta: float, confidence: float
+) -> EpsilonBound:
+    """Return the bound by way of mu, from the runs in which the canary is sent.
+
+    Parameters
+    ----------
+    without, with_ : ndarray of float64, shape (runs, 2)
+        Score, and whether the run counts.
+    delta, confidence : float
+    """
+    first, second = (one[one[:, 1] > 0, 0] for one in (without, with_))
+    counted, most = first.size + second.size, len(without) + len(with_)
+    if counted == most:
+        return gaussian_bound(first, second, delta, confidence)
+    fewest = min(first.size, second.size)
+    if fewest < 2:
+        return EpsilonBound(0.0, 0, 0, 0, 0.0, 0.0, 0.0)
+    # Three probabilities are bounded, not two.
+    error = (1 - confidence) / 3
+    part = float(clopper_pearson(counted, most, error)[0])
+    of_them = min(delta / part, 1 - 1e-12)
+    found = gaussian_bound(first[:fewest], second[:fewest], of_them, 1 - 2 * error)
+    return replace(found, part=part)
+
+
+def gaussian_bound(without: Floats, with_: Floats, delta: float, confidence: float) -> EpsilonBound:
+    """Return a lower bound on epsilon by way of mu, as of `lower_bound`; for Gaussian noise only.
+
+    Nasr et al. (2023), Section 4.
+    """
+    from scipy.special import ndtri
+
+    def mu(true: Any, false: Any, runs: int) -> Floats:
+        least, most = _rates(true, false, runs, confidence)
+        with np.errstate(invalid="ignore"):
+            return np.nan_to_num(np.maximum(0.0, ndtri(least) - ndtri(most)), nan=0.0)
+
+    threshold, true, false, runs = _test(without, with_, mu)
+    least = float(mu(true, false, runs))
+    epsilon = exact_epsilon(least**2 / 2, delta)
+    return EpsilonBound(epsilon, int(true), int(false), runs, threshold, least)
+
+
+def _rates(true: Any, false: Any, runs: int, confidence: float) -> tuple[Floats, Floats]:
+    """Return the least true and the largest false positive rate, jointly with the confidence."""
+    each = (1 - confidence) / 2
+    return clopper_pearson(true, runs, each)[0], clopper_pearson(false, runs, each)[1]
+
+
+def _test(
+    without: Floats, with_: Floats, value: Callable[[Any, Any, int], Floats]
+) -> tuple[float, int, int, int]:
+    """Choose the threshold of the largest value on the first half, and count on the second.
+
+    Returns
+    -------
+    threshold : float
+    true, false, runs : int
+        True positives, false positives, and runs on each dataset.
+    """
+    half = without.size // 2
+    negatives, positives = np.sort(without[:half]), np.sort(with_[:half])
+    candidates = np.unique(np.concatenate([negatives, positives]))
+    true = half - np.searchsorted(positives, candidates)
+    false = half - np.searchsorted(negatives, candidates)
+    threshold = float(candidates[int(np.argmax(value(true, false, half)))])
+    hits, alarms = (int(np.sum(one[half:] >= threshold)) for one in (with_, without))
+    return threshold, hits, alarms, without.size - half
+
+
+def clopper_pearson(count: Any, runs: int, error: float) -> tuple[Floats, Floats]:
+    """Return lower and upper bounds of a probability, each wrong with at most `error`.
+
+    Parameters
+    ----------
+    count : int or ndarray of int
+        Successes.
+    runs : int
+        Independent trials, at least 1.
+    error : float
+        Above 0 and below 1, for one side.
+
+    Returns
+    -------
+    lower, upper : ndarray of float64
+        Clopper and Pearson (1934): with the lower, at least `count` successes have the probability
+        `error`; with the upper, at most `count`.
+    """
+    from scipy.special import betaincinv
+
+    count = np.asarray(count, np.float64)
+    some, not_all = count > 0, count < runs
+    lower = betaincinv(np.where(some, count, 1), runs - count + 1, error)
+    upper = betaincinv(count + 1, np.where(not_all, runs - count, 1), 1 - error)
+    return np.where(some, lower, 0.0), np.where(not_all, upper, 1.0)

@@ -1,0 +1,124 @@
+"""An audit from start to end: run, bound, and compare with what the accounts say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcfl.audit.bounds import EpsilonBound, bound_where_sent, lower_bound
+from hpcfl.audit.game import Game
+from hpcfl.audit.instance import Instance
+from hpcfl.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What came of an audit.
+
+    Attributes
+    ----------
+    instance : Instance
+    neighbours, paper_neighbours : str
+        In what the datasets differ, here and where it is proven, and by the paper's claim.
+    accesses : tuple of int
+        How often the canary is used in every round that its device is in; empty where it is by
+        chance.
+    delta : float
+        What all values are at; 0 for Laplace noise.
+    paper, proven : float
+        The accounts' epsilons.
+    measured : EpsilonBound
+        For any mechanism.
+    gaussian : EpsilonBound or None
+        By way of mu, where the noise is Gaussian.
+    confidence : float
+        With which each bound holds.
+    """
+
+    instance: Instance
+    neighbours: str
+    paper_neighbours: str
+    accesses: tuple[int, ...]
+    delta: float
+    paper: float
+    proven: float
+    measured: EpsilonBound
+    gaussian: EpsilonBound | None
+    confidence: float
+
+    @property
+    def best(self) -> float:
+        """The larger of the lower bounds."""
+        return max(self.measured.epsilon, 0.0 if self.gaussian is None else self.gaussian.epsilon)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether no lower bound is above the proven value."""
+        return self.best <= self.proven
+
+    @property
+    def exceeds_paper(self) -> bool:
+        """Whether a lower bound is above the paper's value."""
+        return self.best > self.paper
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the audit for JSON, an infinite epsilon as None."""
+        finite = {
+            name: value if math.isfinite(value) else None
+            for name, value in (("paper", self.paper), ("proven", self.proven))
+        }
+        return {
+            **asdict(self),
+            **finite,
+            "agrees": self.agrees,
+            "exceeds_paper": self.exceeds_paper,
+        }
+
+
+def audit(instance: Instance, runs: int, seed: int = 0, confidence: float = 0.99) -> Audit:
+    """Run an instance on two neighbouring datasets, and bound epsilon from below.
+
+    Parameters
+    ----------
+    instance : Instance
+        What is run.
+    runs : int
+        Runs on each dataset, at least 20; one half chooses the threshold.
+    seed : int
+        Of all randomness; the same gives the same result.
+    confidence : float
+        Above 0 and below 1, for each of the bounds.
+
+    Raises
+    ------
+    UsageError
+        If an option is out of range, or does not go with the algorithm.
+    HpcflError
+        If the account needs a package that is not installed.
+    """
+    if runs < 20:
+        raise UsageError(f"--runs is {runs}; it must be at least 20")
+    if not 0 < confidence < 1:
+        raise UsageError(f"--confidence is {confidence}; it must be above 0 and below 1")
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"--seed is {seed}; it must be from 0 to 2**63 - 1")
+    game = Game(instance, seed)
+    spent = game.account()
+    without, with_ = (
+        np.array([game.play(canary, run) for run in range(runs)]) for canary in (False, True)
+    )
+    return Audit(
+        instance,
+        game.neighbours,
+        game.paper_neighbours,
+        game.devices.accesses,
+        game.delta,
+        spent.paper,
+        spent.proven,
+        lower_bound(without[:, 0], with_[:, 0], game.delta, confidence),
+        bound_where_sent(without, with_, game.delta, confidence) if instance.gaussian else None,
+        confidence,
+    )
