@@ -545,26 +545,33 @@ def _results(folder: Path) -> Target:
 
 def use_run(path: Path, drawn: bool) -> None:
     """Do with a results file what report, compare, merge and plot do."""
-    from hpcfl.html.page import render
-    from hpcfl.results import comparison, export, pooling, tables
+    from hpcfl.report.page import render
+    from hpcfl.results import comparison, pooling, tables
     from hpcfl.results.reader import load, load_many
 
     run = load(path)
     _ = run.dim
     pools = pooling.group([run, run])
     summaries = [pooling.summarise(pool, run.link()) for pool in pools]
-    for text in (tables.render_details(run), tables.render_promises(run)):
-        assert isinstance(text, str)
-    tables.render_run(summaries[0])
-    tables.render_comparison([*summaries, *summaries])
-    export.to_json([*summaries, *summaries], summaries[0])
-    export.to_csv(summaries)
-    export.to_markdown(summaries, summaries[0])
+    for facts in (*tables.details(run), tables.facts(summaries[0])):
+        facts.text()
+        facts.markdown()
+    tables.render_promises(run)
+    tables.to_json([*summaries, *summaries], summaries[0])
+    for table in (
+        tables.phases(summaries[0]),
+        tables.comparison([*summaries, *summaries], summaries[0]),
+        tables.every_figure(summaries),
+    ):
+        table.text()
+        table.markdown()
+        table.csv()
+        table.json()
     load_many([path])
     if run.measured.any() and not run.training:
         side = comparison.one_configuration([run], "A")
         found = comparison.compare(side, side, "device_cpu_seconds")
-        comparison.render(found)
+        comparison.table(found).text()
         json.dumps(found.as_dict(), allow_nan=False)
     if drawn:
         from hpcfl.plots import KINDS

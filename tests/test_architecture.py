@@ -23,7 +23,8 @@ LAYERS = {
     "optimize": 4,
     "rounds": 3,
     "algorithms": 2,
-    "html": 2,
+    "report.figures": 2,
+    "report.page": 2,
     "comm": 1,
     "plots": 1,
 }
@@ -32,7 +33,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 def layer(module: str) -> int:
     """Return the layer of a dotted module name within the package."""
-    return LAYERS.get(module.split(".")[1] if "." in module else "cli", 0)
+    parts = module.split(".")[1:] or ["cli"]
+    return LAYERS.get(".".join(parts[:2]), LAYERS.get(parts[0], 0))
 
 
 def imported(path: Path) -> set[str]:

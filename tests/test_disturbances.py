@@ -90,7 +90,7 @@ def test_a_quiet_run_is_not_warned_of() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"host_ranks": "[5]"}, "5 ranks on 4 cores: measured seconds show the scheduler"),
+        ({"host_ranks": [5]}, "5 ranks on 4 cores: measured seconds show the scheduler"),
         ({"host_ranks": [2, 101]}, "101 ranks on 4 cores"),
         ({"before_load_1min": 4.6}, "a load of 4.6 on 4 cores before the run"),
         ({"after_swapped_in_bytes": 3e6}, "3 MiB were swapped in and 0 MiB out"),

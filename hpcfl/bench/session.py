@@ -174,7 +174,7 @@ def _earlier(path: Path, experiment: Experiment) -> Run:
         If it is of another configuration, has come to its end, or must not go on.
     """
     from hpcfl.results.reader import load
-    from hpcfl.results.writer import stored
+    from hpcfl.results.schema import stored
 
     run = load(path)
     wanted = {**stored(experiment.config()), "protocol": experiment.name}

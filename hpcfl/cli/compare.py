@@ -103,14 +103,14 @@ def command(
     for sentence in comparison.remarks(found):
         click.echo(f"warning: {sentence}", err=True)
     if as_json:
-        import json
+        from hpcfl.report import jsontext
 
         document = found.as_dict() | {"sentence": comparison.verdict(found)}
         if fail_if_slower is not None:
             document |= {"limit": fail_if_slower, "slower_than_limit": slower}
-        click.echo(json.dumps(document, indent=2, allow_nan=False))
+        click.echo(jsontext.dumps(document))
     else:
-        click.echo(comparison.render(found))
+        click.echo(comparison.table(found).text())
     if slower and fail_if_slower is not None:
         click.echo(f"B is beyond the limit of {100 * fail_if_slower:g} %", err=True)
         raise SystemExit(SLOWER_STATUS)

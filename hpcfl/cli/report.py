@@ -88,15 +88,9 @@ def command(
 
     form = _form(context, form, as_json, page)
 
-    from hpcfl.results import export, pooling
+    from hpcfl.results import pooling, tables
     from hpcfl.results.reader import find, load
     from hpcfl.results.summary import choose_baseline
-    from hpcfl.results.tables import (
-        render_comparison,
-        render_details,
-        render_promises,
-        render_run,
-    )
 
     files = find(paths)
     options = {
@@ -130,21 +124,24 @@ def command(
         _warn_about(summary)
 
     if page is not None:
-        from hpcfl.html.page import write
+        from hpcfl.report.page import write
 
         write(page, pools, summaries, chosen)
         click.echo(f"Page: {page}")
     elif form == "json":
-        click.echo(export.to_json(summaries, chosen))
+        click.echo(tables.to_json(summaries, chosen))
     elif form == "csv":
-        click.echo(export.to_csv(summaries), nl=False)
+        click.echo(tables.every_figure(summaries).csv(), nl=False)
+    elif len(summaries) > 1:
+        compared = tables.comparison(summaries, chosen)
+        click.echo(compared.markdown() if form == "markdown" else compared.text())
     elif form == "markdown":
-        click.echo(export.to_markdown(summaries, chosen))
-    elif len(summaries) == 1:
-        parts = [render_details(runs[0]), render_run(summaries[0]), render_promises(runs[0])]
-        click.echo("\n\n".join(part for part in parts if part))
+        (summary,) = summaries
+        click.echo(f"{tables.facts(summary).markdown()}\n\n{tables.phases(summary).markdown()}")
     else:
-        click.echo(render_comparison(summaries, baseline))
+        parts = [facts.text() for facts in tables.details(runs[0])]
+        parts += [tables.render_run(summaries[0]), tables.render_promises(runs[0])]
+        click.echo("\n\n".join(part for part in parts if part))
     if len(runs) < len(files):
         raise SystemExit(1)
 

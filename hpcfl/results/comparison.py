@@ -12,6 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.report import formats
+from hpcfl.report.jsontext import finite
+from hpcfl.report.table import Column, Table, label
 from hpcfl.results import pooling
 from hpcfl.results.pooling import Pool
 from hpcfl.results.reader import Run
@@ -135,7 +138,7 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as dict, list, str, int, float and None, ready for JSON."""
-        return dict(_plain(asdict(self)))
+        return dict(finite(asdict(self)))
 
 
 def one_configuration(runs: Sequence[Run], name: str) -> Pool:
@@ -314,47 +317,36 @@ def _between(
     return pooling.differences(facts(first), facts(second))
 
 
-def _plain(value: Any) -> Any:
-    """Return a value with None for what is no finite number: JSON has nothing else."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def render(found: Comparison) -> str:
-    """Return a comparison as text.
-
-    Returns
-    -------
-    str
-        Lines of text, without a newline at the end.
-    """
+def table(found: Comparison) -> Table:
+    """Return both sides and their difference, each with its interval, and what was found."""
     percent = f"{100 * (1 - found.alpha):g} %"
-    lines = [f"{found.metric}, {percent} intervals by ranks", ""]
+    # Bytes are exact up to the last one.
+    number = _whole if found.unit == "B" else formats.number
+    rows: list[list[Any]] = []
     for name, side in (("A", found.a), ("B", found.b)):
-        count = _count(side.samples, found.sampled_by)
-        if len(side.files) > 1 and found.sampled_by == "rounds":
-            count += f" of {len(side.files)} launches"
         files = Path(side.files[0]).name + (" ..." if len(side.files) > 1 else "")
-        lines.append(
-            f"{name}  median {_value(side.median, found.unit)}"
-            f"{_range(side.interval, found.unit)}  ({count}: {files})"
-        )
-    lines += [
-        f"B - A  {_value(found.difference, found.unit)}"
-        f"{_range(found.difference_interval, found.unit)}",
-        f"B / A  {_ratio(found)}",
-    ]
+        ends = side.interval
+        rows.append([name, side.median, ends.low, ends.high, side.samples, len(side.files), files])
+    ends = found.difference_interval
+    rows.append(["B - A", found.difference, ends.low, ends.high, None, None, None])
+    notes = [verdict(found), f"B / A: {formats.number(found.ratio)}{_range(found.ratio_interval)}"]
     if found.p_value is not None:
-        lines.append(f"rank test (Mann-Whitney)  p = {found.p_value:.3g}")
-    lines += ["", verdict(found)]
+        notes.append(f"rank test (Mann-Whitney): p = {found.p_value:.3g}")
     for title, pairs in (("options", found.configuration), ("machine", found.machine)):
-        if pairs:
-            lines += ["", f"{title} in which they differ"]
-            lines += [f"  {name}: {_known(a)} | {_known(b)}" for name, (a, b) in pairs.items()]
-    return "\n".join(lines)
+        notes += [
+            f"{title} differ: {name}: {formats.words(a)} | {formats.words(b)}"
+            for name, (a, b) in pairs.items()
+        ]
+    columns = [
+        label("side", ""),
+        Column("median", "median", found.unit, number),
+        Column("low", f"{percent} from", found.unit, number),
+        Column("high", "to", found.unit, number),
+        Column("samples", found.sampled_by, format=formats.count),
+        Column("launches", "launches", format=formats.count),
+        label("files"),
+    ]
+    return Table(columns, rows, f"{found.metric}, {percent} intervals by ranks", notes)
 
 
 def verdict(found: Comparison) -> str:
@@ -387,8 +379,8 @@ def remarks(found: Comparison) -> list[str]:
     said = []
     for name in ("transport", "ranks", "host_ranks", "cpu_model"):
         if name in found.machine:
-            a, b = found.machine[name]
-            said.append(f"{name} differs ({_known(a)} | {_known(b)}): so does what is measured")
+            a, b = map(formats.words, found.machine[name])
+            said.append(f"{name} differs ({a} | {b}): so does what is measured")
     if found.exact:
         return said
     for name, side in (("A", found.a), ("B", found.b)):
@@ -410,26 +402,15 @@ def _count(number: int, what: str) -> str:
     return f"1 {_SINGULAR[what]}" if number == 1 else f"{number} {what}"
 
 
-def _ratio(found: Comparison) -> str:
-    if found.ratio is None:
-        return "-"
-    return f"{found.ratio:.4g}{_range(found.ratio_interval, '')}"
-
-
-def _range(interval: Interval, unit: str) -> str:
+def _range(interval: Interval) -> str:
     if not interval.known:
-        return "  [too few for an interval]"
-    return f"  [{_number(interval.low, unit)}, {_number(interval.high, unit)}]"
+        return " [too few for an interval]"
+    return f" {formats.interval(interval.low, interval.high, formats.number)}"
 
 
 def _value(value: float, unit: str) -> str:
-    return f"{_number(value, unit)} {unit}"
+    return f"{_whole(value) if unit == 'B' else formats.number(value)} {unit}"
 
 
-def _number(value: float, unit: str) -> str:
-    # Bytes are exact up to the last one.
-    return f"{value:.1f}".removesuffix(".0") if unit == "B" else f"{value:.4g}"
-
-
-def _known(value: Any) -> str:
-    return "-" if value in (None, "", "none") else str(value)
+def _whole(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0") if formats.has_value(value) else formats.NOTHING

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hpcfl.results import schema
 from hpcfl.results import summary as summaries
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
@@ -29,10 +31,6 @@ MACHINE = (
     *("transport", "ranks", "host_ranks", "mpi_library", "mpi_library_text"),
     *("cpu_model", "cores_physical", "cores_logical", "cores_usable", "cpu_governor", "cpu_turbo"),
     *("hpcfl_version", "git_commit", "python_version", "numpy_version", "openssl_version"),
-)
-_ROUNDS = (
-    *("bytes_up", "bytes_down", "messages_up", "messages_down", "wall_seconds", "cpu_seconds"),
-    *("round_seconds", "survived", "validated", "warmup"),
 )
 
 
@@ -58,7 +56,8 @@ class Pool:
         if len(self.runs) == 1:
             return first
         rounds: dict[str, Any] = {
-            name: np.concatenate([getattr(run, name) for run in self.runs]) for name in _ROUNDS
+            dataset.name: _all(self.runs, dataset.name)
+            for dataset in (*schema.DATASETS, *schema.FAILURES)
         }
         unfinished = [run.status for run in self.runs if run.status != "complete"]
         return dataclasses.replace(first, status=[*unfinished, "complete"][0], **rounds)
@@ -108,7 +107,7 @@ def apart(runs: Sequence[Run]) -> list[Pool]:
 def configuration(run: Run) -> dict[str, Any]:
     """Return what a run measured, without what leaves the work of a round as it is."""
     options = {
-        name: value if name not in _GIVEN else _present(value)
+        name: value if name not in _GIVEN else value is not None
         for name, value in run.config.items()
         if name not in _FREE
     }
@@ -124,7 +123,7 @@ def machine(run: Run) -> dict[str, Any]:
     # The links of a lab (hpcfl netlab) are part of the machine.
     lab = [name for name in run.environment if name.startswith("netlab_")]
     names = (*MACHINE, *sorted(lab))
-    return {name: run.environment[name] for name in names if _present(run.environment.get(name))}
+    return {name: run.environment[name] for name in names if run.environment.get(name) is not None}
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -163,7 +162,7 @@ def summarise(pool: Pool, link: LinkModel) -> Summary:
     warnings = dict.fromkeys(
         sentence for run in pool.runs for sentence in summaries.disturbances_of(run)
     )
-    reasons = dict.fromkeys(str(run.environment.get("stop_reason", "")) for run in pool.runs)
+    reasons = dict.fromkeys(str(run.environment.get("stop_reason") or "") for run in pool.runs)
     first = [float(run.round_seconds[0]) for run in pool.runs if run.rounds]
     return dataclasses.replace(
         whole,
@@ -176,5 +175,7 @@ def summarise(pool: Pool, link: LinkModel) -> Summary:
     )
 
 
-def _present(value: Any) -> bool:
-    return value not in (None, "", "none")
+def _all(runs: Sequence[Run], name: str) -> NDArray[Any] | None:
+    """Return a dataset of all runs, one after the other; None if one of them is without it."""
+    found = [getattr(run, name) for run in runs]
+    return None if any(values is None for values in found) else np.concatenate(found)

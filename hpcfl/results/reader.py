@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.results import heaps
+from hpcfl.results import heaps, schema
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.writer import SCHEMA, STATUSES
+from hpcfl.results.schema import SCHEMA, STATUSES, Dataset
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,8 +48,7 @@ class Run:
     phases : list of str
         Names of the phases, in order.
     config, environment : dict
-        Options and environment as stored: str, int, float or bool; ``"none"`` for an option
-        without a value; JSON text for lists and dicts.
+        Options and environment: str, int, float, bool, list or dict; None where there is no value.
     bytes_up, bytes_down, messages_up, messages_down : ndarray of uint64, shape (R, P, N)
         What each device sent and received.
     wall_seconds, cpu_seconds : ndarray of float64, shape (R, P, N + 1)
@@ -157,20 +156,7 @@ class Run:
         return self.validated & ~self.warmup
 
 
-# Seconds that no round takes; sums of fewer stay finite.
-_EVER = 1e12
-_TRAFFIC = ("bytes_up", "bytes_down", "messages_up", "messages_down")
-_ARRAYS = dict.fromkeys(_TRAFFIC, np.uint64) | {
-    "wall_seconds": np.float64,
-    "cpu_seconds": np.float64,
-    "round_seconds": np.float64,
-    "survived": np.bool_,
-    "validated": np.bool_,
-    "warmup": np.bool_,
-}
 _TEXT = h5py.h5t.py_create(h5py.string_dtype())
-# Only of runs that go on when ranks die.
-_LOSSES = {"lost_phase": np.int16, "detect_seconds": np.float64, "recover_seconds": np.float64}
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -236,84 +222,69 @@ def _check_schema(root: dict[str, Any], path: Path) -> None:
 
 
 def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
-    rounds = _group(file, "rounds")
-    finished = int(np.logical_and.accumulate(_array(rounds, "finished", np.bool_)).sum())
-    arrays = {name: _array(rounds, name, kind)[:finished] for name, kind in _ARRAYS.items()}
-    phases = [name.decode() for name in _array(file, "phases", object)]
+    rounds = _group(file, schema.ROUNDS)
+    marks = _array(rounds, schema.MARKS, np.bool_)
+    finished = int(np.logical_and.accumulate(marks).sum())
+    phases = [name.decode() for name in _array(file, schema.PHASES, object)]
     _require(len(set(phases)) == len(phases) > 0, "its phases have no names of their own")
-    devices = arrays["survived"].shape[1]
+    devices = _array(rounds, "survived", np.bool_).shape[1]
     _require(devices > 0, "it has no devices")
-    for name in _TRAFFIC:
-        _check_shape(name, arrays[name].shape, (finished, len(phases), devices))
-    for name in ("wall_seconds", "cpu_seconds"):
-        _check_shape(name, arrays[name].shape, (finished, len(phases), devices + 1))
-    for name in ("round_seconds", "validated", "warmup"):
-        _check_shape(name, arrays[name].shape, (finished,))
-    for name in ("wall_seconds", "cpu_seconds", "round_seconds"):
-        seconds = arrays[name]
-        _require(bool(((seconds >= 0) & (seconds < _EVER)).all()), f"{name} are no times")
-    words = [root[name] for name in ("protocol", "command", "started", "finished")]
-    _require(all(isinstance(word, str) for word in words), "what it was is no text")
-    _require(root["status"] in STATUSES, "its status is unknown")
+    arrays: dict[str, Any] = {
+        dataset.name: _rounds_of(rounds, dataset, finished, len(phases), devices)
+        for dataset in (*schema.DATASETS, *schema.FAILURES)
+    }
+    lost = arrays["lost_phase"]
+    _require(lost is None or bool((lost <= len(phases)).all()), "a device was lost in no phase")
+    _require(all(isinstance(root[name], str) for name in schema.HEADER), "what it was is no text")
+    _require(root[schema.STATUS] in STATUSES, "its status is unknown")
     # It becomes a part of file names.
     _require(re.fullmatch("[0-9a-f]{32}", root["run_id"]) is not None, "its run_id is none")
     return Run(
         path=path,
-        status=root["status"],
+        status=root[schema.STATUS],
         protocol=root["protocol"],
         command=root["command"],
         started=root["started"],
-        finished=root["finished"] or None,
+        finished=root[schema.FINISHED] or None,
         run_id=root["run_id"],
         phases=phases,
-        config=_attributes(_group(file, "config")),
-        environment=_attributes(_group(file, "environment")),
+        config=_facts(_group(file, schema.CONFIG)),
+        environment=_facts(_group(file, schema.ENVIRONMENT)),
         training=_training(file, finished, devices),
         partition=_partition(file, devices),
         resumed=_resumed(file, finished),
         **arrays,
-        promise_failure=_promise_failure(rounds, finished),
-        **_losses(rounds, finished, len(phases), devices),
     )
 
 
-def _promise_failure(rounds: Any, finished: int) -> NDArray[np.float64] | None:
-    if not rounds.id.links.exists(b"promise_failure"):
+def _rounds_of(
+    rounds: Any, dataset: Dataset, finished: int, phases: int, devices: int
+) -> NDArray[Any] | None:
+    """Return the finished rounds of a dataset; None if the file may do, and does, without it."""
+    name = dataset.name
+    if dataset.unknown is not None and not _has(rounds, name):
         return None
-    found = _array(rounds, "promise_failure", np.float64)[:finished]
-    _check_shape("promise_failure", found.shape, (finished,))
-    _require(not ((found < 0) | (found > 1)).any(), "promise_failure holds no probabilities")
+    found = _array(rounds, name, dataset.dtype)[:finished]
+    _check_shape(name, found.shape, (finished, *dataset.shape(phases, devices)))
+    _require(dataset.holds(found), f"{name} has values that it cannot have")
     return found
 
 
-def _losses(rounds: Any, finished: int, phases: int, devices: int) -> dict[str, NDArray[Any]]:
-    if not rounds.id.links.exists(b"lost_phase"):
-        return {}
-    found = {name: _array(rounds, name, kind)[:finished] for name, kind in _LOSSES.items()}
-    lost = found.pop("lost_phase")
-    _check_shape("lost_phase", lost.shape, (finished, devices))
-    _require(bool(((lost >= -1) & (lost <= phases)).all()), "a device was lost in no phase")
-    for name, seconds in found.items():
-        _check_shape(name, seconds.shape, (finished,))
-        _require(not (seconds < 0).any() and not np.isinf(seconds).any(), f"{name} are no times")
-    return {"lost_phase": lost, **found}
-
-
 def _resumed(file: Any, finished: int) -> list[dict[str, Any]]:
-    if not file.id.links.exists(b"resumed"):
+    if not _has(file, schema.RESUMED):
         return []
-    group = _group(file, "resumed")
-    found = [_attributes(_group(group, str(number))) for number in range(1, len(group) + 1)]
+    group = _group(file, schema.RESUMED)
+    found = [_facts(_group(group, str(number))) for number in range(1, len(group) + 1)]
     for launch in found:
-        first = launch["first_round"]
+        first = launch[schema.FIRST_ROUND]
         _require(type(first) is int and 0 <= first <= finished, "a launch began at no round")
     return found
 
 
 def _training(file: Any, finished: int, devices: int) -> dict[str, NDArray[np.float64]]:
-    if not file.id.links.exists(b"training"):
+    if not _has(file, schema.TRAINING):
         return {}
-    group = _group(file, "training")
+    group = _group(file, schema.TRAINING)
     found = {name: _array(group, name, np.float64)[:finished] for name in group}
     for name, values in found.items():
         if values.shape != (finished,):
@@ -322,12 +293,16 @@ def _training(file: Any, finished: int, devices: int) -> dict[str, NDArray[np.fl
 
 
 def _partition(file: Any, devices: int) -> NDArray[np.int64] | None:
-    if not file.id.links.exists(b"partition"):
+    if not _has(file, schema.PARTITION):
         return None
-    table = _array(file, "partition", np.int64)
+    table = _array(file, schema.PARTITION, np.int64)
     _require(table.ndim == 2 and len(table) == devices, "its partition is of other devices")
     _require(bool((table >= 0).all()), "its partition has negative numbers of samples")
     return table
+
+
+def _has(group: Any, name: str) -> bool:
+    return bool(group.id.links.exists(name.encode()))
 
 
 def _group(file: Any, name: str) -> Any:
@@ -377,6 +352,10 @@ def _require(condition: bool, reason: str) -> None:
 def _check_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     if shape != expected:
         raise ValueError(f"{name} has the shape {shape}, not {expected}")
+
+
+def _facts(group: Any) -> dict[str, Any]:
+    return schema.decode(_attributes(group))
 
 
 def _attributes(group: Any) -> dict[str, Any]:
@@ -495,9 +474,8 @@ def _columns(run: Run) -> dict[str, NDArray[Any]]:
         "phase": np.array(run.phases, object).reshape(1, -1, 1),
         "device": np.array([*range(run.devices), -1]),
     }
-    for name in ("bytes_up", "bytes_down", "messages_up", "messages_down"):
-        columns[name] = np.pad(
-            getattr(run, name).astype(np.float64), ((0, 0), (0, 0), (0, 1)), constant_values=np.nan
-        )
-    columns |= {"wall_seconds": run.wall_seconds, "cpu_seconds": run.cpu_seconds}
+    for name in schema.SPENT:
+        values = getattr(run, name).astype(np.float64)
+        nobody = shape[2] - values.shape[2]  # the server, where it is not counted
+        columns[name] = np.pad(values, ((0, 0), (0, 0), (0, nobody)), constant_values=np.nan)
     return {name: np.broadcast_to(column, shape).ravel() for name, column in columns.items()}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-NOT_LOST = -1
+from hpcfl.results import schema
 
 
 @dataclass
@@ -64,18 +65,9 @@ class RoundRecord:
     @classmethod
     def empty(cls, phases: int, devices: int) -> RoundRecord:
         """Return a record of zeros, to be filled during a round."""
-        traffic = (phases, devices)
-        times = (phases, devices + 1)
-        return cls(
-            bytes_up=np.zeros(traffic, np.uint64),
-            bytes_down=np.zeros(traffic, np.uint64),
-            messages_up=np.zeros(traffic, np.uint64),
-            messages_down=np.zeros(traffic, np.uint64),
-            wall_seconds=np.zeros(times),
-            cpu_seconds=np.zeros(times),
-            round_seconds=0.0,
-            survived=np.zeros(devices, np.bool_),
-            validated=False,
-            warmup=False,
-            lost_phase=np.full(devices, NOT_LOST, np.int16),
-        )
+        values: dict[str, Any] = {}
+        for dataset in (*schema.DATASETS, *schema.FAILURES):
+            shape = dataset.shape(phases, devices)
+            value: NDArray[Any] = np.full(shape, dataset.unknown or 0, dataset.dtype)
+            values[dataset.name] = value if shape else value.item()
+        return cls(**values)

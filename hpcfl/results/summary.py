@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
+from hpcfl.report.jsontext import finite
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import UNKNOWN, Interval, Percentiles, median_interval
@@ -164,7 +165,7 @@ class Summary:
 
         What is no finite number becomes None, because JSON has nothing else.
         """
-        return _finite(dataclasses.asdict(self))
+        return dict(finite(dataclasses.asdict(self)))
 
 
 def summarise(run: Run, link: LinkModel) -> Summary:
@@ -229,8 +230,8 @@ def summarise(run: Run, link: LinkModel) -> Summary:
         security=_text(run.config.get("security")),
         devices=run.devices,
         dim=run.dim,
-        alpha=_number(run.config.get("alpha")),
-        theta=_number(run.config.get("dropout")),
+        alpha=_fraction(run.config.get("alpha")),
+        theta=_fraction(run.config.get("dropout")),
         transport=_text(run.environment.get("transport")),
         mpi_library=_text(run.environment.get("mpi_library")),
         link=link,
@@ -383,17 +384,9 @@ def _mean(values: NDArray[np.uint64]) -> float:
     return float(values.mean()) if values.size else 0.0
 
 
-def _number(value: Any) -> float | None:
+def _fraction(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
 def _text(value: Any) -> str | None:
-    return None if value in (None, "", "none") else str(value)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return None if value is None else str(value)

@@ -1,186 +1,211 @@
-"""Plain-text tables of what runs cost, at most 119 columns wide."""
+"""Tables and sentences on what runs cost; how they look is for :mod:`hpcfl.report.table`."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tabulate import SEPARATING_LINE, DataRow, Line, TableFormat, tabulate
 
+from hpcfl.report import formats, jsontext
+from hpcfl.report.formats import seconds
+from hpcfl.report.table import RULE, Column, Facts, Table, label, paragraph
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
-from hpcfl.results.statistics import Interval, Percentiles
-from hpcfl.results.summary import PhaseSummary, Summary, choose_baseline, ratios
-from hpcfl.system import files
-
-_WIDTH = 119
+from hpcfl.results.statistics import Percentiles
+from hpcfl.results.summary import PhaseSummary, Summary, ratios
 
 # A first round of so many times the median is warned of where it was measured.
 _SLOW_START = 2.0
 # Launches are said to differ from this p value on.
 _DIFFERENT = 0.05
 
-# As "simple", with one space between columns: a comparison has fourteen.
-_DENSE = TableFormat(
-    lineabove=Line("", "-", " ", ""),
-    linebelowheader=Line("", "-", " ", ""),
-    linebetweenrows=None,
-    linebelow=Line("", "-", " ", ""),
-    headerrow=DataRow("", " ", ""),
-    datarow=DataRow("", " ", ""),
-    padding=0,
-    with_header_hide=None,
+_STOPPED = {
+    "rel_ci": "the median's interval was narrow enough",
+    "max_seconds": "--max-seconds had passed",
+    "max_rounds": "--max-rounds was reached",
+}
+
+
+def _milliseconds(name: str, title: str) -> Column:
+    return Column(name, title, "ms", formats.milliseconds)
+
+
+_BYTES = (
+    Column("bytes_up_mean", "up", "B/device", formats.count),
+    Column("bytes_down_mean", "down", "B/device", formats.count),
+)
+_PHASES = (
+    label("phase"),
+    *_BYTES,
+    *(
+        _milliseconds(f"device_cpu_seconds_{of}", f"device CPU {of}")
+        for of in ("median", "p95", "max")
+    ),
+    *(_milliseconds(f"wall_seconds_{of}", f"rank wall {of}") for of in ("median", "p95", "max")),
+    _milliseconds("server_cpu_seconds_median", "server CPU median"),
+    _milliseconds("modelled_seconds", "modelled median"),
+)
+_COMPARISON = (
+    label("row", "#"),
+    label("protocol"),
+    Column("devices", "N", format=formats.count),
+    Column("dim", "d", format=formats.count),
+    Column("alpha", "alpha", format=formats.number),
+    Column("theta", "theta", format=formats.number),
+    *_BYTES,
+    _milliseconds("device_cpu_seconds_median", "device CPU"),
+    _milliseconds("server_cpu_seconds_median", "server CPU"),
+    Column("round_seconds_median", "round measured", "s", seconds),
+    Column("modelled_round_seconds_median", "round modelled", "s", seconds),
+    Column("bytes_up_ratio", "up ratio", format=formats.ratio),
+    Column("device_cpu_ratio", "device CPU ratio", format=formats.ratio),
+    Column("modelled_round_ratio", "round modelled ratio", format=formats.ratio),
 )
 
 
-def render_run(summary: Summary) -> str:
-    """Return the cost of one run, phase by phase.
+def phases(summary: Summary) -> Table:
+    """Return the cost of one run, a phase to a row, and of whole rounds in the last row."""
+    return Table(
+        _PHASES,
+        [*map(_phase_row, summary.phases), RULE, _phase_row(summary.total)],
+        f"A round of {summary.variant}, N = {summary.devices}, d = {summary.dim}",
+        [
+            "device: the slowest device of each round; rank: the slowest of devices and server",
+            "B/device: mean over the devices that sent or received any; total: over the survivors",
+            *(f"warning: {sentence}" for sentence in warnings_of(summary)),
+        ],
+    )
 
-    Parameters
-    ----------
-    summary : Summary
-        The run.
 
-    Returns
-    -------
-    str
-        Lines of text, without a newline at the end.
-    """
+def facts(summary: Summary) -> Facts:
+    """Return what a run was, how it went, and how long its rounds took."""
     survivors = "none measured"
     if summary.survivors_mean is not None:
         survivors = (
             f"{summary.survivors_mean:.4g} of {summary.devices} a round on average "
             f"(fewest {summary.survivors_min}, most {summary.survivors_max})"
         )
-    header = {
-        "file": summary.path,
-        "status": _status(summary.status),
-        "protocol": summary.variant,
-        "devices N": summary.devices,
-        "parameters d": summary.dim,
-        "rounds": f"{summary.rounds_measured} measured + {summary.rounds_warmup} of warm-up"
-        + _stopped(summary.stop_reason),
-        "validated": f"{summary.rounds_validated}/{summary.rounds_total}",
-        "survivors": survivors,
-        "transport": summary.transport or "not recorded",
-        "MPI library": summary.mpi_library or "not recorded",
-        "link model": _link(summary.link),
-    }
-    if summary.repeats > 1:
-        header["repeats"] = f"{summary.repeats} launches: {', '.join(summary.files)}"
-    table = _table(
-        [
-            "phase",
-            "up\nB/device",
-            "down\nB/device",
-            *(f"device\nCPU ms\n{name}" for name in ("median", "p95", "max")),
-            *(f"rank\nwall ms\n{name}" for name in ("median", "p95", "max")),
-            "server\nCPU ms\nmedian",
-            "modelled\nms\nmedian",
-        ],
-        [*map(_phase_row, summary.phases), SEPARATING_LINE, _phase_row(summary.total)],
-        "simple",
-    )
-    return "\n".join(
-        [
-            _pairs(header),
-            "",
-            table,
-            "",
-            "device: the slowest device of each round; rank: the slowest of devices and server",
-            "B/device: mean over the devices that sent or received any; total: over the survivors",
-            f"round, measured:  {_spread(summary.round_seconds)}",
-            f"                  {_interval_or_why_not(summary.round_seconds_interval)}",
-            f"first round:      {_first_round(summary)}",
-            f"round, modelled:  {_spread(summary.modelled_round_seconds)}",
-            f"                  (modelled at {_link(summary.link)})",
-            *_warnings(summary),
-        ]
+    reason = summary.stop_reason
+    stopped = f"; stopped because {_STOPPED[reason]} ({reason})" if reason in _STOPPED else ""
+    launches = f"{summary.repeats} launches: {', '.join(summary.files)}"
+    return Facts(
+        {
+            "file": summary.path,
+            "status": _status(summary.status),
+            "protocol": summary.variant,
+            "devices N": summary.devices,
+            "parameters d": summary.dim,
+            "rounds": f"{summary.rounds_measured} measured + {summary.rounds_warmup} of warm-up"
+            + stopped,
+            "validated": f"{summary.rounds_validated}/{summary.rounds_total}",
+            "survivors": survivors,
+            "transport": summary.transport or "not recorded",
+            "MPI library": summary.mpi_library or "not recorded",
+            "link model": _link(summary.link),
+            "repeats": launches if summary.repeats > 1 else None,
+            "first round": _first_round(summary),
+            "measured": _measured(summary),
+            "modelled": _spread(summary.modelled_round_seconds),
+        }
     )
 
 
-def render_comparison(summaries: Sequence[Summary], baseline: str | None = None) -> str:
+def comparison(summaries: Sequence[Summary], baseline: Summary) -> Table:
     """Return runs side by side, one to a row, and how they compare with a baseline.
 
     Parameters
     ----------
     summaries : sequence of Summary
         The runs, all with the same link model.
-    baseline : str, optional
-        Name of a file or protocol, see :func:`~hpcfl.results.summary.choose_baseline`.
+    baseline : Summary
+        One of them, see :func:`~hpcfl.results.summary.choose_baseline`.
+    """
+    warned: dict[str, list[int]] = {}
+    for row, summary in enumerate(summaries, 1):
+        for sentence in warnings_of(summary):
+            warned.setdefault(sentence, []).append(row)
+    return Table(
+        _COMPARISON,
+        [_comparison_row(row, baseline, summary) for row, summary in enumerate(summaries, 1)],
+        "What a round costs",
+        [
+            f"baseline: {baseline.variant}, N = {baseline.devices}, d = {baseline.dim} "
+            f"({baseline.name}); a ratio is baseline / this run: above 1 this run is cheaper",
+            "times are medians over measured rounds, bytes are means; device: the slowest of each "
+            f"round; modelled: at {_link(baseline.link)}",
+            *(f"row {row}: {_remarks(summary)}" for row, summary in enumerate(summaries, 1)),
+            *(f"warning: {_rows(rows)}: {sentence}" for sentence, rows in warned.items()),
+        ],
+    )
+
+
+def every_figure(summaries: Sequence[Summary]) -> Table:
+    """Return a tidy table: one row per run and phase, and one per run with the phase ``total``.
+
+    The columns are the fields of :class:`~hpcfl.results.summary.Summary` and
+    :class:`~hpcfl.results.summary.PhaseSummary`, with their units in their names. What concerns
+    whole rounds has a value in the rows of ``total`` only.
+    """
+    rows = [row for summary in summaries for row in _figures(summary)]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return Table(
+        [Column(name, name) for name in names], [[row.get(name) for name in names] for row in rows]
+    )
+
+
+def to_json(summaries: Sequence[Summary], baseline: Summary) -> str:
+    """Return the summaries, and the ratios where there is something to compare.
 
     Returns
     -------
     str
-        Lines of text, without a newline at the end.
-
-    Raises
-    ------
-    UsageError
-        If no run or more than one goes by the name of the baseline.
+        An object with ``runs``, a list; with several runs also ``baseline``, its path, and in
+        each run ``baseline_over_run``. What is undefined is null.
     """
-    base = choose_baseline(summaries, baseline)
-    table = _table(
-        [
-            "protocol",
-            "N",
-            "d",
-            "alpha",
-            "theta",
-            "up\nB/device",
-            "down\nB/device",
-            "device\nCPU\nms",
-            "server\nCPU\nms",
-            "round\nmeasured\ns",
-            "round\nmodelled\ns",
-            "up\nratio",
-            "device\nCPU\nratio",
-            "round\nmodelled\nratio",
-        ],
-        [_comparison_row(base, summary) for summary in summaries],
-        _DENSE,
-    )
-    files = {str(row): _row_remarks(summary) for row, summary in enumerate(summaries, 1)}
-    disturbed: dict[str, list[int]] = {}
-    for row, summary in enumerate(summaries, 1):
-        for sentence in warnings_of(summary):
-            disturbed.setdefault(sentence, []).append(row)
-    return "\n".join(
-        [
-            f"baseline: {base.variant}, N = {base.devices}, d = {base.dim} ({base.name})",
-            f"          up {_count(base.total.bytes_up_mean)} B/device, "
-            f"device CPU {_milliseconds(base.total.device_cpu_seconds.median)} ms, "
-            f"modelled round {_seconds(base.modelled_round_seconds.median)} s",
-            "ratio:    baseline / this run; above 1 this run is cheaper",
-            f"link:     {_link(base.link)} (for modelled seconds)",
-            "",
-            table,
-            "",
-            "CPU of a device: the slowest device of each round; times are medians over measured "
-            "rounds, bytes are means.",
-            "rows:",
-            _pairs(files, indent="  "),
-            *(_warning(f"{_rows(rows)}: {sentence}") for sentence, rows in disturbed.items()),
-        ]
-    )
+    runs = [summary.as_dict() for summary in summaries]
+    report: dict[str, Any] = {"runs": runs}
+    if len(runs) > 1:
+        report["baseline"] = baseline.path
+        for run, summary in zip(runs, summaries, strict=True):
+            run["baseline_over_run"] = dataclasses.asdict(ratios(baseline, summary))
+    return jsontext.dumps(report)
 
 
-def _rows(rows: Sequence[int]) -> str:
-    """Return increasing numbers of rows in words: ``row 3``, or ``rows 1 to 4, 7``."""
-    if len(rows) == 1:
-        return f"row {rows[0]}"
-    runs: list[list[int]] = []
-    for row in rows:
-        if runs and row == runs[-1][-1] + 1:
-            runs[-1].append(row)
-        else:
-            runs.append([row])
-    parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"rows {', '.join(parts)}"
+def details(run: Run) -> list[Facts]:
+    """Return everything that was set and found out for a run."""
+    about = {
+        "command": run.command,
+        "run": run.run_id,
+        "started": run.started,
+        "finished": run.finished or "not finished",
+    }
+    options = {name: value for name, value in run.config.items() if name != "promises"}
+    found = [Facts(about)]
+    for title, values in (("options", options), ("environment", run.environment)):
+        found.append(Facts(dict(sorted(values.items())), title))
+    for launch in run.resumed:
+        title = f"resumed from round {launch['first_round']}"
+        found.append(Facts(dict(sorted(launch.items())), title))
+    return [one for one in found if one.known]
+
+
+def promises(run: Run) -> list[str]:
+    """Return what the run's protocol hides, and how surely, as it was recorded."""
+    recorded = run.config.get("promises")
+    sentences = list(map(str, recorded)) if isinstance(recorded, list) else []
+    found = run.promise_failure
+    if found is not None and np.isfinite(found).any():
+        worst = float(np.nanmax(found))
+        chance = f", but for a probability of 2^{math.log2(worst):.1f}" if worst else ""
+        sentences.append(
+            f"this was checked in each of {len(found)} rounds against who was there, and held"
+            + chance
+        )
+    return sentences
 
 
 def warnings_of(summary: Summary) -> list[str]:
@@ -201,178 +226,126 @@ def warnings_of(summary: Summary) -> list[str]:
     return found
 
 
-def render_details(run: Run) -> str:
-    """Return everything that was set and found out for a run, except what has no value.
-
-    Parameters
-    ----------
-    run : Run
-        The run.
-
-    Returns
-    -------
-    str
-        Lines of text, without a newline at the end.
-    """
-    about = {
-        "command": run.command,
-        "run": run.run_id,
-        "started": run.started,
-        "finished": run.finished or "not finished",
-    }
-    blocks = [_pairs(about)]
-    options = {name: value for name, value in run.config.items() if name != "promises"}
-    for title, values in (("options", options), ("environment", run.environment)):
-        known = {name: value for name, value in sorted(values.items()) if _has_value(value)}
-        if known:
-            blocks.append(f"{title}\n{_pairs(known, indent='  ')}")
-    for launch in run.resumed:
-        known = {name: value for name, value in sorted(launch.items()) if _has_value(value)}
-        title = f"gone on with from round {launch['first_round']}"
-        blocks.append(f"{title}\n{_pairs(known, indent='  ')}")
-    return "\n".join(blocks)
-
-
-def _has_value(value: Any) -> bool:
-    return value not in ("none", "") and value == value  # NaN is not equal to itself
+def render_run(summary: Summary) -> str:
+    """Return the cost of one run as text: facts and phases."""
+    return f"{facts(summary).text()}\n\n{phases(summary).text()}"
 
 
 def render_promises(run: Run) -> str:
-    """Return what the run's protocol hides, and how surely, as it was recorded; "" if nothing was.
-
-    Returns
-    -------
-    str
-        Lines of text of at most 119 characters, without a newline at the end.
-    """
-    sentences = [*files.parse_words(run.config.get("promises", "[]")), *_checked(run)]
-    return "\n".join(
-        textwrap.fill(sentence, _WIDTH, initial_indent="- ", subsequent_indent="  ")
-        for sentence in sentences
-    )
+    """Return :func:`promises` as text, "" if nothing was recorded."""
+    return "\n".join(paragraph(sentence, "- ") for sentence in promises(run))
 
 
-def _checked(run: Run) -> list[str]:
-    """Return in a sentence what the promises came to in the rounds that took place."""
-    found = run.promise_failure
-    if found is None or not np.isfinite(found).any():
-        return []
-    worst = float(np.nanmax(found))
-    chance = f", but for a probability of 2^{math.log2(worst):.1f}" if worst else ""
+def _phase_row(phase: PhaseSummary) -> list[Any]:
     return [
-        f"this was checked in each of {len(found)} rounds against who was there, and held{chance}"
+        *(phase.name, phase.bytes_up_mean, phase.bytes_down_mean),
+        *dataclasses.astuple(phase.device_cpu_seconds),
+        *dataclasses.astuple(phase.wall_seconds),
+        *(phase.server_cpu_seconds.median, phase.modelled_seconds),
     ]
 
 
-def _table(
-    headers: Sequence[str], rows: Sequence[str | list[str]], style: str | TableFormat
-) -> str:
-    """Return a table with headers of several lines, the first column to the left.
-
-    The header is made of rows, because tabulate makes a column two wider than its header, and
-    there is no room for that.
-    """
-    lines = [header.split("\n") for header in headers]
-    height = max(map(len, lines))
-    above = zip(*([""] * (height - len(line)) + line for line in lines), strict=True)
-    return tabulate(
-        [*map(list, above), SEPARATING_LINE, *rows],
-        tablefmt=style,
-        colalign=("left", *["right"] * (len(headers) - 1)),
-        disable_numparse=True,
-    )
-
-
-def _phase_row(phase: PhaseSummary) -> list[str]:
-    device, wall = phase.device_cpu_seconds, phase.wall_seconds
+def _comparison_row(row: int, baseline: Summary, summary: Summary) -> list[Any]:
+    total = summary.total
     return [
-        phase.name,
-        _count(phase.bytes_up_mean),
-        _count(phase.bytes_down_mean),
-        *(_milliseconds(seconds) for seconds in (device.median, device.p95, device.max)),
-        *(_milliseconds(seconds) for seconds in (wall.median, wall.p95, wall.max)),
-        _milliseconds(phase.server_cpu_seconds.median),
-        _milliseconds(phase.modelled_seconds),
+        *(row, summary.variant, summary.devices, summary.dim, summary.alpha, summary.theta),
+        *(total.bytes_up_mean, total.bytes_down_mean),
+        *(total.device_cpu_seconds.median, total.server_cpu_seconds.median),
+        *(summary.round_seconds.median, summary.modelled_round_seconds.median),
+        *dataclasses.astuple(ratios(baseline, summary)),
     ]
 
 
-def _comparison_row(base: Summary, summary: Summary) -> list[str]:
-    ratio = ratios(base, summary)
-    return [
-        summary.variant,
-        str(summary.devices),
-        str(summary.dim),
-        _option(summary.alpha),
-        _option(summary.theta),
-        _count(summary.total.bytes_up_mean),
-        _count(summary.total.bytes_down_mean),
-        _milliseconds(summary.total.device_cpu_seconds.median),
-        _milliseconds(summary.total.server_cpu_seconds.median),
-        _seconds(summary.round_seconds.median),
-        _seconds(summary.modelled_round_seconds.median),
-        _times(ratio.bytes_up),
-        _times(ratio.device_cpu),
-        _times(ratio.modelled_round),
-    ]
+def _figures(summary: Summary) -> list[dict[str, Any]]:
+    """Return the rows of a run; the total is last."""
+    run: dict[str, Any] = {}
+    whole_rounds: dict[str, Any] = {}
+    for field in dataclasses.fields(summary):
+        if field.name in ("phases", "total"):
+            continue
+        value = getattr(summary, field.name)
+        measured = dataclasses.is_dataclass(value) and field.name != "link"
+        _flatten(whole_rounds if measured else run, field.name, value)
+    rows = []
+    for phase in (*summary.phases, summary.total):
+        cells = run | {"phase": phase.name}
+        for field in dataclasses.fields(phase)[1:]:  # after the name
+            _flatten(cells, field.name, getattr(phase, field.name))
+        rows.append(cells)
+    rows[-1] |= whole_rounds
+    return rows
 
 
-def _row_remarks(summary: Summary) -> str:
+def _flatten(cells: dict[str, Any], name: str, value: Any) -> None:
+    """Put a value into cells, the fields of a dataclass one by one."""
+    if dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            _flatten(cells, f"{name}_{field.name}", getattr(value, field.name))
+    else:
+        cells[name] = "; ".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+def _remarks(summary: Summary) -> str:
     """Return the files of a row, and how surely its seconds are known."""
     text = ", ".join(Path(path).name for path in summary.files) or summary.name
     if summary.repeats > 1:
         text = f"{summary.repeats} repeats: {text}"
-    text += _remark(summary)
+    remarks = [] if summary.status == "complete" else [_status(summary.status)]
+    if summary.rounds_validated < summary.rounds_total:
+        remarks.append(f"validated {summary.rounds_validated}/{summary.rounds_total}")
+    if remarks:
+        text += f" ({', '.join(remarks)})"
     interval = summary.round_seconds_interval
     if interval.known:
         text += (
-            f"; round measured {_seconds(summary.round_seconds.median)} s, "
-            f"95 % interval {_interval(interval)} s over {summary.rounds_measured} rounds"
+            f"; round measured {seconds(summary.round_seconds.median)} s, 95 % interval "
+            f"{formats.interval(interval.low, interval.high)} s over "
+            f"{summary.rounds_measured} rounds"
         )
     return text
 
 
-def _warnings(summary: Summary) -> list[str]:
-    return [_warning(sentence) for sentence in warnings_of(summary)]
+def _rows(rows: Sequence[int]) -> str:
+    """Return increasing numbers of rows in words: ``row 3``, or ``rows 1 to 4, 7``."""
+    if len(rows) == 1:
+        return f"row {rows[0]}"
+    runs: list[list[int]] = []
+    for row in rows:
+        if runs and row == runs[-1][-1] + 1:
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"rows {', '.join(parts)}"
 
 
-def _warning(sentence: str) -> str:
-    return textwrap.fill(f"warning: {sentence}", _WIDTH, subsequent_indent=" " * 9)
-
-
-def _stopped(reason: str | None) -> str:
-    sentence = {
-        "rel_ci": "the median's interval was narrow enough",
-        "max_seconds": "--max-seconds had passed",
-        "max_rounds": "--max-rounds was reached",
-    }.get(reason or "")
-    return f"; stopped because {sentence} ({reason})" if sentence else ""
-
-
-def _first_round(summary: Summary) -> str:
+def _first_round(summary: Summary) -> str | None:
     first = summary.first_round_seconds
     if first is None:
-        return "-"
+        return None
     kind = "warm-up" if summary.rounds_warmup else "measured"
-    text = f"{_seconds(first)} s ({kind}"
     median = summary.round_seconds.median
-    return f"{text}, {first / median:.2f} times the median)" if median > 0 else f"{text})"
+    times = f", {first / median:.2f} times the median" if median > 0 else ""
+    return f"{seconds(first)} s ({kind}{times})"
 
 
-def _interval_or_why_not(interval: Interval) -> str:
-    if interval.known:
-        return f"95 % interval of the median {_interval(interval)} s (by ranks)"
-    return "no 95 % interval of the median: that takes 6 measured rounds"
+def _measured(summary: Summary) -> str | None:
+    spread = _spread(summary.round_seconds)
+    if spread is None:
+        return None
+    interval = summary.round_seconds_interval
+    if not interval.known:
+        return f"{spread}; no 95 % interval of the median: that takes 6 measured rounds"
+    ends = formats.interval(interval.low, interval.high)
+    return f"{spread}; 95 % interval of the median {ends} s (by ranks)"
 
 
-def _interval(interval: Interval) -> str:
-    return f"[{_seconds(interval.low)}, {_seconds(interval.high)}]"
-
-
-def _remark(summary: Summary) -> str:
-    remarks = [] if summary.status == "complete" else [_status(summary.status)]
-    if summary.rounds_validated < summary.rounds_total:
-        remarks.append(f"validated {summary.rounds_validated}/{summary.rounds_total}")
-    return f" ({', '.join(remarks)})" if remarks else ""
+def _spread(found: Percentiles) -> str | None:
+    if math.isnan(found.median):
+        return None
+    return (
+        f"median {seconds(found.median)} s, p95 {seconds(found.p95)} s, max {seconds(found.max)} s"
+    )
 
 
 def _status(status: str) -> str:
@@ -384,53 +357,3 @@ def _link(link: LinkModel) -> str:
         f"{link.uplink_mbps:g} Mbit/s up, {link.downlink_mbps:g} Mbit/s down, "
         f"{link.latency_ms:g} ms latency"
     )
-
-
-def _spread(seconds: Percentiles) -> str:
-    return (
-        f"median {_seconds(seconds.median)} s, p95 {_seconds(seconds.p95)} s, "
-        f"max {_seconds(seconds.max)} s"
-    )
-
-
-def _pairs(values: Mapping[str, Any], indent: str = "") -> str:
-    """Return names and values in two columns; long values continue below themselves."""
-    column = max(len(name) for name in values) + 2
-    lines = []
-    for name, value in values.items():
-        lines += textwrap.wrap(
-            str(value),
-            width=_WIDTH,
-            initial_indent=f"{indent}{name:<{column}}",
-            subsequent_indent=indent + " " * column,
-            break_on_hyphens=False,
-        ) or [f"{indent}{name}"]
-    return "\n".join(lines)
-
-
-def _count(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}"
-
-
-def _option(value: float | None) -> str:
-    return "-" if value is None else f"{value:g}"
-
-
-def _times(value: float | None) -> str:
-    return "-" if value is None else f"{_significant(value, 3)}x"
-
-
-def _milliseconds(seconds: float) -> str:
-    return _significant(1000 * seconds, 4)
-
-
-def _seconds(seconds: float) -> str:
-    return _significant(seconds, 4)
-
-
-def _significant(value: float, digits: int) -> str:
-    """Return a number with that many digits, at most three decimals and no exponent."""
-    if math.isnan(value):
-        return "-"
-    before = 1 if value < 1 else math.floor(math.log10(value)) + 1
-    return f"{value:.{min(3, max(0, digits - before))}f}"

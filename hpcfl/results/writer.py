@@ -12,7 +12,6 @@ well, and what finds no room is found before the first round.
 from __future__ import annotations
 
 import errno
-import json
 import math
 import os
 import re
@@ -23,7 +22,6 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from math import nan
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,42 +31,11 @@ import numpy as np
 
 from hpcfl import __version__
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.results.record import NOT_LOST, RoundRecord
+from hpcfl.report import formats
+from hpcfl.results import schema
+from hpcfl.results.record import RoundRecord
+from hpcfl.results.schema import Dataset
 from hpcfl.system.interruption import Left
-
-SCHEMA = "hpcfl/1"
-
-_TRAFFIC = ("phase", "device")
-_TIMES = ("phase", "device or server")
-
-# Name, type, unit and labels of the axes that follow the rounds.
-_DATASETS: tuple[tuple[str, type, str, tuple[str, ...]], ...] = (
-    ("bytes_up", np.uint64, "bytes", _TRAFFIC),
-    ("bytes_down", np.uint64, "bytes", _TRAFFIC),
-    ("messages_up", np.uint64, "1", _TRAFFIC),
-    ("messages_down", np.uint64, "1", _TRAFFIC),
-    ("wall_seconds", np.float64, "s", _TIMES),
-    ("cpu_seconds", np.float64, "s", _TIMES),
-    ("round_seconds", np.float64, "s", ()),
-    ("survived", np.bool_, "1", ("device",)),
-    ("validated", np.bool_, "1", ()),
-    ("warmup", np.bool_, "1", ()),
-    ("promise_failure", np.float64, "1", ()),
-)
-# Of runs that go on when ranks die.
-_LOSSES: tuple[tuple[str, type, str, tuple[str, ...]], ...] = (
-    ("lost_phase", np.int16, "1", ("device",)),
-    ("detect_seconds", np.float64, "s", ()),
-    ("recover_seconds", np.float64, "s", ()),
-)
-_FINISHED = "finished"
-
-STATUSES = ("running", "complete", "failed", "interrupted")
-_STATUS_TYPE = "S11"
-_TIME_TYPE = "S20"  # 2025-01-31T23:59:59Z
-_WORD_TYPE = "S16"
-# Of what is found out when a launch ends, this is the run's: the others describe the machine.
-_OF_THE_RUN = {"stop_reason"}
 
 # HDF5's index of chunks is a tree of nodes of at most so many entries. It grows at its right end,
 # where a node is split so that nine tenths stay (HDF5 file format specification, section III.A.1).
@@ -159,8 +126,7 @@ class ResultsWriter:
     command : str
         The command line that was typed.
     config : dict
-        Every option with its value. Values of type str, int, float and bool keep their type;
-        None becomes ``"none"``; lists, tuples and dicts become JSON text.
+        Every option with its value, see :func:`hpcfl.results.schema.encode`.
     environment : dict
         What was found out about machine and software, stored in the same way.
     phases : sequence of str
@@ -224,7 +190,7 @@ class ResultsWriter:
         _check_new(self.path)
 
         header = {
-            "schema": SCHEMA,
+            "schema": schema.SCHEMA,
             "hpcfl_version": __version__,
             "run_id": self.run_id,
             "protocol": protocol,
@@ -234,22 +200,23 @@ class ResultsWriter:
         needed = predicted_bytes(len(phases), devices, rounds, losses)
         with self._creating(needed) as file:
             _fill_attributes(file, header)
-            file.attrs.create("status", np.bytes_("running"), dtype=_STATUS_TYPE)
-            file.attrs.create("finished", np.bytes_(""), dtype=_TIME_TYPE)
-            _fill_attributes(file.create_group("config"), config)
-            group = file.create_group("environment")
+            _begin(file)
+            _fill_attributes(file.create_group(schema.CONFIG), config)
+            group = file.create_group(schema.ENVIRONMENT)
             _fill_attributes(group, environment)
             _reserve(group, self._at_end)
-            file.create_dataset("phases", data=list(phases), dtype=h5py.string_dtype())
-            _allocate(file.create_group("rounds"), rounds, len(phases), devices, losses)
+            file.create_dataset(schema.PHASES, data=list(phases), dtype=h5py.string_dtype())
+            _allocate_rounds(file, rounds, len(phases), devices, losses)
             if partition is not None:
-                table = file.create_dataset("partition", data=np.asarray(partition, np.int64))
+                table = file.create_dataset(schema.PARTITION, data=np.asarray(partition, np.int64))
                 table.dims[0].label, table.dims[1].label = "device", "class"
             if training or device_training:
-                group = file.create_group("training")
-                _allocate_training(group, rounds, training)
-                _allocate_training(group, rounds, device_training, devices)
-        self._open("environment", (*training, *device_training))
+                group = file.create_group(schema.TRAINING)
+                for name in training:
+                    _allocate(group, name, rounds, np.float64, (), ())
+                for name in device_training:
+                    _allocate(group, name, rounds, np.float64, ("device",), (devices,))
+        self._open(schema.ENVIRONMENT, (*training, *device_training))
 
     @classmethod
     def resume(
@@ -302,31 +269,29 @@ class ResultsWriter:
                 # Of a process that was killed while it wrote them.
                 with suppress(OSError):
                     self._sibling(purpose).unlink(missing_ok=True)
-            marks = old["rounds"][_FINISHED][()]
+            marks = old[schema.ROUNDS][schema.MARKS][()]
             self.written = int(np.logical_and.accumulate(marks).sum())
-            _, phases, devices = old["rounds/bytes_up"].shape
-            launch = f"resumed/{len(old.get('resumed', ())) + 1}"
-            losses = losses or _LOSSES[0][0] in old["rounds"]
+            _, phases, devices = old[schema.ROUNDS]["bytes_up"].shape
+            launch = f"{schema.RESUMED}/{len(old.get(schema.RESUMED, ())) + 1}"
+            losses = losses or schema.FAILURES[0].name in old[schema.ROUNDS]
             with self._creating(predicted_bytes(phases, devices, rounds, losses)) as file:
-                for name in ("config", "environment", "phases", "resumed"):
+                for name in (schema.CONFIG, schema.ENVIRONMENT, schema.PHASES, schema.RESUMED):
                     if name in old:
                         old.copy(name, file)
-                _copy_attributes(old, file, without=("status", "finished"))
-                file.attrs.create("status", np.bytes_("running"), dtype=_STATUS_TYPE)
-                file.attrs.create("finished", np.bytes_(""), dtype=_TIME_TYPE)
-                for name in _OF_THE_RUN & self._at_end.keys():
-                    file["environment"].attrs[name] = _fixed("")
+                _copy_attributes(old, file, without=(schema.STATUS, schema.FINISHED))
+                _begin(file)
+                for name in schema.OF_THE_RUN & self._at_end.keys():
+                    file[schema.ENVIRONMENT].attrs[name] = _fixed("")
                 group = file.require_group(launch)
-                told = {"command": command, "started": _now(), "first_round": self.written}
+                told = {"command": command, "started": _now(), schema.FIRST_ROUND: self.written}
                 _fill_attributes(group, told | dict(environment))
                 _reserve(group, self._at_end)
-                _allocate(file.create_group("rounds"), rounds, phases, devices, losses)
-                before = {name: old["rounds"][name][: self.written] for name in old["rounds"]}
-                # Where ranks could not be lost, none was; an earlier version checked no promises.
-                unknown = ("promise_failure", "detect_seconds", "recover_seconds")
-                nothing = {"lost_phase": NOT_LOST} | dict.fromkeys(unknown, nan)
-                for name, dataset in file["rounds"].items():
-                    dataset[: self.written] = (nothing | before)[name]
+                _allocate_rounds(file, rounds, phases, devices, losses)
+                for dataset in _datasets(losses):
+                    before = old[schema.ROUNDS].get(dataset.name)
+                    file[schema.ROUNDS][dataset.name][: self.written] = (
+                        dataset.unknown if before is None else before[: self.written]
+                    )
             self._open(launch, ())
         return self
 
@@ -361,11 +326,11 @@ class ResultsWriter:
         _limit_cache(self._file)
         self._launch = launch
         self._inode = _inode(self.path)
-        group = self._file["rounds"]
-        known = (*_DATASETS, *_LOSSES)
-        self._datasets = {name: group[name] for name, *_ in known if name in group}
-        self._finished = group[_FINISHED]
-        self._training = {name: self._file["training"][name] for name in training}
+        group = self._file[schema.ROUNDS]
+        known = (dataset.name for dataset in (*schema.DATASETS, *schema.FAILURES))
+        self._datasets = {name: group[name] for name in known if name in group}
+        self._finished = group[schema.MARKS]
+        self._training = {name: self._file[schema.TRAINING][name] for name in training}
 
     def append(self, record: RoundRecord, training: Mapping[str, Any] | None = None) -> None:
         """Write one round and make it safe against the death of this process.
@@ -426,7 +391,7 @@ class ResultsWriter:
         May be called from another thread. How the run ends, if it does, replaces the status.
         """
         with suppress(OSError, RuntimeError, ValueError, KeyError):
-            self._file.attrs.modify("status", np.array("interrupted", _STATUS_TYPE))
+            self._file.attrs.modify(schema.STATUS, np.array("interrupted", schema.STATUS_TYPE))
             self._file.flush()
 
     def record_end(self, values: Mapping[str, float | str]) -> None:
@@ -451,7 +416,7 @@ class ResultsWriter:
         fixed = {name: _fixed(value) for name, value in values.items()}
         try:
             for name, value in fixed.items():
-                group = "environment" if name in _OF_THE_RUN else self._launch
+                group = schema.ENVIRONMENT if name in schema.OF_THE_RUN else self._launch
                 self._file[group].attrs.modify(name, value)
         except (OSError, RuntimeError) as error:
             raise HpcflError(f"cannot finish {self.path} ({_reason(error)})") from error
@@ -473,14 +438,14 @@ class ResultsWriter:
         HpcflError
             If the file system refuses the data.
         """
-        if status not in STATUSES[1:]:
+        if status not in schema.STATUSES[1:]:
             raise ValueError(f"a run ends complete or failed or interrupted, not {status!r}")
         if not self._file:
             return
         try:
             # Fixed-length values of the same type are overwritten in place.
-            self._file.attrs.modify("finished", np.array(_now(), _TIME_TYPE))
-            self._file.attrs.modify("status", np.array(status, _STATUS_TYPE))
+            self._file.attrs.modify(schema.FINISHED, np.array(_now(), schema.TIME_TYPE))
+            self._file.attrs.modify(schema.STATUS, np.array(status, schema.STATUS_TYPE))
             self._file.close()
         except (OSError, RuntimeError) as error:
             raise HpcflError(f"cannot finish {self.path} ({_reason(error)})") from error
@@ -496,7 +461,7 @@ class ResultsWriter:
         try:
             shutil.copyfile(self.path, cut)
             with h5py.File(cut, "r+", libver="earliest", locking="best-effort") as file:
-                for group in ("rounds", "training"):
+                for group in (schema.ROUNDS, schema.TRAINING):
                     for dataset in file.get(group, {}).values():
                         dataset.resize(self.written, axis=0)
                 # HDF5 keeps the space of what was cut off within the file, but does not copy it.
@@ -544,13 +509,12 @@ def predicted_bytes(phases: int, devices: int, rounds: int, losses: bool = False
     losses : bool
         Whether the run can go on when ranks die, and records whom it lost.
     """
-    sizes = {"phase": phases, "device": devices, "device or server": devices + 1}
     a_round = 0.0
-    datasets = (*_DATASETS, *_LOSSES) if losses else _DATASETS
-    for _, dtype, _, labels in (*datasets, (_FINISHED, np.bool_, "1", ())):
-        a_round += np.dtype(dtype).itemsize * math.prod(sizes[label] for label in labels)
+    for dataset in _datasets(losses):
+        shape = dataset.shape(phases, devices)
+        a_round += np.dtype(dataset.dtype).itemsize * math.prod(shape)
         # A key holds the chunk's size, a mask, and an offset in each dimension and one more.
-        key_bytes = 8 + 8 * (len(labels) + 2)
+        key_bytes = 8 + 8 * (len(shape) + 2)
         node_bytes = 24 + _NODE_ENTRIES * 8 + (_NODE_ENTRIES + 1) * key_bytes
         entries = _NODE_ENTRIES * _NODE_FILL
         # Leaves, the nodes above them, and so on.
@@ -558,9 +522,9 @@ def predicted_bytes(phases: int, devices: int, rounds: int, losses: bool = False
     return _HEADER_BYTES + round(rounds * a_round)
 
 
-def stored(values: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
-    """Return options, or facts, as the file of a run has them."""
-    return {name: _attribute(value) for name, value in values.items()}
+def _datasets(losses: bool) -> tuple[Dataset, ...]:
+    """Return the datasets of the rounds, in the order in which they are created."""
+    return (*schema.DATASETS, *(schema.FAILURES if losses else ()), schema.MARKED)
 
 
 def _reason(error: BaseException) -> str:
@@ -581,7 +545,7 @@ def _room(path: Path, needed_bytes: int) -> str:
         return ""
     if free_bytes > 2 * needed_bytes:
         return ""
-    return f": about {needed_bytes / 1e6:.1f} MB are needed, {free_bytes / 1e6:.1f} MB are free"
+    return f": about {formats.size(needed_bytes)} are needed, {formats.size(free_bytes)} are free"
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
@@ -627,45 +591,38 @@ def _reserve(group: Any, at_end: Mapping[str, type]) -> None:
         group.attrs.create(name, _fixed("" if kind is str else math.nan))
 
 
-def _allocate_training(
-    group: Any, rounds: int, names: Sequence[str], devices: int | None = None
-) -> None:
-    """Create a dataset of one number a round, or a round and device, for each name, allocated."""
-    tail = () if devices is None else (devices,)
-    for name in names:
-        early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        dataset = group.create_dataset(
-            name,
-            shape=(rounds, *tail),
-            maxshape=(None, *tail),
-            chunks=(1, *tail),
-            dtype=np.float64,
-            dcpl=early,
-        )
-        for axis, label in zip(range(1 + len(tail)), ("round", "device"), strict=False):
-            dataset.dims[axis].label = label
+def _begin(file: Any) -> None:
+    """Create the attributes that tell how the run ended, of fixed length."""
+    file.attrs.create(schema.STATUS, np.bytes_("running"), dtype=schema.STATUS_TYPE)
+    file.attrs.create(schema.FINISHED, np.bytes_(""), dtype=schema.TIME_TYPE)
 
 
-def _allocate(group: Any, rounds: int, phases: int, devices: int, losses: bool) -> None:
-    """Create the datasets of all rounds, allocated, one round to a chunk."""
-    sizes = {"phase": phases, "device": devices, "device or server": devices + 1}
-    wanted = (*_DATASETS, *(_LOSSES if losses else ()), (_FINISHED, np.bool_, "1", ()))
-    for name, dtype, unit, labels in wanted:
-        tail = tuple(sizes[label] for label in labels)
-        early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        dataset = group.create_dataset(
-            name,
-            shape=(rounds, *tail),
-            maxshape=(None, *tail),
-            chunks=(1, *tail),
-            dtype=dtype,
-            dcpl=early,
-        )
-        dataset.attrs["unit"] = unit
-        for axis, label in enumerate(("round", *labels)):
-            dataset.dims[axis].label = label
+def _allocate_rounds(file: Any, rounds: int, phases: int, devices: int, losses: bool) -> None:
+    """Create the group of the rounds with its datasets."""
+    group = file.create_group(schema.ROUNDS)
+    for wanted in _datasets(losses):
+        shape = wanted.shape(phases, devices)
+        dataset = _allocate(group, wanted.name, rounds, wanted.dtype, wanted.axes, shape)
+        dataset.attrs["unit"] = wanted.unit
+
+
+def _allocate(
+    group: Any, name: str, rounds: int, dtype: type, axes: Sequence[str], shape: tuple[int, ...]
+) -> Any:
+    """Create a dataset of all rounds, allocated, one round to a chunk."""
+    early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    dataset = group.create_dataset(
+        name,
+        shape=(rounds, *shape),
+        maxshape=(None, *shape),
+        chunks=(1, *shape),
+        dtype=dtype,
+        dcpl=early,
+    )
+    for axis, label in enumerate(("round", *axes)):
+        dataset.dims[axis].label = label
+    return dataset
 
 
 def _copy_all(source: Any, target: Any) -> None:
@@ -682,7 +639,7 @@ def _copy_attributes(source: Any, target: Any, without: Sequence[str] = ()) -> N
 
 
 def _fill_attributes(target: Any, values: Mapping[str, Any]) -> None:
-    for name, value in stored(values).items():
+    for name, value in schema.encode(values).items():
         target.attrs[name] = value
 
 
@@ -690,31 +647,9 @@ def _fixed(value: float | str) -> Any:
     """Return a value of a type of fixed length, which is overwritten in place."""
     if not isinstance(value, str):
         return np.float64(value)
-    if len(value.encode()) > np.dtype(_WORD_TYPE).itemsize:
-        raise ValueError(f"{value!r} is longer than {_WORD_TYPE[1:]} bytes")
-    return np.array(value.encode(), _WORD_TYPE)
-
-
-def _attribute(value: Any) -> str | int | float | bool:
-    """Return a value in the form in which it is stored as an attribute."""
-    if value is None:
-        return "none"
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, str):
-        # Some MPI libraries end their version text with a NUL, which HDF5 does not store.
-        return value.replace("\0", "")
-    if isinstance(value, bool | float):
-        return value
-    if isinstance(value, int):
-        return value if -(2**63) <= value < 2**63 else str(value)
-    if isinstance(value, Mapping | list | tuple):
-        return json.dumps(value, default=_json_default)
-    return str(value)
-
-
-def _json_default(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+    if len(value.encode()) > np.dtype(schema.WORD_TYPE).itemsize:
+        raise ValueError(f"{value!r} is longer than {schema.WORD_TYPE[1:]} bytes")
+    return np.array(value.encode(), schema.WORD_TYPE)
 
 
 def _now() -> str:

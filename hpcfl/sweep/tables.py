@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tabulate import tabulate
-
 from hpcfl.bench.experiment import Experiment
 from hpcfl.errors import HpcflError
+from hpcfl.report.formats import duration
+from hpcfl.report.table import Column, Table, label
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.summary import Summary, summarise
-from hpcfl.results.tables import render_comparison, render_run
+from hpcfl.results.summary import Summary, choose_baseline, summarise
+from hpcfl.results.tables import comparison, render_run
 from hpcfl.sweep import session, states
 from hpcfl.sweep.cells import Cell
 from hpcfl.sweep.estimate import estimate_seconds, predicted_seconds
@@ -48,7 +48,7 @@ def render_cells(folder: Path, manifest: Manifest, bench: BenchCommand) -> str:
     for cell, run in runs:
         state = states.FINISHED if run is not None else states.state(folder, cell)
         sentence = "" if run is not None else _objection(cell, bench)
-        time = ""
+        time = None
         if sentence:
             state = "cannot run"
             refused.append(f"cell {cell.index} ({cell.title}): {sentence}")
@@ -65,7 +65,16 @@ def render_cells(folder: Path, manifest: Manifest, bench: BenchCommand) -> str:
         rows.append(
             [cell.index, cell.protocol, cell.devices, cell.dim, cell.repeat, options, state, time]
         )
-    headers = ["cell", "protocol", "N", "d", "repeat", "options", "state", "time"]
+    columns = [
+        Column("cell", "cell"),
+        label("protocol"),
+        Column("devices", "N"),
+        Column("dim", "d"),
+        Column("repeat", "repeat"),
+        label("options"),
+        label("state"),
+        Column("time", "time"),
+    ]
     known = bool(finished) or predicted > 0
     total = duration(seconds) if known else "unknown"
     if unknown and known:
@@ -75,7 +84,7 @@ def render_cells(folder: Path, manifest: Manifest, bench: BenchCommand) -> str:
     left = sum(counts.values()) - counts[states.FINISHED] - counts["cannot run"]
     order = "the plan's own" if manifest.seed is None else f"shuffled with seed {manifest.seed}"
     parts = [
-        tabulate(rows, headers, disable_numparse=[5, 6, 7]),
+        Table(columns, rows).text(),
         "\n".join(refused),
         f"cells:     {len(manifest.cells)} "
         f"({', '.join(f'{number} {state}' for state, number in sorted(counts.items()))})\n"
@@ -114,11 +123,12 @@ def render_results(folder: Path, outcomes: Sequence[session.Outcome]) -> str:
     for outcome in sorted(outcomes, key=lambda outcome: _by_size(outcome.cell)):
         run = states.finished_run(folder, outcome.cell)
         if run is not None:
-            config = run.config
-            link = LinkModel(config["uplink_mbps"], config["downlink_mbps"], config["latency_ms"])
+            link = run.link()
             by_link.setdefault(link, []).append(summarise(run, link))
     parts = [
-        render_run(group[0]) if len(group) == 1 else render_comparison(group)
+        render_run(group[0])
+        if len(group) == 1
+        else comparison(group, choose_baseline(group)).text()
         for group in by_link.values()
     ]
     failed = [outcome for outcome in outcomes if outcome.state == session.FAILED]
@@ -130,16 +140,6 @@ def render_results(folder: Path, outcomes: Sequence[session.Outcome]) -> str:
     seconds = sum(outcome.seconds for outcome in outcomes)
     parts.append(f"Cells: {told}; {duration(seconds)} at work\nResults: {folder}")
     return "\n\n".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as people say it: ``4.2 s``, ``3 min 20 s`` or ``5 h 10 min``."""
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 100:
-        return f"{minutes} min {rest:02} s"
-    return f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def _varied(cells: Sequence[Cell]) -> set[str]:

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcfl.system import files
 from hpcfl.system.environment import load_1min
 
 COUNTERS = (
@@ -151,14 +150,9 @@ def _number(value: Any) -> float | None:
 
 
 def _list(value: Any) -> list[int]:
-    """Return a list of whole numbers that may have become JSON text; empty for anything else."""
-    try:
-        found = files.parse_json(value) if isinstance(value, str) else value
-    except ValueError:
-        return []
-    if not isinstance(found, list | tuple) or any(type(item) is not int for item in found):
-        return []
-    return list(found)
+    """Return a list of whole numbers; empty for anything else."""
+    whole = isinstance(value, list | tuple) and all(type(item) is int for item in value)
+    return list(value) if whole else []
 
 
 def _text(path: Path) -> str:

@@ -89,15 +89,6 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def parse_words(value: Any) -> list[str]:
-    """Return the texts of a list that was stored as JSON text; an empty list for anything else."""
-    try:
-        found = parse_json(str(value))
-    except ValueError:
-        return []
-    return [str(item) for item in found] if isinstance(found, list) else []
-
-
 def shorten(value: object) -> str:
     """Return a value as Python writes it, cut to what an error message can hold."""
     try:

@@ -79,7 +79,7 @@ def test_the_seed_of_the_experiment_fixes_no_key(tmp_path: Path) -> None:
 
     np.testing.assert_array_equal(a.survived, b.survived)
     assert not np.array_equal(a.bytes_up, b.bytes_up)
-    assert a.config["insecure_seed"] == "none"
+    assert a.config["insecure_seed"] is None
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def model_after(folder: Path, ranks: int, rounds: int, *options: object) -> np.n
 
     assert job.returncode == 0, job.stderr
     assert load(file).environment["ranks"] == ranks
-    assert load(file).environment["host_ranks"] == f"[{ranks}]"
+    assert load(file).environment["host_ranks"] == [ranks]
     weights: np.ndarray = np.load(file.with_suffix(".checkpoint.npz"))["weights"]
     return weights
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -159,7 +158,7 @@ def test_a_bench_in_a_lab_says_so_and_takes_what_its_links_take(tmp_path: Path) 
     assert run.environment["transport"] == "netlab"
     assert run.environment["netlab_hosts"] == 3
     assert run.environment["netlab_uplink_mbps"] == 16
-    assert json.loads(run.environment["hosts"]) == ["server", "device0", "device1", "device2"]
+    assert run.environment["hosts"] == ["server", "device0", "device1", "device2"]
     # 0.4 MB down, then 0.4 MB up.
     assert run.round_seconds.min() >= 0.9 * 2 * 8 * 400_000 / 16e6
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcfl.results import load
-from hpcfl.results.writer import SCHEMA
+from hpcfl.results.schema import SCHEMA
 
 GOLDEN = sorted(Path(__file__).parent.glob("golden-*.h5"))
 
@@ -66,9 +66,9 @@ def test_a_file_of_an_older_release_is_read(path: Path) -> None:
     assert run.config == {
         "dim": 7,
         "alpha": 0.1,
-        "preset": "none",
+        "preset": None,
         "convex": True,
-        "promises": '["nothing"]',
+        "promises": ["nothing"],
     }
     assert run.environment["stop_reason"] == "max_seconds"
     assert run.environment["after_load_1min"] == 1.25

@@ -33,7 +33,7 @@ def test_one_file_is_shown_in_full(make_run: MakeRun) -> None:
     assert "  downlink_mbps  16.0" in result.stdout
     assert "rounds        1 measured + 1 of warm-up" in result.stdout
     assert "masked_input" in result.stdout
-    assert "(modelled at 8 Mbit/s up, 16 Mbit/s down, 1 ms latency)" in result.stdout
+    assert "link model    8 Mbit/s up, 16 Mbit/s down, 1 ms latency" in result.stdout
 
 
 def test_several_files_are_compared_with_the_secagg_run(pair: list[Path]) -> None:
@@ -155,3 +155,27 @@ def test_help_keeps_the_lines_of_its_examples() -> None:
 
     assert "    hpcfl report results/" in lines
     assert any("--baseline secagg" in line for line in lines)
+
+
+def test_a_report_is_printed_in_every_form(pair: list[Path]) -> None:
+    for asked in (pair, pair[:1]):
+        lines = report(*asked, "--format", "markdown").stdout.splitlines()
+        assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
+        assert report(*asked, "--format", "csv").stdout.startswith("path,status,protocol,")
+    assert report(*pair, "--json").stdout == report(*pair, "--format", "json").stdout
+    assert json.loads(report(*pair, "--json").stdout)["runs"][0]["protocol"] == "sparse"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--json", "--format", "csv"], "do not go together"),
+        (["--html", "a.html", "--json"], "leave --format and --json out"),
+        (["--html", "a.html", "--format", "csv"], "leave --format and --json out"),
+    ],
+)
+def test_two_forms_at_once_are_refused(pair: list[Path], options: list[str], sentence: str) -> None:
+    result = report(*pair, *options)
+
+    assert isinstance(result.exception, UsageError)
+    assert sentence in str(result.exception)

@@ -1,17 +1,27 @@
 from __future__ import annotations
 
-import re
+import csv
+import io
 from dataclasses import replace
 
 import pytest
 from conftest import MakeRun
-from run_files import simple_record
+from run_files import PHASES, simple_record
 
 from hpcfl.errors import UsageError
+from hpcfl.report.table import Table
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import load
-from hpcfl.results.summary import Summary, summarise
-from hpcfl.results.tables import _rows, render_comparison, render_details, render_run, warnings_of
+from hpcfl.results.summary import Summary, choose_baseline, summarise
+from hpcfl.results.tables import (
+    _rows,
+    comparison,
+    details,
+    every_figure,
+    phases,
+    render_run,
+    warnings_of,
+)
 
 LINK = LinkModel(uplink_mbps=8, downlink_mbps=16, latency_ms=1)
 
@@ -27,54 +37,32 @@ def summaries(make_run: MakeRun) -> list[Summary]:
     return [summarise(load(path), LINK) for path in paths]
 
 
-def block(text: str) -> list[str]:
-    """Return the lines of the table in a text, from its first rule to its last."""
-    lines = text.splitlines()
-    rules = [i for i, line in enumerate(lines) if re.fullmatch(r"-+( +-+)+", line)]
-    return lines[rules[0] : rules[-1] + 1]
+def compared(summaries: list[Summary], baseline: str | None = None) -> Table:
+    return comparison(summaries, choose_baseline(summaries, baseline))
 
 
-def cells(text: str, first: str) -> list[str]:
-    """Return the cells of the table's row that begins so."""
-    (row,) = [line.split() for line in block(text) if line.split()[:1] == [first]]
+def cells(table: Table, first: str) -> list[str]:
+    """Return the cells of the table's row that has this name in one of its first two columns."""
+    (row,) = [row for row in table.cells if first in row[:2]]
     return row
 
 
-def assert_aligned(text: str) -> None:
-    table = block(text)
-    columns = [match.span() for match in re.finditer("-+", table[0])]
-    gaps = {i for i in range(len(table[0])) if not any(a <= i < b for a, b in columns)}
-    for line in table:
-        assert len(line) <= len(table[0])
-        assert all(line[i : i + 1] in ("", " ") for i in gaps), line
-    # Numbers end where their column ends.
-    for line in table:
-        for start, end in columns[1:]:
-            assert line[start:end].strip() == "" or line[end - 1] != " ", line
-
-
-def test_tables_are_aligned_and_fit_in_120_columns(summaries: list[Summary]) -> None:
-    comparison = render_comparison(summaries)
-    texts = [render_run(summary) for summary in summaries]
-    assert_aligned(comparison)
-    for text in texts:
-        assert_aligned(text)
-
-    assert max(len(line) for line in block(comparison)) < 120
-    assert max(len(line) for text in texts for line in block(text)) < 120
+def test_tables_fit_in_120_columns(summaries: list[Summary]) -> None:
+    for table in (compared(summaries), *map(phases, summaries)):
+        assert max(map(len, table.text().splitlines())) < 120
 
 
 def test_a_run_is_shown_phase_by_phase(summaries: list[Summary]) -> None:
-    text = render_run(summaries[0])
+    table = phases(summaries[0])
 
     # Rounds of scale 1, 2, 3: medians are those of scale 2, p95 those of scale 2.9.
-    assert cells(text, "masked_input") == [
+    assert cells(table, "masked_input") == [
         "masked_input", "400", "0",
         "10.00", "14.50", "15.00",
         "18.00", "26.10", "27.00",
         "40.00", "51.20",
     ]  # fmt: skip
-    assert cells(text, "total") == [
+    assert cells(table, "total") == [
         "total", "420", "50",
         "14.00", "20.30", "21.00",
         "32.00", "46.40", "48.00",
@@ -93,11 +81,12 @@ def test_a_run_says_what_was_measured_and_what_was_modelled(summaries: list[Summ
     assert "transport     loopback" in lines
     assert "MPI library   not recorded" in lines
     assert "link model    8 Mbit/s up, 16 Mbit/s down, 1 ms latency" in lines
-    assert "round, measured:  median 0.200 s, p95 0.290 s, max 0.300 s" in lines
-    assert "round, modelled:  median 0.144 s, p95 0.207 s, max 0.214 s" in lines
-    assert "                  no 95 % interval of the median: that takes 6 measured rounds" in lines
-    assert "first round:      0.100 s (measured, 0.50 times the median)" in lines
-    assert lines[-1].strip() == "(modelled at 8 Mbit/s up, 16 Mbit/s down, 1 ms latency)"
+    assert "modelled      median 0.144 s, p95 0.207 s, max 0.214 s" in lines
+    assert "first round   0.100 s (measured, 0.50 times the median)" in lines
+    assert (
+        "measured      median 0.200 s, p95 0.290 s, max 0.300 s; no 95 % interval of the median: "
+        "that takes 6 measured rounds" in lines
+    )
 
 
 def test_a_run_says_how_surely_it_is_known_why_it_stopped_and_what_disturbed_it(
@@ -114,30 +103,33 @@ def test_a_run_says_how_surely_it_is_known_why_it_stopped_and_what_disturbed_it(
         "stopped because the median's interval was narrow enough (rel_ci)"
     )
     # Seven samples: the second smallest to the second largest would cover 87.5 %.
-    assert "                  95 % interval of the median [0.100, 5.000] s (by ranks)" in lines
-    assert "first round:      5.000 s (measured, 12.50 times the median)" in lines
+    assert any("95 % interval of the median [0.100, 5.000] s (by ranks)" in line for line in lines)
+    assert "first round   5.000 s (measured, 12.50 times the median)" in lines
     assert "warning: 3 ranks on 2 cores" in lines
     assert any(line.startswith("warning: the first round took 12.5 times") for line in lines)
     assert max(map(len, lines)) < 120
-    comparison = render_comparison([summary, summary])
-    assert "warning: rows 1, 2: 3 ranks on 2 cores" in comparison.splitlines()
-    assert "run.h5; round measured 0.400 s, 95 % interval [0.100, 5.000] s over 7" in comparison
+    notes = compared([summary, summary]).notes
+    assert "warning: rows 1, 2: 3 ranks on 2 cores" in notes
+    assert (
+        "row 1: run.h5; round measured 0.400 s, 95 % interval [0.100, 5.000] s over 7 rounds"
+        in notes
+    )
 
 
 def test_a_slow_first_round_is_no_matter_where_it_only_warmed_up(make_run: MakeRun) -> None:
     rounds = [simple_record(50, warmup=True), simple_record(), simple_record()]
     summary = summarise(load(make_run("run.h5", rounds)), LINK)
 
-    assert "first round:      5.000 s (warm-up, 50.00 times the median)" in render_run(summary)
+    assert "first round   5.000 s (warm-up, 50.00 times the median)" in render_run(summary)
     assert warnings_of(summary) == []
 
 
 def test_a_run_without_measured_rounds_has_dashes(make_run: MakeRun) -> None:
     path = make_run("run.h5", [simple_record(warmup=True)], rounds=3, status="failed")
-    text = render_run(summarise(load(path), LINK))
-    assert_aligned(text)
+    summary = summarise(load(path), LINK)
+    text = render_run(summary)
 
-    assert cells(text, "total") == ["total", *["-"] * 10]
+    assert cells(phases(summary), "total") == ["total", *["-"] * 10]
     assert "nan" not in text
     assert "rounds        0 measured + 1 of warm-up" in text
     assert "status        failed" in text
@@ -146,23 +138,18 @@ def test_a_run_without_measured_rounds_has_dashes(make_run: MakeRun) -> None:
 def test_a_comparison_gives_ratios_and_the_absolute_values_of_its_base(
     summaries: list[Summary],
 ) -> None:
-    text = render_comparison(summaries[:2])
+    table = compared(summaries[:2])
 
-    assert text.splitlines()[:3] == [
-        "baseline: secagg, N = 4, d = 10 (secagg.h5)",
-        "          up 840 B/device, device CPU 28.00 ms, modelled round 0.285 s",
-        "ratio:    baseline / this run; above 1 this run is cheaper",
-    ]
+    assert table.notes[0].startswith("baseline: secagg, N = 4, d = 10 (secagg.h5);")
     # Medians of scale 2 against scale 4: bytes 420 against 840, CPU 14 against 28 ms, modelled
     # 2 * 70.1525 + 4 ms against 4 * 70.1525 + 4 ms.
-    assert cells(text, "sparse") == [
-        "sparse", "4", "10", "0.1", "0.25", "420", "50",
-        "14.00", "120.0", "0.200", "0.144", "2.00x", "2.00x", "1.97x",
+    assert table.cells == [
+        ["1", "sparse", "4", "10", "0.1", "0.25", "420", "50",
+         "14.00", "120.0", "0.200", "0.144", "2.00x", "2.00x", "1.97x"],
+        ["2", "secagg", "4", "10", "-", "0.25", "840", "100",
+         "28.00", "240.0", "0.400", "0.285", "1.00x", "1.00x", "1.00x"],
     ]  # fmt: skip
-    assert cells(text, "secagg") == [
-        "secagg", "4", "10", "-", "0.25", "840", "100",
-        "28.00", "240.0", "0.400", "0.285", "1.00x", "1.00x", "1.00x",
-    ]  # fmt: skip
+    assert table.records()[0]["device_cpu_seconds_median"] == pytest.approx(0.014)
 
 
 def test_a_comparison_tells_the_active_variant_from_the_passive_one(make_run: MakeRun) -> None:
@@ -170,20 +157,20 @@ def test_a_comparison_tells_the_active_variant_from_the_passive_one(make_run: Ma
         make_run(f"{security}.h5", [simple_record(10**6)], protocol="secagg", security=security)
         for security in ("passive", "active")
     ]
-    text = render_comparison([summarise(load(path), LINK) for path in runs])
+    table = compared([summarise(load(path), LINK) for path in runs])
 
-    assert "baseline: secagg, N" in text
-    assert [line[:14].strip() for line in block(text)[-3:-1]] == ["secagg", "secagg, active"]
-    assert max(map(len, text.splitlines())) <= 120
+    assert table.notes[0].startswith("baseline: secagg, N")
+    assert [row[1] for row in table.cells] == ["secagg", "secagg, active"]
+    assert max(map(len, table.text().splitlines())) < 120
 
 
 def test_the_baseline_can_be_chosen(summaries: list[Summary]) -> None:
-    text = render_comparison(summaries[:2], "sparse")
+    table = compared(summaries[:2], "sparse")
 
-    assert "baseline: sparse" in text
-    assert cells(text, "secagg")[-3:] == ["0.50x", "0.50x", "0.51x"]
+    assert table.notes[0].startswith("baseline: sparse")
+    assert cells(table, "secagg")[-3:] == ["0.50x", "0.50x", "0.51x"]
     with pytest.raises(UsageError, match="--baseline fedavg"):
-        render_comparison(summaries, "fedavg")
+        compared(summaries, "fedavg")
 
 
 def test_a_comparison_names_files_and_marks_those_that_are_not_whole(make_run: MakeRun) -> None:
@@ -191,15 +178,34 @@ def test_a_comparison_names_files_and_marks_those_that_are_not_whole(make_run: M
         make_run("a.h5", [simple_record()]),
         make_run("b.h5", [simple_record(validated=False)], rounds=3, status="failed"),
     ]
-    text = render_comparison([summarise(load(path), LINK) for path in paths])
+    table = compared([summarise(load(path), LINK) for path in paths])
 
-    assert text.splitlines()[-2:] == ["  1  a.h5", "  2  b.h5 (failed, validated 0/1)"]
+    assert table.notes[2:] == ["row 1: a.h5", "row 2: b.h5 (failed, validated 0/1)"]
+
+
+def test_every_figure_has_a_row_for_each_run_and_phase_and_the_total(make_run: MakeRun) -> None:
+    paths = [
+        make_run("a.h5", [simple_record()]),
+        make_run("b.h5", [simple_record(4)] * 6, protocol='se"c, agg'),
+    ]
+    table = every_figure([summarise(load(path), LINK) for path in paths])
+    rows = list(csv.DictReader(io.StringIO(table.csv())))
+
+    assert [row["phase"] for row in rows] == [*PHASES, "total"] * 2
+    assert [row["protocol"] for row in rows] == ["sparse"] * 4 + ['se"c, agg'] * 4
+    assert float(rows[1]["bytes_up_mean"]) == 200
+    assert float(rows[0]["server_cpu_seconds_median"]) == pytest.approx(0.010)
+    assert float(rows[3]["round_seconds_median"]) == pytest.approx(0.1)
+    assert rows[0]["round_seconds_median"] == ""
+    assert rows[3]["round_seconds_interval_low"] == ""  # undefined for one round
+    assert float(rows[7]["round_seconds_interval_low"]) == pytest.approx(0.4)
+    assert all(float(row["link_uplink_mbps"]) == 8 for row in rows)
 
 
 def test_details_show_what_has_a_value(make_run: MakeRun) -> None:
     hosts = [f"node{i}" for i in range(100)]
     path = make_run("run.h5", [simple_record()], threshold=0, quiet=False, label="", hosts=hosts)
-    text = render_details(load(path))
+    text = "\n".join(facts.text() for facts in details(load(path)))
     lines = text.splitlines()
 
     assert "  alpha          0.1" in lines
@@ -208,7 +214,7 @@ def test_details_show_what_has_a_value(make_run: MakeRun) -> None:
     assert "  transport  loopback" in lines
     assert "command   hpcfl bench sparse" in lines
     # Neither the option nor the MPI library has a value.
-    assert not [line for line in lines if line.split()[:1] in (["preset"], ["label"])]
+    assert not [line for line in lines if line.split()[:1] in (["preset"], ["label"], ["promises"])]
     assert "mpi_library" not in text
     assert "node0" in text
     assert "node99" in text

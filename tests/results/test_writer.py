@@ -138,9 +138,9 @@ def test_options_keep_their_types(tmp_path: Path) -> None:
         "group": "fq",
         "seed": str(2**100),
         "theta": 0.5,
-        "preset": "none",
-        "devices": "[3, 4]",
-        "nested": '{"a": [1, 2], "b": null}',
+        "preset": None,
+        "devices": [3, 4],
+        "nested": {"a": [1, 2], "b": None},
         "updates": "updates.npy",
         "library": "Open MPI",
     }
@@ -152,7 +152,7 @@ def test_text_longer_than_an_hdf5_header_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     new_writer(path, environment={"hosts": hosts}).close("complete")
 
-    assert load(path).environment["hosts"].count("node") == 20_000
+    assert load(path).environment["hosts"] == hosts
 
 
 def test_the_root_says_what_the_file_is(tmp_path: Path) -> None:
@@ -456,7 +456,7 @@ def test_what_is_found_out_at_the_end_has_its_place_from_the_start(tmp_path: Pat
     writer.close("complete")
     late = load(path)
 
-    assert early["stop_reason"] == ""
+    assert early["stop_reason"] is None
     assert np.isnan(early["after_load_1min"])
     assert late.environment["stop_reason"] == "max_seconds"
     assert late.environment["after_load_1min"] == 2.5

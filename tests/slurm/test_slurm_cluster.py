@@ -137,8 +137,8 @@ def test_a_rendered_script_runs_across_both_nodes(cluster: dict[str, str], folde
     assert measured.rounds == 3
     assert measured.devices == 5
     environment = measured.environment
-    assert environment["hosts"] == '["n1", "n2"]'
-    assert environment["host_ranks"] == "[3, 3]"
+    assert environment["hosts"] == ["n1", "n2"]
+    assert environment["host_ranks"] == [3, 3]
     assert environment["slurm_job_id"] == job
     assert environment["slurm_node_list"] == "n[1-2]"
     assert environment["slurm_nodes"] == "2"
@@ -195,7 +195,7 @@ def test_a_training_that_meets_its_time_limit_goes_on_when_submitted_again(
     reached = int(np.load(checkpoint)["next_round"])
     first = load(checkpoint.with_name(f"train-{job}-0.h5"))
     assert first.rounds == reached
-    assert first.environment["hosts"] == '["n1", "n2"]'
+    assert first.environment["hosts"] == ["n1", "n2"]
 
     again = run(cluster, folder, *submit, reached + 2).strip()
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -288,7 +287,7 @@ def test_what_the_protocol_promises_is_recorded(tmp_path: Path) -> None:
     run = load(train(tmp_path, "cohort", devices=20, rounds=1, alpha=0.2).path)
 
     assert (run.config["cohort_size"], run.config["degree"]) == (4, 10)
-    first, second = json.loads(str(run.config["promises"]))
+    first, second = run.config["promises"]
     assert "10 neighbours" in first
     assert "cohort of 4" in second
 
@@ -306,7 +305,7 @@ def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
 
     monkeypatch.setattr(Options, "build", remember)
     trained = train(tmp_path, "secagg", devices=20, per_round=10, gamma=0.3, rounds=2)
-    (shared,) = json.loads(load(trained.path).config["promises"])
+    (shared,) = load(trained.path).config["promises"]
 
     assert {parameters.population for parameters in built} == {20}
     assert {parameters.devices for parameters in built} == {10}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.html.elements import Markup, element, join, text
 from hpcfl.plots import KINDS, style
+from hpcfl.report.markup import Markup, element, join, text
 from hpcfl.results.reader import Run
 
 if TYPE_CHECKING:

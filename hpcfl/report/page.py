@@ -7,18 +7,17 @@ forbids both to whatever a results file may hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hpcfl import __version__
 from hpcfl.errors import UsageError
-from hpcfl.html.elements import Markup, details, element, join, pairs, sentences, table
-from hpcfl.html.figures import figures
-from hpcfl.results import export
+from hpcfl.report.figures import figures
+from hpcfl.report.markup import Markup, details, element, join
+from hpcfl.report.table import Facts, sentences
+from hpcfl.results import tables
 from hpcfl.results.pooling import Pool
-from hpcfl.results.reader import Run
 from hpcfl.results.summary import Summary
-from hpcfl.results.tables import warnings_of
-from hpcfl.system import files
 
 # More runs than these are folded.
 _UNFOLDED = 3
@@ -98,7 +97,10 @@ def render(pools: Sequence[Pool], summaries: Sequence[Summary], baseline: Summar
     body = [
         element("h1", title),
         element("p", f"Written by hpcfl {__version__}."),
-        element("section", join([element("h2", "Summary"), *_summary(summaries, baseline)])),
+        element(
+            "section",
+            join([element("h2", "Summary"), tables.comparison(summaries, baseline).html()]),
+        ),
     ]
     if drawn:
         body.append(element("section", join([element("h2", "Figures"), drawn])))
@@ -113,83 +115,27 @@ def render(pools: Sequence[Pool], summaries: Sequence[Summary], baseline: Summar
     ]
     body.append(element("section", join([element("h2", "Runs"), *shown])))
     page = element(
-        "html", join([element("head", join(head)), element("body", _main(body))]), lang="en"
+        "html",
+        join([element("head", join(head)), element("body", element("main", join(body)))]),
+        lang="en",
     )
     return f"<!DOCTYPE html>\n{page}\n"
-
-
-def _main(body: Sequence[Markup]) -> Markup:
-    return element("main", join(body))
-
-
-def _summary(summaries: Sequence[Summary], baseline: Summary) -> list[Markup]:
-    link = baseline.link
-    notes = [
-        "Times are medians over measured rounds; warm-up rounds and rounds that failed validation "
-        "are left out. Bytes are means. CPU of a device is that of the slowest device of each "
-        "round.",
-        f"Modelled seconds are for {link.uplink_mbps:g} Mbit/s up, {link.downlink_mbps:g} Mbit/s "
-        f"down and {link.latency_ms:g} ms latency; measured and modelled seconds are different "
-        "things.",
-    ]
-    if len(summaries) > 1:
-        notes.append(
-            f"A ratio is that of {baseline.protocol}, N = {baseline.devices}, "
-            f"d = {baseline.dim} ({baseline.name}) over this run: above 1 this run is cheaper."
-        )
-    shown = table(export.comparison(summaries, baseline), "What a round costs")
-    return [shown, *(element("p", note) for note in notes)]
 
 
 def _details(pool: Pool, summary: Summary) -> Markup:
     first = pool.runs[0]
     parts = [
-        pairs(_about(summary), "Measurement"),
-        sentences([f"Warning: {sentence}" for sentence in warnings_of(summary)]),
-        sentences(_promises(first)),
-        table(export.phases(summary), "Phases of a round"),
+        replace(tables.facts(summary), title="Measurement").html(),
+        sentences(tables.promises(first)),
+        tables.phases(summary).html(),
     ]
     for number, run in enumerate(pool.runs, 1):
         which = f" (launch {number})" if len(pool.runs) > 1 else ""
         about = {"file": run.path, "run": run.run_id, "started": run.started}
         parts += [
-            pairs(about | {"finished": run.finished or "not finished"}, f"Run{which}"),
+            Facts(about | {"finished": run.finished or "not finished"}, f"Run{which}").html(),
             element("p", f"Command to measure it again{which}:"),
             element("pre", element("code", run.command)),
         ]
-    options = {name: value for name, value in first.config.items() if name != "promises"}
-    parts += [
-        pairs(_known(options), "Options"),
-        pairs(_known(first.environment), "Environment"),
-    ]
+    parts += [facts.html() for facts in tables.details(first)[1:]]
     return join(part for part in parts if part)
-
-
-def _about(summary: Summary) -> dict[str, object]:
-    seconds, interval = summary.round_seconds, summary.round_seconds_interval
-    about: dict[str, object] = {
-        "status": summary.status,
-        "launches": summary.repeats,
-        "rounds": f"{summary.rounds_measured} measured, {summary.rounds_warmup} of warm-up",
-        "validated": f"{summary.rounds_validated} of {summary.rounds_total}",
-    }
-    if summary.rounds_measured:
-        spread = f"median {seconds.median:.4g} s, p95 {seconds.p95:.4g} s, max {seconds.max:.4g} s"
-        about["round, measured"] = spread
-        if interval.known:
-            about["its median's 95 % interval"] = f"{interval.low:.4g} to {interval.high:.4g} s"
-        modelled = summary.modelled_round_seconds
-        about["round, modelled"] = (
-            f"median {modelled.median:.4g} s, p95 {modelled.p95:.4g} s, max {modelled.max:.4g} s"
-        )
-    return about
-
-
-def _promises(run: Run) -> list[str]:
-    """Return what the run's protocol hides, as it was recorded."""
-    return files.parse_words(run.config.get("promises", "[]"))
-
-
-def _known(values: dict[str, object]) -> dict[str, object]:
-    """Return what has a value, by name."""
-    return {name: value for name, value in sorted(values.items()) if value not in ("none", "")}

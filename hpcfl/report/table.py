@@ -1,0 +1,268 @@
+"""One model of a table: columns with name, unit and format, rendered in five ways."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any, Literal
+
+from hpcfl.report import formats, jsontext
+from hpcfl.report.formats import Format
+from hpcfl.report.markup import Markup, element, join
+
+WIDTH = 119
+# A row that is a line between rows; only text has it.
+RULE: tuple[Any, ...] = ()
+
+# What Markdown would read as its own; "_" only at the edge of a word.
+_MARKDOWN = re.compile(r"[\\`*\[\]<>|]|(?<!\w)_|_(?!\w)")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes
+    ----------
+    name : str
+        In CSV and JSON, whose values are not formatted: ``device_cpu_seconds``.
+    title : str
+        In the heading of the other renderings.
+    unit : str
+        Of the formatted values, shown behind the title.
+    format : callable
+        From a value to its text, see :mod:`hpcfl.report.formats`.
+    align : {"left", "right"}
+        Words to the left, numbers to the right.
+    """
+
+    name: str
+    title: str
+    unit: str = ""
+    format: Format = formats.words
+    align: Literal["left", "right"] = "right"
+
+    @property
+    def heading(self) -> str:
+        """Title and unit."""
+        return f"{self.title}, {self.unit}" if self.unit else self.title
+
+
+def label(name: str, title: str | None = None) -> Column:
+    """Return a column of words."""
+    return Column(name, name.replace("_", " ") if title is None else title, align="left")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, and what has to be said with it.
+
+    Attributes
+    ----------
+    columns : sequence of Column
+        The C columns.
+    rows : sequence of sequence
+        C values each, or `RULE`; None and NaN stand for no value.
+    title : str
+        What the table shows.
+    notes : sequence of str
+        Sentences to be read with it.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]
+    title: str = ""
+    notes: Sequence[str] = field(default=())
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """The formatted values, row by row."""
+        return [
+            [column.format(value) for column, value in zip(self.columns, row, strict=True)]
+            for row in self.values
+        ]
+
+    @property
+    def values(self) -> list[Sequence[Any]]:
+        """The rows without the rules between them."""
+        return [row for row in self.rows if row != RULE]
+
+    def text(self, width: int = WIDTH) -> str:
+        """Return it for a terminal: aligned, with headings wrapped to their columns.
+
+        Columns are one space apart, not two, where the table is wider than `width` otherwise.
+        """
+        from tabulate import SEPARATING_LINE, DataRow, Line, TableFormat, tabulate
+
+        cells = self.cells
+        headings = []
+        for number, column in enumerate(self.columns):
+            heading = f"{column.title} {column.unit}".strip()
+            widest = max((len(row[number]) for row in cells), default=1)
+            headings.append(_wrapped(heading, max(widest, *map(len, heading.split() or [""]), 1)))
+        # Rows, not tabulate's header: that makes a column two wider than its heading.
+        above = list(zip_longest(*(heading[::-1] for heading in headings), fillvalue=""))[::-1]
+        filled = iter(cells)
+        body = [SEPARATING_LINE if row == RULE else next(filled) for row in self.rows]
+        for gap in ("  ", " "):
+            line, data = Line("", "-", gap, ""), DataRow("", gap, "")
+            form = TableFormat(None, line, None, None, data, data, 0, None)
+            shown = tabulate(
+                [*map(list, above), SEPARATING_LINE, *body],
+                tablefmt=form,
+                colalign=[column.align for column in self.columns],
+                disable_numparse=True,
+            )
+            if shown.index("\n") <= width:
+                break
+        notes = "\n".join(paragraph(note, width=width) for note in self.notes)
+        return "\n\n".join(part for part in (self.title, shown, notes) if part)
+
+    def markdown(self) -> str:
+        """Return it in GitHub's Markdown; notes are a list. What Markdown would read is escaped."""
+        from tabulate import tabulate
+
+        shown = tabulate(
+            [[escaped(cell) for cell in row] for row in self.cells],
+            [escaped(column.heading) for column in self.columns],
+            tablefmt="pipe",
+            colalign=[column.align for column in self.columns],
+            disable_numparse=True,
+        )
+        return "\n\n".join(
+            part for part in (escaped(self.title), shown, bullets(self.notes)) if part
+        )
+
+    def csv(self) -> str:
+        """Return names and values after RFC 4180, lines ended by a newline alone."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([column.name for column in self.columns])
+        for row in self.values:
+            writer.writerow([value if formats.has_value(value) else "" for value in row])
+        return text.getvalue()
+
+    def json(self) -> str:
+        """Return a list of objects, one for each row; what has no value is null."""
+        return jsontext.dumps(self.records())
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the rows as values by the names of their columns."""
+        names = [column.name for column in self.columns]
+        return [dict(zip(names, row, strict=True)) for row in self.values]
+
+    def html(self) -> Markup:
+        """Return an HTML table in a region that scrolls by itself where it is too wide."""
+        kinds = ["word" if column.align == "left" else "number" for column in self.columns]
+        head = [
+            element("th", column.heading, scope="col", class_=kind)
+            for column, kind in zip(self.columns, kinds, strict=True)
+        ]
+        body = []
+        for first, *rest in self.cells:
+            cells = [element("th", first, scope="row", class_=kinds[0])]
+            cells += [
+                element("td", cell, class_=kind) for cell, kind in zip(rest, kinds[1:], strict=True)
+            ]
+            body.append(element("tr", join(cells, "")))
+        parts = [
+            element("caption", self.title),
+            element("thead", element("tr", join(head, ""))),
+            element("tbody", join(body)),
+        ]
+        shown = element(
+            *("div", element("table", join(parts))),
+            class_="wide",
+            role="region",
+            aria_label=self.title,
+            tabindex=0,  # can be reached, and so scrolled, with the keyboard
+        )
+        return join(part for part in (shown, sentences(self.notes)) if part)
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names with their values.
+
+    Attributes
+    ----------
+    values : mapping of str to object
+        What has no value is left out.
+    title : str
+        What they are about.
+    """
+
+    values: Mapping[str, Any]
+    title: str = ""
+
+    @property
+    def known(self) -> dict[str, str]:
+        """Those with a value, in words."""
+        return {
+            name: formats.words(value)
+            for name, value in self.values.items()
+            if formats.has_value(value)
+        }
+
+    def text(self, width: int = WIDTH) -> str:
+        """Return two columns, under the title if there is one; long values continue below."""
+        known = self.known
+        indent = "  " if self.title else ""
+        column = max(map(len, known), default=0) + 2
+        lines = [self.title] if self.title else []
+        for name, value in known.items():
+            lines.append(paragraph(value, f"{indent}{name:<{column}}", width))
+        return "\n".join(lines)
+
+    def markdown(self) -> str:
+        """Return a list."""
+        return bullets([f"{name}: {value}" for name, value in self.known.items()])
+
+    def html(self) -> Markup:
+        """Return an HTML table with a header cell for each name."""
+        rows = [
+            element("tr", join([element("th", name, scope="row"), element("td", value)], ""))
+            for name, value in self.known.items()
+        ]
+        body = element("tbody", join(rows))
+        return element("table", join([element("caption", self.title), body]), class_="pairs")
+
+
+def paragraph(text: str, start: str = "", width: int = WIDTH) -> str:
+    """Return a text in lines of at most `width`, all below where it begins after `start`."""
+    indent = " " * len(start)
+    lines = textwrap.wrap(
+        text, width, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False
+    )
+    return "\n".join(lines) or start.rstrip()
+
+
+def bullets(notes: Sequence[str]) -> str:
+    """Return sentences as a list in Markdown, escaped."""
+    return "\n".join(f"- {escaped(note)}" for note in notes)
+
+
+def sentences(notes: Sequence[str]) -> Markup:
+    """Return sentences as a list in HTML; nothing for none."""
+    return element("ul", join(element("li", note) for note in notes)) if notes else Markup("")
+
+
+def escaped(text: str) -> str:
+    """Return a text on one line of Markdown that shows as it is."""
+    plain = _MARKDOWN.sub(lambda found: "\\" + found.group(), " ".join(text.split()))
+    return plain.replace("&", "&amp;")
+
+
+def _wrapped(heading: str, width: int) -> list[str]:
+    return textwrap.wrap(heading, width, break_long_words=False) or [""]

@@ -1,0 +1,170 @@
+"""What a results file holds: every group, dataset and attribute, named once.
+
+A file is HDF5. Its root has attributes that say what the run was; options and environment are
+attributes of groups; everything that is measured is a dataset whose first axis is the round.
+`docs/schema.md` describes it for those who read it with other tools.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpcfl.system import files
+
+SCHEMA = "hpcfl/1"
+STATUSES = ("running", "complete", "failed", "interrupted")
+
+# Attributes of the root, all of them text: written when the file is created,
+HEADER = ("schema", "hpcfl_version", "run_id", "protocol", "command", "started")
+# and when the run ends, in place, so they have a fixed length.
+STATUS, FINISHED = "status", "finished"
+STATUS_TYPE, TIME_TYPE = "S11", "S20"  # a time is 2025-01-31T23:59:59Z
+# Text that is found out when a launch ends.
+WORD_TYPE = "S16"
+
+# Groups and datasets of the root.
+CONFIG, ENVIRONMENT, RESUMED = "config", "environment", "resumed"
+PHASES, ROUNDS, TRAINING, PARTITION = "phases", "rounds", "training", "partition"
+# Of the rounds: which of them count.
+MARKS = "finished"
+# Of a launch that went on with a run: the number of rounds that were finished before.
+FIRST_ROUND = "first_round"
+# Of what is found out when a launch ends, this is the run's: the others describe the machine.
+OF_THE_RUN = {"stop_reason"}
+# How a value that there is not is stored.
+NONE = "none"
+
+_TRAFFIC = ("phase", "device")
+_TIMES = ("phase", "device or server")
+NOT_LOST = -1
+# Seconds that no round takes; sums of fewer stay finite.
+_EVER = 1e12
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset of the rounds.
+
+    Attributes
+    ----------
+    name : str
+        Also the field of :class:`~hpcfl.results.record.RoundRecord` that holds one round of it.
+    dtype : type
+        NumPy type of an element.
+    axes : tuple of str
+        Labels of the axes after the first, the round.
+    unit : str
+        ``bytes``, ``s``, or ``1`` for what has none.
+    limits : tuple of float, optional
+        Least and largest value; NaN is a value only where `unknown` is NaN.
+    unknown : float, optional
+        What stands for rounds that were measured without it, by an earlier version or by a run
+        that could not go on when ranks die. None where all files have it.
+    """
+
+    name: str
+    dtype: type
+    axes: tuple[str, ...]
+    unit: str
+    limits: tuple[float, float] | None = None
+    unknown: float | None = None
+
+    def shape(self, phases: int, devices: int) -> tuple[int, ...]:
+        """Return the shape of one round of it."""
+        sizes = {"phase": phases, "device": devices, "device or server": devices + 1}
+        return tuple(sizes[label] for label in self.axes)
+
+    def holds(self, values: Any) -> bool:
+        """Return whether all values are within the limits."""
+        if self.limits is None:
+            return True
+        low, high = self.limits
+        within = (values >= low) & (values <= high)
+        if self.unknown is not None and math.isnan(self.unknown):
+            within |= np.isnan(values)
+        return bool(within.all())
+
+
+_SECONDS = (0.0, _EVER)
+DATASETS = (
+    Dataset("bytes_up", np.uint64, _TRAFFIC, "bytes"),
+    Dataset("bytes_down", np.uint64, _TRAFFIC, "bytes"),
+    Dataset("messages_up", np.uint64, _TRAFFIC, "1"),
+    Dataset("messages_down", np.uint64, _TRAFFIC, "1"),
+    Dataset("wall_seconds", np.float64, _TIMES, "s", _SECONDS),
+    Dataset("cpu_seconds", np.float64, _TIMES, "s", _SECONDS),
+    Dataset("round_seconds", np.float64, (), "s", _SECONDS),
+    Dataset("survived", np.bool_, ("device",), "1"),
+    Dataset("validated", np.bool_, (), "1"),
+    Dataset("warmup", np.bool_, (), "1"),
+    Dataset("promise_failure", np.float64, (), "1", (0.0, 1.0), math.nan),
+)
+# Only of runs that go on when ranks die.
+FAILURES = (
+    Dataset("lost_phase", np.int16, ("device",), "1", (NOT_LOST, np.inf), NOT_LOST),
+    Dataset("detect_seconds", np.float64, (), "s", _SECONDS, math.nan),
+    Dataset("recover_seconds", np.float64, (), "s", _SECONDS, math.nan),
+)
+MARKED = Dataset(MARKS, np.bool_, (), "1")
+# What each phase cost each device, and the server where it takes part.
+SPENT = tuple(dataset.name for dataset in DATASETS if "phase" in dataset.axes)
+
+
+def encode(values: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
+    """Return options or facts as attributes hold them.
+
+    Texts, numbers and booleans stay what they are; None becomes ``"none"``, a whole number beyond
+    64 bits its digits, and a list, tuple or mapping JSON text.
+    """
+    return {name: _encoded(value) for name, value in values.items()}
+
+
+def decode(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options or facts from attributes: the opposite of `encode`.
+
+    None stands for ``"none"`` and for an empty text, which is found out when a launch ends. JSON
+    text of a list or an object becomes a list or a dict.
+    """
+    return {name: _decoded(value) for name, value in attributes.items()}
+
+
+def stored(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options or facts as they are read back from a file."""
+    return decode(encode(values))
+
+
+def _encoded(value: Any) -> str | int | float | bool:
+    if value is None:
+        return NONE
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, str):
+        # Some MPI libraries end their version text with a NUL, which HDF5 does not store.
+        return value.replace("\0", "")
+    if isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else str(value)
+    if isinstance(value, Mapping | list | tuple):
+        return json.dumps(value, default=_json_default)
+    return str(value)
+
+
+def _json_default(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+
+
+def _decoded(value: Any) -> Any:
+    if value in ("", NONE):
+        return None
+    if isinstance(value, str) and value[0] in "[{":
+        with suppress(ValueError):
+            return files.parse_json(value)
+    return value
