@@ -1,0 +1,349 @@
+"""How many small mistakes in the code the tests find: seeded mutants, one at a time.
+
+    python tests/mutation/mutants.py --count 200 --seed 1 --report mutants.json
+
+A mutant is one change of an expression or statement of `SOURCES`. It is written into a copy of the
+repository, in which the tests that concern its module run first, the quickest of them first, and
+then, with ``--whole``, all that ``pytest`` runs. Mutants and their order follow from the seed and
+the sources; mutants that the report holds already are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import difflib
+import hashlib
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).parent.parent.parent
+
+# What is mutated, and the tests that concern it: each list is a run of pytest, the quickest first.
+AGGREGATION = "tests/algorithms/aggregation"
+SOURCES: dict[str, list[list[str]]] = {
+    "hpcfl/crypto/*.py": [["tests/crypto"], ["tests/recorded", AGGREGATION, "tests/privacy"]],
+    "hpcfl/algorithms/aggregation/*.py": [
+        ["tests/recorded"],
+        [AGGREGATION],
+        ["tests/fuzz", "tests/security"],
+        ["tests/privacy", "tests/prediction", "tests/attack"],
+    ],
+    "hpcfl/privacy/accounting/*.py": [
+        ["tests/privacy"],
+        ["tests/algorithms/federated", "tests/cli", "tests/learning", "tests/train"],
+    ],
+    **{
+        f"hpcfl/rounds/{name}.py": [
+            ["tests/recorded"],
+            [AGGREGATION],
+            ["tests/bench", "tests/faults"],
+            ["tests/train", "tests/mpirun"],
+        ]
+        for name in ("driver", "timed", "ledger", "failures")
+    },
+}
+
+COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+    ast.Lt: (ast.LtE, ast.GtE),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Gt: (ast.GtE, ast.LtE),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+}
+OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Add,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.Pow: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.BitXor: ast.BitAnd,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of one file: the bytes from `start` to `end` are replaced."""
+
+    file: str
+    line: int
+    kind: str
+    start: int
+    end: int
+    text: str
+
+    def applied(self) -> str:
+        """Return the changed source."""
+        source = (ROOT / self.file).read_bytes()
+        return (source[: self.start] + self.text.encode() + source[self.end :]).decode()
+
+    def diff(self) -> str:
+        """Return the change as a unified diff without context."""
+        before = (ROOT / self.file).read_text().splitlines()
+        lines = difflib.unified_diff(before, self.applied().splitlines(), lineterm="", n=0)
+        return "\n".join(itertools.islice(lines, 3, None))
+
+    def id(self) -> str:
+        """Return a name that does not depend on where in the file the changed lines are."""
+        return hashlib.sha256(f"{self.file}\n{self.diff()}".encode()).hexdigest()[:12]
+
+    def differs(self) -> bool:
+        """Return whether the changed source compiles, to something else."""
+        try:
+            changed = ast.dump(ast.parse(self.applied()))
+        except SyntaxError:
+            return False
+        return changed != ast.dump(ast.parse((ROOT / self.file).read_bytes()))
+
+
+def mutants(file: str) -> list[Mutant]:
+    """Return all mutants of a file, also those that do not differ from it."""
+    source = (ROOT / file).read_bytes()
+    starts = [0, *itertools.accumulate(map(len, source.splitlines(keepends=True)))]
+    found = []
+    for node, kind, other in changes(ast.parse(source)):
+        start = starts[node.lineno - 1] + node.col_offset
+        end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+        text = ast.unparse(other)
+        if isinstance(other, ast.expr) and not isinstance(other, ATOMS):
+            text = f"({text})"
+        found.append(Mutant(file, node.lineno, kind, start, end, text))
+    return list(dict.fromkeys(found))
+
+
+ATOMS = (ast.Slice, ast.Constant, ast.Name, ast.Call, ast.Attribute)
+
+
+def changes(tree: ast.AST) -> Iterator[tuple[ast.stmt | ast.expr, str, ast.AST]]:
+    """Yield what can be changed in executable code: a node, how, and what replaces it."""
+    for node in _executable(tree):
+        if isinstance(node, ast.stmt):
+            yield from ((node, kind, other) for kind, other in _other_statements(node))
+        elif isinstance(node, ast.expr):
+            yield from ((node, kind, other) for kind, other in _other_expressions(node))
+
+
+def _executable(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield nodes; none of docstrings, annotations, decorators, messages, `__repr__`, imports."""
+    if isinstance(node, ast.FunctionDef) and node.name in ("__repr__", "__str__"):
+        return
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return
+    if isinstance(node, (ast.JoinedStr, ast.Import, ast.ImportFrom)):
+        return
+    # zip(..., strict=True) asserts what the function itself has made sure of.
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return
+    yield node
+    if isinstance(node, ast.Raise):
+        return
+    for name, field in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list", "bases"):
+            continue
+        for child in field if isinstance(field, list) else [field]:
+            if isinstance(child, ast.AST):
+                yield from _executable(child)
+
+
+def _other_statements(node: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
+    nothing = ast.Pass()
+    only_raises = isinstance(node, ast.If) and all(isinstance(n, ast.Raise) for n in node.body)
+    checks = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    if isinstance(node, (ast.Raise, ast.Assert)) or (only_raises and not node.orelse) or checks:
+        yield "removed statement", nothing
+    if isinstance(node, (ast.If, ast.While)):
+        yield "negated condition", _with(node, test=ast.UnaryOp(ast.Not(), node.test))
+    if isinstance(node, ast.AugAssign):
+        yield "operator", _with(node, op=OPERATORS.get(type(node.op), ast.Add)())
+    if isinstance(node, ast.Return) and node.value and ast.unparse(node.value) != "None":
+        yield "return value", _with(node, value=ast.Constant(None))
+
+
+def _other_expressions(node: ast.expr) -> Iterator[tuple[str, ast.AST]]:
+    match node:
+        case ast.Compare(ops=[op]):
+            for other in COMPARISONS[type(op)]:
+                yield "comparison", _with(node, ops=[other()])
+        case ast.BinOp(left=ast.Constant(value=str()) | ast.JoinedStr()):
+            return
+        case ast.BinOp(op=op) if type(op) in OPERATORS:
+            yield "operator", _with(node, op=OPERATORS[type(op)]())
+        case ast.UnaryOp(operand=operand):
+            yield "dropped sign or not", operand
+        case ast.BoolOp(op=op):
+            yield "and/or", _with(node, op=ast.Or() if isinstance(op, ast.And) else ast.And())
+        case ast.IfExp(test=test):
+            yield "negated condition", _with(node, test=ast.UnaryOp(ast.Not(), test))
+        case ast.Constant(value=bool(value)):
+            yield "constant", ast.Constant(not value)
+        case ast.Constant(value=int() | float() as value):
+            yield "constant", ast.Constant(value + 1)
+            yield "constant", ast.Constant(value - 1)
+        case ast.Slice(lower=lower, upper=upper):
+            if lower:
+                yield "slice bound", _with(node, lower=None)
+            if upper:
+                yield "slice bound", _with(node, upper=None)
+                one_less = ast.BinOp(upper, ast.Sub(), ast.Constant(1))
+                yield "slice bound", _with(node, upper=one_less)
+        case ast.Call(args=[first, second, *rest]) if not isinstance(second, ast.Starred):
+            yield "swapped arguments", _with(node, args=[second, first, *rest])
+
+
+def _with(node: ast.AST, **fields: object) -> ast.AST:
+    changed = copy.copy(node)
+    for name, value in fields.items():
+        setattr(changed, name, value)
+    return changed
+
+
+def drawn(count: int, seed: int) -> list[Mutant]:
+    """Return so many mutants; more of them start with the same ones."""
+    files = sorted(
+        str(path.relative_to(ROOT)) for pattern in SOURCES for path in ROOT.glob(pattern)
+    )
+    found = [mutant for file in files for mutant in mutants(file)]
+    random.Random(seed).shuffle(found)
+    return list(itertools.islice(filter(Mutant.differs, found), count))
+
+
+def stages(file: str, whole: bool) -> list[list[str]]:
+    """Return the runs of pytest that a mutant of a file must survive, quickest first."""
+    (runs,) = (runs for pattern, runs in SOURCES.items() if Path(file).match(pattern))
+    own = [str(p.relative_to(ROOT)) for p in ROOT.glob(f"tests/**/test_*{Path(file).stem}*.py")]
+    return [*([own] if own else []), *runs, *([["tests"]] if whole else [])]
+
+
+def copied(folder: Path) -> Path:
+    """Copy what git tracks of the working tree."""
+    listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def survives(tests: Iterable[str], folder: Path, limit: float) -> tuple[bool, str]:
+    """Run pytest in a copy; return whether all passed, and what failed first."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+    environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    run = subprocess.Popen(
+        [*command, "--tb=no", "-o", f"timeout={min(120, limit):g}", *tests],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = run.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(run.pid, signal.SIGKILL)
+        run.communicate()
+        return False, f"no end after {limit:g} s"
+    failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return run.returncode == 0, (failed or output.splitlines()[-1:] or ["no output"])[0][:200]
+
+
+def judged(mutant: Mutant, folder: Path, limit: float, whole: bool) -> dict[str, object]:
+    """Put a mutant into a copy of the repository, run the tests, and take it out again."""
+    began, by, survived = time.monotonic(), "", True
+    target = folder / mutant.file
+    target.write_text(mutant.applied())
+    try:
+        for tests in stages(mutant.file, whole):
+            survived, by = survives(tests, folder, limit)
+            if not survived:
+                break
+    finally:
+        shutil.copy(ROOT / mutant.file, target)
+        shutil.rmtree(folder / ".hypothesis", ignore_errors=True)
+    about = {name: asdict(mutant)[name] for name in ("file", "line", "kind")}
+    seconds = round(time.monotonic() - began, 1)
+    return about | {
+        "diff": mutant.diff(),
+        "result": "survived" if survived else "killed",
+        "by": "" if survived else by,
+        "seconds": seconds,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
+    parser.add_argument("--limit", type=float, default=900, help="seconds for one run of pytest")
+    parser.add_argument("--whole", action="store_true", help="survivors meet the whole suite too")
+    parser.add_argument("--only", default="", help="files whose path holds this")
+    parser.add_argument("--survivors", action="store_true", help="run reported survivors again")
+    parser.add_argument("--list", action="store_true", help="show the mutants, run nothing")
+    parser.add_argument("--report", type=Path, default=Path("mutants.json"))
+    options = parser.parse_args()
+    chosen = [one for one in drawn(options.count, options.seed) if options.only in one.file]
+    if options.list:
+        print("\n".join(f"{one.id()} {one.file}:{one.line} {one.kind}" for one in chosen))
+        return
+    report = json.loads(options.report.read_text()) if options.report.exists() else {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folders: SimpleQueue[Path] = SimpleQueue()
+        for job in range(options.jobs):
+            folders.put(copied(Path(temporary) / str(job)))
+
+        def judge(mutant: Mutant) -> None:
+            folder = folders.get()
+            try:
+                found = judged(mutant, folder, options.limit, options.whole)
+            finally:
+                folders.put(folder)
+            report[mutant.id()] = found
+            part = options.report.with_suffix(".part")
+            part.write_text(json.dumps(report, indent=1))
+            part.replace(options.report)
+            print(
+                f"{found['result']} {mutant.file}:{mutant.line} {mutant.kind}, "
+                f"{found['seconds']} s {found['by']}\n{found['diff']}",
+                flush=True,
+            )
+
+        again = {"survived"} if options.survivors else set()
+        left = [m for m in chosen if report.get(m.id(), {"result": "survived"})["result"] in again]
+        left = left if options.survivors else [m for m in chosen if m.id() not in report]
+        with ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(judge, left))
+    results = [report[one.id()]["result"] for one in chosen]
+    killed = results.count("killed")
+    print(f"{killed} of {len(results)} killed, {killed / max(1, len(results)):.1%}")
+
+
+if __name__ == "__main__":
+    main()
