@@ -33,6 +33,10 @@ SECURE = ("secagg", "sparse", "secagg-graph", "cohort")
 # On a ring the server has a message of its own for each device, instead of one for all.
 BROADCASTING = ("secagg", "sparse")
 SCATTERING = ("secagg-graph", "cohort")
+# One for each topology: but for masks and uploads, the code of the others is theirs.
+LINKED = ("secagg", "cohort")
+# One for each kind of masks and uploads.
+UPLOADING = ("secagg", "sparse", "cohort")
 DROP_PHASES = ("advertise_keys", "share_keys", "masked_input", "unmask")
 ENVELOPE_BYTES = 16
 
