@@ -11,14 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tiers import examples
 
 from hpcfl.crypto import shamir
 from hpcfl.crypto.groups import FQ
 from hpcfl.crypto.keys import KeyPair
 
 SECURE = [case for case in wire.CASES if case not in ("fedavg", "fedavg-zeros", "prf")]
-# All devices hold shares of every secret: t = N // 2 + 1, or 3 on the rings that are complete.
-COMPLETE = ["secagg", "sparse-gaps", "ring32", "secagg-graph-complete", "cohort"]
 DEVICES = 7
 Lie = Callable[[NDArray[np.uint32]], None]
 
@@ -67,19 +66,6 @@ def is_refused(outcome: wire.Outcome, liar: int) -> None:
     assert words.endswith("is not what it answered for")
 
 
-@pytest.mark.parametrize("limb", [0, 7, -1])
-@pytest.mark.parametrize("case", SECURE)
-def test_one_wrong_share_is_found_and_left_out(case: str, limb: int) -> None:
-    """Of a seed, or of the mask key of a device that dropped out: the last ones."""
-    # Of five holders on a ring, or seven with t = 5, one less would be too few.
-    few = case == "secagg-graph" or "degree" in case or "active" in case
-    gone = {} if few or limb == 0 else {2: "masked_input"}
-    outcome = play(case, {4: about(limb)}, gone)
-    assert "exact" == exactly(outcome)
-    assert [4] == list(outcome.refused)
-    is_refused(outcome, 4)
-
-
 def exactly(outcome: wire.Outcome) -> str:
     """Return ``exact``, or how else a round ended."""
     if outcome.error is not None:
@@ -87,17 +73,7 @@ def exactly(outcome: wire.Outcome) -> str:
     return "wrong" if outcome.differing().size else "exact"
 
 
-@pytest.mark.parametrize("case", COMPLETE)
-def test_a_device_that_lies_about_everybody_is_left_out(case: str) -> None:
-    def lie(shares: NDArray[np.uint32]) -> None:
-        shares[:] = np.random.default_rng(1).integers(0, wire.Q, shares.size)
-
-    outcome = play(case, {3: lie}, {5: "masked_input"}, devices=8)
-    assert "exact" == exactly(outcome)
-    assert [3] == list(outcome.refused)
-
-
-@pytest.mark.parametrize("case", ["secagg", "sparse-gaps", "ring32"])
+@pytest.mark.parametrize("case", ["secagg", "ring32"])
 @pytest.mark.parametrize("limbs", [(0, 11), (0, 0)], ids=["of two devices", "of one"])
 def test_two_devices_that_lie_are_both_left_out(case: str, limbs: tuple[int, int]) -> None:
     """About the same secret, too: what a share is held against is its own holder's answer."""
@@ -108,7 +84,7 @@ def test_two_devices_that_lie_are_both_left_out(case: str, limbs: tuple[int, int
         is_refused(outcome, liar)
 
 
-@pytest.mark.parametrize("case", ["secagg", "sparse-gaps"])
+@pytest.mark.parametrize("case", ["secagg"])
 @pytest.mark.parametrize(
     ("limb", "gone"),
     [
@@ -126,7 +102,7 @@ def test_a_wrong_share_among_one_more_than_needed_is_left_out(
     is_refused(outcome, 4)
 
 
-@pytest.mark.parametrize("case", ["secagg", "sparse-gaps", "ring32"])
+@pytest.mark.parametrize("case", ["secagg", "ring32"])
 @pytest.mark.parametrize("limb", [0, 2, 5, -1])
 def test_among_just_as_many_as_needed_a_wrong_share_is_found_and_the_round_ends(
     case: str, limb: int
@@ -155,9 +131,9 @@ def just_enough(case: str) -> int:
     return 7 if "active" in case or case.endswith("degree") or case == "secagg-graph" else 5
 
 
-@pytest.mark.parametrize("liar", [0, 2, 4])
+@pytest.mark.parametrize("liar", [0, 4])
 @pytest.mark.parametrize("lie", [uniform, all_ones])
-@pytest.mark.parametrize("case", SECURE)
+@pytest.mark.parametrize("case", ["secagg-degree", "cohort-degree", "sparse-active"])
 def test_one_liar_about_all_that_deal_to_it_costs_at_most_itself(
     case: str, lie: Lie, liar: int
 ) -> None:
@@ -173,7 +149,7 @@ def test_one_liar_about_all_that_deal_to_it_costs_at_most_itself(
         is_refused(outcome, liar)
 
 
-@pytest.mark.parametrize("case", ["secagg", "sparse-gaps", "ring32"])
+@pytest.mark.parametrize("case", ["secagg", "ring32"])
 @pytest.mark.parametrize("lies", [(12345, 99), (12345, None), (None, None)], ids=str)
 def test_two_liars_about_one_dealer_have_it_expelled(
     case: str, lies: tuple[int | None, int | None]
@@ -212,7 +188,7 @@ def test_a_round_that_ends_as_too_many_are_expelled_says_so_and_why() -> None:
     ) in str(outcome.error)
 
 
-@pytest.mark.parametrize("case", ["secagg", "sparse-gaps", "ring32"])
+@pytest.mark.parametrize("case", ["secagg", "ring32"])
 def test_two_liars_about_two_dealers_have_neither_expelled(case: str) -> None:
     lies = {1: about(6, 7), 4: about(10, 11)}
     outcome = play(case, lies, devices=8, step="checks")
@@ -238,65 +214,10 @@ def dealing(monkeypatch: pytest.MonkeyPatch, dealer: int, change: Callable[..., 
     monkeypatch.setattr(shamir, "split", deal)
 
 
-@pytest.mark.parametrize("case", COMPLETE)
-def test_a_share_that_was_dealt_wrong_to_one_device_is_left_out(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is its dealer's doing: nobody is refused for it."""
-
-    def change(split: Any, limbs: Any, coefficients: Any, recipients: Any) -> Any:
-        shares = split(limbs, coefficients, recipients)
-        shares[1] = (shares[1].astype(np.int64) + 1) % wire.Q
-        return shares
-
-    dealing(monkeypatch, 3, change)
-    outcome = play(case, {})
-    assert "exact" == exactly(outcome)
-    assert {} == outcome.refused
-    assert list(range(DEVICES)) == outcome.server.survivors
-    absent = sum(
-        int((shares == 2**32 - 1).all(axis=1).sum())
-        for shares in outcome.server._seed_shares.values()
-    )
-    assert 1 == absent
-
-
-@pytest.mark.parametrize("case", COMPLETE)
-def test_another_mask_key_that_was_dealt_is_made_up_for(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def change(split: Any, limbs: Any, coefficients: Any, recipients: Any) -> Any:
-        other = limbs.copy()
-        other[0] ^= 16
-        return split(other, coefficients, recipients)
-
-    dealing(monkeypatch, 3, change)
-    outcome = play(case, {}, {3: "masked_input"})
-    assert "exact" == exactly(outcome)
-    assert {} == outcome.refused
-    told = {message.sender for message in outcome.wire.messages if message.step.name == "pairs"}
-    assert {id for id in range(DEVICES) if id != 3} <= told
-
-
-@pytest.mark.parametrize("case", COMPLETE)
-def test_a_device_that_deals_no_seed_is_named(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(split: Any, limbs: Any, coefficients: Any, recipients: Any) -> Any:
-        other = limbs.copy()
-        other[-2] = 2**31 - 1
-        return split(other, coefficients, recipients)
-
-    dealing(monkeypatch, 3, change)
-    outcome = play(case, {})
-    assert outcome.error is None
-    assert "from device 3: the shares do not combine to a secret" in str(outcome.refused[3])
-    assert [3] == list(outcome.refused)
-    assert 3 in outcome.server.survivors
-
-
 # one hostile device among honest ones
 
 
-@pytest.mark.parametrize("case", SECURE)
+@pytest.mark.parametrize("case", ["secagg", "cohort-degree", "sparse-active"])
 @pytest.mark.parametrize("number", wire.LOW_ORDER)
 def test_a_key_of_low_order_costs_the_round_its_device_alone(case: str, number: int) -> None:
     if case == "sparse-active" and number == 2:
@@ -314,7 +235,7 @@ def test_a_key_of_low_order_costs_the_round_its_device_alone(case: str, number: 
 
 
 @pytest.mark.parametrize("owner", [1, 5])
-@pytest.mark.parametrize("case", SECURE)
+@pytest.mark.parametrize("case", ["sparse-gaps", "secagg-graph", "cohort", "secagg-active"])
 def test_a_key_of_another_device_costs_nobody_but_who_has_copied_it(case: str, owner: int) -> None:
     """Of a lower or a higher id. Honest software leaves where it sees that its keys are others."""
     sent = {
@@ -409,10 +330,9 @@ def test_whatever_one_device_deals_and_answers_costs_itself_alone(
     ended: set[bool] = set()
 
     @settings(
-        max_examples=25,
+        max_examples=examples(25),
         derandomize=True,
         database=None,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
     )
     @given(st.data())

@@ -91,12 +91,16 @@ class Search:
     """
 
     def __init__(self, secrets: dict[bytes, str]) -> None:
-        self._needles: dict[int, list[tuple[bytes, str]]] = {}
-        for secret, what in secrets.items():
-            for form, needle in encodings(secret):
-                place = int.from_bytes(needle[:CHUNK], "little")
-                self._needles.setdefault(place, []).append((needle, f"{what}, {form}"))
-        self._places = np.array(sorted(self._needles), np.uint64)
+        self._secrets = dict(secrets)
+        owners, starts = [], []
+        for secret in self._secrets:
+            found = [needle[:CHUNK] for _, needle in encodings(secret)]
+            starts += found
+            owners += [secret] * len(found)
+        places = np.frombuffer(b"".join(starts), "<u8")
+        order = np.argsort(places, kind="stable")
+        self._places = places[order]
+        self._owners = [owners[place] for place in order.tolist()]
 
     def __call__(self, *haystacks: bytes | str) -> set[str]:
         """Return what was found, in words; bytes and text alike."""
@@ -105,14 +109,17 @@ class Search:
         plain = [re.sub(rb"[\s,]+", b" ", one) for one in raw]
         joined = b"\0\0".join([*raw, *plain]) + bytes(CHUNK)
         windows = np.ndarray(len(joined) - CHUNK + 1, "<u8", joined, strides=(1,))
-        nearest = self._places[
-            np.minimum(np.searchsorted(self._places, windows), self._places.size - 1)
-        ]
+        first = np.searchsorted(self._places, windows)
+        nearest = self._places[np.minimum(first, self._places.size - 1)]
         found = set()
         for start in np.flatnonzero(nearest == windows).tolist():
-            for needle, what in self._needles[int(windows[start])]:
-                if joined.startswith(needle, start):
-                    found.add(what)
+            behind = np.searchsorted(self._places, windows[start], "right")
+            for secret in {*self._owners[first[start] : behind]}:
+                found |= {
+                    f"{self._secrets[secret]}, {form}"
+                    for form, needle in encodings(secret)
+                    if joined.startswith(needle, start)
+                }
         return found
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,15 +65,22 @@ def look(
     return inspect(first, second, GROUPS[group].modulus)
 
 
-@pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("name", PROTOCOLS)
+# What the quick tier looks at: each kind of masks, each group and each sampler once.
+QUICK = {("secagg", "fq"), ("sparse", "fq"), ("cohort", "ring32"), ("prf", "ring32"), ("gaps",)}
+
+
+def each(*choices: tuple[str, ...]) -> list[Any]:
+    return [pytest.param(*c, marks=() if c in QUICK else pytest.mark.full) for c in choices]
+
+
+@pytest.mark.parametrize(("name", "group"), each(*product(PROTOCOLS, GROUPS)))
 def test_uploads_of_two_vectors_cannot_be_told_apart(name: str, group: str) -> None:
     found = look(name, group)
 
     assert set() == alarms(found, FALSE_ALARM / CONFIGURATIONS), found
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", each(*product(SAMPLERS)))
 def test_locations_say_nothing_about_the_vector(sampler: str) -> None:
     found = look_at_locations(sampler)
 
@@ -145,7 +153,7 @@ def kinds(found: set[str]) -> set[str]:
     return {name.partition(",")[0] for name in found}
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", ["fq", pytest.param("ring32", marks=pytest.mark.full)])
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda change: change.__name__)
 def test_a_broken_mask_is_seen(
     breakage: Change, group: str, monkeypatch: pytest.MonkeyPatch
@@ -156,8 +164,15 @@ def test_a_broken_mask_is_seen(
     assert BREAKAGES[breakage] <= kinds(found)
 
 
-@pytest.mark.parametrize("breakage", [no_mask, of_24_bits, half_of_the_coordinates])
-@pytest.mark.parametrize("name", [name for name in PROTOCOLS if name != "secagg"])
+@pytest.mark.parametrize(
+    "breakage",
+    [
+        pytest.param(no_mask, marks=pytest.mark.full),
+        of_24_bits,
+        pytest.param(half_of_the_coordinates, marks=pytest.mark.full),
+    ],
+)
+@pytest.mark.parametrize("name", ["secagg-graph", "sparse", "cohort", "prf"])
 def test_a_broken_mask_is_seen_in_every_protocol(
     name: str, breakage: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +181,7 @@ def test_a_broken_mask_is_seen_in_every_protocol(
     assert alarms(look(name, "fq", devices=4), FALSE_ALARM / CONFIGURATIONS)
 
 
-@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("name", ["sparse", "cohort", "prf"])
 def test_a_keystream_that_masks_two_uploads_is_seen(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,11 @@ from promise_campaign import (
 
 from hpcfl.errors import UsageError
 
-ROUTED = sorted(CASES)
+# Both topologies, all masks, both variants; those that add no code of their own in the full tier.
+QUICK = ("sparse", "cohort", "secagg --security active")
+ROUTED = [
+    pytest.param(case, marks=() if case in QUICK else pytest.mark.full) for case in sorted(CASES)
+]
 RINGS = ["secagg-graph", "cohort"]
 # How many rounds of each strategy the suite plays; the script plays 10,000.
 ROUNDS = {

@@ -57,6 +57,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sparse active": {"security": "active", "alpha": 0.5},
 }
 PHASES = ("advertise_keys", "share_keys", "masked_input", "unmask")
+# Between them these run the code of all: two topologies, three kinds of masks, both variants.
+QUICK = ("sparse", "cohort", "prf", "secagg active")
+
+
+def each(*names: str) -> list[Any]:
+    """Return protocols to look at, those that add no code of their own for the full tier."""
+    quick = (*QUICK, "dp-fedavg")
+    return [pytest.param(n, marks=() if n in quick else pytest.mark.full) for n in names]
 
 
 @pytest.fixture
@@ -189,24 +197,14 @@ def command(planted: Planted, *arguments: object) -> str:
     return done.output
 
 
-@pytest.mark.parametrize("name", [*PROTOCOLS, "dp-fedavg"])
+@pytest.mark.parametrize("name", each(*PROTOCOLS, "dp-fedavg"))
 def test_results_and_output_of_a_run_hold_no_secret(
     name: str, planted: Planted, tmp_path: Path
 ) -> None:
     more = [f"--{key}={value}" for key, value in OPTIONS.get(name, {}).items()]
     shown = command(
-        *(
-            planted,
-            "bench",
-            name.partition(" ")[0],
-            "--devices",
-            DEVICES,
-            "--dim",
-            DIM,
-            "--rounds",
-            2,
-        ),
-        *("--warmup", 0, "--levels", 2**16, *more, "--output", tmp_path),
+        *(planted, "bench", name.partition(" ")[0], "--devices", DEVICES, "--dim", DIM),
+        *("--rounds", 2, "--warmup", 0, "--levels", 2**16, *more, "--output", tmp_path),
     )
     (path,) = tmp_path.glob("*.h5")
     told = [command(planted, "report", path, "--format", kind) for kind in ("json", "csv")]
@@ -257,7 +255,14 @@ def test_output_of_a_process_holds_no_secret(tmp_path: Path) -> None:
     assert set() == search(done.stdout, done.stderr, *everything_in(tmp_path))
 
 
-@pytest.mark.parametrize("method", ["send_share_keys", "send_masked_input", "send_unmask"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("send_share_keys", marks=pytest.mark.full),
+        "send_masked_input",
+        pytest.param("send_unmask", marks=pytest.mark.full),
+    ],
+)
 def test_the_traceback_of_a_crash_holds_no_secret(method: str, tmp_path: Path) -> None:
     done, search = recorded(
         *(tmp_path, "bench", "secagg", "--devices", DEVICES, "--dim", DIM, "--output", tmp_path),
@@ -360,7 +365,7 @@ def told(error: BaseException) -> str:
     return "".join([str(error), repr(error), repr(vars(error)), *traceback.format_exception(error)])
 
 
-@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("name", each(*PROTOCOLS))
 def test_no_error_of_a_round_that_fails_holds_a_secret(name: str, planted: Planted) -> None:
     steps = kind(name).steps
     kinds, texts, ended = set(), [], []
@@ -388,7 +393,7 @@ def test_no_error_of_a_round_that_fails_holds_a_secret(name: str, planted: Plant
     assert set() == left_behind(search, ("ended", ended))
 
 
-@pytest.mark.parametrize("name", RINGS)
+@pytest.mark.parametrize("name", each(*RINGS))
 def test_no_refusal_holds_a_secret(name: str, planted: Planted) -> None:
     """A device that has shared keys is asked for what it must not give."""
     protocol = options(name).build(DEVICES, DIM)[0]
@@ -426,7 +431,7 @@ def test_no_refusal_holds_a_secret(name: str, planted: Planted) -> None:
     assert set() == planted.search()(*texts)
 
 
-@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("name", each(*PROTOCOLS))
 def test_no_object_shows_a_secret_when_it_is_printed(name: str, planted: Planted) -> None:
     """Every object of the package that is alive within a round, while there are secrets."""
     shown: list[str] = []
@@ -484,7 +489,7 @@ def alive() -> list[str]:
     )
 
 
-@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("name", each(*PROTOCOLS))
 def test_nothing_that_stays_holds_a_secret_of_a_round(name: str, planted: Planted) -> None:
     """Parties die with their round, at once; what is left between rounds leads to no secret."""
     experiment = Experiment.prepare(options(name, rounds=3), DEVICES)
@@ -543,7 +548,7 @@ def test_the_secret_of_noise_dies_with_its_run(tmp_path: Path) -> None:
     assert [[4, 5], [5]] == alive_then
 
 
-@pytest.mark.parametrize("name", RINGS)
+@pytest.mark.parametrize("name", each(*RINGS))
 def test_the_parties_of_a_failed_round_are_held_by_its_error_alone(
     name: str, planted: Planted
 ) -> None:
@@ -569,7 +574,10 @@ def test_the_parties_of_a_failed_round_are_held_by_its_error_alone(
         ["bench", "dp-fedavg"],
         ["bench", "secagg", "--security", "active"],
         ["train", "fedavg", "--aggregate", "secagg", "--dataset", "synthetic"],
-        ["train", "dp-fedavg", "--noise-multiplier", "1", "--dataset", "synthetic"],
+        pytest.param(
+            ["train", "dp-fedavg", "--noise-multiplier", "1", "--dataset", "synthetic"],
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_an_insecure_seed_is_announced_and_recorded_and_nothing_else_is_insecure(

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from protocol_rounds import (
+    LINKED,
     SCATTERING,
-    SECURE,
+    UPLOADING,
     Played,
     Source,
     Wire,
@@ -65,7 +66,7 @@ def test_secrets_are_the_operating_systems_random_bytes() -> None:
     assert keys.secrets_of(None, 0, 0) is os.urandom
 
 
-@pytest.mark.parametrize("name", SECURE)
+@pytest.mark.parametrize("name", UPLOADING)
 def test_every_secret_of_a_run_is_drawn_from_the_systems_source(
     name: str, fixed_system: Source
 ) -> None:
@@ -80,7 +81,7 @@ def test_every_secret_of_a_run_is_drawn_from_the_systems_source(
     assert expected == public_keys(wire, prepared)
 
 
-@pytest.mark.parametrize("name", SECURE)
+@pytest.mark.parametrize("name", LINKED)
 def test_nothing_but_the_given_source_decides_what_a_device_sends(name: str) -> None:
     """That what is drawn is used, the slow reference checks: for keys, seed and coefficients."""
     one = play(make(name, DEVICES, 20))
@@ -92,7 +93,7 @@ def test_nothing_but_the_given_source_decides_what_a_device_sends(name: str) -> 
 
 
 @pytest.mark.parametrize("place", range(4))
-@pytest.mark.parametrize("name", SECURE)
+@pytest.mark.parametrize("name", UPLOADING)
 def test_every_secret_that_a_device_draws_matters(name: str, place: int) -> None:
     one = play(make(name, DEVICES, 20, alpha=0.9))
     sources = seeded_sources(DEVICES)
@@ -130,7 +131,7 @@ def test_every_secret_that_a_device_draws_matters(name: str, place: int) -> None
     assert expected == differ
 
 
-@pytest.mark.parametrize("name", SECURE)
+@pytest.mark.parametrize("name", LINKED)
 def test_the_experiments_seed_changes_the_vectors_and_no_key(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +149,7 @@ def test_the_experiments_seed_changes_the_vectors_and_no_key(
     assert sums != other_sums
 
 
-@pytest.mark.parametrize("name", SECURE)
+@pytest.mark.parametrize("name", LINKED)
 def test_runs_with_the_same_seed_have_no_key_in_common(name: str) -> None:
     public = [key for _ in range(2) for key in public_keys(*run(name, seed=4))]
 
@@ -156,7 +157,7 @@ def test_runs_with_the_same_seed_have_no_key_in_common(name: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"insecure_seed": 3}], ids=["system", "insecure"])
-@pytest.mark.parametrize("name", SECURE)
+@pytest.mark.parametrize("name", LINKED)
 def test_keys_are_fresh_in_every_round(name: str, options: dict[str, int]) -> None:
     public = public_keys(*run(name, rounds=3, warmup=1, **options))
 
@@ -170,7 +171,7 @@ def test_an_insecure_seed_fixes_keys_and_another_gives_others() -> None:
     assert set() == set(public[0]) & set(public[2])
 
 
-@pytest.mark.parametrize("name", SECURE)
+@pytest.mark.parametrize("name", LINKED)
 def test_no_secret_is_shown_by_the_names_of_the_parties_and_their_keys(name: str) -> None:
     played = play(make(name, DEVICES, 20), dropouts={1: "masked_input"})
     shown = "".join(
@@ -187,7 +188,7 @@ def test_no_secret_is_shown_by_the_names_of_the_parties_and_their_keys(name: str
     assert [] == secrets_in(shown, played.sources.values())
 
 
-@pytest.mark.parametrize("name", SECURE)
+@pytest.mark.parametrize("name", UPLOADING)
 def test_no_secret_moves_in_the_clear(name: str) -> None:
     """Of a survivor, at most its seed leaves it, in shares; this looks for whole secrets."""
     played = play(make(name, DEVICES, 20), dropouts={1: "masked_input"})
@@ -198,7 +199,7 @@ def test_no_secret_moves_in_the_clear(name: str) -> None:
             assert secret not in moved
 
 
-@pytest.mark.parametrize("name", SECURE)
+@pytest.mark.parametrize("name", LINKED)
 def test_the_server_is_never_sent_t_shares_of_a_survivors_mask_key(name: str) -> None:
     """Rule 1 over a whole round, read from the replies: one secret a device, never both."""
     played = play(make(name, 7, 10), dropouts={2: "masked_input", 5: "masked_input"})
@@ -213,7 +214,7 @@ def test_the_server_is_never_sent_t_shares_of_a_survivors_mask_key(name: str) ->
             assert set() == revealed[1] & words
 
 
-@pytest.mark.parametrize("name", SECURE)
+@pytest.mark.parametrize("name", LINKED)
 def test_no_share_of_an_expelled_device_is_ever_sent_to_the_server(name: str) -> None:
     """Of neither secret: those of its holders that have one keep it, and so do its peers theirs."""
     change = spoiling(3, [1, 5])

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from protocol_rounds import make, on_ring, play, sent_by
 from scipy import stats
 
-DEVICES, BLOCK, ROUNDS, THETA = 20, 40, 120, 0.2
-THRESHOLD = 11
+DEVICES, BLOCK, ROUNDS, THETA = 12, 40, 120, 0.2
+THRESHOLD = 7
 # With fresh seeds the test would fail once in a million runs although all is right.
 FALSE_ALARM = 1e-6
 
@@ -55,6 +55,7 @@ def assert_mean(expected: float, samples: NDArray[np.float64], false_alarm: floa
     return margin
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "degree"), [("secagg", None), ("sparse", None), ("cohort", 8)])
 def test_scaled_as_in_the_paper_the_mean_aggregate_is_the_weighted_sum_of_the_vectors(
     name: str, degree: int | None
@@ -124,11 +125,13 @@ def test_with_the_papers_scaling_the_sum_is_off_by_what_is_nominal() -> None:
         np.testing.assert_allclose(mean, expected, atol=20 * 2.0**-20, rtol=0)
 
 
-@pytest.mark.parametrize(("name", "degree"), [("sparse", None), ("cohort", 8)])
+@pytest.mark.parametrize(
+    ("name", "degree"), [("sparse", None), pytest.param("cohort", 8, marks=pytest.mark.full)]
+)
 def test_parts_of_vectors_estimate_sum_and_mean_of_the_survivors(
     name: str, degree: int | None
 ) -> None:
-    """The same three devices drop out in each of 60 rounds; which coordinates are sent changes.
+    """The same two devices drop out in each of 60 rounds; which coordinates are sent changes.
 
     Of equal weights the estimate is unbiased, of a cohort's even of a coordinate that each time
     has another number of survivors.
@@ -140,7 +143,7 @@ def test_parts_of_vectors_estimate_sum_and_mean_of_the_survivors(
         protocol = on_ring(name, DEVICES, 40 * DEVICES, degree, 2, dropout=THETA, **options)
     vectors = np.repeat(np.linspace(-0.9, 0.9, DEVICES), 40)[None] * np.ones((DEVICES, 1))
     vectors *= np.linspace(0.1, 1, DEVICES)[:, None]
-    gone = dict.fromkeys([0, 9, 19], "masked_input")
+    gone = dict.fromkeys([0, 11], "masked_input")
     means, sums = [], []
     for index in range(ROUNDS // 2):
         aggregate = protocol.aggregate(play(protocol, vectors, gone, index=index).server)

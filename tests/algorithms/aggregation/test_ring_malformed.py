@@ -11,7 +11,6 @@ import slow_ring
 from numpy.typing import NDArray
 from protocol_rounds import (
     SCATTERING,
-    SECURE,
     Header,
     Played,
     bits,
@@ -43,9 +42,9 @@ def listing(name: str, degree: int = DEGREE) -> tuple[Played, list[int]]:
     return played, played.order()
 
 
-@pytest.fixture(params=SCATTERING)
-def listed(request: pytest.FixtureRequest) -> tuple[Played, list[int]]:
-    return listing(request.param)
+@pytest.fixture
+def listed() -> tuple[Played, list[int]]:
+    return listing("cohort")
 
 
 def slots_of(order: list[int], id: int = DEVICE) -> list[int]:
@@ -210,19 +209,17 @@ def test_a_neighbours_key_of_low_order_is_refused_before_it_is_used(
         refuse_list(played, replaced(content, 0, keys=both), "low order", sender=owner)
 
 
-@pytest.mark.parametrize("name", SCATTERING)
-def test_a_neighbour_beyond_the_last_device_is_refused(name: str) -> None:
+def test_a_neighbour_beyond_the_last_device_is_refused() -> None:
     """Else a row of shares would go to a device that does not exist: under MPI, a traceback."""
-    played, order = listing(name)
+    played, order = listing("cohort")
     for id in (DEVICES, 2**31, 2**32 - 2, 2**32 - 1):
         content = replaced(honest_list(played, order), 0, id=id)
         refuse_list(played, content, "beyond the last, 10")
 
 
 @pytest.mark.parametrize("phase", ["advertise_keys", "unmask"])
-@pytest.mark.parametrize("name", SCATTERING)
 def test_a_device_for_which_the_server_has_nothing_drops_out(
-    name: str, phase: str, monkeypatch: pytest.MonkeyPatch
+    phase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     message = {"advertise_keys": "key_list", "unmask": "request"}[phase]
     send = getattr(RingLinks, message)
@@ -231,7 +228,7 @@ def test_a_device_for_which_the_server_has_nothing_drops_out(
         return None if receiver in (3, 7) else send(links, receiver, *rest)
 
     monkeypatch.setattr(RingLinks, message, send_less)
-    played = play(on_ring(name, DEVICES, 12, DEGREE, 3, alpha=0.5))
+    played = play(on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5))
     assert [3, 7] == list(played.left) == list(played.kept_out)
     for error in played.left.values():
         assert f"malformed {phase} message from the server: none came" == str(error)
@@ -244,11 +241,8 @@ def test_a_device_for_which_the_server_has_nothing_drops_out(
 # places
 
 
-@pytest.mark.parametrize("name", SECURE)
-def test_on_a_complete_ring_only_the_place_that_follows_from_nonce_and_keys_is_taken(
-    name: str,
-) -> None:
-    played, order = listing(name, degree=DEVICES - 1)
+def test_on_a_complete_ring_only_the_place_that_follows_from_nonce_and_keys_is_taken() -> None:
+    played, order = listing("cohort", degree=DEVICES - 1)
     keys, nonce = played.sent("advertise_keys"), played.nonce
     place = order.index(DEVICE)
     swapped = order.copy()
@@ -309,10 +303,9 @@ def test_who_knows_only_its_neighbours_takes_the_order_on_trust() -> None:
 # shares
 
 
-@pytest.mark.parametrize("name", SCATTERING)
-def test_a_row_of_a_device_that_is_no_neighbour_is_nothing_to_its_receiver(name: str) -> None:
+def test_a_row_of_a_device_that_is_no_neighbour_is_nothing_to_its_receiver() -> None:
     """The transport delivers it; a device hears only of those that it sends to."""
-    protocol = on_ring(name, DEVICES, 12, DEGREE, 3, alpha=0.5)
+    protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
     order = play(protocol, before="share_keys").order()
     stranger = next(id for id in order if id not in slots_of(order))
 
@@ -330,10 +323,9 @@ def test_a_row_of_a_device_that_is_no_neighbour_is_nothing_to_its_receiver(name:
     assert (sum_of(played, range(DEVICES)) == played.server.total).all()
 
 
-@pytest.mark.parametrize("name", SCATTERING)
-def test_a_row_to_a_stranger_in_place_of_one_to_a_neighbour_is_a_missing_row(name: str) -> None:
+def test_a_row_to_a_stranger_in_place_of_one_to_a_neighbour_is_a_missing_row() -> None:
     """Its sender takes part, so that both mask for each other; a share of it is missing."""
-    protocol = on_ring(name, DEVICES, 12, DEGREE, 3, alpha=0.5)
+    protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
     order = play(protocol, before="share_keys").order()
     stranger = next(id for id in order if id not in slots_of(order))
     neighbour = slots_of(order)[0]
@@ -352,9 +344,8 @@ def test_a_row_to_a_stranger_in_place_of_one_to_a_neighbour_is_a_missing_row(nam
     assert (sum_of(played, range(DEVICES)) == played.server.total).all()
 
 
-@pytest.mark.parametrize("name", SECURE)
-def test_shares_go_to_neighbours_only(name: str) -> None:
-    played = play(on_ring(name, DEVICES, 12, DEGREE, 3, alpha=0.5), before="share_keys")
+def test_shares_go_to_neighbours_only() -> None:
+    played = play(on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5), before="share_keys")
     order = played.order()
     for id, device in played.devices.items():
         receivers, rows = device.send_share_keys()
@@ -362,9 +353,8 @@ def test_shares_go_to_neighbours_only(name: str) -> None:
         assert (DEGREE, 80) == rows.shape
 
 
-@pytest.mark.parametrize("name", SCATTERING)
-def test_a_device_with_too_few_neighbours_left_does_not_go_on(name: str) -> None:
-    played = play(on_ring(name, DEVICES, 12, DEGREE, 4, alpha=0.5), before="share_keys")
+def test_a_device_with_too_few_neighbours_left_does_not_go_on() -> None:
+    played = play(on_ring("cohort", DEVICES, 12, DEGREE, 4, alpha=0.5), before="share_keys")
     senders, rows = shares_by_receiver(played.devices)[DEVICE]
     device = played.devices[DEVICE]
 
@@ -377,12 +367,11 @@ def test_a_device_with_too_few_neighbours_left_does_not_go_on(name: str) -> None
 
 
 @pytest.mark.parametrize("place", range(DEVICES))
-@pytest.mark.parametrize("name", SCATTERING)
 def test_a_dealer_is_expelled_by_two_neighbours_and_all_others_are_told_the_number(
-    name: str, place: int
+    place: int,
 ) -> None:
     """Who is not linked with it is told of it too: what is promised depends on how many are."""
-    protocol = on_ring(name, DEVICES, 12, DEGREE, 3, alpha=0.5)
+    protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
     order = play(protocol, before="share_keys").order()
     dealer = order[place]
     around = slots_of(order, dealer)
@@ -410,9 +399,8 @@ def test_a_dealer_is_expelled_by_two_neighbours_and_all_others_are_told_the_numb
     assert {(DEVICES, DEVICES - 1, 1)} == {(o.devices, o.survivors, o.expelled) for o in outcomes}
 
 
-@pytest.mark.parametrize("name", SCATTERING)
-def test_a_dealer_that_fails_one_neighbour_stays(name: str) -> None:
-    protocol = on_ring(name, DEVICES, 12, DEGREE, 3, alpha=0.5)
+def test_a_dealer_that_fails_one_neighbour_stays() -> None:
+    protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
     order = play(protocol, before="share_keys").order()
     for slot in (0, 1, 3, 4):
         dealer, victim = order[5], slots_of(order, order[5])[slot]
@@ -422,11 +410,8 @@ def test_a_dealer_that_fails_one_neighbour_stays(name: str) -> None:
         assert (sum_of(played, range(DEVICES)) == played.server.total).all()
 
 
-@pytest.mark.parametrize("name", SCATTERING)
-def test_a_device_with_too_few_neighbours_left_after_an_expulsion_does_not_go_on(
-    name: str,
-) -> None:
-    protocol = on_ring(name, DEVICES, 12, DEGREE, 3, alpha=0.5)
+def test_a_device_with_too_few_neighbours_left_after_an_expulsion_does_not_go_on() -> None:
+    protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
     for count in (2, 3):
         played = play(protocol, before="masked_input")
         expelled = [id for id in slots_of(played.order()) if id != DEVICE][:count]
@@ -552,10 +537,9 @@ def answering(name: str, silent: list[int], threshold: int = 3) -> tuple[Played,
     return played, order
 
 
-@pytest.mark.parametrize("name", SCATTERING)
-def test_a_secret_of_which_too_few_shares_came_is_not_reconstructed(name: str) -> None:
+def test_a_secret_of_which_too_few_shares_came_is_not_reconstructed() -> None:
     """Places 3 to 5 are silent: of the five holders around each of them, two are left."""
-    played, order = answering(name, [3, 4, 5])
+    played, order = answering("secagg-graph", [3, 4, 5])
     error = played.refused(BelowThresholdError, played.server.finish_unmask)
     assert str(error).startswith("2 of the 5 devices that hold shares of device ")
     assert f"device {min(order[3:6])}'s secrets answered" in str(error)
@@ -564,21 +548,19 @@ def test_a_secret_of_which_too_few_shares_came_is_not_reconstructed(name: str) -
 
 
 @pytest.mark.parametrize("silent", [[3, 4], [3, 5], [0, 5], [10, 0], []])
-@pytest.mark.parametrize("name", SCATTERING)
-def test_a_secret_of_which_just_enough_shares_came_is(name: str, silent: list[int]) -> None:
-    played, _ = answering(name, silent)
+def test_a_secret_of_which_just_enough_shares_came_is(silent: list[int]) -> None:
+    played, _ = answering("secagg-graph", silent)
     played.server.finish_unmask()
     played.server.finish_result()
-    whole, _ = answering(name, [])
+    whole, _ = answering("secagg-graph", [])
     whole.server.finish_unmask()
     whole.server.finish_result()
     assert whole.server.total.tolist() == played.server.total.tolist()
 
 
 @pytest.mark.parametrize("place", [0, 5, -1])
-@pytest.mark.parametrize("name", SCATTERING)
-def test_the_server_refuses_an_answer_of_another_size(name: str, place: int) -> None:
-    played, order = answering(name, list(range(DEVICES)))
+def test_the_server_refuses_an_answer_of_another_size(place: int) -> None:
+    played, order = answering("secagg-graph", list(range(DEVICES)))
     id = order[place]
     answer = played.devices[id].send_unmask()
     assert 4 * 5 * 6 == answer.size

@@ -18,7 +18,6 @@ from protocol_rounds import (
     ALL,
     BROADCASTING,
     ENVELOPE_BYTES,
-    SECURE,
     Change,
     Header,
     Played,
@@ -49,13 +48,19 @@ DROPOUTS = {2: "share_keys", 0: "masked_input", 5: "masked_input", 6: "unmask"}
 # SecAgg's complete graph; then rings of an even size on which everybody is a neighbour, or all but
 # one are, or few are. Of a device that is gone from the beginning the slots stay empty.
 COMPLETE, NEARLY, SMALL = (12, 6), (10, 5), (4, 2)
-RINGS = [("secagg-graph", COMPLETE), ("secagg-graph", NEARLY), *[(name, SMALL) for name in SECURE]]
+RINGS = [
+    ("secagg-graph", COMPLETE, ()),
+    ("secagg-graph", NEARLY, ()),
+    ("secagg-graph", NEARLY, (8,)),
+    ("sparse", SMALL, ()),
+    ("cohort", SMALL, ()),
+    ("cohort", SMALL, (8,)),
+]
 GRAPHS = [
-    *[pytest.param(name, None, None, (), id=name) for name in BROADCASTING],
+    pytest.param("secagg", None, None, (), id="secagg"),
     *[
         pytest.param(name, *ring, gone, id=f"{name} {ring[0]} of {12 - len(gone)}")
-        for name, ring in RINGS
-        for gone in ((), (8,))
+        for name, ring, gone in RINGS
     ],
 ]
 
