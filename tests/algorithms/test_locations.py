@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.locations import CODINGS
@@ -141,13 +142,13 @@ def test_coded_gaps_come_close_to_the_entropy(probability: float) -> None:
 # Malformed input
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=examples(300))
 @given(message=st.binary(max_size=60), dim=st.integers(1, 200) | st.integers(1, 2**32 - 1))
 def test_random_bytes_are_refused_or_are_increasing_positions(message: bytes, dim: int) -> None:
     assert_refused_or_increasing(message, dim)
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=examples(500))
 @given(
     coding=st.integers(0, 1),
     rice=st.integers(0, 31),
@@ -162,7 +163,7 @@ def test_random_bodies_are_refused_or_are_increasing_positions(
 
 
 @pytest.mark.parametrize("coding", EXPLICIT)
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=examples(200))
 @given(case=sets(), data=st.data())
 def test_a_flipped_bit_is_refused_or_gives_increasing_positions(
     coding: str, case: Sets, data: st.DataObject

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from hpcfl.algorithms import locations
@@ -47,6 +48,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "secagg-active": ("secagg", {"security": "active"}),
     "sparse-active": ("sparse", {"security": "active", "alpha": 0.6}),
 }
+# Between them these run the code of all; the others belong to the full tier.
+QUICK = ("fedavg", "secagg", "secagg-graph", "sparse-gaps", "cohort", "prf", "sparse-active")
+
+
+def each(cases: Iterable[str]) -> list[Any]:
+    return [pytest.param(case, marks=() if case in QUICK else pytest.mark.full) for case in cases]
+
+
 # Threshold of shares; the one that a ring of so few devices would choose is all of them.
 RING_THRESHOLD = 3
 DIM = 12

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import examples
 
 SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "fuzz_files.py"
 READERS = 15
-COUNT = 150
+COUNT = examples(150)
 
 # A reader for each kind of finding: it does what none may do, for some of the files.
 BROKEN = """

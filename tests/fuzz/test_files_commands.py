@@ -10,22 +10,22 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from hpcfl.cli import group
+from hpcfl.errors import HpcflError
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.writer import ResultsWriter
 
 
 def refused(*arguments: object, name: str, status: int | None = None) -> str:
     """Run a command that must refuse the file of a name; return its sentence."""
-    done = subprocess.run(
-        [sys.executable, "-m", "hpcfl", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode in ((1, 2) if status is None else (status,)), done.stderr
-    assert "Traceback" not in done.stderr
-    (line,) = done.stderr.strip().splitlines()
+    done = CliRunner().invoke(group, [*map(str, arguments)])
+    assert isinstance(done.exception, HpcflError | SystemExit), repr(done.exception)
+    ended = getattr(done.exception, "exit_status", done.exit_code)
+    assert ended in ((1, 2) if status is None else (status,)), done.output
+    said = str(done.exception) if isinstance(done.exception, HpcflError) else ""
+    (line,) = (done.stderr + said).strip().splitlines()
     assert name in line
     assert len(line) < 1000
     return line

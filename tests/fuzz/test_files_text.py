@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from hpcfl.cli.sweep import bench_command
 from hpcfl.costmodel import calibration
@@ -18,8 +19,7 @@ from hpcfl.reproduce.store import Store
 from hpcfl.sweep import manifest, plan
 
 EXAMPLES = settings(
-    max_examples=150,
-    deadline=None,
+    max_examples=examples(150),
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -320,7 +320,7 @@ def lies(draw: st.DrawFn, *kinds: str) -> Lie | None:
     return lie
 
 
-@pytest.mark.parametrize("case", SECURE)
+@pytest.mark.parametrize("case", wire.each(SECURE))
 def test_whatever_one_device_deals_and_answers_costs_itself_alone(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,7 +384,7 @@ def test_whatever_one_device_deals_and_answers_costs_itself_alone(
 # the check by itself
 
 
-@settings(derandomize=True, database=None, deadline=None, max_examples=150)
+@settings(derandomize=True, database=None, max_examples=examples(150))
 @given(st.data())
 def test_shares_are_consistent_if_none_is_wrong(data: st.DataObject) -> None:
     threshold = data.draw(st.integers(1, 5))

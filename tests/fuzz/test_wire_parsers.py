@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from hpcfl.algorithms import locations
 from hpcfl.comm import envelope
@@ -18,17 +19,16 @@ from hpcfl.crypto import keys
 from hpcfl.errors import MessageError
 
 SEEDED = settings(
-    max_examples=200,
+    max_examples=examples(200),
     derandomize=True,
     database=None,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 numbers = st.integers(0, 10**6)
 words = st.sampled_from(wire.BOUNDARIES) | st.integers(0, 2**32 - 1)
 
 
-@pytest.mark.parametrize("case", wire.CASES)
+@pytest.mark.parametrize("case", wire.each(wire.CASES))
 def test_no_party_is_upset_by_a_changed_message(case: str) -> None:
     stands, (_, pool) = wire.stands_of(case, 5), wire.honest(case, 5)
     came = set()
@@ -49,7 +49,9 @@ def test_unchanged_messages_are_accepted(case: str) -> None:
         getattr(stand.party_again(), stand.method)(*stand.arguments)
 
 
-@pytest.mark.parametrize("case", [case for case in wire.CASES if case[:6] not in ("fedavg", "prf")])
+@pytest.mark.parametrize(
+    "case", wire.each([case for case in wire.CASES if case[:6] not in ("fedavg", "prf")])
+)
 def test_no_device_is_upset_by_a_changed_list_of_expelled_devices(case: str) -> None:
     stands, (_, pool) = wire.told_of_expulsions(case, 5), wire.honest(case, 5)
     assert [0, 1, 3, 4] == [stand.party.id for stand in stands]
@@ -83,7 +85,7 @@ def coded(draw: st.DrawFn) -> tuple[bytes, int]:
     return raw, draw(st.integers(1, 600) | st.sampled_from([165_000, 2**22]))
 
 
-@settings(SEEDED, max_examples=800)
+@settings(SEEDED, max_examples=examples(800))
 @given(coded())
 def test_locations_are_increasing_and_in_the_vector_or_refused(message: tuple[bytes, int]) -> None:
     raw, dim = message
@@ -96,7 +98,7 @@ def test_locations_are_increasing_and_in_the_vector_or_refused(message: tuple[by
     assert not positions.size or 0 <= positions[0] <= positions[-1] < dim
 
 
-@settings(SEEDED, max_examples=300)
+@settings(SEEDED, max_examples=examples(300))
 @given(
     st.sets(st.integers(0, 199), max_size=60), st.sampled_from(["bitmap", "gaps"]), numbers, numbers
 )
@@ -143,7 +145,7 @@ def test_gaps_that_never_end_are_refused_without_memory(rice: int, dim: int) -> 
 # envelopes
 
 
-@settings(SEEDED, max_examples=200)
+@settings(SEEDED, max_examples=examples(200))
 @given(st.binary(max_size=40), st.integers(0, 9), words, words)
 def test_an_envelope_is_the_expected_one_or_refused(
     raw: bytes, step: int, round_index: int, sender: int
@@ -156,7 +158,7 @@ def test_an_envelope_is_the_expected_one_or_refused(
     assert envelope.refusal_in(message, round_index, sender) is None
 
 
-@settings(SEEDED, max_examples=300)
+@settings(SEEDED, max_examples=examples(300))
 @given(st.binary(max_size=600))
 def test_a_reason_to_leave_is_short_and_printable(text: bytes) -> None:
     body = np.frombuffer(text, np.uint8)
@@ -169,7 +171,7 @@ def test_a_reason_to_leave_is_short_and_printable(text: bytes) -> None:
     assert envelope.refusal_in(message, 3, 2) is None
 
 
-@settings(SEEDED, max_examples=300)
+@settings(SEEDED, max_examples=examples(300))
 @given(st.lists(st.binary(min_size=20, max_size=20), max_size=6))
 def test_rows_of_other_messages_hold_nothing(sent: list[bytes]) -> None:
     """Whoever sent them, who is known; one in a right envelope among them holds what it holds."""
@@ -185,7 +187,7 @@ def test_rows_of_other_messages_hold_nothing(sent: list[bytes]) -> None:
     assert not envelope.unseal_rows(block, 3, 7, senders, 3).any()
 
 
-@settings(SEEDED, max_examples=300)
+@settings(SEEDED, max_examples=examples(300))
 @given(
     st.lists(
         st.tuples(st.integers(0, 4), st.sampled_from([0, 1, 2, 3, 4, 5, 2**31, 2**32 - 1])),
@@ -234,7 +236,7 @@ def test_points_with_which_nothing_can_be_agreed_are_refused() -> None:
     keys.check_public(pair.public)
 
 
-@settings(SEEDED, max_examples=200)
+@settings(SEEDED, max_examples=examples(200))
 @given(st.binary(min_size=32, max_size=32))
 def test_with_keys_that_are_not_refused_something_is_agreed(public: bytes) -> None:
     pair = keys.KeyPair.from_private(bytes(range(32)))

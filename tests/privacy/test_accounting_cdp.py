@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import cdp, systems, zcdp
@@ -181,7 +182,7 @@ def test_p4_grows_with_the_steps_lipschitz_constant() -> None:
     devices=st.integers(1, 20),
     accesses=st.sets(st.integers(0, 7), min_size=1, max_size=4),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_the_bounds_hold_for_linear_steps_exactly(
     factor: float, steps: int, devices: int, accesses: set[int]
 ) -> None:
@@ -334,7 +335,6 @@ def test_nothing_run_costs_nothing(shuffle: str) -> None:
     shuffle=st.sampled_from(list(cdp.SHUFFLES)),
     convex=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
 def test_more_noise_is_more_private_and_no_credit_makes_it_worse(
     sigma: float, more: float, steps: int, shuffle: str, convex: bool
 ) -> None:

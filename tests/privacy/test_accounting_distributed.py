@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
+from tiers import examples
 
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import distributed, zcdp
@@ -188,7 +189,7 @@ def test_rho_is_the_least_of_three(dim: int, l2: float, l1: float | None, expect
 
 
 @given(values=st.lists(st.integers(-50, 50), min_size=1, max_size=12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_l1_norm_of_integers_is_within_its_bound(values: list[int]) -> None:
     vector = np.array(values)
     l2 = float(np.linalg.norm(vector))
@@ -213,7 +214,7 @@ def test_wide_noise_is_as_good_as_one_gaussian() -> None:
     values=st.lists(st.floats(-1e4, 1e4), min_size=1, max_size=20),
     up=st.lists(st.booleans(), min_size=20, max_size=20),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_rounding_lengthens_a_vector_by_no_more(values: list[float], up: list[bool]) -> None:
     vector = np.array(values)
     rounded = np.where(up[: vector.size], np.ceil(vector), np.floor(vector))

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from hpcfl.errors import UsageError
@@ -61,7 +60,6 @@ def test_users_noise_of_twenty_participations() -> None:
     updates=st.floats(0.5, 20),
     clip=st.floats(0.1, 10),
 )
-@hypothesis_settings(max_examples=50, deadline=None)
 def test_users_noise_against_the_distance_of_gaussians(
     first: int, second: int, norms: float, updates: float, clip: float
 ) -> None:

@@ -19,7 +19,7 @@ from dp_accounting import (
 )
 from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.optimize import brentq
@@ -131,6 +131,7 @@ def exact_poisson(rate: float, z: float, delta: float) -> float:
     return float(brentq(lambda epsilon: worst(epsilon) - delta, 0, 20, xtol=1e-4))
 
 
+@pytest.mark.full
 def test_one_poisson_release_by_integration() -> None:
     exact = exact_poisson(0.3, 1.1, 1e-3)
 
@@ -228,7 +229,6 @@ def test_locks_experiment(rate: float, z: float, rounds: int, by_rdp: float, by_
 @given(
     rate=st.floats(0.01, 0.9), z=st.floats(0.4, 8), rounds=st.integers(1, 50), more=st.floats(1, 2)
 )
-@settings(max_examples=20, deadline=None)
 def test_sampling_never_costs_and_noise_never_hurts(
     rate: float, z: float, rounds: int, more: float
 ) -> None:
@@ -335,12 +335,17 @@ def test_without_noise_the_rounds_with_a_member_count(
 @pytest.mark.parametrize("account", [poisson, fixed])
 @pytest.mark.parametrize(
     ("rate", "rounds", "delta", "steepest"),
-    [(1e-3, 10**6, 1e-5, 8), (1e-4, 1000, 1e-6, 12), (0.2, 100, 1e-5, 3), (1e-9, 10**9, 1e-5, 60)],
+    [
+        pytest.param(1e-3, 10**6, 1e-5, 8, marks=pytest.mark.full),
+        (1e-4, 1000, 1e-6, 12),
+        (0.2, 100, 1e-5, 3),
+        pytest.param(1e-9, 10**9, 1e-5, 60, marks=pytest.mark.full),
+    ],
 )
 def test_no_cliff_in_the_noise(
     account: Any, rate: float, rounds: int, delta: float, steepest: float
 ) -> None:
-    noise = np.geomspace(1e-5, 3, 30)
+    noise = np.geomspace(1e-5, 3, 20)
     found = np.array([account(rate, z, rounds, delta) for z in noise.tolist()])
 
     assert (found[1:] <= found[:-1]).all()
@@ -350,9 +355,16 @@ def test_no_cliff_in_the_noise(
 
 
 @pytest.mark.parametrize("account", [poisson, fixed])
-@pytest.mark.parametrize(("rate", "z"), [(1e-3, 0.7), (1e-4, 0.02), (1e-9, 0.3)])
+@pytest.mark.parametrize(
+    ("rate", "z"),
+    [
+        pytest.param(1e-3, 0.7, marks=pytest.mark.full),
+        (1e-4, 0.02),
+        pytest.param(1e-9, 0.3, marks=pytest.mark.full),
+    ],
+)
 def test_no_cliff_in_the_rounds(account: Any, rate: float, z: float) -> None:
-    rounds = [round(x) for x in np.geomspace(100, 1e10, 13)]
+    rounds = [round(x) for x in np.geomspace(100, 1e10, 9)]
     found = np.array([account(rate, z, n, 1e-5) for n in rounds])
 
     assert (found[1:] >= found[:-1]).all()
@@ -372,7 +384,7 @@ def test_noise_for_an_epsilon_is_not_found_at_a_jump() -> None:
 def test_more_rounds_than_a_transform_has_room_for() -> None:
     """So many small losses are nearly Gaussian: mu is the rate times sqrt(rounds) over z."""
     rate, z = 0.5, 3e4
-    for rounds, limit in ((10**8, 1.005), (10**9, 1.01), (10**10, 1.04), (10**12, 1.08)):
+    for rounds, limit in ((10**8, 1.005), (10**12, 1.08)):
         mu = rate * math.sqrt(rounds) / z
         exact = zcdp.exact_epsilon(mu * mu / 2, 1e-5)
         assert exact * (1 - 1e-4) < poisson(rate, z, rounds, 1e-5) < limit * exact

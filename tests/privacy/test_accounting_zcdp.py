@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
@@ -89,7 +89,6 @@ def test_extremes_are_ordered(rho: float, delta: float) -> None:
 
 
 @given(rho=RHOS, delta=DELTAS)
-@settings(max_examples=60, deadline=None)
 def test_exact_is_below_rdp_is_below_bun_steinke(rho: float, delta: float) -> None:
     exact, by_rdp = zcdp.exact_epsilon(rho, delta), zcdp.rdp_epsilon(rho, delta)
 
@@ -98,7 +97,6 @@ def test_exact_is_below_rdp_is_below_bun_steinke(rho: float, delta: float) -> No
 
 
 @given(rho=RHOS, more=st.floats(1.001, 10), delta=DELTAS, less=st.floats(0.01, 0.99))
-@settings(max_examples=40, deadline=None)
 @pytest.mark.parametrize(
     "conversion", [zcdp.bun_steinke_epsilon, zcdp.rdp_epsilon, zcdp.exact_epsilon]
 )
@@ -114,7 +112,6 @@ def test_epsilon_grows_with_rho_and_with_less_delta(
 
 
 @given(rho=RHOS, delta=DELTAS)
-@settings(max_examples=40, deadline=None)
 def test_exact_epsilon_has_just_that_delta(rho: float, delta: float) -> None:
     epsilon = zcdp.exact_epsilon(rho, delta)
     assume(epsilon > 0)

@@ -9,7 +9,7 @@ from math import comb
 import numpy as np
 import pytest
 from graphs import honest_survivors
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcfl.errors import UsageError
@@ -94,7 +94,6 @@ def test_several_blocks_are_bounded_given_the_survivors() -> None:
     assert below_floor_probability(population, 6, 2, 10**9) <= 1
 
 
-@settings(max_examples=30)
 @given(st.integers(3, 60), st.integers(1, 6), st.integers(1, 50), st.sampled_from(MODELS))
 def test_the_smallest_cohort_keeps_the_floor_and_one_less_does_not(
     devices: int, floor: int, blocks: int, model: str
@@ -113,7 +112,6 @@ def test_the_smallest_cohort_keeps_the_floor_and_one_less_does_not(
             smallest_cohort(population, floor, blocks, 1e-3)
 
 
-@settings(max_examples=30)
 @given(st.integers(3, 60), st.integers(1, 50), st.sampled_from(MODELS), st.data())
 def test_the_largest_floor_is_kept_and_one_more_is_not(
     devices: int, blocks: int, model: str, data: st.DataObject

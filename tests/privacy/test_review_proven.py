@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.aggregation import find
@@ -21,6 +20,7 @@ from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.algorithms.noise import insecure_noise
 from hpcfl.algorithms.parameters import Parameters
+from hpcfl.cli import group
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import cdp
 
@@ -249,15 +249,14 @@ def test_clipped_steps_of_two_classes_hold_far_apart_up_to_the_rate_that_is_prom
         assert np.linalg.norm(first - second - rate * (steps[0] - steps[1])) <= before * (1 + 1e-12)
 
 
-def train(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+def train(folder: Path, *arguments: object) -> Result:
     options = (*arguments, "--devices", 3, "--rounds", 1, "--output", folder)
-    command = [sys.executable, "-m", "hpcfl", "train", *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return CliRunner().invoke(group, ["train", *map(str, options)])
 
 
 def test_a_run_whose_first_round_costs_too_much_says_so(tmp_path: Path) -> None:
     result = train(tmp_path, "cdp", "--steps", "1", "--sigma", "0.001", "--epsilon", "0.1")
-    assert result.returncode == 0
+    assert result.exit_code == 0
     assert "no round is within epsilon 0.1" in result.stdout
 
 
@@ -273,5 +272,5 @@ def test_a_pure_epsilon_is_shown_with_delta_0_and_its_neighbours(tmp_path: Path)
 @pytest.mark.parametrize("option", ["--per-round", "--first-stage"])
 def test_zero_devices_are_not_taken_for_all(tmp_path: Path, option: str) -> None:
     result = train(tmp_path, "locks", "--noise-multiplier", "1", option, "0")
-    assert result.returncode == 2
+    assert result.exit_code == 2
     assert option in result.stderr

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from protocol_rounds import Header, Wire, bits, play, raw, updates
@@ -76,7 +76,6 @@ def plain(protocol: Prf, vectors: NDArray[np.floating], index: int) -> list[int]
 # Exact sums
 
 
-@settings(max_examples=25, deadline=None)
 @given(data=st.data(), group=st.sampled_from(GROUPS), upload=st.sampled_from(["gather", "reduce"]))
 def test_the_sum_is_exact_for_any_devices_selected_in_any_rounds(
     data: st.DataObject, group: str, upload: str
