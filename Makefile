@@ -42,8 +42,8 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml
 	@$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || { \
-	    '$(PYTHON)' -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	        echo 'hpcfl needs Python 3.11 or newer, and $(PYTHON) is not:' \
+	    '$(PYTHON)' -c 'import sys; sys.exit(sys.version_info < (3, 11, 4))' || { \
+	        echo 'hpcfl needs Python 3.11.4 or newer, and $(PYTHON) is not:' \
 	             'make setup PYTHON=/path/to/python3.11' >&2; exit 1; }; \
 	    echo 'creating $(VENV)'; '$(PYTHON)' -m venv --clear $(VENV); }
 	$(VENV)/bin/python -m pip install --quiet --editable '.[$(EXTRAS)]'

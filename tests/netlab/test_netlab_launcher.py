@@ -15,7 +15,7 @@ from hpcfl.errors import UsageError
 from hpcfl.netlab import launcher, requirements, session
 from hpcfl.netlab.links import Link
 from hpcfl.system import environment, launch
-from hpcfl.system.doctor import Implementation, Launcher
+from hpcfl.system.doctor.mpi import Implementation, Launcher
 
 
 def started(plan_hosts: int = 3) -> list[str]:
@@ -184,7 +184,7 @@ def test_a_lab_within_a_launch_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 def test_other_launchers_are_refused(
     monkeypatch: pytest.MonkeyPatch, found: Launcher | None, words: str
 ) -> None:
-    monkeypatch.setattr("hpcfl.system.doctor.find_launcher", lambda: found)
+    monkeypatch.setattr("hpcfl.system.doctor.mpi.find_launcher", lambda: found)
 
     with pytest.raises(UsageError, match=re.escape(words)):
         requirements.check_launcher()
