@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -41,35 +40,5 @@ def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
 
     from hpcfl.learning.fetch import fetch as fetch_files
 
-    progress = _Progress() if sys.stderr.isatty() else None
-    try:
-        paths = fetch_files(name, data_dir, base_url, progress)
-    finally:
-        if progress is not None:
-            progress.close()  # an error must not be written into its line
-    for path in paths:
+    for path in fetch_files(name, data_dir, base_url, progress=sys.stderr.isatty()):
         click.echo(path)
-
-
-class _Progress:
-    """Shows how much has come, on one line of the terminal."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._done = 0
-        self._shown = 0.0
-
-    def update(self, size: int) -> None:
-        self._done += size
-        if time.monotonic() - self._shown > 0.1:
-            self._shown = time.monotonic()
-            of_total = f" of {self.total / 1e6:.1f}" if self.total else ""
-            click.echo(f"\r{self._done / 1e6:.1f}{of_total} MB ", nl=False, err=True)
-
-    def reset(self) -> None:
-        self._done = 0
-
-    def close(self) -> None:
-        if self._shown:
-            click.echo(f"\r{'':40}\r", nl=False, err=True)  # clears the line
-        self.total, self._done, self._shown = 0, 0, 0.0

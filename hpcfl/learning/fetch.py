@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tarfile
 import tempfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.learning import cifar10
@@ -99,26 +97,11 @@ DOWNLOADS: dict[str, tuple[Download, ...]] = {
 }
 
 
-class Progress(Protocol):
-    """Shows how far a download is; what pooch asks of a progress bar."""
-
-    total: int
-
-    def update(self, size: int) -> None:
-        """Add so many bytes to those that have come."""
-
-    def reset(self) -> None:
-        """Count from 0 again."""
-
-    def close(self) -> None:
-        """End with a download."""
-
-
 def fetch(
     name: str,
     data_dir: Path | None,
     base_url: str | None = None,
-    progress: Progress | None = None,
+    progress: bool = False,
     downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS,
 ) -> list[Path]:
     """Download what is missing or damaged of a data set.
@@ -132,8 +115,8 @@ def fetch(
         HPCFL_DATA.
     base_url : str or None
         Where a mirror has the files. What it sends must be the publisher's files all the same.
-    progress : Progress or None
-        Is told of each download's progress.
+    progress : bool
+        Show each download's progress on the standard error.
     downloads : mapping of str to tuple of Download
         The files of each data set.
 
@@ -168,7 +151,7 @@ def _why_not(name: str, data_dir: Path | None) -> str:
     if name == "femnist":
         folder = data_dir or os.environ.get("HPCFL_DATA") or "DIR"
         return (
-            "femnist is no file to download: LEAF makes it from NIST's forms, with "
+            "femnist is not a file to download: LEAF makes it from NIST's forms, with "
             "`./preprocess.sh -s niid --sf 0.1 -k 100 -t sample` in the folder data/femnist of "
             "https://github.com/TalwalkarLab/leaf; copy the folders data/train and data/test that "
             f"this makes to {folder}/femnist/train and {folder}/femnist/test"
@@ -187,7 +170,7 @@ def _is_there(download: Download, data_dir: Path) -> bool:
         return False
 
 
-def _fetch_one(download: Download, data_dir: Path, url: str, progress: Progress | None) -> None:
+def _fetch_one(download: Download, data_dir: Path, url: str, progress: bool) -> None:
     folder = data_dir / download.folder
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -203,19 +186,22 @@ def _fetch_one(download: Download, data_dir: Path, url: str, progress: Progress 
         raise HpcflError(f"{download.file} cannot be stored in {folder} ({reason})") from None
 
 
-def _download(url: str, download: Download, temporary: Path, progress: Progress | None) -> Path:
+def _download(url: str, download: Download, temporary: Path, progress: bool) -> Path:
     """Download a file into a temporary folder and check it; return its path."""
     try:
         import pooch
         import requests
+
+        if progress:
+            import tqdm  # noqa: F401  # what pooch shows progress with
     except ImportError:
         raise UsageError(
-            "hpcfl data fetch downloads with pooch, which is not installed: "
+            "hpcfl data fetch downloads with pooch and tqdm, which are not both installed: "
             "pip install 'hpcfl[train]'"
         ) from None
     pooch.get_logger().setLevel("WARNING")  # it would report every file on its own
     downloader = pooch.HTTPDownloader(
-        progressbar=progress or False,
+        progressbar=progress,
         chunk_size=CHUNK,
         timeout=TIMEOUT,
         # A server that unpacked .gz files on the way would send other bytes than the publisher's.
@@ -245,29 +231,13 @@ def _in_short(error: Exception) -> str:
     return getattr(cause, "strerror", None) or str(cause) or type(error).__name__
 
 
-def _copy_out(archive: tarfile.TarFile, member: str, inside: Path) -> None:
-    """Copy one plain file out of an archive, within a folder.
-
-    By hand, because Python has had `extract(..., filter="data")` from 3.11.4 on only.
-    """
-    packed, target = archive.getmember(member), inside / member
-    source = archive.extractfile(packed) if packed.isfile() else None
-    if source is None:
-        raise tarfile.TarError(f"{member} is a link or no plain file")
-    if not target.resolve().is_relative_to(inside.resolve()):
-        raise tarfile.TarError(f"{member} lies outside of it")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with source, target.open("wb") as copy:
-        shutil.copyfileobj(source, copy)
-
-
 def _unpack(archive: Path, download: Download) -> list[Path]:
     """Take the members out of an archive, next to it; check them and return their paths."""
     inside = archive.parent / "unpacked"
     try:
         with tarfile.open(archive) as file:
             for member in download.members:
-                _copy_out(file, member, inside)
+                file.extract(member, inside, filter="data")
     except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
         raise HpcflError(f"{download.file} cannot be unpacked ({error})") from None
     archive.unlink()

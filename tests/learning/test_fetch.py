@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner, Result
 from data_files import batch_bytes, only_text, real_data, write_adult, write_mnist
 
-from hpcfl.cli.data import _Progress, command
+from hpcfl.cli.data import command
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.learning import cifar10
 from hpcfl.learning.datasets import load
@@ -289,7 +289,7 @@ def test_a_link_in_an_archive_is_not_followed(server: Server, tmp_path: Path) ->
         file.addfile(member)
     downloads = archive_table(server, packed.getvalue(), {"top/a": digest(b"1")})
 
-    with pytest.raises(HpcflError, match=r"cannot be unpacked .*is a link"):
+    with pytest.raises(HpcflError, match=r"cannot be unpacked .*link"):
         fetch("tiny", tmp_path, downloads=downloads)
 
 
@@ -402,20 +402,13 @@ def test_only_one_rank_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert everything(tmp_path) == []
 
 
-def test_progress_is_told_of_all_bytes_and_leaves_its_line_empty(
+def test_progress_is_shown_of_all_bytes(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fetch(
-        "tiny",
-        tmp_path,
-        progress=_Progress(),
-        downloads=table(server, a=b"1" * 2_000_000, b=b"2" * 100_000),
-    )
-    shown = capsys.readouterr().err
+    pytest.importorskip("tqdm")
+    fetch("tiny", tmp_path, progress=True, downloads=table(server, a=b"1" * 2_000_000))
 
-    assert re.match(r"\r0\.1 of 2\.0 MB ", shown)
-    assert re.search(r"\r0\.1 of 0\.1 MB ", shown)
-    assert shown.endswith(f"\r{'':40}\r")
+    assert "100%" in capsys.readouterr().err
 
 
 def test_pooch_is_imported_only_to_download() -> None:
