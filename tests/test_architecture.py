@@ -25,8 +25,9 @@ LAYERS = {
     "algorithms": 2,
     "report.figures": 2,
     "report.page": 2,
+    "plots.exposed": 3,
+    "plots.exposure": 3,
     "comm": 1,
-    "plots": 1,
 }
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

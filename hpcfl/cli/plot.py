@@ -53,6 +53,11 @@ if TYPE_CHECKING:
     help="Which seconds: CPU time of the protocol, or elapsed time.",
 )
 @click.option("--target", type=float, help="Accuracy to mark, from 0 to 1.")
+@click.option(
+    "--protocol",
+    metavar="MODULE:CLASS",
+    help="Class of the runs' protocol, if it does not come with hpcfl.",
+)
 @click.option("--log-x", is_flag=True, help="Draw over a logarithmic axis.")
 @click.option("--no-pool", is_flag=True, help="Keep launches of one configuration apart.")
 @click.pass_context

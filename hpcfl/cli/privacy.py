@@ -39,14 +39,13 @@ def command() -> None:
     type=float,
     default=0.1,
     show_default=True,
-    help="Fraction of the coordinates that a device sends (sparse, cohort).",
+    help="Fraction of the coordinates that a device sends, where it does not send all.",
 )
 @click.option(
     "--dropout",
     type=float,
-    default=0.3,
-    show_default=True,
-    help="Fraction theta of the devices that disappear after key sharing, before their upload.",
+    help="Fraction theta of the devices that disappear after key sharing, before their upload.  "
+    "[default: 0.3; 0 for protocols without dropouts]",
 )
 @click.option(
     "--dropout-model",
@@ -65,8 +64,7 @@ def command() -> None:
 @click.option(
     "--degree",
     type=int,
-    help="Neighbours of a device in the masking graph (secagg-graph, sparse, cohort).  "
-    "[default: all; required by secagg-graph]",
+    help="Neighbours of a device in the masking graph.  [default: all; required by secagg-graph]",
 )
 @click.option(
     "--dim",
@@ -89,12 +87,14 @@ def command() -> None:
     "--plot",
     type=click.Path(path_type=Path),
     help="Also draw T and what is exposed against alpha, for several dropout rates: "
-    ".png, .svg or .pdf (sparse, cohort).",
+    ".png, .svg or .pdf; of a protocol that does not send all coordinates.",
 )
 def exposure(
     protocol: str,
     devices: int,
-    dropout: float,
+    alpha: float,
+    degree: int | None,
+    dropout: float | None,
     dropout_model: str,
     gamma: Fraction | None,
     colluding: int | None,
@@ -102,7 +102,7 @@ def exposure(
     plot: Path | None,
     **options: Any,
 ) -> None:
-    """Show what a round of PROTOCOL exposes: fedavg, secagg, secagg-graph, sparse or cohort.
+    """Show what a round of PROTOCOL, or MODULE:CLASS of your own, exposes.
 
     The server follows the protocol, but is curious, and so are the devices that collude with it.
     At each coordinate they learn the sum over every connected component of the masking graph. A
@@ -125,6 +125,7 @@ def exposure(
     if leave_to_first_rank():
         return  # started by mpirun all the same: one answer is enough
 
+    from hpcfl.algorithms.aggregation import find
     from hpcfl.privacy.exposure import exposure as find_exposure
     from hpcfl.privacy.population import Population, count_of
     from hpcfl.privacy.tables import render
@@ -133,15 +134,21 @@ def exposure(
         colluding = count_of(Fraction(1, 3) if gamma is None else gamma, devices)
     elif gamma is not None:
         raise UsageError("--gamma and --colluding say the same in two ways: give one of them")
+    kind = find(protocol)
+    if dropout is None:
+        dropout = 0.3 if kind.tolerates_dropouts else 0.0
+    elif dropout and not kind.tolerates_dropouts:
+        raise UsageError(f"{kind.name} refuses rounds with dropouts: give --dropout 0")
     population = Population(devices, colluding, dropout, dropout_model)
+    masking = kind.masking(devices, alpha, degree)
     if plot is not None:
         from hpcfl.plots import exposure as figures
         from hpcfl.plots import style
 
         style.check_path(plot)
-        style.save(figures.draw(protocol, devices, colluding, figures.DROPOUTS), plot)
+        style.save(figures.draw(kind, devices, colluding, figures.DROPOUTS), plot)
         click.echo(f"Figure: {plot}", err=as_json)
-    found = find_exposure(protocol, population, **options)
+    found = find_exposure(kind.name, masking, population, **options)
     if as_json:
         import json
 

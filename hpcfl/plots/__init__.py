@@ -73,5 +73,6 @@ KINDS = {
     "exposure": Kind(
         "what a curious server learns by itself (by formula), against the bytes that were sent",
         "hpcfl.plots.exposed",
+        ("protocol",),
     ),
 }

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcfl.algorithms.aggregation import find_named
 from hpcfl.errors import UsageError
 from hpcfl.plots import naming
 from hpcfl.plots.style import legend_below, line_style, new_figure
-from hpcfl.privacy.exposure import PROTOCOLS, exposure
+from hpcfl.privacy.exposure import exposure
 from hpcfl.privacy.population import Population, count_of
 from hpcfl.results.reader import Run
 
@@ -24,45 +25,43 @@ COLLUDING = Fraction(1, 3)
 _SAMPLES = 100
 
 
-def lacking(run: Run, **_: object) -> str | None:
+def lacking(run: Run, protocol: str | None = None, **_: object) -> str | None:
     """Return in words why a run cannot be drawn, None if it can."""
-    if run.protocol not in PROTOCOLS:
-        return f"is of {run.protocol}, of which no exposure is known"
     if not run.measured.any():
         return "has no measured round"
     try:
-        exposed_alone(run)
+        exposed_alone(run, protocol)
     except UsageError as error:
         return f"has no exposure: {error}"
     return None
 
 
-def exposed_alone(run: Run) -> float:
+def exposed_alone(run: Run, protocol: str | None = None) -> float:
     """Return the share of what an honest survivor sends that the server learns by itself.
 
     By formula, for the run's protocol, devices, alpha, dropouts and degree, with a third of the
     devices colluding.
 
+    Parameters
+    ----------
+    run : Run
+        The run.
+    protocol : str, optional
+        ``MODULE:CLASS`` of its protocol, if that does not come with hpcfl.
+
     Raises
     ------
     UsageError
-        If the run's options make no population.
+        If the run's options make no population, or its protocol does not say what it exposes.
     """
     devices = run.devices
     population = Population(devices, count_of(COLLUDING, devices), _number(run, "dropout", 0.0))
     degree = round(_number(run, "degree", devices - 1))
-    # Neighbours with everybody are no ring, and secagg's hides what its graph hides whole.
-    ring = run.protocol == "secagg-graph" or (
-        run.protocol in ("sparse", "cohort") and degree < devices - 1
-    )
-    found = exposure(
-        run.protocol,
-        population,
-        alpha=_number(run, "alpha", 1.0),
-        degree=degree if ring else None,
-        dim=run.dim,
-        samples=_SAMPLES,
-    )
+    kind = find_named(run.protocol, protocol)
+    alpha = _number(run, "alpha", 1.0)
+    # With as many, all are neighbours.
+    masking = kind.masking(devices, alpha, degree if degree < devices - 1 else None)
+    found = exposure(run.protocol, masking, population, dim=run.dim, samples=_SAMPLES)
     return found.alone_of_sent.value
 
 
@@ -72,13 +71,15 @@ def _number(run: Run, name: str, default: float) -> float:
     return float(value) if isinstance(value, int | float) else default
 
 
-def draw(runs: Sequence[Run]) -> Figure:
+def draw(runs: Sequence[Run], protocol: str | None = None) -> Figure:
     """Return a point for each run: bytes a survivor sent, and what is exposed alone of them.
 
     Parameters
     ----------
     runs : sequence of Run
         None of them :func:`lacking` anything.
+    protocol : str, optional
+        As in :func:`exposed_alone`.
 
     Raises
     ------
@@ -90,7 +91,8 @@ def draw(runs: Sequence[Run]) -> Figure:
     for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
         sent = run.bytes_up.sum(axis=1)[run.measured][run.survived[run.measured]]
         look = line_style(number, 1) | {"markersize": 8, "linestyle": "none"}
-        axes.plot([float(np.mean(sent)) / 1e3], [100 * exposed_alone(run)], label=label, **look)
+        alone = 100 * exposed_alone(run, protocol)
+        axes.plot([float(np.mean(sent)) / 1e3], [alone], label=label, **look)
     axes.set_xlim(left=0)
     axes.set_xlabel("sent up by a survivor in a round, kB")
     axes.set_ylabel("exposed alone, % of the values it sends")

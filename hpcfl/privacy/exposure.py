@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hpcfl.errors import UsageError
 from hpcfl.privacy import formulas, simulate
-from hpcfl.privacy.cohorts import below_floor_probability, cohort_size, honest_in_cohort
+from hpcfl.privacy.cohorts import below_floor_probability
 from hpcfl.privacy.distributions import Counts, Floats
+from hpcfl.privacy.masking import Closed, Masking
 from hpcfl.privacy.population import Population
 
-PROTOCOLS = ("fedavg", "secagg", "secagg-graph", "sparse", "cohort")
 DEFAULT_DIM = 165_000
 # The formulas of SparseSecAgg take time quadratic in the number of devices.
 MAX_DEVICES = 10_000
@@ -80,7 +78,7 @@ class Exposure:
     Attributes
     ----------
     protocol : str
-        One of :data:`PROTOCOLS`.
+        Name of the protocol.
     population : Population
         Devices, colluders and dropouts.
     dim : int
@@ -91,6 +89,8 @@ class Exposure:
         Neighbours of a device in the masking graph; None if all are.
     cohort : int or None
         Devices in a cohort; None for protocols without.
+    masked : bool
+        Whether anything is masked.
     samples, seed : int
         Coordinates that were simulated, each of a round of its own, and the seed.
     theorem_2 : float or None
@@ -132,6 +132,7 @@ class Exposure:
     alpha: float | None
     degree: int | None
     cohort: int | None
+    masked: bool
     samples: int
     seed: int
     theorem_2: float | None
@@ -158,6 +159,7 @@ class Exposure:
             "honest": self.population.honest,
             "mean_honest_survivors": self.population.mean_honest_survivors,
         }
+        del found["masked"]
         found["sizes"] = [{"size": s} | figure.as_dict() for s, figure in self.sizes.items()]
         found["size_ranges"] = [
             {"smallest": low, "largest": high} | figure.as_dict()
@@ -169,27 +171,11 @@ class Exposure:
         return found
 
 
-@dataclass(frozen=True)
-class _Formulas:
-    """The closed forms of a protocol; None where there is none.
-
-    `sizes` has the probability of an anonymity set of size s, seen from a sent value, at index s.
-    """
-
-    contributors: float
-    sent: float
-    alone_of_dim: float
-    sole: float | None = None
-    split: float | None = None
-    sizes: Floats | None = None
-
-
 def exposure(
     protocol: str,
+    masking: Masking,
     population: Population,
     *,
-    alpha: float = 0.1,
-    degree: int | None = None,
     dim: int = DEFAULT_DIM,
     floor: int | None = None,
     samples: int | None = None,
@@ -200,15 +186,11 @@ def exposure(
     Parameters
     ----------
     protocol : str
-        One of :data:`PROTOCOLS`.
+        Name of the protocol.
+    masking : Masking
+        Who masks a coordinate with whom, as the protocol's ``masking`` says.
     population : Population
         Devices, colluders and dropouts. Dropouts happen after key sharing, before the upload.
-    alpha : float
-        Fraction of the coordinates that a device sends (``sparse`` and ``cohort``).
-    degree : int, optional
-        Neighbours of a device in the masking graph, an even number: required by ``secagg-graph``;
-        for ``sparse``, whose pairs then select with probability alpha / degree, and within a
-        cohort, all devices are neighbours by default.
     dim : int
         Number d of coordinates; it enters counts only.
     floor : int, optional
@@ -223,34 +205,34 @@ def exposure(
     UsageError
         If the parameters do not fit together.
     """
-    devices = population.devices
+    devices, alpha, cohort = population.devices, masking.alpha, masking.cohort
     samples = default_samples(devices) if samples is None else samples
-    _check(protocol, devices, alpha, degree, dim, floor, samples)
-    cohort = cohort_size(devices, alpha) if protocol == "cohort" else None
-    if degree is not None and degree >= (cohort or devices) - 1:
-        degree = None  # all are neighbours
-    closed, draw = _PROTOCOLS[protocol](population, alpha, degree)
+    _check(devices, dim, floor, samples)
     figures = _compare(
-        closed, simulate.simulate(population, draw, samples, seed), population, floor
+        masking.closed(population),
+        simulate.simulate(population, masking.draw, samples, seed),
+        population,
+        floor,
     )
     if cohort is not None and floor is not None:
         figures["cohort_below_floor"] = below_floor_probability(population, cohort, floor)
         figures["round_below_floor"] = below_floor_probability(
-            population, cohort, floor, blocks=population.devices
+            population, cohort, floor, blocks=devices
         )
-    sparse = protocol in ("sparse", "cohort")
+    expected = None
+    if alpha is not None:
+        expected = formulas.theorem_2(alpha, population.dropout, population.honest)
     return Exposure(
         protocol=protocol,
         population=population,
         dim=dim,
-        alpha=alpha if sparse else None,
-        degree=degree,
+        alpha=alpha,
+        degree=masking.degree,
         cohort=cohort,
+        masked=masking.masks,
         samples=samples,
         seed=seed,
-        theorem_2=formulas.theorem_2(alpha, population.dropout, population.honest)
-        if sparse
-        else None,
+        theorem_2=expected,
         floor=floor,
         **figures,
     )
@@ -267,99 +249,11 @@ def scaled(figure: Figure, factor: float) -> Figure:
     return Figure(*(None if part is None else factor * part for part in parts))
 
 
-# --- The protocols: their closed forms, and how to draw their masks ---
-
-
-def _fedavg(
-    population: Population, alpha: float, degree: int | None
-) -> tuple[_Formulas, simulate.Draw]:
-    survivors, probability = population.honest_survivors()
-    closed = _Formulas(
-        contributors=population.mean_honest_survivors,
-        sent=1.0,
-        alone_of_dim=1.0,
-        sole=_at(survivors == 1, probability),
-        split=_at(survivors > 1, probability),
-        sizes=np.array([0.0, 1.0]),
-    )
-    return closed, simulate.in_the_clear
-
-
-def _secagg(
-    population: Population, alpha: float, degree: int | None
-) -> tuple[_Formulas, simulate.Draw]:
-    """All devices are one cohort."""
-    return _cohort(population, 1.0, degree)
-
-
-def _cohort(
-    population: Population, alpha: float, degree: int | None
-) -> tuple[_Formulas, simulate.Draw]:
-    devices = population.devices
-    cohort = cohort_size(devices, alpha)
-    honest = honest_in_cohort(population, cohort)
-    size, weight = formulas.size_biased(np.arange(cohort + 1), honest)
-    sent = cohort / devices
-    sizes: Floats | None
-    if degree is None:
-        degree = cohort - 1
-        alone, split, sizes = _at(size == 1, weight), 0.0, np.zeros(cohort + 1)
-        sizes[size] = weight
-    else:
-        alone = float(weight @ formulas.ring_alone(cohort, degree, size))
-        likely = np.flatnonzero(honest > 1e-20)  # the others change nothing
-        splits = [formulas.ring_split(cohort, degree, int(number)) for number in likely]
-        # Rounding must not make it more than 1.
-        split, sizes = min(1.0, float(honest[likely] @ splits)), None
-    closed = _Formulas(
-        contributors=sent * population.mean_honest_survivors,
-        sent=sent,
-        alone_of_dim=sent * alone,
-        sole=float(honest[1]),
-        split=split,
-        sizes=sizes,
-    )
-    return closed, partial(simulate.ring, cohort, degree)
-
-
-def _sparse(
-    population: Population, alpha: float, degree: int | None
-) -> tuple[_Formulas, simulate.Draw]:
-    graph = formulas.SparseGraph(population.devices, alpha, degree)
-    survivors, weight = formulas.seen_from_a_value(population)
-    mean = population.mean_honest_survivors
-    closed = _Formulas(
-        contributors=mean * graph.sent,
-        sent=graph.sent,
-        alone_of_dim=float(weight @ graph.alone(survivors)),
-    )
-    if degree is None:
-        numbers, probability = population.honest_survivors()
-        closed = replace(
-            closed,
-            sole=mean * float(weight @ graph.sole(survivors)),
-            # Rounding must not make it negative.
-            split=max(0.0, 1 - float(probability @ graph.one_sum(numbers))),
-            sizes=weight @ graph.component_sizes(survivors) / graph.sent,
-        )
-    return closed, partial(simulate.selecting_pairs, alpha, graph.degree)
-
-
-_Protocol = Callable[[Population, float, int | None], tuple[_Formulas, simulate.Draw]]
-_PROTOCOLS: dict[str, _Protocol] = {
-    "fedavg": _fedavg,
-    "secagg": _secagg,
-    "secagg-graph": _secagg,
-    "sparse": _sparse,
-    "cohort": _cohort,
-}
-
-
 # --- Formulas and observations side by side ---
 
 
 def _compare(
-    closed: _Formulas,
+    closed: Closed,
     seen: simulate.Observations,
     population: Population,
     floor: int | None,
@@ -455,42 +349,15 @@ def _share(
     return replace(found, standard_error=max(found.standard_error, least))
 
 
-def _at(chosen: Any, probability: Floats) -> float:
-    return float(probability[chosen].sum())
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, Figure):
         return value.as_dict()
     return asdict(value) if isinstance(value, Population) else value
 
 
-def _check(
-    protocol: str,
-    devices: int,
-    alpha: float,
-    degree: int | None,
-    dim: int,
-    floor: int | None,
-    samples: int,
-) -> None:
-    if protocol not in PROTOCOLS:
-        raise UsageError(f"no protocol {protocol!r}; choose one of {', '.join(PROTOCOLS)}")
+def _check(devices: int, dim: int, floor: int | None, samples: int) -> None:
     if devices > MAX_DEVICES:
         raise UsageError(f"the number of devices is {devices}; it must be at most {MAX_DEVICES}")
-    if not 0 < alpha <= 1:
-        raise UsageError(f"alpha is {alpha}; it must be above 0, at most 1")
-    if protocol == "secagg-graph" and degree is None:
-        raise UsageError("secagg-graph needs the number of neighbours of a device: give a degree")
-    if degree is not None:
-        if protocol in ("fedavg", "secagg"):
-            raise UsageError(
-                f"{protocol} has no masking graph to choose the degree of; leave it out"
-            )
-        if degree < 2 or (degree % 2 and degree != devices - 1):
-            raise UsageError(
-                f"the degree is {degree}; a Harary graph on a ring needs an even number from 2"
-            )
     counts = {"dim": dim, "floor": floor, "number of samples": samples}
     for name, value in counts.items():
         if value is not None and value < 1:

@@ -74,7 +74,7 @@ def _header(found: Exposure) -> dict[str, str]:
         header["alpha"] = f"{found.alpha:g}"
     if found.cohort is not None:
         header["cohort m"] = f"{found.cohort} devices"
-    if found.protocol != "fedavg":
+    if found.masked:
         header["masks"] = (
             "between all pairs of devices"
             if found.degree is None

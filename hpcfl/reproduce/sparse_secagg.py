@@ -261,6 +261,7 @@ def _draw_overlap(results: Sequence[Result]) -> list[Panel]:
 def _exposed(setting: Setting, context: Context) -> Mapping[str, Any]:
     """Return, for every alpha, T and what is exposed, by formula."""
     from hpcfl.privacy.exposure import exposure
+    from hpcfl.privacy.masking import BySelection
     from hpcfl.privacy.population import Population, count_of
 
     devices = setting["devices"]
@@ -271,7 +272,9 @@ def _exposed(setting: Setting, context: Context) -> Mapping[str, Any]:
     )
     found: dict[str, list[float]] = {name: [] for name in ("contributors", "sole", "alone_of_sent")}
     for alpha in setting["alphas"]:
-        seen = exposure("sparse", population, alpha=alpha, dim=_DIM, samples=1_000)
+        seen = exposure(
+            "sparse", BySelection(population.devices, alpha), population, dim=_DIM, samples=1_000
+        )
         for name, values in found.items():
             values.append(getattr(seen, name).value)
     return found

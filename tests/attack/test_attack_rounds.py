@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from attack_rounds import Graph, changed, components, recorded
 
+from hpcfl.algorithms.aggregation import find
 from hpcfl.attack import components as module
 from hpcfl.attack.components import Findings, attack
 from hpcfl.attack.prediction import predict
@@ -20,6 +21,7 @@ from hpcfl.attack.transcript import Transcript
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.privacy.exposure import exposure
 from hpcfl.privacy.formulas import SparseGraph
+from hpcfl.privacy.masking import BySelection
 from hpcfl.privacy.population import Population
 
 
@@ -246,7 +248,8 @@ def test_before_the_round_the_expectation_is_that_of_the_formulas(
 ) -> None:
     _, transcript = recorded(name, devices=40, gamma=0.33, dim=50, **options)
     who = Population(40, 13, options["dropout"], options.get("dropout_model", "exact"))
-    formulas = exposure(name, who, alpha=0.3, degree=options.get("degree"), samples=1)
+    masking = find(name).masking(40, 0.3, options.get("degree"))
+    formulas = exposure(name, masking, who, samples=1)
 
     before = predict(Adversary(transcript), transcript).before
     assert before == pytest.approx(formulas.alone_of_sent.formula, rel=1e-9)
@@ -258,7 +261,9 @@ def test_before_the_round_the_expectation_is_that_of_the_formulas(
 )
 def test_before_the_round_other_dropouts_count_as_what_they_are(phase: str, before: bool) -> None:
     _, transcript = recorded("sparse", devices=20, dim=50, dropout_phase=phase)
-    nobody = exposure("sparse", Population(20, 4, 0.0), alpha=0.3, samples=1).alone_of_sent.formula
+    nobody = exposure(
+        "sparse", BySelection(20, 0.3), Population(20, 4, 0.0), samples=1
+    ).alone_of_sent.formula
     expected = predict(Adversary(transcript), transcript).before
 
     # Who vanishes after the upload has sent; whoever does before, makes the graph smaller.

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from hpcfl.cli.privacy import command
 from hpcfl.errors import UsageError
 from hpcfl.privacy.exposure import exposure
+from hpcfl.privacy.masking import InCohorts
 from hpcfl.privacy.population import Population
 
 
@@ -64,8 +65,8 @@ def test_json_is_what_the_library_returns() -> None:
         *("--dropout-model", "bernoulli", "--colluding", 7, "--dim", 1000, "--floor", 3),
         *("--samples", 200, "--seed", 5, "--json"),
     )
-    found = exposure("cohort", Population(30, 7, 0.2, "bernoulli"), alpha=0.5, degree=4, dim=1000,
-                     floor=3, samples=200, seed=5)  # fmt: skip
+    found = exposure("cohort", InCohorts(15, 4, 0.5), Population(30, 7, 0.2, "bernoulli"),
+                     dim=1000, floor=3, samples=200, seed=5)  # fmt: skip
 
     assert json.loads(result.stdout) == found.as_dict()
 
@@ -119,7 +120,8 @@ def test_nothing_to_estimate_from_is_a_dash() -> None:
         (["sparse", "--gamma", "2/3"], "66 of 100 devices collude"),
         (["sparse", "--dropout", "0.5"], "below 0.5"),
         (["secagg-graph"], "give a degree"),
-        (["nothing"], "choose one of"),
+        (["nothing"], "there is no protocol"),
+        (["prf", "--dropout", "0.1"], "give --dropout 0"),
     ],
 )
 def test_wrong_use_is_a_sentence(arguments: list[str], words: str) -> None:

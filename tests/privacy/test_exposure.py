@@ -3,15 +3,18 @@ from __future__ import annotations
 import json
 import math
 from itertools import combinations, permutations
+from typing import Any
 
 import numpy as np
 import pytest
 from graphs import Sums, components, harary, honest_survivors, subsets
 
+from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.crypto.sampling import GapSampler
 from hpcfl.errors import UsageError
-from hpcfl.privacy.exposure import PROTOCOLS, Exposure, Figure, default_samples, exposure
+from hpcfl.privacy import exposure as exposures
+from hpcfl.privacy.exposure import Exposure, Figure, default_samples
 from hpcfl.privacy.population import Population
 
 NAMES = (
@@ -26,6 +29,17 @@ NAMES = (
     "mean_set",
 )
 MODELS = [("exact", 0.0), ("exact", 0.4), ("bernoulli", 0.3), ("targeted", 0.2)]
+
+
+def exposure(
+    protocol: str,
+    population: Population,
+    alpha: float = 0.1,
+    degree: int | None = None,
+    **options: Any,
+) -> Exposure:
+    masking = find(protocol).masking(population.devices, alpha, degree)
+    return exposures.exposure(protocol, masking, population, **options)
 
 
 def formulas(found: Exposure) -> dict[str, float]:
@@ -396,14 +410,15 @@ def test_default_number_of_samples() -> None:
 @pytest.mark.parametrize(
     ("protocol", "options", "words"),
     [
-        ("top-k", {}, "choose one of fedavg"),
+        ("top-k", {}, "choose fedavg"),
         ("sparse", {"alpha": 0.0}, "alpha is 0.0"),
         ("sparse", {"alpha": 1.1}, "alpha is 1.1"),
         ("sparse", {"alpha": math.nan}, "alpha is nan"),
         ("secagg-graph", {}, "give a degree"),
         ("secagg-graph", {"degree": 3}, "even number"),
         ("secagg-graph", {"degree": 0}, "even number"),
-        ("secagg", {"degree": 4}, "leave it out"),
+        ("fedavg", {"degree": 4}, "leave it out"),
+        ("prf", {"degree": 4}, "leave the degree out"),
         ("sparse", {"dim": 0}, "dim is 0"),
         ("sparse", {"samples": 0}, "number of samples is 0"),
         ("cohort", {"floor": 0}, "floor is 0"),

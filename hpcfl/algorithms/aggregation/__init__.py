@@ -87,3 +87,34 @@ def find(name: str, security: str = "passive") -> type[AggregationProtocol]:
             f"{' or '.join(others)}"
         )
     return active
+
+
+def find_named(name: str, given: str | None = None) -> type[AggregationProtocol]:
+    """Return the protocol that a file says it is of.
+
+    A file never decides which code is loaded: that of a protocol which does not come with hpcfl has
+    to be named by the user.
+
+    Parameters
+    ----------
+    name : str
+        What the file calls it.
+    given : str, optional
+        ``MODULE:CLASS``, as the user named it.
+
+    Raises
+    ------
+    UsageError
+        If it does not come with hpcfl, and is not the one given.
+    """
+    if name in PROTOCOLS:
+        return find(name)
+    if given is None:
+        raise UsageError(
+            f"the protocol {name!r} does not come with hpcfl: name its class with --protocol "
+            "MODULE:CLASS"
+        )
+    found = find(given)
+    if found.name != name:
+        raise UsageError(f"the protocol is {name!r}, and --protocol {given} is {found.name!r}")
+    return found

@@ -20,6 +20,7 @@ from hpcfl.comm.phases import Payload, Step, phase_names
 from hpcfl.crypto.groups import Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import MessageError, RefusedError, UsageError
+from hpcfl.privacy.masking import Masking
 from hpcfl.privacy.threat import Threat
 
 # Some coordinates of a vector, or all of them.
@@ -238,6 +239,28 @@ class AggregationProtocol(ABC):
     @abstractmethod
     def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
         """Return the sum of weighted vectors that the server's `total` stands for."""
+
+    @classmethod
+    def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
+        """Return who masks a coordinate with whom, which says what a curious server learns.
+
+        Parameters
+        ----------
+        devices : int
+            Number N of devices.
+        alpha : float
+            Fraction of the coordinates that a device sends, where it does not send all.
+        degree : int or None
+            Neighbours of a device in the masking graph; None if all are.
+
+        Raises
+        ------
+        UsageError
+            If the protocol does not declare it, or not for these parameters.
+        """
+        raise UsageError(
+            f"nothing is known of what {cls.name} exposes: its class has no method masking"
+        )
 
     def costs(self) -> list[PhaseCosts]:
         """Return what every phase of a round takes, in order.

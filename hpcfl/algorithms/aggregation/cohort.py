@@ -51,6 +51,7 @@ from hpcfl.crypto.groups import Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import UsageError
 from hpcfl.privacy.cohorts import below_floor, cohort_size, fewest_survivors, refused
+from hpcfl.privacy.masking import InCohorts, check_alpha, ring_degree
 from hpcfl.privacy.ring import log2
 from hpcfl.privacy.threat import Threat
 
@@ -314,6 +315,12 @@ class Cohort(SecAgg):
 
     def promises(self) -> list[Promise]:
         return [*super().promises(), self._floor(self.cohort_size)]
+
+    @classmethod
+    def masking(cls, devices: int, alpha: float, degree: int | None) -> InCohorts:
+        check_alpha(alpha)
+        size = cohort_size(devices, alpha)
+        return InCohorts(size, ring_degree(degree, devices, size), alpha)
 
     def where_sent(self, server: CohortServer, id: int) -> NDArray[np.int64]:
         return server.received_from(id)

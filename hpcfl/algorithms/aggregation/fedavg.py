@@ -25,7 +25,8 @@ from hpcfl.algorithms.aggregation.base import (
 from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, along
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.crypto.keys import SecretSource, system_secrets
-from hpcfl.errors import BelowThresholdError, MessageError
+from hpcfl.errors import BelowThresholdError, MessageError, UsageError
+from hpcfl.privacy.masking import InTheClear
 
 
 class FedAvg(AggregationProtocol):
@@ -38,6 +39,12 @@ class FedAvg(AggregationProtocol):
         Step("upload", Pattern.GATHER, upload=True),
         Step("result", Pattern.LOCAL),
     )
+
+    @classmethod
+    def masking(cls, devices: int, alpha: float, degree: int | None) -> InTheClear:
+        if degree is not None:
+            raise UsageError("fedavg has no masking graph to choose the degree of; leave it out")
+        return InTheClear()
 
     def device(self, id: int, round_index: int, secrets: SecretSource) -> FedAvgDevice:
         return FedAvgDevice(self, id)

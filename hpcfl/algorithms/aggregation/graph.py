@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.aggregation.topology import Topology, ring_of
+from hpcfl.errors import UsageError
+from hpcfl.privacy.masking import Masking
 
 
 class GraphSecAgg(SecAgg):
@@ -16,6 +18,14 @@ class GraphSecAgg(SecAgg):
 
     name = "secagg-graph"
     not_active = "the server could choose whom a device has as neighbours on the ring"
+
+    @classmethod
+    def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
+        if degree is None:
+            raise UsageError(
+                "secagg-graph needs the number of neighbours of a device: give a degree"
+            )
+        return super().masking(devices, alpha, degree)
 
     def _topology(self) -> Topology:
         return ring_of(self.parameters)

@@ -45,6 +45,7 @@ from hpcfl.comm.phases import Pattern, Payload, Step, phase_names
 from hpcfl.crypto import keys
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
+from hpcfl.privacy.masking import InCohorts
 
 SEED_BYTES = 32
 MIN_SELECTED = 2
@@ -296,6 +297,12 @@ class Prf(QuantisedProtocol):
             ),
             *super().promises(),
         ]
+
+    @classmethod
+    def masking(cls, devices: int, alpha: float, degree: int | None) -> InCohorts:
+        if degree is not None:
+            raise UsageError(f"{cls.name} masks between all pairs: leave the degree out")
+        return InCohorts(devices)
 
     def count(self, phases: Phases) -> None:
         upload, dim, devices = phases["masked_input"], self.parameters.dim, self.parameters.devices

@@ -91,6 +91,7 @@ from hpcfl.crypto import keys, shamir
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError
+from hpcfl.privacy.masking import InCohorts, Masking, ring_degree
 
 
 class SecAgg(QuantisedProtocol):
@@ -153,6 +154,10 @@ class SecAgg(QuantisedProtocol):
     def largest_message(self) -> int:
         reply = 4 * KEY_SHARE * (self.topology.degree + 1)
         return max(self.largest_upload, reply, 2 * keys.KEY_BYTES)
+
+    @classmethod
+    def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
+        return InCohorts(devices, ring_degree(degree, devices))
 
     @classmethod
     def active_variant(cls) -> type[QuantisedProtocol] | None:

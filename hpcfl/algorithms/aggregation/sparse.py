@@ -29,6 +29,7 @@ from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.crypto.sampling import SAMPLERS
 from hpcfl.errors import MessageError, UsageError
+from hpcfl.privacy.masking import BySelection, check_alpha, ring_degree
 
 Positions = NDArray[np.int64]
 
@@ -55,6 +56,11 @@ class SparseSecAgg(SecAgg):
         # Gaps may be asked for where they are longer: two bits a coordinate bound them.
         located = locations.HEADER.itemsize + 2 * bitmap + 1
         return located + super().largest_upload
+
+    @classmethod
+    def masking(cls, devices: int, alpha: float, degree: int | None) -> BySelection:
+        check_alpha(alpha)
+        return BySelection(devices, alpha, ring_degree(degree, devices))
 
     @classmethod
     def active_variant(cls) -> type[SecAgg] | None:

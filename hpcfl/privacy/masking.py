@@ -1,0 +1,231 @@
+"""Who masks a coordinate with whom: by formula, and drawn by chance.
+
+A protocol says which of these kinds it is, with its parameters; what that exposes to a curious
+server follows (:mod:`hpcfl.privacy.exposure`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hpcfl.errors import UsageError
+from hpcfl.privacy import formulas, simulate
+from hpcfl.privacy.cohorts import honest_in_cohort
+from hpcfl.privacy.distributions import Floats
+from hpcfl.privacy.population import Population
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The closed forms of a kind of masking; None where there is none.
+
+    Attributes
+    ----------
+    contributors : float
+        Expected number of honest survivors that send a coordinate.
+    sent, alone_of_dim : float
+        Fraction of its d coordinates that such a device sends, and of which its value is exposed
+        alone.
+    sole, split : float or None
+        Fraction of the coordinates with exactly one contributor, and with more than one sum.
+    sizes : ndarray of float64 or None
+        Probability of an anonymity set of size s, seen from a sent value, at index s.
+    """
+
+    contributors: float
+    sent: float
+    alone_of_dim: float
+    sole: float | None = None
+    split: float | None = None
+    sizes: Floats | None = None
+
+
+class Masking(ABC):
+    """The masks at a coordinate of a round.
+
+    Attributes
+    ----------
+    alpha : float or None
+        Fraction of the coordinates that a device sends; None if it sends all.
+    degree : int or None
+        Neighbours of a device in the masking graph; None if all are.
+    masks : bool
+        Whether anything is masked.
+    """
+
+    alpha: float | None = None
+    degree: int | None = None
+    masks: ClassVar[bool] = True
+
+    @property
+    def cohort(self) -> int | None:
+        """Number m of devices in a cohort; None without cohorts."""
+        return None
+
+    @abstractmethod
+    def closed(self, population: Population) -> Closed:
+        """Return the closed forms for these devices, colluders and dropouts."""
+
+    @abstractmethod
+    def draw(self, honest: simulate.Flags, generator: np.random.Generator) -> simulate.Drawn:
+        """Draw the masks at one coordinate of each sample; see :data:`simulate.Draw`."""
+
+
+@dataclass(frozen=True)
+class InTheClear(Masking):
+    """Everybody sends everything, and nothing is masked."""
+
+    masks = False
+
+    def closed(self, population: Population) -> Closed:
+        survivors, probability = population.honest_survivors()
+        return Closed(
+            contributors=population.mean_honest_survivors,
+            sent=1.0,
+            alone_of_dim=1.0,
+            sole=_at(survivors == 1, probability),
+            split=_at(survivors > 1, probability),
+            sizes=np.array([0.0, 1.0]),
+        )
+
+    def draw(self, honest: simulate.Flags, generator: np.random.Generator) -> simulate.Drawn:
+        return simulate.in_the_clear(honest, generator)
+
+
+@dataclass(frozen=True)
+class InCohorts(Masking):
+    """A coordinate is sent by a cohort drawn by chance, masked within it.
+
+    Attributes
+    ----------
+    members : int
+        Devices that send a coordinate: all N where everybody sends everything.
+    degree : int or None
+        Neighbours of a device, on a ring of the members (see :func:`ring_degree`); None for all.
+    alpha : float or None
+        Fraction of the coordinates that a device sends; None for all.
+    """
+
+    members: int
+    degree: int | None = None
+    alpha: float | None = None
+
+    @property
+    def cohort(self) -> int | None:
+        return None if self.alpha is None else self.members
+
+    def closed(self, population: Population) -> Closed:
+        members, degree = self.members, self.degree
+        honest = honest_in_cohort(population, members)
+        size, weight = formulas.size_biased(np.arange(members + 1), honest)
+        sent = members / population.devices
+        sizes: Floats | None
+        if degree is None:
+            alone, split, sizes = _at(size == 1, weight), 0.0, np.zeros(members + 1)
+            sizes[size] = weight
+        else:
+            alone = float(weight @ formulas.ring_alone(members, degree, size))
+            likely = np.flatnonzero(honest > 1e-20)  # the others change nothing
+            splits = [formulas.ring_split(members, degree, int(number)) for number in likely]
+            # Rounding must not make it more than 1.
+            split, sizes = min(1.0, float(honest[likely] @ splits)), None
+        return Closed(
+            contributors=sent * population.mean_honest_survivors,
+            sent=sent,
+            alone_of_dim=sent * alone,
+            sole=float(honest[1]),
+            split=split,
+            sizes=sizes,
+        )
+
+    def draw(self, honest: simulate.Flags, generator: np.random.Generator) -> simulate.Drawn:
+        degree = self.members - 1 if self.degree is None else self.degree
+        return simulate.ring(self.members, degree, honest, generator)
+
+
+@dataclass(frozen=True)
+class BySelection(Masking):
+    """Each pair of neighbours selects a coordinate with probability alpha / k, and masks it.
+
+    Attributes
+    ----------
+    devices : int
+        Number N of devices.
+    alpha : float
+        Fraction of the coordinates that a device sends.
+    degree : int or None
+        Number k of neighbours; None for all.
+    """
+
+    devices: int
+    alpha: float
+    degree: int | None = None
+
+    def closed(self, population: Population) -> Closed:
+        graph = formulas.SparseGraph(self.devices, self.alpha, self.degree)
+        survivors, weight = formulas.seen_from_a_value(population)
+        mean = population.mean_honest_survivors
+        closed = Closed(
+            contributors=mean * graph.sent,
+            sent=graph.sent,
+            alone_of_dim=float(weight @ graph.alone(survivors)),
+        )
+        if self.degree is not None:
+            return closed
+        numbers, probability = population.honest_survivors()
+        return replace(
+            closed,
+            sole=mean * float(weight @ graph.sole(survivors)),
+            # Rounding must not make it negative.
+            split=max(0.0, 1 - float(probability @ graph.one_sum(numbers))),
+            sizes=weight @ graph.component_sizes(survivors) / graph.sent,
+        )
+
+    def draw(self, honest: simulate.Flags, generator: np.random.Generator) -> simulate.Drawn:
+        degree = self.devices - 1 if self.degree is None else self.degree
+        return simulate.selecting_pairs(self.alpha, degree, honest, generator)
+
+
+def check_alpha(alpha: float) -> None:
+    """Refuse what is no fraction of the coordinates.
+
+    Raises
+    ------
+    UsageError
+    """
+    if not 0 < alpha <= 1:
+        raise UsageError(f"alpha is {alpha}; it must be above 0, at most 1")
+
+
+def ring_degree(degree: int | None, devices: int, members: int | None = None) -> int | None:
+    """Return a number of neighbours as kinds of masking take it: None where all are neighbours.
+
+    Parameters
+    ----------
+    degree : int or None
+        What is asked for.
+    devices : int
+        Number N of devices.
+    members : int, optional
+        Devices on the ring; all of them by default.
+
+    Raises
+    ------
+    UsageError
+        If no ring has it.
+    """
+    if degree is None:
+        return None
+    if degree < 2 or (degree % 2 and degree != devices - 1):
+        raise UsageError(
+            f"the degree is {degree}; a Harary graph on a ring needs an even number from 2"
+        )
+    return None if degree >= (members or devices) - 1 else degree
+
+
+def _at(chosen: Any, probability: Floats) -> float:
+    return float(probability[chosen].sum())
