@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,11 @@ from hypothesis import settings
 settings.register_profile("developer", max_examples=25, deadline=None)
 settings.register_profile("full", max_examples=100, deadline=None)
 settings.load_profile("developer")
+
+# As if no launcher had started us.
+for name in list(os.environ):
+    if name.startswith(("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")) and "ALLOW" not in name:
+        del os.environ[name]
 
 # Their tests start jobs of several processes, at most one at a time.
 JOB_FOLDERS = {"chaos", "faults", "mpirun", "netlab", "slurm"}

@@ -1,24 +1,22 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
+import commandline
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
+@pytest.fixture(autouse=True)
+def _among_the_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLES)
+    monkeypatch.syspath_prepend(EXAMPLES)
+
+
 def hpcfl(folder: Path, *arguments: object) -> str:
-    """Run the command line among the examples; return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "hpcfl", *map(str, arguments), "--output", str(folder)],
-        cwd=EXAMPLES,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    """Run the command line; return what it prints."""
+    done = commandline.hpcfl(*arguments, "--output", folder)
 
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -54,7 +54,8 @@ TIGHT = {
 }
 # These are measured by rates alone, which takes more runs.
 BY_RATES = {"Laplace", "Poisson users", "trusted", "Poisson samples"}
-NAMES = [pytest.param(name, marks=pytest.mark.full) if name in BY_RATES else name for name in TIGHT]
+SLOW = {*BY_RATES, "two in a batch", "all samples"}
+NAMES = [pytest.param(name, marks=pytest.mark.full) if name in SLOW else name for name in TIGHT]
 
 
 def runs_of(name: str) -> int:
@@ -433,7 +434,15 @@ UNPLANNED: dict[str, tuple[Instance, int, Callable[[pytest.MonkeyPatch], None]]]
 }
 
 
-@pytest.mark.parametrize("name", UNPLANNED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.full)
+        if instance.replayed or instance == EXACT
+        else name
+        for name, (instance, _, _) in UNPLANNED.items()
+    ],
+)
 def test_what_does_not_go_as_planned_agrees_with_its_proof(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from commandline import hpcfl
 
 from hpcfl.attack import components
 from hpcfl.attack.components import Findings, attack
@@ -25,19 +23,6 @@ SMALL = ("--devices", 12, "--dim", 500, "--rounds", 1, "--warmup", 0, "--alpha",
 def run(*arguments: object) -> Result:
     """Run the command in this process."""
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
-
-
-def hpcfl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own, as if no launcher had started it."""
-    launchers = ("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")
-    variables = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
-    return subprocess.run(
-        [sys.executable, "-m", "hpcfl", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=variables,
-    )
 
 
 def keep(folder: Path, protocol: str, *options: object) -> Path:

@@ -1,32 +1,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commandline import hpcfl
 
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.bench.experiment import DEFAULT_LEVELS, Options
 from hpcfl.cli.bench import command
 from hpcfl.results import load
-
-
-def hpcfl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own, as if no launcher had started it."""
-    launchers = ("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")
-    variables = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
-    return subprocess.run(
-        [sys.executable, "-m", "hpcfl", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=variables,
-    )
 
 
 def test_one_process_plays_everybody_and_says_so(tmp_path: Path) -> None:

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from commandline import hpcfl
 
 from hpcfl.algorithms.federated.queries import Constants, GaussianBound, LaplaceBound
 from hpcfl.cli.optimize import command
@@ -49,19 +47,6 @@ def found(*arguments: object) -> dict[str, Any]:
     assert result.exit_code == 0, result.output
     value: dict[str, Any] = json.loads(result.stdout)
     return value
-
-
-def hpcfl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own, as if no launcher had started it."""
-    launchers = ("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")
-    variables = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
-    return subprocess.run(
-        [sys.executable, "-m", "hpcfl", "optimize", "fedsgd-dpc", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=variables,
-    )
 
 
 @pytest.mark.parametrize(
@@ -270,10 +255,10 @@ def test_wrong_use_is_a_sentence(
 
 
 def test_wrong_use_has_status_2_and_no_traceback(mnist: Path) -> None:
-    job = hpcfl("--constants", mnist, "--epsilon", "-1")
+    job = hpcfl("optimize", "fedsgd-dpc", "--constants", mnist, "--epsilon", "-1")
     assert job.returncode == 2
     assert job.stderr == "Error: --epsilon is -1; every budget must be above 0\n"
-    assert hpcfl("--mechanism", "cauchy").returncode == 2
+    assert hpcfl("optimize", "fedsgd-dpc", "--mechanism", "cauchy").returncode == 2
 
 
 def test_help_has_examples() -> None:
@@ -286,7 +271,18 @@ def test_an_estimate_is_shown_warned_of_and_saved(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     path = tmp_path / "constants.json"
     data = ("--dataset", "digits", "--devices", 4, "--estimate-steps", 5, "--xi", 20)
-    job = hpcfl(*data, "--save-constants", path, "--epsilon", 3, "--variance", 0, "--json")
+    job = hpcfl(
+        "optimize",
+        "fedsgd-dpc",
+        *data,
+        "--save-constants",
+        path,
+        "--epsilon",
+        3,
+        "--variance",
+        0,
+        "--json",
+    )
     assert job.returncode == 0, job.stderr
     value = json.loads(job.stdout)
 

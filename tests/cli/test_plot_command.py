@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from commandline import hpcfl
 
 from hpcfl.cli.plot import command
 from hpcfl.errors import HpcflError, UsageError
@@ -23,11 +24,6 @@ pytest.importorskip("torch")
 
 # Epsilon takes private training; see tests/plots.
 OF_ANY_TRAINING = [kind for kind in KINDS if kind != "epsilon"]
-
-
-def hpcfl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "hpcfl", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=120)
 
 
 def plot(*arguments: object, **more: Any) -> Result:

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from commandline import hpcfl
 
 from hpcfl.cli.privacy import command
 from hpcfl.errors import UsageError
@@ -25,19 +23,6 @@ def rows(result: Result) -> dict[str, list[str]]:
     """Return the table: the label, and the last four columns."""
     lines = [line for line in result.stdout.splitlines() if len(line.split()) > 4]
     return {" ".join(line.split()[:-4]): line.split()[-4:] for line in lines}
-
-
-def hpcfl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own, as if no launcher had started it."""
-    launchers = ("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")
-    variables = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
-    return subprocess.run(
-        [sys.executable, "-m", "hpcfl", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=variables,
-    )
 
 
 def test_table_shows_formula_simulation_and_difference() -> None:

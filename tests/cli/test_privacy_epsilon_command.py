@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner, Result
+from commandline import hpcfl
 
 from hpcfl.cli.privacy import command
 from hpcfl.privacy.accounting import systems
@@ -23,12 +24,7 @@ def run(*arguments: object) -> Result:
 
 def refused(*arguments: object) -> str:
     """Run the program, which must refuse to; return its sentence."""
-    done = subprocess.run(
-        [sys.executable, "-m", "hpcfl", "privacy", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = hpcfl("privacy", *arguments)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     return done.stderr

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commandline import hpcfl
 
 from hpcfl.results import load
 from hpcfl.train.presets import PRESETS
@@ -14,10 +13,13 @@ from hpcfl.train.presets import PRESETS
 pytest.importorskip("torch")
 
 
+@pytest.fixture(autouse=True)
+def _no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HPCFL_DATA", raising=False)
+
+
 def train(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hpcfl", "train", *map(str, arguments)]
-    environment = {name: value for name, value in os.environ.items() if name != "HPCFL_DATA"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    return hpcfl("train", *arguments)
 
 
 def trained_config(folder: Path, *arguments: object) -> dict[str, object]:

@@ -1,13 +1,19 @@
-"""Starts real MPI jobs with an outer time limit, so that nothing can hang."""
+"""Runs MPI jobs with an outer time limit, so that nothing can hang.
+
+`mpirun` launches one; `hpcfl` has a command line run by ranks that were launched once for all.
+"""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +22,8 @@ import pytest
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 LIMIT_SECONDS = 240
+MPIRUN = ("mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n")
+STANDING = 8
 
 needs_mpirun = pytest.mark.skipif(
     not (BIN / "mpirun").exists() and shutil.which("mpirun") is None,
@@ -35,14 +43,13 @@ def environment() -> dict[str, str]:
 
 def start(*command: object, **options: Any) -> subprocess.Popen[str]:
     """Start a command in a process group of its own."""
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(
         [str(part) for part in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
         text=True,
         env=environment(),
         start_new_session=True,
-        **options,
+        **streams | options,
     )
 
 
@@ -63,23 +70,93 @@ def mpirun(
     ranks: int, *command: object, limit_seconds: float = LIMIT_SECONDS
 ) -> subprocess.CompletedProcess[str]:
     """Run a command under mpirun, however few cores there are."""
-    launcher = ("mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n", ranks)
-    return finish(start(*launcher, *command), limit_seconds)
+    return finish(start(*MPIRUN, ranks, *command), limit_seconds)
+
+
+class StandingRanks:
+    """The ranks of one mpirun, which run one command line after the other."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="hpcfl-ranks-"))
+        self.asked = 0
+        os.mkfifo(self.folder / "jobs")
+        # Also for reading, so as not to wait for the ranks. They end when this end is closed.
+        self.jobs = os.open(self.folder / "jobs", os.O_RDWR)
+        with open(self.folder / "log", "w") as log:
+            self.job = start(
+                *(*MPIRUN, STANDING, sys.executable, HERE / "standing_ranks.py", self.folder),
+                stdout=log,
+                stderr=log,
+            )
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        atexit.unregister(self.end)
+        os.close(self.jobs)
+        try:
+            self.job.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.job.pid, signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run(
+        self, ranks: int, arguments: list[str], limit_seconds: float
+    ) -> subprocess.CompletedProcess[str]:
+        number, self.asked = self.asked, self.asked + 1
+        asked = {"ranks": ranks, "arguments": arguments, "folder": os.getcwd()}
+        os.write(self.jobs, f"{json.dumps(asked)}\n".encode())
+        done, deadline = self.folder / f"{number}.done", time.monotonic() + limit_seconds
+        while not done.exists():
+            if self.job.poll() is not None or time.monotonic() > deadline:
+                log = (self.folder / "log").read_text()
+                self.end()
+                pytest.fail(f"hpcfl {arguments} took down {ranks} ranks, or hung\n{log}")
+            time.sleep(0.01)
+        out, err = (
+            "".join((self.folder / f"{number}.{rank}.{name}").read_text() for rank in range(ranks))
+            for name in ("out", "err")
+        )
+        statuses = json.loads(done.read_text())
+        status = next((status for status in statuses if status), 0)
+        return subprocess.CompletedProcess(arguments, status, out, err)
+
+
+_standing: list[StandingRanks] = []
+
+
+def hpcfl(
+    ranks: int, *arguments: object, limit_seconds: float = LIMIT_SECONDS
+) -> subprocess.CompletedProcess[str]:
+    """Run a command line on some ranks, as `mpirun` does but without a launch where possible.
+
+    A job that ends its processes in another way than by leaving the command line, or that needs
+    variables of the environment, must be launched.
+    """
+    if ranks > STANDING:
+        return mpirun(ranks, "hpcfl", *arguments, limit_seconds=limit_seconds)
+    if not _standing or _standing[-1].job.poll() is not None:
+        _standing.append(StandingRanks())
+    return _standing[-1].run(ranks, [str(each) for each in arguments], limit_seconds)
 
 
 def bench(
     ranks: int, folder: Path, *options: object, limit_seconds: float = LIMIT_SECONDS
 ) -> list[dict[str, Any]]:
     """Run `hpcfl bench` that must succeed, and return the summaries it prints."""
-    job = mpirun(
-        ranks,
-        *("hpcfl", "bench", *options, "--output", folder, "--json"),
-        limit_seconds=limit_seconds,
-    )
+    arguments = ("bench", *options, "--output", folder, "--json")
+    job = hpcfl(ranks, *arguments, limit_seconds=limit_seconds)
 
     assert job.returncode == 0, job.stderr
     runs: list[dict[str, Any]] = json.loads(job.stdout)["runs"]
     return runs
+
+
+def assert_refused(job: subprocess.CompletedProcess[str], sentence: str, status: int = 2) -> None:
+    """Check that a job says once, in a sentence, what is wrong."""
+    assert job.returncode == status, job.stderr
+    assert job.stderr.count("Error: ") == 1
+    assert sentence in job.stderr
+    assert "Traceback" not in job.stderr
 
 
 def pid_of_rank(launcher: int, rank: int) -> int:

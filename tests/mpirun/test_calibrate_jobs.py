@@ -4,20 +4,19 @@ import json
 from pathlib import Path
 
 import pytest
-from launcher import mpirun, needs_mpirun
+from launcher import hpcfl, needs_mpirun
 
 pytestmark = [needs_mpirun, pytest.mark.full]
 
 
 def test_ranks_are_calibrated_and_predicted(tmp_path: Path) -> None:
     path = tmp_path / "calibration.json"
-    job = mpirun(3, "hpcfl", "calibrate", "--output", path)
+    job = hpcfl(3, "calibrate", "--output", path)
     assert job.returncode == 0, job.stderr
 
     content = json.loads(path.read_text())
-    predicted = mpirun(
-        1, "hpcfl", "predict", "secagg", "--ranks", 3, "--calibration", path, "--json"
-    )
+    options = ("--ranks", 3, "--calibration", path, "--json")
+    predicted = hpcfl(1, "predict", "secagg", *options)
 
     assert content["ranks"] == 3
     assert set(content["links"]) == {"broadcast", "gather", "route"}

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from launcher import BIN, HERE, finish, needs_mpirun, pid_of_rank, start
+from launcher import BIN, HERE, MPIRUN, finish, hpcfl, needs_mpirun, pid_of_rank, start
 
 from hpcfl.results import load
 from hpcfl.system.interruption import LEFT_STATUS, SIGNALS
@@ -29,10 +29,7 @@ OPTIONS = ("secagg", "--dim", 2000, "--devices", 3, "--rounds", 20_000, "--warmu
 def job_under_way(path: Path, *where: object) -> tuple[subprocess.Popen[str], list[int]]:
     """Start a job, wait until it has finished more rounds, and return its ranks' processes."""
     before = load(path).rounds if path.exists() else 0
-    job = start(
-        *("mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n", RANKS),
-        *("hpcfl", "bench", *OPTIONS, *where),
-    )
+    job = start(*MPIRUN, RANKS, "hpcfl", "bench", *OPTIONS, *where)
     end = time.monotonic() + LIMIT_SECONDS
     while not path.exists() or load(path).rounds < before + 3:
         assert job.poll() is None, job.communicate()
@@ -55,7 +52,9 @@ def wait_until_gone(processes: list[int]) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)]
+)
 def test_mpirun_is_told_to_leave(tmp_path: Path, number: signal.Signals) -> None:
     path = tmp_path / "run.h5"
     job, processes = job_under_way(path, "--output", path)
@@ -76,7 +75,11 @@ def test_mpirun_is_told_to_leave(tmp_path: Path, number: signal.Signals) -> None
 
 
 @pytest.mark.parametrize(
-    ("target", "number"), [("mpirun", signal.SIGUSR1), ("device", signal.SIGTERM)]
+    ("target", "number"),
+    [
+        pytest.param("mpirun", signal.SIGUSR1, marks=pytest.mark.full),
+        ("device", signal.SIGTERM),
+    ],
 )
 def test_all_ranks_leave_together(tmp_path: Path, target: str, number: signal.Signals) -> None:
     path = tmp_path / "run.h5"
@@ -118,6 +121,8 @@ def test_the_servers_death_costs_no_round_and_resume_goes_on(tmp_path: Path) -> 
     assert finish(job, GONE_SECONDS).returncode != 0
     wait_until_gone(processes)
     before = load(path)
+    assert (before.status, bool(before.validated.all())) == ("running", True)
+    assert (before.bytes_up.sum(axis=(1, 2)) > 0).all()
     job, processes = job_under_way(path, "--resume", path)
     job.send_signal(signal.SIGUSR1)
     ended = finish(job, GONE_SECONDS)
@@ -132,8 +137,7 @@ def test_the_servers_death_costs_no_round_and_resume_goes_on(tmp_path: Path) -> 
 def test_refusals_to_resume_are_told_once(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     options = ("fedavg", "--dim", 20, "--rounds", 2)
-    launch = ("mpirun", "--map-by", ":OVERSUBSCRIBE", "-n", 3, "hpcfl", "bench", *options)
-    assert finish(start(*launch, "--output", path), LIMIT_SECONDS).returncode == 0
+    assert hpcfl(3, "bench", *options, "--output", path).returncode == 0
     for more, sentence in (
         (("--resume", path), "is complete, with 4 rounds"),
         (("--resume", path, "--seed", 1), "seed 0, not 1"),
@@ -141,7 +145,7 @@ def test_refusals_to_resume_are_told_once(tmp_path: Path) -> None:
         (("--resume", path, "--devices", "1,2"), "one number of devices"),
         (("--resume", tmp_path / "none.h5"), "there is no file"),
     ):
-        done = finish(start(*launch, *more), LIMIT_SECONDS)
+        done = hpcfl(3, "bench", *options, *more)
         assert done.returncode in (1, 2)
         assert done.stderr.count("Error: ") == 1
         assert sentence in done.stderr
@@ -165,12 +169,20 @@ seed = [1]
 @pytest.mark.parametrize(
     ("command", "number"),
     [
-        *((BENCH, number) for number in SIGNALS),
-        (SWEEP, signal.SIGTERM),
+        (BENCH, signal.SIGTERM),
+        *(
+            pytest.param(BENCH, number, marks=pytest.mark.full)
+            for number in SIGNALS
+            if number != signal.SIGTERM
+        ),
+        pytest.param(SWEEP, signal.SIGTERM, marks=pytest.mark.full),
         pytest.param(
             TRAIN,
             signal.SIGTERM,
-            marks=pytest.mark.skipif(find_spec("torch") is None, reason="no PyTorch"),
+            marks=[
+                pytest.mark.full,
+                pytest.mark.skipif(find_spec("torch") is None, reason="no PyTorch"),
+            ],
         ),
     ],
 )
@@ -178,8 +190,7 @@ def test_a_signal_after_the_last_round_changes_nothing(
     tmp_path: Path, command: tuple[object, ...], number: signal.Signals
 ) -> None:
     (tmp_path / "plan.toml").write_text(PLAN)
-    launcher = ("mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n", 3)
-    job = start(*launcher, *LATE, number.value, *command, cwd=tmp_path)
+    job = start(*MPIRUN, 3, *LATE, number.value, *command, cwd=tmp_path)
     ended = finish(job, LIMIT_SECONDS)
     (file,) = tmp_path.glob("*.h5")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launcher import bench, mpirun, needs_mpirun
+from launcher import assert_refused, bench, hpcfl, needs_mpirun
 
 from hpcfl.results import load
 
@@ -33,18 +33,6 @@ def test_virtual_devices_enrol_and_are_summed_as_one_device_a_rank(tmp_path: Pat
         np.testing.assert_array_equal(other, sums[0])
 
 
-@pytest.mark.parametrize("group", ["fq", "ring32"])
-def test_uploads_summed_within_reduce_give_the_same_sum(tmp_path: Path, group: str) -> None:
-    options = (*SMALL, "--devices", 7, "--group", group)
-    sums = []
-    for upload in ("gather", "reduce"):
-        target = tmp_path / f"{upload}.npy"
-        bench(4, tmp_path / upload, *options, "--upload", upload, "--save-aggregate", target)
-        sums.append(np.load(target))
-
-    np.testing.assert_array_equal(sums[0], sums[1])
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -54,20 +42,11 @@ def test_uploads_summed_within_reduce_give_the_same_sum(tmp_path: Path, group: s
     ],
 )
 def test_wrong_use_is_refused_once_with_a_sentence(options: list[str], sentence: str) -> None:
-    job = mpirun(3, "hpcfl", "bench", "prf", *options)
-
-    assert job.returncode == 2
-    assert job.stderr.count("Error: ") == 1
-    assert sentence in job.stderr
-    assert "Traceback" not in job.stderr
+    assert_refused(hpcfl(3, "bench", "prf", *options), sentence)
 
 
 def test_a_missing_device_ends_the_job_once_with_a_sentence(tmp_path: Path) -> None:
-    job = mpirun(
-        3, "hpcfl", "bench", "faulty_protocols:Deserting", *SMALL[1:], "--devices", 4,
-        "--dropout", 0.3, "--output", tmp_path,
-    )  # fmt: skip
+    deserting = ("faulty_protocols:Deserting", *SMALL[1:], "--devices", 4, "--dropout", 0.3)
+    job = hpcfl(3, "bench", *deserting, "--output", tmp_path)
 
-    assert job.returncode == 1
-    assert job.stderr.count("Error: round 0 cannot end: prf has no way to remove the masks") == 1
-    assert "Traceback" not in job.stderr
+    assert_refused(job, "round 0 cannot end: prf has no way to remove the masks", status=1)

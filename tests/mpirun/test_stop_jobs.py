@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launcher import bench, mpirun, needs_mpirun
+from launcher import bench, hpcfl, needs_mpirun
 
 from hpcfl.results import load
 
@@ -13,11 +13,8 @@ pytestmark = needs_mpirun
 
 def test_all_ranks_stop_once_the_time_has_passed(tmp_path: Path) -> None:
     options = ("--dim", 500, "--rounds", 2, "--warmup", 1)
-    (summary,) = bench(
-        *(3, tmp_path, "secagg", *options),
-        *("--max-seconds", 0.001, "--max-rounds", 5000),
-        limit_seconds=120,
-    )
+    limits = ("--max-seconds", 0.001, "--max-rounds", 5000)
+    (summary,) = bench(3, tmp_path, "secagg", *options, *limits)
     run = load(Path(summary["path"]))
 
     assert summary["stop_reason"] == run.environment["stop_reason"] == "max_seconds"
@@ -29,12 +26,9 @@ def test_all_ranks_stop_once_the_time_has_passed(tmp_path: Path) -> None:
 
 
 def test_each_number_of_devices_stops_by_itself_and_says_why(tmp_path: Path) -> None:
-    job = mpirun(
-        *(3, "hpcfl", "bench", "fedavg", "--devices", "1,2", "--dim", 100),
-        *("--rounds", 6, "--warmup", 1, "--rel-ci", 0.999, "--max-rounds", 12),
-        *("--output", tmp_path),
-        limit_seconds=120,
-    )
+    rounds = ("--rounds", 6, "--warmup", 1, "--rel-ci", 0.999, "--max-rounds", 12)
+    fedavg = ("bench", "fedavg", "--devices", "1,2", "--dim", 100)
+    job = hpcfl(3, *fedavg, *rounds, "--output", tmp_path)
 
     assert job.returncode == 0, job.stderr
     runs = [load(path) for path in sorted(tmp_path.glob("*.h5"))]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from launcher import BIN, bench, finish, mpirun, needs_mpirun, start
+from launcher import bench, hpcfl, needs_mpirun
 
 pytestmark = needs_mpirun
 
@@ -29,7 +29,7 @@ def test_a_round_over_mpi_is_kept_as_one_in_a_process(tmp_path: Path, protocol: 
         assert header["config"].pop("keep_transcript").endswith(".npz")
     assert headers[0] == headers[1]
 
-    job = finish(start(BIN / "hpcfl", "attack", "components", files[1], "--json"))
+    job = hpcfl(1, "attack", "components", files[1], "--json")
     found = json.loads(job.stdout)
     assert (found["colluding"], found["dropped"], found["round_index"]) == (3, 2, 1)
     assert found["agrees"]
@@ -38,7 +38,7 @@ def test_a_round_over_mpi_is_kept_as_one_in_a_process(tmp_path: Path, protocol: 
 
 def test_refusals_are_told_once(tmp_path: Path) -> None:
     path = tmp_path / "round.npz"
-    job = mpirun(3, "hpcfl", "bench", "sparse", *ROUND, "--keep-transcript", path)
+    job = hpcfl(3, "bench", "sparse", *ROUND, "--keep-transcript", path)
 
     assert job.returncode == 2
     assert job.stderr.count("together with --insecure-seed") == 1

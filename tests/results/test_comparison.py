@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commandline import hpcfl
 from run_samples import write_seconds
 
 from hpcfl.errors import HpcflError, UsageError
@@ -189,12 +189,7 @@ def test_a_side_is_one_configuration(tmp_path: Path) -> None:
 
 
 def hpcfl_compare(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hpcfl", "compare", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return hpcfl("compare", *arguments)
 
 
 def test_the_command_says_it_with_its_exit_status(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from commandline import hpcfl
 
 from hpcfl.results import load
 from hpcfl.results.reader import find
@@ -24,22 +25,9 @@ repeats = 2
 """
 
 
-def variables() -> dict[str, str]:
-    """Return an environment as if no launcher had started us, without a calibration."""
-    launchers = ("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
-    return kept | {"XDG_CACHE_HOME": os.devnull}
-
-
-def hpcfl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "hpcfl", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=variables(),
-    )
+@pytest.fixture(autouse=True)
+def _no_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
 
 
 def write(folder: Path, text: str) -> Path:
@@ -85,7 +73,6 @@ def test_a_sweep_that_was_killed_goes_on_where_it_stopped(tmp_path: Path) -> Non
         [sys.executable, "-m", "hpcfl", "sweep", str(plan), "--output", str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=variables(),
     )
     names: list[str] = []
     # Killed in the middle of a cell: one at least is finished, one has begun.
@@ -155,7 +142,6 @@ def test_jobs_of_an_array_run_their_cell_of_the_frozen_manifest(tmp_path: Path) 
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=variables(),
         )
         for index in (2, 5)
     ]

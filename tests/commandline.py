@@ -1,0 +1,27 @@
+"""The command line within this process, where nothing depends on a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import subprocess
+import sys
+
+from hpcfl.cli import main
+
+
+def hpcfl(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a command line; return its exit status and what it prints."""
+    words = [str(argument) for argument in arguments]
+    before, sys.argv[1:] = sys.argv[1:], words
+    out, err = io.StringIO(), io.StringIO()
+    status: object = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as end:
+        status = end.code
+    finally:
+        sys.argv[1:] = before
+    code = status if isinstance(status, int) else int(status is not None)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())

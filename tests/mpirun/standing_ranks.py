@@ -1,0 +1,67 @@
+"""Ranks that stay, and run one command line after the other: mpirun -n R standing_ranks.py FOLDER.
+
+Each line of the pipe FOLDER/jobs is one, as JSON: the number of ranks, the arguments, and where to
+work. The first ranks run `hpcfl` on a communicator of their own, and write what they print to
+FOLDER/NUMBER.RANK.out and .err; then rank 0 writes their statuses to FOLDER/NUMBER.done. All end
+when the pipe is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from hpcfl.system import launch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from commandline import hpcfl
+
+FOLDER = Path(sys.argv[1])
+CONTROL = MPI.COMM_WORLD.Dup()
+
+
+def wait_for_all() -> None:
+    """Wait without taking time from the ranks at work, and from other tests."""
+    everybody = CONTROL.Ibarrier()
+    while not everybody.Test():
+        time.sleep(0.005)
+
+
+def run(job: dict[str, Any], comm: MPI.Intracomm, name: Path) -> int:
+    """Run a command line as a process that mpirun started would; return its status."""
+    MPI.COMM_WORLD = comm
+    os.environ["OMPI_COMM_WORLD_RANK"] = str(comm.rank)
+    os.environ["OMPI_COMM_WORLD_SIZE"] = str(comm.size)
+    launch._alone = False  # what the command before this one left
+    os.chdir(job["folder"])
+    done = hpcfl(*job["arguments"])
+    Path(f"{name}.out").write_text(done.stdout)
+    Path(f"{name}.err").write_text(done.stderr)
+    return done.returncode
+
+
+jobs = os.fdopen(os.open(FOLDER / "jobs", os.O_RDONLY)) if CONTROL.rank == 0 else None
+for number in count():
+    line = jobs.readline() if jobs is not None else None
+    wait_for_all()
+    line = CONTROL.bcast(line)
+    if not line:
+        break
+    job = json.loads(line)
+    takes_part = CONTROL.rank < job["ranks"]
+    comm = CONTROL.Split(0 if takes_part else MPI.UNDEFINED, CONTROL.rank)
+    name = FOLDER / f"{number}.{CONTROL.rank}"
+    status = run(job, MPI.Intracomm(comm), name) if takes_part else 0
+    wait_for_all()
+    statuses = CONTROL.gather(status)
+    if CONTROL.rank == 0:
+        (FOLDER / "done").write_text(json.dumps(statuses))
+        (FOLDER / "done").rename(FOLDER / f"{number}.done")
