@@ -23,6 +23,8 @@ from campaign import (
     possible,
 )
 
+pytestmark = pytest.mark.full
+
 SEED, MOST_RANKS = 7, 8
 SHORT = (
     "killed by option",

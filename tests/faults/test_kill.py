@@ -7,16 +7,17 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from ulfm import (
     HERE,
     LIMIT_SECONDS,
-    MPIRUN,
     ULFM,
     bench,
     finish,
+    hpcfl,
     job,
     kill,
     needs_ulfm,
@@ -32,6 +33,11 @@ pytestmark = needs_ulfm
 DIM = 60
 SMALL = ("--dim", DIM, "--warmup", 0, "--dropout", 0)
 MASKED = ("model", "advertise_keys", "share_keys", "masked_input", "unmask", "result")
+
+
+def full(*values: object) -> Any:
+    """Return what a test of the full tier is given."""
+    return pytest.param(*values, marks=pytest.mark.full)
 
 
 def assert_sum(path: Path, round_index: int, ids: Sequence[int], devices: int) -> None:
@@ -54,15 +60,15 @@ def lost_in(run: object, round_index: int) -> dict[int, str]:
 @pytest.mark.parametrize(
     ("protocol", "options", "phases", "moment"),
     [
-        ("secagg", (), MASKED[:3], "before"),
         ("secagg", ("--upload", "reduce"), MASKED[3:], "during"),
-        ("sparse", ("--alpha", 0.5), MASKED[:3], "during"),
-        ("sparse", ("--alpha", 0.5), MASKED[3:], "before"),
         ("sparse", ("--alpha", 0.5, "--security", "active"), MASKED[2:4], "after"),
+        full("secagg", (), MASKED[:3], "before"),
+        full("sparse", ("--alpha", 0.5), MASKED[:3], "during"),
+        full("sparse", ("--alpha", 0.5), MASKED[3:], "before"),
         # With all others as neighbours: fewer are chosen for the dropouts that are planned, none.
-        ("cohort", ("--alpha", 0.6, "--degree", 6), MASKED[:3], "before"),
-        ("cohort", ("--alpha", 0.6, "--degree", 6), MASKED[3:], "before"),
-        ("fedavg", (), ("model", "upload", "result"), "after"),
+        full("cohort", ("--alpha", 0.6, "--degree", 6), MASKED[:3], "before"),
+        full("cohort", ("--alpha", 0.6, "--degree", 6), MASKED[3:], "before"),
+        full("fedavg", (), ("model", "upload", "result"), "after"),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)),
 )
@@ -103,9 +109,9 @@ def phases_of(protocol: str) -> tuple[str, ...]:
     ("protocol", "options", "phase", "moment", "among"),
     [
         ("secagg", (), "masked_input", "during", [0, 2, 3, 4]),
-        ("secagg", (), "masked_input", "after", [0, 1, 2, 3, 4]),
-        ("cohort", ("--alpha", 1), "unmask", "before", [0, 1, 2, 3, 4]),
-        ("fedavg", (), "upload", "after", [0, 1, 2, 3, 4]),
+        full("secagg", (), "masked_input", "after", [0, 1, 2, 3, 4]),
+        full("cohort", ("--alpha", 1), "unmask", "before", [0, 1, 2, 3, 4]),
+        full("fedavg", (), "upload", "after", [0, 1, 2, 3, 4]),
     ],
 )
 def test_the_aggregate_is_the_sum_over_those_who_uploaded_alive_or_not(
@@ -127,6 +133,7 @@ def test_the_aggregate_is_the_sum_over_those_who_uploaded_alive_or_not(
     assert_sum(saved, 1, among, 5)
 
 
+@pytest.mark.full
 def test_17_ranks_lose_several_at_once_and_virtual_devices(tmp_path: Path) -> None:
     saved = tmp_path / "sum.npy"
     # Two devices on every rank but the first two and the middle ones.
@@ -154,6 +161,7 @@ def test_17_ranks_lose_several_at_once_and_virtual_devices(tmp_path: Path) -> No
     assert_sum(saved, 2, left, 28)
 
 
+@pytest.mark.full
 def test_planned_dropouts_go_on_beside_real_ones(tmp_path: Path) -> None:
     options = ("sparse", "--dim", DIM, "--rounds", 4, "--warmup", 0, "--dropout", 0.3)
     _, plain = bench(tmp_path / "plain", 11, *options)
@@ -179,6 +187,7 @@ def test_below_the_threshold_the_job_fails_once_and_keeps_finished_rounds(tmp_pa
     assert (run.status, run.validated.tolist()) == ("failed", [True, True])
 
 
+@pytest.mark.full
 def test_noise_of_the_dead_is_not_checked_and_not_called_right(tmp_path: Path) -> None:
     options = ("dp-fedavg", "--dim", DIM, "--rounds", 2, "--warmup", 0, "--dropout", 0)
     kills = kill(2, "unmask", 1)
@@ -201,7 +210,7 @@ def test_noise_of_the_dead_is_not_checked_and_not_called_right(tmp_path: Path) -
             "a sum holds the noise of 3 devices, of which 0 may collude, and that of 4 honest ones "
             "was promised",
         ),
-        (
+        full(
             9,
             ("cohort", "--alpha", 0.6, "--degree", 6),
             (2, 4, 6),
@@ -234,6 +243,7 @@ def test_the_death_of_the_server_ends_the_job_with_one_sentence(tmp_path: Path) 
     assert (run.status, run.validated.tolist()) == ("running", [True, True])
 
 
+@pytest.mark.full
 def test_later_sizes_of_a_launch_run_on_the_ranks_that_are_left(tmp_path: Path) -> None:
     done = job(
         *(6, "hpcfl", "bench", "secagg", *SMALL, "--rounds", 2, "--devices", "3,5"),
@@ -270,16 +280,14 @@ def test_a_death_that_nobody_planned_is_survived_as_well(tmp_path: Path) -> None
 
 
 def test_without_ulfm_a_kill_is_refused_with_the_way_to_get_it(tmp_path: Path) -> None:
-    done = job(
-        *(3, "hpcfl", "bench", "secagg", *kill(1, "unmask", 1), "--output", tmp_path),
-        launcher=MPIRUN,
-    )
+    done = hpcfl(3, "bench", "secagg", *kill(1, "unmask", 1), "--output", tmp_path)
 
     assert done.returncode == 2
     assert re.search(r"Error: --kill is refused: .*mpirun --with-ft ulfm -n", done.stderr)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_a_signal_after_the_last_round_kills_nobody(tmp_path: Path) -> None:
     """Open MPI would wait for the dead in `MPI_Finalize`, for ever in one of a dozen such jobs."""
     path = tmp_path / "run.h5"

@@ -19,11 +19,10 @@ from hpcfl.rounds.inputs import SyntheticUpdates
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "mpirun"))
 
-from launcher import BIN, environment, finish, pid_of_rank, start  # noqa: E402, F401
+from launcher import BIN, environment, finish, hpcfl, pid_of_rank, start  # noqa: E402, F401
 
 LIMIT_SECONDS = 120
-MPIRUN = ("mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none")
-ULFM = (*MPIRUN, "--with-ft", "ulfm")
+ULFM = ("mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--with-ft", "ulfm")
 
 
 @cache
@@ -42,11 +41,9 @@ needs_ulfm = pytest.mark.skipif(
 )
 
 
-def job(
-    ranks: int, *command: object, launcher: Sequence[str] = ULFM
-) -> subprocess.CompletedProcess[str]:
+def job(ranks: int, *command: object) -> subprocess.CompletedProcess[str]:
     """Run a command under mpirun; the test fails if it does not end in time."""
-    return finish(start(*launcher, "-n", ranks, *command), LIMIT_SECONDS)
+    return finish(start(*ULFM, "-n", ranks, *command), LIMIT_SECONDS)
 
 
 def kill(rank: object, phase: str, round_index: int, moment: str | None = None) -> tuple[str, str]:

@@ -32,6 +32,7 @@ def descriptors() -> int | None:
         return None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("protocol", ["sparse", "secagg"])
 def test_memory_and_descriptors_stay_flat(tmp_path: Path, protocol: str) -> None:
     rounds: list[int] = []

@@ -84,7 +84,8 @@ class StandingRanks:
         self.jobs = os.open(self.folder / "jobs", os.O_RDWR)
         with open(self.folder / "log", "w") as log:
             self.job = start(
-                *(*MPIRUN, STANDING, sys.executable, HERE / "standing_ranks.py", self.folder),
+                *(*MPIRUN, STANDING, sys.executable, "-m", "mpi4py"),
+                *(HERE / "standing_ranks.py", self.folder),
                 stdout=log,
                 stderr=log,
             )

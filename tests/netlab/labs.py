@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from hpcfl.errors import HpcflError
 from hpcfl.netlab import lab, requirements
 from hpcfl.netlab.links import Link
@@ -85,9 +83,3 @@ def hpcfl(*arguments: object) -> subprocess.Popen[str]:
         env={**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"},
         start_new_session=True,
     )
-
-
-needs_lab = pytest.mark.skipif(bool(why_no_lab()), reason=why_no_lab())
-_NO_DELAY = why_no_lab(Link(1e8, 1e-3))
-needs_delay = pytest.mark.skipif(bool(_NO_DELAY), reason=_NO_DELAY)
-needs_mpi = pytest.mark.skipif(bool(why_no_mpi()), reason=why_no_mpi())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from labs import hpcfl, left_behind, needs_delay, needs_lab, needs_mpi, star
+from labs import hpcfl, left_behind, star
 
 from hpcfl.cli import group
 from hpcfl.errors import HpcflError
@@ -21,6 +21,8 @@ from hpcfl.netlab.links import Link
 from hpcfl.netlab.plan import Plan, owner_name
 from hpcfl.netlab.probe import transfer
 from hpcfl.results import load
+
+pytestmark = pytest.mark.full
 
 LIMIT_SECONDS = 200
 # Slow enough that processors never are what takes the time.
@@ -40,7 +42,7 @@ def own_plan() -> Plan:
     return star(3, LINK, owner=lab.my_owner_name())
 
 
-@needs_lab
+@pytest.mark.usefixtures("needs_lab")
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_a_transfer_takes_its_size_over_the_links_rate(own_plan: Plan, direction: str) -> None:
     """The link is a lower bound, which no load on the machine can break."""
@@ -55,7 +57,7 @@ def test_a_transfer_takes_its_size_over_the_links_rate(own_plan: Plan, direction
     assert max(done.seconds for done in together) < 2.5 * max(alone.seconds, alone.ideal_seconds)
 
 
-@needs_lab
+@pytest.mark.usefixtures("needs_lab")
 def test_each_direction_has_its_own_rate() -> None:
     plan = star(1, Link(4e6), Link(16e6), owner=lab.my_owner_name())
     with lab.lab(plan):
@@ -67,7 +69,7 @@ def test_each_direction_has_its_own_rate() -> None:
     assert down.seconds >= 0.9 * down.ideal_seconds
 
 
-@needs_delay
+@pytest.mark.usefixtures("needs_delay")
 def test_a_delay_is_paid_each_way() -> None:
     plan = star(1, Link(16e6, 0.1), owner=lab.my_owner_name())
     with lab.lab(plan):
@@ -77,7 +79,7 @@ def test_a_delay_is_paid_each_way() -> None:
     assert min(up.seconds, down.seconds) >= 0.2
 
 
-@needs_lab
+@pytest.mark.usefixtures("needs_lab")
 def test_a_servers_rate_is_shared_by_all_devices() -> None:
     plan = star(3, LINK, server=LINK, owner=lab.my_owner_name())
     with lab.lab(plan):
@@ -86,7 +88,7 @@ def test_a_servers_rate_is_shared_by_all_devices() -> None:
     assert max(done.seconds for done in together) >= 3 * 0.9 * together[0].ideal_seconds
 
 
-@needs_lab
+@pytest.mark.usefixtures("needs_lab")
 def test_a_lab_that_cannot_be_built_is_taken_down(
     own_plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +100,7 @@ def test_a_lab_that_cannot_be_built_is_taken_down(
     assert [name for name in lab._names() if name.startswith(own_plan.owner)] == []
 
 
-@needs_lab
+@pytest.mark.usefixtures("needs_lab")
 def test_processes_end_with_the_lab_even_if_they_do_not_want_to(own_plan: Plan) -> None:
     stubborn = "trap '' TERM; echo ready; while :; do sleep 1; done"
     with lab.lab(own_plan):
@@ -113,7 +115,7 @@ def test_processes_end_with_the_lab_even_if_they_do_not_want_to(own_plan: Plan) 
     process.stdout.close()
 
 
-@needs_lab
+@pytest.mark.usefixtures("needs_lab")
 def test_labs_of_the_dead_are_swept_and_those_of_the_living_left() -> None:
     mine, dead = lab.my_owner_name(), owner_name(os.getpid(), 1)
     for owner in (mine, dead):
@@ -130,7 +132,7 @@ def test_labs_of_the_dead_are_swept_and_those_of_the_living_left() -> None:
     assert not (lab.FOLDERS / mine.rstrip("-")).exists()
 
 
-@needs_lab
+@pytest.mark.usefixtures("needs_lab")
 def test_the_command_checks_a_lab() -> None:
     result = CliRunner().invoke(group, ["netlab", "--hosts", "2", "--rate", "16mbit", "--check"])
 
@@ -141,7 +143,7 @@ def test_the_command_checks_a_lab() -> None:
     assert min(float(row[-1]) for row in rows) >= 0.9
 
 
-@needs_mpi
+@pytest.mark.usefixtures("needs_mpi")
 def test_a_bench_in_a_lab_says_so_and_takes_what_its_links_take(tmp_path: Path) -> None:
     path = tmp_path / "lab.h5"
     bench = ("fedavg", "--dim", 100_000, "--dropout", 0, "--rounds", 2, "--warmup", 0)
@@ -163,7 +165,7 @@ def test_a_bench_in_a_lab_says_so_and_takes_what_its_links_take(tmp_path: Path) 
     assert run.round_seconds.min() >= 0.9 * 2 * 8 * 400_000 / 16e6
 
 
-@needs_mpi
+@pytest.mark.usefixtures("needs_mpi")
 def test_the_exit_status_and_error_of_the_run_are_passed_on() -> None:
     job = hpcfl("netlab", "--hosts", 1, "--", "bench", "nonsense")
     _, errors = _finish(job)
@@ -172,7 +174,7 @@ def test_the_exit_status_and_error_of_the_run_are_passed_on() -> None:
     assert "nonsense" in errors
 
 
-@needs_mpi
+@pytest.mark.usefixtures("needs_mpi")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_is_taken_down(number: signal.Signals, tmp_path: Path) -> None:
     job, namespaces = _long_run(tmp_path)
@@ -185,7 +187,7 @@ def test_an_interrupted_run_is_taken_down(number: signal.Signals, tmp_path: Path
     assert not any((lab.NAMESPACES / name).exists() for name in namespaces)
 
 
-@needs_mpi
+@pytest.mark.usefixtures("needs_mpi")
 def test_a_killed_run_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
     job, namespaces = _long_run(tmp_path)
     job.kill()

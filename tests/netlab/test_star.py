@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 @pytest.mark.skipif(
     not (BIN / "mpirun").exists() and shutil.which("mpirun") is None, reason="no mpirun"
 )
-@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("ranks", [3, *(pytest.param(n, marks=pytest.mark.full) for n in (2, 5))])
 def test_the_star_does_what_mpi_does(ranks: int, tmp_path: Path) -> None:
     launcher = ["mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n", str(ranks)]
     program = [sys.executable, "-m", "mpi4py", HERE / "star_against_mpi.py", tmp_path]

@@ -27,10 +27,13 @@ CLUSTER_SECONDS = 900
 COMMAND_SECONDS = 60
 JOB_SECONDS = 150
 
-pytestmark = pytest.mark.skipif(
-    not (BIN / "mpirun").exists() and shutil.which("mpirun") is None,
-    reason="no mpirun: install the extra 'mpi' or an MPI of your own",
-)
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(
+        not (BIN / "mpirun").exists() and shutil.which("mpirun") is None,
+        reason="no mpirun: install the extra 'mpi' or an MPI of your own",
+    ),
+]
 
 
 @pytest.fixture(scope="module")

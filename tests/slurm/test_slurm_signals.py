@@ -92,6 +92,7 @@ def test_what_cannot_be_resumed_leaves_without_a_checkpoint(tmp_path: Path) -> N
     assert not list(tmp_path.glob("*.npz"))
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     not (BIN / "mpirun").exists() and shutil.which("mpirun") is None,
     reason="no mpirun: install the extra 'mpi' or an MPI of your own",

@@ -1,21 +1,14 @@
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from launcher import hpcfl, mpirun, needs_mpirun
 
 from hpcfl.results import load
 from hpcfl.results.reader import find
 
-BIN = Path(sys.executable).parent
-
-pytestmark = pytest.mark.skipif(
-    not (BIN / "mpirun").exists() and shutil.which("mpirun") is None,
-    reason="no mpirun: install the extra 'mpi' or an MPI of your own",
-)
+pytestmark = needs_mpirun
 
 PLAN = """
 [fixed]
@@ -30,12 +23,6 @@ protocol = ["cohort"]
 devices = [3]
 min-cohort = [90]
 """
-
-
-LAUNCHER = (
-    str(BIN / "mpirun") if (BIN / "mpirun").exists() else "mpirun",
-    *("--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n"),
-)
 
 # Runs the command of its arguments, then says what this rank has loaded.
 SPY = """
@@ -53,11 +40,7 @@ finally:
 def test_one_launch_does_all_numbers_of_devices(tmp_path: Path) -> None:
     plan, folder = tmp_path / "plan.toml", tmp_path / "out"
     plan.write_text(PLAN)
-    command = [
-        *(*LAUNCHER, "4"),
-        *(sys.executable, "-m", "hpcfl", "sweep", str(plan), "--output", str(folder)),
-    ]
-    done = [subprocess.run(command, capture_output=True, text=True, timeout=200) for _ in range(2)]
+    done = [hpcfl(4, "sweep", plan, "--output", folder) for _ in range(2)]
     runs = [load(path) for path in find(folder)]
 
     # The refused cell is no success, but all others are done; the second launch finds them so.
@@ -75,8 +58,7 @@ def test_only_the_rank_that_writes_loads_what_files_need(tmp_path: Path) -> None
     # On a machine with a hundred ranks it would add seconds to every launch.
     plan, folder = tmp_path / "plan.toml", tmp_path / "out"
     plan.write_text('[fixed]\ndim = 500\nrounds = 1\ndevices = 2\n[grid]\nprotocol = ["sparse"]\n')
-    command = [*LAUNCHER, "3", sys.executable, "-c", SPY, "sweep", str(plan), "--output", folder]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=200)
+    done = mpirun(3, sys.executable, "-c", SPY, "sweep", plan, "--output", folder)
     said = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
 
     assert done.returncode == 0, done.stderr
