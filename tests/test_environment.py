@@ -209,7 +209,7 @@ def test_a_containers_quota_limits_the_cores(monkeypatch, limit, cores):
 
 def test_capturing_does_not_load_mpi():
     program = (
-        "import sys; from hpcfl import environment; environment.capture({}, []); "
+        "import sys; from hpcfl.system import environment; environment.capture({}, []); "
         "print('mpi4py' in sys.modules)"
     )
     done = subprocess.run(

@@ -70,8 +70,8 @@ def test_a_rank_dies_at_its_time_and_at_no_other(monkeypatch: pytest.MonkeyPatch
     for index in range(5):
         for moment in ("before", "during", "after"):
             for phase in ("share_keys", "unmask"):
-                other(index, moment, phase)
-                mine(index, moment, phase)
+                other.at(index, moment, phase)
+                mine.at(index, moment, phase)
                 expected = (index, moment, phase) == (3, "during", "unmask")
                 assert len(struck) == expected, (index, moment, phase)
                 struck.clear()
@@ -80,7 +80,7 @@ def test_a_rank_dies_at_its_time_and_at_no_other(monkeypatch: pytest.MonkeyPatch
 def test_it_is_a_death_that_nothing_can_catch() -> None:
     code = (
         "from hpcfl.rounds.kill import Kill, Killer\n"
-        "try:\n    Killer([Kill(frozenset({0}), 'x', 0)], 0)(0, 'before', 'x')\n"
+        "try:\n    Killer([Kill(frozenset({0}), 'x', 0)], 0).at(0, 'before', 'x')\n"
         "finally:\n    print('caught')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
