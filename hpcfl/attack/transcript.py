@@ -27,7 +27,6 @@ truth_devices       honest survivors; likewise _sizes and _data, the integers th
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -155,15 +154,10 @@ class Transcript:
         }
         for phase in PHASES:
             arrays |= _pack(phase, self.messages[phase], np.uint8)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with draft.open("wb") as file:
+            with files.replacing(path) as draft, draft.open("wb") as file:
                 np.savez(file, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
         except OSError as error:
-            draft.unlink(missing_ok=True)
             raise HpcflError(f"cannot write the transcript {path}: {error.strerror}") from None
 
 

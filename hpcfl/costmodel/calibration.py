@@ -99,11 +99,9 @@ class Calibration:
             "server_slowdown": self.server_slowdown,
             "cpu_seconds": {name: list(values) for name, values in self.samples.items()},
         }
-        draft = path.with_name(f".{path.name}.part")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(content, indent=1) + "\n")
-            os.replace(draft, path)
+            with files.replacing(path) as draft:
+                draft.write_text(json.dumps(content, indent=1) + "\n")
         except OSError as error:
             raise UsageError(
                 f"cannot write {path} ({error.strerror or error}): choose another place with "

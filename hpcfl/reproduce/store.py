@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,11 +77,9 @@ class Store:
             **about,
         }
         lines = ",\n".join(json.dumps(entry) for entry in self._entries.values())
-        draft = self.path.with_suffix(".part")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(f'{{"results": [\n{lines}\n]}}\n')
-            os.replace(draft, self.path)
+            with files.replacing(self.path) as draft:
+                draft.write_text(f'{{"results": [\n{lines}\n]}}\n')
         except OSError as error:
             raise UsageError(
                 f"cannot write {self.path} ({error.strerror or error}): choose another folder with "

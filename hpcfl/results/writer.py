@@ -35,6 +35,7 @@ from hpcfl.report import formats
 from hpcfl.results import schema
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.schema import Dataset
+from hpcfl.system import files
 from hpcfl.system.interruption import Left
 
 # HDF5's index of chunks is a tree of nodes of at most so many entries. It grows at its right end,
@@ -298,17 +299,14 @@ class ResultsWriter:
     @contextmanager
     def _creating(self, needed_bytes: int) -> Iterator[Any]:
         """Yield a new file to be filled, which then takes its name with all its space."""
-        draft = self._sibling("part")
         try:
-            # The oldest file format has no checksums: a half-written attribute at the end of a
-            # run then spoils nothing but itself.
-            with h5py.File(draft, "x", libver="earliest", locking="best-effort") as file:
-                yield file
-            _allocate_blocks(draft)
-            os.replace(draft, self.path)
+            with files.replacing(self.path, self._sibling("part")) as draft:
+                # The oldest file format has no checksums: a half-written attribute at the end of
+                # a run then spoils nothing but itself.
+                with h5py.File(draft, "x", libver="earliest", locking="best-effort") as file:
+                    yield file
+                _allocate_blocks(draft)
         except (OSError, RuntimeError) as error:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
             raise UsageError(
                 f"cannot create {self.path} ({_reason(error)}{_room(self.path, needed_bytes)}): "
                 "make room, or choose another place with --output"
@@ -457,20 +455,21 @@ class ResultsWriter:
         # Cutting a dataset rewrites metadata, so it is done on a copy that then takes the file's
         # name at once. It only tidies up: readers go by the marks, so on a full disk the file
         # stays as it is.
-        cut, copy = self._sibling("cut"), self._sibling("trim")
+        cut = self._sibling("cut")
         try:
             shutil.copyfile(self.path, cut)
-            with h5py.File(cut, "r+", libver="earliest", locking="best-effort") as file:
+            with (
+                files.replacing(self.path, self._sibling("trim")) as copy,
+                h5py.File(cut, "r+", libver="earliest", locking="best-effort") as file,
+            ):
                 for group in (schema.ROUNDS, schema.TRAINING):
                     for dataset in file.get(group, {}).values():
                         dataset.resize(self.written, axis=0)
                 # HDF5 keeps the space of what was cut off within the file, but does not copy it.
                 with h5py.File(copy, "x", libver="earliest", locking="best-effort") as packed:
                     _copy_all(file, packed)
-            os.replace(copy, self.path)
         except (OSError, RuntimeError):
-            with suppress(OSError):
-                copy.unlink(missing_ok=True)
+            pass
         finally:
             with suppress(OSError):
                 cut.unlink(missing_ok=True)

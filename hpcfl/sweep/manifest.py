@@ -6,12 +6,9 @@ Nobody writes it again, so that a number of a cell means the same for all jobs, 
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -107,16 +104,9 @@ def freeze(folder: Path, manifest: Manifest) -> Manifest:
         return stored
     document = {"schema": SCHEMA} | asdict(manifest)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor, draft = tempfile.mkstemp(prefix=f".{NAME}.", dir=folder)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        # As for any new file, and writable for nobody: it is frozen.
-        os.chmod(draft, 0o444)
-        _publish(Path(draft), folder / NAME)
+        with files.replacing(folder / NAME, keep=True) as draft:
+            draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            draft.chmod(0o444)  # writable for nobody: it is frozen
     except OSError as error:
         raise UsageError(
             f"cannot write {folder / NAME} ({error.strerror}): choose another --output"
@@ -126,20 +116,6 @@ def freeze(folder: Path, manifest: Manifest) -> Manifest:
     assert stored is not None
     check_same(folder, stored, manifest)
     return stored
-
-
-def _publish(draft: Path, path: Path) -> None:
-    """Give a finished file its name, unless another has it."""
-    try:
-        with suppress(FileExistsError):
-            os.link(draft, path)
-            return
-    except OSError:
-        # A file system without hard links.
-        if not path.exists():
-            os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def load(folder: Path) -> Manifest | None:

@@ -1,8 +1,10 @@
-"""Reads files that may hold anything: within bounds, and without running what they say.
+"""Writes files whole, and reads files that may hold anything.
 
-A damaged or hostile file can claim sizes that no memory holds, nest for ever, name programs to run,
-or unpack to a thousand times its length. What is here raises ValueError (or OSError) for all of
-that; a reader adds the file's name, and says what to do.
+What is written appears under its name at once and complete, or not at all. What is read is read
+within bounds, and without running what it says: a damaged or hostile file can claim sizes that
+no memory holds, nest for ever, name programs to run, or unpack to a thousand times its length. What
+is here raises ValueError (or OSError) for all of that; a reader adds the file's name, and says what
+to do.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import io
 import json
 import math
 import os
+import secrets
 import stat
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from zipfile import ZIP_STORED, BadZipFile, ZipFile
@@ -28,6 +32,51 @@ _LARGEST_HEADER = 1024
 _AT_ONCE = 2**20  # bytes
 _SIMPLE_KINDS = "biufSU"
 _LONGEST_WORD = 200  # letters of a file's own words within an error message
+
+
+@contextmanager
+def replacing(path: Path, draft: Path | None = None, *, keep: bool = False) -> Iterator[Path]:
+    """Yield a draft to be written, which then takes the place of a file at once.
+
+    Parameters
+    ----------
+    path : path
+        The file. Its folder is made if needed.
+    draft : path, optional
+        The draft, in the same folder; hidden, and with a name of its own by default.
+    keep : bool
+        Leave a file that is there by then as it is.
+
+    Raises
+    ------
+    OSError
+        If the file system refuses it. The draft is removed then, and after any other exception.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = draft or path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        yield draft
+        # Else a crash of the machine could leave the name to an empty file.
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        if keep:
+            _link(draft, path)
+        else:
+            os.replace(draft, path)
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def _link(draft: Path, path: Path) -> None:
+    """Give a draft a file's name, unless another has it."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without hard links
+        if not path.exists():
+            os.replace(draft, path)
 
 
 def contents(path: Path, largest: int) -> bytes:

@@ -6,7 +6,6 @@ that what is set here holds in this environment and nowhere else.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.system import files
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,10 @@ def _add(path: Path, setting: _Setting) -> bool:
 
 def _replace(path: Path, text: str) -> None:
     # Not in place: installers may hard-link a file to one that all environments share.
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
+    with files.replacing(path) as draft:
         draft.write_text(text, encoding="utf-8")
         if path.exists():
             shutil.copymode(path, draft)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def main() -> None:

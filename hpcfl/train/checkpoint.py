@@ -91,9 +91,8 @@ class Checkpoint:
         HpcflError
             If the file system refuses it.
         """
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with draft.open("wb") as file:
+            with files.replacing(path) as draft, draft.open("wb") as file:
                 np.savez(
                     file,
                     version=VERSION,
@@ -107,11 +106,7 @@ class Checkpoint:
                     successor=np.frombuffer(self.successor.encode(), np.uint8),
                     config=np.frombuffer(_bound(self.config).encode(), np.uint8),
                 )
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
         except OSError as error:
-            draft.unlink(missing_ok=True)
             raise HpcflError(f"cannot write the checkpoint {path}: {error.strerror}") from None
 
 

@@ -1,0 +1,50 @@
+"""A file that is replaced is whole at any moment, and nothing is left beside it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcfl.system.files import replacing
+
+
+def test_a_file_appears_with_its_folder_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file"
+    with replacing(path) as draft:
+        draft.write_text("whole")
+        assert not path.exists()
+
+    assert path.read_text() == "whole"
+    assert os.listdir(path.parent) == ["file"]
+
+
+def test_a_file_stays_as_it_was_if_writing_fails(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt), replacing(path) as draft:
+        draft.write_text("half")
+        raise KeyboardInterrupt
+
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_is_to_be_kept_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    if not links:
+
+        def refuse(source: Path, target: Path) -> None:
+            raise OSError("this file system has no hard links")
+
+        monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "file"
+    for content in ("first", "second"):
+        with replacing(path, keep=True) as draft:
+            draft.write_text(content)
+
+    assert path.read_text() == "first"
+    assert os.listdir(tmp_path) == ["file"]
