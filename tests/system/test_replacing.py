@@ -23,9 +23,14 @@ def test_a_file_appears_with_its_folder_and_nothing_beside_it(tmp_path: Path) ->
 def test_a_file_stays_as_it_was_if_writing_fails(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), replacing(path) as draft:
-        draft.write_text("half")
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with replacing(path) as draft:
+            draft.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
 
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file"]
