@@ -16,7 +16,8 @@ from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import keys
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.observer import Results
+from hpcfl.rounds.timed import Played
 
 
 class Unknown(SecAgg):
@@ -26,12 +27,14 @@ class Unknown(SecAgg):
 
 
 def test_keeping_costs_no_byte_and_no_message(tmp_path: Path) -> None:
-    records: list[list[RoundRecord]] = [[], []]
-    for kept, path in zip(records, (None, tmp_path / "round.npz"), strict=True):
+    records = []
+    for path in (None, tmp_path / "round.npz"):
         options = Options(
             "sparse", dim=200, rounds=2, warmup=1, insecure_seed=1, keep_transcript=path
         )
-        Experiment.prepare(options, 7).run(Loopback(7), kept.append)
+        rounds = Results[Played]()
+        Experiment.prepare(options, 7).run(Loopback(7), rounds)
+        records.append(rounds.records)
 
     assert len(records[0]) == len(records[1]) == 3
     for without, kept in zip(*records, strict=True):
@@ -68,7 +71,7 @@ def test_what_is_kept_is_what_was_sent_and_what_colluders_hold() -> None:
 def test_no_key_of_an_honest_device_is_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "round.npz"
     options = Options("sparse", dim=200, gamma=0.4, insecure_seed=SEED, keep_transcript=path)
-    Experiment.prepare(options, 10).run(Loopback(10), lambda record: None)
+    Experiment.prepare(options, 10).run(Loopback(10))
     content, transcript = path.read_bytes(), load(path)
     index = transcript.round_index
     for id in range(10):
@@ -129,7 +132,7 @@ def test_a_transcript_that_cannot_be_written_fails_the_run(
     options = Options("secagg", dim=5, insecure_seed=1, keep_transcript=path)
 
     with pytest.raises(HpcflError, match="cannot write the transcript"):
-        Experiment.prepare(options, 4).run(Loopback(4), lambda record: None)
+        Experiment.prepare(options, 4).run(Loopback(4))
 
 
 def test_every_protocol_is_attacked_or_refused(tmp_path: Path) -> None:
@@ -141,5 +144,5 @@ def test_every_protocol_is_attacked_or_refused(tmp_path: Path) -> None:
             with pytest.raises(UsageError):
                 Experiment.prepare(options, 8)
         else:
-            Experiment.prepare(options, 8).run(Loopback(8), lambda record: None)
+            Experiment.prepare(options, 8).run(Loopback(8))
             assert load(tmp_path / name).protocol == name

@@ -278,6 +278,7 @@ def wait_for(condition: Callable[[], object], job: subprocess.Popen[str]) -> Non
         time.sleep(0.01)
 
 
+@pytest.mark.full
 def test_a_run_killed_at_any_moments_goes_on_to_its_end(tmp_path: Path) -> None:
     path, rounds = tmp_path / "run.h5", 20_000
     chance = random.Random(7)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
-from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.observer import Results
+from hpcfl.rounds.timed import Played
 
 WHOLE = ("fedavg", "secagg", "secagg-graph")
 
@@ -35,10 +36,10 @@ def run(folder: Path, protocol: str, rows: NDArray[Any], **options: Any) -> tupl
         insecure_seed=options.pop("insecure_seed", 3),
         **options,
     )
-    records: list[RoundRecord] = []
-    Experiment.prepare(chosen, len(rows)).run(Loopback(len(rows)), records.append)
+    rounds = Results[Played]()
+    Experiment.prepare(chosen, len(rows)).run(Loopback(len(rows)), rounds)
     with h5py.File(saved) as file:
-        return file["sum"][()], file["mean"][()], records[0].survived
+        return file["sum"][()], file["mean"][()], rounds.records[0].survived
 
 
 def vectors(devices: int, dim: int = 40) -> NDArray[np.float64]:

@@ -9,11 +9,13 @@ import pytest
 
 from hpcfl.bench import stopping
 from hpcfl.bench.experiment import Experiment, Options
-from hpcfl.bench.stopping import REASONS, StopRule
+from hpcfl.bench.stopping import StopRule
 from hpcfl.comm.loopback import Loopback
 from hpcfl.errors import UsageError
-from hpcfl.results.record import RoundRecord
 from hpcfl.results.statistics import median_interval
+from hpcfl.rounds.loop import REASONS
+from hpcfl.rounds.observer import Results
+from hpcfl.rounds.timed import Played
 
 
 def play(rule: StopRule, seconds: list[float]) -> tuple[int, str]:
@@ -96,9 +98,10 @@ def test_rules_that_cannot_work_are_refused(options: dict[str, Any], sentence: s
 
 
 def test_warm_up_rounds_are_no_samples_of_the_rule() -> None:
-    records: list[RoundRecord] = []
+    rounds = Results[Played]()
     options = Options("fedavg", dim=10, rounds=1, warmup=3, rel_ci=0.999, max_rounds=40)
-    reason = Experiment.prepare(options, 3).run(Loopback(3), records.append)
+    reason = Experiment.prepare(options, 3).run(Loopback(3), rounds)
+    records = rounds.records
     measured = [record for record in records if not record.warmup]
 
     assert options.planned_rounds == 43

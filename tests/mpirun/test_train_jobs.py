@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from launcher import MPIRUN, assert_refused, finish, hpcfl, needs_mpirun, pid_of_rank, start
 
 from hpcfl.results import load
+from hpcfl.system.interruption import LEFT_STATUS
 
 pytest.importorskip("torch")
 pytestmark = needs_mpirun
@@ -28,6 +30,14 @@ def model_after(folder: Path, ranks: int, rounds: int, *options: object) -> np.n
     assert load(file).environment["host_ranks"] == [ranks]
     weights: np.ndarray = np.load(file.with_suffix(".checkpoint.npz"))["weights"]
     return weights
+
+
+def wait_for_checkpoint(job: subprocess.Popen[str], checkpoint: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not checkpoint.exists():
+        assert time.monotonic() < deadline, "no checkpoint was written in time"
+        assert job.poll() is None, job.communicate()
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("aggregate", ["fedavg", "sparse", "prf"])
@@ -91,11 +101,7 @@ def test_a_killed_run_goes_on_to_the_model_of_an_undisturbed_one(tmp_path: Path)
         *(*MPIRUN, 3, "hpcfl", *TRAIN, "--rounds", 10_000),
         *("--checkpoint-every", 3, "--output", killed, *options),
     )
-    deadline = time.monotonic() + 120
-    while not checkpoint.exists():
-        assert time.monotonic() < deadline, "no checkpoint was written in time"
-        assert job.poll() is None, job.communicate()
-        time.sleep(0.05)
+    wait_for_checkpoint(job, checkpoint)
     os.kill(pid_of_rank(job.pid, 0), signal.SIGKILL)
     assert finish(job, 60).returncode != 0
     reached = int(np.load(checkpoint)["next_round"])
@@ -110,6 +116,23 @@ def test_a_killed_run_goes_on_to_the_model_of_an_undisturbed_one(tmp_path: Path)
     np.testing.assert_array_equal(resumed, whole)
     assert load(killed).rounds >= reached
     assert load(tmp_path / "resumed" / "run.h5").rounds == 2
+
+
+@pytest.mark.full
+def test_all_ranks_leave_together_when_mpirun_gets_the_signal(tmp_path: Path) -> None:
+    results = tmp_path / "run.h5"
+    checkpoint = results.with_suffix(".checkpoint.npz")
+    options = ("--devices", 2, "--rounds", 2000, "--checkpoint-every", 2, "--output", results)
+    job = start(*MPIRUN, 4, "hpcfl", *TRAIN, *options)
+    wait_for_checkpoint(job, checkpoint)
+    os.kill(job.pid, signal.SIGUSR1)
+    ended = finish(job, 120)
+
+    assert ended.returncode == LEFT_STATUS, ended.stderr
+    assert ended.stderr.count("Error: ") == 1
+    assert "[rank" not in ended.stderr
+    # The last checkpoint is of the last round, whichever it was.
+    assert int(np.load(checkpoint)["next_round"]) == load(results).rounds
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,7 @@ def test_what_is_kept_can_be_compared_and_drawn(id: str) -> None:
                 assert len(across) == len(up) > 0
 
 
+@pytest.mark.full
 def test_the_document_is_what_is_generated_from_what_is_kept(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write(tmp_path / "reproduction.md", KEPT)

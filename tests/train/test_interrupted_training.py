@@ -1,7 +1,8 @@
-"""A training whose round does not end in time after a signal: the round before is not lost."""
+"""Training that is told to leave, and training whose round does not end in time after a signal."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,16 +11,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcfl.bench.experiment import Options
+from hpcfl.comm.world import World
+from hpcfl.errors import AgreedError, UsageError
 from hpcfl.results import load
+from hpcfl.rounds.observer import RoundObserver
 from hpcfl.system.interruption import LEFT_STATUS
+from hpcfl.train import session
+from hpcfl.train.experiment import RoundResult, TrainOptions
 
 pytest.importorskip("torch")
 
-# Trains, and from some round on sleeps inside C, where Python runs no signal handlers.
+from hpcfl.learning.training import LocalOptions
+
+# Trains, and after two rounds sleeps inside C, where Python runs no signal handlers.
 PROGRAM = """
 import ctypes, sys
 from pathlib import Path
-import numpy as np
 from hpcfl.system import interruption
 from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World
@@ -28,53 +36,107 @@ from hpcfl.rounds.observer import RoundObserver
 from hpcfl.train import session
 from hpcfl.train.experiment import TrainOptions
 
-folder, stuck_after, resume = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 interruption.DEADLINE_SECONDS = 0.3
 asked = TrainOptions(
     "fedavg",
     Options("fedavg", warmup=0, rounds=4, dropout=0.0),
     LocalOptions(epochs=1, batch_size=20, learning_rate=0.1),
-    resume=Path(resume) if resume else None,
 )
 
 class Stuck(RoundObserver):
     def finished(self, index, result):
-        if index + 1 == stuck_after:
+        if index == 1:
             print("stuck", flush=True)
             while True:
                 ctypes.CDLL(None).pause()
 
-trained = session.run(World(None), asked, 4, folder / "run.h5", Stuck())
-np.save(folder / "model.npy", trained.weights)
+session.run(World(None), asked, 4, Path(sys.argv[1]), Stuck())
 """
 
 
-def start(folder: Path, stuck_after: int = 0, resume: str = "") -> subprocess.Popen[str]:
-    folder.mkdir()
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(folder), str(stuck_after), resume],
+def train(
+    folder: Path,
+    rounds: int = 4,
+    number: int | None = None,
+    after: int = 2,
+    algorithm: str = "fedavg",
+    dropout: float = 0.3,
+    **options: object,
+) -> np.ndarray:
+    """Train, and send this process a signal in a round; return the model."""
+    asked = TrainOptions(
+        algorithm,
+        Options("fedavg", warmup=0, rounds=rounds, dropout=dropout),
+        LocalOptions(epochs=1, batch_size=20, learning_rate=0.1),
+        **options,  # type: ignore[arg-type]
+    )
+
+    class Signalled(RoundObserver):
+        def finished(self, index: int, result: RoundResult) -> None:
+            if number is not None and index + 1 == after:
+                os.kill(os.getpid(), number)
+
+    trained = session.run(World(None), asked, 4, folder / "run.h5", Signalled())
+    assert trained is not None
+    return trained.weights
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_lets_the_round_end_and_leaves_a_checkpoint(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    for name in ("told", "resumed", "whole"):
+        (tmp_path / name).mkdir()
+    before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)]
+    with pytest.raises(AgreedError, match="after 2 rounds; go on with --resume") as told:
+        train(tmp_path / "told", number=number)
+
+    assert told.value.exit_status == LEFT_STATUS == 75
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)] == before
+    run = load(tmp_path / "told" / "run.h5")
+    assert (run.rounds, run.status) == (2, "interrupted")
+    checkpoint = tmp_path / "told" / "run.checkpoint.npz"
+    resumed = train(tmp_path / "resumed", resume=checkpoint)
+    np.testing.assert_array_equal(resumed, train(tmp_path / "whole"))
+    assert load(tmp_path / "resumed" / "run.h5").rounds == 2
+    with pytest.raises(UsageError, match="nothing left to train"):
+        train(tmp_path, rounds=2, resume=checkpoint)
+
+
+def test_a_signal_in_the_last_round_is_none(tmp_path: Path) -> None:
+    train(tmp_path, rounds=2, number=signal.SIGUSR1)
+
+    assert load(tmp_path / "run.h5").status == "complete"
+
+
+def test_what_cannot_be_resumed_leaves_without_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(AgreedError, match="nothing can go on") as told:
+        train(tmp_path, number=signal.SIGUSR1, algorithm="top-k", error_feedback=True)
+
+    assert told.value.exit_status == 1
+    assert not list(tmp_path.glob("*.npz"))
+
+
+def test_a_round_that_does_not_end_costs_nothing_but_itself(tmp_path: Path) -> None:
+    job = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "run.h5")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def test_the_round_before_is_kept(tmp_path: Path) -> None:
-    job = start(tmp_path / "stuck", stuck_after=2)
     assert job.stdout is not None
     assert job.stdout.readline() == "stuck\n"
     job.send_signal(signal.SIGTERM)
     _, err = job.communicate(timeout=30)
-    run = load(tmp_path / "stuck" / "run.h5")
-    checkpoint = tmp_path / "stuck" / "run.checkpoint.npz"
+    run = load(tmp_path / "run.h5")
+    checkpoint = tmp_path / "run.checkpoint.npz"
 
     assert job.returncode == LEFT_STATUS, err
     assert f"after 2 rounds; go on with --resume {checkpoint}" in err
     assert (run.status, run.rounds) == ("interrupted", 2)
     with np.load(checkpoint) as state:
         assert (int(state["next_round"]), int(state["at_risk"])) == (2, 1)
-    for folder, resume in (("resumed", str(checkpoint)), ("whole", "")):
-        assert start(tmp_path / folder, resume=resume).wait(timeout=60) == 0
-    np.testing.assert_array_equal(
-        np.load(tmp_path / "resumed" / "model.npy"), np.load(tmp_path / "whole" / "model.npy")
-    )
+    for name in ("resumed", "whole"):
+        (tmp_path / name).mkdir()
+    resumed = train(tmp_path / "resumed", dropout=0.0, resume=checkpoint)
+    np.testing.assert_array_equal(resumed, train(tmp_path / "whole", dropout=0.0))
