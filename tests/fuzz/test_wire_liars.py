@@ -15,7 +15,6 @@ from tiers import examples
 
 from hpcfl.crypto import shamir
 from hpcfl.crypto.groups import FQ
-from hpcfl.crypto.keys import KeyPair
 
 SECURE = [case for case in wire.CASES if case not in ("fedavg", "fedavg-zeros", "prf")]
 DEVICES = 7
@@ -214,86 +213,6 @@ def dealing(monkeypatch: pytest.MonkeyPatch, dealer: int, change: Callable[..., 
     monkeypatch.setattr(shamir, "split", deal)
 
 
-# one hostile device among honest ones
-
-
-@pytest.mark.parametrize("case", ["secagg", "cohort-degree", "sparse-active"])
-@pytest.mark.parametrize("number", wire.LOW_ORDER)
-def test_a_key_of_low_order_costs_the_round_its_device_alone(case: str, number: int) -> None:
-    if case == "sparse-active" and number == 2:
-        pytest.skip("2 is no point of low order")
-    for start in (0, 32):
-        outcome = with_keys(
-            case, lambda keys, s=start: place(keys, s, number.to_bytes(32, "little"))
-        )
-        assert "exact" == exactly(outcome)
-        if number != 2:
-            assert 3 not in outcome.server.survivors
-            assert "malformed advertise_keys message from device 3: a public key " in str(
-                outcome.refused[3]
-            )
-
-
-@pytest.mark.parametrize("owner", [1, 5])
-@pytest.mark.parametrize("case", ["sparse-gaps", "secagg-graph", "cohort", "secagg-active"])
-def test_a_key_of_another_device_costs_nobody_but_who_has_copied_it(case: str, owner: int) -> None:
-    """Of a lower or a higher id. Honest software leaves where it sees that its keys are others."""
-    sent = {
-        message.sender: message.sealed[wire.ENVELOPE :]
-        for message in wire.play(case, DEVICES).wire.messages
-        if (message.step.phase, message.step.pattern.name) == ("advertise_keys", "GATHER")
-        and not message.enrolment
-    }
-    copied = sent[owner]
-    others = [id for id in range(DEVICES) if id != 3]
-    # On a ring that is not complete a device is told neither its keys nor all that its place
-    # follows from. It goes on, and of what it has sealed or masked with its own keys nothing fits.
-    unaware = case.endswith("degree") or case == "secagg-graph"
-    for stolen in (copied[:32], copied[32:]):
-        for start in (0, 32):
-            outcome = with_keys(case, lambda keys, s=start, k=stolen: place(keys, s, k))
-            assert outcome.error is None
-            assert {*outcome.refused} <= {3}
-            assert {*others} <= {*outcome.server.survivors}
-            if unaware and start == 32:
-                # As if it had uploaded another vector.
-                assert ({}, [*range(DEVICES)]) == (outcome.refused, outcome.server.survivors)
-                outcome = with_keys(
-                    case, lambda keys, s=start, k=stolen: place(keys, s, k), {3: "masked_input"}
-                )
-            elif unaware:
-                assert "two holders or more have no right share" in str(outcome.refused[3])
-            else:
-                left = "device 3 left the round in share_keys: "
-                assert str(outcome.refused[3]).startswith(left)
-            assert "exact" == exactly(outcome)
-            assert others == outcome.server.survivors
-            assert {*outcome.refused} <= {3}
-
-
-def place(keys: bytes, start: int, key: bytes) -> bytes:
-    return keys[:start] + key + keys[start + 32 :]
-
-
-def with_keys(
-    case: str, change: Callable[[bytes], bytes], dropouts: dict[int, str] | None = None
-) -> wire.Outcome:
-    """Play a round in which device 3 advertises other keys."""
-    messages = wire.play(case, DEVICES).wire.messages
-    (target,) = [
-        number
-        for number, message in enumerate(messages)
-        if (message.sender, message.step.phase) == (3, "advertise_keys") and not message.enrolment
-    ]
-    return wire.play(
-        case,
-        DEVICES,
-        dropouts,
-        target=target,
-        change=lambda m: m.sealed[: wire.ENVELOPE] + change(m.sealed[wire.ENVELOPE :]),
-    )
-
-
 # one hostile device, and others that vanish as planned
 
 # Devices, and how many of them may vanish so that t + 2 are left, one that is hostile among them.
@@ -428,10 +347,3 @@ def test_the_check_is_not_the_same_twice(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(shamir.os, "urandom", bytes)
     one, other = (shamir._parity_weights(holders, came, 3) for _ in range(2))
     assert (one == other).all()
-
-
-def test_a_wrong_key_is_no_key_of_a_pair() -> None:
-    """The figures above rest on it: what differs from a private key in one bit is another's."""
-    private = bytes(range(32))
-    other = bytes([private[0] ^ 16]) + private[1:]
-    assert KeyPair.from_private(private).public != KeyPair.from_private(other).public

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -269,8 +270,8 @@ def of_each_other(rows: Rows, chosen: Any) -> Rows:
 @pytest.mark.parametrize(
     ("spoil", "victims"),
     [
-        *itertools.product([random_bytes], [(4,), (0,), (0, 1), (2, 4), (0, 1, 2), (0, 1, 2, 4)]),
-        *itertools.product([envelopes_of_another_round, none, of_each_other], [(4,), (0, 1)]),
+        *product([random_bytes], [(4,), (0,), (0, 1), (2, 4), (0, 1, 2), (0, 1, 2, 4)]),
+        *product([envelopes_of_another_round, none, of_each_other], [(4,), (0, 1)]),
     ],
 )
 @on_both_topologies
@@ -905,7 +906,14 @@ def test_the_model_has_d_numbers() -> None:
 
 @on_both_topologies
 def test_the_server_takes_public_keys_of_64_bytes_and_once(name: str) -> None:
+    """None of low order, nor one that is written otherwise than any device would."""
     take = make(name, DEVICES, 12).server(0, np.zeros(12, np.float32)).receive_advertise_keys
+    for number, start in product(
+        (0, 1, 2**255 - 20, 2**255 - 19, 2**255 - 18, 2**256 - 1), (0, 32)
+    ):
+        keys = bytearray(range(64))
+        keys[start : start + 32] = number.to_bytes(32, "little")
+        refused_in("advertise_keys", 3, "a public key ", take, 3, raw(bytes(keys)))
     for size in (0, 32, 63, 65):
         reason = f"{size} bytes came, 64 were expected"
         refused_in("advertise_keys", 3, reason, take, 3, np.zeros(size, np.uint8))
