@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -251,7 +251,7 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def survives(tests: Iterable[str], folder: Path, limit: float) -> tuple[bool, str]:
+def survives(tests: Sequence[str], folder: Path, limit: float) -> tuple[bool, str]:
     """Run pytest in a copy; return whether all passed, and what failed first."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
     environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -338,6 +338,12 @@ def main() -> None:
         again = {"survived"} if options.survivors else set()
         left = [m for m in chosen if report.get(m.id(), {"result": "survived"})["result"] in again]
         left = left if options.survivors else [m for m in chosen if m.id() not in report]
+        folder = folders.get()
+        for tests in {tuple(run) for one in left for run in stages(one.file, options.whole)}:
+            passed, why = survives(tests, folder, options.limit)
+            if not passed:
+                raise SystemExit(f"without any mutant {' '.join(tests)} does not pass: {why}")
+        folders.put(folder)
         with ThreadPoolExecutor(options.jobs) as pool:
             list(pool.map(judge, left))
     results = [report[one.id()]["result"] for one in chosen]

@@ -15,6 +15,7 @@ from protocol_rounds import Header, bits, plain_sum, play, raw, sum_of, updates
 from slow_reference import ABSENT, Q
 
 from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
@@ -111,6 +112,10 @@ def test_what_would_not_be_safe_is_refused(options: dict[str, Any], sentence: st
         Parameters(10, 5, **{"security": "active", **options})
 
 
+class Bare(AggregationProtocol):
+    """A protocol that says nothing of a variant."""
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -118,7 +123,7 @@ def test_what_would_not_be_safe_is_refused(options: dict[str, Any], sentence: st
         ("cohort", "a cohort is left with one device"),
         ("prf", "no survivors to agree on"),
         ("fedavg", "it hides nothing"),
-        ("some.where:Protocol", "no such variant"),
+        ("test_active_rounds:Bare", "there is no such variant of it"),
     ],
 )
 def test_protocols_without_the_variant_are_refused(name: str, reason: str) -> None:
