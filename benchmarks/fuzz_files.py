@@ -685,7 +685,7 @@ def _transcript(folder: Path) -> Target:
 
 
 def _updates(suffix: str, folder: Path) -> Target:
-    from hpcfl.rounds.inputs import FileUpdates
+    from hpcfl.rounds.input_files import FileUpdates
 
     rows = np.arange(12, dtype=np.float32).reshape(3, 4)
     seeds = []

@@ -75,6 +75,25 @@ def test_protocols_know_no_transport_clock_or_file(path: Path) -> None:
     assert {name for name in names if name.startswith("hpcfl.comm")} <= {"hpcfl.comm.phases"}
 
 
+def test_a_device_of_a_hundred_loads_what_a_device_needs() -> None:
+    """What reads files, describes the machine or parses text is imported where the server is."""
+    program = (
+        "import sys, hpcfl.bench.session, hpcfl.comm.mpi, hpcfl.algorithms.aggregation as found; "
+        "found.find('sparse'); print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    unwanted = {
+        *("h5py", "torch", "subprocess", "email", "importlib.metadata", "statistics"),
+        *("hpcfl.results.reader", "hpcfl.results.writer", "hpcfl.system.environment"),
+        *("hpcfl.algorithms.aggregation.cohort", "hpcfl.algorithms.aggregation.active"),
+        *("hpcfl.algorithms.federated", "hpcfl.attack", "click"),
+    }
+
+    assert set(done.stdout.split()) & unwanted == set()
+
+
 @pytest.mark.parametrize("arguments", [["-c", "import hpcfl"], ["-m", "hpcfl", "--help"]])
 def test_help_needs_none_of_the_heavy_packages(arguments: list[str]) -> None:
     done = subprocess.run(

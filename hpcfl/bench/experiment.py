@@ -21,7 +21,7 @@ from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.rounds.dropouts import DropoutSchedule
 from hpcfl.rounds.enrolment import enrol
-from hpcfl.rounds.inputs import FileUpdates, SyntheticUpdates, Updates, save_aggregate
+from hpcfl.rounds.inputs import SyntheticUpdates, Updates
 from hpcfl.rounds.loop import REASONS, repeat
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
 from hpcfl.rounds.timed import Played, play
@@ -387,6 +387,8 @@ class Experiment:
         path = self.options.save_aggregate
         if path is None or aggregate is None:
             return None
+        from hpcfl.rounds.input_files import save_aggregate
+
         try:
             weight = self.updates.total_weight or self.devices
             save_aggregate(path, aggregate.sum * weight, aggregate.mean)
@@ -482,6 +484,8 @@ def _updates(options: Options, devices: int) -> Updates:
     if options.updates is None:
         dim = DEFAULT_DIM if options.dim is None else options.dim
         return SyntheticUpdates(dim, options.seed)
+    from hpcfl.rounds.input_files import FileUpdates
+
     updates = FileUpdates(options.updates, devices)
     if options.dim not in (None, updates.dim):
         raise UsageError(

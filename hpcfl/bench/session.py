@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +13,6 @@ from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.rounds.kill import Killer, plan
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.rounds.timed import Played
-from hpcfl.system import disturbances
 from hpcfl.system.interruption import DEADLINE_SECONDS, Interruption, Left, noting_signals
 
 if TYPE_CHECKING:
@@ -82,7 +80,7 @@ def _run(
     resume: Path | None,
     interruption: Interruption,
 ) -> None:
-    typed = shlex.join(command or ["hpcfl", *sys.argv[1:]])
+    typed = list(command or ["hpcfl", *sys.argv[1:]])
     counts = list(counts) or [default_devices(world)]
     experiments = [Experiment.prepare(options, devices) for devices in counts]
     killer = Killer(plan(options.kill, world, experiments), world.rank)
@@ -115,7 +113,7 @@ def _run_one(
     world: World,
     experiment: Experiment,
     output: Path,
-    command: str,
+    command: Sequence[str],
     report: Callable[[Path], None],
     observer: RoundObserver,
     resume: Path | None,
@@ -149,6 +147,8 @@ def _run_one(
 
     with writer, interruption.writing(writer.mark_interrupted, given_up):
         reason = experiment.run(transport, Together(_Writing(writer), observer), earlier)
+        from hpcfl.system import disturbances
+
         writer.record_end({"stop_reason": reason, **disturbances.after(disturbances.counters())})
         if reason == "interrupted":
             raise Left(left())
@@ -203,12 +203,14 @@ def _writer(
     world: World,
     experiment: Experiment,
     output: Path,
-    command: str,
+    command: Sequence[str],
     hosts: list[str],
     earlier: Run | None,
 ) -> ResultsWriter:
+    import shlex
+
     from hpcfl.results.writer import ResultsWriter, default_path
-    from hpcfl.system import environment
+    from hpcfl.system import disturbances, environment
 
     protocol = experiment.protocol
     captured = environment.capture(world.facts(), hosts) | disturbances.before(
@@ -218,7 +220,7 @@ def _writer(
     if earlier is not None:
         return ResultsWriter.resume(
             earlier.path,
-            command=command,
+            command=shlex.join(command),
             environment=captured,
             rounds=experiment.options.planned_rounds,
             at_end=at_end,
@@ -230,7 +232,7 @@ def _writer(
     return ResultsWriter(
         path,
         protocol=experiment.name,
-        command=command,
+        command=shlex.join(command),
         config=experiment.config(),
         environment=captured,
         at_end=at_end,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hpcfl.errors import UsageError
-from hpcfl.results.statistics import median_interval
 
 # How many rounds a rule may take, in terms of the least number, if nobody sets a limit.
 DEFAULT_FACTOR = 10
@@ -116,6 +115,8 @@ class StopRule:
         return self.after(float(round_seconds[-1]))
 
     def _precise(self, share: float) -> bool:
+        from hpcfl.results.statistics import median_interval
+
         ordered = sorted(self._seconds)
         middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
         return median_interval(ordered).within(share, middle)

@@ -1,22 +1,15 @@
-"""Where the devices' vectors come from: seeded synthetic updates, or a user's file."""
+"""Where the devices' vectors come from."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from pathlib import Path
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import UPDATES
-from hpcfl.errors import HpcflError, UsageError
-from hpcfl.system import files
 
 Vector = NDArray[np.floating]
-HDF5_SUFFIXES = (".h5", ".hdf5")
-LARGEST_CHUNK = 2**30  # bytes that a packed dataset may unpack to at once
 
 
 class Updates(ABC):
@@ -52,146 +45,3 @@ class SyntheticUpdates(Updates):
         seeds = np.random.SeedSequence(self._seed, spawn_key=(UPDATES, round_index, device))
         generator = np.random.Generator(np.random.SFC64(seeds))
         return generator.standard_normal(self.dim, np.float32) * np.float32(0.01)
-
-
-class FileUpdates(Updates):
-    """One row a device from a file; every round has the same vectors.
-
-    Parameters
-    ----------
-    path : path
-        A ``.npy`` file with an array of shape (N, d), or an HDF5 file with such a dataset called
-        ``updates`` and, if wanted, one called ``weights`` of shape (N,).
-    devices : int
-        Number N of devices; the file must have as many rows.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read or has another shape.
-    """
-
-    def __init__(self, path: Path, devices: int) -> None:
-        self._path = path
-        try:
-            weights = self._open(path)
-        except OSError as error:
-            raise UsageError(
-                f"the updates in {path} cannot be read: {error.strerror or error}"
-            ) from None
-        except Exception as error:  # a damaged HDF5 file fails in many ways
-            raise UsageError(
-                f"the updates in {path} cannot be read: {files.brief(error)}"
-            ) from None
-        shape, kind = self._rows.shape, self._rows.dtype.kind
-        if len(shape) != 2 or kind not in "fiu" or not shape[1]:
-            raise UsageError(
-                f"{path} holds {self._rows.dtype} of shape {shape}; "
-                "numbers of shape (devices, coordinates) are needed"
-            )
-        if shape[0] != devices:
-            raise UsageError(
-                f"{path} has {shape[0]} rows for {devices} devices; give --devices {shape[0]}"
-            )
-        self.dim = shape[1]
-        if weights is not None:
-            # Nothing is converted that is no number: HDF5 has text and complex numbers too.
-            usable = weights.shape == (devices,) and weights.dtype.kind in "fiu"
-            values = np.asarray(weights, np.float64) if usable else np.zeros(1)
-            total = values.sum()
-            if not (0 < total < np.inf and (values >= 0).all()):
-                raise UsageError(f"the weights in {path} are not {devices} positive numbers")
-            self.weights, self.total_weight = values / total, float(total)
-
-    def _open(self, path: Path) -> Any:
-        """Set the rows, of which none is read yet; return the weights, None without any."""
-        if path.suffix not in HDF5_SUFFIXES:
-            with path.open("rb") as raw:
-                shape, column_major, dtype = files.npy_header(raw)
-                here = path.stat().st_size - raw.tell()
-                if math.prod(shape) * dtype.itemsize != here:
-                    raise ValueError(
-                        f"its shape {files.shorten(shape)} does not fit its {here} bytes"
-                    )
-                order: Literal["C", "F"] = "F" if column_major else "C"
-                if math.prod(shape) == 0:  # cannot be mapped
-                    self._rows = np.empty(shape, dtype)
-                else:
-                    self._rows = np.memmap(raw, dtype, "r", raw.tell(), shape, order)
-            return None
-        import h5py
-
-        file = h5py.File(path, "r", locking="best-effort")
-        self._rows = _dataset(file, "updates")
-        if not file.id.links.exists(b"weights"):
-            return None
-        weights = _dataset(file, "weights")
-        # More than there are rows are refused for their shape: they need not be read.
-        return weights[()] if weights.shape == self._rows.shape[:1] else np.empty(0)
-
-    def vector(self, round_index: int, device: int) -> Vector:
-        try:
-            row = np.asarray(self._rows[device])
-        except (OSError, RuntimeError, ValueError, MemoryError) as error:
-            raise HpcflError(
-                f"row {device} of {self._path} cannot be read: {files.brief(error)}"
-            ) from None
-        # In this machine's own byte order, and of a precision that all arithmetic here knows.
-        return row.astype(np.float32 if row.dtype.str in ("<f4", ">f4") else np.float64, copy=False)
-
-
-def _dataset(file: Any, name: str) -> Any:
-    """Return a dataset that lies in the file itself, every value of it.
-
-    Raises
-    ------
-    KeyError
-        If there is none.
-    ValueError
-        If it is a link, lies in other files, or claims more values than there are.
-    """
-    import h5py
-
-    if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-        raise ValueError(f"its {name} are a link to somewhere else")
-    dataset = file[name]
-    if not isinstance(dataset, h5py.Dataset):
-        raise ValueError(f"its {name} are no dataset")
-    if dataset.is_virtual or dataset.external:
-        raise ValueError(f"its {name} lie in other files")
-    if dataset.dtype.hasobject:
-        raise ValueError(f"its {name} are {dataset.dtype}, not numbers")
-    if dataset.chunks is None:
-        whole = dataset.id.get_storage_size() >= dataset.nbytes <= file.id.get_filesize()
-    else:
-        # HDF5 takes what was never written for zeros.
-        chunks = math.prod(
-            -(-length // side) for length, side in zip(dataset.shape, dataset.chunks, strict=True)
-        )
-        whole = dataset.id.get_num_chunks() == chunks
-        if math.prod(dataset.chunks) * dataset.dtype.itemsize > LARGEST_CHUNK:
-            raise ValueError(f"its {name} are packed in chunks of more than {LARGEST_CHUNK} bytes")
-    if not whole:
-        raise ValueError(f"its {name} claim a shape {dataset.shape} that the file does not hold")
-    return dataset
-
-
-def save_aggregate(path: Path, total: NDArray[np.float64], mean: NDArray[np.float64]) -> None:
-    """Write what a round has given, float64 of shape (d,), as .npy or, by the name, as HDF5.
-
-    Parameters
-    ----------
-    path : path
-    total : ndarray
-        The sum of the survivors' vectors, each times its weight; the only one in a .npy.
-    mean : ndarray
-        Their weighted mean.
-    """
-    if path.suffix not in HDF5_SUFFIXES:
-        with path.open("wb") as file:
-            np.save(file, total)
-        return
-    import h5py
-
-    with h5py.File(path, "w", locking="best-effort") as file:
-        file["sum"], file["mean"] = total, mean

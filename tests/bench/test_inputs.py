@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from hpcfl.errors import UsageError
-from hpcfl.rounds.inputs import FileUpdates, SyntheticUpdates, save_aggregate
+from hpcfl.rounds.input_files import FileUpdates, save_aggregate
+from hpcfl.rounds.inputs import SyntheticUpdates
 
 
 def test_synthetic_updates_repeat_for_a_seed_and_differ_otherwise() -> None:

@@ -30,7 +30,7 @@ from hpcfl.results.record import RoundRecord
 from hpcfl.results.summary import summarise
 from hpcfl.results.tables import render_promises, to_json
 from hpcfl.results.writer import ResultsWriter
-from hpcfl.rounds.inputs import FileUpdates
+from hpcfl.rounds.input_files import FileUpdates
 from hpcfl.sweep import manifest, plan
 from hpcfl.system import disturbances, files
 from hpcfl.train import checkpoint
