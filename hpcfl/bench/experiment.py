@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from hpcfl.attack.recording import Recorder
     from hpcfl.results.reader import Run
 
-UPLOADS = ("gather", "reduce")
 DEFAULT_DIM = 165_000
 DEFAULT_LEVELS = 2**20
 

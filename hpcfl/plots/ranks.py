@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-STYLES = ("box", "ecdf")
-CLOCKS = ("cpu", "wall")
 # More boxes are too thin to be read.
 MOST_BOXES = 128
 

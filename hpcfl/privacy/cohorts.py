@@ -99,62 +99,6 @@ def below_floor_probability(
     return min(1.0, float(probability @ np.minimum(1, blocks * below)))
 
 
-def smallest_cohort(population: Population, floor: int, blocks: int, failure: float) -> int:
-    """Return the smallest cohort that keeps the floor in all blocks but with a small probability.
-
-    Parameters
-    ----------
-    population, floor, blocks
-        See :func:`below_floor_probability`.
-    failure : float
-        Largest probability that is accepted, above 0 and below 1.
-
-    Raises
-    ------
-    UsageError
-        If even a cohort of all devices does not keep it, or the failure probability is impossible.
-    """
-    _check_failure(failure)
-
-    def keeps(cohort: int) -> bool:
-        return below_floor_probability(population, cohort, floor, blocks) <= failure
-
-    low, high = 1, population.devices
-    if not keeps(high):
-        raise UsageError(
-            f"even all {high} devices together have fewer than {floor} honest survivors with a "
-            f"probability above {failure:g}; choose a lower floor"
-        )
-    while low < high:  # a larger cohort never has fewer honest survivors
-        middle = (low + high) // 2
-        low, high = (low, middle) if keeps(middle) else (middle + 1, high)
-    return low
-
-
-def largest_floor(population: Population, cohort: int, blocks: int, failure: float) -> int:
-    """Return the largest floor that all blocks keep but with a small probability; 0 if none.
-
-    Parameters
-    ----------
-    population, cohort, blocks
-        See :func:`below_floor_probability`.
-    failure : float
-        Largest probability that is accepted, above 0 and below 1.
-
-    Raises
-    ------
-    UsageError
-        See :func:`below_floor_probability`, or if the failure probability is impossible.
-    """
-    _check_failure(failure)
-    low, high = 0, cohort
-    while low < high:
-        middle = (low + high + 1) // 2
-        kept = below_floor_probability(population, cohort, middle, blocks) <= failure
-        low, high = (middle, high) if kept else (low, middle - 1)
-    return low
-
-
 def below_floor(threat: Threat, cohort: int, floor: int) -> float:
     """Return a bound on the probability that a cohort of a round has too few honest survivors.
 
@@ -213,8 +157,3 @@ def _check(population: Population, cohort: int) -> None:
             f"a cohort of {cohort} devices cannot be drawn from {population.devices}; "
             f"it must be 1 to {population.devices}"
         )
-
-
-def _check_failure(failure: float) -> None:
-    if not 0 < failure < 1:
-        raise UsageError(f"the failure probability is {failure}; it must be above 0 and below 1")

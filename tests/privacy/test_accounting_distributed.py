@@ -231,37 +231,6 @@ def test_rounding_can_lengthen_a_vector_as_much() -> None:
     )
 
 
-@pytest.mark.parametrize(("scale", "dim"), [(0.3, 40), (5.0, 40), (300.0, 6)])
-@pytest.mark.parametrize("beta", [0.9, 0.3, 0.02])
-def test_random_rounding_keeps_its_bound_as_often_as_said(
-    scale: float, dim: int, beta: float
-) -> None:
-    rng = np.random.default_rng(1)
-    vector = scale * rng.normal(size=dim)
-    bound = distributed.rounded_norm_bound(float(np.linalg.norm(vector)), dim, beta)
-    rounded = np.floor(vector + rng.random((4000, dim)))  # unbiased
-    over = (np.linalg.norm(rounded, axis=1) > bound).mean()
-
-    assert over <= beta + 4 * math.sqrt(beta / 4000)
-    assert rounded.mean(axis=0) == pytest.approx(vector, abs=0.05)
-
-
-def test_bound_of_random_rounding_by_its_formula() -> None:
-    deviation = math.sqrt(2 * math.log(100)) * (30 + 10 / 2)
-
-    assert distributed.rounded_norm_bound(30, 100, 0.01) == pytest.approx(
-        math.sqrt(30**2 + 25 + deviation)
-    )
-    assert distributed.rounded_norm_bound(30, 100, 0) == distributed.rounded_norm(30, 100) == 40
-    assert distributed.rounded_norm_bound(30, 1, 1e-300) == 31
-
-
-@pytest.mark.parametrize("beta", [-0.1, 1.0, math.nan])
-def test_beta_is_a_probability_below_1(beta: float) -> None:
-    with pytest.raises(UsageError, match="beta is"):
-        distributed.rounded_norm_bound(1, 1, beta)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

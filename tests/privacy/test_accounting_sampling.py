@@ -40,7 +40,7 @@ def by(accountant: Any, relation: NeighboringRelation, event: DpEvent, delta: fl
 
 
 def test_trap_replace_one_doubles_the_sensitivity_in_a_pld_but_not_in_rdp() -> None:
-    z = zcdp.gaussian_multiplier(zcdp.bun_steinke_rho(10, 1e-4))
+    z = zcdp.gaussian_multiplier(1.817388)
     event = GaussianDpEvent(z)
 
     assert by(PLDAccountant, REPLACE, event, 1e-4) == pytest.approx(20.76, abs=0.01)
@@ -188,7 +188,11 @@ def test_unsampled_rdp_is_that_of_the_curve() -> None:
 def test_laplace_adds_up_or_composes_by_pld() -> None:
     assert sampling.laplace(20, 100, 0) == (5.0, "pure, by adding up")
     epsilon, method = sampling.laplace(20, 100, 1e-5)
-    by_rdp = rdp.curve_epsilon(100 * rdp.laplace_curve(20), 1e-5)
+    orders = np.array(rdp.ORDERS)
+    # Mironov (2017), Proposition 6.
+    first = np.log(orders / (2 * orders - 1)) + (orders - 1) / 20
+    second = np.log((orders - 1) / (2 * orders - 1)) - orders / 20
+    by_rdp = rdp.curve_epsilon(100 * np.logaddexp(first, second) / (orders - 1), 1e-5)
 
     assert method == "PLD, Laplace"
     assert 0.9 * by_rdp < epsilon < by_rdp

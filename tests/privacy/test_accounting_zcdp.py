@@ -34,15 +34,15 @@ def hockey_stick(epsilon: float, rho: float) -> float:
 def test_conversions_at_delta_1e_4(
     epsilon: float, rdp_epsilon: float, exact_epsilon: float
 ) -> None:
-    rho = zcdp.bun_steinke_rho(epsilon, 1e-4)
+    rho = (math.sqrt(math.log(1e4) + epsilon) - math.sqrt(math.log(1e4))) ** 2
 
     assert zcdp.bun_steinke_epsilon(rho, 1e-4) == pytest.approx(epsilon, rel=1e-12)
     assert zcdp.rdp_epsilon(rho, 1e-4) == pytest.approx(rdp_epsilon, abs=6e-4)
     assert zcdp.exact_epsilon(rho, 1e-4) == pytest.approx(exact_epsilon, abs=6e-4)
 
 
-def test_rho_of_epsilon_10_at_delta_1e_4() -> None:
-    assert zcdp.bun_steinke_rho(10, 1e-4) == pytest.approx(1.81739, abs=5e-6)
+def test_epsilon_10_at_delta_1e_4_has_the_papers_rho() -> None:
+    assert zcdp.bun_steinke_epsilon(1.81739, 1e-4) == pytest.approx(10, abs=2e-5)
 
 
 @pytest.mark.parametrize("rho", [0.005, 0.1, 1.8, 20])
@@ -121,28 +121,6 @@ def test_exact_epsilon_has_just_that_delta(rho: float, delta: float) -> None:
     assert zcdp.log_hockey_stick(epsilon - slope, rho) >= math.log(delta) - 1e-9
 
 
-@pytest.mark.parametrize(
-    ("forth", "back"),
-    [
-        (zcdp.bun_steinke_epsilon, zcdp.bun_steinke_rho),
-        (zcdp.rdp_epsilon, zcdp.rdp_rho),
-        (zcdp.exact_epsilon, zcdp.exact_rho),
-    ],
-)
-@pytest.mark.parametrize("epsilon", [0.01, 1, 10, 300])
-@pytest.mark.parametrize("delta", [1e-10, 1e-4, 0.1])
-def test_rho_for_a_target_spends_just_that(
-    forth: object, back: object, epsilon: float, delta: float
-) -> None:
-    assert callable(forth)
-    assert callable(back)
-    rho = back(epsilon, delta)
-
-    assert forth(rho, delta) == pytest.approx(epsilon, rel=1e-9)
-    assert forth(rho, delta) <= epsilon * (1 + 1e-14)
-    assert forth(1.001 * rho, delta) > epsilon
-
-
 def test_composition_adds_and_multipliers_combine() -> None:
     assert zcdp.compose(0.1, 0.2, 0) == pytest.approx(0.3)
     assert zcdp.combined_multiplier(3, 4) == pytest.approx(2.4)
@@ -166,17 +144,6 @@ def test_rdp_curves_add_up() -> None:
     assert both == pytest.approx(rdp.gaussian_curve(2.4), rel=1e-12)
 
 
-@pytest.mark.parametrize("z", [0.7, 2.0])
-@pytest.mark.parametrize("order", [1.1, 2.0, 16.0])
-def test_laplace_curve_is_the_integral(z: float, order: float) -> None:
-    def power(x: float) -> float:
-        return math.exp(-order * abs(x) / z - (1 - order) * abs(x - 1) / z) / (2 * z)
-
-    total = sum(quad(power, a, b)[0] for a, b in ((-60, 0), (0, 1), (1, 60)))
-
-    assert rdp.laplace_curve(z, (order,))[0] == pytest.approx(math.log(total) / (order - 1))
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -184,7 +151,6 @@ def test_laplace_curve_is_the_integral(z: float, order: float) -> None:
         (lambda: zcdp.bun_steinke_epsilon(1, 1), "delta is 1"),
         (lambda: zcdp.rdp_epsilon(-1, 0.1), "rho is -1"),
         (lambda: zcdp.exact_epsilon(math.nan, 0.1), "rho is nan"),
-        (lambda: zcdp.exact_rho(0, 0.1), "epsilon is 0"),
         (lambda: zcdp.gaussian_rho(0), "multiplier is 0"),
         (lambda: rdp.curve_epsilon(np.ones(3), 0.1), "3 values"),
         (lambda: rdp.curve_epsilon(-np.ones(1), 0.1, (2.0,)), "below 0"),

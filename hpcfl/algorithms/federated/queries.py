@@ -28,10 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.errors import UsageError
 
-MECHANISMS = ("laplace", "gaussian")
 # More numbers of rounds than this are not tried one by one.
 MOST_CANDIDATES = 10**6
 
@@ -566,54 +564,3 @@ class GaussianBound(Bound):
 
     def _limit(self, rounds: float, per_round: float) -> float:
         return self.coefficients[2] if math.isinf(rounds) else super()._limit(rounds, per_round)
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Which b of N devices reply in a round: in turn, in a random order that is repeated (Lemma 1).
-
-    Where b does not divide N, a round goes on where the last one ended: no device is in it twice,
-    and no device replies more than once more or less often than another, after any round.
-
-    Attributes
-    ----------
-    devices, per_round : int
-        Numbers N and b.
-    seed : int
-        Of the order.
-
-    Raises
-    ------
-    UsageError
-        If b is not from 1 to N.
-    """
-
-    devices: int
-    per_round: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        _ = self._turns  # refuses what cannot be
-
-    @cached_property
-    def _turns(self) -> Participation:
-        return Participation(self.devices, self.per_round, "balanced", self.seed)
-
-    @property
-    def period(self) -> int:
-        """Rounds after which all have replied equally often, and the schedule starts again."""
-        return self.devices // math.gcd(self.devices, self.per_round)
-
-    def draw(self, round_index: int) -> list[int]:
-        """Return the ids of the devices of a round, in increasing order."""
-        return self._turns.draw(round_index % self.period)
-
-    def replies(self, rounds: int) -> NDArray[np.int64]:
-        """Return how often each device replies in T rounds, shape (N,)."""
-        periods, rest = divmod(rounds, self.period)
-        each = periods * (self.period * self.per_round // self.devices)
-        return each + self._turns.before(rest)
-
-    def worst_replies(self, rounds: int) -> int:
-        """Return the most replies of a device in T rounds, ceil(T b / N)."""
-        return -(-rounds * self.per_round // self.devices)

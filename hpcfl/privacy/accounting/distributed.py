@@ -19,7 +19,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import zcdp
 from hpcfl.privacy.accounting.guarantee import check_count, check_positive
 
@@ -209,41 +208,3 @@ def rounded_norm(norm: float, dim: int) -> float:
         Number of coordinates, each of which moves by less than one.
     """
     return norm + math.sqrt(dim)
-
-
-def rounded_norm_bound(norm: float, dim: int, beta: float) -> float:
-    """Return what a vector is rounded to at random until its l2 norm is at most that.
-
-    Rounded once, a vector is within the bound with a probability of at least 1 - beta (Kairouz et
-    al., Proposition 22): the squared norm has a mean of at most norm**2 + d / 4, and is a sum of
-    independent terms of ranges 2 |floor(x) + 1/2|, to which Hoeffding's inequality applies. An
-    encoder that rounds again and again until the bound is kept has the bound always, as privacy
-    needs it; one that rounds once does not, and is bounded by :func:`rounded_norm` alone.
-
-    Parameters
-    ----------
-    norm : float
-        Of the vector before, in steps of the rounding.
-    dim : int
-        Number of coordinates.
-    beta : float
-        Probability of having to round again at the most, from 0 (never) to below 1.
-
-    Returns
-    -------
-    float
-        The lesser of sqrt(norm**2 + d / 4 + sqrt(2 ln(1 / beta)) (norm + sqrt(d) / 2)) and the
-        bound that always holds.
-
-    Raises
-    ------
-    UsageError
-        If beta is out of range.
-    """
-    if not 0 <= beta < 1:
-        raise UsageError(f"beta is {beta}; it must be from 0 to below 1")
-    always = rounded_norm(norm, dim)
-    if beta == 0:
-        return always
-    deviation = math.sqrt(-2 * math.log(beta)) * (norm + math.sqrt(dim) / 2)
-    return min(always, math.sqrt(norm * norm + dim / 4 + deviation))

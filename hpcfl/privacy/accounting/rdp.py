@@ -80,26 +80,6 @@ def poisson_gaussian_curve(
     return np.array(curve)
 
 
-def laplace_curve(multiplier: float, orders: tuple[float, ...] = ORDERS) -> Floats:
-    """Return the curve of the Laplace mechanism (Mironov, 2017, Prop. 6).
-
-    Parameters
-    ----------
-    multiplier : float
-        Scale of the noise over the l1-sensitivity, above 0.
-    orders : tuple of float
-        The orders alpha, above 1.
-
-    Returns
-    -------
-    ndarray of float64, shape (orders,)
-    """
-    alpha, scale = np.array(orders), float(multiplier)
-    first = np.log(alpha / (2 * alpha - 1)) + (alpha - 1) / scale
-    second = np.log((alpha - 1) / (2 * alpha - 1)) - alpha / scale
-    return np.logaddexp(first, second) / (alpha - 1)
-
-
 def curve_epsilon(curve: Floats, delta: float, orders: tuple[float, ...] = ORDERS) -> float:
     """Return the least epsilon that a curve proves, and 0 at the least.
 

@@ -13,12 +13,11 @@ that returns the rho to spend for a target epsilon.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.privacy.accounting.guarantee import check_delta, check_positive
+from hpcfl.privacy.accounting.guarantee import check_delta
 
 # Squares of multipliers, and sums of many, must neither overflow nor vanish.
 _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER = 1e-100, 1e100
@@ -73,15 +72,6 @@ def bun_steinke_epsilon(rho: float, delta: float) -> float:
     return _checked(rho) + 2 * math.sqrt(rho * -math.log(delta))
 
 
-def bun_steinke_rho(epsilon: float, delta: float) -> float:
-    """Return the rho with that epsilon, (sqrt(epsilon + L) - sqrt(L))**2, L = ln(1/delta)."""
-    check_delta(delta)
-    check_positive(epsilon=epsilon)
-    log = -math.log(delta)
-    # The difference of the roots, without cancellation.
-    return (epsilon / (math.sqrt(epsilon + log) + math.sqrt(log))) ** 2
-
-
 # --- The best conversion by Rényi divergences alone ---
 
 
@@ -112,11 +102,6 @@ def rdp_epsilon(rho: float, delta: float) -> float:
         epsilon, bounds=(best - 0.2, best + 0.2), method="bounded", options={"xatol": 1e-10}
     )
     return max(0.0, float(found.fun))
-
-
-def rdp_rho(epsilon: float, delta: float) -> float:
-    """Return the largest rho with :func:`rdp_epsilon` at most `epsilon`."""
-    return _largest_rho(rdp_epsilon, epsilon, delta)
 
 
 # --- Exactly, for Gaussian noise ---
@@ -176,27 +161,6 @@ def exact_epsilon(rho: float, delta: float) -> float:
         else:
             high = middle
     return high
-
-
-def exact_rho(epsilon: float, delta: float) -> float:
-    """Return the largest rho with :func:`exact_epsilon` at most `epsilon`."""
-    return _largest_rho(exact_epsilon, epsilon, delta)
-
-
-def _largest_rho(
-    conversion: Callable[[float, float], float], epsilon: float, delta: float
-) -> float:
-    low = bun_steinke_rho(epsilon, delta)  # the loosest of the conversions
-    high = 2 * low
-    while conversion(high, delta) <= epsilon:
-        low, high = high, 2 * high
-    while high - low > 1e-13 * high:
-        middle = (low + high) / 2
-        if conversion(middle, delta) <= epsilon:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def scipy(part: str) -> ModuleType:

@@ -14,7 +14,6 @@ from hpcfl.algorithms.federated.queries import (
     Constants,
     GaussianBound,
     LaplaceBound,
-    Schedule,
     gaussian_noise,
     laplace_noise,
 )
@@ -225,7 +224,6 @@ def test_without_a_largest_t_whole_laplace_optima_are_found_too(
 def test_whole_replies_count_what_the_busiest_device_replies() -> None:
     bound = LaplaceBound(constants(), 1.0)
     # 22 rounds of one of ten devices: two devices reply three times.
-    assert Schedule(10, 1, 0).worst_replies(22) == 3
     assert bound.value(22, 1, whole=True) == bound.with_noise(22, 1, bound.noise(1, 3))
     assert bound.value(22, 1) == pytest.approx(float(bound.with_noise(22, 1, bound.noise(1, 2.2))))
     # Nor is a whole number rounded up.
@@ -346,38 +344,6 @@ def test_unequal_budgets_count_by_the_mean_of_their_inverse_squares() -> None:
     equal = 1 / math.sqrt(np.mean(np.array(epsilons) ** -2.0))
     for one, other in zip(both(constants(), epsilons), both(constants(), equal), strict=True):
         assert float(one.value(20, 3)) == pytest.approx(float(other.value(20, 3)))
-
-
-@given(st.integers(1, 12), st.data())
-def test_replies_are_counted_exactly(devices: int, data: st.DataObject) -> None:
-    per_round = data.draw(st.integers(1, devices))
-    schedule = Schedule(devices, per_round, data.draw(st.integers(0, 50)))
-    counts = np.zeros(devices, np.int64)
-    for index in range(60):
-        replies = schedule.replies(index)
-        np.testing.assert_array_equal(replies, counts)
-        assert replies.max() == schedule.worst_replies(index)
-        assert replies.max() - replies.min() <= 1
-        drawn = schedule.draw(index)
-        assert len(set(drawn)) == len(drawn) == per_round
-        counts[drawn] += 1
-
-
-def test_a_schedule_goes_on_for_long_at_no_cost() -> None:
-    schedule = Schedule(10, 4, 7)
-    assert schedule.period == 5
-    assert schedule.draw(10**12 + 3) == schedule.draw(3)
-    assert schedule.replies(10**12 + 1).sum() == 4 * 10**12 + 4
-    assert sorted({tuple(Schedule(9, 3, 1).draw(index)) for index in range(30)}) == sorted(
-        tuple(Schedule(9, 3, 1).draw(index)) for index in range(3)
-    )
-    assert Schedule(9, 3, 1).draw(0) != Schedule(9, 3, 2).draw(0)
-
-
-@pytest.mark.parametrize("per_round", [0, 4])
-def test_a_round_of_no_or_too_many_devices_is_refused(per_round: int) -> None:
-    with pytest.raises(UsageError, match="there are 3"):
-        Schedule(3, per_round, 0)
 
 
 @pytest.mark.parametrize(
