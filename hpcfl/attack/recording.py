@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from hpcfl.algorithms.aggregation.base import COLLUSION, AggregationProtocol
-from hpcfl.algorithms.aggregation.secagg import SecAgg
-from hpcfl.algorithms.aggregation.sharing import KEY_SHARE
 from hpcfl.algorithms.aggregation.topology import to_flags
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.attack.transcript import PROTOCOLS, Flags, Transcript
+from hpcfl.attack.transcript import Flags, Transcript, attackable
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.keys import KEY_BYTES
 from hpcfl.errors import UsageError
@@ -38,12 +36,11 @@ def check(protocol: AggregationProtocol, *, insecure: bool, reduce: bool) -> Non
     ------
     UsageError
     """
-    name, parameters = protocol.name, protocol.parameters
-    if not isinstance(protocol, SecAgg) or name not in PROTOCOLS:
-        raise UsageError(
-            f"--keep-transcript keeps rounds of {', '.join(PROTOCOLS)}, not of {name}: there are "
-            "no masks to take off, or none that the attack knows; leave it out"
-        )
+    parameters = protocol.parameters
+    try:
+        attackable(type(protocol))
+    except UsageError as error:
+        raise UsageError(f"{error}; leave out --keep-transcript") from None
     if not insecure:
         raise UsageError(
             "--keep-transcript writes secret keys and the devices' values to a file: it is for "
@@ -56,7 +53,7 @@ def check(protocol: AggregationProtocol, *, insecure: bool, reduce: bool) -> Non
         )
     sent = parameters.dim * protocol.inclusion
     # A value of an upload and its true value take 4 bytes each.
-    each = 8 * sent + 4 * KEY_SHARE * (protocol.topology.degree + 1)
+    each = 8 * sent + protocol.largest_reply
     if parameters.devices * each > MOST_BYTES:
         raise UsageError(
             f"a transcript of {parameters.devices} devices would take about "
@@ -83,8 +80,8 @@ class Recorder(RoundObserver):
 
     Parameters
     ----------
-    protocol : SecAgg
-        The protocol.
+    protocol : AggregationProtocol
+        The protocol, which :func:`check` has not refused.
     round_index : int
         The round.
     config : dict
@@ -96,7 +93,9 @@ class Recorder(RoundObserver):
         What was taken down; None before :meth:`collect`, and except at the server.
     """
 
-    def __init__(self, protocol: SecAgg, round_index: int, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, protocol: AggregationProtocol, round_index: int, config: Mapping[str, Any]
+    ) -> None:
         self._protocol = protocol
         self._round = round_index
         self._config = config
@@ -136,7 +135,7 @@ class Recorder(RoundObserver):
         used = {id: uploads[id] for id in server.survivors}
         nothing = np.empty(0, np.uint8)  # a transport may leave out an empty message
         self.transcript = Transcript(
-            protocol=self._protocol.name,
+            kind=attackable(type(self._protocol)),
             parameters=parameters,
             config=self._config,
             round_index=self._round,

@@ -9,21 +9,14 @@ values is the masks that it has in common with other honest survivors.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms import locations
-from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import parse_vector
-from hpcfl.algorithms.aggregation.cohort import Cohort
-from hpcfl.algorithms.aggregation.secagg import SecAgg, pair_sign
+from hpcfl.algorithms.aggregation.curious import Seen
 from hpcfl.algorithms.aggregation.sharing import KEY_SHARE, SEED_SHARE
-from hpcfl.algorithms.aggregation.sparse import SparseSecAgg
-from hpcfl.algorithms.aggregation.topology import RingLinks
 from hpcfl.attack.transcript import Flags, Transcript
 from hpcfl.comm import envelope
 from hpcfl.comm.phases import Pattern, Payload
@@ -66,12 +59,8 @@ class Adversary:
     ----------
     protocol : SecAgg
         The protocol of the round.
-    links : Links
-        Who shares masks with whom, which the server knows.
-    shared : ndarray of bool, shape (N,)
-        Who shared keys, and so is masked with.
-    honest : ndarray of bool, shape (N,)
-        The honest survivors.
+    seen : Seen
+        Who did what in the round, which the server knows.
 
     Raises
     ------
@@ -82,8 +71,7 @@ class Adversary:
     """
 
     def __init__(self, transcript: Transcript) -> None:
-        self.protocol = cast(type[SecAgg], find(transcript.protocol))(transcript.parameters)
-        self._round = transcript.round_index
+        self.protocol = transcript.kind(transcript.parameters)
         self._transcript = transcript
         self._public = {
             id: parse_vector(
@@ -91,20 +79,24 @@ class Adversary:
             ).tobytes()
             for id, payload in self._payloads("advertise_keys").items()
         }
-        context = self.protocol.round_context(self._round)
-        self.links = self.protocol.topology.link(self._public, transcript.nonce, context)
-        self.shared: Flags = transcript.survived | transcript.dropped
-        self.honest: Flags = transcript.survived & ~transcript.colluding
+        context = self.protocol.round_context(transcript.round_index)
+        self.seen = Seen(
+            transcript.round_index,
+            self.protocol.topology.link(self._public, transcript.nonce, context),
+            transcript.survived | transcript.dropped,
+            transcript.survived & ~transcript.colluding,
+        )
         self._uploads = self._payloads("masked_input")
         self._seeds, self._mask_keys = self._reconstruct()
         self._secrets = self._agree()
 
     def _payloads(self, phase: str) -> dict[int, Payload]:
         """Return what every device sent in a phase, without envelopes."""
-        steps = self.protocol.steps
-        (number,) = (k for k, step in enumerate(steps) if (step.name, step.pattern) == (phase, _UP))
+        steps, index = self.protocol.steps, self._transcript.round_index
+        sought = (phase, Pattern.GATHER)
+        (number,) = (k for k, step in enumerate(steps) if (step.name, step.pattern) == sought)
         return {
-            id: envelope.unseal(message, phase, number, self._round, id, envelope.SERVER)
+            id: envelope.unseal(message, phase, number, index, id, envelope.SERVER)
             for id, message in self._transcript.messages[phase].items()
         }
 
@@ -113,8 +105,8 @@ class Adversary:
         survived, dropped = self._transcript.survived, self._transcript.dropped
         seed_shares, key_shares = {}, {}
         for id, payload in self._payloads("unmask").items():
-            cut = SEED_SHARE * self.links.asked_of(id, survived).size
-            limbs = cut + KEY_SHARE * self.links.asked_of(id, dropped).size
+            cut = SEED_SHARE * self.seen.links.asked_of(id, survived).size
+            limbs = cut + KEY_SHARE * self.seen.links.asked_of(id, dropped).size
             shares = parse_vector(payload, "<u4", limbs, "unmask", f"device {id}")
             if (shares >= FQ.modulus).any():
                 raise MessageError("unmask", f"device {id}", "a share is no field element")
@@ -132,7 +124,7 @@ class Adversary:
         self, shares: dict[int, Elements], owners: Flags, width: int, size: int
     ) -> dict[int, bytes]:
         try:
-            limbs = self.links.combine(shares, owners, width)[:, :-1]
+            limbs = self.seen.links.combine(shares, owners, width)[:, :-1]
             secrets = [shamir.from_limbs(one, size) for one in limbs]
         except ValueError as error:
             raise MessageError("unmask", "the survivors", str(error)) from None
@@ -143,20 +135,18 @@ class Adversary:
 
     def _agree(self) -> dict[int, list[tuple[int, bytes]]]:
         """Return, for every honest survivor, with whom its masks are known, and their secret."""
-        found: dict[int, list[tuple[int, bytes]]] = {
-            id: [] for id in np.flatnonzero(self.honest).tolist()
-        }
+        found: dict[int, list[tuple[int, bytes]]] = {id: [] for id in self.seen.ids}
         for id, private in self._mask_keys.items():
-            if not self.shared[id]:
+            if not self.seen.shared[id]:
                 continue  # vanished before anybody masked with it
-            victims = self.links.neighbours(id, self.honest)
+            victims = self.seen.honest_neighbours(id)
             try:
                 secrets = keys.agree(private, [self._mask_public(victim) for victim in victims])
             except ValueError:
                 raise MessageError(
                     "advertise_keys", f"one of {victims}", "its mask key has low order"
                 ) from None
-            secrets = self.protocol.mask_secrets(self._round, id, victims, secrets)
+            secrets = self.protocol.mask_secrets(self._transcript.round_index, id, victims, secrets)
             for victim, secret in zip(victims, secrets, strict=True):
                 found[victim].append((id, secret))
         return found
@@ -169,68 +159,11 @@ class Adversary:
         MessageError
             If the upload is malformed.
         """
-        key = self.protocol.private_mask_key(self._round, id, self._seeds[id])
-        upload, known = self._uploads[id], self._secrets[id]
-        coordinates, elements = _STRIP[self.protocol.name](self, id, upload, key, known)
-        return Remainder(id, coordinates, elements)
-
-    def _values(self, id: int, payload: Payload, count: int) -> Elements:
-        values = parse_vector(payload, "<u4", count, "masked_input", f"device {id}")
-        if (values >= self.protocol.summed_in.modulus).any():
-            raise MessageError("masked_input", f"device {id}", "a value is no group element")
-        return values
-
-    def _strip_whole(
-        self, id: int, upload: Payload, key: bytes, known: list[tuple[int, bytes]]
-    ) -> tuple[Positions, Elements]:
-        protocol, dim = self.protocol, self.protocol.parameters.dim
-        masks = [secret for _, secret in known]
-        signs = [-pair_sign(id, peer) for peer, _ in known]
-        values = self._values(id, upload, dim).astype(np.uint32)
-        return np.arange(dim), protocol.summed_in.add_masks(values, [key, *masks], [-1, *signs])
-
-    def _strip_sparse(
-        self, id: int, upload: Payload, key: bytes, known: list[tuple[int, bytes]]
-    ) -> tuple[Positions, Elements]:
-        protocol, group = cast(SparseSecAgg, self.protocol), self.protocol.summed_in
-        dim = protocol.parameters.dim
-        try:
-            where, used = locations.decode(upload, dim)
-        except ValueError as error:
-            raise MessageError("masked_input", f"device {id}", str(error)) from None
-        values = self._values(id, upload[used:], where.size)
-        peers, secrets = [peer for peer, _ in known], [secret for _, secret in known]
-        pairwise = np.zeros(dim, np.int64)
-        np.add.at(pairwise, *protocol.pair_masks(self._round, id, peers, secrets))
-        private = group.elements([key], [where.size])
-        return where, group.reduce(values.astype(np.int64) - private - pairwise[where])
-
-    def _strip_run(
-        self, id: int, upload: Payload, key: bytes, known: list[tuple[int, bytes]]
-    ) -> tuple[Positions, Elements]:
-        protocol, group = cast(Cohort, self.protocol), self.protocol.summed_in
-        links = cast(RingLinks, self.links)
-        position = int(links.position[id])
-        where = protocol.segments.coordinates(position)
-        values = self._values(id, upload, where.size)
-        others = [(peer, int(links.position[peer]), secret) for peer, secret in known]
-        pairwise = protocol.pair_masks(self._round, (id, position), others)
-        private = group.elements([key], [where.size])
-        return where, group.reduce(values.astype(np.int64) - private - pairwise)
+        key = self.protocol.private_mask_key(self.seen.round_index, id, self._seeds[id])
+        found = self.protocol.strip(self.seen, id, self._uploads[id], key, self._secrets[id])
+        return Remainder(id, *found)
 
     def bound(self, id: int) -> int:
         """Return the largest magnitude that a device's value can have, from what is public."""
         parameters = self.protocol.parameters
         return math.floor(parameters.levels * parameters.clip * self.protocol.scale(id)) + 1
-
-
-_UP = Pattern.GATHER
-_Strip = Callable[
-    [Adversary, int, Payload, bytes, list[tuple[int, bytes]]], tuple[Positions, Elements]
-]
-_STRIP: dict[str, _Strip] = {
-    "secagg": Adversary._strip_whole,
-    "secagg-graph": Adversary._strip_whole,
-    "sparse": Adversary._strip_sparse,
-    "cohort": Adversary._strip_run,
-}

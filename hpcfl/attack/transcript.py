@@ -35,6 +35,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation import find_named
+from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.keys import KEY_BYTES
@@ -45,8 +48,6 @@ from hpcfl.system import files
 FORMAT = "hpcfl transcript 2"
 WARNING = "INSECURE: this file holds secret keys, and the values of devices in the clear"
 PHASES = ("advertise_keys", "masked_input", "unmask")
-# Which protocols' masks the attack knows how to take off.
-PROTOCOLS = ("secagg", "secagg-graph", "sparse", "cohort")
 
 Flags = NDArray[np.bool_]
 Values = NDArray[np.int32]
@@ -59,8 +60,8 @@ class Transcript:
 
     Attributes
     ----------
-    protocol : str
-        One of :data:`PROTOCOLS`.
+    kind : type
+        The protocol.
     parameters : Parameters
         What it was run with.
     config : dict
@@ -79,7 +80,7 @@ class Transcript:
         What every honest survivor contributed, in the order of its upload.
     """
 
-    protocol: str
+    kind: type[SecAgg]
     parameters: Parameters
     config: Mapping[str, Any]
     round_index: int
@@ -95,7 +96,6 @@ class Transcript:
         devices, config = self.parameters.devices, self.config
         _require(config["dropout_model"] in MODELS, "its model of dropouts is unknown")
         _require(isinstance(config["dropout_phase"], str), "the phase of dropouts is missing")
-        _require(self.protocol in PROTOCOLS, f"no masks of {self.protocol!r} are known")
         for name in ("survived", "dropped", "colluding"):
             flags: Flags = getattr(self, name)
             _require(
@@ -122,6 +122,11 @@ class Transcript:
             {*self.truth} == _set(self.survived & ~self.colluding),
             "the true values are not those of the honest survivors",
         )
+
+    @property
+    def protocol(self) -> str:
+        """Name of the protocol."""
+        return self.kind.name
 
     def save(self, path: Path) -> None:
         """Write the transcript, so that no half-written file ever has this name.
@@ -161,8 +166,28 @@ class Transcript:
             raise HpcflError(f"cannot write the transcript {path}: {error.strerror}") from None
 
 
-def load(path: Path) -> Transcript:
+def attackable(kind: type[AggregationProtocol]) -> type[SecAgg]:
+    """Return a protocol as one of those whose masks can be taken off.
+
+    Raises
+    ------
+    UsageError
+        If it is not one.
+    """
+    if not issubclass(kind, SecAgg) or kind.not_attacked:
+        raise UsageError(f"rounds of {kind.name} cannot be attacked: {kind.not_attacked}")
+    return kind
+
+
+def load(path: Path, protocol: str | None = None) -> Transcript:
     """Return the transcript in a file.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    protocol : str, optional
+        ``MODULE:CLASS`` of the protocol, if it does not come with hpcfl.
 
     Raises
     ------
@@ -173,7 +198,7 @@ def load(path: Path) -> Transcript:
         arrays = files.load_npz(path)
         if str(arrays["format"]) != FORMAT:
             raise ValueError(f"its format is not {FORMAT!r}")
-        return _read(arrays)
+        return _read(arrays, protocol)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     except Exception as error:  # what fits no transcript fails in many ways
@@ -185,12 +210,12 @@ def load(path: Path) -> Transcript:
         ) from None
 
 
-def _read(file: Mapping[str, NDArray[Any]]) -> Transcript:
+def _read(file: Mapping[str, NDArray[Any]], protocol: str | None) -> Transcript:
     header = files.parse_json(file["header"].tobytes())
     weights = file["weights"]
     _require(weights.dtype == np.float64, "its weights are no numbers")
     return Transcript(
-        protocol=header["protocol"],
+        kind=attackable(find_named(header["protocol"], protocol)),
         parameters=Parameters(**header["parameters"], weights=weights if weights.size else None),
         config=dict(header["config"]),
         round_index=files.integer(header, "round"),

@@ -400,10 +400,8 @@ class Experiment:
         """Return what takes down the last round, if that is asked for."""
         if self.options.keep_transcript is None:
             return None
-        from hpcfl.algorithms.aggregation.secagg import SecAgg
         from hpcfl.attack.recording import Recorder
 
-        assert isinstance(self.protocol, SecAgg)
         return Recorder(self.protocol, self.options.planned_rounds - 1, self.config())
 
     def _save_transcript(self, recorder: Recorder) -> HpcflError | None:

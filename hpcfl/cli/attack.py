@@ -25,8 +25,13 @@ def command() -> None:
     show_default=True,
     help="Look for sums of up to so many values.",
 )
+@click.option(
+    "--protocol",
+    metavar="MODULE:CLASS",
+    help="Class of the round's protocol, if it does not come with hpcfl.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def components(transcript: Path, largest: int, as_json: bool) -> None:
+def components(transcript: Path, largest: int, protocol: str | None, as_json: bool) -> None:
     """Recover single values, and sums of few, from the messages of a round in TRANSCRIPT.
 
     The server followed the protocol. It reconstructs the secrets that it needs to unmask the sum,
@@ -49,7 +54,7 @@ def components(transcript: Path, largest: int, as_json: bool) -> None:
     from hpcfl.attack.tables import render
     from hpcfl.attack.transcript import load
 
-    held = load(transcript)
+    held = load(transcript, protocol)
     try:
         found = attack(held, largest)
     except HpcflError as error:

@@ -56,11 +56,9 @@ def exposed_alone(run: Run, protocol: str | None = None) -> float:
     """
     devices = run.devices
     population = Population(devices, count_of(COLLUDING, devices), _number(run, "dropout", 0.0))
-    degree = round(_number(run, "degree", devices - 1))
     kind = find_named(run.protocol, protocol)
-    alpha = _number(run, "alpha", 1.0)
-    # With as many, all are neighbours.
-    masking = kind.masking(devices, alpha, degree if degree < devices - 1 else None)
+    degree = _number(run, "degree", 0.0)
+    masking = kind.masking(devices, _number(run, "alpha", 1.0), round(degree) or None)
     found = exposure(run.protocol, masking, population, dim=run.dim, samples=_SAMPLES)
     return found.alone_of_sent.value
 

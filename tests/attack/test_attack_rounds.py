@@ -200,9 +200,12 @@ def test_mean_and_error_of_the_prediction_are_those_of_all_patterns(
     devices = transcript.parameters.devices
     everybody = np.ones(devices, np.bool_)
     pairs = [
-        (i, j) for i in range(devices) for j in adversary.links.neighbours(i, everybody) if i < j
+        (i, j)
+        for i in range(devices)
+        for j in adversary.seen.links.neighbours(i, everybody)
+        if i < j
     ]
-    honest = set(np.flatnonzero(adversary.honest).tolist())
+    honest = set(np.flatnonzero(adversary.seen.honest).tolist())
     probability = float(transcript.parameters.pair_probability)
     moments = np.zeros(3)
     for pattern in product([False, True], repeat=len(pairs)):

@@ -24,6 +24,7 @@ class Unknown(SecAgg):
     """A protocol with masks that the attack knows nothing of."""
 
     name = "unknown"
+    not_attacked = "its masks are of another kind"
 
 
 def test_keeping_costs_no_byte_and_no_message(tmp_path: Path) -> None:
@@ -101,8 +102,12 @@ def test_colluders_follow_from_the_seed_and_are_a_fraction_rounded_down() -> Non
     ("protocol", "options", "sentence"),
     [
         ("sparse", {"insecure_seed": None}, "must be given together with --insecure-seed"),
-        ("fedavg", {}, "not of fedavg: there are no masks to take off"),
-        ("test_keep_transcript:Unknown", {}, "not of unknown: there are no masks"),
+        ("fedavg", {}, "rounds of fedavg cannot be attacked: its uploads are in the clear"),
+        (
+            "test_keep_transcript:Unknown",
+            {},
+            "rounds of unknown cannot be attacked: its masks",
+        ),
         ("secagg", {"upload": "reduce"}, "which --upload reduce sums on the way"),
         ("secagg", {"dim": 10**7}, "of 100 devices would take about 8.0 GB, more than 2"),
         ("cohort", {"dim": 10**8}, "would take about 8.0 GB"),

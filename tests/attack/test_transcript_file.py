@@ -128,8 +128,8 @@ def header(transcript: Transcript, **changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"protocol": "os:system"}, "no masks of 'os:system' are known"),
-        ({"protocol": "fedavg"}, "no masks of 'fedavg' are known"),
+        ({"protocol": "os:system"}, "name its class with --protocol"),
+        ({"protocol": "fedavg"}, "rounds of fedavg cannot be attacked"),
         ({"parameters": {"devices": 9}}, "not a flag for each of the 9 devices"),
         ({"parameters": {"alpha": 2}}, "alpha is 2; it must be above 0"),
         ({"parameters": {"colour": 1}}, "unexpected keyword argument 'colour'"),

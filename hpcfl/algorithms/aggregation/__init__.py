@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpcfl.errors import UsageError
+from hpcfl.system import files
 from hpcfl.system.plugins import load_class
 
 if TYPE_CHECKING:
@@ -111,10 +112,12 @@ def find_named(name: str, given: str | None = None) -> type[AggregationProtocol]
         return find(name)
     if given is None:
         raise UsageError(
-            f"the protocol {name!r} does not come with hpcfl: name its class with --protocol "
-            "MODULE:CLASS"
+            f"the protocol {files.shorten(name)} does not come with hpcfl: name its class with "
+            "--protocol MODULE:CLASS"
         )
     found = find(given)
     if found.name != name:
-        raise UsageError(f"the protocol is {name!r}, and --protocol {given} is {found.name!r}")
+        raise UsageError(
+            f"the protocol is {files.shorten(name)}, and --protocol {given} is {found.name!r}"
+        )
     return found

@@ -106,6 +106,8 @@ class AggregationProtocol(ABC):
     noise_adds_up : bool
         Whether enough devices of a round are in every sum for the noise of each to be a part of
         what hides them all.
+    not_attacked : str
+        Why the attack on a recorded round cannot be made on this protocol's; "" where it can.
     not_active : str
         Why there is no variant against a server that cheats, where there is none.
     summed_in : Group or None
@@ -118,6 +120,7 @@ class AggregationProtocol(ABC):
     sparse_upload: ClassVar[bool] = False
     tolerates_dropouts: ClassVar[bool] = True
     noise_adds_up: ClassVar[bool] = True
+    not_attacked: ClassVar[str] = "the attack knows of no masks that it could take off"
     not_active: ClassVar[str] = "there is no such variant of it"
 
     def __init__(self, parameters: Parameters) -> None:
@@ -162,6 +165,11 @@ class AggregationProtocol(ABC):
     def largest_message(self) -> int:
         """An upper bound of what a device sends to the server at once, in bytes, less envelope."""
         return 4 * self.parameters.dim
+
+    @property
+    def largest_reply(self) -> int:
+        """An upper bound of what a device sends at once besides its upload, in bytes."""
+        return 0
 
     def settings(self) -> dict[str, Any]:
         """Return what the protocol has chosen by itself, for the record."""

@@ -29,15 +29,21 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import parse_vector
 from hpcfl.algorithms.aggregation.costs import Crowd, Operations, Phases, add, along, at
+from hpcfl.algorithms.aggregation.curious import Seen
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
-from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer, pair_sign
+from hpcfl.algorithms.aggregation.secagg import (
+    Known,
+    SecAgg,
+    SecAggDevice,
+    SecAggServer,
+    pair_sign,
+)
 from hpcfl.algorithms.aggregation.topology import (
     Request,
     RingLinks,
@@ -47,11 +53,12 @@ from hpcfl.algorithms.aggregation.topology import (
 )
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
-from hpcfl.crypto.groups import Group
+from hpcfl.crypto.groups import Elements, Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import UsageError
 from hpcfl.privacy.cohorts import below_floor, cohort_size, fewest_survivors, refused
 from hpcfl.privacy.masking import InCohorts, check_alpha, ring_degree
+from hpcfl.privacy.population import Population
 from hpcfl.privacy.ring import log2
 from hpcfl.privacy.threat import Threat
 
@@ -376,6 +383,45 @@ class Cohort(SecAgg):
         add(unmask.server, near | added, crowd.dropped)
         add(unmask.server, along(dim, ["dealt", "dealt_back", "reduced"]))
 
+    def strip(
+        self, seen: Seen, id: int, upload: Payload, key: bytes, known: Known
+    ) -> tuple[NDArray[np.int64], Elements]:
+        places = _places(seen)
+        position = int(places[id])
+        where = self.segments.coordinates(position)
+        values = self.read_values(upload, where.size, id)
+        others = [(peer, int(places[peer]), secret) for peer, secret in known]
+        pairwise = self.pair_masks(seen.round_index, (id, position), others)
+        private = self.summed_in.elements([key], [where.size])
+        return where, self.summed_in.reduce(values.astype(np.int64) - private - pairwise)
+
+    def alone(self, seen: Seen) -> tuple[float, float]:
+        """Return how many values of honest survivors are alone in their cohorts.
+
+        A device at position p sends the segments p to p + m - 1. Those from p + a are masked with
+        one that is a positions ahead, those before p + m - b with one that is b behind. With the
+        nearest honest survivors that it is linked with, it is alone from p + m - b to before p + a.
+        """
+        places, segments = _places(seen), self.segments
+        total = 0
+        for id in seen.ids:
+            position = int(places[id])
+            others = places[seen.honest_neighbours(id)]
+            ahead = int(np.min((others - position) % segments.ring, initial=segments.size))
+            behind = int(np.min((position - others) % segments.ring, initial=segments.size))
+            first, last = position + segments.size - behind, position + ahead
+            if first < last:
+                total += segments.bound(last) - segments.bound(first)
+        return float(total), 0.0
+
+    def alone_before(self, population: Population) -> float | None:
+        # Cohorts are stretches of the ring: with fewer neighbours they are linked otherwise than
+        # `masking` says, which has a ring within each cohort.
+        devices, linked = self.parameters.devices, self.topology.degree
+        if linked < min(2 * (self.cohort_size - 1), devices - 1):
+            return None
+        return super().alone_before(population)
+
     def pair_masks(
         self,
         round_index: int,
@@ -475,8 +521,7 @@ class CohortServer(SecAggServer):
     def _check_upload(self, sender: int, payload: Payload) -> None:
         self._check_sharer(sender)
         length = self._protocol.segments.length(int(self._links.position[sender]))
-        values = parse_vector(payload, "<u4", length, "masked_input", f"device {sender}")
-        self._check_elements(values, f"device {sender}")
+        self._protocol.read_values(payload, length, sender)
 
     def _add_upload(self, sender: int, payload: Payload) -> None:
         """Add a device's run to the sum."""
@@ -547,6 +592,11 @@ class CohortServer(SecAggServer):
         total = np.empty_like(self._sum)
         total[segments.dealt(0, self._sum.size)] = self._sum
         self._unmasked = group.reduce(total)
+
+
+def _places(seen: Seen) -> NDArray[np.int64]:
+    """Return the devices' positions on the ring."""
+    return cast(RingLinks, seen.links).position
 
 
 def _windows(values: NDArray[Any], size: int) -> NDArray[Any]:

@@ -235,6 +235,7 @@ class Prf(QuantisedProtocol):
     """Secure aggregation of whole vectors by devices that all stay."""
 
     name = "prf"
+    not_attacked = "its masks follow from seeds of the whole run, which no round reveals"
     not_active = "it has no survivors to agree on, and no shares"
     min_devices = MIN_SELECTED
     tolerates_dropouts = False
@@ -300,7 +301,7 @@ class Prf(QuantisedProtocol):
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> InCohorts:
-        if degree is not None:
+        if degree not in (None, devices - 1):
             raise UsageError(f"{cls.name} masks between all pairs: leave the degree out")
         return InCohorts(devices)
 

@@ -66,6 +66,7 @@ from hpcfl.algorithms.aggregation.base import (
     parse_vector,
 )
 from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, along, masked_upload, masks
+from hpcfl.algorithms.aggregation.curious import Seen
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Flags, Shares
 from hpcfl.algorithms.aggregation.sharing import (
@@ -92,6 +93,10 @@ from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError
 from hpcfl.privacy.masking import InCohorts, Masking, ring_degree
+from hpcfl.privacy.population import Population
+
+# Devices, each with what its masks with another one follow from.
+Known = list[tuple[int, bytes]]
 
 
 class SecAgg(QuantisedProtocol):
@@ -105,6 +110,7 @@ class SecAgg(QuantisedProtocol):
 
     name = "secagg"
     min_devices = 2
+    not_attacked = ""
     steps: tuple[Step, ...] = (
         Step("model", Pattern.BROADCAST),
         Step("advertise_keys", Pattern.GATHER),
@@ -151,9 +157,12 @@ class SecAgg(QuantisedProtocol):
         return 4 * self.parameters.dim
 
     @property
+    def largest_reply(self) -> int:
+        return 4 * KEY_SHARE * (self.topology.degree + 1)
+
+    @property
     def largest_message(self) -> int:
-        reply = 4 * KEY_SHARE * (self.topology.degree + 1)
-        return max(self.largest_upload, reply, 2 * keys.KEY_BYTES)
+        return max(self.largest_upload, self.largest_reply, 2 * keys.KEY_BYTES)
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
@@ -202,6 +211,80 @@ class SecAgg(QuantisedProtocol):
         secrets: keys.SecretSource = keys.system_secrets,
     ) -> SecAggServer:
         return SecAggServer(self, round_index, model, secrets)
+
+    # What a curious server makes of a round
+
+    def strip(
+        self, seen: Seen, id: int, upload: Payload, key: bytes, known: Known
+    ) -> tuple[NDArray[np.int64], Elements]:
+        """Return which coordinates an honest survivor sent, and what is left of their values.
+
+        Parameters
+        ----------
+        seen : Seen
+            Who did what in the round.
+        id : int
+            The survivor.
+        upload : ndarray of uint8
+            What it sent.
+        key : bytes
+            The key of its private mask, which the server has reconstructed.
+        known : list of (int, bytes)
+            The devices whose masks with it the server knows, and what these follow from.
+
+        Raises
+        ------
+        MessageError
+            If the upload is malformed.
+        """
+        dim = self.parameters.dim
+        values = self.read_values(upload, dim, id).astype(np.uint32)
+        secrets = [secret for _, secret in known]
+        signs = [-pair_sign(id, peer) for peer, _ in known]
+        return np.arange(dim), self.summed_in.add_masks(values, [key, *secrets], [-1, *signs])
+
+    def alone(self, seen: Seen) -> tuple[float, float]:
+        """Return how many values of honest survivors are masked with no other one.
+
+        Returns
+        -------
+        mean, standard_error : float
+            Over what the server does not know; the error is 0 where nothing is random.
+        """
+        lonely = [id for id in seen.ids if not seen.honest_neighbours(id)]
+        return float(self.parameters.dim * len(lonely)), 0.0
+
+    def alone_before(self, population: Population) -> float | None:
+        """Return the part of what is sent that is alone, before a round is drawn.
+
+        None where no closed form is known.
+        """
+        parameters = self.parameters
+        masking = self.masking(parameters.devices, parameters.alpha, self.topology.degree)
+        closed = masking.closed(population)
+        return closed.alone_of_dim / closed.sent
+
+    def read_values(self, payload: Payload, length: int, id: int) -> Elements:
+        """Return the group elements of a device's upload.
+
+        Raises
+        ------
+        MessageError
+            If there are not exactly so many, or one is none.
+        """
+        values = parse_vector(payload, "<u4", length, "masked_input", f"device {id}")
+        self.check_elements(values, f"device {id}")
+        return values
+
+    def check_elements(self, elements: Elements, sender: str) -> None:
+        """Refuse numbers that are not of the group.
+
+        Raises
+        ------
+        MessageError
+        """
+        if elements.size and int(elements.max()) >= self.summed_in.modulus:
+            raise MessageError("masked_input", sender, "a value is no group element")
 
     def round_context(self, round_index: int) -> bytes:
         """Return the context in which a round's keys are linked."""
@@ -690,10 +773,8 @@ class SecAggServer(ModelSender):
 
     def _check_upload(self, sender: int, payload: Payload) -> None:
         """Refuse an upload that is not of this protocol, or not from a device in U2."""
-        name = f"device {sender}"
         self._check_sharer(sender)
-        vector = parse_vector(payload, "<u4", self._parameters.dim, "masked_input", name)
-        self._check_elements(vector, name)
+        self._protocol.read_values(payload, self._parameters.dim, sender)
 
     def _add_upload(self, sender: int, payload: Payload) -> None:
         self._sum += payload.view("<u4")
@@ -702,7 +783,7 @@ class SecAggServer(ModelSender):
         """Take the sum of the masked vectors, formed on the way."""
         if total.shape != self._sum.shape:
             raise MessageError("masked_input", "the devices", f"a sum of shape {total.shape} came")
-        self._check_elements(total, "the devices")
+        self._protocol.check_elements(total, "the devices")
         for sender in senders:
             self._check_sharer(sender)
         for sender in senders:
@@ -874,10 +955,6 @@ class SecAggServer(ModelSender):
             raise MessageError("masked_input", f"device {sender}", "it came twice")
         self._admitted.add(sender)
         self.survivors.append(sender)
-
-    def _check_elements(self, elements: Elements, sender: str) -> None:
-        if elements.size and int(elements.max()) >= self._group.modulus:
-            raise MessageError("masked_input", sender, "a value is no group element")
 
     def _require(self, count: int, what: str) -> None:
         if count < self._parameters.threshold:

@@ -20,9 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms import locations
-from hpcfl.algorithms.aggregation.base import parse_vector
 from hpcfl.algorithms.aggregation.costs import Crowd, Operations, Phases, add, along, at, gaps
-from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer, pair_sign
+from hpcfl.algorithms.aggregation.curious import Seen
+from hpcfl.algorithms.aggregation.secagg import (
+    Known,
+    SecAgg,
+    SecAggDevice,
+    SecAggServer,
+    pair_sign,
+)
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.groups import Elements
@@ -112,6 +118,60 @@ class SparseSecAgg(SecAgg):
         add(unmask, _cost_of_pairs(probability, dim, alive), crowd.dropped * alive)
         add(unmask, along(dim, ["reduced"]))
 
+    def strip(
+        self, seen: Seen, id: int, upload: Payload, key: bytes, known: Known
+    ) -> tuple[Positions, Elements]:
+        where, values, _ = self.read_upload(upload, id)
+        peers, secrets = [peer for peer, _ in known], [secret for _, secret in known]
+        pairwise = np.zeros(self.parameters.dim, np.int64)
+        np.add.at(pairwise, *self.pair_masks(seen.round_index, id, peers, secrets))
+        private = self.summed_in.elements([key], [where.size])
+        return where, self.summed_in.reduce(values.astype(np.int64) - private - pairwise[where])
+
+    def alone(self, seen: Seen) -> tuple[float, float]:
+        """Return mean and standard deviation of the number of values that are alone.
+
+        Every pair of linked devices that shared keys selects a coordinate with the probability
+        pi = 1 - x. Honest survivor i, linked with g_i other honest survivors and o_i devices else,
+        is alone at a coordinate if none of the former pairs selects it, but one of the latter does:
+
+            P_i = x**g_i (1 - x**o_i).
+
+        Coordinates are independent. At one, two that are linked with each other have a pair in
+        common, so that both are alone with x**(g_i + g_j - 1) (1 - x**o_i) (1 - x**o_j), and two
+        that are not with P_i P_j.
+        """
+        row = {id: k for k, id in enumerate(seen.ids)}
+        linked = np.zeros((len(row), len(row)), np.bool_)
+        for id in row:
+            linked[row[id], [row[other] for other in seen.honest_neighbours(id)]] = True
+        inside = linked.sum(axis=1)
+        outside = seen.neighbours() - inside
+        x = 1 - float(self.parameters.pair_probability)
+        some_outside = 1 - x**outside
+        alone = x**inside * some_outside
+        first, second = np.nonzero(np.triu(linked))
+        both = x ** (inside[first] + inside[second] - 1)
+        both *= some_outside[first] * some_outside[second]
+        covariance = both - alone[first] * alone[second]
+        variance = float((alone * (1 - alone)).sum() + 2 * covariance.sum())
+        dim = self.parameters.dim
+        return float(dim * alone.sum()), math.sqrt(dim * variance)
+
+    def read_upload(self, payload: Payload, id: int) -> tuple[Positions, Elements, int]:
+        """Return the locations of an upload, its values, and how many bytes the former took.
+
+        Raises
+        ------
+        MessageError
+            If it is malformed.
+        """
+        try:
+            positions, used = locations.decode(payload, self.parameters.dim)
+        except ValueError as error:
+            raise MessageError("masked_input", f"device {id}", str(error)) from None
+        return positions, self.read_values(payload[used:], positions.size, id), used
+
     def pair_masks(
         self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes]
     ) -> tuple[Positions, NDArray[np.int64]]:
@@ -192,22 +252,11 @@ class SparseServer(SecAggServer):
 
     def _check_upload(self, sender: int, payload: Payload) -> None:
         self._check_sharer(sender)
-        self._parse(sender, payload)
-
-    def _parse(self, sender: int, payload: Payload) -> tuple[Positions, Elements, int]:
-        """Return the locations of an upload, its values, and how many bytes the former took."""
-        name = f"device {sender}"
-        try:
-            positions, used = locations.decode(payload, self._parameters.dim)
-        except ValueError as error:
-            raise MessageError("masked_input", name, str(error)) from None
-        values: Elements = parse_vector(payload[used:], "<u4", positions.size, "masked_input", name)
-        self._check_elements(values, name)
-        return positions, values, used
+        self._protocol.read_upload(payload, sender)
 
     def _add_upload(self, sender: int, payload: Payload) -> None:
         """Add a device's values to the sum at its locations (eq. 20)."""
-        positions, values, used = self._parse(sender, payload)
+        positions, values, used = self._protocol.read_upload(payload, sender)
         self._sum[positions] += values
         # A copy, without the values: they would take as much memory as all vectors.
         self._coded[sender] = payload[:used].copy()
