@@ -133,6 +133,7 @@ def test_a_large_sparse_round_is_kept_all_the_same(tmp_path: Path) -> None:
 def test_a_transcript_that_cannot_be_written_fails_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "none").touch()
     path = tmp_path / "none" / "round.npz"
     options = Options("secagg", dim=5, insecure_seed=1, keep_transcript=path)
 

@@ -1,0 +1,215 @@
+"""A protocol, and a federated algorithm, in a file of the user's work with every command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from commandline import hpcfl
+
+from hpcfl.costmodel.calibration import Calibration
+from hpcfl.costmodel.kernels import OPERATIONS
+from hpcfl.costmodel.overheads import OVERHEADS
+from hpcfl.results import load
+from hpcfl.results.reader import find
+
+OWN = '''
+"""Secure aggregation of a part of the vector, and rounds that say what they take by themselves."""
+
+import numpy as np
+
+from hpcfl.algorithms.aggregation.base import ModelReceiver, ModelSender, QuantisedProtocol
+from hpcfl.algorithms.aggregation.costs import Crowd, add, along
+from hpcfl.algorithms.aggregation.secagg import SecAgg
+from hpcfl.algorithms.federated.base import FederatedAlgorithm
+from hpcfl.comm.phases import Pattern, Step
+from hpcfl.crypto.keys import system_secrets
+from hpcfl.privacy.masking import InTheClear
+
+
+class Salted(SecAgg):
+    """SecAgg whose masks are drawn otherwise."""
+
+    name = "salted"
+
+    def pair_context(self, round_index, i, j, use):
+        return b"salt " + super().pair_context(round_index, i, j, use)
+
+
+class Plain(QuantisedProtocol):
+    """Quantised vectors in the clear."""
+
+    name = "plain"
+    not_active = "everybody may read it"
+    not_attacked = "there is nothing to take off"
+    steps = (
+        Step("model", Pattern.BROADCAST),
+        Step("upload", Pattern.GATHER, upload=True),
+        Step("result", Pattern.LOCAL),
+    )
+
+    @classmethod
+    def masking(cls, devices, alpha, degree):
+        return InTheClear()
+
+    def count(self, phases):
+        dim, survivors = self.parameters.dim, Crowd.of(self.parameters).survivors
+        phases["upload"].sends(4 * dim, survivors)
+        add(phases["upload"].device, along(dim, ["quantised", "reduced"]))
+        add(phases["upload"].server, {"summed": survivors * dim})
+
+    def device(self, id, round_index, secrets):
+        return PlainDevice(self, id, round_index)
+
+    def server(self, round_index, model, secrets=system_secrets):
+        return PlainServer(self, model)
+
+
+class PlainDevice(ModelReceiver):
+    def __init__(self, protocol, id, round_index):
+        super().__init__(protocol.parameters.dim)
+        self.id, self._protocol, self._round = id, protocol, round_index
+
+    def _quantise(self, vector):
+        return self._protocol.quantise(vector, self.id, self._round)
+
+    def send_upload(self, vector):
+        return self._protocol.summed_in.reduce(self._quantise(vector)).view(np.uint8)
+
+    def contribution(self, vector):
+        return slice(None), self._quantise(vector)
+
+    def unquantised(self, vector):
+        scaled = vector.astype(np.float64) * self._protocol.scale(self.id)
+        return slice(None), scaled, 0
+
+
+class PlainServer(ModelSender):
+    def __init__(self, protocol, model):
+        super().__init__(model)
+        self._group = protocol.summed_in
+        self._sum = np.zeros(protocol.parameters.dim, np.int64)
+        self.survivors, self.total = [], None
+
+    def receive_upload(self, sender, payload):
+        self._sum += payload.view("<u4")
+        self.survivors.append(sender)
+
+    def finish_upload(self):
+        self.survivors.sort()
+
+    def finish_result(self):
+        self.total = self._group.decode(self._group.reduce(self._sum))
+
+
+class Signs(FederatedAlgorithm):
+    """Every device sends the signs of its update."""
+
+    name = "signs"
+
+    def contribution(self, device, round_index, state, learn):
+        return np.float32(0.01) * np.sign(learn())
+'''
+SMALL = ("--devices", 6, "--dim", 40, "--rounds", 2, "--warmup", 0)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a folder of the user's, with the file in it."""
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield tmp_path
+    sys.modules.pop("own", None)
+
+
+def told(*arguments: object) -> str:
+    """Return what a command prints that succeeds."""
+    done = hpcfl(*arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def refused(*arguments: object) -> str:
+    """Return the sentence with which a command refuses what it is asked for."""
+    done = hpcfl(*arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("name", ["salted", "plain"])
+def test_it_is_measured_reported_and_drawn(name: str, folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    given = f"own:{name.title()}"
+    told("bench", given, *SMALL, "--output", "run.h5")
+    drawing = ("plot", "run.h5", "--kind", "exposure", "--output", "figure.png")
+
+    assert load(folder / "run.h5").protocol == name
+    assert name in told("report", "run.h5")
+    assert "Figure: figure.png" in told(*drawing, "--protocol", given)
+    assert f"'{name}' does not come with hpcfl: name its class with --protocol" in refused(*drawing)
+    assert "the protocol is" in refused(
+        *drawing, "--protocol", "hpcfl.algorithms.aggregation.prf:Prf"
+    )
+    assert "cannot be run with --security active" in refused(
+        "bench", given, *SMALL, "--security", "active"
+    )
+
+
+@pytest.mark.parametrize("name", ["salted", "plain"])
+def test_it_is_swept_and_trained_by(name: str, folder: Path) -> None:
+    pytest.importorskip("torch")
+    given = f"own:{name.title()}"
+    (folder / "plan.toml").write_text(
+        f'[fixed]\ndim = 30\nrounds = 1\nwarmup = 0\n[grid]\ndevices = 4\nprotocol = ["{given}"]\n'
+    )
+    told("sweep", "plan.toml", "--output", "swept")
+    trained = told(
+        *("train", "own:Signs", "--aggregate", given, "--devices", 4, "--rounds", 1),
+        *("--dataset", "digits", "--output", "trained", "--json"),
+    )
+
+    assert [load(path).protocol for path in find("swept")] == [name]
+    run = load(json.loads(trained)["path"])
+    assert (run.protocol, run.config["algorithm"]) == (name, "own:Signs")
+
+
+@pytest.mark.parametrize("name", ["salted", "plain"])
+def test_its_rounds_are_predicted_from_what_it_declares(name: str, folder: Path) -> None:
+    Calibration({one: [1e-8] for one in (*OPERATIONS, *OVERHEADS)}).save(folder / "c.json")
+    arguments = ("--devices", 6, "--dim", 40, "--calibration", "c.json")
+    told("bench", f"own:{name.title()}", *SMALL, "--output", "run.h5")
+    found = json.loads(told("predict", f"own:{name.title()}", *arguments, "--json"))
+    (prediction,) = found["predictions"]
+    run = load(folder / "run.h5")
+
+    assert {run.bytes_up.sum(axis=1)[run.survived].mean()} == {prediction["total"]["bytes_up"]}
+    base = {"salted": "secagg", "plain": "fedavg"}[name]
+    assert f"Python's own work of {name} is taken to be that of {base}" in prediction["notes"]
+
+
+def test_what_it_exposes_is_what_it_declares() -> None:
+    clear, salted = (
+        json.loads(told("privacy", "exposure", given, "--samples", 100, "--json"))
+        for given in ("own:Plain", "own:Salted")
+    )
+
+    assert (clear["protocol"], clear["alone_of_sent"]["formula"]) == ("plain", 1.0)
+    assert (salted["protocol"], salted["alone_of_sent"]["formula"]) == ("salted", 0.0)
+
+
+def test_it_is_attacked_or_says_why_not() -> None:
+    keep = ("--insecure-seed", 1, "--keep-transcript", "round.npz", "--output", "run.h5")
+    told("bench", "own:Salted", *SMALL, "--gamma", 0.4, *keep)
+
+    attacked = told("attack", "components", "round.npz", "--protocol", "own:Salted")
+    assert "Beyond that it learned nothing." in attacked
+    assert "name its class with --protocol" in refused("attack", "components", "round.npz")
+    assert "rounds of plain cannot be attacked: there is nothing to take off" in refused(
+        "bench", "own:Plain", *SMALL, *keep
+    )
