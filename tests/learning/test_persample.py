@@ -7,26 +7,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_data import CLASSES, SHAPE
 
 from hpcfl.errors import UsageError
 from hpcfl.learning import models, persample
 from hpcfl.learning.persample import ClippedGradients
-from hpcfl.learning.training import single_thread
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
-SHAPE, CLASSES = (1, 8, 8), 5
 ORDERS = {"l1": 1, "l2": 2}
 CLIPS = {"l1": 40.0, "l2": 2.0}
 MODELS = ["softmax", "adult-lr", "2nn", "adult-nn", "femnist-cnn", "cifar-cnn"]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    single_thread()
-    yield
-    torch.set_num_threads(before)
 
 
 def data(samples: int, seed: int = 0, scale: float = 1.0) -> tuple[Any, Any]:

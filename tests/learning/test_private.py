@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
+from small_data import CLASSES, SHAPE, data
 
 from hpcfl.errors import UsageError
 from hpcfl.learning import models
@@ -20,26 +21,11 @@ from hpcfl.learning.private import (
     batches,
     epoch_steps,
 )
-from hpcfl.learning.training import LocalOptions, Trainer, single_thread
+from hpcfl.learning.training import LocalOptions, Trainer
 from hpcfl.privacy.accounting import cdp
 
 torch = pytest.importorskip("torch")
-
-SHAPE, CLASSES = (1, 8, 8), 5
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    single_thread()
-    yield
-    torch.set_num_threads(before)
-
-
-def data(samples: int, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    rng = np.random.default_rng(seed)
-    inputs = rng.standard_normal((samples, *SHAPE), dtype=np.float32)
-    return inputs, rng.integers(CLASSES, size=samples)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def trainer(
