@@ -70,51 +70,23 @@ KINDS = {
 
 @dataclass
 class Plan:
-    """One run: what is started, and what happens to it.
+    """One run: what is started, and what happens to it."""
 
-    Attributes
-    ----------
-    number : int
-        Its number in the campaign.
-    kind : str
-        One of `KINDS`.
-    protocol : str
-        Which protocol.
-    ranks, devices, dim, rounds : int
-        The size of the job.
-    tolerant : bool
-        Whether mpirun is started with ULFM.
-    kill : list of str
-        Values of `--kill`.
-    victims : list of int
-        Ranks that a signal goes to, or that `--kill` names.
-    signal : int
-        The signal; 0 for none.
-    moment_seconds : float
-        When, after the results file is there.
-    stop_seconds : float
-        For how long a rank stands still.
-    disk_bytes : int
-        Size of the file system for results; 0 for the usual one.
-    resumed : bool
-        Whether an unfinished run is gone on with.
-    """
-
-    number: int
-    kind: str
+    number: int  # in the campaign
+    kind: str  # one of KINDS
     protocol: str
     ranks: int
     devices: int
     dim: int
     rounds: int
-    tolerant: bool = True
-    kill: list[str] = field(default_factory=list)
-    victims: list[int] = field(default_factory=list)
-    signal: int = 0
-    moment_seconds: float = 0.0
-    stop_seconds: float = 0.0
-    disk_bytes: int = 0
-    resumed: bool = False
+    tolerant: bool = True  # whether mpirun is started with ULFM
+    kill: list[str] = field(default_factory=list)  # values of --kill
+    victims: list[int] = field(default_factory=list)  # ranks that --kill or the signal names
+    signal: int = 0  # 0 for none
+    moment_seconds: float = 0.0  # when, after the results file is there
+    stop_seconds: float = 0.0  # for how long a rank stands still
+    disk_bytes: int = 0  # of the file system for results; 0 for the usual one
+    resumed: bool = False  # whether an unfinished run is gone on with
 
     @property
     def survivable(self) -> bool:
@@ -189,38 +161,16 @@ def draw(seed: int, number: int) -> Plan:
 
 @dataclass
 class Outcome:
-    """What came of a run.
-
-    Attributes
-    ----------
-    plan : Plan
-        The run.
-    status : int
-        mpirun's.
-    seconds : float
-        How long it took.
-    rounds : int
-        Rounds in the file.
-    file_status : str
-        What the file says of the run; "" without a file.
-    recover_seconds : float
-        The longest detection and recovery of a death, 0 without one.
-    resumed : bool
-        Whether it was gone on with.
-    struck : bool
-        Whether it was still running when something was to happen to it.
-    wrong : list of str
-        What must not be.
-    """
+    """What came of a run."""
 
     plan: Plan
-    status: int
+    status: int  # mpirun's
     seconds: float
-    rounds: int = 0
-    file_status: str = ""
-    recover_seconds: float = 0.0
+    rounds: int = 0  # in the file
+    file_status: str = ""  # what the file says of the run; "" without a file
+    recover_seconds: float = 0.0  # the longest detection and recovery of a death
     resumed: bool = False
-    struck: bool = False
+    struck: bool = False  # whether it was running when something was to happen to it
     wrong: list[str] = field(default_factory=list)
 
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commandline import hpcfl
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.slurm import launchers
@@ -62,16 +62,6 @@ def recorded(tmp_path: Path) -> Path:
 
 def words(file: Path) -> list[str]:
     return file.read_text().split("\0")[:-1]
-
-
-def hpcfl(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hpcfl", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        **options,  # type: ignore[call-overload]
-    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -404,11 +394,12 @@ def test_submitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_wrong_use_is_refused_before_anything_is_submitted(
-    arguments: list[str], sentence: str, tmp_path: Path
+    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path / "bin", "sbatch", f"touch {tmp_path}/submitted")
-    path = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    done = hpcfl("slurm", "submit", *arguments, cwd=tmp_path, env=os.environ | path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    done = hpcfl("slurm", "submit", *arguments)
 
     assert done.returncode == 2
     assert sentence in done.stderr
@@ -416,17 +407,16 @@ def test_wrong_use_is_refused_before_anything_is_submitted(
     assert not (tmp_path / "submitted").exists()
 
 
-def test_the_array_has_the_cells_of_the_frozen_sweep(tmp_path: Path) -> None:
-    (tmp_path / "p.toml").write_text(
-        "[fixed]\ndim = 10\n[grid]\nprotocol=['fedavg']\ndevices=[2,3,4]\n"
-    )
-    frozen = hpcfl("sweep", "p.toml", "--freeze", "--output", "r", cwd=tmp_path)
+def test_the_array_has_the_cells_of_the_frozen_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("p.toml").write_text("[fixed]\ndim = 10\n[grid]\nprotocol=['fedavg']\ndevices=[2,3,4]\n")
+    frozen = hpcfl("sweep", "p.toml", "--freeze", "--output", "r")
     assert frozen.returncode == 0, frozen.stderr
-    script = hpcfl("slurm", "render", "sweep-array", "--results", "r", "--", "p.toml", cwd=tmp_path)
-    beyond = hpcfl(
-        *("slurm", "submit", "sweep-array", "--results", "r", "--array", "0-3", "--", "p.toml"),
-        cwd=tmp_path,
-    )
+    array = ("sweep-array", "--results", "r")
+    script = hpcfl("slurm", "render", *array, "--", "p.toml")
+    beyond = hpcfl("slurm", "submit", *array, "--array", "0-3", "--", "p.toml")
 
     assert "#SBATCH --array=0-2" in script.stdout.splitlines()
     assert beyond.returncode == 2

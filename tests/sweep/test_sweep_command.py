@@ -135,24 +135,14 @@ def test_jobs_of_an_array_run_their_cell_of_the_frozen_manifest(tmp_path: Path) 
     frozen = hpcfl("sweep", plan, "--output", folder, "--freeze", "--seed", 4)
     manifest = (folder / "sweep.json").read_bytes()
     plan.write_text("not looked at any more")
-    command = [sys.executable, "-m", "hpcfl", "sweep", str(plan), "--output", str(folder)]
-    jobs = [
-        subprocess.Popen(
-            [*command, "--cell", str(index)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index in (2, 5)
-    ]
-    outputs = [job.communicate(timeout=120) for job in jobs]
+    jobs = [hpcfl("sweep", plan, "--output", folder, "--cell", index) for index in (2, 5)]
     beyond = hpcfl("sweep", plan, "--output", folder, "--cell", 8)
 
     assert early.returncode == 1
     assert "--freeze" in early.stderr
     assert frozen.returncode == 0
     assert "8 cells, numbered 0 to 7" in frozen.stdout
-    assert [job.returncode for job in jobs] == [0, 0], outputs
+    assert [job.returncode for job in jobs] == [0, 0], jobs
     assert {path.name for path in find(folder)} == {cells(folder)[i]["file"] for i in (2, 5)}
     assert (folder / "sweep.json").read_bytes() == manifest
     assert beyond.returncode == 2
