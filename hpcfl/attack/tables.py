@@ -2,65 +2,41 @@
 
 from __future__ import annotations
 
-from textwrap import fill
-
-from tabulate import tabulate
-
 from hpcfl.attack.components import Findings
 from hpcfl.attack.prediction import STANDARD_ERRORS
+from hpcfl.report import formats
+from hpcfl.report.table import Column, Facts, Table, label, paragraph
 
-WIDTH = 100
+_SUMS = (
+    label("sums", ""),
+    Column("tried", "tried"),
+    Column("small", "small"),
+    Column("by_chance", "by chance, expected", format=formats.number),
+    Column("recognised", "recognised"),
+    Column("correct", "correct"),
+    Column("share_of_sent", "of what was sent", format=formats.share),
+    Column("beyond_allowed", "beyond the allowed"),
+    Column("coordinates_not_tried", "coordinates not tried"),
+)
+
+
+def table(found: Findings) -> Table:
+    """Return what was recovered: values, and sums of more and more of them."""
+    rows = [
+        [
+            *("values" if one.size == 1 else f"sums of {one.size}", one.tested, one.small),
+            *(one.by_chance, one.found, one.correct, one.size * one.correct / found.sent),
+            *(one.beyond, one.skipped),
+        ]
+        for one in found.sums
+    ]
+    return Table(_SUMS, rows)
 
 
 def render(found: Findings) -> str:
-    """Return the findings: who was there, what was recovered, what was predicted, what it means.
-
-    Returns
-    -------
-    str
-        Lines of text, without a newline at the end.
-    """
-    table = tabulate(
-        [
-            [
-                "values" if one.size == 1 else f"sums of {one.size}",
-                one.tested,
-                one.small,
-                f"{one.by_chance:.3g}",
-                one.found,
-                one.correct,
-                f"{one.size * one.correct / found.sent:.2%}",
-                one.beyond,
-                one.skipped,
-            ]
-            for one in found.sums
-        ],
-        headers=[
-            "",
-            "tried",
-            "small",
-            "by chance,\nexpected",
-            "recognised",
-            "correct",
-            "of what\nwas sent",
-            "beyond the\nallowed",
-            "coordinates\nnot tried",
-        ],
-        tablefmt="simple",
-        colalign=("left", *("right",) * 8),
-        disable_numparse=True,
-    )
-    return "\n".join(
-        [
-            *(f"{name:<18}{value}" for name, value in _header(found).items()),
-            "",
-            table,
-            "",
-            *(f"{name:<18}{value}" for name, value in _prediction(found).items()),
-            "",
-            *(fill(sentence, WIDTH) for sentence in _meaning(found)),
-        ]
-    )
+    """Return the findings as text: who was there, what was recovered and predicted, its meaning."""
+    parts = [Facts(_header(found)).text(), table(found).text(), Facts(_prediction(found)).text()]
+    return "\n\n".join([*parts, "\n".join(map(paragraph, _meaning(found)))])
 
 
 def _header(found: Findings) -> dict[str, str]:

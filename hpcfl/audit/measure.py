@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from hpcfl.audit.bounds import EpsilonBound, bound_where_sent, lower_bound
 from hpcfl.audit.game import Game
 from hpcfl.audit.instance import Instance
 from hpcfl.errors import UsageError
+from hpcfl.report.jsontext import finite
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,8 @@ class Audit:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the audit for JSON, an infinite epsilon as None."""
-        finite = {
-            name: value if math.isfinite(value) else None
-            for name, value in (("paper", self.paper), ("proven", self.proven))
-        }
-        return {
-            **asdict(self),
-            **finite,
-            "agrees": self.agrees,
-            "exceeds_paper": self.exceeds_paper,
-        }
+        judged = {"agrees": self.agrees, "exceeds_paper": self.exceeds_paper}
+        return dict(finite(asdict(self) | judged))
 
 
 def audit(instance: Instance, runs: int, seed: int = 0, confidence: float = 0.99) -> Audit:

@@ -2,53 +2,42 @@
 
 from __future__ import annotations
 
-from textwrap import fill
+from typing import Any
 
-from tabulate import tabulate
-
-from hpcfl.attack.tables import WIDTH
 from hpcfl.audit.bounds import EpsilonBound
 from hpcfl.audit.measure import Audit
+from hpcfl.report import formats
+from hpcfl.report.table import Column, Facts, Table, label, paragraph
+
+_EPSILONS = (
+    label("value", ""),
+    Column("epsilon", "epsilon", format=formats.number),
+    Column("mu", "mu", format=formats.number),
+    Column("true_positives", "true positives"),
+    Column("false_positives", "false positives"),
+    Column("runs", "runs on each"),
+)
+
+
+def table(found: Audit) -> Table:
+    """Return all values of epsilon: printed, measured and proven."""
+    rows = [["paper", found.paper, *[None] * 4], _row("measured, at least", found.measured)]
+    if found.gaussian is not None:
+        rows.append(_row("measured by mu, at least", found.gaussian))
+    rows.append(["proven", found.proven, *[None] * 4])
+    return Table(_EPSILONS, rows)
 
 
 def render(found: Audit) -> str:
-    """Return an audit as lines of text: the instance, all values of epsilon, what they mean.
-
-    Returns
-    -------
-    str
-        Without a newline at the end.
-    """
-    rows = [["paper", f"{found.paper:.4g}", "", "", "", ""], _row("measured", found.measured)]
-    if found.gaussian is not None:
-        rows.append(_row("measured by mu", found.gaussian))
-    rows.append(["proven", f"{found.proven:.4g}", "", "", "", ""])
-    table = tabulate(
-        rows,
-        headers=["", "epsilon", "mu", "true\npositives", "false\npositives", "runs on\neach"],
-        tablefmt="simple",
-        colalign=("left", *("right",) * 5),
-        disable_numparse=True,
-    )
-    return "\n".join(
-        [
-            *(f"{name:<18}{value}" for name, value in _header(found).items()),
-            "",
-            table,
-            "",
-            *(fill(sentence, WIDTH) for sentence in _meaning(found)),
-        ]
-    )
+    """Return an audit as text: the instance, all values of epsilon, what they mean."""
+    parts = [Facts(_header(found)).text(), table(found).text()]
+    return "\n\n".join([*parts, "\n".join(map(paragraph, _meaning(found)))])
 
 
-def _row(name: str, bound: EpsilonBound) -> list[str]:
+def _row(name: str, bound: EpsilonBound) -> list[Any]:
     return [
-        name,
-        f">= {bound.epsilon:.4g}",
-        "" if bound.mu is None else f">= {bound.mu:.4g}",
-        str(bound.true_positives),
-        str(bound.false_positives),
-        str(bound.runs),
+        *(name, bound.epsilon, bound.mu),
+        *(bound.true_positives, bound.false_positives, bound.runs),
     ]
 
 

@@ -173,6 +173,7 @@ def _earlier(path: Path, experiment: Experiment) -> Run:
     UsageError
         If it is of another configuration, has come to its end, or must not go on.
     """
+    from hpcfl.report.formats import words
     from hpcfl.results.reader import load
     from hpcfl.results.schema import stored
 
@@ -182,9 +183,9 @@ def _earlier(path: Path, experiment: Experiment) -> Run:
     other = [name for name in wanted if name not in _FREE and found.get(name) != wanted[name]]
     if other:
         name = other[0]
+        before, now = (words(values.get(name), nothing="none") for values in (found, wanted))
         raise UsageError(
-            f"{path} is of a run with {name} {found.get(name)}, not {wanted[name]}: "
-            "resume with the same options"
+            f"{path} is of a run with {name} {before}, not {now}: resume with the same options"
         )
     if run.status == "complete":
         raise UsageError(

@@ -60,9 +60,9 @@ def components(transcript: Path, largest: int, protocol: str | None, as_json: bo
     except HpcflError as error:
         raise HpcflError(f"{transcript}: {error}") from None
     if as_json:
-        import json
+        from hpcfl.report import jsontext
 
-        click.echo(json.dumps(found.as_dict(), indent=2, allow_nan=False))
+        click.echo(jsontext.dumps(found.as_dict()))
     else:
         click.echo(render(found))
     if not found.agrees:
@@ -164,9 +164,9 @@ def audit(
     given = {name: value for name, value in settings.items() if value is not None}
     found = measure(replace(DEFAULTS[algorithm], **given), runs, seed, confidence)
     if as_json:
-        import json
+        from hpcfl.report import jsontext
 
-        click.echo(json.dumps(found.as_dict(), indent=2, allow_nan=False))
+        click.echo(jsontext.dumps(found.as_dict()))
     else:
         click.echo(render(found))
     if not found.agrees:

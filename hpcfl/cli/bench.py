@@ -182,6 +182,6 @@ def command(
                 spoken = Spoken(lambda: bar.update(1))
                 session.run(world, asked, counts, output, report, spoken, resume=resume)
     if first and as_json:
-        import json
+        from hpcfl.report import jsontext
 
-        click.echo(json.dumps({"runs": summaries}, indent=2))
+        click.echo(jsontext.dumps({"runs": summaries}))

@@ -259,9 +259,9 @@ def _answer(
     if estimate is not None:
         found["estimate"] = estimate.as_dict()
     if as_json:
-        import json
+        from hpcfl.report import jsontext
 
-        click.echo(json.dumps(found, indent=2, allow_nan=False))
+        click.echo(jsontext.dumps(found))
     else:
         from hpcfl.optimize.tables import render
 

@@ -66,9 +66,9 @@ def command(
         return
 
     from hpcfl.bench.experiment import Options
+    from hpcfl.costmodel import tables
     from hpcfl.costmodel.calibration import default_path, load
     from hpcfl.costmodel.model import predict
-    from hpcfl.costmodel.tables import render_all, render_one
     from hpcfl.errors import UsageError
 
     asked = Options(protocol, **options)
@@ -86,10 +86,10 @@ def command(
             built, _ = asked.build(count, length)
             found.append(predict(built, known, asked.link, ranks))
     if as_json:
-        import json
+        from hpcfl.report import jsontext
 
-        click.echo(json.dumps({"predictions": [one.as_dict() for one in found]}, indent=2))
+        click.echo(jsontext.dumps({"predictions": [one.as_dict() for one in found]}))
     elif len(found) == 1:
-        click.echo(render_one(found[0], asked.link, known))
+        click.echo(tables.one(found[0], asked.link, known).text())
     else:
-        click.echo(render_all(found, asked.link, known))
+        click.echo(tables.side_by_side(found, asked.link, known).text())

@@ -150,9 +150,9 @@ def exposure(
         click.echo(f"Figure: {plot}", err=as_json)
     found = find_exposure(kind.name, masking, population, **options)
     if as_json:
-        import json
+        from hpcfl.report import jsontext
 
-        click.echo(json.dumps(found.as_dict(), indent=2, allow_nan=False))
+        click.echo(jsontext.dumps(found.as_dict()))
     else:
         click.echo(render(found))
 
@@ -336,9 +336,9 @@ def epsilon(algorithm: str, as_json: bool, **options: Any) -> None:
 
     found = account(algorithm, **_given(algorithm, options))
     if as_json:
-        import json
+        from hpcfl.report import jsontext
 
-        click.echo(json.dumps(found.as_dict(), indent=2, allow_nan=False))
+        click.echo(jsontext.dumps(found.as_dict()))
     else:
         click.echo(render_account(found))
 
@@ -372,9 +372,9 @@ def noise(algorithm: str, epsilon: float, as_json: bool, **options: Any) -> None
 
     found = find_noise(algorithm, epsilon, **_given(algorithm, options, "sigma"))
     if as_json:
-        import json
+        from hpcfl.report import jsontext
 
         values = [calibration.as_dict() for calibration in found]
-        click.echo(json.dumps({"epsilon": epsilon, "noise": values}, indent=2, allow_nan=False))
+        click.echo(jsontext.dumps({"epsilon": epsilon, "noise": values}))
     else:
         click.echo(render_noise(epsilon, found))

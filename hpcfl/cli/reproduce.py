@@ -147,9 +147,7 @@ def _run(
 
 
 def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
-    from tabulate import tabulate
-
-    from hpcfl.reproduce.document import draw, tally, verdict
+    from hpcfl.reproduce.document import comparison, draw, tally
     from hpcfl.reproduce.store import Store
 
     store = Store(output, artefact.id.partition("/")[0])
@@ -157,20 +155,8 @@ def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
     assert found is not None
     scale, results = found
     lines = store.compare(artefact, results)
-    width = _terminal_width()
-    rows = [(line.what, line.paper, line.ours, verdict(line)) for line in lines]
-    columns: list[int | None] = [max(20, width // 3), 20, 24, max(24, width // 3)]
     click.echo(f"{artefact.id}, {artefact.scales[scale].what}: {tally(lines)}\n")
-    click.echo(
-        tabulate(
-            rows,
-            ["", "the paper", "here", "verdict"],
-            tablefmt="simple",
-            maxcolwidths=columns,
-            disable_numparse=True,
-        )
-        + "\n"
-    )
+    click.echo(comparison(lines).text(_terminal_width()) + "\n")
     if plot is not None:
         draw(artefact, results, store, plot)
         click.echo(f"Figure: {plot}")
@@ -184,23 +170,9 @@ def _terminal_width() -> int:
 
 
 def _list(output: Path) -> None:
-    from tabulate import tabulate
-
-    from hpcfl.reproduce import ARTEFACTS, PAPERS
-    from hpcfl.reproduce.document import state
+    from hpcfl.reproduce import PAPERS
+    from hpcfl.reproduce.document import overview
     from hpcfl.reproduce.store import Store
 
     stores = {paper: Store(output, paper) for paper in PAPERS}
-    rows = [
-        (artefact.id, artefact.title, state(artefact, stores[artefact.id.partition("/")[0]]))
-        for artefact in ARTEFACTS.values()
-    ]
-    click.echo(
-        tabulate(
-            rows,
-            ["table or figure", "what it shows", "state"],
-            tablefmt="simple",
-            maxcolwidths=[None, 44, 44],
-            disable_numparse=True,
-        )
-    )
+    click.echo(overview(stores).text(_terminal_width()))

@@ -315,13 +315,9 @@ def command(
         return
     rounds = [result.figures for result in trained.results]
     if as_json:
-        import json
+        from hpcfl.report import jsontext
 
-        plain = [
-            {name: value if math.isfinite(value) else None for name, value in figures.items()}
-            for figures in rounds
-        ]
-        click.echo(json.dumps({"path": str(trained.path), "rounds": plain}, indent=2))
+        click.echo(jsontext.dumps({"path": str(trained.path), "rounds": rounds}))
         return
     if not rounds:
         click.echo(

@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcfl.algorithms.federated.queries import Bound, LaplaceBound, Optimum
 from hpcfl.optimize.question import Question
+from hpcfl.report.jsontext import finite
 
 # Numbers b that have a row, and a line; numbers T that the lines are given at.
 _MOST_ROWS, MOST_LINES, _POINTS = 12, 5, 12
@@ -71,7 +72,7 @@ def _row(bound: Bound, b: int, most: int | None) -> dict[str, Any]:
     devices = bound.constants.devices
     return {
         "per_round": b,
-        "rounds": _finite(bound.best_rounds(b)),
+        "rounds": finite(bound.best_rounds(b)),
         "whole": _as_dict(bound.best_whole_rounds(b, most), devices),
         "whole_replies": _as_dict(bound.best_whole_rounds(b, most, whole=True), devices),
     }
@@ -129,12 +130,8 @@ def _curve(bound: Bound, question: Question) -> dict[str, Any]:
 
 def _as_dict(one: Optimum, devices: int) -> dict[str, Any]:
     return {
-        "rounds": _finite(one.rounds),
+        "rounds": finite(one.rounds),
         "per_round": one.per_round,
-        "replies": _finite(one.rounds * one.per_round / devices),
+        "replies": finite(one.rounds * one.per_round / devices),
         "bound": one.bound,
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

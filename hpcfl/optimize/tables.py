@@ -4,23 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from tabulate import tabulate
-
 from hpcfl.optimize.constants import SYMBOLS
+from hpcfl.report import formats
+from hpcfl.report.table import Column, Table, label
+
+
+def _rounds(value: float | None) -> str:
+    return "infinite" if value is None else formats.number(value)
+
+
+_OPTIMA = (
+    label("optimum", ""),
+    Column("rounds", "T", format=_rounds),
+    Column("per_round", "b", format=formats.number),
+    Column("bound", "U", format=formats.number),
+)
+_BY_B = (
+    Column("per_round", "b"),
+    Column("rounds", "T*(b)", format=_rounds),
+    Column("best_rounds", "best T"),
+    Column("bound", "U", format=formats.number),
+    Column("best_rounds_whole_replies", "whole replies: T"),
+    Column("bound_whole_replies", "U", format=formats.number),
+    Column("replies", "replies"),
+)
 
 
 def render(found: dict[str, Any]) -> str:
     """Return an answer, as `hpcfl.optimize.answer.find` gives it, as lines of text."""
     parts = [
         _header(found),
-        _optima(found),
-        *_sentences(found),
-        "",
-        _by_b(found),
-        "",
-        _curve(found),
+        optima(found).text(),
+        "\n".join(_sentences(found)),
+        by_b(found).text(),
+        curve(found).text(),
     ]
-    return "\n".join(parts)
+    return "\n\n".join(parts)
 
 
 def _header(found: dict[str, Any]) -> str:
@@ -33,60 +52,57 @@ def _header(found: dict[str, Any]) -> str:
     return (
         f"FedSGD-DPC, {found['mechanism']} noise, N = {found['devices']} devices, epsilon "
         f"{epsilons}\n{', '.join(values)}\n"
-        "U bounds E||theta_T - theta*||^2; without a round it is Y0.\n"
+        "U bounds E||theta_T - theta*||^2; without a round it is Y0."
     )
 
 
-def _optima(found: dict[str, Any]) -> str:
-    optima = {
+def optima(found: dict[str, Any]) -> Table:
+    """Return the best numbers of rounds T and of devices b, as reals and as whole numbers."""
+    named = {
         **found["solutions"],
         f"joint optimum ({found['joint']['solution']})": found["joint"],
         "best whole T and b": found["whole"],
         "the same, whole replies": found["whole_replies"],
     }
-    return _table(["", "T", "b", "U"], [[name, *_cells(one)] for name, one in optima.items()])
+    rows = [[name, one["rounds"], one["per_round"], one["bound"]] for name, one in named.items()]
+    return Table(_OPTIMA, rows)
 
 
-def _by_b(found: dict[str, Any]) -> str:
-    headers = ["b", "T*(b)", "best T", "U", "whole replies: T", "U", "replies"]
-    rows = [
-        [
-            str(row["per_round"]),
-            _number(row["rounds"]),
-            *_cells(row["whole"])[::2],
-            *_cells(row["whole_replies"])[::2],
-            str(-(-row["whole_replies"]["rounds"] * row["per_round"] // found["devices"])),
-        ]
-        for row in found["by_per_round"]
+def by_b(found: dict[str, Any]) -> Table:
+    """Return the best number of rounds for numbers of devices a round."""
+    rows = []
+    for row in found["by_per_round"]:
+        whole, replies = row["whole"], row["whole_replies"]
+        times = -(-replies["rounds"] * row["per_round"] // found["devices"])
+        rows.append(
+            [
+                *(row["per_round"], row["rounds"], whole["rounds"], whole["bound"]),
+                *(replies["rounds"], replies["bound"], times),
+            ]
+        )
+    return Table(_BY_B, rows)
+
+
+def curve(found: dict[str, Any]) -> Table:
+    """Return the bound over the number of rounds, a column for each number of devices a round."""
+    drawn = found["curve"]
+    columns = [
+        Column("rounds", "U at T"),
+        *(Column(f"b_{b}", f"b = {b}", format=formats.number) for b in drawn["per_round"]),
     ]
-    return _table(headers, rows)
-
-
-def _curve(found: dict[str, Any]) -> str:
-    curve = found["curve"]
     rows = [
-        [str(T), *(f"{values[index]:.4g}" for values in curve["bound"])]
-        for index, T in enumerate(curve["rounds"])
+        [T, *(values[index] for values in drawn["bound"])]
+        for index, T in enumerate(drawn["rounds"])
     ]
-    return _table(["U at T", *(f"b = {b}" for b in curve["per_round"])], rows)
-
-
-def _table(headers: list[str], rows: list[list[str]]) -> str:
-    return tabulate(
-        rows,
-        headers=headers,
-        tablefmt="plain",
-        disable_numparse=True,
-        colalign=("left" if not headers[0] else "right", *("right",) * (len(headers) - 1)),
-    )
+    return Table(columns, rows)
 
 
 def _sentences(found: dict[str, Any]) -> list[str]:
     """Return what was asked for beside the joint optimum, and the noise."""
-    lines = [""]
+    lines = []
     if "for_per_round" in found:
         row = found["for_per_round"]
-        T = _number(row["rounds"])
+        T = _rounds(row["rounds"])
         lines.append(
             f"for b = {row['per_round']}: T* = {T}; of whole numbers {row['whole']['rounds']}, "
             f"with whole replies {row['whole_replies']['rounds']}"
@@ -113,13 +129,3 @@ def _sentences(found: dict[str, Any]) -> list[str]:
             f"paper {noise['sigma_paper'][epsilon]:.4g}"
         )
     return [*lines, f"U there with the proven noise: {noise['bound_proven']:.4g}"]
-
-
-def _cells(one: dict[str, Any]) -> list[str]:
-    return [_number(one["rounds"]), f"{one['per_round']:.4g}", f"{one['bound']:.4g}"]
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "infinite"
-    return str(value) if isinstance(value, int) else f"{value:.4g}"

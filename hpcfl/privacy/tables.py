@@ -1,64 +1,61 @@
-"""What a round exposes, as a plain-text table."""
+"""What a round exposes, as a table."""
 
 from __future__ import annotations
 
-from tabulate import SEPARATING_LINE, tabulate
+from collections.abc import Sequence
+from typing import Any
 
 from hpcfl.privacy.exposure import Exposure, Figure, scaled
+from hpcfl.report import formats
+from hpcfl.report.table import RULE, Column, Facts, Table, label
+
+_FIGURES = (
+    label("what", ""),
+    Column("formula", "formula", format=formats.number),
+    Column("simulation", "simulation", format=formats.number),
+    Column("margin", "± 95 %", format=lambda value: formats.number(value, 2)),
+    Column("difference", "difference", format=formats.change),
+)
+
+
+def table(found: Exposure) -> Table:
+    """Return everything about an exposure, formulas beside simulation."""
+    rows: list[Sequence[Any]] = [
+        _row("contributors at a coordinate", found.contributors),
+        *_theorem_2(found),
+        _row("coordinates with exactly one contributor", found.sole),
+        _row("a device's d, where it is that one", found.sole_of_dim),
+        _row("a device's count of these", scaled(found.sole_of_dim, found.dim)),
+        _row("coordinates with more than one sum", found.split),
+        RULE,
+        _row("sent, of a device's d", found.sent),
+        _row("exposed alone, of what it sends", found.alone_of_sent),
+        _row("exposed alone, of its d", found.alone_of_dim),
+        _row("exposed alone, as a count", scaled(found.alone_of_dim, found.dim)),
+        _row("exposed alone at a coordinate, values", found.alone_at_coordinate),
+        RULE,
+        _row("anonymity set of a sent value, mean", found.mean_set),
+        *(
+            _row(f"sent values in a set of {_range(low, high)}", figure)
+            for (low, high), figure in found.size_ranges.items()
+        ),
+        *_floor(found),
+    ]
+    return Table(
+        _FIGURES,
+        rows,
+        notes=[
+            "device: an honest survivor; contributor: one that sends the coordinate",
+            "anonymity set of a sent value: the contributors whose sum the server learns instead",
+            "exposed alone: sent in a set of 1; more than one sum: in more than one set",
+            "formula: exact, - where no closed form is known; difference: simulation - formula",
+        ],
+    )
 
 
 def render(found: Exposure) -> str:
-    """Return everything about an exposure, formulas beside simulation.
-
-    Parameters
-    ----------
-    found : Exposure
-        What :func:`~hpcfl.privacy.exposure.exposure` returned.
-
-    Returns
-    -------
-    str
-        Lines of text, without a newline at the end.
-    """
-    table = tabulate(
-        [
-            _row("contributors at a coordinate", found.contributors),
-            *_theorem_2(found),
-            _row("coordinates with exactly one contributor", found.sole),
-            _row("a device's d, where it is that one", found.sole_of_dim),
-            _row("a device's count of these", scaled(found.sole_of_dim, found.dim)),
-            _row("coordinates with more than one sum", found.split),
-            SEPARATING_LINE,
-            _row("sent, of a device's d", found.sent),
-            _row("exposed alone, of what it sends", found.alone_of_sent),
-            _row("exposed alone, of its d", found.alone_of_dim),
-            _row("exposed alone, as a count", scaled(found.alone_of_dim, found.dim)),
-            _row("exposed alone at a coordinate, values", found.alone_at_coordinate),
-            SEPARATING_LINE,
-            _row("anonymity set of a sent value, mean", found.mean_set),
-            *(
-                _row(f"sent values in a set of {_range(low, high)}", figure)
-                for (low, high), figure in found.size_ranges.items()
-            ),
-            *_floor(found),
-        ],
-        headers=["", "formula", "simulation", "± 95 %", "difference"],
-        tablefmt="simple",
-        colalign=("left", "right", "right", "right", "right"),
-        disable_numparse=True,
-    )
-    return "\n".join(
-        [
-            *(f"{name:<16}{value}" for name, value in _header(found).items()),
-            "",
-            table,
-            "",
-            "device: an honest survivor. contributor: one that sends the coordinate.",
-            "anonymity set of a sent value: the contributors whose sum the server learns instead.",
-            "exposed alone: sent in a set of 1. more than one sum: in more than one set.",
-            "formula: exact, - where no closed form is known. difference: simulation - formula.",
-        ]
-    )
+    """Return an exposure as text: what it is of, and its table."""
+    return f"{Facts(_header(found)).text()}\n\n{table(found).text()}"
 
 
 def _header(found: Exposure) -> dict[str, str]:
@@ -86,22 +83,22 @@ def _header(found: Exposure) -> dict[str, str]:
     return header
 
 
-def _theorem_2(found: Exposure) -> list[list[str]]:
+def _theorem_2(found: Exposure) -> list[list[Any]]:
     if found.theorem_2 is None:
         return []
     return [_row("SparseSecAgg's T (Theorem 2)", Figure(found.theorem_2, None, None))]
 
 
-def _floor(found: Exposure) -> list[list[str]]:
+def _floor(found: Exposure) -> list[list[Any]]:
     if found.floor is None or found.below_floor is None:
         return []
     rows = [_row(f"sent values in a set below {found.floor}", found.below_floor)]
-    for label, bound in (
+    for whose, bound in (
         ("a cohort has", found.cohort_below_floor),
         (f"any of {found.population.devices} cohorts has, at most,", found.round_below_floor),
     ):
         if bound is not None:
-            name = f"{label} fewer than {found.floor} contributors"
+            name = f"{whose} fewer than {found.floor} contributors"
             rows.append(_row(name, Figure(bound, None, None)))
     return rows
 
@@ -110,16 +107,5 @@ def _range(low: int, high: int) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _row(name: str, figure: Figure) -> list[str]:
-    margin, difference = figure.margin, figure.difference
-    return [
-        name,
-        _number(figure.formula),
-        _number(figure.simulation),
-        "-" if margin is None else f"{margin:.2g}",
-        "-" if difference is None else f"{difference:+.2g}",
-    ]
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+def _row(name: str, figure: Figure) -> list[Any]:
+    return [name, figure.formula, figure.simulation, figure.margin, figure.difference]

@@ -16,10 +16,10 @@ def has_value(value: Any) -> bool:
     return value is not None and value == value  # NaN is not equal to itself
 
 
-def words(value: Any) -> str:
+def words(value: Any, nothing: str = NOTHING) -> str:
     """Return anything on one line: lists with commas, mappings as ``name=value``."""
     if not has_value(value):
-        return NOTHING
+        return nothing
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={words(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
@@ -33,7 +33,9 @@ def count(value: float | None) -> str:
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Return a number with so many significant digits, with an exponent where that is shorter."""
+    """Return a number with so many significant digits, a whole one (an int) with all of them."""
+    if isinstance(value, int):
+        return str(value)
     return f"{value:.{digits}g}" if value is not None and has_value(value) else NOTHING
 
 

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Literal
@@ -18,6 +18,9 @@ from hpcfl.report.markup import Markup, element, join
 WIDTH = 119
 # A row that is a line between rows; only text has it.
 RULE: tuple[Any, ...] = ()
+
+# Words are not wrapped to less than so many letters.
+_NARROWEST = 12
 
 # What Markdown would read as its own; "_" only at the edge of a word.
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|]|(?<!\w)_|_(?!\w)")
@@ -95,33 +98,39 @@ class Table:
     def text(self, width: int = WIDTH) -> str:
         """Return it for a terminal: aligned, with headings wrapped to their columns.
 
-        Columns are one space apart, not two, where the table is wider than `width` otherwise.
+        Where the table is wider than `width` otherwise, columns are one space apart, not two, and
+        then words are wrapped within their cells.
         """
         from tabulate import SEPARATING_LINE, DataRow, Line, TableFormat, tabulate
 
         cells = self.cells
-        headings = []
-        for number, column in enumerate(self.columns):
-            heading = f"{column.title} {column.unit}".strip()
-            widest = max((len(row[number]) for row in cells), default=1)
-            headings.append(_wrapped(heading, max(widest, *map(len, heading.split() or [""]), 1)))
+        headings = [f"{column.title} {column.unit}".split() for column in self.columns]
+        widths = [
+            max(len(part) for part in (*heading, *(row[number] for row in cells), " "))
+            for number, heading in enumerate(headings)
+        ]
+        gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= width else " "
+        self._narrow(widths, width - len(gap) * (len(widths) - 1))
         # Rows, not tabulate's header: that makes a column two wider than its heading.
-        above = list(zip_longest(*(heading[::-1] for heading in headings), fillvalue=""))[::-1]
+        rows = [*_lines(map(" ".join, headings), widths, end=True), SEPARATING_LINE]
         filled = iter(cells)
-        body = [SEPARATING_LINE if row == RULE else next(filled) for row in self.rows]
-        for gap in ("  ", " "):
-            line, data = Line("", "-", gap, ""), DataRow("", gap, "")
-            form = TableFormat(None, line, None, None, data, data, 0, None)
-            shown = tabulate(
-                [*map(list, above), SEPARATING_LINE, *body],
-                tablefmt=form,
-                colalign=[column.align for column in self.columns],
-                disable_numparse=True,
-            )
-            if shown.index("\n") <= width:
-                break
+        for row in self.rows:
+            rows += [SEPARATING_LINE] if row == RULE else _lines(next(filled), widths)
+        line, data = Line("", "-", gap, ""), DataRow("", gap, "")
+        shown = tabulate(
+            rows,
+            tablefmt=TableFormat(None, line, None, None, data, data, 0, None),
+            colalign=[column.align for column in self.columns],
+            disable_numparse=True,
+        )
         notes = "\n".join(paragraph(note, width=width) for note in self.notes)
         return "\n\n".join(part for part in (self.title, shown, notes) if part)
+
+    def _narrow(self, widths: list[int], room: int) -> None:
+        """Make columns of words narrower until all have room."""
+        words = [n for n, column in enumerate(self.columns) if column.align == "left"]
+        while words and sum(widths) > room and max(widths[n] for n in words) > _NARROWEST:
+            widths[max(words, key=lambda n: widths[n])] -= 1
 
     def markdown(self) -> str:
         """Return it in GitHub's Markdown; notes are a list. What Markdown would read is escaped."""
@@ -264,5 +273,11 @@ def escaped(text: str) -> str:
     return plain.replace("&", "&amp;")
 
 
-def _wrapped(heading: str, width: int) -> list[str]:
-    return textwrap.wrap(heading, width, break_long_words=False) or [""]
+def _lines(cells: Iterable[str], widths: Sequence[int], end: bool = False) -> list[Any]:
+    """Return a row as rows, each cell wrapped to its width, from the first line or to the last."""
+    wrapped = [
+        textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, widths, strict=True)
+    ]
+    step = -1 if end else 1
+    lines = zip_longest(*(lines[::step] for lines in wrapped), fillvalue="")
+    return list(map(list, lines))[::step]

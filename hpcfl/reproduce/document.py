@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hpcfl.errors import UsageError
 from hpcfl.plots import panels, style
+from hpcfl.report.table import Column, Table, label
 from hpcfl.reproduce import ARTEFACTS, PAPERS
 from hpcfl.reproduce.artefact import MATCHES, SHOWN, Artefact, Line, Result
 from hpcfl.reproduce.store import Store
@@ -72,7 +73,7 @@ def write(path: Path, folder: Path) -> None:
         If results cannot be read or something cannot be written.
     """
     stores = {paper: Store(folder, paper) for paper in PAPERS}
-    parts = [_HEAD, _overview(stores)]
+    parts = [_HEAD, overview(stores).markdown()]
     for paper, name in PAPERS.items():
         parts.append(f"## {name}")
         for artefact in ARTEFACTS.values():
@@ -88,29 +89,41 @@ def write(path: Path, folder: Path) -> None:
         ) from None
 
 
-def _overview(stores: Mapping[str, Store]) -> str:
-    rows = ["| table or figure | what it shows | state |", "| --- | --- | --- |"]
-    for artefact in ARTEFACTS.values():
-        store = stores[artefact.id.partition("/")[0]]
-        rows.append(f"| `{artefact.id}` | {artefact.title} | {state(artefact, store)} |")
-    return "\n".join(rows)
+def overview(stores: Mapping[str, Store]) -> Table:
+    """Return all artefacts and how far they are."""
+    columns = [
+        label("artefact", "table or figure"),
+        label("title", "what it shows"),
+        label("state"),
+    ]
+    rows = [
+        [artefact.id, artefact.title, state(artefact, stores[artefact.id.partition("/")[0]])]
+        for artefact in ARTEFACTS.values()
+    ]
+    return Table(columns, rows)
+
+
+def comparison(lines: list[Line]) -> Table:
+    """Return what the paper prints beside what was found."""
+    columns = [
+        label("what", ""),
+        Column("paper", "the paper"),
+        Column("ours", "here"),
+        label("verdict"),
+    ]
+    return Table(columns, [[line.what, line.paper, line.ours, verdict(line)] for line in lines])
 
 
 def _section(artefact: Artefact, store: Store, path: Path) -> str:
     found = store.results(artefact)
     assert found is not None
     scale, results = found
-    rows = ["| | the paper | here | |", "| --- | ---: | ---: | --- |"]
-    rows += [
-        f"| {line.what} | {line.paper} | {line.ours} | {verdict(line)} |"
-        for line in store.compare(artefact, results)
-    ]
     lines = [
         f"### `{artefact.id}`: {artefact.title}",
         "",
         f"Run: {artefact.scales[scale].what}.",
         "",
-        *rows,
+        comparison(store.compare(artefact, results)).markdown(),
     ]
     if artefact.draw is not None:
         file = path.with_suffix("") / f"{_file(artefact)}.svg"

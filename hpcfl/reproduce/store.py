@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.report.jsontext import finite
 from hpcfl.reproduce.artefact import Artefact, Line, Panel, Result, Setting, key
 from hpcfl.system import files
 
@@ -73,7 +73,7 @@ class Store:
         """
         self._entries[key(setting)] = {
             "setting": dict(setting),
-            "found": _finite(found),
+            "found": finite(found),
             **about,
         }
         lines = ",\n".join(json.dumps(entry) for entry in self._entries.values())
@@ -129,11 +129,3 @@ class Store:
             name: len(scale.settings) - len(self.missing(scale.settings))
             for name, scale in artefact.scales.items()
         }
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

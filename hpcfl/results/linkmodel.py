@@ -41,6 +41,12 @@ class LinkModel:
         if not (np.isfinite(self.latency_ms) and self.latency_ms >= 0):
             raise UsageError(f"{_option('latency_ms')} must be 0 or more, not {self.latency_ms}")
 
+    def __str__(self) -> str:
+        return (
+            f"{self.uplink_mbps:g} Mbit/s up, {self.downlink_mbps:g} Mbit/s down, "
+            f"{self.latency_ms:g} ms latency"
+        )
+
     def phase_seconds(
         self,
         bytes_up: NDArray[np.uint64],

@@ -13,7 +13,6 @@ import numpy as np
 from hpcfl.report import formats, jsontext
 from hpcfl.report.formats import seconds
 from hpcfl.report.table import RULE, Column, Facts, Table, label, paragraph
-from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import Percentiles
 from hpcfl.results.summary import PhaseSummary, Summary, ratios
@@ -105,7 +104,7 @@ def facts(summary: Summary) -> Facts:
             "survivors": survivors,
             "transport": summary.transport or "not recorded",
             "MPI library": summary.mpi_library or "not recorded",
-            "link model": _link(summary.link),
+            "link model": str(summary.link),
             "repeats": launches if summary.repeats > 1 else None,
             "first round": _first_round(summary),
             "measured": _measured(summary),
@@ -136,7 +135,7 @@ def comparison(summaries: Sequence[Summary], baseline: Summary) -> Table:
             f"baseline: {baseline.variant}, N = {baseline.devices}, d = {baseline.dim} "
             f"({baseline.name}); a ratio is baseline / this run: above 1 this run is cheaper",
             "times are medians over measured rounds, bytes are means; device: the slowest of each "
-            f"round; modelled: at {_link(baseline.link)}",
+            f"round; modelled: at {baseline.link}",
             *(f"row {row}: {_remarks(summary)}" for row, summary in enumerate(summaries, 1)),
             *(f"warning: {_rows(rows)}: {sentence}" for sentence, rows in warned.items()),
         ],
@@ -350,10 +349,3 @@ def _spread(found: Percentiles) -> str | None:
 
 def _status(status: str) -> str:
     return "running, or killed before its end" if status == "running" else status
-
-
-def _link(link: LinkModel) -> str:
-    return (
-        f"{link.uplink_mbps:g} Mbit/s up, {link.downlink_mbps:g} Mbit/s down, "
-        f"{link.latency_ms:g} ms latency"
-    )

@@ -32,7 +32,7 @@ def test_table_shows_formula_simulation_and_difference() -> None:
     formula, simulation, margin, difference = map(float, alone)
 
     assert result.exit_code == 0
-    assert "devices N       100, of which 33 collude with the server" in result.stdout
+    assert "devices N     100, of which 33 collude with the server" in result.stdout
     assert "theta = 0, exact; 67 honest survivors on average" in result.stdout
     assert table["SparseSecAgg's T (Theorem 2)"] == ["6.376", "-", "-", "-"]
     assert alone[0] == "0.3223"
@@ -85,7 +85,7 @@ def test_a_graph_shows_its_degree_and_no_formula_it_has_not() -> None:
         *("exposure", "secagg-graph", "--devices", 50, "--degree", 6, "--samples", 100)
     )
 
-    assert "masks           between a device and 6 neighbours\n" in result.stdout
+    assert "masks         between a device and 6 neighbours\n" in result.stdout
     assert rows(result)["anonymity set of a sent value, mean"][0] == "-"
     assert "Theorem 2" not in result.stdout
     assert "alpha " not in result.stdout

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpcfl.errors import UsageError
+from hpcfl.report.jsontext import finite
 
 REPLACE_RECORD = "replace one record"
 ADD_RECORD = "add or remove one record"
@@ -44,8 +45,7 @@ class Guarantee:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the guarantee for JSON, an infinite epsilon as None."""
-        epsilon = self.epsilon if math.isfinite(self.epsilon) else None
-        return {**asdict(self), "epsilon": epsilon, "assumptions": list(self.assumptions)}
+        return dict(finite(asdict(self)))
 
 
 @dataclass(frozen=True)

@@ -3,108 +3,90 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import fill
-
-from tabulate import tabulate
+from typing import Any
 
 from hpcfl.privacy.accounting.guarantee import Account, Guarantee, words
 from hpcfl.privacy.accounting.systems import Calibration
+from hpcfl.report import formats
+from hpcfl.report.table import Column, Facts, Table, label, paragraph
+
+_GUARANTEES = (
+    label("value", ""),
+    Column("epsilon", "epsilon", format=formats.number),
+    Column("delta", "delta", format=formats.number),
+    label("adjacency", "neighbours"),
+    label("method"),
+)
+
+
+def guarantees(account: Account) -> Table:
+    """Return every value of an account."""
+    named = {"paper": account.paper, "same-rho tight": account.tight, "proven": account.proven}
+    rows = [_row(name, guarantee) for name, guarantee in named.items() if guarantee is not None]
+    rows += [_row("proven as well", one) for one in account.bounds if one is not account.proven]
+    return Table(_GUARANTEES, rows)
+
+
+def noise(epsilon: float, found: Sequence[Calibration]) -> Table:
+    """Return the noise for a target epsilon by each way to count, and every value at that noise."""
+    accounts = [calibration.account for calibration in found]
+    rows = [
+        [calibration.by, calibration.sigma, *map(_epsilon, (one.paper, one.tight, one.proven))]
+        for calibration, one in zip(found, accounts, strict=True)
+    ]
+    columns = [
+        label("by", f"epsilon {epsilon:g} by"),
+        Column("sigma", "sigma", format=lambda value: formats.number(value, 6)),
+        *(
+            Column(name, name, format=formats.number)
+            for name in ("paper", "same-rho tight", "proven")
+        ),
+    ]
+    return Table(columns, rows)
 
 
 def render_account(account: Account) -> str:
-    """Return an account as lines of text: every value, and what each needs to hold.
-
-    Parameters
-    ----------
-    account : Account
-
-    Returns
-    -------
-    str
-        Without a newline at the end.
-    """
-    proven = account.proven
-    rows = [_row("paper", account.paper)]
-    if account.tight is not None:
-        rows.append(_row("same-rho tight", account.tight))
-    rows.append(_row("proven", proven))
-    rows += [_row("proven as well", bound) for bound in account.bounds if bound is not proven]
-    table = _table(rows, ["", "epsilon", "delta", "neighbours", "method"], numbers=2)
-    return "\n".join([*_header(account), "", table, "", *_assumptions(account)])
+    """Return an account as text: every value, and what each needs to hold."""
+    return "\n\n".join([_header(account), guarantees(account).text(), _assumptions(account)])
 
 
 def render_noise(epsilon: float, found: Sequence[Calibration]) -> str:
-    """Return calibrations as lines of text: the noise, and every value at that noise.
-
-    Parameters
-    ----------
-    epsilon : float
-        The target.
-    found : sequence of Calibration
-        Not empty.
-
-    Returns
-    -------
-    str
-        Without a newline at the end.
-    """
-    rows = [
-        [
-            calibration.by,
-            f"{calibration.sigma:.6g}",
-            _number(calibration.account.paper),
-            _number(calibration.account.tight),
-            _number(calibration.account.proven),
-        ]
-        for calibration in found
-    ]
-    headers = [f"epsilon {epsilon:g} by", "sigma", "paper", "same-rho tight", "proven"]
+    """Return calibrations as text: the noise, and every value at that noise."""
     account = found[-1].account
-    table = _table(rows, headers, numbers=4)
-    return "\n".join([*_header(account, "sigma"), "", table, "", *_assumptions(account)])
+    return "\n\n".join(
+        [_header(account, "sigma"), noise(epsilon, found).text(), _assumptions(account)]
+    )
 
 
-def _header(account: Account, *without: str) -> list[str]:
+def _header(account: Account, *without: str) -> str:
     settings = ", ".join(
         f"{words(name)} {_setting(value)}"
         for name, value in account.settings.items()
         if value is not None and name not in without
     )
-    return [f"algorithm  {account.algorithm}", _wrapped("settings   ", settings)]
+    return Facts({"algorithm": account.algorithm, "settings": settings}).text()
 
 
-def _assumptions(account: Account) -> list[str]:
-    return [
-        "The paper's value takes it that",
-        *(_wrapped("  - ", clause) for clause in account.paper.assumptions),
-        f"The proven value ({account.proven.method}) holds if",
-        *(_wrapped("  - ", clause) for clause in account.proven.assumptions),
-    ]
-
-
-def _row(name: str, guarantee: Guarantee) -> list[str]:
-    return [
-        name,
-        _number(guarantee),
-        f"{guarantee.delta:g}",
-        guarantee.adjacency,
-        guarantee.method,
-    ]
-
-
-def _table(rows: list[list[str]], headers: list[str], numbers: int) -> str:
-    texts = len(headers) - 1 - numbers
-    return tabulate(
-        rows,
-        headers=headers,
-        tablefmt="simple",
-        colalign=("left", *["right"] * numbers, *["left"] * texts),
-        disable_numparse=True,
+def _assumptions(account: Account) -> str:
+    return "\n".join(
+        [
+            "The paper's value takes it that",
+            *(paragraph(clause, "  - ") for clause in account.paper.assumptions),
+            f"The proven value ({account.proven.method}) holds if",
+            *(paragraph(clause, "  - ") for clause in account.proven.assumptions),
+        ]
     )
 
 
-def _number(guarantee: Guarantee | None) -> str:
-    return "-" if guarantee is None else f"{guarantee.epsilon:.4g}"
+def _row(name: str, guarantee: Guarantee) -> list[Any]:
+    return [
+        *(name, guarantee.epsilon, guarantee.delta),
+        *(guarantee.adjacency, guarantee.method),
+    ]
+
+
+def _epsilon(guarantee: Guarantee | None) -> float | None:
+    return None if guarantee is None else guarantee.epsilon
 
 
 def _setting(value: object) -> str:
@@ -113,7 +95,3 @@ def _setting(value: object) -> str:
     if isinstance(value, tuple):  # a number for each round
         return f"{min(value)} to {max(value)}" if value else "of no round"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _wrapped(start: str, text: str) -> str:
-    return fill(text, 100, initial_indent=start, subsequent_indent=" " * len(start))
