@@ -13,12 +13,10 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
-import difflib
 import hashlib
 import itertools
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -103,14 +101,18 @@ class Mutant:
         return (source[: self.start] + self.text.encode() + source[self.end :]).decode()
 
     def diff(self) -> str:
-        """Return the change as a unified diff without context."""
-        before = (ROOT / self.file).read_text().splitlines()
-        lines = difflib.unified_diff(before, self.applied().splitlines(), lineterm="", n=0)
-        return "\n".join(itertools.islice(lines, 3, None))
+        """Return the lines that are changed, before and after."""
+        source = (ROOT / self.file).read_bytes()
+        first, last = source.rfind(b"\n", 0, self.start) + 1, source.find(b"\n", self.end)
+        before = source[first:last].decode()
+        head, tail = source[first : self.start].decode(), source[self.end : last].decode()
+        after = head + self.text + tail
+        removed = [f"-{line}" for line in before.splitlines()]
+        return "\n".join([*removed, *(f"+{line}" for line in after.splitlines())])
 
-    def id(self) -> str:
-        """Return a name that does not depend on where in the file the changed lines are."""
-        return hashlib.sha256(f"{self.file}\n{self.diff()}".encode()).hexdigest()[:12]
+    def id(self, seed: int | None = None) -> str:
+        """Return a name, or with a seed a number to sort by, that other lines do not change."""
+        return hashlib.sha256(f"{seed}\n{self.file}\n{self.diff()}".encode()).hexdigest()[:12]
 
     def differs(self) -> bool:
         """Return whether the changed source compiles, to something else."""
@@ -225,13 +227,17 @@ def _with(node: ast.AST, **fields: object) -> ast.AST:
 
 
 def drawn(count: int, seed: int) -> list[Mutant]:
-    """Return so many mutants; more of them start with the same ones."""
+    """Return so many mutants.
+
+    More of them start with the same ones, and so do those of sources that differ in a few lines.
+    """
     files = sorted(
         str(path.relative_to(ROOT)) for pattern in SOURCES for path in ROOT.glob(pattern)
     )
-    found = [mutant for file in files for mutant in mutants(file)]
-    random.Random(seed).shuffle(found)
-    return list(itertools.islice(filter(Mutant.differs, found), count))
+    # Where the same line stands twice, one of them is enough.
+    found = {mutant.id(seed): mutant for file in files for mutant in mutants(file)}
+    ordered = (found[key] for key in sorted(found))
+    return list(itertools.islice(filter(Mutant.differs, ordered), count))
 
 
 def stages(file: str, whole: bool) -> list[list[str]]:
