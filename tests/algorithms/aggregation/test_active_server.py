@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,12 +38,6 @@ N = 10  # t = 7 against a server that cheats, 6 against a curious one
 VICTIM = 9
 BEFORE_REQUEST = ("consistency_check", Pattern.BROADCAST)
 BEFORE_ANSWER = ("unmask", Pattern.SCATTER)
-
-
-@pytest.fixture(params=["secagg", "sparse"])
-def name(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
 
 
 def refused(call: Callable[..., Any], *arguments: Any) -> str:
@@ -202,8 +196,8 @@ def test_keys_of_the_servers_own_open_a_vector_of_the_passive_variant() -> None:
     assert protocol.quantise(pretender.vector, VICTIM, 0).tolist() == seen.tolist()
 
 
-def test_keys_of_the_servers_own_open_nothing_of_the_active_variant(name: str) -> None:
-    pretender = Pretender(make(name, N))
+def test_keys_of_the_servers_own_open_nothing_of_the_active_variant() -> None:
+    pretender = Pretender(make("secagg", N))
     _, _, shares = pretender.open()
 
     assert {} == shares
@@ -227,9 +221,9 @@ def substituting(protocol: Any, part: str, told: set[int]) -> Any:
 
 
 @pytest.mark.parametrize("part", ["transport", "mask"])
-def test_one_substituted_key_is_noticed_at_both_ends(name: str, part: str) -> None:
+def test_one_substituted_key_is_noticed_at_both_ends(part: str) -> None:
     """The shares of the two do not open; whoever was told another list than t unmasks nothing."""
-    protocol = make(name, N)
+    protocol = make("secagg", N)
     found = converse(protocol, substituting(protocol, part, {2}), before=("result", Pattern.LOCAL))
 
     ignored = {
@@ -243,11 +237,9 @@ def test_one_substituted_key_is_noticed_at_both_ends(name: str, part: str) -> No
 
 @pytest.mark.parametrize("part", ["transport", "mask"])
 @pytest.mark.parametrize("count", [4, 5])
-def test_a_server_that_shows_two_lists_of_keys_finds_no_threshold(
-    name: str, part: str, count: int
-) -> None:
+def test_a_server_that_shows_two_lists_of_keys_finds_no_threshold(part: str, count: int) -> None:
     """Though every device sees the same survivors, and all but device 5 open seven's shares."""
-    protocol = make(name, N)
+    protocol = make("secagg", N)
     server = substituting(protocol, part, {*range(count + 1)} - {5})
     found = converse(protocol, server, before=BEFORE_ANSWER)
     assert [5] == list(found.refusals)
@@ -260,9 +252,9 @@ def test_a_server_that_shows_two_lists_of_keys_finds_no_threshold(
         refused(device.send_unmask)
 
 
-def test_an_added_device_gets_no_share_that_can_be_read_and_counts_for_nothing(name: str) -> None:
+def test_an_added_device_gets_no_share_that_can_be_read_and_counts_for_nothing() -> None:
     # Device 8 has vanished; the server has keys in its place.
-    protocol = make(name, N)
+    protocol = make("secagg", N)
     found = converse(
         protocol, before=("advertise_keys", Pattern.BROADCAST), dropouts={8: "advertise_keys"}
     )
@@ -285,46 +277,42 @@ def test_an_added_device_gets_no_share_that_can_be_read_and_counts_for_nothing(n
     assert "the shares of 1 devices, itself included, are sealed by them for the keys" in reason
 
 
-def rows_to(found: Any, receiver: int) -> dict[int, NDArray[np.uint8]]:
-    """Return the row of shares that each other device has for one."""
-    rows = {}
+def rows_to_device_2(found: Any, *altered: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Return from whom rows of shares come to device 2, and the rows; those of some are altered."""
+    senders = [id for id in range(N) if id != 2]
+    rows = []
     for sender in range(N):
         receivers, sent = found.devices[sender].send_share_keys()
-        if sender != receiver:
-            rows[sender] = sent[receivers.tolist().index(receiver)].copy()
-    return rows
+        if sender != 2:
+            rows.append(sent[receivers.tolist().index(2)].copy())
+            rows[-1][-1] ^= sender in altered
+    return np.array(senders), np.stack(rows)
 
 
 @pytest.mark.parametrize("genuine", [5, 6])
 def test_a_device_goes_on_if_the_shares_of_seven_open_and_not_if_those_of_six_do(
-    name: str, genuine: int
+    genuine: int,
 ) -> None:
     """Rows of three more are no use to it, and no reason to leave."""
-    found = converse(make(name, N), before=("share_keys", Pattern.ROUTE))
-    rows = rows_to(found, 2)
-    for sender in sorted(rows)[genuine:]:
-        rows[sender][-1] ^= 1
-    senders, device = np.array(sorted(rows)), found.devices[2]
-    block = np.stack([rows[id] for id in sorted(rows)])
+    found = converse(make("secagg", N), before=("share_keys", Pattern.ROUTE))
+    altered, device = [id for id in range(N) if id != 2][genuine:], found.devices[2]
+    rows = rows_to_device_2(found, *altered)
 
     if genuine == 5:
-        words = refused(device.receive_share_keys, senders, block)
+        words = refused(device.receive_share_keys, *rows)
         assert "refuses to go on: the shares of 6 devices, itself included, are sealed" in words
         assert "the threshold is 7" in words
     else:
-        device.receive_share_keys(senders, block)
+        device.receive_share_keys(*rows)
         assert list(range(N)) == device._members()
-    assert [f"device {id}" for id in sorted(rows)[genuine:]] == [e.sender for e in device.ignored]
+    assert [f"device {id}" for id in altered] == [e.sender for e in device.ignored]
 
 
-def test_survivors_of_whom_fewer_than_seven_opened_are_not_endorsed(name: str) -> None:
+def test_survivors_of_whom_fewer_than_seven_opened_are_not_endorsed() -> None:
     """A server that adds devices of its own, and lets real ones vanish, finds it out here."""
-    found = converse(make(name, N), before=("share_keys", Pattern.ROUTE))
-    rows = rows_to(found, 2)
-    for sender in (0, 1, 3):
-        rows[sender][-1] ^= 1
+    found = converse(make("secagg", N), before=("share_keys", Pattern.ROUTE))
     device = found.devices[2]
-    device.receive_share_keys(np.array(sorted(rows)), np.stack([rows[id] for id in sorted(rows)]))
+    device.receive_share_keys(*rows_to_device_2(found, 0, 1, 3))
     device.send_checks()
     device.send_masked_input(found.vectors[2])
 
@@ -337,15 +325,12 @@ def test_survivors_of_whom_fewer_than_seven_opened_are_not_endorsed(name: str) -
 # Devices that are expelled
 
 
-def test_a_device_counts_those_whose_shares_opened_again_when_one_is_expelled(name: str) -> None:
+def test_a_device_counts_those_whose_shares_opened_again_when_one_is_expelled() -> None:
     """Seven with itself are just enough; of the three others any may be expelled."""
     for expelled, enough in ((9, True), (0, False), (5, False)):
-        found = converse(make(name, N), before=("share_keys", Pattern.ROUTE))
-        rows = rows_to(found, 2)
-        for sender in (7, 8, 9):
-            rows[sender][-1] ^= 1
-        device, block = found.devices[2], np.stack([rows[id] for id in sorted(rows)])
-        device.receive_share_keys(np.array(sorted(rows)), block)
+        found = converse(make("secagg", N), before=("share_keys", Pattern.ROUTE))
+        device = found.devices[2]
+        device.receive_share_keys(*rows_to_device_2(found, 7, 8, 9))
         device.send_checks()
         if enough:
             device.receive_expelled(raw(bits([expelled], N)))
@@ -356,8 +341,8 @@ def test_a_device_counts_those_whose_shares_opened_again_when_one_is_expelled(na
             assert "the threshold is 7" in words
 
 
-def test_nobody_is_expelled_before_devices_have_answered_nor_twice(name: str) -> None:
-    found = converse(make(name, N), before=("checks", Pattern.GATHER))
+def test_nobody_is_expelled_before_devices_have_answered_nor_twice() -> None:
+    found = converse(make("secagg", N), before=("checks", Pattern.GATHER))
     device, nobody = found.devices[2], raw(bits([], N))
     for ids in ([5], []):
         assert "refuses to expel" in refused(device.receive_expelled, raw(bits(ids, N)))
@@ -368,12 +353,12 @@ def test_nobody_is_expelled_before_devices_have_answered_nor_twice(name: str) ->
     assert list(range(N)) == device._members()
 
 
-def expelling(name: str, told: set[int]) -> tuple[Conversation, Callable[[int], bytes]]:
+def expelling(told: set[int]) -> tuple[Conversation, Callable[[int], bytes]]:
     """Return a round whose server has told some devices that device 5 is expelled.
 
     And which request each of them endorses: one that names exactly its members.
     """
-    found = converse(make(name, N), before=("expelled", Pattern.BROADCAST))
+    found = converse(make("secagg", N), before=("expelled", Pattern.BROADCAST))
     without = [id for id in range(N) if id != 5]
     for id, device in found.devices.items():
         device.receive_expelled(raw(bits([5] if id in told else [], N)))
@@ -391,33 +376,26 @@ def expelling(name: str, told: set[int]) -> tuple[Conversation, Callable[[int], 
 
 
 @pytest.mark.parametrize("count", [4, 5, 6])
-def test_a_server_that_expels_a_device_for_some_only_finds_no_threshold(
-    name: str, count: int
-) -> None:
+def test_a_server_that_expels_a_device_for_some_only_finds_no_threshold(count: int) -> None:
     """Those who were told count as many of their kind, and so do the others: neither are seven."""
     told = {*[id for id in range(N) if id != 5][:count]}
-    found, request = expelling(name, told)
+    found, request = expelling(told)
     protocol, public = found.protocol, found.sent["advertise_keys"]
     for receiver, device in found.devices.items():
-        senders = [id for id in range(N) if id != receiver]
-        tags = [
-            endorsement(
-                protocol,
-                protocol.identity(id),
-                id,
-                receiver,
-                digest(protocol, public, request(id)),
-            ).tobytes()
-            for id in senders
-        ]
-        words = refused(device.receive_unmask, endorse(senders, tags))
+        tags = {}
+        for id in range(N):
+            if id != receiver:
+                seen = digest(protocol, public, request(id))
+                identity = protocol.identity(id)
+                tags[id] = endorsement(protocol, identity, id, receiver, seen).tobytes()
+        words = refused(device.receive_unmask, endorse(tags))
         expected = count if receiver in told else N - count
         assert f"refuses to unmask: {expected} devices, itself included, endorsed" in words
         refused(device.send_unmask)
 
 
-def test_a_device_that_is_not_registered_is_beyond_the_last(name: str) -> None:
-    protocol = make(name, N)
+def test_a_device_that_is_not_registered_is_beyond_the_last() -> None:
+    protocol = make("secagg", N)
     found = converse(protocol, before=("advertise_keys", Pattern.BROADCAST))
     told = found.server.send_advertise_keys(2)
     extra = bits([*range(N), 10], 16)[:2] + told[2:].tobytes() + bytes(64)
@@ -442,10 +420,8 @@ def ask(found: Conversation, id: int, survivors: list[int], dropped: list[int]) 
         ([0, 1, 3, 4, 5, 6, 7, 8, 9], [2], "it is named as dropped"),
     ],
 )
-def test_a_list_that_is_no_ones_is_refused(
-    name: str, survivors: Any, dropped: Any, reason: str
-) -> None:
-    found = converse(make(name, N), before=BEFORE_REQUEST)
+def test_a_list_that_is_no_ones_is_refused(survivors: Any, dropped: Any, reason: str) -> None:
+    found = converse(make("secagg", N), before=BEFORE_REQUEST)
 
     assert reason in refused(ask, found, 2, list(survivors), list(dropped))
     refused(found.devices[2].send_consistency_check)
@@ -459,16 +435,16 @@ def test_a_list_that_is_no_ones_is_refused(
         (bits(range(N), N) + bits([10], 16), "it names a device beyond the last, 9"),
     ],
 )
-def test_a_malformed_list_is_named(name: str, message: bytes, reason: str) -> None:
-    found = converse(make(name, N), before=BEFORE_REQUEST)
+def test_a_malformed_list_is_named(message: bytes, reason: str) -> None:
+    found = converse(make("secagg", N), before=BEFORE_REQUEST)
     words = f"malformed consistency_check message from the server: {reason}"
 
     with pytest.raises(MessageError, match=words):
         found.devices[2].receive_consistency_check(raw(message))
 
 
-def test_a_list_is_endorsed_once(name: str) -> None:
-    found = converse(make(name, N), before=BEFORE_REQUEST)
+def test_a_list_is_endorsed_once() -> None:
+    found = converse(make("secagg", N), before=BEFORE_REQUEST)
     everybody = list(range(N))
     ask(found, 2, everybody, [])
     found.devices[2].send_consistency_check()
@@ -477,8 +453,8 @@ def test_a_list_is_endorsed_once(name: str) -> None:
     assert "a second unmasking request" in refused(ask, found, 2, everybody[:-1], everybody[-1:])
 
 
-def test_nothing_is_unmasked_unless_it_was_checked(name: str) -> None:
-    found = converse(make(name, N), before=BEFORE_REQUEST)
+def test_nothing_is_unmasked_unless_it_was_checked() -> None:
+    found = converse(make("secagg", N), before=BEFORE_REQUEST)
     refused(found.devices[2].send_consistency_check)
     refused(found.devices[2].send_unmask)
     refused(found.devices[2].receive_unmask, raw(bits([], N)))
@@ -490,8 +466,9 @@ def test_nothing_is_unmasked_unless_it_was_checked(name: str) -> None:
 # Endorsements
 
 
-def endorse(senders: list[int], tags: list[bytes]) -> NDArray[np.uint8]:
-    return raw(bits(senders, N) + b"".join(tags))
+def endorse(tags: Mapping[int, bytes]) -> NDArray[np.uint8]:
+    """Return the message with which the server hands over tags, by who made them."""
+    return raw(bits(list(tags), N) + b"".join(tags[id] for id in sorted(tags)))
 
 
 def tags_for(found: Conversation, receiver: int) -> dict[int, bytes]:
@@ -505,12 +482,11 @@ def tags_for(found: Conversation, receiver: int) -> dict[int, bytes]:
     return found_tags
 
 
-def test_six_others_are_enough_and_five_are_not(name: str) -> None:
-    found = converse(make(name, N), before=BEFORE_ANSWER)
+def test_six_others_are_enough_and_five_are_not() -> None:
+    found = converse(make("secagg", N), before=BEFORE_ANSWER)
     for count, receiver in ((5, 2), (6, 3)):
         tags = tags_for(found, receiver)
-        senders = sorted(tags)[:count]
-        message = endorse(senders, [tags[id] for id in senders])
+        message = endorse({id: tags[id] for id in sorted(tags)[:count]})
         device = found.devices[receiver]
         if count == 5:
             reason = refused(device.receive_unmask, message)
@@ -522,23 +498,23 @@ def test_six_others_are_enough_and_five_are_not(name: str) -> None:
             assert device.send_unmask().size
 
 
-def test_the_own_name_does_not_count_twice(name: str) -> None:
-    found = converse(make(name, N), before=BEFORE_ANSWER)
+def test_the_own_name_does_not_count_twice() -> None:
+    found = converse(make("secagg", N), before=BEFORE_ANSWER)
     tags = tags_for(found, 2)
     senders = sorted(tags)[:5]
-    message = endorse(sorted([*senders, 2]), [tags[id] for id in senders])
+    message = raw(bits([*senders, 2], N) + b"".join(tags[id] for id in senders))
 
     assert "6 devices, itself included" in refused(found.devices[2].receive_unmask, message)
 
 
-def test_who_is_no_survivor_endorses_nothing(name: str) -> None:
-    protocol = make(name, N)
+def test_who_is_no_survivor_endorses_nothing() -> None:
+    protocol = make("secagg", N)
     found = converse(protocol, before=BEFORE_ANSWER, dropouts={8: "masked_input"})
     tags = tags_for(found, 2)
-    senders = [*sorted(tags)[:5], 8]
     told = digest(protocol, found.sent["advertise_keys"], found.told["consistency_check"][2])
-    tags[8] = endorsement(protocol, protocol.identity(8), 8, 2, told).tobytes()
-    message = endorse(senders, [tags[id] for id in senders])
+    five = {id: tags[id] for id in sorted(tags)[:5]}
+    eight = endorsement(protocol, protocol.identity(8), 8, 2, told).tobytes()
+    message = endorse({**five, 8: eight})
 
     assert "6 devices, itself included" in refused(found.devices[2].receive_unmask, message)
 
@@ -588,9 +564,9 @@ def of_another_list(found: Conversation, tags: dict[int, bytes]) -> dict[int, by
     "forge", [swapped, replayed, of_others, reflected, strangers, of_another_list]
 )
 def test_endorsements_by_others_of_others_and_of_old_count_for_nothing(
-    name: str, forge: Callable[..., dict[int, bytes]]
+    forge: Callable[..., dict[int, bytes]],
 ) -> None:
-    protocol = make(name, N)
+    protocol = make("secagg", N)
     earlier = converse(protocol, index=0, before=BEFORE_ANSWER)
     found = converse(protocol, index=1, before=BEFORE_ANSWER)
     found.earlier = earlier
@@ -599,22 +575,18 @@ def test_endorsements_by_others_of_others_and_of_old_count_for_nothing(
     device = found.devices[2]
 
     assert [*range(2), *range(3, N)] == sorted(forged)
-    reason = refused(
-        device.receive_unmask, endorse(sorted(forged), [forged[k] for k in sorted(forged)])
-    )
+    reason = refused(device.receive_unmask, endorse(forged))
     assert "1 devices, itself included" in reason
     refused(device.send_unmask)
     # The right ones are still good: what was forged was not worth a refusal for the whole round.
-    device.receive_unmask(endorse(sorted(tags), [tags[id] for id in sorted(tags)]))
-    assert "endorsements twice" in refused(
-        device.receive_unmask, endorse(sorted(tags), [tags[id] for id in sorted(tags)])
-    )
+    device.receive_unmask(endorse(tags))
+    assert "endorsements twice" in refused(device.receive_unmask, endorse(tags))
 
 
-def test_an_identity_takes_part_in_every_round_once(name: str) -> None:
+def test_an_identity_takes_part_in_every_round_once() -> None:
     """What was said in a round could be shown again in another one of its number."""
-    identities = enrolled(name, N)
-    protocol = make(name, N, identities=identities)
+    identities = enrolled("secagg", N)
+    protocol = make("secagg", N, identities=identities)
 
     def enter(index: int) -> Any:
         return protocol.device(2, index, insecure_secrets(7, index, 2)).send_advertise_keys()
@@ -626,19 +598,21 @@ def test_an_identity_takes_part_in_every_round_once(name: str) -> None:
         )
     assert 64 == enter(4).size
     # It is the identity that remembers, not the protocol that is run with it.
-    protocol = make(name, 4, identities=identities, members=[0, 2, 5, 7])
+    protocol = make("secagg", 4, identities=identities, members=[0, 2, 5, 7])
     device = protocol.device(1, 4, insecure_secrets(8, 4, 1))
     assert "it has taken part in round 4 already" in refused(device.send_advertise_keys)
     # One that enrols anew begins anew.
-    assert 64 == make(name, N).device(2, 0, insecure_secrets(7, 0, 2)).send_advertise_keys().size
+    assert (
+        64 == make("secagg", N).device(2, 0, insecure_secrets(7, 0, 2)).send_advertise_keys().size
+    )
 
 
-def test_two_rounds_of_one_number_under_one_enrolment_have_no_tag_in_common(name: str) -> None:
+def test_two_rounds_of_one_number_under_one_enrolment_have_no_tag_in_common() -> None:
     """Even of an identity that was put back: the round's keys are in what is endorsed."""
-    identities = enrolled(name, N)
+    identities = enrolled("secagg", N)
     rounds = []
     for seed in range(2):
-        protocol = make(name, N, identities=identities)
+        protocol = make("secagg", N, identities=identities)
         found = converse(protocol, seed=seed, before=BEFORE_ANSWER)
         rounds.append(found)
         for identity in identities.values():
@@ -650,7 +624,7 @@ def test_two_rounds_of_one_number_under_one_enrolment_have_no_tag_in_common(name
         assert not {*tags_for(one, id).values()} & {*tags_for(other, id).values()}
     # The tags of the one are worth nothing in the other.
     tags = tags_for(one, 2)
-    message = endorse(sorted(tags), [tags[id] for id in sorted(tags)])
+    message = endorse(tags)
     assert "1 devices, itself included" in refused(other.devices[2].receive_unmask, message)
 
 
@@ -676,8 +650,8 @@ def test_devices_that_took_part_under_other_numbers_endorse_nothing() -> None:
         (bits(range(7), N) + bytes(16 * 7), "112 bytes came, 96 were expected"),
     ],
 )
-def test_malformed_endorsements_are_named(name: str, message: bytes, reason: str) -> None:
-    found = converse(make(name, N), before=BEFORE_ANSWER)
+def test_malformed_endorsements_are_named(message: bytes, reason: str) -> None:
+    found = converse(make("secagg", N), before=BEFORE_ANSWER)
 
     with pytest.raises(MessageError, match=f"malformed unmask message from the server: {reason}"):
         found.devices[2].receive_unmask(raw(message))
@@ -879,10 +853,10 @@ def test_a_server_that_nobody_sent_an_identity_key_lists_zeros() -> None:
 # Rounds with devices that nobody knows
 
 
-def test_a_server_can_endorse_nothing_for_a_device_whose_identity_is_not_signed(name: str) -> None:
+def test_a_server_can_endorse_nothing_for_a_device_whose_identity_is_not_signed() -> None:
     """Though it says that this device is a survivor, has made it itself, and expels nobody."""
-    identities = enrolled_with_strangers(name, N, [4])
-    protocol = make(name, N, identities=identities)
+    identities = enrolled_with_strangers("secagg", N, [4])
+    protocol = make("secagg", N, identities=identities)
     found = converse(protocol, before=("expelled", Pattern.BROADCAST))
     assert [4] == list(found.refusals)
     everybody = list(range(N))
@@ -891,7 +865,7 @@ def test_a_server_can_endorse_nothing_for_a_device_whose_identity_is_not_signed(
         ask(found, id, everybody, [])
     request = bits(everybody, N) + bits([], N)
     told = digest(protocol, found.sent["advertise_keys"], request)
-    context = f"hpcfl/1 {name} round 0 request from 4 to 2".encode()
+    context = b"hpcfl/1 secagg round 0 request from 4 to 2"
     forged = [
         endorsement(protocol, identities[4], 4, 2, told).tobytes(),
         endorsement(protocol, identities[4], 4, 6, told).tobytes(),
@@ -906,12 +880,10 @@ def test_a_server_can_endorse_nothing_for_a_device_whose_identity_is_not_signed(
     five = [id for id in sorted(honest) if id != 7]
     for tag in forged:
         tags = {**{id: honest[id] for id in five}, 4: tag}
-        words = refused(
-            found.devices[2].receive_unmask, endorse(sorted(tags), [tags[k] for k in sorted(tags)])
-        )
+        words = refused(found.devices[2].receive_unmask, endorse(tags))
         assert "6 devices, itself included, endorsed the list" in words
         refused(found.devices[2].send_unmask)
-    found.devices[2].receive_unmask(endorse(sorted(honest), [honest[k] for k in sorted(honest)]))
+    found.devices[2].receive_unmask(endorse(honest))
     assert found.devices[2].send_unmask().size
 
 

@@ -23,7 +23,6 @@ from protocol_rounds import (
     spoiling,
     sum_of,
 )
-from slow_reference import Q
 
 from hpcfl.algorithms.aggregation.topology import RingLinks
 from hpcfl.comm.phases import Pattern
@@ -145,7 +144,7 @@ def replaced(content: bytes, entry: int, id: int | None = None, keys: bytes | No
     return bytes(changed)
 
 
-@pytest.mark.parametrize("entry", range(DEGREE))
+@pytest.mark.parametrize("entry", [0, DEGREE - 1])
 def test_a_neighbour_that_is_listed_twice_is_refused(
     listed: tuple[Played, list[int]], entry: int
 ) -> None:
@@ -157,56 +156,6 @@ def test_a_neighbour_that_is_listed_twice_is_refused(
     refuse_list(played, twice, "a neighbour is listed twice")
     # Its own id: it would agree on a key with itself.
     refuse_list(played, replaced(content, entry, id=DEVICE), "a neighbour is listed twice")
-
-
-def takes_list(played: Played, content: bytes) -> None:
-    """Assert that device 2 takes a list, and that what it derives for no two of it is the same."""
-    device = played.devices[DEVICE]
-    device.receive_advertise_keys(raw(content))
-    receivers, _ = device.send_share_keys()
-    assert DEGREE == len({*receivers.tolist()} - {DEVICE})
-    sealing = [key for key in device._transport_keys if key]
-    masks = [secret for id in receivers.tolist() for secret in device._mask_secrets([id])[1]]
-    assert len(sealing) == len(masks) == DEGREE
-    assert 2 * DEGREE == len({*sealing, *masks})
-
-
-@pytest.mark.parametrize("to", [0, 32])
-@pytest.mark.parametrize("source", [0, 32])
-@pytest.mark.parametrize("owner", ["itself", "a neighbour", "a stranger"])
-def test_a_key_that_is_listed_twice_is_taken_with_both_of_its_owners(
-    listed: tuple[Played, list[int]], owner: str, source: int, to: int
-) -> None:
-    played, order = listed
-    slots = slots_of(order)
-    sent = played.sent("advertise_keys")
-    stranger = next(id for id in order if id not in slots)
-    of = {"itself": DEVICE, "a neighbour": slots[0], "a stranger": stranger}[owner]
-    twice = bytearray(sent[slots[-1]])
-    twice[to : to + 32] = sent[of][source : source + 32]
-    takes_list(played, replaced(honest_list(played, order), DEGREE - 1, keys=bytes(twice)))
-
-
-def test_a_neighbour_with_one_key_for_both_uses_is_taken(
-    listed: tuple[Played, list[int]],
-) -> None:
-    played, order = listed
-    content = honest_list(played, order)
-    start = LISTED + ENTRY + 4
-    takes_list(played, replaced(content, 1, keys=content[start : start + 32] * 2))
-
-
-@pytest.mark.parametrize("point", [0, 1, 2**255 - 20])
-def test_a_neighbours_key_of_low_order_is_refused_before_it_is_used(
-    listed: tuple[Played, list[int]], point: int
-) -> None:
-    played, order = listed
-    content = honest_list(played, order)
-    low = point.to_bytes(32, "little")
-    keys = content[LISTED + 4 : LISTED + ENTRY]
-    owner = f"device {int.from_bytes(content[LISTED : LISTED + 4], 'little')}"
-    for both in (low + keys[32:], keys[:32] + low):
-        refuse_list(played, replaced(content, 0, keys=both), "low order", sender=owner)
 
 
 def test_a_neighbour_beyond_the_last_device_is_refused() -> None:
@@ -366,7 +315,7 @@ def test_a_device_with_too_few_neighbours_left_does_not_go_on() -> None:
 # devices that are expelled
 
 
-@pytest.mark.parametrize("place", range(DEVICES))
+@pytest.mark.parametrize("place", [0, 1, 5, DEVICES - 1])
 def test_a_dealer_is_expelled_by_two_neighbours_and_all_others_are_told_the_number(
     place: int,
 ) -> None:
@@ -483,13 +432,6 @@ def test_a_request_that_could_reveal_more_than_a_sum_is_refused(
     asked.refused(RefusedError, asked.devices[DEVICE].send_unmask)
 
 
-def test_a_second_request_is_refused_whatever_it_names(asked: Played) -> None:
-    ask(asked, [1, 2, 3, 4], [])
-    for survivors, dropped in [([1, 2, 3, 4], []), ([1, 2, 3], [4])]:
-        error = asked.refused(RefusedError, ask, asked, survivors, dropped)
-        assert "a second unmasking request" in str(error)
-
-
 @pytest.mark.parametrize("place", [4, 5])
 @pytest.mark.parametrize("slot", [0, 5, 6, 7])
 def test_a_slot_beyond_the_last_is_refused(asked: Played, slot: int, place: int) -> None:
@@ -558,31 +500,13 @@ def test_a_secret_of_which_just_enough_shares_came_is(silent: list[int]) -> None
     assert whole.server.total.tolist() == played.server.total.tolist()
 
 
-@pytest.mark.parametrize("place", [0, 5, -1])
-def test_the_server_refuses_an_answer_of_another_size(place: int) -> None:
-    played, order = answering("secagg-graph", list(range(DEVICES)))
-    id = order[place]
-    answer = played.devices[id].send_unmask()
-    assert 4 * 5 * 6 == answer.size
-    for wrong in (answer[:-4], answer[:-1], answer[:0], np.append(answer, answer[:24])):
-        error = played.refused(MessageError, played.server.receive_unmask, id, wrong)
-        assert ("unmask", f"device {id}") == (error.phase, error.sender)
-        assert f"{wrong.size} bytes came, 120 were expected" in error.reason
-
-
 # uploads of cohorts
 
 
-@pytest.fixture
-def collecting() -> tuple[Played, list[int]]:
-    """Return a round before the uploads; 35 coordinates in 11 segments, of which a device has 4."""
-    protocol = on_ring("cohort", DEVICES, 35, DEGREE, 3, alpha=0.35)
-    played = play(protocol, before="masked_input")
-    return played, played.order()
-
-
-def test_the_server_refuses_a_run_of_another_length(collecting: tuple[Played, list[int]]) -> None:
-    played, order = collecting
+def test_the_server_refuses_a_run_of_another_length() -> None:
+    """35 coordinates in 11 segments, of which a device has 4."""
+    played = play(on_ring("cohort", DEVICES, 35, DEGREE, 3, alpha=0.35), before="masked_input")
+    order = played.order()
     uploads = {
         id: device.send_masked_input(played.vectors[id]) for id, device in played.devices.items()
     }
@@ -595,19 +519,3 @@ def test_the_server_refuses_a_run_of_another_length(collecting: tuple[Played, li
             assert ("masked_input", f"device {id}") == (error.phase, error.sender)
             assert f"{wrong.size} bytes came, {uploads[id].size} were expected" in error.reason
     assert [] == played.server.survivors
-
-
-@pytest.mark.parametrize("place", [0, 6, -1])
-def test_the_server_refuses_a_value_of_a_run_that_is_no_field_element(
-    collecting: tuple[Played, list[int]], place: int
-) -> None:
-    played, order = collecting
-    upload = played.devices[order[0]].send_masked_input(played.vectors[order[0]]).view("<u4")
-    wrong: Any = upload.copy()
-    wrong[place] = Q
-    error = played.refused(
-        MessageError, played.server.receive_masked_input, order[0], wrong.view(np.uint8)
-    )
-    assert "a value is no group element" in str(error)
-    played.server.receive_masked_input(order[0], upload.view(np.uint8))
-    assert [order[0]] == played.server.survivors
