@@ -6,15 +6,10 @@ they send. Whenever a round is accepted, everything that was promised is checked
 in it, by counting: who was honest, who survived, who is next to whom, whose noise is in which sum.
 
 All secrets follow from a seed, the server's as well: a round can be played again.
-
-`play` uses nothing of the project's but what a round cannot do without, so that the campaign can be
-run on an earlier version as well.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -204,15 +199,23 @@ class Scene:
     server: Any
 
 
-class Hostile:
-    """A device that sends what it likes where it likes, and otherwise plays along."""
+class Wrapped:
+    """A party that does what another does, but for what its class says."""
 
-    def __init__(self, inner: Any, plan: Plan, generator: Generator, scene: Scene) -> None:
-        self._inner, self._plan, self._generator = inner, plan, generator
-        self._scene, self._answered = scene, False
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+class Hostile(Wrapped):
+    """A device that sends what it likes where it likes, and otherwise plays along."""
+
+    def __init__(self, inner: Any, plan: Plan, generator: Generator, scene: Scene) -> None:
+        super().__init__(inner)
+        self._plan, self._generator = plan, generator
+        self._scene, self._answered = scene, False
 
     def send_advertise_keys(self) -> Any:
         payload = self._inner.send_advertise_keys()
@@ -321,7 +324,7 @@ class Vanishing:
 def moments(protocol: Any) -> list[str]:
     """Return the phases before which a device can disappear, and the message within one."""
     found = [phase for phase in protocol.phases() if phase not in ("model", "result")]
-    if any(getattr(step, "name", step.phase) == CHECKS for step in protocol.steps):
+    if any(step.name == CHECKS for step in protocol.steps):
         # Between what a device deals and what it answers.
         found.insert(found.index("masked_input"), CHECKS)
     return found
@@ -336,14 +339,8 @@ def advertised(device: Any) -> bytes:
     return bytes(payload.tobytes())
 
 
-class Careless:
+class Careless(Wrapped):
     """What a server that does not ask whether promises hold takes for its protocol."""
-
-    def __init__(self, protocol: Any) -> None:
-        self._protocol = protocol
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._protocol, name)
 
     def promises(self) -> list[Any]:
         return []
@@ -379,10 +376,8 @@ class Network(Loopback):
 
 
 def make(name: str, devices: int, dim: int = 24, **options: Any) -> Any:
-    """Return a protocol; options that an earlier version does not know are left out."""
-    known = {one.name for one in dataclasses.fields(Parameters)}
+    """Return a protocol, with few levels."""
     security = options.get("security", "passive")
-    options = {key: value for key, value in options.items() if key in known}
     return find(name, security)(Parameters(devices, dim, **{"levels": 1000, **options}))
 
 
@@ -426,10 +421,7 @@ def play(
         protocol.join(identities, range(count), count)
     devices = {id: protocol.device(id, index, secrets[id]) for id in range(count)}
     model = np.zeros(dim, np.float32)
-    known = [insecure_secrets(plan.seed, index, SERVER)]
-    if "secrets" not in inspect.signature(protocol.server).parameters:
-        known = []
-    server = protocol.server(index, model, *known)
+    server = protocol.server(index, model, insecure_secrets(plan.seed, index, SERVER))
     if careless:
         server._protocol = Careless(protocol)
     scene = Scene(devices, server)

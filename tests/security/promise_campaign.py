@@ -17,18 +17,12 @@ or two raise an alarm.
 
 Each strategy says in its first line what it does, and there is a test of the suite,
 `test_promises_hold.py`, that fails when what withstands it is taken away.
-
-The code of this file plays rounds of earlier versions as well; in commit 27b6567 it finds that
-promises are broken (from a checkout of it beside this one):
-
-    PYTHONPATH=../hpcfl-27b6567 python tests/security/promise_campaign.py --rounds 300 --seed 1
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import importlib.util
 import math
 import re
 import sys
@@ -45,6 +39,7 @@ from hostile_rounds import (
     Outcome,
     Plan,
     Scene,
+    Wrapped,
     advertised,
     make,
     missing_honest,
@@ -77,8 +72,6 @@ ALARM = 1e-4
 # Printed numbers are rounded to a tenth of a bit, or to two digits.
 ROUNDED = Fraction(11, 10)
 POWER = r"(2\^-?\d+(?:\.\d+)?|0\b)"
-# Earlier versions, to which promises were sentences.
-SENTENCES = importlib.util.find_spec("hpcfl.algorithms.aggregation.promises") is None
 
 
 @dataclass
@@ -126,7 +119,7 @@ def _finding(
     found = Finding(strategy, case, outcome.accepted, [*filter(None, broken)], [], float(chance))
     # With a floor, all of a cohort are linked.
     sure = ["the sum is wrong"]
-    sure += ["fall into"] if getattr(outcome.protocol.parameters, "min_cohort", 1) > 1 else []
+    sure += ["fall into"] if outcome.protocol.parameters.min_cohort > 1 else []
     for one in violations(outcome) if outcome.accepted else []:
         certain = not chance or any(phrase in one for phrase in sure)
         (found.broken if certain else found.failed).append(one)
@@ -334,8 +327,6 @@ def ring_kept(outcome: Outcome, expelled: int = 0) -> str:
     promised = limit_of(protocol)
     if true > ROUNDED * promised:
         return f"a round was accepted that fails with {_bits(true)}; promised was {_bits(promised)}"
-    if SENTENCES:
-        return ""
     recorded = protocol.promise_failure(protocol.outcome(outcome.server))
     if true > ROUNDED * Fraction(recorded):
         return f"recorded is {_bits(Fraction(recorded))}, and it is {_bits(true)}"
@@ -477,7 +468,7 @@ def ground_keys(generator: Generator, seed: int) -> Finding:
     return found
 
 
-class Grinder:
+class Grinder(Wrapped):
     """A device that tries keys, and knows how the ring follows from them and what it is told.
 
     Attributes
@@ -494,12 +485,9 @@ class Grinder:
         worst: Callable[[list[int]], int],
         tries: int,
     ) -> None:
-        self._inner, self._scene, self._protocol = inner, scene, protocol
-        self._worst, self._tries = worst, tries
+        super().__init__(inner)
+        self._scene, self._protocol, self._worst, self._tries = scene, protocol, worst, tries
         self.foreseen: list[int] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
     def send_advertise_keys(self) -> Any:
         from hpcfl.algorithms.aggregation.topology import ring_order
@@ -517,10 +505,7 @@ class Grinder:
         for _ in range(self._tries):
             payload = inner.send_advertise_keys()
             keys = {**public, own.id: payload.tobytes()}
-            try:
-                order = ring_order(count, keys, nonce, context)
-            except TypeError:
-                order = ring_order(keys, context)
+            order = ring_order(count, keys, nonce, context)
             rank = self._worst(order.tolist())
             if best is None or rank < best[0]:
                 best = rank, order.tolist(), payload, own._transport_pair, own._mask_pair
@@ -799,9 +784,7 @@ def _printed_noise(generator: Generator) -> list[str]:
     protocol.add_noise(IntegerNoise(3, bytes(16)))
     colluding = exceeded_seldom(plan.among(plan.devices), plan.failure)
     there = max(1, plan.devices - plan.gone - colluding)
-    said = protocol.honest_in_sum()
-    if not SENTENCES:
-        said = int(_said(r"the noise of at least (\d+) honest devices", protocol))
+    said = int(_said(r"the noise of at least (\d+) honest devices", protocol))
     return [f"the noise of {said} is promised, and {there} may be there" if said > there else ""]
 
 
@@ -813,8 +796,6 @@ def _printed_floor(generator: Generator) -> list[str]:
     protocol = plan.made("cohort")
     among = plan.among(protocol.cohort_size)
     needed = floor + exceeded_seldom(among, plan.failure / plan.devices)
-    if SENTENCES:
-        return []
     said = int(_said(r"at least (\d+) survive, or devices refuse", protocol))
     exceeded = _power(_said(rf"whoever drops out, but for a probability of {POWER}", protocol))
     true = plan.devices * sum(among[said - floor + 1 :])
@@ -835,7 +816,7 @@ def _printed_cohort(generator: Generator) -> list[str]:
         honest = max(0, devices - colluders - plan.gone)
         true += chance * min(Fraction(1), devices * sum(drawn(devices, honest, size)[:2]))
     pattern = r"fewer than (?:2|two)[^(]*?probability of (?:up to )?(\d[0-9.e+-]*)"
-    said = Fraction(_said(pattern, protocol, "1" if SENTENCES else None))
+    said = Fraction(_said(pattern, protocol))
     return [_too_small("fewer than 2", said, true)]
 
 
@@ -861,7 +842,7 @@ PRINTED: dict[str, Callable[[Generator], list[str]]] = {
 def _said(pattern: str, protocol: Any, otherwise: str | None = None) -> str:
     """Return what a protocol's promises say where a pattern has its group."""
     for one in protocol.promises():
-        found = re.search(pattern, getattr(one, "claim", one))
+        found = re.search(pattern, one.claim)
         if found is not None:
             return found[1]
     assert otherwise is not None, (pattern, protocol.promises())
@@ -976,14 +957,12 @@ def bad_values(generator: Generator, seed: int) -> Finding:
     return _finding("bad values", case, outcome, used, _honest_lost(outcome))
 
 
-class BadValues:
+class BadValues(Wrapped):
     """A device whose vector is spoiled."""
 
     def __init__(self, inner: Any, value: float) -> None:
-        self._inner, self._value = inner, value
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        super().__init__(inner)
+        self._value = value
 
     def send_masked_input(self, vector: Any) -> Any:
         spoiled = vector.copy()
@@ -1052,7 +1031,7 @@ WEIGHTS = (36, 6, 4, 4, 4, 8, 3, 2, 8, 6, 7, 4, 2, 4, 2)
 
 def _ring_numbers(protocol: Any) -> tuple[str, str, str]:
     """Return what is printed of a ring: revealed, not all linked, too few left to end well."""
-    text = " ".join(getattr(one, "claim", one) for one in protocol.promises())
+    text = " ".join(one.claim for one in protocol.promises())
     found = re.search(
         rf"revealed with a probability of at most {POWER}, the honest are not all linked with "
         rf"{POWER},.*? with {POWER}",

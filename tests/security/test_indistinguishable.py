@@ -241,6 +241,7 @@ def test_locations_that_repeat_are_seen(monkeypatch: pytest.MonkeyPatch) -> None
     assert "next upload, first" in found
 
 
+@pytest.mark.full
 def test_every_test_of_the_battery_sees_some_broken_mask() -> None:
     """Serial correlation and the next upload have breakages of their own."""
     generator = np.random.default_rng(1)
@@ -280,7 +281,7 @@ def test_every_test_of_locations_sees_some_that_are_not_independent() -> None:
     assert "neighbours, first" in seen(*paired)
 
 
-@pytest.mark.parametrize("modulus", [2**32, 2**32 - 5])
+@pytest.mark.parametrize("modulus", [pytest.param(2**32, marks=pytest.mark.full), 2**32 - 5])
 def test_the_battery_is_silent_about_uniform_words(modulus: int) -> None:
     """Of 10 fixed samples at most 2 alarm at a level of 5 %: its p-values are bounds."""
     generator = np.random.default_rng(2)

@@ -41,8 +41,8 @@ from promise_campaign import (
 
 from hpcfl.errors import UsageError
 
-# Both topologies, all masks, both variants; those that add no code of their own in the full tier.
-QUICK = ("sparse", "cohort", "secagg --security active")
+# Both topologies and both variants; those that add no code of their own in the full tier.
+QUICK = ("cohort", "secagg --security active")
 ROUTED = [
     pytest.param(case, marks=() if case in QUICK else pytest.mark.full) for case in sorted(CASES)
 ]
@@ -84,6 +84,7 @@ def costs_itself_alone(outcome: Outcome) -> None:
     assert [] == violations(outcome)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("spoil", sorted(hostile_rounds.SPOILS))
 @pytest.mark.parametrize("case", ROUTED)
