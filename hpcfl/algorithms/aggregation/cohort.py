@@ -329,9 +329,6 @@ class Cohort(SecAgg):
         size = cohort_size(devices, alpha)
         return InCohorts(size, ring_degree(degree, devices, size), alpha)
 
-    def where_sent(self, server: CohortServer, id: int) -> NDArray[np.int64]:
-        return server.received_from(id)
-
     def device(self, id: int, round_index: int, secrets: SecretSource) -> CohortDevice:
         return CohortDevice(self, id, round_index, secrets)
 

@@ -62,6 +62,7 @@ from hpcfl.algorithms.aggregation.base import (
     ModelReceiver,
     ModelSender,
     QuantisedProtocol,
+    Where,
     check_finite,
     parse_vector,
 )
@@ -152,9 +153,21 @@ class SecAgg(QuantisedProtocol):
         return [self.topology.promise(self.parameters), *super().promises()]
 
     @property
+    def upload_dim(self) -> int:
+        """Number of coordinates of an upload, where that is the same for all devices."""
+        return self.parameters.dim
+
+    def sent_in(self, round_index: int) -> Where:
+        """Return the coordinates that all devices send in a round, where these are the same."""
+        return slice(None)
+
+    def where_sent(self, server: SecAggServer, id: int) -> Where:
+        return server.received_from(id)
+
+    @property
     def largest_upload(self) -> int:
         """An upper bound of the bytes of a masked vector."""
-        return 4 * self.parameters.dim
+        return 4 * self.upload_dim
 
     @property
     def largest_reply(self) -> int:
@@ -182,7 +195,7 @@ class SecAgg(QuantisedProtocol):
 
     def count_masks(self, phases: Phases, crowd: Crowd) -> None:
         """Enter the upload, and the masks that are taken off the sum."""
-        upload, dim, survivors = phases["masked_input"], self.parameters.dim, crowd.survivors
+        upload, dim, survivors = phases["masked_input"], self.upload_dim, crowd.survivors
         masked_upload(upload, dim, survivors, crowd.degree + 1)
         add(upload.device, {"agreement": crowd.degree, "derivation": crowd.degree + 1})
         pairs = crowd.dropped * crowd.neighbours_among(survivors)
@@ -237,11 +250,11 @@ class SecAgg(QuantisedProtocol):
         MessageError
             If the upload is malformed.
         """
-        dim = self.parameters.dim
-        values = self.read_values(upload, dim, id).astype(np.uint32)
+        where = np.arange(self.parameters.dim)[self.sent_in(seen.round_index)]
+        values = self.read_values(upload, where.size, id).astype(np.uint32)
         secrets = [secret for _, secret in known]
         signs = [-pair_sign(id, peer) for peer, _ in known]
-        return np.arange(dim), self.summed_in.add_masks(values, [key, *secrets], [-1, *signs])
+        return where, self.summed_in.add_masks(values, [key, *secrets], [-1, *signs])
 
     def alone(self, seen: Seen) -> tuple[float, float]:
         """Return how many values of honest survivors are masked with no other one.
@@ -252,7 +265,7 @@ class SecAgg(QuantisedProtocol):
             Over what the server does not know; the error is 0 where nothing is random.
         """
         lonely = [id for id in seen.ids if not seen.honest_neighbours(id)]
-        return float(self.parameters.dim * len(lonely)), 0.0
+        return float(self.upload_dim * len(lonely)), 0.0
 
     def alone_before(self, population: Population) -> float | None:
         """Return the part of what is sent that is alone, before a round is drawn.
@@ -530,7 +543,7 @@ class SecAggDevice(ModelReceiver):
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the private mask plus the pairwise masks."""
         self._upload_once(vector)
-        integers = self._quantise(vector)
+        integers = self._quantise(vector[self.sent()])
         elements = self._parameters.arithmetic.reduce(integers)
         peers, mask_keys = self._mask_secrets(self._members())
         private = self._protocol.private_mask_key(self._round, self.id, self._seed)
@@ -562,19 +575,15 @@ class SecAggDevice(ModelReceiver):
     def _quantise(self, values: NDArray[np.floating]) -> NDArray[np.int64]:
         return self._protocol.quantise(values, self.id, self._round)
 
-    def sent(self) -> NDArray[np.int64] | slice:
+    def sent(self) -> Where:
         """Return the coordinates that the upload holds, in the order of its values."""
-        return slice(None)
+        return self._protocol.sent_in(self._round)
 
-    def contribution(
-        self, vector: NDArray[np.floating]
-    ) -> tuple[NDArray[np.int64] | slice, NDArray[np.int64]]:
+    def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.int64]]:
         where = self.sent()
         return where, self._quantise(vector[where])
 
-    def unquantised(
-        self, vector: NDArray[np.floating]
-    ) -> tuple[NDArray[np.int64] | slice, NDArray[np.float64], int]:
+    def unquantised(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.float64], int]:
         """Return the contribution before clipping and rounding, and how much was clipped."""
         where = self.sent()
         scaled = vector[where].astype(np.float64) * self._protocol.scale(self.id)
@@ -677,7 +686,7 @@ class SecAggServer(ModelSender):
         self._admitted: set[int] = set()
         self._dealings: Dealings | None = None
         self._expelled = np.zeros(self._parameters.devices, np.bool_)
-        self._sum = np.zeros(self._parameters.dim, np.int64)
+        self._sum = np.zeros(protocol.upload_dim, np.int64)
         self._seed_shares: dict[int, Elements] = {}
         self._mask_key_shares: dict[int, Elements] = {}
         self._seeds: list[bytes] = []
@@ -774,7 +783,7 @@ class SecAggServer(ModelSender):
     def _check_upload(self, sender: int, payload: Payload) -> None:
         """Refuse an upload that is not of this protocol, or not from a device in U2."""
         self._check_sharer(sender)
-        self._protocol.read_values(payload, self._parameters.dim, sender)
+        self._protocol.read_values(payload, self._protocol.upload_dim, sender)
 
     def _add_upload(self, sender: int, payload: Payload) -> None:
         self._sum += payload.view("<u4")
@@ -879,9 +888,18 @@ class SecAggServer(ModelSender):
                 )
         self._remove_masks(self._seeds)
 
+    def received_from(self, id: int) -> Where:
+        """Return the coordinates that a survivor sent, in the order of its upload."""
+        return self._protocol.sent_in(self._round)
+
     def finish_result(self) -> None:
-        """Return to signed integers."""
-        self.total = self._group.decode(self._unmasked)
+        """Return to signed integers, 0 where nobody sent."""
+        decoded = self._group.decode(self._unmasked)
+        if decoded.size < self._parameters.dim:
+            self.total = np.zeros(self._parameters.dim, np.int64)
+            self.total[self._protocol.sent_in(self._round)] = decoded
+        else:
+            self.total = decoded
 
     def _reconstruct_seeds(self) -> list[bytes]:
         """Return the seeds of the survivors' private masks."""

@@ -74,9 +74,6 @@ class SparseSecAgg(SecAgg):
 
         return ActiveSparse if cls is SparseSecAgg else None
 
-    def where_sent(self, server: SparseServer, id: int) -> Positions:
-        return server.received_from(id)
-
     def device(self, id: int, round_index: int, secrets: SecretSource) -> SparseDevice:
         return SparseDevice(self, id, round_index, secrets)
 
