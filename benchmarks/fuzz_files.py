@@ -623,11 +623,14 @@ def _manifest() -> Target:
 
 
 def _calibration(folder: Path) -> Target:
-    from hpcfl.costmodel.calibration import Calibration, Link, load
+    from hpcfl.costmodel.calibration import Calibration, PatternCost, load
     from hpcfl.costmodel.kernels import OPERATIONS
     from hpcfl.costmodel.overheads import OVERHEADS
 
-    links = {name: Link(*[1e-9] * len(fields(Link))) for name in ("broadcast", "gather", "route")}
+    links = {
+        name: PatternCost(*[1e-9] * len(fields(PatternCost)))
+        for name in ("broadcast", "gather", "route")
+    }
     samples = {name: [1e-6, 2e-6] for name in (*OPERATIONS, *OVERHEADS)}
     Calibration(samples, 2, links, 1.5, 1.25, {"cpu": "abacus"}).save(folder / "c.json")
 

@@ -66,7 +66,7 @@ def decode(message: Bytes, dim: int) -> tuple[Positions, int]:
     else:
         raise ValueError(f"the locations' coding {coding} is unknown")
     if positions.size != count:
-        raise ValueError(f"{count} locations were announced, {positions.size} came")
+        raise ValueError(f"{count} locations were announced, {positions.size} were received")
     return positions, HEADER.itemsize + used
 
 

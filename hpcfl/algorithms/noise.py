@@ -56,7 +56,7 @@ class IntegerNoise:
     secret : bytes
         From which this rank's devices draw; of no other use, and never written anywhere.
     norm : float or None
-        Vectors are shortened to this l2 norm first; None leaves them as they are.
+        Vectors are clipped to this l2 norm first; None leaves them as they are.
 
     Raises
     ------
@@ -77,7 +77,7 @@ class IntegerNoise:
 
     def clip(self, values: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return a vector of at most the norm, in the same direction."""
-        return values if self.norm is None else shorten(values, self.norm)
+        return values if self.norm is None else clip_l2(values, self.norm)
 
     def draw(self, size: int, device: int, round_index: int) -> Signed:
         """Return a device's noise of a round, int64 of shape (size,); the same when asked again."""
@@ -101,7 +101,7 @@ class IntegerNoise:
         return math.ceil(self.sigma * math.sqrt(2 * devices * math.log(2 * dim / failure)))
 
 
-def shorten(values: NDArray[np.floating], norm: float) -> NDArray[np.floating]:
+def clip_l2(values: NDArray[np.floating], norm: float) -> NDArray[np.floating]:
     """Return a vector in the same direction whose l2 norm is at most `norm`.
 
     Of a vector with a value that is not finite there is none: NaN stands for it, which no device

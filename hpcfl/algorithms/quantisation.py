@@ -77,12 +77,12 @@ MOST_LEVELS = 2.0**62
 
 
 def largest_levels(
-    group: Group, devices: int, clip: float, arrival: float, reserve: int = 0
+    group: Group, devices: int, clip: float, inclusion: float, reserve: int = 0
 ) -> int:
     """Return the largest number of levels with which no sum can wrap around.
 
     All weights add up to 1 and every device rounds by less than one, so a sum is at most
-    ``levels * clip / arrival + devices`` in magnitude, which must fit the group's half range.
+    ``levels * clip / inclusion + devices`` in magnitude, which must fit the group's half range.
 
     Parameters
     ----------
@@ -92,17 +92,17 @@ def largest_levels(
         Number of devices.
     clip : float
         Largest magnitude of a coordinate.
-    arrival : float
+    inclusion : float
         The probability that vectors are scaled by, p (1 - theta).
     reserve : int
         What else, in magnitude, may be in the sum: noise.
     """
     # The quotient is infinite for the smallest clips.
-    return math.floor(min((group.half_range - devices - reserve) * arrival / clip, MOST_LEVELS))
+    return math.floor(min((group.half_range - devices - reserve) * inclusion / clip, MOST_LEVELS))
 
 
 def check_levels(
-    levels: int, group: Group, devices: int, clip: float, arrival: float, reserve: int = 0
+    levels: int, group: Group, devices: int, clip: float, inclusion: float, reserve: int = 0
 ) -> None:
     """Refuse a number of levels with which a sum could silently wrap around.
 
@@ -111,7 +111,7 @@ def check_levels(
     UsageError
         Naming the largest number of levels that is admissible.
     """
-    largest = largest_levels(group, devices, clip, arrival, reserve)
+    largest = largest_levels(group, devices, clip, inclusion, reserve)
     if levels > largest:
         raise UsageError(
             f"levels {levels} with clip {clip:g}{' and noise' if reserve else ''} could overflow "

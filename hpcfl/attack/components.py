@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.attack.prediction import Prediction, predict
+from hpcfl.attack.prediction import ExpectedCount, predict
 from hpcfl.attack.search import search
 from hpcfl.attack.stripping import Adversary, Remainder
 from hpcfl.attack.transcript import Transcript, Values
@@ -55,7 +55,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Findings:
-    """What came of an attack.
+    """The result of an attack.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Findings:
     by_device : tuple of (float, float, float)
         The part of what it sent that was recovered alone and is correct, of the honest survivor
         with the smallest part, in the median, and with the largest.
-    prediction : Prediction
+    prediction : ExpectedCount
         Number of values exposed alone.
     values : ndarray of int64, shape (n, 3)
         Every value that was recovered alone: device, coordinate and the quantised value.
@@ -98,7 +98,7 @@ class Findings:
     sums: list[Sums]
     unresolved: int
     by_device: tuple[float, float, float]
-    prediction: Prediction
+    prediction: ExpectedCount
     values: Numbers
 
     @property

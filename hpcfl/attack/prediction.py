@@ -19,7 +19,7 @@ STANDARD_ERRORS = 5
 
 
 @dataclass(frozen=True)
-class Prediction:
+class ExpectedCount:
     """A number of values exposed alone.
 
     Attributes
@@ -48,7 +48,7 @@ class Prediction:
         return self.count + STANDARD_ERRORS * self.standard_error
 
 
-def predict(adversary: Adversary, transcript: Transcript) -> Prediction:
+def predict(adversary: Adversary, transcript: Transcript) -> ExpectedCount:
     """Return how many values of honest survivors are alone in a round."""
     protocol, config = adversary.protocol, transcript.config
     count, error = protocol.alone(adversary.seen)
@@ -59,4 +59,4 @@ def predict(adversary: Adversary, transcript: Transcript) -> Prediction:
         colluding = Threat.of(parameters).colluding
         model = config["dropout_model"]
         before = protocol.alone_before(Population(parameters.devices, colluding, dropout, model))
-    return Prediction(count, error, before)
+    return ExpectedCount(count, error, before)

@@ -67,7 +67,7 @@ class Adversary:
     MessageError
         If a message is malformed.
     BelowThresholdError
-        If too few replies came to unmask the sum.
+        If too few replies were received to unmask the sum.
     """
 
     def __init__(self, transcript: Transcript) -> None:

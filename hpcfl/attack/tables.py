@@ -1,4 +1,4 @@
-"""What came of an attack, as text."""
+"""The result of an attack, as text."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from hpcfl.report.jsontext import finite
 
 @dataclass(frozen=True)
 class Audit:
-    """What came of an audit.
+    """The result of an audit.
 
     Attributes
     ----------

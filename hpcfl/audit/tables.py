@@ -1,4 +1,4 @@
-"""What came of an audit, as text."""
+"""The result of an audit, as text."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ def _meaning(found: Audit) -> list[str]:
     if found.exceeds_paper:
         other = found.paper_neighbours
         sentences.append(
-            f"The paper's {found.paper:.4g} does not hold: at least {found.best:.4g} is lost."
+            f"The paper's {found.paper:.4g} does not hold: epsilon is at least {found.best:.4g}."
             if other == found.neighbours
-            else f"At least {found.best:.4g} is lost if neighbours {found.neighbours}; the paper's "
-            f"{found.paper:.4g} is said of neighbours that {other}."
+            else f"Epsilon is at least {found.best:.4g} if neighbours {found.neighbours}; the "
+            f"paper's {found.paper:.4g} is said of neighbours that {other}."
         )
     else:
         sentences.append(f"That does not contradict the paper's {found.paper:.4g}.")

@@ -367,9 +367,9 @@ class Experiment:
         if reason == "interrupted":
             return reason
         if options.save_aggregate is not None:
-            transport.agree(self._save_aggregate(transport, last))
+            transport.raise_everywhere(self._save_aggregate(transport, last))
         if recorder is not None:
-            transport.agree(self._save_transcript(recorder))
+            transport.raise_everywhere(self._save_transcript(recorder))
         return reason
 
     def _refuse_to_save(self) -> None:

@@ -91,7 +91,7 @@ def _run(
         )
     if len(counts) > 1:
         _refuse_single_file(options, output, resume)
-    world.agree(_output_error(world, options, None if resume is not None else output))
+    world.raise_everywhere(_output_error(world, options, None if resume is not None else output))
     while experiments:
         # Kept no longer than it runs: it may hold the secret that noise comes from.
         experiment = experiments.pop(0)
@@ -131,7 +131,7 @@ def _run_one(
             writer = _writer(world, experiment, output, command, hosts, earlier)
         except HpcflError as problem:
             error = problem
-    transport.agree(error)
+    transport.raise_everywhere(error)
     if writer is None:
         experiment.run(transport, observer)
         return
@@ -225,7 +225,7 @@ def _writer(
             environment=captured,
             rounds=experiment.options.planned_rounds,
             at_end=at_end,
-            losses=world.tolerant,
+            failures=world.tolerant,
         )
     path = output
     if not _is_file(output):
@@ -240,7 +240,7 @@ def _writer(
         phases=protocol.phases(),
         devices=experiment.devices,
         rounds=experiment.options.planned_rounds,
-        losses=world.tolerant,
+        failures=world.tolerant,
     )
 
 

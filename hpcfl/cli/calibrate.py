@@ -38,7 +38,7 @@ def command(output: Path | None) -> None:
     world = connect()
     path = output or default_path()
     # Found out before half a minute is spent.
-    world.agree(_refusal(path) if world.rank == 0 else None)
+    world.raise_everywhere(_refusal(path) if world.rank == 0 else None)
     stream = launch.terminal_for_progress() if world.rank == 0 else None
     if stream is None:
         found = calibrate(world)
@@ -53,7 +53,7 @@ def command(output: Path | None) -> None:
             found.save(path)
         except HpcflError as problem:
             error = problem
-    world.agree(error)
+    world.raise_everywhere(error)
     if world.rank == 0:
         click.echo(
             f"a mask: {1e9 * found.cost('mask_word'):.2f} ns a coordinate; an agreement: "

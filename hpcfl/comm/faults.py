@@ -24,7 +24,7 @@ from mpi4py import MPI
 
 from hpcfl.comm import mpi
 from hpcfl.comm.placement import Placement
-from hpcfl.comm.transport import Loss
+from hpcfl.comm.transport import Failure
 from hpcfl.errors import AgreedError, HpcflError
 from hpcfl.system import launch
 
@@ -63,7 +63,7 @@ class Survivors:
         The communicator; nobody else uses it.
     note : callable, optional
         Called after every loss with the ranks that died, and the seconds that it took to detect
-        and to recover, as in :class:`~hpcfl.comm.transport.Loss`.
+        and to recover, as in :class:`~hpcfl.comm.transport.Failure`.
 
     Attributes
     ----------
@@ -155,8 +155,8 @@ class TolerantTransport(mpi.MpiTransport):
     def __init__(self, comm: MPI.Intracomm, placement: Placement) -> None:
         super().__init__(comm, placement)
         self._homes = placement.rank_of()
-        self._losses: list[Loss] = []
-        self._lost: frozenset[int] = frozenset()
+        self._failures: list[Failure] = []
+        self._failed: frozenset[int] = frozenset()
         self._survivors = Survivors(comm, self._note)
 
     def _together(self, operation: Callable[[], T]) -> T:
@@ -175,18 +175,18 @@ class TolerantTransport(mpi.MpiTransport):
 
     def _note(self, ranks: frozenset[int], detect_seconds: float, recover_seconds: float) -> None:
         devices = frozenset(id for rank in ranks for id in self.placement.local(rank))
-        self._lost |= devices
-        self._losses.append(Loss(devices, detect_seconds, recover_seconds))
+        self._failed |= devices
+        self._failures.append(Failure(devices, detect_seconds, recover_seconds))
 
     def wait_for_all(self) -> None:
         self._together(lambda: wait_for_all(self._survivors.comm))
 
     @property
-    def lost(self) -> frozenset[int]:
-        return self._lost
+    def failed(self) -> frozenset[int]:
+        return self._failed
 
-    def take_losses(self) -> list[Loss]:
-        taken, self._losses = self._losses, []
+    def take_failures(self) -> list[Failure]:
+        taken, self._failures = self._failures, []
         return taken
 
     def select(self, ids: Sequence[int]) -> mpi.MpiTransport:
@@ -197,10 +197,10 @@ class TolerantTransport(mpi.MpiTransport):
         HpcflError
             If a rank is dead already.
         """
-        if self._lost:
+        if self._failed:
             raise HpcflError(
                 f"rounds of some devices cannot go on without those of dead ranks "
-                f"({len(self._lost)} devices are lost): start again"
+                f"({len(self._failed)} devices failed): start again"
             )
         return super().select(ids)
 

@@ -33,7 +33,7 @@ class Loopback(Transport):
         return value
 
     def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:
-        self.agree(error)
+        self.raise_everywhere(error)
         assert message is not None
         return message
 

@@ -25,7 +25,7 @@ class Received:
     Attributes
     ----------
     senders : ndarray of int64, shape (k,)
-        Who sent them, in the order in which they came.
+        Who sent them, in the order of receipt.
     rows : ndarray of uint8, shape (k, width)
     """
 
@@ -78,7 +78,7 @@ def senders_of(labelled: Rows) -> Ids:
 
 
 def by_receiver(labelled: Rows) -> dict[int, Received]:
-    """Return what each device received, in the order in which it came."""
+    """Return what each device received, in the order of receipt."""
     if not len(labelled):
         return {}
     receivers = receivers_of(labelled)

@@ -20,7 +20,7 @@ Produce = Callable[[int], Payload]
 
 
 @dataclass(frozen=True)
-class Loss:
+class Failure:
     """Ranks that died together, as far as the others could tell.
 
     Attributes
@@ -68,12 +68,12 @@ class Transport(ABC):
         return self.placement.local(self.rank)
 
     @property
-    def lost(self) -> frozenset[int]:
+    def failed(self) -> frozenset[int]:
         """The devices whose ranks are dead; the same on all others between two operations."""
         return frozenset()
 
-    def take_losses(self) -> list[Loss]:
-        """Return the losses since the last call."""
+    def take_failures(self) -> list[Failure]:
+        """Return the failures since the last call."""
         return []
 
     @abstractmethod
@@ -86,7 +86,7 @@ class Transport(ABC):
             The devices that do, in increasing order; in the round they are numbered from 0.
         """
 
-    def agree(self, error: HpcflError | None) -> None:
+    def raise_everywhere(self, error: HpcflError | None) -> None:
         """Raise the server's error, if it has one, on every rank; other ranks pass None."""
         self.tell(0, error)
 

@@ -96,7 +96,7 @@ class World:
             # Of the ranks that are left, the first ones.
             return control.Split(0 if control.rank <= devices else MPI.UNDEFINED, control.rank)
 
-        # Kept where no rank can be lost from it: a sweep would leave one for every cell.
+        # Kept where no rank can fail: a sweep would leave one for every cell.
         comm = self._splits.get(devices)
         if comm is None:
             comm = self._together(split)
@@ -124,7 +124,7 @@ class World:
         neighbours.Free()
         return rank
 
-    def agree(self, error: HpcflError | None) -> None:
+    def raise_everywhere(self, error: HpcflError | None) -> None:
         """Raise rank 0's error, if it has one, on every rank."""
         if self._control is None:
             if error is not None:
@@ -153,7 +153,7 @@ class World:
                 from hpcfl.comm.faults import wait_for_all
 
                 self._survivors.together(wait_for_all)
-        self.agree(error)
+        self.raise_everywhere(error)
 
     def distribute(self, parts: Sequence[Mapping[str, Array]] | None) -> dict[str, Array]:
         """Return this rank's part of what rank 0 has for all.

@@ -23,7 +23,7 @@ CACHED_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
-class Link:
+class PatternCost:
     """Messages of one pattern among some ranks: alpha + beta bytes, with another beta for many.
 
     Attributes
@@ -58,7 +58,7 @@ class Calibration:
         CPU seconds of each operation of :mod:`hpcfl.costmodel.kernels`, every measurement.
     ranks : int
         Ranks among which messages were measured; 1 if none were.
-    links : dict of str to Link
+    links : dict of str to PatternCost
         By pattern; empty for one rank.
     devices_slowdown, server_slowdown : float
         Elapsed over CPU seconds while all device ranks work and the server waits, and the other
@@ -69,7 +69,7 @@ class Calibration:
 
     samples: Mapping[str, list[float]]
     ranks: int = 1
-    links: Mapping[str, Link] = field(default_factory=dict)
+    links: Mapping[str, PatternCost] = field(default_factory=dict)
     devices_slowdown: float = 1.0
     server_slowdown: float = 1.0
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -141,7 +141,7 @@ def load(path: Path) -> Calibration:
         found = Calibration(
             {name: _numbers(values) for name, values in content["cpu_seconds"].items()},
             files.integer(content, "ranks", 1),
-            {name: Link(*_numbers(pair)) for name, pair in content["links"].items()},
+            {name: PatternCost(*_numbers(pair)) for name, pair in content["links"].items()},
             _number(content["devices_slowdown"]),
             _number(content["server_slowdown"]),
             dict(content["about"].items()),

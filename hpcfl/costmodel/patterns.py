@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
-from hpcfl.costmodel.calibration import CACHED_BYTES, Link
+from hpcfl.costmodel.calibration import CACHED_BYTES, PatternCost
 
 # Devices on a rank, and bytes that these send or receive together: few, all that fit the cache, and
 # many more than that.
@@ -21,7 +21,7 @@ REPEATS = 9
 WORK_SECONDS = 0.15
 
 
-def measure(world: World) -> tuple[dict[str, Link], float, float]:
+def measure(world: World) -> tuple[dict[str, PatternCost], float, float]:
     """Return the links by pattern, and how ranks slow each other down; every rank calls this.
 
     Parameters
@@ -31,7 +31,7 @@ def measure(world: World) -> tuple[dict[str, Link], float, float]:
 
     Returns
     -------
-    links : dict of str to Link
+    links : dict of str to PatternCost
         Broadcast, gather and route; empty for one rank and except on rank 0.
     devices_slowdown, server_slowdown : float
         See `Calibration`; 1 for one rank.
@@ -83,11 +83,11 @@ def _route(transport: Transport, size: int) -> None:
     transport.route(local, rows, envelope.BYTES + each)
 
 
-def _link(transport: Transport, pattern: Pattern) -> Link:
+def _link(transport: Transport, pattern: Pattern) -> PatternCost:
     small, cached, large = SIZES
     few, some, many = (_elapsed(transport, pattern, size) for size in SIZES)
     beta = max(0.0, (some - few) / (cached - small))
-    return Link(few, beta, max(0.0, (many - some) / (large - cached)))
+    return PatternCost(few, beta, max(0.0, (many - some) / (large - cached)))
 
 
 def _elapsed(transport: Transport, pattern: Pattern, size: int) -> float:

@@ -112,7 +112,7 @@ def combine_each(shares: Elements, holders: NDArray[np.int64]) -> Elements:
 
 
 def consistent(
-    shares: Elements, holders: NDArray[np.int64], came: NDArray[np.bool_], threshold: int
+    shares: Elements, holders: NDArray[np.int64], received: NDArray[np.bool_], threshold: int
 ) -> NDArray[np.bool_]:
     """Return whether each secret's shares lie on polynomials of degree below the threshold.
 
@@ -128,7 +128,7 @@ def consistent(
         For each of S secrets, one row a holder; those that did not come are any field elements.
     holders : ndarray of int64, shape (m,)
         The holders' numbers.
-    came : ndarray of bool, shape (S, m)
+    received : ndarray of bool, shape (S, m)
         Which shares there are.
     threshold : int
         Number t of shares that reconstruct a secret.
@@ -138,9 +138,9 @@ def consistent(
     ndarray of bool, shape (S,)
     """
     secrets, count, limbs = shares.shape
-    if not shares.size or int(came.sum(axis=1).max()) <= threshold:
+    if not shares.size or int(received.sum(axis=1).max()) <= threshold:
         return np.ones(secrets, np.bool_)
-    patterns, which = np.unique(came, axis=0, return_inverse=True)
+    patterns, which = np.unique(received, axis=0, return_inverse=True)
     weights = _parity_weights(holders, patterns, threshold)
     if len(patterns) == 1:
         # The same holders for all secrets, as ever when nobody's share is missing: one product.
@@ -150,27 +150,31 @@ def consistent(
     return np.logical_not(_products(weights[which.reshape(-1)], shares).any(axis=(1, 2)))
 
 
-def _parity_weights(holders: NDArray[np.int64], came: NDArray[np.bool_], threshold: int) -> Matrix:
+def _parity_weights(
+    holders: NDArray[np.int64], received: NDArray[np.bool_], threshold: int
+) -> Matrix:
     """Return random weights with which consistent shares add up to zero, shape (P, CHECKS, m).
 
-    Of every one of P patterns of the shares that came, shape (P, m); zero for those that did not.
+    Of each of P patterns of received shares, shape (P, m); zero for shares that were not received.
     """
     q = np.uint64(FQ.modulus)
     points = holders.astype(np.uint64) + np.uint64(1)
-    denominators = np.ones(came.shape, np.uint64)
+    denominators = np.ones(received.shape, np.uint64)
     for k in range(points.size):
         differences = (points + q - points[k]) % q
         differences[k] = 1
-        denominators = denominators * np.where(came[:, k : k + 1], differences, np.uint64(1)) % q
-    spare = came.sum(axis=1) - threshold
-    shape = (int(spare.max()), CHECKS, len(came), 1)
+        denominators = (
+            denominators * np.where(received[:, k : k + 1], differences, np.uint64(1)) % q
+        )
+    spare = received.sum(axis=1) - threshold
+    shape = (int(spare.max()), CHECKS, len(received), 1)
     random = FQ.elements([os.urandom(16)], [int(np.prod(shape))]).astype(np.uint64).reshape(shape)
-    values = np.zeros((CHECKS, *came.shape), np.uint64)
+    values = np.zeros((CHECKS, *received.shape), np.uint64)
     for k in range(shape[0] - 1, -1, -1):
         # Patterns with fewer shares have polynomials of a lower degree.
         coefficients = np.where((k < spare)[:, None], random[k], np.uint64(0))
         values = (values * points + coefficients) % q
-    return (values * (_inverse(denominators) * came) % q).transpose(1, 0, 2)
+    return (values * (_inverse(denominators) * received) % q).transpose(1, 0, 2)
 
 
 def _products(left: Matrix, right: Elements) -> Matrix:

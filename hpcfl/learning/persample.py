@@ -87,7 +87,7 @@ class ClippedGradients:
         total : tensor of float32, shape (d,)
             In the order of `models.trained_parameters`.
         clipped : tensor of int64, shape ()
-            Samples whose gradient was shortened or left out. Not private.
+            Samples whose gradient was clipped or left out. Not private.
         """
         import torch
 

@@ -49,7 +49,7 @@ def lab(plan: Plan) -> Iterator[Plan]:
     Raises
     ------
     HpcflError
-        If it cannot be built, or a signal came.
+        If it cannot be built, or a signal was received.
     """
     with interruptible():
         try:

@@ -81,7 +81,7 @@ def run(options: Options, arguments: Sequence[str]) -> int:
     Raises
     ------
     HpcflError
-        If the options or the machine cannot do it, or a signal came.
+        If the options or the machine cannot do it, or a signal was received.
     """
     check_arguments(arguments)
     plan = options.plan()
@@ -97,7 +97,7 @@ def check(options: Options) -> list[Transfer]:
     Raises
     ------
     HpcflError
-        If the options or the machine cannot do it, or a signal came.
+        If the options or the machine cannot do it, or a signal was received.
     """
     plan = options.plan()
     requirements.check_machine()

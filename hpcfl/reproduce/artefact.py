@@ -37,7 +37,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Line:
-    """One thing that a paper says, beside what came out here.
+    """One thing that a paper says, beside what was found here.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one setting.
+    """What was found for one setting.
 
     Attributes
     ----------
@@ -187,7 +187,7 @@ def within(what: str, paper: float, ours: float, tolerance: float, unit: str, wh
 
 
 def says(what: str, paper: str, ours: str, holds: bool, why: str = "") -> Line:
-    """Compare a sentence of the paper with what came out; "" where the paper says nothing.
+    """Compare a sentence of the paper with what was found; "" where the paper says nothing.
 
     `why` is the reason where it does not hold.
     """

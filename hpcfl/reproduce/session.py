@@ -63,7 +63,7 @@ def run(
             numbers = list(range(len(settings))) if again else store.missing(settings)
         except HpcflError as problem:
             error = problem
-    world.agree(error)
+    world.raise_everywhere(error)
     parts = [{"numbers": np.array(numbers, np.int64)}] * world.size if world.rank == 0 else None
     for count, number in enumerate(world.distribute(parts)["numbers"].tolist()):
         if world.rank == 0:
@@ -77,7 +77,7 @@ def run(
                 store.add(settings[number], found, about)
             except UsageError as problem:
                 error = problem
-        world.agree(error)
+        world.raise_everywhere(error)
 
 
 def _about(world: World, seconds: float) -> dict[str, Any]:

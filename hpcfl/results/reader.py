@@ -71,7 +71,7 @@ class Run:
         At most how likely it is that a promise does not hold of what happened, NaN where nothing
         is promised; None in files of earlier versions.
     lost_phase : ndarray of int16, shape (R, N), or None
-        Phase in which the device was lost with its rank, P for outside of all phases, -1 if it was
+        Phase in which the device failed with its rank, P for outside of all phases, -1 if it was
         not, or before; None for a run that could not go on without a rank.
     detect_seconds, recover_seconds : ndarray of float64, shape (R,), or None
         Seconds that it took to find ranks dead and to go on, NaN for rounds without a loss.
@@ -234,7 +234,7 @@ def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
         for dataset in (*schema.DATASETS, *schema.FAILURES)
     }
     lost = arrays["lost_phase"]
-    _require(lost is None or bool((lost <= len(phases)).all()), "a device was lost in no phase")
+    _require(lost is None or bool((lost <= len(phases)).all()), "a device failed in no phase")
     _require(all(isinstance(root[name], str) for name in schema.HEADER), "what it was is no text")
     _require(root[schema.STATUS] in STATUSES, "its status is unknown")
     # It becomes a part of file names.

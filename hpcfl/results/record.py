@@ -43,7 +43,7 @@ class RoundRecord:
         rank that was alive, or dead before. What a device of such a rank spent in the round nobody
         knows: it counts as nothing.
     detect_seconds, recover_seconds : float
-        How long it took to find ranks dead, and to go on without them, all losses of the round
+        How long it took to find ranks dead, and to go on without them, all failures of the round
         together; NaN without any.
     """
 

@@ -146,8 +146,8 @@ class ResultsWriter:
         Names of further figures of each round and device, kept there too.
     partition : array_like of int, shape (N, classes), optional
         Number of samples of every device and class, kept under ``/partition``.
-    losses : bool
-        Keep which devices were lost, and how long it took to go on without them.
+    failures : bool
+        Keep which devices failed, and how long it took to go on without them.
 
     Attributes
     ----------
@@ -179,7 +179,7 @@ class ResultsWriter:
         training: Sequence[str] = (),
         device_training: Sequence[str] = (),
         partition: Any | None = None,
-        losses: bool = False,
+        failures: bool = False,
     ) -> None:
         if rounds < 1 or devices < 1 or not phases:
             raise ValueError("a results file needs a round, a device and a phase at least")
@@ -198,7 +198,7 @@ class ResultsWriter:
             "command": command,
             "started": _now(),
         }
-        needed = predicted_bytes(len(phases), devices, rounds, losses)
+        needed = predicted_bytes(len(phases), devices, rounds, failures)
         with self._creating(needed) as file:
             _fill_attributes(file, header)
             _begin(file)
@@ -207,7 +207,7 @@ class ResultsWriter:
             _fill_attributes(group, environment)
             _reserve(group, self._at_end)
             file.create_dataset(schema.PHASES, data=list(phases), dtype=h5py.string_dtype())
-            _allocate_rounds(file, rounds, len(phases), devices, losses)
+            _allocate_rounds(file, rounds, len(phases), devices, failures)
             if partition is not None:
                 table = file.create_dataset(schema.PARTITION, data=np.asarray(partition, np.int64))
                 table.dims[0].label, table.dims[1].label = "device", "class"
@@ -228,7 +228,7 @@ class ResultsWriter:
         environment: Mapping[str, Any],
         rounds: int,
         at_end: Mapping[str, type] | None = None,
-        losses: bool = False,
+        failures: bool = False,
     ) -> ResultsWriter:
         """Open the file of a run that did not come to its end, to go on with it.
 
@@ -239,7 +239,7 @@ class ResultsWriter:
         ----------
         path : path
             The file; of a run without training figures.
-        command, environment, rounds, at_end, losses
+        command, environment, rounds, at_end, failures
             As for the class, of the launch that goes on; `rounds` counts those that are finished.
 
         Returns
@@ -274,8 +274,8 @@ class ResultsWriter:
             self.written = int(np.logical_and.accumulate(marks).sum())
             _, phases, devices = old[schema.ROUNDS]["bytes_up"].shape
             launch = f"{schema.RESUMED}/{len(old.get(schema.RESUMED, ())) + 1}"
-            losses = losses or schema.FAILURES[0].name in old[schema.ROUNDS]
-            with self._creating(predicted_bytes(phases, devices, rounds, losses)) as file:
+            failures = failures or schema.FAILURES[0].name in old[schema.ROUNDS]
+            with self._creating(predicted_bytes(phases, devices, rounds, failures)) as file:
                 for name in (schema.CONFIG, schema.ENVIRONMENT, schema.PHASES, schema.RESUMED):
                     if name in old:
                         old.copy(name, file)
@@ -287,8 +287,8 @@ class ResultsWriter:
                 told = {"command": command, "started": _now(), schema.FIRST_ROUND: self.written}
                 _fill_attributes(group, told | dict(environment))
                 _reserve(group, self._at_end)
-                _allocate_rounds(file, rounds, phases, devices, losses)
-                for dataset in _datasets(losses):
+                _allocate_rounds(file, rounds, phases, devices, failures)
+                for dataset in _datasets(failures):
                     before = old[schema.ROUNDS].get(dataset.name)
                     file[schema.ROUNDS][dataset.name][: self.written] = (
                         dataset.unknown if before is None else before[: self.written]
@@ -495,7 +495,7 @@ class ResultsWriter:
             self.close("interrupted" if isinstance(error, Left) else "failed")
 
 
-def predicted_bytes(phases: int, devices: int, rounds: int, losses: bool = False) -> int:
+def predicted_bytes(phases: int, devices: int, rounds: int, failures: bool = False) -> int:
     """Return about how large the file of a run without training figures is, all rounds allocated.
 
     Raw data, HDF5's index of chunks with one entry a round and dataset, and a flat amount for
@@ -505,11 +505,11 @@ def predicted_bytes(phases: int, devices: int, rounds: int, losses: bool = False
     ----------
     phases, devices, rounds : int
         Numbers P, N and R, warm-up included.
-    losses : bool
-        Whether the run can go on when ranks die, and records whom it lost.
+    failures : bool
+        Whether the run can go on when ranks die, and records which devices failed.
     """
     a_round = 0.0
-    for dataset in _datasets(losses):
+    for dataset in _datasets(failures):
         shape = dataset.shape(phases, devices)
         a_round += np.dtype(dataset.dtype).itemsize * math.prod(shape)
         # A key holds the chunk's size, a mask, and an offset in each dimension and one more.
@@ -521,9 +521,9 @@ def predicted_bytes(phases: int, devices: int, rounds: int, losses: bool = False
     return _HEADER_BYTES + round(rounds * a_round)
 
 
-def _datasets(losses: bool) -> tuple[Dataset, ...]:
+def _datasets(failures: bool) -> tuple[Dataset, ...]:
     """Return the datasets of the rounds, in the order in which they are created."""
-    return (*schema.DATASETS, *(schema.FAILURES if losses else ()), schema.MARKED)
+    return (*schema.DATASETS, *(schema.FAILURES if failures else ()), schema.MARKED)
 
 
 def _reason(error: BaseException) -> str:
@@ -596,10 +596,10 @@ def _begin(file: Any) -> None:
     file.attrs.create(schema.FINISHED, np.bytes_(""), dtype=schema.TIME_TYPE)
 
 
-def _allocate_rounds(file: Any, rounds: int, phases: int, devices: int, losses: bool) -> None:
+def _allocate_rounds(file: Any, rounds: int, phases: int, devices: int, failures: bool) -> None:
     """Create the group of the rounds with its datasets."""
     group = file.create_group(schema.ROUNDS)
-    for wanted in _datasets(losses):
+    for wanted in _datasets(failures):
         shape = wanted.shape(phases, devices)
         dataset = _allocate(group, wanted.name, rounds, wanted.dtype, wanted.axes, shape)
         dataset.attrs["unit"] = wanted.unit

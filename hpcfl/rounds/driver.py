@@ -75,7 +75,7 @@ class Round:
         Elapsed time that `prepare` took, the wait for the other ranks included.
     refused : dict of int to HpcflError
         At the server, the devices that took no further part, because of what they sent or by their
-        own choice, and why, in the order in which it came to know.
+        own choice, and why, in the order in which it learned of them.
     left : dict of int to HpcflError
         The devices of this rank that refused to go on, and why.
     """
@@ -148,7 +148,7 @@ class Round:
                     play[step.pattern](number, step)
             if step.phase not in names[number + 1 :]:
                 self._at(AFTER, step)
-        self._transport.agree(self._server_error)
+        self._transport.raise_everywhere(self._server_error)
 
     def _at(self, moment: str, step: Step) -> None:
         self._observer.at(self._index, moment, step.phase)
@@ -181,7 +181,7 @@ class Round:
                 return np.empty(0, np.uint8)
             return self._seal(number, envelope.SERVER, id, payload)
 
-        self._transport.agree(self._server_error)
+        self._transport.raise_everywhere(self._server_error)
         self._at(DURING, step)
         left_out = []
         for id, message in self._transport.scatter(list(self._live), produce):
@@ -195,9 +195,9 @@ class Round:
                 getattr(self._live[id], f"receive_{step.name}")(payload)
             self.ledger.received(step.phase, id, message.size)
         # An error of the server comes first: it is why messages are missing.
-        self._transport.agree(self._server_error)
+        self._transport.raise_everywhere(self._server_error)
         for id in left_out:
-            self._leave(id, MessageError(step.phase, "the server", "none came"))
+            self._leave(id, MessageError(step.phase, "the server", "none was received"))
 
     def _gather(self, number: int, step: Step) -> None:
         if step.upload and self._reduce_group is not None:
@@ -266,7 +266,7 @@ class Round:
         received, took_part = self._transport.route(list(self._live), rows, width)
         if self._server is not None:
             self._take_part(step, np.flatnonzero(took_part).tolist())
-        self._transport.agree(self._server_error)
+        self._transport.raise_everywhere(self._server_error)
         nothing = Received(np.empty(0, np.int64), np.empty((0, width), np.uint8))
         for id, device in list(self._live.items()):
             mine = received.get(id, nothing)

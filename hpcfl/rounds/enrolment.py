@@ -22,7 +22,7 @@ NO_ROUND = 2**32 - 1
 
 @dataclass(frozen=True)
 class Enrolled:
-    """What came of an enrolment.
+    """The result of an enrolment.
 
     Attributes
     ----------

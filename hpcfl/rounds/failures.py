@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 
 class FailureWatch(RoundObserver):
-    """Notes in which phase of a round devices are lost.
+    """Notes in which phase of a round devices fail.
 
     Parameters
     ----------
     transport : Transport
-        Knows who is lost.
+        Knows who has failed.
     phases : sequence of str
         Names of the P phases, in order.
 
     Attributes
     ----------
     absent : frozenset of int
-        The devices that were lost before the round began.
+        The devices that had failed before the round began.
     phase_of : dict of int to int
-        For each device lost since: index of the phase, P for outside of all phases.
+        For each device that failed since: index of the phase, P for outside of all phases.
     """
 
     def __init__(self, transport: Transport, phases: Sequence[str]) -> None:
         self._transport = transport
         self._phases = list(phases)
-        self.absent = transport.lost
+        self.absent = transport.failed
         self.phase_of: dict[int, int] = {}
         self._seconds: list[tuple[float, float]] = []
         self._before: dict[int, int] = {}
@@ -49,12 +49,12 @@ class FailureWatch(RoundObserver):
             self._note(self.phase_of, self._phases.index(phase))
 
     def _note(self, book: dict[int, int], phase: int) -> None:
-        for loss in self._transport.take_losses():
-            book |= dict.fromkeys(loss.devices, phase)
-            self._seconds.append((loss.detect_seconds, loss.recover_seconds))
+        for failure in self._transport.take_failures():
+            book |= dict.fromkeys(failure.devices, phase)
+            self._seconds.append((failure.detect_seconds, failure.recover_seconds))
 
     def enter(self, record: RoundRecord) -> None:
-        """Enter into a round's record who was lost since the last one was made."""
+        """Enter into a round's record who failed since the last one was made."""
         self._note(self.phase_of, len(self._phases))
         for device, phase in (self._before | self.phase_of).items():
             record.lost_phase[device] = phase
@@ -68,7 +68,7 @@ def as_planned(
 ) -> bool:
     """Return whether those in the sum are those who should be.
 
-    Those are the planned ones, less who was lost before the upload; who was lost during the upload
+    Those are the planned ones, less who failed before the upload; who failed during the upload
     may be in the sum or not, which only the server knows.
 
     Parameters
@@ -76,9 +76,9 @@ def as_planned(
     survived : sequence of int
         Devices that are in the sum, in increasing order.
     planned : collection of int
-        Those that were to be, if nobody was lost.
+        Those that were to be, if nobody failed.
     lost : mapping of int to int
-        Index of the phase in which a device was lost.
+        Index of the phase in which a device failed.
     upload : int
         Index of the phase of the upload.
     """
@@ -89,7 +89,7 @@ def as_planned(
 
 
 def tell(run: Run) -> str:
-    """Return in a line for each round which devices were lost in it, "" if none were."""
+    """Return in a line for each round which devices failed in it, "" if none did."""
     if run.lost_phase is None or run.detect_seconds is None or run.recover_seconds is None:
         return ""
     lines = []

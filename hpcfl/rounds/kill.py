@@ -15,7 +15,7 @@ from hpcfl.rounds.driver import BEFORE, MOMENTS
 from hpcfl.rounds.observer import RoundObserver
 
 EXAMPLE = "rank=7,phase=masked_input,round=3"
-HOW = "start ranks that can be lost: mpirun --with-ft ulfm -n 101 hpcfl bench ..."
+HOW = "start ranks that may fail: mpirun --with-ft ulfm -n 101 hpcfl bench ..."
 
 
 @dataclass(frozen=True)

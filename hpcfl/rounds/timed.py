@@ -28,7 +28,7 @@ SERVER = -2
 
 @dataclass(frozen=True)
 class Played:
-    """What came of a round.
+    """The result of a round.
 
     Attributes
     ----------
@@ -154,13 +154,13 @@ def play(
     here = [devices[id] for id in planned if id in devices]
     exact = protocol.summed_in is not None
     while True:
-        lost = transport.lost
+        lost = transport.failed
         gone = [] if server is None else [id for id in server.survivors if id in lost]
         checkable = not gone or insecure_seed is not None or protocol.repeatable
         proxies = [protocol.stand_in(server, id, index) for id in gone if checkable]
         expected = expected_total(transport, [*here, *proxies], inputs, dim, exact)
         # Whoever died meanwhile had a part in it that is missing now.
-        if transport.lost == lost:
+        if transport.failed == lost:
             break
     failures.enter(record)
     aggregate = None

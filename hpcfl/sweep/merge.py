@@ -54,7 +54,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Merged:
-    """What came together, and what is missing.
+    """What was merged, and what is missing.
 
     Attributes
     ----------

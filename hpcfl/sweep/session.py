@@ -159,7 +159,7 @@ def run(
             claims = stack.enter_context(Claims(output))
         for cell in cells:
             if world.tell(int(interruption.asked)):
-                world.agree(_left())
+                world.raise_everywhere(_left())
             options, (devices,) = bench.parse(cell.arguments)
             outcome = None
             if claims is not None and claims.take(cell):

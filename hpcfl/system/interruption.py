@@ -56,7 +56,7 @@ class Interruption:
     Attributes
     ----------
     asked : bool
-        Whether a signal came.
+        Whether a signal was received.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Interruption:
         self._last_words: Callable[[], str] = str
 
     def told_to_leave(self) -> bool:
-        """Return whether a signal came."""
+        """Return whether a signal was received."""
         return self.asked
 
     @contextmanager
@@ -166,7 +166,7 @@ def noting_signals(*, to_the_end: bool = False) -> Iterator[Interruption]:
     Yields
     ------
     Interruption
-        What says whether one came.
+        What says whether one was received.
     """
     global _current
     if _current is not None:

@@ -87,7 +87,7 @@ def load(
             _check_memory(hosts, parts, placement.devices)
         except HpcflError as problem:
             error = problem
-    world.agree(error)
+    world.raise_everywhere(error)
     mine = world.distribute(parts)
     empty = np.empty(0, np.int64)
     return Clients(

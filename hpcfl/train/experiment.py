@@ -297,7 +297,7 @@ class Work:
 
 @dataclass(frozen=True)
 class FirstStage:
-    """What came of the first of two stages of a round.
+    """The result of the first of two stages of a round.
 
     Attributes
     ----------

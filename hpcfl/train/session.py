@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of a run, on rank 0.
+    """The result of a run, on rank 0.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ def _run(
     _check_convex(options, name)
     protocol, _ = options.aggregation.build(options.per_round or count, dim=1, population=count)
     _ = options.aggregation.link
-    world.agree(_output_error(world, output))
+    world.raise_everywhere(_output_error(world, output))
     ranks = min(world.size, count + 1)
     mine = clients.load(
         world,
@@ -193,7 +193,7 @@ def _run(
             error = problem
     failed: HpcflError | None = None
     try:
-        transport.agree(error)
+        transport.raise_everywhere(error)
         watching = Together(observer, Leaving(interruption.told_to_leave))
         if writer is None:
             training.run(transport, watching)

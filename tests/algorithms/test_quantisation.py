@@ -181,29 +181,29 @@ def test_with_the_smallest_clips_the_largest_levels_are_still_a_number() -> None
     group=st.sampled_from([FQ, RING32]),
     weights=st.lists(st.integers(1, 100), min_size=1, max_size=60),
     clip=st.floats(1e-4, 1e4),
-    arrival=st.floats(1e-3, 1),
+    inclusion=st.floats(1e-3, 1),
     sign=st.sampled_from([1, -1]),
 )
 def test_with_the_largest_levels_the_largest_sum_is_decoded(
-    dtype: DTypeLike, group: Group, weights: list[int], clip: float, arrival: float, sign: int
+    dtype: DTypeLike, group: Group, weights: list[int], clip: float, inclusion: float, sign: int
 ) -> None:
-    levels = largest_levels(group, len(weights), clip, arrival)
-    scales = [weight / sum(weights) / arrival for weight in weights]
+    levels = largest_levels(group, len(weights), clip, inclusion)
+    scales = [weight / sum(weights) / inclusion for weight in weights]
     exact, decoded = decoded_sum(group, levels, clip, scales, sign, dtype)
     assert exact == decoded
 
 
 @pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
 @pytest.mark.parametrize("devices", [1, 3, 25, 100])
-@pytest.mark.parametrize(("clip", "arrival"), [(1.0, 1.0), (0.25, 0.5), (300.0, 0.0667)])
+@pytest.mark.parametrize(("clip", "inclusion"), [(1.0, 1.0), (0.25, 0.5), (300.0, 0.0667)])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_levels_are_within_a_rounding_per_device_of_the_first_that_wrap(
-    group: Group, devices: int, clip: float, arrival: float, sign: int
+    group: Group, devices: int, clip: float, inclusion: float, sign: int
 ) -> None:
-    largest = largest_levels(group, devices, clip, arrival)
-    wrapping = math.ceil((group.half_range + 2) * arrival / clip)
-    assert 0 < wrapping - largest <= math.ceil((devices + 2) * arrival / clip) + 1
-    scales = [1 / devices / arrival] * devices
+    largest = largest_levels(group, devices, clip, inclusion)
+    wrapping = math.ceil((group.half_range + 2) * inclusion / clip)
+    assert 0 < wrapping - largest <= math.ceil((devices + 2) * inclusion / clip) + 1
+    scales = [1 / devices / inclusion] * devices
     exact, decoded = decoded_sum(group, wrapping, clip, scales, sign, np.float64)
     assert abs(exact) > group.half_range
     assert exact != decoded
@@ -212,13 +212,13 @@ def test_the_largest_levels_are_within_a_rounding_per_device_of_the_first_that_w
 @pytest.mark.parametrize("devices", [25, 50, 75, 100])
 def test_the_bound_has_the_documented_values(devices: int) -> None:
     """As derived by hand for q = 2**32 - 5, alpha = 0.1, theta = 0.3."""
-    arrival = (1 - (1 - 0.1 / (devices - 1)) ** (devices - 1)) * 0.7
+    inclusion = (1 - (1 - 0.1 / (devices - 1)) ** (devices - 1)) * 0.7
     for clip, expected in ((0.01, 1.4e10), (1.0, 1.43e8), (10.0, 1.43e7), (300.0, 4.77e5)):
-        assert pytest.approx(expected, rel=0.03) == largest_levels(FQ, devices, clip, arrival)
+        assert pytest.approx(expected, rel=0.03) == largest_levels(FQ, devices, clip, inclusion)
     for levels, clip in ((2**16, 2183), (2**20, 136), (2**24, 8.5)):
-        check_levels(levels, FQ, devices, clip, arrival)
+        check_levels(levels, FQ, devices, clip, inclusion)
         with pytest.raises(UsageError):
-            check_levels(levels, FQ, devices, clip * 1.01, arrival)
+            check_levels(levels, FQ, devices, clip * 1.01, inclusion)
 
 
 def test_the_bound_is_exact_where_it_is_an_integer() -> None:

@@ -480,10 +480,10 @@ def test_an_aggregate_that_cannot_be_saved_is_a_sentence(tmp_path: Path) -> None
         bench(tmp_path / "run.h5", after=1, act=folder.rmdir, save_aggregate=folder / "sum.npy")
 
 
-@pytest.mark.parametrize("losses", [False, True])
+@pytest.mark.parametrize("failures", [False, True])
 @pytest.mark.parametrize(("phases", "devices", "rounds"), [(3, 4, 500), (7, 16, 300), (5, 60, 40)])
 def test_the_size_of_a_file_is_as_predicted(
-    tmp_path: Path, phases: int, devices: int, rounds: int, losses: bool
+    tmp_path: Path, phases: int, devices: int, rounds: int, failures: bool
 ) -> None:
     path = tmp_path / "run.h5"
     names = [f"phase {number}" for number in range(phases)]
@@ -496,12 +496,12 @@ def test_the_size_of_a_file_is_as_predicted(
         phases=names,
         devices=devices,
         rounds=rounds,
-        losses=losses,
+        failures=failures,
     )
     found = path.stat()
     writer.close("failed")
 
-    predicted = predicted_bytes(phases, devices, rounds, losses)
+    predicted = predicted_bytes(phases, devices, rounds, failures)
     assert found.st_size == pytest.approx(predicted, rel=0.05)
     # All blocks are there, none is a hole.
     assert found.st_blocks * 512 >= found.st_size

@@ -345,14 +345,14 @@ def examine(plan: Plan, outcome: Outcome, file: Path, *, went_on: bool = False) 
         wrong.append(f"status 0, but the file is {run.status} with {run.rounds} rounds")
     if not complete and run.status == "complete" and run.rounds != plan.rounds:
         wrong.append(f"called complete with {run.rounds} of {plan.rounds} rounds")
-    wrong += examine_losses(plan, outcome, run, went_on)
+    wrong += examine_failures(plan, outcome, run, went_on)
     shown = subprocess.run([BIN / "hpcfl", "report", file], capture_output=True, text=True)
     if shown.returncode or "Traceback" in shown.stderr:
         wrong.append(f"hpcfl report ended with status {shown.returncode}: {shown.stderr[-500:]}")
     return wrong
 
 
-def examine_losses(plan: Plan, outcome: Outcome, run: Any, went_on: bool) -> list[str]:
+def examine_failures(plan: Plan, outcome: Outcome, run: Any, went_on: bool) -> list[str]:
     """Return what is wrong with who is said to be lost."""
     if run.lost_phase is None or went_on:
         return []

@@ -10,7 +10,7 @@ from commandline import hpcfl
 
 from hpcfl.attack import components
 from hpcfl.attack.components import Findings, attack
-from hpcfl.attack.prediction import Prediction
+from hpcfl.attack.prediction import ExpectedCount
 from hpcfl.attack.tables import render
 from hpcfl.attack.transcript import load
 from hpcfl.cli.attack import command
@@ -104,8 +104,8 @@ def test_the_others_are_said_to_hide_all_but_the_allowed_sums(
 def test_findings_that_do_not_agree_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = keep(tmp_path, "sparse")
 
-    def wrong(*_: Any) -> Prediction:
-        return Prediction(10.0, 1.0, None)
+    def wrong(*_: Any) -> ExpectedCount:
+        return ExpectedCount(10.0, 1.0, None)
 
     monkeypatch.setattr(components, "predict", wrong)
     result = run("components", path)
@@ -120,7 +120,7 @@ def test_findings_that_do_not_agree_fail(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_interval_is_five_standard_errors(count: int, agrees: bool) -> None:
     found = Findings.__new__(Findings)
     object.__setattr__(found, "sums", [components.Sums(1, correct=count)])
-    object.__setattr__(found, "prediction", Prediction(100.0, 1.0, None))
+    object.__setattr__(found, "prediction", ExpectedCount(100.0, 1.0, None))
 
     assert found.agrees is agrees
 

@@ -58,12 +58,12 @@ def vector(id: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
 def everybody_agrees_on_the_lost() -> list[int]:
     """Return the devices that are left."""
     mask = np.zeros(DEVICES, np.int64)
-    mask[sorted(transport.lost)] = 1
+    mask[sorted(transport.failed)] = 1
     ranks = transport.sum_to_server(np.ones(1, np.int64))
     together = transport.sum_to_server(mask)
     if together is not None and ranks is not None:
         assert set(np.unique(together)) <= {0, ranks[0]}, together
-    return [id for id in range(DEVICES) if id not in transport.lost]
+    return [id for id in range(DEVICES) if id not in transport.failed]
 
 
 def broadcast() -> None:
@@ -77,7 +77,7 @@ def tell() -> None:
 
 def agree() -> None:
     with pytest.raises(AgreedError, match="too few"):
-        transport.agree(BelowThresholdError("too few") if rank == 0 else None)
+        transport.raise_everywhere(BelowThresholdError("too few") if rank == 0 else None)
 
 
 def gather() -> None:
@@ -90,7 +90,7 @@ def gather() -> None:
     local = list(transport.local_devices)
     got = [(id, part.tolist()) for id, part in transport.gather(local, produce, 10)]
     assert made == local, "a message was made twice"
-    left = [id for id in range(DEVICES) if id not in transport.lost]
+    left = [id for id in range(DEVICES) if id not in transport.failed]
     assert got == ([(id, [id] * (id + 1)) for id in left] if rank == 0 else []), got
 
 
@@ -130,7 +130,7 @@ def reduce() -> None:
     if rank == 0:
         assert result is not None
         ids, total = result
-        assert ids == [id for id in range(DEVICES) if id not in transport.lost]
+        assert ids == [id for id in range(DEVICES) if id not in transport.failed]
         expected = np.sum([vector(id) for id in ids], axis=0, dtype=np.uint32)
         assert total.tolist() == expected.tolist()
 
@@ -157,10 +157,10 @@ for operation in OPERATIONS:
     everybody_agrees_on_the_lost()
     done += 1
 
-losses = transport.take_losses()
-assert frozenset().union(*(loss.devices for loss in losses)) == transport.lost
-assert transport.take_losses() == []
+failures = transport.take_failures()
+assert frozenset().union(*(failure.devices for failure in failures)) == transport.failed
+assert transport.take_failures() == []
 if rank == 0:
-    seconds = [(loss.detect_seconds, loss.recover_seconds) for loss in losses]
-    print(json.dumps({"lost": sorted(transport.lost), "seconds": seconds}), flush=True)
+    seconds = [(failure.detect_seconds, failure.recover_seconds) for failure in failures]
+    print(json.dumps({"lost": sorted(transport.failed), "seconds": seconds}), flush=True)
 faults.finalize()

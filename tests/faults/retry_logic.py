@@ -178,6 +178,6 @@ def test_rounds_of_some_devices_take_all_ranks() -> None:
     assert type(chosen) is mpi.MpiTransport
     assert chosen.placement == Placement((0, 0, 1, 2))
     assert transport._together(lambda: "done") == "done"
-    assert transport.lost == {0, 1}
+    assert transport.failed == {0, 1}
     with pytest.raises(HpcflError, match="2 devices are lost"):
         transport.select([2, 3])

@@ -294,7 +294,7 @@ def test_an_error_of_the_server_is_raised_on_every_rank() -> None:
     inner = transport()
     error = BelowThresholdError("too few") if inner.has_server else None
     with pytest.raises(AgreedError, match="too few"):
-        inner.agree(error)
+        inner.raise_everywhere(error)
     with pytest.raises(AgreedError, match="too few"):
         inner.broadcast(None, error)
 

@@ -15,7 +15,7 @@ from hpcfl.algorithms.aggregation.costs import CACHED, GAP_RATES, PhaseCosts, at
 from hpcfl.bench.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
 from hpcfl.costmodel import kernels, overheads
-from hpcfl.costmodel.calibration import CACHED_BYTES, Calibration, Link, default_path, load
+from hpcfl.costmodel.calibration import CACHED_BYTES, Calibration, PatternCost, default_path, load
 from hpcfl.costmodel.kernels import OPERATIONS
 from hpcfl.costmodel.model import predict
 from hpcfl.costmodel.overheads import OVERHEADS
@@ -278,7 +278,7 @@ def test_ranks_share_the_devices_and_slow_each_other_down() -> None:
     calibration = Calibration(
         costs(quantised=1.0),
         ranks=3,
-        links=dict.fromkeys(("broadcast", "gather", "route"), Link(0.5, 0.0, 0.0)),
+        links=dict.fromkeys(("broadcast", "gather", "route"), PatternCost(0.5, 0.0, 0.0)),
         devices_slowdown=1.5,
     )
     experiment = built("secagg", 10, 4, dropout=0.0)
@@ -291,7 +291,7 @@ def test_ranks_share_the_devices_and_slow_each_other_down() -> None:
 
 def test_messages_take_their_bytes_and_the_server_is_slowed_down_too() -> None:
     betas = {"broadcast": 1.0, "gather": 1e3, "route": 1e6}
-    links = {name: Link(0.0, beta, 0.0) for name, beta in betas.items()}
+    links = {name: PatternCost(0.0, beta, 0.0) for name, beta in betas.items()}
     calibration = Calibration(costs(summed=1.0), 3, links, 1.0, 2.0)
     experiment = built("secagg", 10, 4, dropout=0.0)
     found = predict(experiment.protocol, calibration, ranks=3)
@@ -309,7 +309,7 @@ def test_messages_take_their_bytes_and_the_server_is_slowed_down_too() -> None:
 
 
 def test_bytes_that_do_not_fit_the_cache_have_a_cost_of_their_own() -> None:
-    link = Link(2.0, 3.0, 5.0)
+    link = PatternCost(2.0, 3.0, 5.0)
 
     assert link.seconds(10) == 32.0
     assert link.seconds(CACHED_BYTES + 10) == 2.0 + 3.0 * CACHED_BYTES + 50.0
@@ -390,7 +390,7 @@ def test_overheads_are_what_operations_do_not_explain(monkeypatch: pytest.Monkey
 
 
 def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
-    links = {name: Link(1e-3, 2e-9, 3e-9) for name in ("broadcast", "gather", "route")}
+    links = {name: PatternCost(1e-3, 2e-9, 3e-9) for name in ("broadcast", "gather", "route")}
     saved = Calibration(costs(gap_1e3=0.25), 3, links, 1.5, 1.25, {"a": 1})
     saved.save(tmp_path / "deep" / "c.json")
 

@@ -213,7 +213,7 @@ def test_the_first_stage_of_locks_is_measured(tmp_path: Path) -> None:
 
 
 def test_larger_updates_are_kept_more_often_and_the_mean_stays_right(tmp_path: Path) -> None:
-    """Without noise, the mean over many rounds is that of all devices' shortened updates."""
+    """Without noise, the mean over many rounds is that of all devices' clipped updates."""
     from hpcfl.algorithms import federated
     from hpcfl.algorithms.aggregation import find
     from hpcfl.algorithms.aggregation.base import AggregationProtocol

@@ -215,7 +215,7 @@ class IdentityDirectory:
         name = f"device {sender}"
         signed = parse_vector(payload, "u1", SIGNED_BYTES, "advertise_keys", name)
         if sender in self._signed:
-            raise MessageError("advertise_keys", name, "it came twice")
+            raise MessageError("advertise_keys", name, "it was received twice")
         self._signed[sender] = signed.tobytes()
 
     def send_advertise_keys(self) -> Payload:
@@ -485,7 +485,7 @@ class ActiveServer(SecAggServer):
         tags = parse_vector(payload, "u1", TAG_BYTES * (count - 1), CHECK, name)
         own = self.survivors.index(sender)
         if self._endorsing[own]:
-            raise MessageError(CHECK, name, "it came twice")
+            raise MessageError(CHECK, name, "it was received twice")
         self._endorsing[own] = True
         self._tags[own, np.arange(count) != own] = tags.reshape(-1, TAG_BYTES)
 

@@ -498,7 +498,7 @@ class QuantisedProtocol(AggregationProtocol):
 
 @dataclass(frozen=True)
 class StandIn:
-    """Says what a lost device contributed, for validation only.
+    """Says what a failed device contributed, for validation only.
 
     Its vector and its rounding follow from the run's seed, and which coordinates it sent the server
     knows as well as it did.
@@ -617,5 +617,5 @@ def parse_vector(
     """
     expected = np.dtype(dtype).itemsize * length
     if payload.size != expected:
-        raise MessageError(phase, sender, f"{payload.size} bytes came, {expected} were expected")
+        raise MessageError(phase, sender, f"received {payload.size} bytes, expected {expected}")
     return payload.view(dtype)

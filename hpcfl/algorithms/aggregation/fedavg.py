@@ -107,7 +107,7 @@ class FedAvgServer(ModelSender):
         """Add a device's vector, of finite numbers, to the sum."""
         name = f"device {sender}"
         if sender in self.survivors:
-            raise MessageError("upload", name, "it came twice")
+            raise MessageError("upload", name, "it was received twice")
         where: NDArray[np.int64] | slice = slice(None)
         count, used = self._dim, 0
         # Only what is shorter than the whole vector is sent with locations.

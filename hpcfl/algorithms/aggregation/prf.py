@@ -209,7 +209,7 @@ class KeyDirectory:
         name = f"device {sender}"
         key = parse_vector(payload, "u1", keys.KEY_BYTES, "advertise_keys", name)
         if sender in self._public:
-            raise MessageError("advertise_keys", name, "it came twice")
+            raise MessageError("advertise_keys", name, "it was received twice")
         public = key.tobytes()
         check_key(public, sender)
         # Devices would refuse a list with a key twice, all of them.
@@ -411,7 +411,9 @@ class PrfServer(ModelSender):
     def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
         """Take the sum of the masked vectors, formed on the way."""
         if total.shape != self._sum.shape:
-            raise MessageError("masked_input", "the devices", f"a sum of shape {total.shape} came")
+            raise MessageError(
+                "masked_input", "the devices", f"received a sum of shape {total.shape}"
+            )
         self._add(senders, total, "the devices")
 
     def _add(self, senders: list[int], elements: Elements, name: str) -> None:
@@ -419,15 +421,15 @@ class PrfServer(ModelSender):
             raise MessageError("masked_input", name, "a value is no group element")
         for sender in senders:
             if sender in self.survivors:
-                raise MessageError("masked_input", f"device {sender}", "it came twice")
+                raise MessageError("masked_input", f"device {sender}", "it was received twice")
         self.survivors += senders
         self._sum += elements
 
     def finish_masked_input(self) -> None:
         """Refuse the round if a selected device sent nothing: its masks are still in the sum."""
         self.survivors.sort()
-        came = {*self.survivors}
-        missing = [id for slot, id in enumerate(self._members) if slot not in came]
+        received = {*self.survivors}
+        missing = [id for slot, id in enumerate(self._members) if slot not in received]
         if missing:
             raise BelowThresholdError(
                 f"round {self._round} cannot end: prf has no way to remove the masks of "

@@ -499,7 +499,7 @@ class SecAggDevice(ModelReceiver):
 
     def _members(self) -> list[int]:
         """Return the holders in U2, this device included."""
-        return [id for id, came in zip(self._links.holders, self._have, strict=True) if came]
+        return [id for id, have in zip(self._links.holders, self._have, strict=True) if have]
 
     def _share_labels(self, sender: int, receiver: int) -> tuple[bytes, bytes]:
         """Return the nonce and the associated data of a share; each key seals one a direction."""
@@ -708,7 +708,7 @@ class SecAggServer(ModelSender):
         phase, name = "advertise_keys", f"device {sender}"
         advertised = parse_vector(payload, "u1", 2 * keys.KEY_BYTES, phase, name).tobytes()
         if sender in self._public:
-            raise MessageError(phase, name, "it came twice")
+            raise MessageError(phase, name, "it was received twice")
         check_advertised(advertised, sender)
         self._public[sender] = advertised
 
@@ -791,7 +791,9 @@ class SecAggServer(ModelSender):
     def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
         """Take the sum of the masked vectors, formed on the way."""
         if total.shape != self._sum.shape:
-            raise MessageError("masked_input", "the devices", f"a sum of shape {total.shape} came")
+            raise MessageError(
+                "masked_input", "the devices", f"received a sum of shape {total.shape}"
+            )
         self._protocol.check_elements(total, "the devices")
         for sender in senders:
             self._check_sharer(sender)
@@ -801,7 +803,7 @@ class SecAggServer(ModelSender):
 
     def finish_masked_input(self) -> None:
         """Settle whose sum it is, and check what it is promised to hide."""
-        # Requests, seeds and shares go by id, in whatever order the uploads came.
+        # Requests, seeds and shares go by id, in whatever order the uploads were received.
         self.survivors.sort()
         devices = self._parameters.devices
         self._survived = to_flags(self.survivors, devices)
@@ -827,7 +829,7 @@ class SecAggServer(ModelSender):
         if sender not in self._admitted:
             raise MessageError("unmask", f"device {sender}", "it is no survivor")
         if sender in self._seed_shares:
-            raise MessageError("unmask", f"device {sender}", "it came twice")
+            raise MessageError("unmask", f"device {sender}", "it was received twice")
         survivors = self._links.asked_of(sender, self._survived)
         dropped = self._links.asked_of(sender, self._gone)
         cut = SEED_SHARE * survivors.size
@@ -934,7 +936,7 @@ class SecAggServer(ModelSender):
         return found
 
     def _came(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Shares:
-        """Return the right shares that came, without their checks."""
+        """Return the right shares that were received, without their checks."""
         return self._links.collect(shares, owners, width).without_checks()
 
     def _remove_masks(self, seeds: list[bytes]) -> None:
@@ -970,7 +972,7 @@ class SecAggServer(ModelSender):
     def _admit(self, sender: int) -> None:
         self._check_sharer(sender)
         if sender in self._admitted:
-            raise MessageError("masked_input", f"device {sender}", "it came twice")
+            raise MessageError("masked_input", f"device {sender}", "it was received twice")
         self._admitted.add(sender)
         self.survivors.append(sender)
 

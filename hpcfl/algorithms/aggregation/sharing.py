@@ -174,7 +174,7 @@ class Dealings:
         """
         name = f"device {holder}"
         if holder in self._answers:
-            raise MessageError("share_keys", name, "it came twice")
+            raise MessageError("share_keys", name, "it was received twice")
         answers = parse_vector(payload, "<u4", ANSWERS * owners.size, "share_keys", name)
         answers = answers.reshape(-1, ANSWERS)
         _check_elements(answers, "share_keys", name)
@@ -189,28 +189,28 @@ class Dealings:
         BelowThresholdError
             If nobody can tell whether a dealer is false or one of its holders is: t + 1 answered.
         """
-        came = links.collect(self._answers, owners, ANSWERS)
-        right = reconcile(came, links.threshold)
-        if int(right.came.sum()) == sum(answered.size for answered in self._owners.values()):
+        received = links.collect(self._answers, owners, ANSWERS)
+        right = reconcile(received, links.threshold)
+        if int(right.received.sum()) == sum(answered.size for answered in self._owners.values()):
             return
         # Those that are marked as absent count as answers here.
         answered = {id: np.zeros_like(answers) for id, answers in self._answers.items()}
-        off = links.collect(answered, owners, ANSWERS).came & ~right.came
-        self._check_clear(came, right, off, links.threshold + 1)
+        off = links.collect(answered, owners, ANSWERS).received & ~right.received
+        self._check_clear(received, right, off, links.threshold + 1)
         self.expelled = frozenset(right.owners[off.sum(axis=1) > LIARS].tolist())
         rows, places = np.nonzero(off)
         pairs = zip(right.owners[rows].tolist(), right.holders[rows, places].tolist(), strict=True)
         for owner, holder in pairs:
             self._wrong.setdefault(holder, set()).add(owner)
 
-    def _check_clear(self, came: Shares, right: Shares, off: Flags, few: int) -> None:
+    def _check_clear(self, received: Shares, right: Shares, off: Flags, few: int) -> None:
         """Refuse to expel a dealer if one false answer explains as well what was answered."""
-        contradicting = came.came & ~right.came
+        contradicting = received.received & ~right.received
         unclear = (off.sum(axis=1) == few) & (contradicting.sum(axis=1) == few)
-        # Who did not answer itself is as good as gone: nobody loses anything if it is expelled.
-        unclear &= np.isin(came.owners, list(self._answers))
+        # Who did not answer itself is as good as gone: it costs nothing to expel it.
+        unclear &= np.isin(received.owners, list(self._answers))
         if unclear.any():
-            owner = came.owners[np.argmax(unclear)]
+            owner = received.owners[np.argmax(unclear)]
             raise BelowThresholdError(
                 f"the {few} answers about the shares of device {owner}'s secrets contradict each "
                 f"other; it would take {few + 1} to tell whether that device or one of those that "

@@ -348,9 +348,9 @@ class CompleteLinks(Links):
         shape = (ids.size, holders.size)
         values = np.stack([shares[id] for id in holders.tolist()]).transpose(1, 0, 2)
         everybody = np.broadcast_to(holders, shape)
-        came = np.ones(shape, np.bool_)
+        received = np.ones(shape, np.bool_)
         holding = len(self._public)
-        return Shares(ids, everybody, holders, came, values, holding).without_absent()
+        return Shares(ids, everybody, holders, received, values, holding).without_absent()
 
 
 class Ring(Topology):
@@ -541,17 +541,17 @@ class RingLinks(Links):
         ids = np.flatnonzero(owners)
         row = np.cumsum(owners) - 1
         holders = np.zeros((ids.size, self._slots), np.int64)
-        came = np.zeros((ids.size, self._slots), np.bool_)
+        received = np.zeros((ids.size, self._slots), np.bool_)
         table = np.zeros((ids.size, self._slots, width), np.uint32)
         for holder, sent in shares.items():
             asked = self.asked_of(holder, owners)
             away = self.position[holder] - self.position[asked]
             slots = (away + self._middle) % self.order.size
             holders[row[asked], slots] = holder
-            came[row[asked], slots] = True
+            received[row[asked], slots] = True
             table[row[asked], slots] = sent
         numbers = np.arange(self._slots)
-        return Shares(ids, holders, numbers, came, table, self._slots).without_absent()
+        return Shares(ids, holders, numbers, received, table, self._slots).without_absent()
 
 
 def ring_order(

@@ -1,6 +1,6 @@
 """User-level differential privacy: `dp-fedavg` (McMahan, Ramage, Talwar and Zhang 2018).
 
-Every update is shortened to the norm C, and the sum of a round's updates gets Gaussian noise of
+Every update is clipped to the norm C, and the sum of a round's updates gets Gaussian noise of
 standard deviation sigma = z C; the model moves by the sum over the expected number of updates.
 
 central
@@ -30,7 +30,7 @@ from hpcfl.algorithms.aggregation.base import Aggregate, QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
 from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
-from hpcfl.algorithms.noise import IntegerNoise, shorten
+from hpcfl.algorithms.noise import IntegerNoise, clip_l2
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import dp_fedavg
 
@@ -46,7 +46,7 @@ def _by_chance(federation: Federation) -> bool:
 
 
 class DPFedAvg(PrivateAlgorithm):
-    """Shortened updates, a noisy sum."""
+    """Clipped updates, a noisy sum."""
 
     name = "dp-fedavg"
 
@@ -88,7 +88,7 @@ class DPFedAvg(PrivateAlgorithm):
 
     @staticmethod
     def _check_draws(federation: Federation, plays: range, advice: str) -> None:
-        """Refuse rounds that could not be summed: to end there would tell how many came."""
+        """Refuse rounds that could not be summed: to end there would tell how many took part."""
         least, draw = federation.protocol.min_devices, federation.participation.draw
         for play in plays if least > 1 else ():
             count = len(draw(play))
@@ -118,14 +118,14 @@ class DPFedAvg(PrivateAlgorithm):
     def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
         update = learn()
         if not state.size:
-            return shorten(update, self.privacy.clip_norm)
+            return clip_l2(update, self.privacy.clip_norm)
         norm = float(state[0])
         within = np.linalg.norm(update.astype(np.float64)) <= norm
         bit = np.array([0.5 if within else -0.5], np.float32)
         bit *= np.float32(self._bit_weight(self.sigma))
         # In units of the norm that C is at first: when C adapts, the noise need not change.
-        sent = shorten(update, norm) * np.float32(self.privacy.clip_norm / norm)
-        return np.concatenate([shorten(sent, self.privacy.clip_norm), bit])
+        sent = clip_l2(update, norm) * np.float32(self.privacy.clip_norm / norm)
+        return np.concatenate([clip_l2(sent, self.privacy.clip_norm), bit])
 
     def integer_noise(self, protocol: QuantisedProtocol, round_index: int) -> IntegerNoise | None:
         if self.privacy.noise != "distributed":
@@ -206,7 +206,7 @@ class DPFedAvg(PrivateAlgorithm):
     def _integer_settings(self, rounds: int, survivors: Sequence[int]) -> dict[str, Any]:
         """Return what the account of distributed noise takes besides.
 
-        A cohort's part of the coordinates is shortened to sqrt(part) of the norm, so that the noise
+        A cohort's part of the coordinates is clipped to sqrt(part) of the norm, so that the noise
         may be smaller by as much: as with fewer integers to a unit. Parts differ by a coordinate.
         """
         protocol = self.federation.protocol

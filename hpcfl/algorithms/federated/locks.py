@@ -1,6 +1,6 @@
 """Sampling by noisy norms in two stages: `locks`.
 
-In a round, stage 1 invites each of n users with probability m / n. They train, shorten their
+In a round, stage 1 invites each of n users with probability m / n. They train, clip their
 updates to the norm C and send the norms z, in a phase `norms` of its own. Stage 2 keeps b of them
 in expectation, each with a probability pi = min(1, b z / Z'), where Z' is the noisy sum of norms,
 at least b C: users who have learned more are heard more often (the LOCKS paper; where its text
@@ -34,7 +34,7 @@ from hpcfl.algorithms.aggregation.base import (
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
 from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
-from hpcfl.algorithms.noise import shorten
+from hpcfl.algorithms.noise import clip_l2
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.crypto.noise import NoiseSource
 from hpcfl.errors import MessageError, UsageError
@@ -93,7 +93,7 @@ class Locks(PrivateAlgorithm):
         return np.full(len(participants), 1 / len(participants))
 
     def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
-        return shorten(learn(), self.privacy.clip_norm)
+        return clip_l2(learn(), self.privacy.clip_norm)
 
     def update(
         self,
@@ -228,7 +228,7 @@ class NormsServer(ModelSender):
         if not np.isfinite(norm):
             raise MessageError("norms", f"device {sender}", "its norm is not finite")
         if sender in self._norms:
-            raise MessageError("norms", f"device {sender}", "it came twice")
+            raise MessageError("norms", f"device {sender}", "it was received twice")
         self._norms[sender] = norm
 
     def finish_norms(self) -> None:

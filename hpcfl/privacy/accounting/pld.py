@@ -9,7 +9,7 @@ Three things make what is found here a bound, and one that is close:
 
 - The loss is put on a grid by splitting the mass between two neighbouring points so that P's and
   Q's are kept (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi, 2022, "Connect the dots"). Given
-  the grid's loss and the interval that the mass came from, the true one can be drawn: the grid's
+  the grid's loss and the interval that the mass is from, the true one can be drawn: the grid's
   pair dominates the true pair, and exceeds it by the square of the grid's step.
 - The convolution is that of exponentially tilted masses, whose mean lies where delta is asked for.
   So the rounding of the transform is small beside delta, however small that is. It is bounded and

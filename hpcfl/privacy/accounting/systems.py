@@ -52,7 +52,7 @@ SYSTEMS = {
 
 
 @dataclass(frozen=True)
-class Calibration:
+class TargetNoise:
     """Noise for a target epsilon, and what it buys.
 
     Attributes
@@ -95,7 +95,7 @@ def account(algorithm: str, **settings: Any) -> Account:
     return _account(algorithm, system, _settings(algorithm, system, settings))
 
 
-def noise(algorithm: str, epsilon: float, **settings: Any) -> tuple[Calibration, ...]:
+def noise(algorithm: str, epsilon: float, **settings: Any) -> tuple[TargetNoise, ...]:
     """Return the noise for which an algorithm has the epsilon, by each way to count it.
 
     Parameters
@@ -109,7 +109,7 @@ def noise(algorithm: str, epsilon: float, **settings: Any) -> tuple[Calibration,
 
     Returns
     -------
-    tuple of Calibration
+    tuple of TargetNoise
         By the paper's value, by the same rho converted exactly where there is one, and by the
         proven value.
 
@@ -136,7 +136,7 @@ def noise(algorithm: str, epsilon: float, **settings: Any) -> tuple[Calibration,
 
         sigma = least_noise(spent, epsilon, start.sigma)
         at = dataclasses.replace(start, sigma=sigma)
-        found.append(Calibration(by, sigma, _account(algorithm, system, at)))
+        found.append(TargetNoise(by, sigma, _account(algorithm, system, at)))
     return tuple(found)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcfl.privacy.accounting.guarantee import Account, Guarantee, words
-from hpcfl.privacy.accounting.systems import Calibration
+from hpcfl.privacy.accounting.systems import TargetNoise
 from hpcfl.report import formats
 from hpcfl.report.table import Column, Facts, Table, label, paragraph
 
@@ -27,7 +27,7 @@ def guarantees(account: Account) -> Table:
     return Table(_GUARANTEES, rows)
 
 
-def noise(epsilon: float, found: Sequence[Calibration]) -> Table:
+def noise(epsilon: float, found: Sequence[TargetNoise]) -> Table:
     """Return the noise for a target epsilon by each way to count, and every value at that noise."""
     accounts = [calibration.account for calibration in found]
     rows = [
@@ -50,7 +50,7 @@ def render_account(account: Account) -> str:
     return "\n\n".join([_header(account), guarantees(account).text(), _assumptions(account)])
 
 
-def render_noise(epsilon: float, found: Sequence[Calibration]) -> str:
+def render_noise(epsilon: float, found: Sequence[TargetNoise]) -> str:
     """Return calibrations as text: the noise, and every value at that noise."""
     account = found[-1].account
     return "\n\n".join(

@@ -186,10 +186,10 @@ def test_the_server_refuses_what_no_survivor_sends(name: str) -> None:
 
     with pytest.raises(MessageError, match="from device 4: it is no survivor"):
         found.server.receive_consistency_check(4, right)
-    with pytest.raises(MessageError, match="127 bytes came, 128 were expected"):
+    with pytest.raises(MessageError, match="received 127 bytes, expected 128"):
         found.server.receive_consistency_check(0, right[:-1])
     found.server.receive_consistency_check(0, right)
-    with pytest.raises(MessageError, match="from device 0: it came twice"):
+    with pytest.raises(MessageError, match="from device 0: it was received twice"):
         found.server.receive_consistency_check(0, right)
 
 

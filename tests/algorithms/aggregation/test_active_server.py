@@ -431,7 +431,7 @@ def test_a_list_that_is_no_ones_is_refused(survivors: Any, dropped: Any, reason:
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        (bits(range(N), N), "2 bytes came, 4 were expected"),
+        (bits(range(N), N), "received 2 bytes, expected 4"),
         (bits(range(N), N) + bits([10], 16), "it names a device beyond the last, 9"),
     ],
 )
@@ -646,8 +646,8 @@ def test_devices_that_took_part_under_other_numbers_endorse_nothing() -> None:
     ("message", "reason"),
     [
         (b"\xff", "1 bytes hold no list of devices"),
-        (bits(range(7), N) + bytes(16 * 5), "80 bytes came, 96 were expected"),
-        (bits(range(7), N) + bytes(16 * 7), "112 bytes came, 96 were expected"),
+        (bits(range(7), N) + bytes(16 * 5), "received 80 bytes, expected 96"),
+        (bits(range(7), N) + bytes(16 * 7), "received 112 bytes, expected 96"),
     ],
 )
 def test_malformed_endorsements_are_named(message: bytes, reason: str) -> None:
@@ -821,7 +821,7 @@ def test_a_device_enrols_once_and_not_without_a_registry() -> None:
 def test_a_list_of_identities_that_lacks_one_is_malformed() -> None:
     meeting = Meeting()
 
-    with pytest.raises(MessageError, match="384 bytes came, 480 were expected"):
+    with pytest.raises(MessageError, match="received 384 bytes, expected 480"):
         meeting.tell(0, meeting.sent[:-1])
 
 
@@ -829,9 +829,9 @@ def test_the_server_keeps_one_identity_key_of_each() -> None:
     meeting, server = Meeting(), Registration("secagg", 5).server()
     for id in range(4):
         server.receive_advertise_keys(id, raw(meeting.sent[id]))
-    with pytest.raises(MessageError, match="from device 0: it came twice"):
+    with pytest.raises(MessageError, match="from device 0: it was received twice"):
         server.receive_advertise_keys(0, raw(meeting.sent[0]))
-    with pytest.raises(MessageError, match="95 bytes came, 96 were expected"):
+    with pytest.raises(MessageError, match="received 95 bytes, expected 96"):
         server.receive_advertise_keys(4, raw(meeting.sent[4][:-1]))
     # Nor does the enrolment end without it: it goes on with zeros in its place.
     assert not hasattr(server, "finish_advertise_keys")

@@ -176,7 +176,7 @@ def test_a_second_challenge_is_refused(dealt: Played) -> None:
 def test_a_challenge_of_another_size_is_refused(dealt: Played, size: int) -> None:
     error = dealt.refused(MessageError, dealt.devices[2].receive_challenge, raw(bytes(size)))
     assert ("share_keys", "the server") == (error.phase, error.sender)
-    assert f"{size} bytes came, 16 were expected" in error.reason
+    assert f"received {size} bytes, expected 16" in error.reason
 
 
 @pytest.mark.parametrize("name", ["secagg", "sparse"])

@@ -66,7 +66,7 @@ def test_one_upload_is_enough() -> None:
 def test_the_server_refuses_a_vector_of_another_size(size: int) -> None:
     server = make("fedavg", 3, 5).server(0, np.zeros(5, np.float32))
 
-    with pytest.raises(MessageError, match=f"{size} bytes came, 20 were expected") as caught:
+    with pytest.raises(MessageError, match=f"received {size} bytes, expected 20") as caught:
         server.receive_upload(1, np.zeros(size, np.uint8))
     assert ("upload", "device 1") == (caught.value.phase, caught.value.sender)
 
@@ -94,7 +94,7 @@ def test_the_server_refuses_what_would_make_the_sum_worthless(value: float) -> N
         server.receive_upload(1, vector.view(np.uint8))
     assert ([], 0) == (server.survivors, server.total.sum())
     server.receive_upload(1, np.ones(5, "<f4").view(np.uint8))
-    with pytest.raises(MessageError, match="it came twice"):
+    with pytest.raises(MessageError, match="it was received twice"):
         server.receive_upload(1, np.ones(5, "<f4").view(np.uint8))
     assert 5 == server.total.sum()
 
@@ -105,7 +105,7 @@ def test_the_server_refuses_bytes_after_the_last_value(extra: int) -> None:
     payload = device.send_upload(np.eye(50)[7])
     server = make("fedavg", 3, 50).server(0, np.zeros(50, np.float32))
 
-    with pytest.raises(MessageError, match=f"{4 + extra} bytes came, 4 were expected"):
+    with pytest.raises(MessageError, match=f"received {4 + extra} bytes, expected 4"):
         server.receive_upload(1, np.append(payload, np.zeros(extra, np.uint8)))
     server.receive_upload(1, payload)
     assert [7] == np.flatnonzero(server.total).tolist()

@@ -313,7 +313,7 @@ def test_a_second_upload_within_a_round_is_refused() -> None:
         ([], RefusedError, "device 2 refuses round 0: it is not among the selected"),
         ([2], RefusedError, "device 2 refuses round 0: it is selected alone"),
         ([2, 7], MessageError, "it selects a device beyond the last, 6"),
-        ([2, 3, 4, 8], MessageError, "bytes came, 1 were expected"),
+        ([2, 3, 4, 8], MessageError, "bytes, expected 1"),
     ],
 )
 def test_a_selection_that_would_not_hide_a_vector_is_refused(
@@ -369,8 +369,8 @@ def listed(change: str) -> bytes:
         ("own", "this device's own key is not as it sent it"),
         ("twice", "a public key is listed twice"),
         ("low order", "a public key has low order"),
-        ("short", "223 bytes came, 224 were expected"),
-        ("long", "256 bytes came, 224 were expected"),
+        ("short", "received 223 bytes, expected 224"),
+        ("long", "received 256 bytes, expected 224"),
     ],
 )
 def test_a_wrong_list_of_keys_is_refused(change: str, sentence: str) -> None:
@@ -435,15 +435,15 @@ def test_an_upload_that_comes_twice_or_is_malformed_is_refused() -> None:
     protocol = selection([0, 1], enrolled(), 3)
     server = protocol.server(0, np.zeros(3, np.float32))
     for content, sentence in [
-        (bytes(11), "11 bytes came, 12 were expected"),
-        (bytes(16), "16 bytes came, 12 were expected"),
+        (bytes(11), "received 11 bytes, expected 12"),
+        (bytes(16), "received 16 bytes, expected 12"),
         (struct.pack("<III", 0, 2**32 - 5, 0), "a value is no group element"),
     ]:
         with pytest.raises(MessageError, match=sentence):
             server.receive_masked_input(0, raw(content))
     assert [] == server.survivors
     server.receive_masked_input(0, raw(bytes(12)))
-    with pytest.raises(MessageError, match="device 0: it came twice"):
+    with pytest.raises(MessageError, match="device 0: it was received twice"):
         server.receive_masked_input(0, raw(bytes(12)))
     with pytest.raises(MessageError, match="a sum of shape"):
         server.receive_sum_masked_input([1], np.zeros(4, np.uint32))
@@ -471,12 +471,12 @@ def test_an_enrolment_without_all_devices_is_refused() -> None:
 
 def test_a_key_that_comes_twice_or_is_no_key_is_refused() -> None:
     directory = KeyDirectory(2)
-    with pytest.raises(MessageError, match="device 1: 31 bytes came, 32 were expected"):
+    with pytest.raises(MessageError, match="device 1: received 31 bytes, expected 32"):
         directory.receive_advertise_keys(1, raw(bytes(31)))
     with pytest.raises(MessageError, match="device 1: a public key has low order"):
         directory.receive_advertise_keys(1, raw(bytes(32)))
     directory.receive_advertise_keys(1, raw(bytes(range(32))))
-    with pytest.raises(MessageError, match="device 1: it came twice"):
+    with pytest.raises(MessageError, match="device 1: it was received twice"):
         directory.receive_advertise_keys(1, raw(bytes(range(1, 33))))
     with pytest.raises(MessageError, match="device 0: its public key is taken already"):
         directory.receive_advertise_keys(0, raw(bytes(range(32))))

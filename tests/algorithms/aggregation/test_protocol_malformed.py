@@ -782,7 +782,7 @@ def test_it_costs_nobody_else_either_if_an_honest_device_vanishes_as_planned(
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        *((lambda answers, k=size: answers[:k], "40 were expected") for size in (0, 4, -1, -8)),
+        *((lambda answers, k=size: answers[:k], "expected 40") for size in (0, 4, -1, -8)),
         (
             lambda answers: np.concatenate([answers[:-4], raw(Q.to_bytes(4, "little"))]),
             "a share is not a field element",
@@ -805,7 +805,7 @@ def test_the_server_takes_answers_of_those_that_shared_keys_and_once() -> None:
     for sender in (4, 5):
         refused_in("share_keys", sender, "it shared no keys", take, sender, answers)
     take(2, answers)
-    refused_in("share_keys", 2, "it came twice", take, 2, answers)
+    refused_in("share_keys", 2, "it was received twice", take, 2, answers)
 
 
 # envelopes
@@ -900,7 +900,7 @@ def upload_of(played: Played, id: int) -> Rows:
 def test_the_model_has_d_numbers() -> None:
     receive = make("secagg", DEVICES, 12).device(0, 0, seeded_sources(1)[0]).receive_model
     for size in (0, 47, 49, 96):
-        reason = f"{size} bytes came, 48 were expected"
+        reason = f"received {size} bytes, expected 48"
         refused_in("model", "the server", reason, receive, np.zeros(size, np.uint8))
 
 
@@ -915,10 +915,10 @@ def test_the_server_takes_public_keys_of_64_bytes_and_once(name: str) -> None:
         keys[start : start + 32] = number.to_bytes(32, "little")
         refused_in("advertise_keys", 3, "a public key ", take, 3, raw(bytes(keys)))
     for size in (0, 32, 63, 65):
-        reason = f"{size} bytes came, 64 were expected"
+        reason = f"received {size} bytes, expected 64"
         refused_in("advertise_keys", 3, reason, take, 3, np.zeros(size, np.uint8))
     take(3, raw(bytes(range(64))))
-    refused_in("advertise_keys", 3, "it came twice", take, 3, np.ones(64, np.uint8))
+    refused_in("advertise_keys", 3, "it was received twice", take, 3, np.ones(64, np.uint8))
 
 
 @on_both_topologies
@@ -943,7 +943,7 @@ def test_the_server_refuses_an_upload_of_a_device_that_shared_no_keys(collecting
 def test_the_server_refuses_a_second_upload_of_a_device(collecting: Played) -> None:
     upload, take = upload_of(collecting, 2), collecting.server.receive_masked_input
     take(2, upload)
-    refused_in("masked_input", 2, "it came twice", take, 2, upload, of=collecting)
+    refused_in("masked_input", 2, "it was received twice", take, 2, upload, of=collecting)
 
 
 @on_both_topologies
@@ -1090,11 +1090,13 @@ def test_the_server_takes_shares_of_survivors_of_the_right_size_and_once(
     for sender in (1, 4, 5):
         refused_in("unmask", sender, "it is no survivor", take, sender, reply, of=unmasking)
     for size in (0, 4, -1, -4):
-        refused_in("unmask", 2, "bytes came", take, 2, reply[:size], of=unmasking)
+        refused_in(
+            "unmask", 2, f"received {reply[:size].size} bytes", take, 2, reply[:size], of=unmasking
+        )
     beyond = np.append(raw(Q.to_bytes(4, "little")), reply[4:])
     refused_in("unmask", 2, "a share is not a field element", take, 2, beyond, of=unmasking)
     take(2, reply)
-    refused_in("unmask", 2, "it came twice", take, 2, reply, of=unmasking)
+    refused_in("unmask", 2, "it was received twice", take, 2, reply, of=unmasking)
 
 
 def finish_with(played: Played, word: int | None) -> None:

@@ -395,7 +395,7 @@ def test_a_list_of_expelled_devices_of_another_size_is_refused(checked: Played, 
     wrong = right[:cut] if cut < 1000 else right + b"\0"
     error = checked.refused(MessageError, checked.devices[2].receive_expelled, raw(wrong))
     assert ("share_keys", "the server") == (error.phase, error.sender)
-    assert f"{len(wrong)} bytes came, {len(right)} were expected" in error.reason
+    assert f"received {len(wrong)} bytes, expected {len(right)}" in error.reason
 
 
 @pytest.mark.parametrize("place", [9, 15])

@@ -92,7 +92,7 @@ def test_a_list_of_another_size_is_refused(listed: tuple[Played, list[int]]) -> 
         content + bytes(ENTRY),
         content[:LISTED] + content[LISTED:] * 2,
     ):
-        refuse_list(played, other, f"{len(other) - LISTED} bytes came, {4 * ENTRY} were expected")
+        refuse_list(played, other, f"received {len(other) - LISTED} bytes, expected {4 * ENTRY}")
 
 
 def with_slots(content: bytes, slots: list[int], count: int = DEGREE + 1) -> bytes:
@@ -106,7 +106,7 @@ def test_a_list_has_an_entry_for_every_slot_that_somebody_else_is_in(
     content = honest_list(played, order)
     for slots in ([2], [1, 2, 3], [0, 1, 2, 3]):
         wrong = with_slots(content, slots)
-        refuse_list(played, wrong, f"272 bytes came, {ENTRY * (len(slots) - 1)} were expected")
+        refuse_list(played, wrong, f"received 272 bytes, expected {ENTRY * (len(slots) - 1)}")
 
 
 @pytest.mark.parametrize("slots", [[], [0], [0, 1, 3, 4], [0, 1, 2, 3, 4, 5], [2, 7], [5], [7]])
@@ -180,7 +180,7 @@ def test_a_device_for_which_the_server_has_nothing_drops_out(
     played = play(on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5))
     assert [3, 7] == list(played.left) == list(played.kept_out)
     for error in played.left.values():
-        assert f"malformed {phase} message from the server: none came" == str(error)
+        assert f"malformed {phase} message from the server: none was received" == str(error)
     gone = () if phase == "unmask" else (3, 7)
     survivors = [id for id in range(DEVICES) if id not in gone]
     assert survivors == played.server.survivors
@@ -452,7 +452,7 @@ def test_a_request_of_another_size_is_refused(asked: Played, change: int) -> Non
     honest = slots_request(asked, [1, 2, 3, 4], [])
     request = (honest + bytes(2))[: len(honest) + change]
     error = asked.refused(MessageError, asked.devices[DEVICE].receive_unmask, raw(request))
-    assert f"{6 + change} bytes came, 6 were expected" in str(error)
+    assert f"received {6 + change} bytes, expected 6" in str(error)
 
 
 def test_a_request_too_short_for_its_cohorts_is_refused() -> None:
@@ -517,5 +517,5 @@ def test_the_server_refuses_a_run_of_another_length() -> None:
         for wrong in (other, uploads[id][:-4], uploads[id][:-1], uploads[id][:0]):
             error = played.refused(MessageError, played.server.receive_masked_input, id, wrong)
             assert ("masked_input", f"device {id}") == (error.phase, error.sender)
-            assert f"{wrong.size} bytes came, {uploads[id].size} were expected" in error.reason
+            assert f"received {wrong.size} bytes, expected {uploads[id].size}" in error.reason
     assert [] == played.server.survivors

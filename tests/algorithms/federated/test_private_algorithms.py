@@ -24,7 +24,7 @@ from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.algorithms.federated.private import (
     PrivateAlgorithm,
 )
-from hpcfl.algorithms.noise import IntegerNoise, insecure_noise, shorten, system_noise
+from hpcfl.algorithms.noise import IntegerNoise, clip_l2, insecure_noise, system_noise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.privacy.accounting import distributed, systems, zcdp
@@ -359,15 +359,15 @@ def test_the_norm_adapts_to_the_quantile() -> None:
         update = dp.update(whole(np.mean(sent, axis=0)), state, list(range(100)), index)
         state = state - update[4:].astype(np.float32)
     assert state[0] == pytest.approx(75, rel=0.03)
-    # What is subtracted from the model is the mean of the shortened updates, in real units.
-    shortened = np.minimum(np.arange(1, 101), state[0]).mean()
-    assert update[0] == pytest.approx(shortened, rel=0.01)
+    # What is subtracted from the model is the mean of the clipped updates, in real units.
+    clipped = np.minimum(np.arange(1, 101), state[0]).mean()
+    assert update[0] == pytest.approx(clipped, rel=0.01)
 
 
 def test_shortening_keeps_the_direction() -> None:
     vector = np.array([3.0, 4.0], np.float32)
-    assert np.array_equal(shorten(vector, 5.0), vector)
-    assert [0.6, 0.8] == pytest.approx(shorten(vector, 1.0))
+    assert np.array_equal(clip_l2(vector, 5.0), vector)
+    assert [0.6, 0.8] == pytest.approx(clip_l2(vector, 1.0))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -375,7 +375,7 @@ def test_shortening_keeps_the_direction() -> None:
 def test_what_is_not_finite_stays_so_and_is_for_its_device_to_refuse(
     bad: float, adaptive: bool
 ) -> None:
-    assert np.isnan(shorten(np.array([1.0, bad]), 1.0)).all()
+    assert np.isnan(clip_l2(np.array([1.0, bad]), 1.0)).all()
     where = federation("secagg", dim=2 + adaptive, devices=5)
     dp = algorithm("dp-fedavg", where, noise_multiplier=1.0, quantile=0.5 if adaptive else None)
     sent = dp.contribution(0, 0, dp.first_state, Learner(np.array([1.0, bad])))

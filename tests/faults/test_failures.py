@@ -10,7 +10,7 @@ import pytest
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.loopback import Loopback
-from hpcfl.comm.transport import Loss
+from hpcfl.comm.transport import Failure
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import HpcflError
 from hpcfl.results import load
@@ -102,23 +102,23 @@ class Losing(Loopback):
 
     def __init__(self) -> None:
         super().__init__(6)
-        self.pending: list[Loss] = []
+        self.pending: list[Failure] = []
         self.gone: set[int] = set()
 
     def lose(self, *devices: int) -> None:
-        self.pending.append(Loss(frozenset(devices), 0.5, 0.25))
+        self.pending.append(Failure(frozenset(devices), 0.5, 0.25))
         self.gone |= {*devices}
 
     @property
-    def lost(self) -> frozenset[int]:
+    def failed(self) -> frozenset[int]:
         return frozenset(self.gone)
 
-    def take_losses(self) -> list[Loss]:
+    def take_failures(self) -> list[Failure]:
         taken, self.pending = self.pending, []
         return taken
 
 
-def test_losses_are_entered_with_their_phase() -> None:
+def test_failures_are_entered_with_their_phase() -> None:
     transport = Losing()
     transport.lose(0)
     watch = FailureWatch(transport, PHASES)
@@ -170,11 +170,11 @@ def test_a_run_tells_whom_it_lost(tmp_path: Path) -> None:
     options: dict[str, Any] = {"protocol": "fedavg", "command": "", "config": {}}
     path = tmp_path / "run.h5"
     with ResultsWriter(
-        path, **options, environment={}, phases=PHASES, devices=6, rounds=4, losses=True
+        path, **options, environment={}, phases=PHASES, devices=6, rounds=4, failures=True
     ) as writer:
-        for losses in ({}, {2: 1, 4: 1, 0: 3}, {}):
+        for failures in ({}, {2: 1, 4: 1, 0: 3}, {}):
             record = RoundRecord.empty(3, 6)
-            for device, phase in losses.items():
+            for device, phase in failures.items():
                 record.lost_phase[device] = phase
                 record.detect_seconds, record.recover_seconds = 0.25, 1.5
             writer.append(record)
@@ -189,7 +189,7 @@ def test_a_run_tells_whom_it_lost(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_that_could_not_go_on_has_no_losses(tmp_path: Path) -> None:
+def test_a_run_that_could_not_go_on_has_no_failures(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     with ResultsWriter(
         path,
@@ -208,14 +208,14 @@ def test_a_run_that_could_not_go_on_has_no_losses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-2, 4])
-def test_losses_in_no_phase_are_damage(tmp_path: Path, wrong: int) -> None:
+def test_failures_in_no_phase_are_damage(tmp_path: Path, wrong: int) -> None:
     path = tmp_path / "run.h5"
     with ResultsWriter(
         path,
         protocol="fedavg",
         command="",
         config={},
-        losses=True,
+        failures=True,
         environment={},
         phases=PHASES,
         devices=6,
