@@ -15,6 +15,7 @@ from matplotlib import pyplot
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from hpcfl.algorithms.aggregation import find
 from hpcfl.errors import UsageError
 from hpcfl.plots import accuracy, exposure, partition, style
 from hpcfl.privacy.exposure import exposure as exposure_of
@@ -318,13 +319,15 @@ def test_lines_differ_without_their_colours() -> None:
 
 
 def test_exposure_is_drawn_as_it_is_computed() -> None:
-    figure = exposure.draw("sparse", 30, 10, [0.0, 0.3])
+    sparse = find("sparse")
+    figure = exposure.draw(sparse, 30, 10, [0.0, 0.3])
     left, right = figure.axes
 
     for number, dropout in enumerate([0.0, 0.3]):
         for k in (0, 6, 12):
             alpha = float(exposure.ALPHAS[k])
-            found = exposure_of("sparse", Population(30, 10, dropout), alpha=alpha, samples=10)
+            masking = sparse.masking(30, alpha, None)
+            found = exposure_of("sparse", masking, Population(30, 10, dropout), samples=10)
             assert left.lines[number].get_ydata()[k] == pytest.approx(found.theorem_2)
             assert right.lines[number].get_ydata()[k] == pytest.approx(
                 100 * found.alone_of_sent.formula
