@@ -15,7 +15,6 @@ import hpcfl
 from hpcfl.system import launch
 
 ROOT = Path(hpcfl.__file__).parents[1]
-LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")
 SECONDS = 60
 
 ASK = (
@@ -29,15 +28,16 @@ SMALL_LAUNCHER = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith(LAUNCHERS) and not name.startswith("OMPI_ALLOW"):
-            monkeypatch.delenv(name)
+NO_LAUNCH = (False, 0, None)
+STEP = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "7", "SLURM_STEP_NUM_TASKS": "9"}
+
+
+def found():
+    return launch.launched_by_mpi(), launch.guess_rank(), launch.guess_size()
 
 
 def test_a_process_without_launcher_is_rank_0_of_no_known_number():
-    assert (launch.launched_by_mpi(), launch.guess_rank(), launch.guess_size()) == (False, 0, None)
+    assert found() == NO_LAUNCH
 
 
 @pytest.mark.parametrize(
@@ -49,46 +49,22 @@ def test_a_process_without_launcher_is_rank_0_of_no_known_number():
         ({"PMIX_RANK": "7"}, 7, None),
         ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "6", "SLURM_STEP_NUM_TASKS": "8"}, 6, 8),
         ({"SLURM_STEP_ID": "3", "SLURM_PROCID": "6", "SLURM_NTASKS": "8"}, 6, 8),
+        # PMIx says no number: of the step's and the job's, the step's counts.
+        ({"PMIX_RANK": "7", **STEP, "SLURM_NTASKS": "32"}, 7, 9),
+        # mpirun inside of a step counts, and not the step.
+        (
+            {"OMPI_COMM_WORLD_RANK": "4", "OMPI_COMM_WORLD_SIZE": "6", "PMIX_RANK": "1"}
+            | {"PMI_RANK": "1", "PMI_SIZE": "2", **STEP},
+            4,
+            6,
+        ),
     ],
 )
 def test_every_launcher_is_recognised(monkeypatch, variables, rank, size):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
-    assert (launch.launched_by_mpi(), launch.guess_rank(), launch.guess_size()) == (
-        True,
-        rank,
-        size,
-    )
-
-
-def test_pmix_ranks_under_srun_learn_their_number_from_slurm(monkeypatch):
-    for name, value in {
-        "PMIX_RANK": "7",
-        "SLURM_STEP_ID": "0",
-        "SLURM_PROCID": "7",
-        "SLURM_STEP_NUM_TASKS": "9",
-        "SLURM_NTASKS": "32",
-    }.items():
-        monkeypatch.setenv(name, value)
-
-    assert launch.guess_size() == 9
-
-
-def test_mpirun_inside_a_slurm_step_counts_and_not_the_step(monkeypatch):
-    for name, value in {
-        "OMPI_COMM_WORLD_RANK": "4",
-        "OMPI_COMM_WORLD_SIZE": "6",
-        "PMIX_RANK": "1",
-        "PMI_RANK": "1",
-        "PMI_SIZE": "2",
-        "SLURM_STEP_ID": "0",
-        "SLURM_PROCID": "1",
-        "SLURM_STEP_NUM_TASKS": "2",
-    }.items():
-        monkeypatch.setenv(name, value)
-
-    assert (launch.guess_rank(), launch.guess_size()) == (4, 6)
+    assert found() == (True, rank, size)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +80,7 @@ def test_a_slurm_job_that_started_no_ranks_is_no_mpi_launch(monkeypatch, variabl
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
-    assert (launch.launched_by_mpi(), launch.guess_rank(), launch.guess_size()) == (False, 0, None)
+    assert found() == NO_LAUNCH
 
 
 @pytest.mark.parametrize("value", ["", "x", "-1", "1.5", "²"])
@@ -112,7 +88,7 @@ def test_values_that_are_no_numbers_are_ignored(monkeypatch, value):
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", value)
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", value)
 
-    assert (launch.launched_by_mpi(), launch.guess_rank(), launch.guess_size()) == (False, 0, None)
+    assert found() == NO_LAUNCH
 
 
 def test_asking_costs_no_import():
