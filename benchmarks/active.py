@@ -15,9 +15,10 @@ from functools import partial
 import numpy as np
 
 from harness import cpu_seconds, figure
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto.signatures import SigningKey, is_signed
+from hpcfl.options.bench import BenchOptions
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.timed import play
@@ -32,7 +33,7 @@ class Side:
     """One of the two variants, ready to play a round after the other."""
 
     def __init__(self, protocol: str, security: str) -> None:
-        options = Options(protocol=protocol, dim=DIM, security=security)
+        options = BenchOptions(protocol=protocol, dim=DIM, security=security)
         self.experiment = Experiment.prepare(options, DEVICES)
         self.transport = Loopback(DEVICES)
         self.enrolled = enrol(type(self.experiment.protocol), self.transport, first_round=0)

@@ -26,9 +26,14 @@ from harness import figure
 LIMITS = {"secagg": 1.03, "cohort": 1.10}
 _CODE = """
 import json, sys
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
-options = Options(protocol=sys.argv[1], dim=165_000, dropout=0.3, rounds=int(sys.argv[2]), warmup=1)
+try:
+    from hpcfl.options.bench import BenchOptions
+except ImportError:
+    from hpcfl.bench.experiment import Options as BenchOptions
+rounds = int(sys.argv[2])
+options = BenchOptions(protocol=sys.argv[1], dim=165_000, dropout=0.3, rounds=rounds, warmup=1)
 records = []
 Experiment.prepare(options, 100).run(Loopback(100), records.append)
 print(json.dumps([record.cpu_seconds.sum() for record in records if not record.warmup]))

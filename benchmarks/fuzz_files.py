@@ -584,7 +584,6 @@ def use_run(path: Path, drawn: bool) -> None:
 
 
 def _plan() -> Target:
-    from hpcfl.cli.sweep import bench_command
     from hpcfl.sweep.plan import read
 
     seeds = [
@@ -595,8 +594,7 @@ def _plan() -> Target:
         b'[[grid]]\nprotocol = ["sparse"]\ndevices = 6\n'
         b'group = ["fq", "ring32"]\nclip = 0.5\nlevels = 1024\nseed = 1\n',
     ]
-    bench = bench_command()
-    return Target("plan", "plan.toml", seeds, damage_text, lambda path: read(path, bench))
+    return Target("plan", "plan.toml", seeds, damage_text, read)
 
 
 def _manifest() -> Target:
@@ -666,14 +664,15 @@ def _checkpoint(folder: Path) -> Target:
 def _transcript(folder: Path) -> Target:
     from hpcfl.attack.components import attack
     from hpcfl.attack.transcript import load
-    from hpcfl.bench.experiment import Experiment, Options
+    from hpcfl.bench.experiment import Experiment
     from hpcfl.comm.loopback import Loopback
+    from hpcfl.options.bench import BenchOptions
 
     seeds = []
     for protocol in ("sparse", "secagg"):
         path = folder / f"{protocol}.npz"
-        options = Options(protocol, dim=30, rounds=1, warmup=0, levels=2000, alpha=0.3, gamma=0.2,
-                          insecure_seed=1, keep_transcript=path)  # fmt: skip
+        options = BenchOptions(protocol, dim=30, rounds=1, warmup=0, levels=2000, alpha=0.3,
+                               gamma=0.2, insecure_seed=1, keep_transcript=path)  # fmt: skip
         Experiment.prepare(options, 6).run(Loopback(6))
         seeds.append(path.read_bytes())
 

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
+from hpcfl.options.bench import BenchOptions
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
@@ -15,7 +16,7 @@ from hpcfl.rounds.timed import Played
 
 def run(protocol: str, devices: int, **options: Any) -> tuple[Experiment, list[RoundRecord]]:
     """Return an experiment and the records of its measured rounds, all validated."""
-    experiment = Experiment.prepare(Options(protocol=protocol, **options), devices)
+    experiment = Experiment.prepare(BenchOptions(protocol=protocol, **options), devices)
     rounds = Results[Played]()
     experiment.run(Loopback(devices), rounds)
     return experiment, [record for record in rounds.records if not record.warmup]

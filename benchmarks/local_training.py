@@ -18,7 +18,8 @@ from torch.nn.functional import cross_entropy
 
 from harness import cpu_seconds, figure
 from hpcfl.learning import models
-from hpcfl.learning.training import LocalOptions, Trainer, single_thread
+from hpcfl.learning.training import Trainer, single_thread
+from hpcfl.options.training import LocalOptions
 
 SAMPLES, SHAPE, CLASSES, REPEATS = 600, (1, 28, 28), 10, 41
 OPTIONS = LocalOptions(epochs=5, batch_size=28, learning_rate=0.01, momentum=0.5)

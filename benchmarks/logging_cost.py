@@ -11,8 +11,9 @@ from pathlib import Path
 from statistics import median
 
 from harness import figure
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
+from hpcfl.options.bench import BenchOptions
 from hpcfl.results.writer import ResultsWriter
 from hpcfl.rounds.observer import RoundObserver
 from hpcfl.rounds.timed import Played
@@ -22,7 +23,8 @@ DEVICES, ROUNDS = 100, 6
 
 def share(protocol: str, dim: int) -> float:
     """Return the median seconds of writing a round over those of playing it."""
-    experiment = Experiment.prepare(Options(protocol, dim=dim, rounds=ROUNDS, warmup=1), DEVICES)
+    options = BenchOptions(protocol, dim=dim, rounds=ROUNDS, warmup=1)
+    experiment = Experiment.prepare(options, DEVICES)
     ratios = []
     with (
         tempfile.TemporaryDirectory() as folder,

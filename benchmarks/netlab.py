@@ -140,9 +140,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="keep the results files in this folder")
     asked = parser.parse_args()
     link = LinkModel(
-        parse_rate(asked.rate, "--rate") / 1e6,
-        parse_rate(asked.downlink_rate or asked.rate, "--downlink-rate") / 1e6,
-        1e3 * parse_seconds(asked.latency, "--latency"),
+        uplink_mbps=parse_rate(asked.rate, "--rate") / 1e6,
+        downlink_mbps=parse_rate(asked.downlink_rate or asked.rate, "--downlink-rate") / 1e6,
+        latency_ms=1e3 * parse_seconds(asked.latency, "--latency"),
     )
     with tempfile.TemporaryDirectory() as temporary:
         folder = asked.output or Path(temporary)

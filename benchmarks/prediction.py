@@ -21,11 +21,14 @@ from statistics import median
 
 import numpy as np
 
-from hpcfl.bench.experiment import Options
 from hpcfl.costmodel.calibration import load
 from hpcfl.costmodel.model import Prediction, predict
+from hpcfl.options.bench import BenchOptions
+from hpcfl.options.definition import part
 from hpcfl.results import Run
 from hpcfl.results import load as load_run
+from hpcfl.results.linkmodel import LinkModel
+from hpcfl.rounds.build import build
 
 PROTOCOLS = ("secagg", "sparse", "cohort")
 SIZES = ((10, 10_000), (20, 2_000_000), (30, 165_000), (60, 50_000), (100, 20_000), (100, 165_000))
@@ -99,9 +102,10 @@ def main() -> None:
             ]
             for file in files:
                 hpcfl(given.ranks, "bench", protocol, *options, *alpha, "--output", file)
-            asked = Options(protocol, alpha=0.2 if devices == 10 else 0.1)
-            built, _ = asked.build(devices, dim)
-            found = expected(predict(built, calibration, asked.link, given.ranks))
+            asked = BenchOptions(protocol, alpha=0.2 if devices == 10 else 0.1)
+            built, _ = build(protocol, asked, devices, dim)
+            link = part(asked, LinkModel)
+            found = expected(predict(built, calibration, link, given.ranks))
             real = over([load_run(file) for file in files])
             spreads.append(real["spread"])
             cells = []

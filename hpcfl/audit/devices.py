@@ -13,7 +13,7 @@ from hpcfl.algorithms.aggregation.base import TRAINING
 from hpcfl.algorithms.federated.base import Vector
 from hpcfl.audit.instance import Instance
 from hpcfl.learning.private import batches, epoch_steps
-from hpcfl.learning.training import LocalOptions
+from hpcfl.options.training import LocalOptions
 
 if TYPE_CHECKING:
     from hpcfl.learning.training import Trainer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcfl.algorithms import federated
-from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.errors import UsageError
 from hpcfl.learning.private import epoch_steps
+from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.rounds.dropouts import MODELS
 
 # Settings that only some algorithms have.

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.noise import NoiseSecrets, insecure_noise, system_noise
-from hpcfl.algorithms.parameters import Parameters
 from hpcfl.bench.stopping import StopRule
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.results.linkmodel import LinkModel
+from hpcfl.options.bench import DEFAULT_DIM, BenchOptions
+from hpcfl.options.definition import make
+from hpcfl.rounds.build import build, without_dropouts
 from hpcfl.rounds.dropouts import DropoutSchedule
 from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.inputs import SyntheticUpdates, Updates
@@ -28,163 +26,27 @@ from hpcfl.rounds.timed import Played, play
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
-    from hpcfl.algorithms.federated.privacy import PrivacyOptions
     from hpcfl.algorithms.noise import IntegerNoise
     from hpcfl.attack.recording import Recorder
+    from hpcfl.options.privacy import PrivacyOptions
     from hpcfl.results.reader import Run
 
-DEFAULT_DIM = 165_000
-DEFAULT_LEVELS = 2**20
 
+def asked(given: Mapping[str, Any]) -> BenchOptions:
+    """Return the options that keywords, or a command line, stand for.
 
-@dataclass(frozen=True)
-class Options:
-    """What `hpcfl bench` was asked for, except for the number of devices.
+    Parameters
+    ----------
+    given : mapping
+        Values of `BenchOptions` by name, at least ``protocol``.
 
-    The attributes are the command's options; see ``hpcfl bench --help``.
+    Raises
+    ------
+    UsageError
+        If there is no such option, or a value cannot be meant.
     """
-
-    protocol: str
-    dim: int | None = None
-    rounds: int = 10
-    warmup: int = 2
-    max_rounds: int | None = None
-    rel_ci: float | None = None
-    max_seconds: float | None = None
-    alpha: float = 0.1
-    dropout: float = 0.3
-    dropout_model: str = "exact"
-    scaling: str = "survivors"
-    dropout_phase: str | None = None
-    group: str = "fq"
-    sampler: str = "gaps"
-    locations: str = "auto"
-    upload: str = "gather"
-    clip: float = 1.0
-    levels: int | None = None
-    updates: Path | None = None
-    save_aggregate: Path | None = None
-    keep_transcript: Path | None = None
-    uplink_mbps: float = 100.0
-    downlink_mbps: float = 100.0
-    latency_ms: float = 0.0
-    seed: int = 0
-    insecure_seed: int | None = None
-    degree: int | None = None
-    gamma: float = 0.1
-    min_cohort: int = 1
-    security_bits: int = 40
-    correctness_bits: int = 20
-    private: PrivacyOptions | None = None
-    security: str = "passive"
-    kill: tuple[str, ...] = ()
-
-    @classmethod
-    def of_command(cls, values: Mapping[str, Any]) -> Options:
-        """Return the options that values of the command line stand for.
-
-        Parameters
-        ----------
-        values : mapping
-            By name: those of `Options`, and of ``dp-fedavg`` with what it alone takes: the
-            protocol to sum by (``aggregate``), ``noise_multiplier``, ``clip_norm``, ``delta``.
-
-        Raises
-        ------
-        UsageError
-            If what is for dp-fedavg alone is given to another protocol.
-        """
-        options = dict(values)
-        aggregate = options.pop("aggregate", None)
-        names = ("noise_multiplier", "clip_norm", "delta")
-        given = {name: options.pop(name, None) for name in names}
-        given = {name: value for name, value in given.items() if value is not None}
-        if options["protocol"] == "dp-fedavg":
-            from hpcfl.algorithms.federated.privacy import PrivacyOptions
-
-            noise: dict[str, Any] = {"noise": "distributed", "noise_multiplier": 1.0} | given
-            options |= {"protocol": aggregate or "secagg", "private": PrivacyOptions(**noise)}
-        elif aggregate is not None or given:
-            raise UsageError(
-                "--aggregate, --noise-multiplier, --clip-norm and --delta are for dp-fedavg: "
-                f"{options['protocol']} adds no noise"
-            )
-        return cls(**options)
-
-    @property
-    def link(self) -> LinkModel:
-        """The link that modelled seconds are for."""
-        return LinkModel(self.uplink_mbps, self.downlink_mbps, self.latency_ms)
-
-    def stop_rule(self) -> StopRule:
-        """Return a new rule of when enough rounds are measured."""
-        return StopRule(self.rounds, self.max_rounds, self.rel_ci, self.max_seconds)
-
-    @property
-    def planned_rounds(self) -> int:
-        """Largest number of rounds, warm-up included."""
-        return self.warmup + self.stop_rule().most
-
-    def build(
-        self,
-        devices: int,
-        dim: int,
-        weights: NDArray[np.float64] | None = None,
-        population: int | None = None,
-    ) -> tuple[AggregationProtocol, DropoutSchedule]:
-        """Return the protocol and its dropouts for a number of devices.
-
-        Parameters
-        ----------
-        devices, dim : int
-            Number N of devices, and d of coordinates.
-        weights : ndarray of float64, shape (N,), optional
-            The devices' weights; equal by default.
-        population : int, optional
-            Number of devices that these are drawn from; all of them by default.
-
-        Raises
-        ------
-        UsageError
-            If the options do not go together.
-        """
-        parameters = Parameters(
-            devices=devices,
-            dim=dim,
-            alpha=self.alpha,
-            dropout=self.dropout,
-            group=self.group,
-            sampler=self.sampler,
-            locations=self.locations,
-            clip=self.clip,
-            levels=DEFAULT_LEVELS if self.levels is None else self.levels,
-            weights=weights,
-            seed=self.seed,
-            degree=self.degree,
-            gamma=self.gamma,
-            min_cohort=self.min_cohort,
-            security_bits=self.security_bits,
-            correctness_bits=self.correctness_bits,
-            security=self.security,
-            dropout_model=self.dropout_model,
-            scaling=self.scaling,
-            population=population,
-        )
-        protocol = find(self.protocol, self.security)(parameters)
-        if self.upload == "reduce" and (protocol.sparse_upload or not protocol.summed_in):
-            raise UsageError(
-                f"{protocol.name} cannot use --upload reduce: MPI can only sum whole vectors of "
-                "group elements on the way"
-            )
-        phase = self.dropout_phase or protocol.upload_phase()
-        droppable = [name for name in protocol.phases() if name not in ("model", "result")]
-        if phase not in droppable:
-            raise UsageError(
-                f"{protocol.name} has no phase {phase!r} to drop out before; "
-                f"choose one of {', '.join(droppable)}"
-            )
-        schedule = DropoutSchedule(devices, self.dropout, self.dropout_model, phase, self.seed)
-        return protocol, schedule
+    options = make(BenchOptions, given)
+    return make(BenchOptions, without_dropouts(options.summed_by, given))
 
 
 @dataclass(frozen=True)
@@ -193,7 +55,7 @@ class Experiment:
 
     Attributes
     ----------
-    options : Options
+    options : BenchOptions
         With all defaults resolved.
     protocol : AggregationProtocol
         With its parameters.
@@ -205,14 +67,14 @@ class Experiment:
         Whose noise devices add to their integers.
     """
 
-    options: Options
+    options: BenchOptions
     protocol: AggregationProtocol
     updates: Updates
     schedule: DropoutSchedule
     algorithm: DPFedAvg | None = None
 
     @classmethod
-    def prepare(cls, options: Options, devices: int) -> Experiment:
+    def prepare(cls, options: BenchOptions, devices: int) -> Experiment:
         """Check the options for a number of devices.
 
         Raises
@@ -220,25 +82,20 @@ class Experiment:
         UsageError
             If the configuration cannot work; the same on every rank.
         """
-        if options.rounds < 1 or options.warmup < 0:
-            raise UsageError(
-                f"{options.rounds} rounds after {options.warmup} of warm-up are asked for; "
-                "at least one measured round is needed"
-            )
-        _ = options.link  # refuses an impossible link
-        if options.stop_rule().may_vary and options.keep_transcript is not None:
+        if options.may_vary and options.keep_transcript is not None:
             raise UsageError(
                 "--keep-transcript is of the last round, which --rel-ci and --max-seconds leave "
                 "open: give --rounds only"
             )
         updates = _updates(options, devices)
-        protocol, schedule = options.build(devices, updates.dim, updates.weights)
+        summing = partial(build, options.summed_by)
+        protocol, schedule = summing(options, devices, updates.dim, updates.weights)
         algorithm = None
-        privacy = options.private
+        privacy = options.privacy
         if privacy is not None:
             if options.levels is None:
                 options = _with_most_levels(options, privacy, devices, updates)
-                protocol, schedule = options.build(devices, updates.dim, updates.weights)
+                protocol, schedule = summing(options, devices, updates.dim, updates.weights)
             algorithm = _add_noise(protocol, options, privacy)
         if options.keep_transcript is not None:
             if options.security == "active":
@@ -268,9 +125,7 @@ class Experiment:
 
     def config(self) -> dict[str, Any]:
         """Return every option with its value, for the record; None where it has no effect."""
-        config = asdict(self.options)
-        del config["private"]
-        config["devices"] = self.devices
+        config = self.options.recorded() | {"devices": self.devices}
         for name in ("updates", "save_aggregate", "keep_transcript"):
             config[name] = None if config[name] is None else str(config[name])
         config["kill"] = list(self.options.kill) or None
@@ -317,7 +172,7 @@ class Experiment:
             If a round cannot end or its aggregate is wrong. The rounds before it are stored.
         """
         options = self.options
-        rule, reason, first = options.stop_rule(), "", 0
+        rule, reason, first = StopRule(options), "", 0
         if earlier is not None:
             first = earlier.rounds
             reason = rule.resume(earlier.round_seconds[~earlier.warmup].tolist())
@@ -416,7 +271,7 @@ class Experiment:
 
 
 def _add_noise(
-    protocol: AggregationProtocol, options: Options, privacy: PrivacyOptions
+    protocol: AggregationProtocol, options: BenchOptions, privacy: PrivacyOptions
 ) -> DPFedAvg:
     """Let the devices of a protocol add the noise of `dp-fedavg`; all are in every round."""
     algorithm = _dp_fedavg(protocol, options, privacy)
@@ -426,14 +281,14 @@ def _add_noise(
 
 
 def _with_most_levels(
-    options: Options, privacy: PrivacyOptions, devices: int, updates: Updates
-) -> Options:
+    options: BenchOptions, privacy: PrivacyOptions, devices: int, updates: Updates
+) -> BenchOptions:
     """Return the options with as many levels as there is room for beside the noise."""
     from hpcfl.algorithms.federated.levels import largest_levels
 
-    def build(levels: int) -> QuantisedProtocol:
+    def quantised(levels: int) -> QuantisedProtocol:
         chosen = replace(options, levels=levels)
-        protocol, _ = chosen.build(devices, updates.dim, updates.weights)
+        protocol, _ = build(options.summed_by, chosen, devices, updates.dim, updates.weights)
         # Refuses what cannot have noise.
         _dp_fedavg(protocol, options, privacy)
         assert isinstance(protocol, QuantisedProtocol)
@@ -442,7 +297,7 @@ def _with_most_levels(
     def noises(protocol: QuantisedProtocol) -> list[IntegerNoise]:
         return [_noise_of(_dp_fedavg(protocol, options, privacy), protocol)]
 
-    return replace(options, levels=largest_levels(build, noises))
+    return replace(options, levels=largest_levels(quantised, noises))
 
 
 def _noise_of(algorithm: DPFedAvg, protocol: QuantisedProtocol) -> IntegerNoise:
@@ -452,7 +307,7 @@ def _noise_of(algorithm: DPFedAvg, protocol: QuantisedProtocol) -> IntegerNoise:
 
 
 def _dp_fedavg(
-    protocol: AggregationProtocol, options: Options, privacy: PrivacyOptions
+    protocol: AggregationProtocol, options: BenchOptions, privacy: PrivacyOptions
 ) -> DPFedAvg:
     """Return `dp-fedavg` over a protocol; all devices are in every round."""
     from hpcfl.algorithms.federated.base import Federation
@@ -477,7 +332,7 @@ def secrets_of_noise(insecure_seed: int | None) -> NoiseSecrets:
     return system_noise if insecure_seed is None else insecure_noise(insecure_seed)
 
 
-def _updates(options: Options, devices: int) -> Updates:
+def _updates(options: BenchOptions, devices: int) -> Updates:
     if options.updates is None:
         dim = DEFAULT_DIM if options.dim is None else options.dim
         return SyntheticUpdates(dim, options.seed)

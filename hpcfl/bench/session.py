@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
+from hpcfl.options.bench import BenchOptions
+from hpcfl.options.definition import options_of
+from hpcfl.options.shared import LinkOptions
 from hpcfl.rounds.kill import Killer, plan
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.rounds.timed import Played
@@ -20,14 +23,15 @@ if TYPE_CHECKING:
     from hpcfl.results.writer import ResultsWriter
 
 LOOPBACK_DEVICES = 100
-# What may differ between the launch that ended early and the one that goes on: where other things
-# than rounds are written, and what was made to fail on purpose.
-_FREE = {"save_aggregate", "keep_transcript", "kill"}
+# What may differ between the launch that ended early and the one that goes on. The file says for
+# which link its seconds are modelled.
+_FREE = {name for name, option in options_of(BenchOptions).items() if option.resumable}
+_FREE -= set(options_of(LinkOptions))
 
 
 def run(
     world: World,
-    options: Options,
+    options: BenchOptions,
     counts: Sequence[int],
     output: Path,
     report: Callable[[Path], None],
@@ -43,7 +47,7 @@ def run(
     ----------
     world : World
         The processes at hand.
-    options : Options
+    options : BenchOptions
         What to run.
     counts : sequence of int
         Numbers of devices; empty for the default, a device on every rank but the server's.
@@ -71,7 +75,7 @@ def run(
 
 def _run(
     world: World,
-    options: Options,
+    options: BenchOptions,
     counts: Sequence[int],
     output: Path,
     report: Callable[[Path], None],
@@ -248,7 +252,7 @@ def _is_file(output: Path) -> bool:
     return output.suffix in (".h5", ".hdf5")
 
 
-def _refuse_single_file(options: Options, output: Path, resume: Path | None) -> None:
+def _refuse_single_file(options: BenchOptions, output: Path, resume: Path | None) -> None:
     if resume is not None:
         raise UsageError("--resume takes one number of devices")
     if _is_file(output):
@@ -262,7 +266,7 @@ def _refuse_single_file(options: Options, output: Path, resume: Path | None) -> 
         raise UsageError("--keep-transcript takes one number of devices")
 
 
-def _output_error(world: World, options: Options, output: Path | None) -> HpcflError | None:
+def _output_error(world: World, options: BenchOptions, output: Path | None) -> HpcflError | None:
     """Return, on rank 0, what is wrong with the places that results go to."""
     if world.rank != 0:
         return None

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from hpcfl.errors import UsageError
-
-# How many rounds a rule may take, in terms of the least number, if nobody sets a limit.
-DEFAULT_FACTOR = 10
+from hpcfl.options.bench import BenchOptions
 
 
-@dataclass
 class StopRule:
     """Decides after every measured round whether it was the last.
 
@@ -22,51 +17,16 @@ class StopRule:
 
     Parameters
     ----------
-    rounds : int
-        Least number of measured rounds.
-    max_rounds : int, optional
-        Largest number. By default it is `rounds` without another rule, or else ten times as many.
-    rel_ci : float, optional
-        Stop once both ends of the 95 % interval of the median are within this share of the
-        median.
-    max_seconds : float, optional
-        Stop once this much time has passed since the rule was made.
-
-    Raises
-    ------
-    UsageError
-        If a value is out of range.
+    options : BenchOptions
+        The numbers of rounds; `rel_ci`, to stop once both ends of the 95 % interval of the median
+        are within this share of the median; `max_seconds`, to stop once this much time has passed
+        since the rule was made.
     """
 
-    rounds: int
-    max_rounds: int | None = None
-    rel_ci: float | None = None
-    max_seconds: float | None = None
-    _seconds: list[float] = field(default_factory=list, init=False, repr=False)
-    _start: float = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.max_rounds is not None and self.max_rounds < self.rounds:
-            raise UsageError(
-                f"--max-rounds is {self.max_rounds}, fewer than the {self.rounds} of --rounds"
-            )
-        if self.rel_ci is not None and not 0 < self.rel_ci < 1:
-            raise UsageError(f"--rel-ci must be between 0 and 1, not {self.rel_ci}")
-        if self.max_seconds is not None and not 0 < self.max_seconds < float("inf"):
-            raise UsageError(f"--max-seconds must be a number above 0, not {self.max_seconds}")
+    def __init__(self, options: BenchOptions) -> None:
+        self._options = options
+        self._seconds: list[float] = []
         self._start = time.monotonic()
-
-    @property
-    def may_vary(self) -> bool:
-        """Whether the number of rounds depends on how they go."""
-        return self.rel_ci is not None or self.max_seconds is not None
-
-    @property
-    def most(self) -> int:
-        """Largest number of measured rounds."""
-        if self.max_rounds is not None:
-            return self.max_rounds
-        return DEFAULT_FACTOR * self.rounds if self.may_vary else self.rounds
 
     def after(self, round_seconds: float) -> str:
         """Return why a measured round was the last, "" if it was not.
@@ -83,15 +43,17 @@ class StopRule:
         """
         self._seconds.append(round_seconds)
         count = len(self._seconds)
-        if count < self.rounds:
+        options = self._options
+        if count < options.rounds:
             return ""
-        if self.rel_ci is not None and self._precise(self.rel_ci):
+        if options.rel_ci is not None and self._precise(options.rel_ci):
             return "rel_ci"
-        if self.max_seconds is not None and time.monotonic() - self._start >= self.max_seconds:
+        limit = options.max_seconds
+        if limit is not None and time.monotonic() - self._start >= limit:
             return "max_seconds"
-        if count < self.most:
+        if count < options.most_rounds:
             return ""
-        return "max_rounds" if self.most > self.rounds else "rounds"
+        return "max_rounds" if options.most_rounds > options.rounds else "rounds"
 
     def resume(self, round_seconds: Sequence[float]) -> str:
         """Take up the measured rounds of an earlier launch; return why they are enough, "" if not.

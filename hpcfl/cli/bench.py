@@ -6,109 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
-from hpcfl.cli.options import link_options, listing, output_option, protocol_options, seed_options
+from hpcfl.cli.options import given, listing, options
 from hpcfl.errors import UsageError
-
-
-class DeviceCounts(click.ParamType):
-    """Numbers of devices, separated by commas."""
-
-    name = "N[,N...]"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> list[int]:
-        try:
-            counts = [int(part) for part in str(value).split(",")]
-        except ValueError:
-            self.fail(f"{value!r} is no list of whole numbers like 25,50,100", param, ctx)
-        if min(counts) < 1:
-            self.fail("at least 1 device is needed", param, ctx)
-        return counts
+from hpcfl.options.bench import BenchOptions
 
 
 @click.command("bench")
 @click.argument("protocol")
-@click.option(
-    "--devices",
-    type=DeviceCounts(),
-    help="Number of devices; several are run one after the other.  "
-    "[default: one on every rank but the server's, 100 in one process]",
-)
-@click.option("--dim", type=int, help="Length d of the vectors.  [default: 165000]")
-@click.option("--rounds", type=int, default=10, show_default=True, help="Measured rounds.")
-@click.option(
-    "--max-rounds",
-    type=int,
-    help="Measured rounds at most; --rounds are then measured at least.  "
-    "[default: --rounds; ten times as many with --rel-ci or --max-seconds]",
-)
-@click.option(
-    "--rel-ci",
-    type=float,
-    metavar="SHARE",
-    help="Stop once the 95 % interval of the median round is within this share of it, like 0.05.",
-)
-@click.option("--max-seconds", type=float, help="Stop once this much time has passed.")
-@click.option("--warmup", type=int, default=2, show_default=True, help="Rounds before them.")
-@output_option
-@click.option(
-    "--resume",
-    type=click.Path(path_type=Path),
-    help="Go on with the results file of a run that did not come to its end, with its options.",
-)
+@options(BenchOptions)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-@seed_options
-@protocol_options
-@click.option(
-    "--updates",
-    type=click.Path(path_type=Path),
-    help="Vectors from a .npy or HDF5 file, one row a device.",
-)
-@click.option(
-    "--save-aggregate",
-    type=click.Path(path_type=Path),
-    help="Write the last round's decoded sum, as .npy or HDF5.",
-)
-@click.option(
-    "--keep-transcript",
-    type=click.Path(path_type=Path),
-    help="Write the last round's messages, a fraction --gamma of the devices' keys and all honest "
-    "devices' values to an .npz file, for 'hpcfl attack'. Needs --insecure-seed.",
-)
-@click.option(
-    "--aggregate",
-    help="Protocol that dp-fedavg's vectors are summed by.  [default: secagg]",
-)
-@click.option(
-    "--noise-multiplier",
-    type=float,
-    help="Noise on the sum over --clip-norm (dp-fedavg).  [default: 1]",
-)
-@click.option("--clip-norm", type=float, help="Norm of a vector (dp-fedavg).  [default: 1]")
-@click.option("--delta", type=float, help="Of the privacy (dp-fedavg).  [default: 1e-5]")
-@click.option(
-    "--kill",
-    multiple=True,
-    metavar="WHAT",
-    help="Let ranks die on purpose: rank=7,phase=masked_input,round=3, or rank=7+9; with "
-    "moment=during after they made their messages, moment=after at the end of the phase. Rounds "
-    "count from 0, warm-up included. May be repeated. Needs mpirun --with-ft ulfm.",
-)
-@link_options
-@click.pass_context
 @listing(protocols=PROTOCOLS)
-def command(
-    context: click.Context,
-    devices: list[int] | None,
-    output: Path,
-    resume: Path | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def command(as_json: bool, **typed: Any) -> None:
     """Measure PROTOCOL on vectors, or MODULE:CLASS of your own.
 
     Every round is checked, timed by phase and device, and written to an HDF5 file. Ctrl-C, SIGTERM
@@ -133,32 +43,36 @@ def command(
       mpirun --with-ft ulfm -n 17 hpcfl bench secagg --kill rank=7,phase=masked_input,round=3
     """
     from hpcfl.bench import session
-    from hpcfl.bench.experiment import Options
+    from hpcfl.bench.experiment import asked
     from hpcfl.cli.watching import Spoken
     from hpcfl.comm.world import connect
     from hpcfl.system import launch
     from hpcfl.system.interruption import noting_signals
 
-    if resume is not None and context.get_parameter_source("output") is ParameterSource.COMMANDLINE:
+    wanted = given(typed)
+    if "resume" in wanted and "output" in wanted:
         raise UsageError("--resume goes on in its own file: leave --output out")
     world = connect()
     first = world.rank == 0
     summaries: list[dict[str, Any]] = []
     warned: set[str] = set()
-    counts = devices or [session.default_devices(world)]
-    if first and options["insecure_seed"] is not None:
+    options = asked(wanted)
+    counts = options.devices or (session.default_devices(world),)
+    if first and options.insecure_seed is not None:
         click.echo("Warning: --insecure-seed is given: keys are not secret.", err=True)
-    if first and options["keep_transcript"] is not None:
+    if first and options.keep_transcript is not None:
         click.echo("Warning: --keep-transcript is given: values are not secret either.", err=True)
 
     def report(path: Path) -> None:
+        from hpcfl.options.definition import part
         from hpcfl.results import load
+        from hpcfl.results.linkmodel import LinkModel
         from hpcfl.results.summary import summarise
         from hpcfl.results.tables import render_promises, render_run, warnings_of
         from hpcfl.rounds.failures import tell
 
         run = load(path)
-        summary = summarise(run, asked.link)
+        summary = summarise(run, part(options, LinkModel))
         for sentence in warnings_of(summary):
             if sentence not in warned:
                 click.echo(f"Warning: {sentence}.", err=True)
@@ -167,20 +81,28 @@ def command(
             summaries.append(summary.as_dict())
         else:
             parts = [render_run(summary), render_promises(run), tell(run), f"Results: {path}"]
-            if asked.keep_transcript is not None:
-                parts.append(f"Transcript of the last round, insecure: {asked.keep_transcript}")
+            if options.keep_transcript is not None:
+                parts.append(f"Transcript of the last round, insecure: {options.keep_transcript}")
             click.echo("\n\n".join(part for part in parts if part) + "\n")
 
-    asked = Options.of_command(options)
     stream = launch.terminal_for_progress() if first else None
     with noting_signals(to_the_end=True):
         if stream is None:
-            session.run(world, asked, counts, output, report, Spoken(), resume=resume)
+            session.run(
+                world, options, counts, options.output, report, Spoken(), resume=options.resume
+            )
         else:
-            rounds = len(counts) * asked.planned_rounds
-            with click.progressbar(length=rounds, label=asked.protocol, file=stream) as bar:
-                spoken = Spoken(lambda: bar.update(1))
-                session.run(world, asked, counts, output, report, spoken, resume=resume)
+            rounds = len(counts) * options.planned_rounds
+            with click.progressbar(length=rounds, label=options.protocol, file=stream) as bar:
+                session.run(
+                    world,
+                    options,
+                    counts,
+                    options.output,
+                    report,
+                    Spoken(lambda: bar.update(1)),
+                    resume=options.resume,
+                )
     if first and as_json:
         from hpcfl.report import jsontext
 

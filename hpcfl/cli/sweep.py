@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from hpcfl.bench.experiment import Options
     from hpcfl.sweep.manifest import Manifest
-    from hpcfl.sweep.plan import BenchCommand
     from hpcfl.sweep.session import Outcome
 
 
@@ -80,14 +78,13 @@ def command(
 
     if sum((dry_run, freeze, index is not None)) > 1:
         raise UsageError("give only one of --dry-run, --freeze and --cell")
-    bench = bench_command()
 
     def prepare() -> Manifest:
         from hpcfl.sweep.cells import resolve
         from hpcfl.sweep.manifest import arrange
         from hpcfl.sweep.plan import read
 
-        return arrange(plan, resolve(read(plan, bench), bench), None if no_shuffle else seed)
+        return arrange(plan, resolve(read(plan)), None if no_shuffle else seed)
 
     if dry_run or freeze:
         if launch.leave_to_first_rank():
@@ -95,44 +92,11 @@ def command(
         if freeze:
             _freeze(output, prepare())
         else:
-            _list(output, prepare(), bench)
+            _list(output, prepare())
         return
-    outcomes = _run(output, prepare, index, bench)
+    outcomes = _run(output, prepare, index)
     if _unfinished(outcomes):
         raise SystemExit(1)
-
-
-def bench_command() -> BenchCommand:
-    """Return how `hpcfl bench` understands its command line."""
-    from hpcfl.cli.bench import command as bench
-    from hpcfl.sweep.plan import NOT_IN_PLANS, BenchCommand
-
-    names = [
-        option.removeprefix("--")
-        for parameter in bench.params
-        if isinstance(parameter, click.Option)
-        for option in parameter.opts
-        if option.startswith("--")
-    ]
-    known = [name for name in ("protocol", *names) if name not in NOT_IN_PLANS]
-    return BenchCommand(known, _parse)
-
-
-def _parse(arguments: Sequence[str]) -> tuple[Options, list[int]]:
-    """Return the options that a command line of `hpcfl bench` stands for, and its devices."""
-    from hpcfl.bench.experiment import Options
-    from hpcfl.cli.bench import command as bench
-    from hpcfl.errors import UsageError
-
-    try:
-        with bench.make_context("bench", list(arguments)) as context:
-            values = dict(context.params)
-    except click.ClickException as error:
-        raise UsageError(error.format_message()) from None
-    devices = values.pop("devices")
-    for name in ("output", "resume", "as_json"):
-        del values[name]
-    return Options.of_command(values), devices
 
 
 def _freeze(output: Path, manifest: Manifest) -> None:
@@ -142,17 +106,17 @@ def _freeze(output: Path, manifest: Manifest) -> None:
     click.echo(f"{output / NAME}: {len(stored.cells)} cells, numbered 0 to {len(stored.cells) - 1}")
 
 
-def _list(output: Path, manifest: Manifest, bench: BenchCommand) -> None:
+def _list(output: Path, manifest: Manifest) -> None:
     from hpcfl.sweep.manifest import check_same, load
     from hpcfl.sweep.tables import render_cells
 
     stored = load(output)
     if stored is not None:
         check_same(output, stored, manifest)
-    click.echo(render_cells(output, stored or manifest, bench))
+    click.echo(render_cells(output, stored or manifest))
 
 
-def _run(output: Path, prepare: Any, index: int | None, bench: BenchCommand) -> list[Outcome]:
+def _run(output: Path, prepare: Any, index: int | None) -> list[Outcome]:
     from hpcfl.cli.watching import Spoken
     from hpcfl.comm.world import connect
     from hpcfl.sweep import session
@@ -174,7 +138,7 @@ def _run(output: Path, prepare: Any, index: int | None, bench: BenchCommand) -> 
                 if outcome.state != session.SKIPPED:
                     click.echo(render_outcome(outcome, len(cells)))
 
-            outcomes = session.run(world, cells, output, bench, ended=tell, observer=Spoken())
+            outcomes = session.run(world, cells, output, ended=tell, observer=Spoken())
         else:
             with click.progressbar(length=sum(cell.rounds for cell in cells), file=stream) as bar:
                 before = 0
@@ -190,7 +154,7 @@ def _run(output: Path, prepare: Any, index: int | None, bench: BenchCommand) -> 
                     bar.update(before - bar.pos)
 
                 spoken = Spoken(lambda: bar.update(1))
-                outcomes = session.run(world, cells, output, bench, begun, ended, spoken)
+                outcomes = session.run(world, cells, output, begun, ended, spoken)
     if first:
         # The other ranks, often a hundred on a machine, do not load what reads files.
         from hpcfl.sweep.tables import render_results

@@ -13,8 +13,9 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
+from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
 
@@ -46,7 +47,7 @@ def measure(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:
     for protocol in PROTOCOLS:
         dropout = 0.3 if find(protocol).tolerates_dropouts else 0.0
         alpha = 0.3  # cohorts of three
-        options = Options(
+        options = BenchOptions(
             protocol, dim=DIM, rounds=ROUNDS, warmup=WARMUP, dropout=dropout, alpha=alpha
         )
         experiment = Experiment.prepare(options, DEVICES)

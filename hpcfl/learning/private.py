@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
 from hpcfl.learning.persample import ClippedGradients, check_clip
-from hpcfl.learning.training import LocalOptions, Trainer
+from hpcfl.learning.training import Trainer
+from hpcfl.options.training import LocalOptions
 
 if TYPE_CHECKING:
     from torch import nn

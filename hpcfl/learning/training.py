@@ -10,7 +10,6 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,86 +17,13 @@ from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
 from hpcfl.learning.models import check_trainable, require_torch, trained_parameters
+from hpcfl.options.training import LocalOptions
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     Data = NDArray[Any] | torch.Tensor
-
-
-SCHEDULES = {
-    "decay": "learning rate x decay**round",
-    "sqrt": "learning rate x decay**round / sqrt(round + 1)",
-}
-"""How the learning rate goes down from round to round."""
-
-
-@dataclass(frozen=True)
-class LocalOptions:
-    """How a device trains between two rounds of communication: SGD with momentum.
-
-    Parameters
-    ----------
-    epochs : int or None
-        Passes over the device's data in a round. Exactly one of `epochs` and `steps` is given.
-    steps : int or None
-        Steps of SGD in a round, over as many newly shuffled passes as they take.
-    batch_size : int
-        Samples in a step; the last batch of a pass may be smaller. 0 is all data of the device.
-    learning_rate : float
-        Learning rate of round 0.
-    momentum : float
-        Part of the last step's velocity that is kept. The velocity starts each round at zero.
-    decay : float
-        Factor on the learning rate from one round to the next.
-    weight_decay : float
-        Factor of the weights that is added to the gradient.
-    schedule : str
-        One of `SCHEDULES`.
-
-    Raises
-    ------
-    UsageError
-        If a value cannot be meant.
-    """
-
-    epochs: int | None = 5
-    steps: int | None = None
-    batch_size: int = 28
-    learning_rate: float = 0.01
-    momentum: float = 0.5
-    decay: float = 1.0
-    weight_decay: float = 0.0
-    schedule: str = "decay"
-
-    def __post_init__(self) -> None:
-        if (self.epochs is None) == (self.steps is None):
-            raise UsageError("give either local epochs or local steps, and not both")
-        for name, count in (("epochs", self.epochs), ("steps", self.steps)):
-            if count is not None and count < 1:
-                raise UsageError(f"local {name} must be at least 1, not {count}")
-        if self.batch_size < 0:
-            raise UsageError(f"the batch size must be 0 (all data) or more, not {self.batch_size}")
-        if not 0 < self.learning_rate < math.inf:
-            raise UsageError(f"the learning rate must be above 0, not {self.learning_rate}")
-        if not 0 <= self.momentum < 1:
-            raise UsageError(f"the momentum must be at least 0 and below 1, not {self.momentum}")
-        if not 0 < self.decay <= 1:
-            raise UsageError(
-                f"the learning rate's decay must be above 0 and at most 1, not {self.decay}"
-            )
-        if not 0 <= self.weight_decay < math.inf:
-            raise UsageError(f"the weight decay must be 0 or more, not {self.weight_decay}")
-        if self.schedule not in SCHEDULES:
-            raise UsageError(
-                f"the schedule is {self.schedule!r}; choose one of {', '.join(SCHEDULES)}"
-            )
-
-    def rate(self, round_index: int) -> float:
-        """Return the learning rate of a round."""
-        rate = self.learning_rate * self.decay**round_index
-        return rate / math.sqrt(round_index + 1) if self.schedule == "sqrt" else rate
 
 
 class Trainer:

@@ -21,7 +21,7 @@ from hpcfl.bench.session import default_devices
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.learning.training import LocalOptions
+from hpcfl.options.training import LocalOptions
 from hpcfl.train import clients
 
 if TYPE_CHECKING:

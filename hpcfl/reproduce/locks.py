@@ -34,11 +34,8 @@ _UNIFORM, _LOCKS = "dp-fedavg", "locks"
 
 
 def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
-    from hpcfl.algorithms.federated.privacy import PrivacyOptions
-    from hpcfl.bench.experiment import Options
-    from hpcfl.learning.training import LocalOptions
+    from hpcfl.options.training import TrainOptions
     from hpcfl.reproduce.seeds import over_seeds
-    from hpcfl.train.experiment import TrainOptions
 
     epsilon = setting["epsilon"]
     noise: dict[str, Any] = {"epsilon": epsilon} if epsilon else {"noise_multiplier": 1e-6}
@@ -46,15 +43,17 @@ def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
     def asked(seed: int) -> TrainOptions:
         return TrainOptions(
             setting["algorithm"],
-            Options("fedavg", warmup=0, rounds=setting["rounds"], dropout=0.0, seed=seed),
-            LocalOptions(epochs=5, batch_size=28, learning_rate=0.01, momentum=0.5),
+            rounds=setting["rounds"],
+            dropout=0.0,
+            seed=seed,
             dataset="mnist",
             data_dir=context.data_dir,
             model="softmax",
             partition="shards",
             per_round=20,
             sampling="poisson",
-            privacy=PrivacyOptions(first_stage=30, **noise),
+            first_stage=30,
+            **noise,
         )
 
     return over_seeds(context.world, asked, 100, SEEDS)

@@ -95,42 +95,34 @@ def _compare_table(results: Sequence[Result]) -> list[Line]:
 
 def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
     """Train with T queries of b replies, with all seeds."""
-    from hpcfl.algorithms.federated.privacy import PrivacyOptions
-    from hpcfl.bench.experiment import Options
-    from hpcfl.learning.training import LocalOptions
+    from hpcfl.options.training import TrainOptions
     from hpcfl.reproduce.seeds import over_seeds
-    from hpcfl.train.experiment import TrainOptions
 
     laplace = setting["mechanism"] == "laplace"
-    task = dict(_TASKS[setting["dataset"]])
-    model, partition = task.pop("model"), task.pop("partition")
+    task = _TASKS[setting["dataset"]]
 
     def asked(seed: int) -> TrainOptions:
         return TrainOptions(
             "fedsgd-dpc",
-            Options("fedavg", warmup=0, rounds=setting["T"], dropout=0.0, seed=seed),
-            LocalOptions(
-                epochs=None,
-                steps=1,
-                batch_size=0 if laplace else 60,
-                learning_rate=0.05,
-                momentum=0.0,
-                weight_decay=1e-4,
-                **task,
-            ),
+            rounds=setting["T"],
+            dropout=0.0,
+            seed=seed,
+            epochs=None,
+            steps=1,
+            batch_size=0 if laplace else 60,
+            learning_rate=0.05,
+            momentum=0.0,
+            weight_decay=1e-4,
             dataset=setting["dataset"],
             data_dir=context.data_dir,
             data_fraction=setting["data_fraction"],
-            model=model,
-            partition=partition,
             per_round=setting["b"],
             sampling="balanced",
-            privacy=PrivacyOptions(
-                epsilon=setting["epsilon"],
-                mechanism=setting["mechanism"],
-                clip_norm=300.0 if laplace else 10.0,
-                shuffle="continuing" if laplace else "poisson",
-            ),
+            epsilon=setting["epsilon"],
+            mechanism=setting["mechanism"],
+            clip_norm=300.0 if laplace else 10.0,
+            shuffle="continuing" if laplace else "poisson",
+            **task,
         )
 
     return over_seeds(context.world, asked, 10, SEEDS)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from hpcfl.comm.world import World
+from hpcfl.options.training import TrainOptions
 from hpcfl.train import session
-from hpcfl.train.experiment import TrainOptions
 
 
 def over_seeds(

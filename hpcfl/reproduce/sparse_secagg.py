@@ -38,11 +38,12 @@ _DROPOUTS = (0.0, 0.1, 0.3)
 
 def _bench(setting: Setting, context: Context) -> Mapping[str, Any]:
     """Play rounds; return the bytes of the devices' uploads."""
-    from hpcfl.bench.experiment import Experiment, Options
+    from hpcfl.bench.experiment import Experiment
+    from hpcfl.options.bench import BenchOptions
     from hpcfl.rounds.observer import Results
     from hpcfl.rounds.timed import Played
 
-    options = Options(
+    options = BenchOptions(
         setting["protocol"],
         dim=setting["dim"],
         rounds=setting["rounds"],
@@ -93,21 +94,16 @@ def _bytes_settings(rounds: int) -> list[Setting]:
 
 def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
     """Train to the target accuracy."""
-    from hpcfl.bench.experiment import Options
-    from hpcfl.learning.training import LocalOptions
+    from hpcfl.options.training import TrainOptions
     from hpcfl.reproduce.seeds import to_target
-    from hpcfl.train.experiment import TrainOptions
 
     algorithm = setting.get("algorithm", "fedavg")
     asked = TrainOptions(
         algorithm,
-        Options(
-            setting.get("protocol", "fedavg"),
-            warmup=0,
-            rounds=setting["most_rounds"],
-            dropout=0.3 if algorithm == "fedavg" else 0.0,
-        ),
-        LocalOptions(**_LOCAL),
+        aggregate=setting.get("protocol", "fedavg"),
+        rounds=setting["most_rounds"],
+        dropout=0.3 if algorithm == "fedavg" else 0.0,
+        **_LOCAL,
         dataset=setting["dataset"],
         data_dir=context.data_dir,
         partition=setting["partition"],

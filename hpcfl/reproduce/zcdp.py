@@ -90,11 +90,8 @@ def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
 
 
 def _at_rate(setting: Setting, rate: float, context: Context) -> dict[str, Any]:
-    from hpcfl.algorithms.federated.privacy import PrivacyOptions
-    from hpcfl.bench.experiment import Options
-    from hpcfl.learning.training import LocalOptions
+    from hpcfl.options.training import TrainOptions
     from hpcfl.reproduce.seeds import over_seeds
-    from hpcfl.train.experiment import TrainOptions
 
     privacy = {
         name: setting[name] for name in ("sigma", "epsilon", "epsilon_by") if name in setting
@@ -104,27 +101,24 @@ def _at_rate(setting: Setting, rate: float, context: Context) -> dict[str, Any]:
     def asked(seed: int) -> TrainOptions:
         return TrainOptions(
             setting["algorithm"],
-            Options(
-                setting["aggregate"],
-                warmup=0,
-                rounds=setting["rounds"],
-                dropout=0.0,
-                gamma=0.0,
-                seed=seed,
-            ),
-            LocalOptions(
-                epochs=None,
-                steps=setting["tau"],
-                batch_size=32,
-                learning_rate=rate,
-                momentum=0.0,
-            ),
+            aggregate=setting["aggregate"],
+            rounds=setting["rounds"],
+            dropout=0.0,
+            gamma=0.0,
+            seed=seed,
+            epochs=None,
+            steps=setting["tau"],
+            batch_size=32,
+            learning_rate=rate,
+            momentum=0.0,
             dataset="adult",
             data_dir=context.data_dir,
             model=setting["model"],
             per_round=10,
             sampling="balanced" if setting["algorithm"] != "fedavg" else "exact",
-            privacy=PrivacyOptions(delta=1e-4, convex=convex, **privacy),
+            delta=1e-4,
+            convex=convex,
+            **privacy,
         )
 
     return over_seeds(context.world, asked, 16, SEEDS)

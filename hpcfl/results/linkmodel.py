@@ -7,39 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.errors import UsageError
+from hpcfl.options.shared import LinkOptions
 
 
-@dataclass(frozen=True)
-class LinkModel:
+@dataclass(frozen=True, kw_only=True)
+class LinkModel(LinkOptions):
     """The link between a device and the server; every device has its own.
 
     The server's link is taken as wide enough for all devices at once.
 
-    Parameters
-    ----------
-    uplink_mbps, downlink_mbps : float
-        Bandwidth in Mbit/s (10^6 bits a second), above 0.
-    latency_ms : float
-        Milliseconds, paid once in each direction in which a phase has anything to move.
-
-    Raises
-    ------
-    UsageError
-        If a value is out of range.
+    Bandwidths are in Mbit/s (10^6 bits a second). The latency, in milliseconds, is paid once in
+    each direction in which a phase has anything to move.
     """
-
-    uplink_mbps: float = 100.0
-    downlink_mbps: float = 100.0
-    latency_ms: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("uplink_mbps", "downlink_mbps"):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value > 0):
-                raise UsageError(f"{_option(name)} must be a number above 0, not {value}")
-        if not (np.isfinite(self.latency_ms) and self.latency_ms >= 0):
-            raise UsageError(f"{_option('latency_ms')} must be 0 or more, not {self.latency_ms}")
 
     def __str__(self) -> str:
         return (
@@ -76,7 +55,3 @@ class LinkModel:
         directions = (np.asarray(messages_up) > 0).astype(int) + (np.asarray(messages_down) > 0)
         devices = cpu_seconds[..., :-1] + transfer + 1e-3 * self.latency_ms * directions
         return devices.max(axis=-1) + cpu_seconds[..., -1]
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")

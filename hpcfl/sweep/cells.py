@@ -6,12 +6,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from hpcfl.bench.experiment import DEFAULT_DIM, Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.errors import HpcflError
-from hpcfl.sweep.plan import BenchCommand, Setting
+from hpcfl.options.bench import DEFAULT_DIM, BenchOptions
+from hpcfl.sweep.plan import Setting, parse
 
 _ID_DIGITS = 16
 # Follow from the options, or are words that another version of hpcfl may choose differently.
@@ -59,7 +60,7 @@ class Cell:
         return f"{self.protocol}, N = {self.devices}, d = {self.dim}{repeat}"
 
 
-def resolve(settings: Iterable[Setting], bench: BenchCommand) -> list[Cell]:
+def resolve(settings: Iterable[Setting]) -> list[Cell]:
     """Return the cells of a plan, in its order, each configuration once.
 
     A configuration that cannot work is a cell as well: what speaks against it is found when it is
@@ -72,7 +73,8 @@ def resolve(settings: Iterable[Setting], bench: BenchCommand) -> list[Cell]:
     """
     cells: dict[str, Cell] = {}
     for setting in settings:
-        options, (devices,) = bench.parse(setting.arguments)
+        options = parse(setting.arguments)
+        (devices,) = options.devices
         protocol, dim, rounds, config = _configuration(options, devices)
         # A protocol of one's own is called MODULE:CLASS, which may be a path.
         name = re.sub(r"[^\w.-]", "_", protocol)
@@ -108,13 +110,13 @@ def identify(config: dict[str, Any], repeat: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
 
 
-def _configuration(options: Options, devices: int) -> tuple[str, int, int, dict[str, Any]]:
+def _configuration(options: BenchOptions, devices: int) -> tuple[str, int, int, dict[str, Any]]:
     """Return what is measured, d, the planned rounds, and the complete configuration."""
     try:
         experiment = Experiment.prepare(options, devices)
     except HpcflError:
-        config = asdict(options) | {"devices": devices, "refused": True}
-        return options.protocol, options.dim or DEFAULT_DIM, options.rounds, config
+        config = options.identity() | {"devices": devices, "refused": True}
+        return options.summed_by, options.dim or DEFAULT_DIM, options.rounds, config
     # The name tells dp-fedavg from the protocol within which it adds its noise.
     config = experiment.config() | {"name": experiment.name}
     return experiment.name, experiment.updates.dim, options.planned_rounds, config

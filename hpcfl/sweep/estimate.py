@@ -9,8 +9,9 @@ from statistics import median
 
 from hpcfl.errors import HpcflError
 from hpcfl.results.reader import Run
+from hpcfl.rounds.build import build
 from hpcfl.sweep.cells import Cell
-from hpcfl.sweep.plan import BenchCommand
+from hpcfl.sweep.plan import parse
 
 
 def estimate_seconds(cell: Cell, finished: Iterable[tuple[Cell, Run]]) -> float | None:
@@ -41,15 +42,13 @@ def estimate_seconds(cell: Cell, finished: Iterable[tuple[Cell, Run]]) -> float 
     return cell.rounds * median(seconds for distance, seconds in known if distance == nearest)
 
 
-def predicted_seconds(cell: Cell, bench: BenchCommand) -> float | None:
+def predicted_seconds(cell: Cell) -> float | None:
     """Return the seconds that the cost model gives a cell in one process.
 
     Parameters
     ----------
     cell : Cell
         Any cell.
-    bench : BenchCommand
-        What its arguments are understood with.
 
     Returns
     -------
@@ -60,8 +59,8 @@ def predicted_seconds(cell: Cell, bench: BenchCommand) -> float | None:
     from hpcfl.costmodel.model import predict
 
     try:
-        options, _ = bench.parse(cell.arguments)
-        built, _ = options.build(cell.devices, cell.dim)
+        options = parse(cell.arguments)
+        built, _ = build(options.summed_by, options, cell.devices, cell.dim)
         found = predict(built, load(default_path()))
     except HpcflError:
         return None

@@ -17,7 +17,7 @@ from typing import Any
 from hpcfl import __version__
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.sweep.cells import Cell
-from hpcfl.sweep.plan import NOT_IN_PLANS
+from hpcfl.sweep.plan import KEYS
 from hpcfl.system import files
 
 NAME = "sweep.json"
@@ -158,7 +158,7 @@ def _cell(number: int, stored: dict[str, Any]) -> Cell:
     protocol, *options = arguments
     named = [re.fullmatch(r"--([a-z0-9-]+)=.*", one, re.DOTALL) for one in options]
     _require(not protocol.startswith("-"))
-    _require(all(one is not None and one[1] not in NOT_IN_PLANS for one in named))
+    _require(all(one is not None and one[1] in KEYS for one in named))
     _require(type(stored["protocol"]) is str)
     _require(re.fullmatch(r"\w{1,64}", stored["id"]) is not None)
     _require(re.fullmatch(r"[\w-][\w.-]*\.h5", stored["file"]) is not None)

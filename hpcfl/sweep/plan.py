@@ -2,46 +2,27 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcfl.bench.experiment import Experiment, Options
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.bench.experiment import asked
+from hpcfl.errors import UsageError
+from hpcfl.options.bench import DP_FEDAVG, BenchOptions
+from hpcfl.options.definition import nearest, options_of
 from hpcfl.system import files
 
-# Options of noise, which only dp-fedavg adds.
-_OF_NOISE = ("aggregate", "noise-multiplier", "clip-norm", "delta")
-# Options that only say something together with a protocol or with each other.
-_NOT_ALONE = ("dropout-phase", "upload", "updates", "max-rounds", *_OF_NOISE)
 _REPEATS = "repeats"
-# What writes files or is the sweep's own: every cell would write to the same place.
-NOT_IN_PLANS = ("output", "resume", "json", "save-aggregate", "keep-transcript", "help")
+# What a plan may set, as it is typed: nothing that writes files, as every cell would write to the
+# same place.
+KEYS = {about.dashed: about for about in options_of(BenchOptions).values() if about.sweepable}
 LARGEST_PLAN = 2**20  # bytes
 MOST_CELLS = 100_000
 LONGEST_VALUE = 1000  # letters; a path may be that long
-
-
-@dataclass(frozen=True)
-class BenchCommand:
-    """How `hpcfl bench` understands its command line.
-
-    Attributes
-    ----------
-    names : collection of str
-        The options that a plan may set, without dashes in front, and ``protocol``.
-    parse : callable
-        Takes a protocol and options as they are typed; returns the options and the numbers of
-        devices asked for, and raises UsageError where one cannot be understood.
-    """
-
-    names: Collection[str]
-    parse: Callable[[Sequence[str]], tuple[Options, list[int]]]
 
 
 @dataclass(frozen=True)
@@ -60,7 +41,7 @@ class Setting:
     repeats: int
 
 
-def read(path: Path, bench: BenchCommand) -> list[Setting]:
+def read(path: Path) -> list[Setting]:
     """Return all combinations of a plan, in its order.
 
     Parameters
@@ -69,8 +50,6 @@ def read(path: Path, bench: BenchCommand) -> list[Setting]:
         The TOML file. A table ``[fixed]`` holds options of all cells, and ``[grid]``, or several
         tables ``[[grid]]``, hold lists of values whose products are the cells. The keys are the
         long options of `hpcfl bench` without their dashes, ``protocol`` and ``repeats``.
-    bench : BenchCommand
-        What the options are checked with, each value by itself.
 
     Returns
     -------
@@ -103,7 +82,7 @@ def read(path: Path, bench: BenchCommand) -> list[Setting]:
     cells = 0
     for number, grid in enumerate(grids if several else [grids], 1):
         place = f"{path}: [[grid]] number {number}" if several else f"{path}: [grid]"
-        repeats, choices = _choices(fixed, _table(grid, place), f"{path}: [fixed]", place, bench)
+        repeats, choices = _choices(fixed, _table(grid, place), f"{path}: [fixed]", place)
         # Before there are any: a few lists have more products than any memory holds.
         cells += repeats * math.prod(map(len, choices.values()))
         if cells > MOST_CELLS:
@@ -127,7 +106,6 @@ def _choices(
     grid: dict[str, Any],
     fixed_place: str,
     place: str,
-    bench: BenchCommand,
 ) -> tuple[int, dict[str, list[str]]]:
     """Return the repeats of one grid, and its options' values as they are typed."""
     twice = sorted(fixed.keys() & grid.keys())
@@ -141,7 +119,7 @@ def _choices(
             if key == _REPEATS:
                 repeats = _count(value, spot)
             else:
-                choices[key] = _values(key, value, spot, bench, several=table is grid)
+                choices[key] = _values(key, value, spot, several=table is grid)
     for key in ("protocol", "devices"):
         if key not in choices:
             raise UsageError(f"{place}: neither it nor [fixed] says {key}")
@@ -163,11 +141,10 @@ def _count(value: Any, spot: str) -> int:
     return value
 
 
-def _values(key: str, value: Any, spot: str, bench: BenchCommand, *, several: bool) -> list[str]:
+def _values(key: str, value: Any, spot: str, *, several: bool) -> list[str]:
     """Return an option's values as they are typed, each checked by itself."""
-    if key not in bench.names:
-        near = difflib.get_close_matches(key, bench.names, n=1)
-        hint = f"; is {near[0]} meant?" if near else ", see hpcfl bench --help"
+    if key != "protocol" and key not in KEYS:
+        hint = nearest(key, KEYS) or ", see hpcfl bench --help"
         raise UsageError(f"{spot}: a plan has no such option{hint}")
     if isinstance(value, list) and not several:
         raise UsageError(f"{spot}: a list of values belongs into [grid]")
@@ -179,8 +156,8 @@ def _values(key: str, value: Any, spot: str, bench: BenchCommand, *, several: bo
     texts = [_text(item, spot) for item in values]
     for text in texts:
         try:
-            _check(key, text, bench)
-        except HpcflError as error:
+            _check(key, text)
+        except UsageError as error:
             raise UsageError(f"{spot}: {error}") from None
     return texts
 
@@ -197,22 +174,37 @@ def _text(value: Any, spot: str) -> str:
     return text
 
 
-def _check(key: str, text: str, bench: BenchCommand) -> None:
+def _check(key: str, text: str) -> None:
     """Find out whether a value is a possible one, whatever it is combined with."""
     if key == "protocol":
         if text.startswith("-"):
             raise UsageError(f"{text!r} is no protocol")
-        if text != "dp-fedavg":
+        if text != DP_FEDAVG:
             from hpcfl.algorithms.aggregation import find
 
             find(text)
         return
-    # The plainest protocol takes every option that is not of a protocol.
-    protocol = "dp-fedavg" if key in _OF_NOISE else "fedavg"
-    options, devices = bench.parse((protocol, "--devices=1", f"--{key}={text}"))
-    if len(devices) != 1:
+    value = KEYS[key].read(text)
+    KEYS[key].check(value)
+    if key == "devices" and len(value) != 1:
         raise UsageError(f"{text!r} is no number of devices; give a list of numbers in [grid]")
-    if key == "updates" and not Path(text).is_file():
+    if key == "updates" and not value.is_file():
         raise UsageError(f"there is no file {text}")
-    if key not in _NOT_ALONE:
-        Experiment.prepare(options, devices[0])
+
+
+def parse(arguments: Sequence[str]) -> BenchOptions:
+    """Return the options that the arguments of a `Setting` stand for.
+
+    Raises
+    ------
+    UsageError
+        If one of them is none that a plan may set, or does not go with the others.
+    """
+    protocol, *options = arguments
+    given: dict[str, Any] = {"protocol": protocol}
+    for text in options:
+        key, _, value = text.removeprefix("--").partition("=")
+        if key not in KEYS:
+            raise UsageError(f"a plan has no option {text!r}")
+        given[KEYS[key].name] = value
+    return asked(given)

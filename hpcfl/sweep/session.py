@@ -12,14 +12,15 @@ from pathlib import Path
 import numpy as np
 
 from hpcfl.bench import session as bench_session
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError
+from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.sweep import manifest as manifests
 from hpcfl.sweep.cells import Cell
 from hpcfl.sweep.manifest import Manifest
-from hpcfl.sweep.plan import BenchCommand
+from hpcfl.sweep.plan import parse
 from hpcfl.system.interruption import LEFT_STATUS, Left, noting_signals
 
 DONE = "done"
@@ -113,7 +114,6 @@ def run(
     world: World,
     cells: Sequence[Cell],
     output: Path,
-    bench: BenchCommand,
     begun: Callable[[Cell], None] = lambda cell: None,
     ended: Callable[[Outcome], None] = lambda outcome: None,
     observer: RoundObserver = NOBODY,
@@ -132,8 +132,6 @@ def run(
         The same on every rank.
     output : path
         The sweep's folder.
-    bench : BenchCommand
-        What the cells' arguments are understood with.
     begun, ended : callable
         Called on rank 0 before a cell runs, and with the outcome of every cell.
     observer : RoundObserver
@@ -160,7 +158,7 @@ def run(
         for cell in cells:
             if world.tell(int(interruption.asked)):
                 world.raise_everywhere(_left())
-            options, (devices,) = bench.parse(cell.arguments)
+            options = parse(cell.arguments)
             outcome = None
             if claims is not None and claims.take(cell):
                 outcome = _spared(output, cell, options)
@@ -169,7 +167,7 @@ def run(
             if world.tell(int(outcome is None)):
                 if world.rank == 0:
                     begun(cell)
-                outcome = _run_one(world, cell, options, devices, output, observer)
+                outcome = _run_one(world, cell, options, output, observer)
             if world.rank == 0 and outcome is not None and claims is not None:
                 if outcome.state != BUSY:
                     claims.drop(cell)
@@ -182,7 +180,7 @@ def _left() -> Left:
     return Left("told by a signal to leave; the same command goes on with what is not finished")
 
 
-def _spared(output: Path, cell: Cell, options: Options) -> Outcome | None:
+def _spared(output: Path, cell: Cell, options: BenchOptions) -> Outcome | None:
     """Return, on rank 0, why a cell need not or cannot run; else make room for its file."""
     from hpcfl.sweep import states
 
@@ -199,8 +197,7 @@ def _spared(output: Path, cell: Cell, options: Options) -> Outcome | None:
 def _run_one(
     world: World,
     cell: Cell,
-    options: Options,
-    devices: int,
+    options: BenchOptions,
     output: Path,
     observer: RoundObserver,
 ) -> Outcome:
@@ -209,7 +206,7 @@ def _run_one(
         bench_session.run(
             world,
             options,
-            [devices],
+            options.devices,
             output / cell.file,
             lambda path: None,
             observer,

@@ -17,13 +17,13 @@ from hpcfl.sweep import session, states
 from hpcfl.sweep.cells import Cell
 from hpcfl.sweep.estimate import estimate_seconds, predicted_seconds
 from hpcfl.sweep.manifest import Manifest
-from hpcfl.sweep.plan import BenchCommand
+from hpcfl.sweep.plan import parse
 
 # What every row shows in columns of its own.
 _SHOWN = ("--devices=", "--dim=")
 
 
-def render_cells(folder: Path, manifest: Manifest, bench: BenchCommand) -> str:
+def render_cells(folder: Path, manifest: Manifest) -> str:
     """Return the cells of a sweep in their order: what, how far, and how long it will take.
 
     Parameters
@@ -32,8 +32,6 @@ def render_cells(folder: Path, manifest: Manifest, bench: BenchCommand) -> str:
         The sweep's folder; it need not exist.
     manifest : Manifest
         Its cells.
-    bench : BenchCommand
-        What the cells' arguments are understood with.
 
     Returns
     -------
@@ -47,7 +45,7 @@ def render_cells(folder: Path, manifest: Manifest, bench: BenchCommand) -> str:
     counts: Counter[str] = Counter()
     for cell, run in runs:
         state = states.FINISHED if run is not None else states.state(folder, cell)
-        sentence = "" if run is not None else _objection(cell, bench)
+        sentence = "" if run is not None else _objection(cell)
         time = None
         if sentence:
             state = "cannot run"
@@ -55,7 +53,7 @@ def render_cells(folder: Path, manifest: Manifest, bench: BenchCommand) -> str:
         elif run is None:
             guess = estimate_seconds(cell, finished)
             if guess is None:
-                guess = predicted_seconds(cell, bench)
+                guess = predicted_seconds(cell)
                 predicted += guess is not None
             time = "unknown" if guess is None else duration(guess)
             seconds += guess or 0.0
@@ -152,11 +150,10 @@ def _varied(cells: Sequence[Cell]) -> set[str]:
     }
 
 
-def _objection(cell: Cell, bench: BenchCommand) -> str:
+def _objection(cell: Cell) -> str:
     """Return what makes a cell impossible; "" if nothing is known to."""
     try:
-        options, (devices,) = bench.parse(cell.arguments)
-        Experiment.prepare(options, devices)
+        Experiment.prepare(parse(cell.arguments), cell.devices)
     except HpcflError as error:
         return str(error)
     return ""

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms import federated, quantisation
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate, QuantisedProtocol
-from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Spent
-from hpcfl.algorithms.federated.levels import largest_levels
-from hpcfl.algorithms.federated.participation import Participation
-from hpcfl.algorithms.federated.privacy import PrivacyOptions
-from hpcfl.algorithms.federated.private import PrivateAlgorithm
+from hpcfl.algorithms.federated.base import FederatedAlgorithm, Spent
 from hpcfl.algorithms.federated.sparsification import pairwise_overlap, selection_counts
-from hpcfl.algorithms.noise import IntegerNoise
-from hpcfl.bench.experiment import DEFAULT_LEVELS, Options, secrets_of_noise
 from hpcfl.comm.phases import phase_names
 from hpcfl.comm.transport import Transport
-from hpcfl.errors import UsageError
+from hpcfl.options.definition import part
+from hpcfl.options.training import TrainOptions
+from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.build import build
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round
 from hpcfl.rounds.enrolment import Enrolled, enrol
@@ -38,7 +33,7 @@ from hpcfl.train.checkpoint import Checkpoint
 from hpcfl.train.clients import Clients
 
 if TYPE_CHECKING:
-    from hpcfl.learning.training import LocalOptions, Trainer
+    from hpcfl.learning.training import Trainer
 
 FIGURES = (
     "accuracy",
@@ -56,188 +51,6 @@ FIGURES = (
     "epsilon_proven",
 )
 DEVICE_FIGURES = ("device_loss",)
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """What `hpcfl train` was asked for; see ``hpcfl train --help``.
-
-    Attributes
-    ----------
-    algorithm : str
-        The federated algorithm.
-    aggregation : Options
-        The protocol and its options; its number of rounds is the largest number of rounds.
-    local : LocalOptions
-        How a device trains.
-    """
-
-    algorithm: str
-    aggregation: Options
-    local: LocalOptions
-    dataset: str = "digits"
-    data_dir: Path | None = None
-    partition: str = "iid"
-    data_fraction: float = 1.0
-    model: str | None = None
-    per_round: int | None = None
-    sampling: str = "exact"
-    server_learning_rate: float = 1.0
-    server_momentum: float = 0.0
-    target_accuracy: float | None = None
-    max_seconds: float | None = None
-    torch_device: str = "auto"
-    error_feedback: bool = False
-    device_loss: bool = False
-    privacy: PrivacyOptions = field(default_factory=PrivacyOptions)
-    checkpoint_every: int | None = None
-    resume: Path | None = None
-
-    def __post_init__(self) -> None:
-        leaves_out = self.kind.leaves_out  # refuses an algorithm that there is not
-        if not 0 < self.data_fraction <= 1:
-            raise UsageError(
-                f"--data-fraction is {self.data_fraction}; it must be above 0, at most 1"
-            )
-        if self.aggregation.rounds < 1:
-            raise UsageError(f"--rounds is {self.aggregation.rounds}; it must be at least 1")
-        if self.checkpoint_every is not None and self.checkpoint_every < 1:
-            raise UsageError(
-                f"--checkpoint-every is {self.checkpoint_every}; it must be at least 1"
-            )
-        if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:
-            raise UsageError(
-                f"--target-accuracy is {self.target_accuracy}; it must be above 0, at most 1"
-            )
-        if not self.server_learning_rate > 0 or not 0 <= self.server_momentum < 1:
-            raise UsageError(
-                "the server's learning rate must be positive and its momentum at least 0 and "
-                f"below 1, not {self.server_learning_rate} and {self.server_momentum}"
-            )
-        if self.error_feedback and not leaves_out:
-            raise UsageError(
-                f"--error-feedback is for {' and '.join(federated.SPARSIFIED)}: {self.algorithm} "
-                "leaves nothing of an update unsent"
-            )
-        if self.error_feedback and (self.checkpoint_every is not None or self.resume is not None):
-            raise UsageError(
-                "--error-feedback cannot be checkpointed: every device keeps what it has not sent, "
-                "and a checkpoint holds the server's state alone"
-            )
-
-    @property
-    def kind(self) -> type[FederatedAlgorithm]:
-        """The class of the algorithm."""
-        return federated.find(self.algorithm)
-
-    def federation(self, sizes: NDArray[np.int64], dim: int) -> Federation:
-        """Return who trains what, for devices with so many samples and a model of `dim`."""
-        aggregation = self.aggregation
-        per_round = self.per_round or sizes.size
-        invited = self.kind.invited(per_round, sizes.size, self.privacy)
-        participation = Participation(sizes.size, invited, self.sampling, aggregation.seed)
-        protocol, _ = aggregation.build(per_round, dim, population=sizes.size)
-        return Federation(
-            sizes,
-            participation,
-            aggregation.rounds,
-            aggregation.seed,
-            protocol,
-            self.local,
-        )
-
-    def with_levels(self, sizes: NDArray[np.int64], dim: int) -> TrainOptions:
-        """Return the options with a number of levels, if none is asked for.
-
-        Where an account pays for rounding to integers they are the most that there is room for
-        beside the noise. How much noise that is hardly depends on them: it is found with half as
-        many as there is room for without any.
-
-        Raises
-        ------
-        UsageError
-            If no noise reaches the epsilon, or the accounts refuse the options.
-        """
-        if self.aggregation.levels is not None:
-            return self
-
-        def at(levels: int) -> TrainOptions:
-            return replace(self, aggregation=replace(self.aggregation, levels=levels))
-
-        protocol = at(1).federation(sizes, dim).protocol
-        if not self.kind.private or not isinstance(protocol, QuantisedProtocol):
-            return at(DEFAULT_LEVELS)
-        # By chance, all devices may be in a round.
-        most = sizes.size if self.sampling == "poisson" else protocol.parameters.devices
-        parameters = protocol.parameters
-        roomy = quantisation.largest_levels(
-            parameters.arithmetic, most, parameters.clip, protocol.divisor
-        )
-        finest = at(max(1, roomy // 2))
-        algorithm = finest.make_algorithm(finest.federation(sizes, dim))
-        assert isinstance(algorithm, PrivateAlgorithm)
-        # A little more, as it may be with fewer levels.
-        noisy = replace(self.privacy, sigma=1.01 * algorithm.sigma, noise_multiplier=None)
-        rounds = self.aggregation.rounds
-
-        def noises(protocol: QuantisedProtocol) -> Iterator[IntegerNoise]:
-            chosen = replace(at(protocol.parameters.levels), privacy=noisy)
-            made = chosen.make_algorithm(chosen.federation(sizes, dim))
-            # Rates fall or rise from round to round: one of the ends has the most.
-            for index in {0, rounds - 1}:
-                noise = made.integer_noise(protocol, index)
-                if noise is not None:
-                    yield noise
-
-        found = largest_levels(lambda levels: _quantised(at(levels), sizes, dim), noises)
-        return at(min(found, roomy))
-
-    def check_algorithm(self, devices: int) -> None:
-        """Refuse what does not go together, before any data are read.
-
-        Raises
-        ------
-        UsageError
-        """
-        federation = self.federation(np.ones(devices, np.int64), dim=1)
-        self.kind.check(federation, self.privacy)
-
-    def make_algorithm(self, federation: Federation) -> FederatedAlgorithm:
-        """Return the algorithm of one rank.
-
-        Raises
-        ------
-        UsageError
-            If no noise reaches the epsilon, or the accounts refuse the options.
-        """
-        return self.kind.make(
-            federation,
-            self.privacy,
-            secrets_of_noise(self.aggregation.insecure_seed),
-            self.aggregation.alpha,
-            self.error_feedback,
-        )
-
-    def config(self, devices: int, model: str, dim: int) -> dict[str, Any]:
-        """Return every option with its value, for the record."""
-        flat = {
-            name: value
-            for name, value in vars(self).items()
-            if name not in ("aggregation", "local", "privacy")
-        }
-        flat |= asdict(self.aggregation) | asdict(self.local)
-        if self.kind.private:
-            flat |= asdict(self.privacy)
-        flat |= {"devices": devices, "model": model, "dim": dim}
-        return {
-            name: str(value) if isinstance(value, Path) else value for name, value in flat.items()
-        }
-
-
-def _quantised(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> QuantisedProtocol:
-    protocol = options.federation(sizes, dim).protocol
-    assert isinstance(protocol, QuantisedProtocol)
-    return protocol
 
 
 @dataclass(frozen=True)
@@ -410,12 +223,12 @@ class Training:
         first = transport.tell(self._next_round)
         # Who takes part, and what noise there is, every rank finds by itself.
         self._algorithm.repeated = transport.tell(self._algorithm.repeated)
-        aggregation = self._options.aggregation
+        options = self._options
         self._enrolled = enrol(
-            find(aggregation.protocol, aggregation.security),
+            find(options.aggregate, options.security),
             transport,
             first_round=first,
-            insecure_seed=aggregation.insecure_seed,
+            insecure_seed=options.insecure_seed,
         )
         if transport.tell(int(transport.has_server and self._would_overspend(first))):
             return "epsilon"
@@ -424,7 +237,7 @@ class Training:
             return self._reason_to_stop(index, result, time.monotonic() - start)
 
         play_one = partial(self._round, transport, observer)
-        return repeat(transport, range(first, aggregation.rounds), play_one, decide, observer)
+        return repeat(transport, range(first, options.rounds), play_one, decide, observer)
 
     def _round(
         self, transport: Transport, observer: RoundObserver, index: int
@@ -469,13 +282,15 @@ class Training:
         with_model: bool,
     ) -> Played:
         """Sum the participants' vectors; what is not yet in `work` is made on the way."""
-        algorithm, options = self._algorithm, self._options.aggregation
+        algorithm, options = self._algorithm, self._options
         if not participants:
-            kind = find(options.protocol, options.security)
+            kind = find(options.aggregate, options.security)
             record = RoundRecord.empty(len(kind.phases()), 0)
             record.validated = True
             return Played(record, Aggregate(np.zeros(self._state.size), 1.0, 0.0), 0.0)
-        protocol, schedule = options.build(
+        protocol, schedule = build(
+            options.aggregate,
+            options,
             len(participants),
             self._state.size,
             algorithm.weights(participants),
@@ -507,7 +322,7 @@ class Training:
         self, index: int, participants: list[int], work: Work, live: Mapping[int, Any]
     ) -> None:
         """Let the live devices of this rank train from the model that they received."""
-        algorithm, seed = self._algorithm, self._options.aggregation.seed
+        algorithm, seed = self._algorithm, self._options.seed
         for slot, device in live.items():
             id = participants[slot]
             samples = self._clients.samples(id)
@@ -600,7 +415,7 @@ class Training:
         evaluated = time.monotonic() - start
 
         record = played.record
-        modelled = options.aggregation.link.phase_seconds(
+        modelled = part(options, LinkModel).phase_seconds(
             record.bytes_up,
             record.bytes_down,
             record.messages_up,
@@ -629,13 +444,13 @@ class Training:
 
     def _would_overspend(self, index: int) -> bool:
         """Return whether a round would cost more privacy than there is to spend."""
-        privacy = self._options.privacy
+        options = self._options
         spent = self._spent(index)
-        if spent is None or privacy.epsilon is None:
+        if spent is None or options.epsilon is None:
             return False
         # What the noise was chosen for is met to the last digits.
-        limit = privacy.epsilon * (1 + 1e-9)
-        return (spent.paper if privacy.epsilon_by == "paper" else spent.proven) > limit
+        limit = options.epsilon * (1 + 1e-9)
+        return (spent.paper if options.epsilon_by == "paper" else spent.proven) > limit
 
     def _reason_to_stop(self, index: int, result: RoundResult, elapsed: float) -> str:
         target, limit = self._options.target_accuracy, self._options.max_seconds
@@ -643,7 +458,7 @@ class Training:
             return "target_accuracy"
         if limit is not None and elapsed >= limit:
             return "max_seconds"
-        if index + 1 == self._options.aggregation.rounds:
+        if index + 1 == self._options.rounds:
             return "rounds"
         return "epsilon" if self._would_overspend(index + 1) else ""
 

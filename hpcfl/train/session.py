@@ -13,17 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
+from hpcfl.algorithms.federated import find
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.bench.session import default_devices
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
+from hpcfl.options.training import TrainOptions
+from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.system import disturbances
 from hpcfl.system.interruption import Interruption, Left, noting_signals
 from hpcfl.train import checkpoint, clients
-from hpcfl.train.experiment import DEVICE_FIGURES, FIGURES, RoundResult, Training, TrainOptions
+from hpcfl.train.build import (
+    check_algorithm,
+    make_algorithm,
+    make_config,
+    make_federation,
+    with_levels,
+)
+from hpcfl.train.experiment import DEVICE_FIGURES, FIGURES, RoundResult, Training
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -114,11 +124,12 @@ def _run(
     neighbour, hosts = world.rank_on_host(), world.hosts()
     count = devices or default_devices(world)
     # Wrong options are refused before any data are read.
-    options.check_algorithm(count)
+    check_algorithm(options, count)
     name = options.model or models.DEFAULT_MODELS[options.dataset]
     _check_convex(options, name)
-    protocol, _ = options.aggregation.build(options.per_round or count, dim=1, population=count)
-    _ = options.aggregation.link
+    protocol, _ = build(
+        options.aggregate, options, options.per_round or count, dim=1, population=count
+    )
     world.raise_everywhere(_output_error(world, output))
     ranks = min(world.size, count + 1)
     mine = clients.load(
@@ -127,7 +138,7 @@ def _run(
         options.dataset,
         options.data_dir,
         options.partition,
-        options.aggregation.seed,
+        options.seed,
         options.data_fraction,
     )
     transport = world.transport(count)
@@ -137,7 +148,7 @@ def _run(
 
     _check_convex(options, name, mine.classes)
     single_thread()
-    model = models.build(name, mine.input_shape, mine.classes, options.aggregation.seed)
+    model = models.build(name, mine.input_shape, mine.classes, options.seed)
     weights = models.get_flat(model)
     options, algorithm = _algorithm(transport, options, mine.sizes, weights.size)
     where = choose_device(options.torch_device, neighbour)
@@ -154,9 +165,9 @@ def _run(
 
         path = output
         if path.suffix not in (".h5", ".hdf5"):
-            what = protocol.name if options.algorithm == "fedavg" else options.kind.name
+            what = protocol.name if options.algorithm == "fedavg" else find(options.algorithm).name
             path = default_path(path, f"train-{what}", count, weights.size)
-        config = options.config(count, name, weights.size)
+        config = make_config(options, count, name, weights.size)
         config |= protocol.settings()
         config |= algorithm.settings()
         kept = checkpoint.Checkpoints(checkpoint.path_for(path))
@@ -164,7 +175,7 @@ def _run(
             if options.resume is not None:
                 state = checkpoint.load(options.resume, config)
                 _check_unfinished(state, options)
-                if options.kind.private:
+                if find(options.algorithm).private:
                     state = state.claimed(_rounds_at_risk(state, options))
                     training.restore(state)
                     state.save(options.resume)
@@ -184,7 +195,7 @@ def _run(
                 at_end=dict.fromkeys(disturbances.AFTER, float),
                 phases=algorithm.phases(protocol),
                 devices=count,
-                rounds=options.aggregation.rounds,
+                rounds=options.rounds,
                 training=FIGURES,
                 device_training=DEVICE_FIGURES if options.device_loss else (),
                 partition=mine.table,
@@ -234,7 +245,7 @@ class _Keeping(RoundObserver):
 
     def begin(self) -> None:
         """Keep what must be kept before the first round."""
-        if self._options.resume is None and self._options.kind.private:
+        if self._options.resume is None and find(self._options.algorithm).private:
             _claim_first_rounds(self._kept, self._latest, self._options)
 
     def finished(self, index: int, result: RoundResult) -> None:
@@ -293,7 +304,7 @@ def _claim_first_rounds(
 
 def _rounds_at_risk(state: checkpoint.Checkpoint, options: TrainOptions) -> int:
     """Return how many rounds are played, at most, before there is a checkpoint of this launch."""
-    remaining = options.aggregation.rounds - state.next_round
+    remaining = options.rounds - state.next_round
     return min(options.checkpoint_every or remaining, remaining)
 
 
@@ -308,7 +319,7 @@ def _check_convex(options: TrainOptions, model: str, classes: int | None = None)
     """
     from hpcfl.learning import models
 
-    if options.algorithm != "cdp" or not options.privacy.convex or options.local.steps == 1:
+    if options.algorithm != "cdp" or not options.convex or options.steps == 1:
         return
     if models.is_linear(model) and classes in (None, 2):
         return
@@ -320,7 +331,7 @@ def _check_convex(options: TrainOptions, model: str, classes: int | None = None)
 
 
 def _check_unfinished(state: checkpoint.Checkpoint, options: TrainOptions) -> None:
-    rounds = options.aggregation.rounds
+    rounds = options.rounds
     if state.next_round >= rounds:
         raise UsageError(
             f"{options.resume} has {state.next_round} rounds behind it, and --rounds is {rounds}: "
@@ -352,23 +363,21 @@ def _algorithm(
     algorithm, error = None, None
     if transport.has_server:
         try:
-            options = options.with_levels(sizes, dim)
-            federation = options.federation(sizes, dim)
-            algorithm = options.make_algorithm(federation)
+            options = with_levels(options, sizes, dim)
+            federation = make_federation(options, sizes, dim)
+            algorithm = make_algorithm(options, federation)
             if isinstance(federation.protocol, QuantisedProtocol):
                 # Refused here, and not in the first round.
                 algorithm.integer_noise(federation.protocol, 0)
         except HpcflError as problem:
             error = problem
     sigma = getattr(algorithm, "sigma", 1.0)
-    chosen = np.array([sigma, options.aggregation.levels or 0], np.float64)
+    chosen = np.array([sigma, options.levels or 0], np.float64)
     sigma, levels = transport.broadcast(chosen.view(np.uint8), error).view(np.float64).tolist()
     if algorithm is not None:
         return options, algorithm
-    aggregation = replace(options.aggregation, levels=int(levels))
-    privacy = replace(options.privacy, sigma=sigma, noise_multiplier=None)
-    told = replace(options, aggregation=aggregation)
-    return told, replace(told, privacy=privacy).make_algorithm(told.federation(sizes, dim))
+    told = replace(options, levels=int(levels), sigma=sigma, noise_multiplier=None)
+    return told, make_algorithm(told, make_federation(told, sizes, dim))
 
 
 def _trainer(model: Module, options: TrainOptions, where: str) -> Trainer:
@@ -376,16 +385,15 @@ def _trainer(model: Module, options: TrainOptions, where: str) -> Trainer:
     from hpcfl.learning.private import PrivateOptions, PrivateTrainer
     from hpcfl.learning.training import Trainer
 
-    if not options.kind.noisy_steps:
-        return Trainer(model, options.local, where)
-    privacy = options.privacy
-    laplace = privacy.mechanism == "laplace"
+    if not find(options.algorithm).noisy_steps:
+        return Trainer(model, options, where)
+    laplace = options.mechanism == "laplace"
     private = PrivateOptions(
-        clip=privacy.clip_norm,
+        clip=options.clip_norm,
         clip_norm="l1" if laplace else "l2",
-        shuffle=privacy.shuffle,
+        shuffle=options.shuffle,
     )
-    return PrivateTrainer(model, options.local, private, where)
+    return PrivateTrainer(model, options, private, where)
 
 
 def _output_error(world: World, output: Path) -> HpcflError | None:

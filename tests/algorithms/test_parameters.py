@@ -11,10 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpcfl.algorithms.parameters import MAX_DEVICES, MAX_DIM, Parameters
+from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser, largest_levels
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError
+from hpcfl.options.shared import DEVICES, DIM
 
 
 def make(**changes: Any) -> Parameters:
@@ -24,29 +25,13 @@ def make(**changes: Any) -> Parameters:
 @pytest.mark.parametrize(
     ("name", "value", "sentence"),
     [
-        ("devices", 0, "the number of devices is 0; it must be 1 to"),
-        ("devices", -3, "the number of devices is -3; it must be 1 to"),
-        ("devices", MAX_DEVICES, f"the number of devices is {MAX_DEVICES}"),
-        ("dim", 0, f"dim is 0; it must be 1 to {MAX_DIM}"),
-        ("dim", -1, f"dim is -1; it must be 1 to {MAX_DIM}"),
-        ("dim", 2**32, f"dim is {2**32}; it must be 1 to {MAX_DIM}"),
-        ("alpha", 0.0, "alpha is 0.0; it must be above 0"),
-        ("alpha", -0.1, "alpha is -0.1"),
-        ("alpha", 1.5, "alpha is 1.5; .* at most 1"),
-        ("alpha", math.nan, "alpha is nan"),
-        ("dropout", -0.1, "dropout rate is -0.1; .* at least 0"),
-        ("dropout", 0.5, "dropout rate is 0.5; .* below 0.5"),
-        ("dropout", 1.0, "dropout rate is 1.0"),
-        ("dropout", math.nan, "dropout rate is nan"),
-        ("clip", 0.0, "clip is 0.0; it must be positive"),
-        ("clip", math.inf, "clip is inf; it must be positive and finite"),
-        ("clip", -1.0, "clip is -1.0"),
-        ("clip", math.nan, "clip is nan"),
-        ("levels", 0, "levels is 0; it must be at least 1"),
-        ("levels", -5, "levels is -5"),
-        ("group", "fp", "group is 'fp'; choose one of fq, ring32"),
-        ("sampler", "", "sampler is ''; choose one of gaps, dense"),
-        ("locations", "rice", "locations is 'rice'; choose one of auto, bitmap, gaps"),
+        ("devices", 0, "--devices is 0; it must be at least 1"),
+        ("devices", -3, "--devices is -3"),
+        ("devices", DEVICES["at_most"] + 1, f"at most {DEVICES['at_most']}"),
+        ("dim", 0, "--dim is 0; it must be at least 1"),
+        ("dim", 2**32, f"--dim is {2**32}; .* at most {DIM['at_most']}"),
+        ("alpha", 1.5, "--alpha is 1.5; .* at most 1"),
+        ("group", "fp", "--group is 'fp'; choose one of fq, ring32"),
     ],
 )
 def test_a_bad_value_is_refused_in_a_sentence_that_names_it(
@@ -77,18 +62,9 @@ def test_bad_weights_are_refused(weights: list[float], sentence: str) -> None:
     ("name", "value"),
     [
         ("devices", 1),
-        ("devices", MAX_DEVICES - 1),
+        ("devices", DEVICES["at_most"]),
         ("dim", 1),
-        ("dim", MAX_DIM),
-        ("alpha", 1.0),
-        ("alpha", 1e-9),
-        ("dropout", 0.0),
-        ("dropout", 0.4999),
-        ("clip", 1e-9),
-        ("levels", 1),
-        ("group", "ring32"),
-        ("sampler", "dense"),
-        ("locations", "bitmap"),
+        ("dim", DIM["at_most"]),
         ("weights", np.array([0.0, 0.0, 1.0, 0.0])),
         ("weights", np.full(4, 0.25)),
     ],

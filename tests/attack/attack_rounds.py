@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.cohort import golden_step
 from hpcfl.algorithms.aggregation.topology import Ring
 from hpcfl.attack.transcript import Transcript, load
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import keys
+from hpcfl.options.bench import BenchOptions
 
 SEED = 3
 
@@ -29,7 +30,9 @@ def recorded(protocol: str, devices: int = 10, **options: Any) -> tuple[Experime
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "round.npz"
         insecure = {"insecure_seed": SEED, "keep_transcript": path}
-        experiment = Experiment.prepare(Options(protocol, **defaults | insecure | options), devices)
+        experiment = Experiment.prepare(
+            BenchOptions(protocol, **defaults | insecure | options), devices
+        )
         experiment.run(Loopback(devices))
         return experiment, load(path)
 

@@ -12,10 +12,12 @@ from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.attack.recording import colluding
 from hpcfl.attack.stripping import Adversary
 from hpcfl.attack.transcript import load
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import keys
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.options.bench import BenchOptions
+from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
 
@@ -30,7 +32,7 @@ class Unknown(SecAgg):
 def test_keeping_costs_no_byte_and_no_message(tmp_path: Path) -> None:
     records = []
     for path in (None, tmp_path / "round.npz"):
-        options = Options(
+        options = BenchOptions(
             "sparse", dim=200, rounds=2, warmup=1, insecure_seed=1, keep_transcript=path
         )
         rounds = Results[Played]()
@@ -71,7 +73,7 @@ def test_what_is_kept_is_what_was_sent_and_what_colluders_hold() -> None:
 
 def test_no_key_of_an_honest_device_is_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "round.npz"
-    options = Options("sparse", dim=200, gamma=0.4, insecure_seed=SEED, keep_transcript=path)
+    options = BenchOptions("sparse", dim=200, gamma=0.4, insecure_seed=SEED, keep_transcript=path)
     Experiment.prepare(options, 10).run(Loopback(10))
     content, transcript = path.read_bytes(), load(path)
     index = transcript.round_index
@@ -86,7 +88,7 @@ def test_no_key_of_an_honest_device_is_in_the_file(tmp_path: Path) -> None:
 
 def test_colluders_follow_from_the_seed_and_are_a_fraction_rounded_down() -> None:
     def drawn(devices: int = 29, **options: Any) -> Any:
-        built = Options("secagg", **options).build(devices, 10)[0]
+        built = build("secagg", BenchOptions("secagg", **options), devices, 10)[0]
         return colluding(built.parameters)
 
     assert drawn(gamma=0.29, devices=100).sum() == 29
@@ -120,12 +122,12 @@ def test_what_cannot_be_kept_is_refused(
     wanted = {"insecure_seed": 1, "keep_transcript": tmp_path / "round.npz"} | options
 
     with pytest.raises(UsageError, match=sentence):
-        Experiment.prepare(Options(protocol, **wanted), 100)
+        Experiment.prepare(BenchOptions(protocol, **wanted), 100)
 
 
 def test_a_large_sparse_round_is_kept_all_the_same(tmp_path: Path) -> None:
     # 10 times the coordinates would be too many for secagg.
-    options = Options("sparse", dim=2 * 10**7, insecure_seed=1, keep_transcript=tmp_path / "r")
+    options = BenchOptions("sparse", dim=2 * 10**7, insecure_seed=1, keep_transcript=tmp_path / "r")
 
     Experiment.prepare(options, 100)
 
@@ -135,7 +137,7 @@ def test_a_transcript_that_cannot_be_written_fails_the_run(
 ) -> None:
     (tmp_path / "none").touch()
     path = tmp_path / "none" / "round.npz"
-    options = Options("secagg", dim=5, insecure_seed=1, keep_transcript=path)
+    options = BenchOptions("secagg", dim=5, insecure_seed=1, keep_transcript=path)
 
     with pytest.raises(HpcflError, match="cannot write the transcript"):
         Experiment.prepare(options, 4).run(Loopback(4))
@@ -143,7 +145,7 @@ def test_a_transcript_that_cannot_be_written_fails_the_run(
 
 def test_every_protocol_is_attacked_or_refused(tmp_path: Path) -> None:
     for name in PROTOCOLS:
-        options = Options(
+        options = BenchOptions(
             name, dim=50, insecure_seed=1, keep_transcript=tmp_path / name, alpha=0.5, dropout=0.0
         )
         if name in ("fedavg", "prf"):

@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 
 from hpcfl.bench import session
-from hpcfl.bench.experiment import Options
 from hpcfl.cli.watching import Spoken
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
+from hpcfl.options.bench import BenchOptions
 from hpcfl.results import load
 from hpcfl.results.reader import Run
 from hpcfl.results.writer import ResultsWriter, predicted_bytes
@@ -60,7 +60,7 @@ def bench(
     where = path.parent / "unused" if resume else path
     session.run(
         World(None),
-        Options(protocol, **asked),
+        BenchOptions(protocol, **asked),
         [5],
         where,
         lambda path: None,
@@ -101,11 +101,6 @@ def test_a_signal_in_the_last_round_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("after", [1, 3])
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, protocol: str, after: int) -> None:
     options: dict[str, Any] = {"dropout": 0.0 if protocol == "prf" else 0.3}
-    if protocol == "dp-fedavg":
-        from hpcfl.algorithms.federated.privacy import PrivacyOptions
-
-        protocol = "secagg"
-        options["private"] = PrivacyOptions(noise="distributed", noise_multiplier=1.0)
     whole = bench(tmp_path / "whole.h5", protocol, save_aggregate=tmp_path / "whole.npy", **options)
     path = tmp_path / "run.h5"
     with pytest.raises(AgreedError):
@@ -317,7 +312,7 @@ import ctypes, os, signal, sys, time
 from pathlib import Path
 from hpcfl.system import interruption
 from hpcfl.bench import session
-from hpcfl.bench.experiment import Options
+from hpcfl.options.bench import BenchOptions
 from hpcfl.comm.world import World
 
 from hpcfl.cli.watching import Spoken
@@ -332,8 +327,8 @@ def progress():
         while True:
             libc.pause()
 
-session.run(World(None), Options("fedavg", dim=20, rounds=10, warmup=1), [5], Path(sys.argv[1]),
-            lambda path: None, Spoken(progress))
+options = BenchOptions("fedavg", dim=20, rounds=10, warmup=1)
+session.run(World(None), options, [5], Path(sys.argv[1]), lambda path: None, Spoken(progress))
 """
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
+from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
 
@@ -27,7 +28,7 @@ def run(folder: Path, protocol: str, rows: NDArray[Any], **options: Any) -> tupl
         if weights is not None:
             file["weights"] = weights
     saved = folder / "saved.h5"
-    chosen = Options(
+    chosen = BenchOptions(
         protocol,
         rounds=1,
         warmup=0,
@@ -114,7 +115,7 @@ def test_the_papers_scaling_divides_by_what_was_planned(tmp_path: Path, protocol
 
 
 def test_the_scaling_is_recorded() -> None:
-    options = Options("secagg", dim=10, dropout=0.3)
+    options = BenchOptions("secagg", dim=10, dropout=0.3)
     config = Experiment.prepare(options, 12).config()
     assert ("survivors", 1.0) == (config["scaling"], config["scaled_by"])
     config = Experiment.prepare(replace(options, scaling="paper"), 12).config()

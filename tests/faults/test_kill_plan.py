@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.errors import UsageError
+from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.kill import Kill, Killer, plan
 
 
@@ -19,7 +20,7 @@ def world(size: int = 9, tolerant: bool = True) -> Any:
 
 
 def experiments(*devices: int) -> list[Experiment]:
-    return [Experiment.prepare(Options("secagg", dim=5, dropout=0.0), n) for n in devices]
+    return [Experiment.prepare(BenchOptions("secagg", dim=5, dropout=0.0), n) for n in devices]
 
 
 def test_a_plan_says_who_dies_when() -> None:

@@ -18,7 +18,6 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcfl.cli.sweep import bench_command
 from hpcfl.costmodel import calibration
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.learning import adult, cifar10, leaf
@@ -565,7 +564,7 @@ def test_plans_that_would_not_end(tmp_path: Path, text: str, sentence: str) -> N
     path.write_text(text)
 
     with pytest.raises(UsageError, match=sentence) as caught:
-        plan.read(path, bench_command())
+        plan.read(path)
     assert str(path) in str(caught.value)
     assert len(str(caught.value)) < 1000
 

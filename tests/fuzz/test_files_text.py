@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiers import examples
 
-from hpcfl.cli.sweep import bench_command
 from hpcfl.costmodel import calibration
 from hpcfl.errors import HpcflError
 from hpcfl.learning import adult, leaf
@@ -23,8 +22,6 @@ EXAMPLES = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-BENCH = bench_command()
-
 scalars = (
     st.none()
     | st.booleans()
@@ -213,7 +210,7 @@ def test_plans(tmp_path: Path, fixed: dict[str, Any], grid: dict[str, Any], repe
     lines += [f"{name} = {toml(value)}" for name, value in grid.items()]
     path = write(tmp_path / "plan.toml", "\n".join(lines))
     try:
-        found = plan.read(path, BENCH)
+        found = plan.read(path)
     except HpcflError as error:
         refuses(path, error)
         return
@@ -221,7 +218,7 @@ def test_plans(tmp_path: Path, fixed: dict[str, Any], grid: dict[str, Any], repe
     for setting in found:
         assert setting.arguments[0] in ("secagg", "fedavg")
         assert setting.repeats == repeats > 0
-        BENCH.parse(setting.arguments)
+        plan.parse(setting.arguments)
 
 
 @EXAMPLES
@@ -232,5 +229,5 @@ def test_any_bytes(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "plan.toml"
     path.write_bytes(content)
     with pytest.raises(HpcflError) as caught:
-        plan.read(path, BENCH)
+        plan.read(path)
     refuses(path, caught.value)

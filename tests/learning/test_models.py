@@ -197,7 +197,7 @@ def test_missing_torch_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_names_and_options_are_known_without_importing_torch() -> None:
     code = (
-        "import sys; from hpcfl.learning import models, training; training.LocalOptions(); "
+        "import sys; from hpcfl.learning import models, training; "
         "models.require_torch(); training.choose_device('cpu', 0); "
         "assert 'torch' not in sys.modules"
     )

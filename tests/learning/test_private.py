@@ -21,7 +21,8 @@ from hpcfl.learning.private import (
     batches,
     epoch_steps,
 )
-from hpcfl.learning.training import LocalOptions, Trainer
+from hpcfl.learning.training import Trainer
+from hpcfl.options.training import LocalOptions
 from hpcfl.privacy.accounting import cdp
 
 torch = pytest.importorskip("torch")

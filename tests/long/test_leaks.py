@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from hpcfl.bench import session
-from hpcfl.bench.experiment import Options
 from hpcfl.cli.watching import Spoken
 from hpcfl.comm.world import World
+from hpcfl.options.bench import BenchOptions
 from hpcfl.results import load
 
 ROUNDS = 150
@@ -50,7 +50,7 @@ def test_memory_and_descriptors_stay_flat(tmp_path: Path, protocol: str) -> None
     try:
         session.run(
             World(None),
-            Options(protocol, dim=50, rounds=ROUNDS, warmup=0, dropout=0.3),
+            BenchOptions(protocol, dim=50, rounds=ROUNDS, warmup=0, dropout=0.3),
             [5],
             tmp_path / "run.h5",
             lambda path: None,

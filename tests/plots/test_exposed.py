@@ -9,8 +9,8 @@ import pytest
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.bench import session
-from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World
+from hpcfl.options.bench import BenchOptions
 from hpcfl.plots.exposed import draw, exposed_alone, lacking
 from hpcfl.privacy.exposure import exposure
 from hpcfl.privacy.population import Population
@@ -21,7 +21,7 @@ pytest.importorskip("matplotlib")
 
 def run_of(folder: Path, protocol: str, **options: Any) -> Run:
     found: list[Path] = []
-    asked = Options(protocol, dim=200, rounds=2, warmup=0, **options)
+    asked = BenchOptions(protocol, dim=200, rounds=2, warmup=0, **options)
     session.run(World(None), asked, [20], folder, found.append)
     return load(found[0])
 

@@ -12,7 +12,7 @@ import pytest
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.algorithms.aggregation.costs import CACHED, GAP_RATES, PhaseCosts, at, gaps
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.costmodel import kernels, overheads
 from hpcfl.costmodel.calibration import CACHED_BYTES, Calibration, PatternCost, default_path, load
@@ -21,8 +21,10 @@ from hpcfl.costmodel.model import predict
 from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.crypto import keys
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.options.bench import BenchOptions
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
+from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
 
@@ -33,7 +35,9 @@ def costs(**given: float) -> dict[str, list[float]]:
 
 
 def built(protocol: str, devices: int, dim: int, **options: Any) -> Experiment:
-    return Experiment.prepare(Options(protocol, dim=dim, rounds=3, warmup=0, **options), devices)
+    return Experiment.prepare(
+        BenchOptions(protocol, dim=dim, rounds=3, warmup=0, **options), devices
+    )
 
 
 def played(experiment: Experiment) -> list[RoundRecord]:
@@ -246,7 +250,7 @@ def test_operations_beyond_the_cache_are_counted_apart() -> None:
 
 
 def test_modelled_seconds_are_those_of_the_link_model() -> None:
-    link = LinkModel(8.0, 16.0, 5.0)
+    link = LinkModel(uplink_mbps=8, downlink_mbps=16, latency_ms=5)
     calibration = Calibration(costs(mask_word=2e-6, summed=3e-6, agreement=1e-4))
     experiment = built("secagg", 10, 1000)
     phases = expected(experiment)
@@ -342,8 +346,8 @@ def test_ranks_that_were_not_calibrated_are_not_guessed() -> None:
 def test_a_million_devices_with_a_billion_parameters_are_predicted(
     protocol: str, options: dict[str, Any]
 ) -> None:
-    asked = Options(protocol, dim=10**9, **options)
-    found = predict(asked.build(10**6, 10**9)[0], Calibration(costs(mask_word=1e-9)))
+    asked = BenchOptions(protocol, dim=10**9, **options)
+    found = predict(build(protocol, asked, 10**6, 10**9)[0], Calibration(costs(mask_word=1e-9)))
 
     assert found.total("bytes_down") > 4e9
     assert math.isfinite(found.total("modelled_seconds"))
@@ -351,7 +355,7 @@ def test_a_million_devices_with_a_billion_parameters_are_predicted(
 
 
 def test_what_cannot_be_run_is_said() -> None:
-    protocol, _ = Options("secagg", dim=10).build(200_000, 10)
+    protocol, _ = build("secagg", BenchOptions("secagg"), 200_000, 10)
     notes = predict(protocol, Calibration(costs())).notes
 
     assert any("cannot be run" in note for note in notes)

@@ -17,11 +17,11 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation
 from hpcfl.algorithms.federated.participation import Participation
-from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.algorithms.noise import insecure_noise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.cli import group
 from hpcfl.errors import UsageError
+from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.privacy.accounting import cdp
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment, asked
 from hpcfl.comm.loopback import Loopback
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
@@ -97,7 +97,7 @@ class Hearing(Loopback):
 def wire(options: dict[str, Any]) -> dict[str, Any]:
     """Return a digest of what moved in a run, and what was counted of it."""
     transport, rounds = Hearing(DEVICES), Results[Played]()
-    run = Experiment.prepare(Options.of_command(COMMON | options), DEVICES)
+    run = Experiment.prepare(asked(COMMON | options), DEVICES)
     run.run(transport, rounds)
     return {
         "messages": transport.digest.hexdigest(),

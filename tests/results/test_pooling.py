@@ -18,7 +18,7 @@ from hpcfl.results.reader import Run, load
 from hpcfl.results.statistics import median_interval
 from hpcfl.results.tables import warnings_of
 
-LINK = LinkModel(8, 16, 1)
+LINK = LinkModel(uplink_mbps=8, downlink_mbps=16, latency_ms=1)
 EIGHT = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7]
 
 

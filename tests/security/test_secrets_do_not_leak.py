@@ -29,10 +29,9 @@ from planted import KEY_HOLDERS, Planted, Search, contents, left_behind
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
-from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.bench import session
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.cli import group
 from hpcfl.cli.watching import Spoken
 from hpcfl.comm import envelope
@@ -41,8 +40,10 @@ from hpcfl.comm.phases import Payload
 from hpcfl.comm.world import World
 from hpcfl.crypto import keys, shamir
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
+from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds import enrolment
 from hpcfl.rounds import timed as rounds
+from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import Results, Together
 
 DEVICES, DIM = 6, 120
@@ -79,9 +80,9 @@ def kind(name: str) -> type[AggregationProtocol]:
     return find(protocol, security or "passive")
 
 
-def options(name: str, **others: Any) -> Options:
+def options(name: str, **others: Any) -> BenchOptions:
     few = {"dim": DIM, "rounds": 2, "warmup": 0, "levels": 2**16}
-    return Options(name.partition(" ")[0], **few | OPTIONS.get(name, {}) | others)
+    return BenchOptions(name.partition(" ")[0], **few | OPTIONS.get(name, {}) | others)
 
 
 def everything_in(folder: Path) -> Iterator[bytes]:
@@ -339,7 +340,7 @@ def failed_round(
     name: str, transport: Loopback, dropouts: dict[int, str], ended: list[object] | None = None
 ) -> tuple[HpcflError | None, list[object]]:
     """Play a round; return its error and all parties, and put what is left of it in `ended`."""
-    protocol = options(name).build(DEVICES, DIM)[0]
+    protocol = build(name.partition(" ")[0], options(name), DEVICES, DIM)[0]
     parties: list[object] = []
     enrolled = enrolment.enrol(type(protocol), Loopback(DEVICES), first_round=0)
     try:
@@ -396,7 +397,7 @@ def test_no_error_of_a_round_that_fails_holds_a_secret(name: str, planted: Plant
 @pytest.mark.parametrize("name", each(*RINGS))
 def test_no_refusal_holds_a_secret(name: str, planted: Planted) -> None:
     """A device that has shared keys is asked for what it must not give."""
-    protocol = options(name).build(DEVICES, DIM)[0]
+    protocol = build(name.partition(" ")[0], options(name), DEVICES, DIM)[0]
     texts: list[str] = []
     asked = 0
 
@@ -521,8 +522,7 @@ def test_nothing_that_stays_holds_a_secret_of_a_round(name: str, planted: Plante
 
 def test_distributed_noise_keeps_one_secret_for_all_rounds_and_no_other(planted: Planted) -> None:
     """It must be the same when a round is validated; the next rounds' noise follows from it."""
-    private = PrivacyOptions(noise="distributed", noise_multiplier=1.0)
-    experiment = Experiment.prepare(options("secagg", private=private), DEVICES)
+    experiment = Experiment.prepare(options("dp-fedavg"), DEVICES)
     experiment.run(Loopback(DEVICES))
     protocol: Any = experiment.protocol
     found = left_behind(planted.search(), ("experiment", experiment))
@@ -534,7 +534,6 @@ def test_distributed_noise_keeps_one_secret_for_all_rounds_and_no_other(planted:
 
 
 def test_the_secret_of_noise_dies_with_its_run(tmp_path: Path) -> None:
-    private = PrivacyOptions(noise="distributed", noise_multiplier=1.0)
     alive_then: list[list[int]] = []
 
     def look() -> None:
@@ -542,7 +541,7 @@ def test_the_secret_of_noise_dies_with_its_run(tmp_path: Path) -> None:
         experiments = [one for one in gc.get_objects() if type(one) is Experiment]
         alive_then.append(sorted(one.devices for one in experiments))
 
-    asked = options("secagg", private=private, rounds=1)
+    asked = options("dp-fedavg", rounds=1)
     session.run(World(None), asked, [4, 5], tmp_path, lambda path: None, Spoken(look))
 
     assert [[4, 5], [5]] == alive_then

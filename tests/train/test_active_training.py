@@ -7,16 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World
+from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
 from hpcfl.train import session
-from hpcfl.train.experiment import TrainOptions
 from hpcfl.train.session import Trained
 
 pytest.importorskip("torch")
-
-from hpcfl.learning.training import LocalOptions
 
 
 def train(folder: Path, security: str) -> Trained:
@@ -24,8 +21,13 @@ def train(folder: Path, security: str) -> Trained:
     folder.mkdir()
     asked = TrainOptions(
         "fedavg",
-        Options("secagg", warmup=0, rounds=3, dropout=0.2, security=security),
-        LocalOptions(epochs=1, batch_size=20, learning_rate=0.1),
+        aggregate="secagg",
+        rounds=3,
+        dropout=0.2,
+        security=security,
+        epochs=1,
+        batch_size=20,
+        learning_rate=0.1,
         per_round=6,
     )
     trained = session.run(World(None), asked, 9, folder)

@@ -178,7 +178,7 @@ def test_a_learning_rate_that_is_too_great_is_a_sentence() -> None:
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
-    [({"steps": 1}, "at least 2 steps"), ({"learning_rate": 0.0}, "learning rate must be above 0")],
+    [({"steps": 1}, "at least 2 steps"), ({"learning_rate": 0.0}, "--learning-rate is 0.0")],
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):

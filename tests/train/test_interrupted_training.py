@@ -11,36 +11,36 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, UsageError
+from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
 from hpcfl.rounds.observer import RoundObserver
 from hpcfl.system.interruption import LEFT_STATUS
 from hpcfl.train import session
-from hpcfl.train.experiment import RoundResult, TrainOptions
+from hpcfl.train.experiment import RoundResult
 
 pytest.importorskip("torch")
 
-from hpcfl.learning.training import LocalOptions
 
 # Trains, and after two rounds sleeps inside C, where Python runs no signal handlers.
 PROGRAM = """
 import ctypes, sys
 from pathlib import Path
 from hpcfl.system import interruption
-from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World
-from hpcfl.learning.training import LocalOptions
 from hpcfl.rounds.observer import RoundObserver
 from hpcfl.train import session
-from hpcfl.train.experiment import TrainOptions
+from hpcfl.options.training import TrainOptions
 
 interruption.DEADLINE_SECONDS = 0.3
 asked = TrainOptions(
     "fedavg",
-    Options("fedavg", warmup=0, rounds=4, dropout=0.0),
-    LocalOptions(epochs=1, batch_size=20, learning_rate=0.1),
+    rounds=4,
+    dropout=0.0,
+    epochs=1,
+    batch_size=20,
+    learning_rate=0.1,
 )
 
 class Stuck(RoundObserver):
@@ -66,8 +66,11 @@ def train(
     """Train, and send this process a signal in a round; return the model."""
     asked = TrainOptions(
         algorithm,
-        Options("fedavg", warmup=0, rounds=rounds, dropout=dropout),
-        LocalOptions(epochs=1, batch_size=20, learning_rate=0.1),
+        rounds=rounds,
+        dropout=dropout,
+        epochs=1,
+        batch_size=20,
+        learning_rate=0.1,
         **options,  # type: ignore[arg-type]
     )
 

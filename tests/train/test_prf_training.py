@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
 from hpcfl.train import checkpoint, session
-from hpcfl.train.experiment import TrainOptions
 from hpcfl.train.session import Trained
 
 pytest.importorskip("torch")
 
-from hpcfl.learning.training import LocalOptions
 
 DEVICES = 9
 
@@ -30,8 +28,12 @@ def train(
     folder.mkdir(exist_ok=True)
     asked = TrainOptions(
         "fedavg",
-        Options(aggregate, warmup=0, rounds=rounds, dropout=dropout),
-        LocalOptions(epochs=1, batch_size=20, learning_rate=0.1),
+        aggregate=aggregate,
+        rounds=rounds,
+        dropout=dropout,
+        epochs=1,
+        batch_size=20,
+        learning_rate=0.1,
         **options,
     )
     trained = session.run(World(None), asked, DEVICES, folder)

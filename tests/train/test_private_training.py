@@ -9,22 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcfl.algorithms.federated.privacy import PrivacyOptions
-from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World
 from hpcfl.errors import UsageError
-from hpcfl.learning.training import LocalOptions
+from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
 from hpcfl.results.reader import Run
 from hpcfl.train import checkpoint, session
-from hpcfl.train.experiment import TrainOptions
 from hpcfl.train.session import Trained
 
 pytest.importorskip("torch")
-
-PROTOCOL = set(Options.__dataclass_fields__)
-PRIVACY = set(PrivacyOptions.__dataclass_fields__)
-LOCAL = set(LocalOptions.__dataclass_fields__)
 
 
 def train(
@@ -43,16 +37,7 @@ def train(
         "sampling": "balanced",
         "fast_noise": True,
     } | options
-    protocol = {name: options.pop(name) for name in list(options) if name in PROTOCOL}
-    privacy = {name: options.pop(name) for name in list(options) if name in PRIVACY}
-    local = {name: options.pop(name) for name in list(options) if name in LOCAL}
-    asked = TrainOptions(
-        algorithm,
-        Options(aggregate, warmup=0, **protocol),
-        LocalOptions(**local),
-        privacy=PrivacyOptions(**privacy),
-        **options,
-    )
+    asked = TrainOptions(algorithm, aggregate=aggregate, **options)
     trained = session.run(World(None), asked, devices, folder)
     assert trained is not None
     return trained

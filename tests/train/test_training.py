@@ -8,12 +8,13 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcfl.bench.experiment import Options
 from hpcfl.comm.world import World
 from hpcfl.errors import UsageError
+from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
-from hpcfl.train import checkpoint, session
-from hpcfl.train.experiment import TrainOptions
+from hpcfl.rounds import build
+from hpcfl.train import build as training
+from hpcfl.train import checkpoint, experiment, session
 from hpcfl.train.session import Trained
 
 pytest.importorskip("torch")
@@ -21,10 +22,7 @@ pytest.importorskip("torch")
 from scipy import stats
 
 from hpcfl.learning import datasets
-from hpcfl.learning.training import LocalOptions
 
-# Both have max_seconds, and here that of training is meant.
-PROTOCOL = set(Options.__dataclass_fields__) - set(TrainOptions.__dataclass_fields__)
 RATE = 0.1
 
 
@@ -38,14 +36,9 @@ def train(
     **options: Any,
 ) -> Trained:
     """Train softmax regression on the bundled digits in one process."""
-    options = {"rounds": 3, "dropout": 0.0} | options
-    protocol = {name: options.pop(name) for name in list(options) if name in PROTOCOL}
-    asked = TrainOptions(
-        algorithm,
-        Options(aggregate, warmup=0, **protocol),
-        LocalOptions(epochs=epochs, batch_size=20, learning_rate=RATE, momentum=momentum),
-        **options,
-    )
+    common = {"aggregate": aggregate, "epochs": epochs, "momentum": momentum, "rounds": 3}
+    common |= {"batch_size": 20, "learning_rate": RATE, "dropout": 0.0}
+    asked = TrainOptions(algorithm, **common | options)
     trained = session.run(World(None), asked, devices, folder)
     assert trained is not None
     return trained
@@ -296,14 +289,14 @@ def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = []
-    build = Options.build
 
-    def remember(self: Options, *arguments: Any, **named: Any) -> Any:
-        found = build(self, *arguments, **named)
+    def remember(*arguments: Any, **named: Any) -> Any:
+        found = build.build(*arguments, **named)
         built.append(found[0].parameters)
         return found
 
-    monkeypatch.setattr(Options, "build", remember)
+    for module in (experiment, session, training):
+        monkeypatch.setattr(module, "build", remember)
     trained = train(tmp_path, "secagg", devices=20, per_round=10, gamma=0.3, rounds=2)
     (shared,) = load(trained.path).config["promises"]
 
@@ -344,6 +337,6 @@ def test_options_that_cannot_work_are_refused(
         train(tmp_path, **options)
 
 
-def test_an_unknown_algorithm_is_refused() -> None:
+def test_an_unknown_algorithm_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no algorithm 'nonsense'; choose one of fedavg"):
-        TrainOptions("nonsense", Options("fedavg"), LocalOptions())
+        train(tmp_path, algorithm="nonsense")

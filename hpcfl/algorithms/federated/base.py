@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.federated.participation import Participation
-from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.algorithms.noise import IntegerNoise, NoiseSecrets
 from hpcfl.comm.phases import Step, phase_names
+from hpcfl.options.privacy import PrivacyOptions
 
 Vector = NDArray[np.float32]
 

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import Aggregate, QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
-from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise, clip_l2
 from hpcfl.errors import UsageError
+from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.privacy.accounting import dp_fedavg
 
 # How fast the norm adapts, as Andrew et al. have it.

@@ -32,12 +32,12 @@ from hpcfl.algorithms.aggregation.base import (
     parse_vector,
 )
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
-from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import clip_l2
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.crypto.noise import NoiseSource
 from hpcfl.errors import MessageError, UsageError
+from hpcfl.options.privacy import PrivacyOptions
 
 SMALLEST_NORM = 1e-6
 LEAST_PROBABILITY = 0.05

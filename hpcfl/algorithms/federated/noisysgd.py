@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation, Learn, Local, Vector
-from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.errors import UsageError
+from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.privacy.accounting.distributed import rounded_norm
 
 # With more than it, a sum of discrete Gaussians is one but for less than 1e-270 in divergence.

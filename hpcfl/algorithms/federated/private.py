@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from hpcfl.algorithms.aggregation.base import NOISE, QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Spent
-from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.algorithms.noise import NoiseSecrets
 from hpcfl.crypto.noise import FastNoise, NoiseSource, SecureNoise
 from hpcfl.errors import UsageError
+from hpcfl.options.privacy import PrivacyOptions
 
 if TYPE_CHECKING:
     from hpcfl.privacy.accounting.systems import System

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import SPARSIFICATION
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Learn, Vector
-from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.algorithms.noise import NoiseSecrets
 from hpcfl.errors import UsageError
+from hpcfl.options.privacy import PrivacyOptions
 
 Positions = NDArray[np.int64]
 

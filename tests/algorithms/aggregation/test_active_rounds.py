@@ -17,10 +17,11 @@ from slow_reference import ABSENT, Q
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern
 from hpcfl.errors import BelowThresholdError, MessageError, UsageError
+from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
 
@@ -259,7 +260,7 @@ def test_a_run_goes_on_without_a_device_whose_identity_key_did_not_arrive(
                 cut = (header.round, header.sender) == (2**32 - 1, 3)
                 yield sender, message[:-1] if cut else message
 
-    options = Options(
+    options = BenchOptions(
         protocol="secagg", dim=30, rounds=2, warmup=0, security="active", levels=1000, dropout=0.0
     )
     experiment = Experiment.prepare(options, 10)
@@ -349,7 +350,9 @@ def test_noise_counts_on_as_few_honest_devices_as_a_server_may_choose() -> None:
 
 
 def test_a_bench_run_enrols_once_and_records_what_it_ran() -> None:
-    options = Options(protocol="secagg", dim=30, rounds=2, warmup=1, security="active", levels=1000)
+    options = BenchOptions(
+        protocol="secagg", dim=30, rounds=2, warmup=1, security="active", levels=1000
+    )
     experiment = Experiment.prepare(options, 10)
     rounds = Results[Played]()
     experiment.run(Loopback(10), rounds)
@@ -367,7 +370,7 @@ def test_a_bench_run_enrols_once_and_records_what_it_ran() -> None:
 
 
 def test_a_transcript_is_of_a_curious_server(tmp_path: Any) -> None:
-    options = Options(
+    options = BenchOptions(
         protocol="secagg", security="active", insecure_seed=1, keep_transcript=tmp_path / "t.npz"
     )
     with pytest.raises(UsageError, match="--keep-transcript is for attacks of a curious server"):

@@ -20,11 +20,12 @@ from slow_reference import MODULUS, elements, hkdf, stream
 
 from hpcfl.algorithms.aggregation.prf import KeyDirectory, Member, PairwiseSeeds, Prf
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto.keys import KeyPair, insecure_secrets
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError, UsageError
+from hpcfl.options.bench import BenchOptions
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.driver import Round
 from hpcfl.rounds.enrolment import Enrolled, enrol
@@ -490,7 +491,7 @@ def test_what_cannot_work_is_refused_at_the_start() -> None:
     with pytest.raises(UsageError, match="--degree 2 has no effect"):
         Prf(Parameters(4, 5, dropout=0.0, degree=2))
     with pytest.raises(UsageError, match="prf has no dropouts"):
-        Experiment.prepare(Options("prf", dim=5), 4)
+        Experiment.prepare(BenchOptions("prf", dim=5), 4)
     with pytest.raises(ValueError, match="3 members for 2 devices"):
         Prf(Parameters(2, 5, dropout=0.0)).join({}, [0, 1, 2], 3)
 
@@ -501,7 +502,7 @@ def test_what_cannot_work_is_refused_at_the_start() -> None:
 def bench(devices: int = 6, **options: Any) -> list[RoundRecord]:
     options = {"dim": 50, "rounds": 2, "warmup": 0, "dropout": 0.0} | options
     rounds = Results[Played]()
-    Experiment.prepare(Options("prf", **options), devices).run(Loopback(devices), rounds)
+    Experiment.prepare(BenchOptions("prf", **options), devices).run(Loopback(devices), rounds)
     return rounds.records
 
 
@@ -546,7 +547,7 @@ def test_the_enrolment_goes_over_the_transport_with_its_envelopes() -> None:
 
 
 def test_the_record_says_who_masks_with_whom_and_what_is_promised() -> None:
-    experiment = Experiment.prepare(Options("prf", dim=5, dropout=0.0), 20)
+    experiment = Experiment.prepare(BenchOptions("prf", dim=5, dropout=0.0), 20)
     config = experiment.config()
 
     assert (19, 20) == (config["degree"], config["threshold"])
@@ -556,7 +557,7 @@ def test_the_record_says_who_masks_with_whom_and_what_is_promised() -> None:
         "with 2 colluding devices the sum of the other 18. A round in which a device is missing is "
         "refused"
     )
-    alone = Experiment.prepare(Options("prf", dim=5, dropout=0.0, gamma=0.0), 20)
+    alone = Experiment.prepare(BenchOptions("prf", dim=5, dropout=0.0, gamma=0.0), 20)
     assert "colluding" not in alone.config()["promises"][0]
 
 

@@ -12,11 +12,12 @@ from protocol_rounds import SECURE, play
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol, parse_vector
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern, Step
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import UsageError, ValidationError
+from hpcfl.options.bench import BenchOptions
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
@@ -76,7 +77,7 @@ class Forgetful(PlainIntegers):
 def run(name: str, **options: Any) -> list[RoundRecord]:
     rounds = Results[Played]()
     experiment = Experiment.prepare(
-        Options(name, **{"dim": 30, "rounds": 2, "warmup": 0, **options}), devices=10
+        BenchOptions(name, **{"dim": 30, "rounds": 2, "warmup": 0, **options}), devices=10
     )
     experiment.run(Loopback(10), rounds)
     return rounds.records

@@ -22,10 +22,11 @@ from protocol_rounds import (
 )
 from slow_reference import SlowRound
 
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.bench.experiment import Experiment
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto import keys
 from hpcfl.errors import BelowThresholdError
+from hpcfl.options.bench import BenchOptions
 
 DEVICES = 5
 
@@ -34,7 +35,8 @@ def run(name: str, **options: object) -> tuple[Wire, Experiment]:
     """Run an experiment as `hpcfl bench` does; return what moved."""
     wire = Wire(DEVICES)
     prepared = Experiment.prepare(
-        Options(name, **{"dim": 20, "alpha": 0.9, "rounds": 1, "warmup": 0, **options}), DEVICES
+        BenchOptions(name, **{"dim": 20, "alpha": 0.9, "rounds": 1, "warmup": 0, **options}),
+        DEVICES,
     )
     prepared.run(wire)
     return wire, prepared

@@ -20,13 +20,13 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import Aggregate, QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation
 from hpcfl.algorithms.federated.participation import Participation
-from hpcfl.algorithms.federated.privacy import PrivacyOptions
 from hpcfl.algorithms.federated.private import (
     PrivateAlgorithm,
 )
 from hpcfl.algorithms.noise import IntegerNoise, clip_l2, insecure_noise, system_noise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.privacy.accounting import distributed, systems, zcdp
 
 # Seeds are fixed; with others, a test fails with this probability although all is right.

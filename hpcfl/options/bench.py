@@ -1,0 +1,163 @@
+"""Options of `hpcfl bench` and `hpcfl predict`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcfl.errors import UsageError
+from hpcfl.options.definition import again, option, recorded
+from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.shared import DEVICES, DIM, LinkOptions, RoundOptions, RunOptions
+
+DEFAULT_DIM = 165_000
+# How many rounds there may be, in terms of the least number, if nobody sets a limit.
+DEFAULT_FACTOR = 10
+DP_FEDAVG = "dp-fedavg"
+_NOISE = ("noise_multiplier", "clip_norm", "delta")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(RunOptions):
+    """What `hpcfl bench` was asked for.
+
+    The attributes are the command's options; see ``hpcfl bench --help``.
+    """
+
+    protocol: str = field(kw_only=False)
+    devices: tuple[int, ...] = option(
+        (),
+        "Number of devices; several are run one after the other.",
+        **DEVICES,
+        default_text="one on every rank but the server's, 100 in one process",
+        recorded=False,
+    )
+    dim: int | None = option(None, "Length d of the vectors.", **DIM, default_text=f"{DEFAULT_DIM}")
+    rounds: int = option(10, "Measured rounds.", at_least=1, repeats="yes")
+    max_rounds: int | None = option(
+        None,
+        "Measured rounds at most; --rounds are then measured at least.",
+        at_least=1,
+        default_text="--rounds; ten times as many with --rel-ci or --max-seconds",
+        repeats="yes",
+    )
+    rel_ci: float | None = option(
+        None,
+        "Stop once the 95 % interval of the median round is within this share of it, like 0.05.",
+        above=0,
+        below=1,
+        repeats="yes",
+    )
+    max_seconds: float | None = option(
+        None, "Stop once this much time has passed.", unit="seconds", above=0, repeats="yes"
+    )
+    warmup: int = option(2, "Unmeasured warm-up rounds.", at_least=0, repeats="yes")
+    resume: Path | None = option(
+        None,
+        "Continue the results file of a run that was interrupted, with the options of that run.",
+        recorded=False,
+        sweepable=False,
+    )
+    updates: Path | None = option(None, "Vectors from a .npy or HDF5 file, one row a device.")
+    save_aggregate: Path | None = option(
+        None,
+        "Write the last round's decoded sum, as .npy or HDF5.",
+        sweepable=False,
+        resumable=True,
+        repeats="yes",
+    )
+    keep_transcript: Path | None = option(
+        None,
+        "Write the last round's messages, the keys of a fraction --gamma of the devices and the "
+        "values of all honest devices to an .npz file, for 'hpcfl attack'. Needs --insecure-seed.",
+        sweepable=False,
+        resumable=True,
+        repeats="if given",
+    )
+    aggregate: str | None = option(
+        None,
+        f"Protocol that sums the vectors of {DP_FEDAVG}.",
+        default_text="secagg",
+        recorded=False,
+    )
+    noise_multiplier: float | None = again(
+        PrivacyOptions, "noise_multiplier", None, default_text="1", recorded=False
+    )
+    clip_norm: float | None = again(
+        PrivacyOptions, "clip_norm", None, default_text="1", recorded=False
+    )
+    delta: float | None = again(PrivacyOptions, "delta", None, default_text="1e-5", recorded=False)
+    kill: tuple[str, ...] = option(
+        (),
+        "Let ranks die on purpose: rank=7,phase=masked_input,round=3, or rank=7+9; with "
+        "moment=during after they made their messages, moment=after at the end of the phase. "
+        "Rounds count from 0, warm-up included. May be repeated. Needs mpirun --with-ft ulfm.",
+        resumable=True,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        noise = any(getattr(self, name) is not None for name in ("aggregate", *_NOISE))
+        if noise and self.protocol != DP_FEDAVG:
+            raise UsageError(
+                "--aggregate, --noise-multiplier, --clip-norm and --delta are for dp-fedavg: "
+                f"{self.protocol} adds no noise"
+            )
+        if self.max_rounds is not None and self.max_rounds < self.rounds:
+            raise UsageError(
+                f"--max-rounds is {self.max_rounds}, fewer than the {self.rounds} of --rounds"
+            )
+
+    @property
+    def may_vary(self) -> bool:
+        """Whether the number of rounds depends on how they go."""
+        return self.rel_ci is not None or self.max_seconds is not None
+
+    @property
+    def most_rounds(self) -> int:
+        """Largest number of measured rounds."""
+        if self.max_rounds is not None:
+            return self.max_rounds
+        return DEFAULT_FACTOR * self.rounds if self.may_vary else self.rounds
+
+    @property
+    def planned_rounds(self) -> int:
+        """Largest number of rounds, warm-up included."""
+        return self.warmup + self.most_rounds
+
+    @property
+    def summed_by(self) -> str:
+        """The aggregation protocol; dp-fedavg adds its noise within one."""
+        return (self.aggregate or "secagg") if self.protocol == DP_FEDAVG else self.protocol
+
+    @property
+    def privacy(self) -> PrivacyOptions | None:
+        """The noise of dp-fedavg; None for what adds none."""
+        if self.protocol != DP_FEDAVG:
+            return None
+        noise: dict[str, Any] = {"noise": "distributed", "noise_multiplier": 1.0}
+        given = {name: getattr(self, name) for name in _NOISE}
+        return PrivacyOptions(**noise | {k: v for k, v in given.items() if v is not None})
+
+    def recorded(self) -> dict[str, Any]:
+        """Return by name what results files hold."""
+        return {"protocol": self.summed_by, **recorded(self)}
+
+    def identity(self) -> dict[str, Any]:
+        """Return by name all that makes another configuration."""
+        privacy = self.privacy
+        return self.recorded() | {"private": None if privacy is None else asdict(privacy)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(RoundOptions, LinkOptions):
+    """What `hpcfl predict` was asked for; see ``hpcfl predict --help``."""
+
+    protocol: str = field(kw_only=False)
+    devices: tuple[int, ...] = option((100,), "Numbers N of devices.", **DEVICES)
+    dim: tuple[int, ...] = option((DEFAULT_DIM,), "Lengths d of the vectors.", **DIM)
+    ranks: int = option(1, "Ranks of a run on this machine; 1: one process.", at_least=1)
+    calibration: Path | None = option(
+        None, "File of 'hpcfl calibrate'.", default_text="this host's"
+    )

@@ -1,0 +1,312 @@
+"""What an option is: a field of a dataclass that says all there is to know about it.
+
+From the field are made: the option of the command line, the keyword of the Python API, the check of
+its range, the key of a sweep's plan, what a run may change when it is resumed, what makes two runs
+repeats of one configuration, and what figures tell runs apart by.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import operator
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
+
+from hpcfl.errors import UsageError
+
+_KEY = "option"
+
+
+@dataclass(frozen=True)
+class Option:
+    """All there is to know about an option.
+
+    Attributes
+    ----------
+    help : str
+        A sentence for ``--help``.
+    above, at_least, below, at_most : float, optional
+        Range of a number, or of each of several.
+    why : str
+        Why the range is what it is, as the end of a sentence.
+    choices : tuple of str
+        What a text may be; empty for any text.
+    unit : str
+        What a number counts, as shown in the help.
+    default_text : str
+        Default in words, where it depends on something.
+    recorded : bool
+        Whether results files hold it: it is part of the configuration.
+    sweepable : bool
+        Whether the plan of a sweep may set it.
+    resumable : bool
+        Whether a run may go on with another value.
+    repeats : str
+        Whether runs that differ in it are repeats of one configuration: ``"no"``, ``"yes"``, or
+        ``"if given"``, where it only matters whether there is a value.
+    label : bool
+        Whether figures tell runs apart by it.
+    name : str
+        Name of the field.
+    type : type
+        Type of a value that is not None.
+    default : object
+        Value if nobody says otherwise.
+    """
+
+    help: str
+    above: float | None = None
+    at_least: float | None = None
+    below: float | None = None
+    at_most: float | None = None
+    why: str = ""
+    choices: tuple[str, ...] = ()
+    unit: str = ""
+    default_text: str = ""
+    recorded: bool = True
+    sweepable: bool = True
+    resumable: bool = False
+    repeats: Literal["no", "yes", "if given"] = "no"
+    label: bool = False
+    name: str = ""
+    type: Any = str
+    default: Any = None
+
+    @property
+    def dashed(self) -> str:
+        """The name as it is typed, without the dashes in front."""
+        return self.name.replace("_", "-")
+
+    def read(self, value: Any) -> Any:
+        """Return a value of the option's type, from text or from what a caller gave.
+
+        Raises
+        ------
+        UsageError
+            If it is of another type.
+        """
+        what, reader = READERS[self.type]
+        try:
+            return reader(value)
+        except (TypeError, ValueError):
+            raise UsageError(f"--{self.dashed} is {value!r}; it must be {what}") from None
+
+    def check(self, value: Any) -> None:
+        """Refuse a value that is out of range, or no choice.
+
+        Raises
+        ------
+        UsageError
+        """
+        for one in value if isinstance(value, tuple) else (value,):
+            if one is None:
+                continue
+            if self.choices and one not in self.choices:
+                raise UsageError(
+                    f"--{self.dashed} is {one!r}; choose one of {', '.join(self.choices)}"
+                )
+            if self.type is float and not math.isfinite(one):
+                raise UsageError(f"--{self.dashed} is {one}; it must be a finite number")
+            bounds = (
+                (self.above, operator.gt),
+                (self.at_least, operator.ge),
+                (self.below, operator.lt),
+                (self.at_most, operator.le),
+            )
+            if not all(bound is None or holds(one, bound) for bound, holds in bounds):
+                why = f", {self.why}" if self.why else ""
+                raise UsageError(f"--{self.dashed} is {one}; it must be {self.range}{why}")
+
+    @property
+    def range(self) -> str:
+        """The range in words."""
+        bounds = (
+            ("above", self.above),
+            ("at least", self.at_least),
+            ("below", self.below),
+            ("at most", self.at_most),
+        )
+        return " and ".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
+
+
+def option(default: Any, help: str, **about: Any) -> Any:
+    """Return a field of an `OptionGroup`.
+
+    Parameters
+    ----------
+    default : object
+        Its default.
+    help : str
+        A sentence for ``--help``.
+    **about
+        Attributes of `Option`.
+    """
+    return field(default=default, metadata=described(help, **about))
+
+
+def described(help: str, **about: Any) -> dict[str, Option]:
+    """Return the metadata of a field without a default; see `option`."""
+    return {_KEY: Option(help, **about)}
+
+
+def again(group: type[OptionGroup], name: str, default: Any, **changed: Any) -> Any:
+    """Return the option of another group with another default, or other attributes."""
+    (found,) = (one for one in dataclasses.fields(group) if one.name == name)
+    return field(
+        default=default, metadata={_KEY: dataclasses.replace(found.metadata[_KEY], **changed)}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionGroup:
+    """Options that belong together; commands take several groups, which they inherit from.
+
+    Raises
+    ------
+    UsageError
+        If a value is out of range.
+    """
+
+    def __post_init__(self) -> None:
+        for name, about in options_of(type(self)).items():
+            about.check(getattr(self, name))
+
+
+Group = TypeVar("Group", bound=OptionGroup)
+
+
+_known: dict[type[OptionGroup], Mapping[str, Option]] = {}
+
+
+def options_of(group: type[OptionGroup]) -> Mapping[str, Option]:
+    """Return the options of a group by their names, its own before those that it inherits."""
+    if group not in _known:
+        _known[group] = _find(group)
+    return _known[group]
+
+
+def _find(group: type[OptionGroup]) -> Mapping[str, Option]:
+    hints = get_type_hints(group)
+    fields = {one.name: one for one in dataclasses.fields(group) if _KEY in one.metadata}
+    names = dict.fromkeys(
+        name for kind in group.__mro__ for name in vars(kind).get("__annotations__", ())
+    )
+    return {
+        name: dataclasses.replace(
+            fields[name].metadata[_KEY],
+            name=name,
+            type=_present(hints[name]),
+            default=fields[name].default,
+        )
+        for name in names
+        if name in fields
+    }
+
+
+def make(group: type[Group], given: Mapping[str, Any]) -> Group:
+    """Return the options that keywords, or texts of a command line, stand for.
+
+    Parameters
+    ----------
+    group : type
+        What to make.
+    given : mapping
+        Values by name; what is not there has its default. A text is read as on the command line.
+
+    Raises
+    ------
+    UsageError
+        If there is no such option, or a value is of the wrong type or out of range.
+    """
+    known = options_of(group)
+    fields = {one.name for one in dataclasses.fields(group)}
+    for name in given.keys() - fields:
+        raise UsageError(f"there is no option {name!r}{nearest(name, fields)}")
+    values = {
+        name: known[name].read(value) if name in known and value is not None else value
+        for name, value in given.items()
+    }
+    return group(**values)
+
+
+def nearest(name: str, known: Any) -> str:
+    """Return a hint at the known name that is most like another one; "" if none is."""
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def values_of(options: OptionGroup, group: type[OptionGroup]) -> dict[str, Any]:
+    """Return by name the values that options have for a group that they inherit."""
+    return {name: getattr(options, name) for name in options_of(group)}
+
+
+def part(options: OptionGroup, group: type[Group]) -> Group:
+    """Return one of the groups that options inherit, by itself."""
+    return group(**values_of(options, group))
+
+
+def recorded(options: OptionGroup) -> dict[str, Any]:
+    """Return by name the values that results files hold."""
+    known = options_of(type(options))
+    return {name: getattr(options, name) for name, about in known.items() if about.recorded}
+
+
+def _present(hint: Any) -> Any:
+    """Return the type of a value that is not None."""
+    kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+    return kinds[0] if type(None) in get_args(hint) else hint
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    return int(value) if isinstance(value, str) else operator.index(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool):
+        raise TypeError
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _path(value: str | os.PathLike[str]) -> Path:
+    return Path(value)
+
+
+def _wholes(value: Any) -> tuple[int, ...]:
+    if isinstance(value, str):
+        value = value.split(",")
+    return tuple(map(_whole, value if hasattr(value, "__iter__") else [value]))
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(map(_text, [value] if isinstance(value, str) else value))
+
+
+# What a value must be, and what reads it, by the type of the field.
+READERS: dict[Any, tuple[str, Callable[[Any], Any]]] = {
+    int: ("a whole number", _whole),
+    float: ("a number", _number),
+    str: ("text", _text),
+    bool: ("True or False", _flag),
+    Path: ("a path", _path),
+    tuple[int, ...]: ("whole numbers like 25,50,100", _wholes),
+    tuple[str, ...]: ("texts", _texts),
+}

@@ -1,0 +1,90 @@
+"""Options of what is differentially private."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcfl.errors import UsageError
+from hpcfl.options.definition import OptionGroup, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyOptions(OptionGroup):
+    """What a private algorithm was asked for."""
+
+    sigma: float | None = option(
+        None,
+        "Noise on a coordinate (Gaussian: standard deviation, Laplace: scale): of a mean gradient "
+        "(cdp, dp-dsgd, fedsgd-dpc), of the sum of updates (dp-fedavg).",
+        above=0,
+    )
+    noise_multiplier: float | None = option(
+        None, "Noise on a coordinate in units of --clip-norm.", above=0, label=True
+    )
+    clip_norm: float = option(
+        1.0, "Norm to which a sample's gradient (dp-fedavg: an update) is clipped.", above=0
+    )
+    epsilon: float | None = option(
+        None,
+        "Privacy budget: no round begins that would exceed it. Unless the noise is given, it is "
+        "chosen so that all rounds cost this.",
+        above=0,
+        label=True,
+    )
+    epsilon_by: str = option(
+        "proven",
+        "Whose account --epsilon is of: the paper's, or the proven one.",
+        choices=("paper", "proven"),
+    )
+    delta: float = option(1e-5, "Target delta.", above=0, below=1)
+    mechanism: str = option(
+        "gaussian",
+        "Distribution of the noise, which also decides which norm is clipped: l2 or l1 "
+        "(fedsgd-dpc).",
+        choices=("gaussian", "laplace"),
+    )
+    noise: str = option(
+        "central",
+        "Noise added by a trusted server, or by all devices, to their integers (dp-fedavg).",
+        choices=("central", "distributed"),
+        label=True,
+    )
+    shuffle: str = option(
+        "continuing",
+        "How a device goes through its data.",
+        choices=("continuing", "fresh", "poisson"),
+        default_text="continuing; poisson for fedsgd-dpc",
+    )
+    convex: bool = option(
+        False,
+        "Declare that the learning rate is small enough for no local step to expand distances, "
+        "from which cdp's proof gains; for linear models of two classes.",
+    )
+    quantile: float | None = option(
+        None,
+        "Adapt the clipping norm to this quantile of the updates' norms (dp-fedavg).",
+        above=0,
+        below=1,
+    )
+    first_stage: int | None = option(
+        None,
+        "Expected number of users invited in a round (locks).",
+        at_least=1,
+        default_text="3/2 of --per-round",
+    )
+    variant: str = option(
+        "trusted",
+        "Who adds the noise: a trusted server, or every user (locks).",
+        choices=("trusted", "local"),
+    )
+    sigma_norms: float | None = option(
+        None, "Noise on norms (locks).", above=0, default_text="that on updates"
+    )
+    fast_noise: bool = option(
+        False, "Noise of a generator that is not cryptographic, and repeats itself for a seed."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sigma is not None and self.noise_multiplier is not None:
+            raise UsageError("give either --sigma or --noise-multiplier, and not both")

@@ -1,0 +1,171 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcfl.errors import UsageError
+from hpcfl.options.definition import OptionGroup, option
+
+DEFAULT_LEVELS = 2**20
+# Ranges of the numbers of devices and coordinates: positions and counts of elements are sent as
+# 32-bit numbers.
+DEVICES = {"at_least": 1, "at_most": 2**31 - 1}
+DIM = {"at_least": 1, "at_most": 2**32 - 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProtocolOptions(OptionGroup):
+    """What all devices and the server of an aggregation protocol agree on."""
+
+    alpha: float = option(
+        0.1,
+        "Fraction of the coordinates that a device sends (sparse, cohort, rand-k, top-k).",
+        above=0,
+        at_most=1,
+        label=True,
+    )
+    dropout: float = option(
+        0.3,
+        "Fraction of the devices that drop out of a round.",
+        at_least=0,
+        below=0.5,
+        why="as more than half of the devices must stay to unmask the sum",
+        default_text="0.3; 0 for prf",
+        label=True,
+    )
+    dropout_model: str = option(
+        "exact",
+        "Drop out exactly that fraction, rounded down, or each device with that probability.",
+        choices=("exact", "bernoulli"),
+        label=True,
+    )
+    scaling: str = option(
+        "survivors",
+        "Divide a sum by the weight of the devices in it, or let devices scale by the planned "
+        "rate beforehand, as in SparseSecAgg's paper.",
+        choices=("survivors", "paper"),
+    )
+    degree: int | None = option(
+        None,
+        "Neighbours with whom a device shares keys and masks; an even number.",
+        at_least=2,
+        default_text="all for secagg and sparse; chosen for secagg-graph and cohort",
+        label=True,
+    )
+    locations: str = option(
+        "auto",
+        "Encoding of the positions of coordinates (sparse).",
+        choices=("auto", "bitmap", "gaps"),
+        label=True,
+    )
+    gamma: float = option(
+        0.1,
+        "Fraction of all devices that may collude with the server: promises hold against them.",
+        at_least=0,
+        below=0.5,
+        why="as a threshold of more than half protects against no more colluding devices",
+        label=True,
+    )
+    min_cohort: int = option(
+        1,
+        "Honest survivors promised in every cohort: devices refuse to unmask a cohort with fewer "
+        "survivors than that and all that may collude.",
+        at_least=1,
+        label=True,
+    )
+    security_bits: int = option(
+        40,
+        "A promise of secrecy fails with a probability of at most 2 to the minus this.",
+        at_least=1,
+        at_most=1000,
+    )
+    correctness_bits: int = option(
+        20,
+        "A round cannot end, because too many devices dropped out, with a probability of at most "
+        "2 to the minus this.",
+        at_least=1,
+        at_most=1000,
+    )
+    security: str = option(
+        "passive",
+        "Protect against a curious server, or also against one that cheats: keys are signed, and "
+        "devices agree on the survivors (secagg, sparse).",
+        choices=("passive", "active"),
+        label=True,
+    )
+    group: str = option("fq", "Integers modulo 2^32 - 5, or modulo 2^32.", choices=("fq", "ring32"))
+    sampler: str = option(
+        "gaps", "How pairs select coordinates (sparse).", choices=("gaps", "dense")
+    )
+    levels: int | None = option(
+        None,
+        "Quantisation levels per unit.",
+        at_least=1,
+        default_text="2^20; where an account pays for rounding, the most with which no sum can "
+        "wrap around",
+        label=True,
+    )
+    clip: float = option(1.0, "Largest magnitude of a coordinate.", above=0, label=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.degree is not None and self.degree % 2:
+            raise UsageError(f"--degree is {self.degree}; it must be an even number")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundOptions(ProtocolOptions):
+    """How the rounds of an aggregation protocol are played."""
+
+    dropout_phase: str | None = option(
+        None, "Phase before which devices drop out.", default_text="their upload"
+    )
+    upload: str = option(
+        "gather",
+        "Gather the vectors, or sum them on the way by MPI_Reduce.",
+        choices=("gather", "reduce"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkOptions(OptionGroup):
+    """The link between a device and the server, of the modelled seconds."""
+
+    uplink_mbps: float = option(
+        100.0, "Modelled uplink of a device.", unit="Mbit/s", above=0, resumable=True
+    )
+    downlink_mbps: float = option(
+        100.0, "Modelled downlink of a device.", unit="Mbit/s", above=0, resumable=True
+    )
+    latency_ms: float = option(
+        0.0, "Modelled latency of a link.", unit="ms", at_least=0, resumable=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedOptions(OptionGroup):
+    """Where random numbers come from that need not be secret."""
+
+    seed: int = option(
+        0, "Seed of everything random except keys.", at_least=0, repeats="yes", label=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(RoundOptions, LinkOptions, SeedOptions):
+    """What `hpcfl bench` and `hpcfl train` have in common."""
+
+    output: Path = option(
+        Path("results"),
+        "Results file (.h5), or a folder for it.",
+        recorded=False,
+        sweepable=False,
+        repeats="yes",
+    )
+    insecure_seed: int | None = option(
+        None,
+        "Seed of the keys too, for tests: nothing is secret then.",
+        repeats="if given",
+    )

@@ -1,0 +1,150 @@
+"""Options of `hpcfl train`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcfl.errors import UsageError
+from hpcfl.options.definition import OptionGroup, option
+from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.shared import DEVICES, RunOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOptions(OptionGroup):
+    """How a device trains between two rounds of communication: SGD with momentum.
+
+    Exactly one of `epochs` and `steps` is given. Steps go over as many newly shuffled passes as
+    they take, and the velocity starts each round at zero.
+    """
+
+    epochs: int | None = option(
+        5, "Local epochs a round.", at_least=1, default_text="5, without --steps", label=True
+    )
+    steps: int | None = option(
+        None, "Local steps a round, instead of epochs.", at_least=1, label=True
+    )
+    batch_size: int = option(
+        28, "Samples in a step; 0: all data of the device.", at_least=0, label=True
+    )
+    learning_rate: float = option(0.01, "Learning rate of the first round.", above=0, label=True)
+    momentum: float = option(
+        0.5,
+        "Momentum of local training.",
+        at_least=0,
+        below=1,
+        default_text="0.5; 0 with noisy steps",
+        label=True,
+    )
+    decay: float = option(
+        1.0, "Per-round learning-rate decay, a factor.", above=0, at_most=1, label=True
+    )
+    weight_decay: float = option(0.0, "Weight decay of local training.", at_least=0, label=True)
+    schedule: str = option(
+        "decay",
+        "Learning-rate schedule: --decay alone, or also divided by the square root of the round's "
+        "number, from 1 (sqrt).",
+        choices=("decay", "sqrt"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.epochs is None) == (self.steps is None):
+            raise UsageError("give either --epochs or --steps, and not both")
+
+    def rate(self, round_index: int) -> float:
+        """Return the learning rate of a round."""
+        rate = self.learning_rate * self.decay**round_index
+        return rate / math.sqrt(round_index + 1) if self.schedule == "sqrt" else rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
+    """What `hpcfl train` was asked for; see ``hpcfl train --help``."""
+
+    algorithm: str = field(kw_only=False)
+    aggregate: str = option(
+        "fedavg",
+        "Protocol that sums the updates: one of hpcfl bench's, or MODULE:CLASS.",
+        recorded=False,
+    )
+    devices: int | None = option(
+        None,
+        "Number of devices.",
+        **DEVICES,
+        default_text="one on every rank but the server's, 100 in one process",
+        recorded=False,
+    )
+    dataset: str = option(
+        "digits",
+        "Data set; digits and synthetic need no files.",
+        choices=("digits", "synthetic", "mnist", "cifar10", "adult", "femnist"),
+    )
+    data_dir: Path | None = option(
+        None, "Folder of the data sets.", default_text="$HPCFL_DATA", resumable=True
+    )
+    partition: str = option(
+        "iid", "Who has which data: iid, shards, two-digit, dirichlet:A or writer."
+    )
+    data_fraction: float = option(
+        1.0, "Fraction of its data that every device uses.", above=0, at_most=1
+    )
+    model: str | None = option(
+        None, "Model, or MODULE:FUNCTION.", default_text="one for the data set"
+    )
+    rounds: int = option(100, "Rounds at most.", at_least=1, resumable=True)
+    target_accuracy: float | None = option(
+        None, "Stop at this accuracy on held-out data.", above=0, at_most=1, resumable=True
+    )
+    max_seconds: float | None = option(
+        None,
+        "Stop after the round that passes this time.",
+        unit="seconds",
+        above=0,
+        resumable=True,
+    )
+    per_round: int | None = option(
+        None, "Devices that take part in a round.", at_least=1, default_text="all", label=True
+    )
+    sampling: str = option(
+        "exact",
+        "Who takes part: exactly that many devices drawn anew, each with that probability, or "
+        "that many in turn.",
+        choices=("exact", "poisson", "balanced"),
+        default_text="exact; balanced with noisy steps; poisson for locks",
+        label=True,
+    )
+    server_learning_rate: float = option(1.0, "Learning rate of the server.", above=0, label=True)
+    server_momentum: float = option(0.0, "Momentum of the server.", at_least=0, below=1, label=True)
+    torch_device: str = option(
+        "auto",
+        "Where devices train; ranks share a GPU.",
+        choices=("auto", "cpu", "cuda"),
+        resumable=True,
+    )
+    error_feedback: bool = option(
+        False, "Add what a device has not sent to its next update (rand-k, top-k).", label=True
+    )
+    device_loss: bool = option(False, "Record the loss on every device's own data.")
+    checkpoint_every: int | None = option(
+        None,
+        "Write a checkpoint beside the results file, every so many rounds.",
+        unit="rounds",
+        at_least=1,
+        resumable=True,
+    )
+    resume: Path | None = option(
+        None,
+        "Continue from a checkpoint, with the options of the run that wrote it.",
+        resumable=True,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.error_feedback and (self.checkpoint_every is not None or self.resume is not None):
+            raise UsageError(
+                "--error-feedback cannot be checkpointed: every device keeps what it has not sent, "
+                "and a checkpoint holds the server's state alone"
+            )

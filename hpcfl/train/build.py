@@ -1,0 +1,145 @@
+"""What is made of the options of `hpcfl train` before any round: who trains, how, the record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms import federated, quantisation
+from hpcfl.algorithms.aggregation.base import QuantisedProtocol
+from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation
+from hpcfl.algorithms.federated.levels import largest_levels
+from hpcfl.algorithms.federated.participation import Participation
+from hpcfl.algorithms.federated.private import PrivateAlgorithm
+from hpcfl.algorithms.noise import IntegerNoise
+from hpcfl.bench.experiment import secrets_of_noise
+from hpcfl.errors import UsageError
+from hpcfl.options.definition import options_of, recorded
+from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.shared import DEFAULT_LEVELS
+from hpcfl.options.training import TrainOptions
+from hpcfl.rounds.build import build
+
+# What only a benchmark has: files of training runs hold it without a value.
+_OF_BENCH: dict[str, Any] = {
+    **dict.fromkeys(("private", "max_rounds", "rel_ci")),
+    **dict.fromkeys(("updates", "save_aggregate", "keep_transcript")),
+    "warmup": 0,
+    "kill": (),
+}
+
+
+def make_federation(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> Federation:
+    """Return who trains what, for devices with so many samples and a model of `dim`."""
+    per_round = options.per_round or sizes.size
+    invited = federated.find(options.algorithm).invited(per_round, sizes.size, options)
+    protocol, _ = build(options.aggregate, options, per_round, dim, population=sizes.size)
+    return Federation(
+        sizes,
+        Participation(sizes.size, invited, options.sampling, options.seed),
+        options.rounds,
+        options.seed,
+        protocol,
+        options,
+    )
+
+
+def check_algorithm(options: TrainOptions, devices: int) -> None:
+    """Refuse what does not go together, before any data are read.
+
+    Raises
+    ------
+    UsageError
+    """
+    kind = federated.find(options.algorithm)
+    if options.error_feedback and not kind.leaves_out:
+        raise UsageError(
+            f"--error-feedback is for {' and '.join(federated.SPARSIFIED)}: {options.algorithm} "
+            "leaves nothing of an update unsent"
+        )
+    federation = make_federation(options, np.ones(devices, np.int64), dim=1)
+    kind.check(federation, options)
+
+
+def make_algorithm(options: TrainOptions, federation: Federation) -> FederatedAlgorithm:
+    """Return the algorithm of one rank.
+
+    Raises
+    ------
+    UsageError
+        If no noise reaches the epsilon, or the accounts refuse the options.
+    """
+    return federated.find(options.algorithm).make(
+        federation,
+        options,
+        secrets_of_noise(options.insecure_seed),
+        options.alpha,
+        options.error_feedback,
+    )
+
+
+def with_levels(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> TrainOptions:
+    """Return the options with a number of levels, if none is asked for.
+
+    Where an account pays for rounding to integers they are the most that there is room for beside
+    the noise. How much noise that is hardly depends on them: it is found with half as many as there
+    is room for without any.
+
+    Raises
+    ------
+    UsageError
+        If no noise reaches the epsilon, or the accounts refuse the options.
+    """
+    if options.levels is not None:
+        return options
+
+    def at(levels: int) -> TrainOptions:
+        return replace(options, levels=levels)
+
+    protocol = make_federation(at(1), sizes, dim).protocol
+    paying = federated.find(options.algorithm).private
+    if not paying or not isinstance(protocol, QuantisedProtocol):
+        return at(DEFAULT_LEVELS)
+    # By chance, all devices may be in a round.
+    most = sizes.size if options.sampling == "poisson" else protocol.parameters.devices
+    parameters = protocol.parameters
+    roomy = quantisation.largest_levels(
+        parameters.arithmetic, most, parameters.clip, protocol.divisor
+    )
+    finest = at(max(1, roomy // 2))
+    algorithm = make_algorithm(finest, make_federation(finest, sizes, dim))
+    assert isinstance(algorithm, PrivateAlgorithm)
+    # A little more, as it may be with fewer levels.
+    noisy = replace(options, sigma=1.01 * algorithm.sigma, noise_multiplier=None)
+
+    def quantised(levels: int) -> QuantisedProtocol:
+        found = make_federation(at(levels), sizes, dim).protocol
+        assert isinstance(found, QuantisedProtocol)
+        return found
+
+    def noises(protocol: QuantisedProtocol) -> Iterator[IntegerNoise]:
+        chosen = replace(noisy, levels=protocol.parameters.levels)
+        made = make_algorithm(chosen, make_federation(chosen, sizes, dim))
+        # Rates fall or rise from round to round: one of the ends has the most.
+        for index in {0, options.rounds - 1}:
+            noise = made.integer_noise(protocol, index)
+            if noise is not None:
+                yield noise
+
+    return at(min(largest_levels(quantised, noises), roomy))
+
+
+def make_config(options: TrainOptions, devices: int, model: str, dim: int) -> dict[str, Any]:
+    """Return every option with its value, for the record."""
+    config = {"algorithm": options.algorithm, "protocol": options.aggregate} | recorded(options)
+    if not federated.find(options.algorithm).private:
+        config = {name: config[name] for name in config.keys() - options_of(PrivacyOptions)}
+    config |= _OF_BENCH | {"devices": devices, "model": model, "dim": dim}
+    return {
+        name: str(value) if isinstance(value, Path) else value for name, value in config.items()
+    }

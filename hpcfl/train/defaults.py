@@ -1,0 +1,52 @@
+"""What `hpcfl train` does where nothing is said: by the algorithm, the protocol, or a preset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hpcfl.algorithms.federated import find
+from hpcfl.errors import UsageError
+from hpcfl.options.definition import make
+from hpcfl.options.training import TrainOptions
+from hpcfl.rounds.build import without_dropouts
+from hpcfl.train.presets import PRESETS
+
+
+def asked(given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
+    """Return the options that keywords, or a command line, stand for.
+
+    Parameters
+    ----------
+    given : mapping
+        Values of `TrainOptions` by name, at least ``algorithm``.
+    preset : str, optional
+        One of :data:`~hpcfl.train.presets.PRESETS`: what is not given is taken from it.
+
+    Raises
+    ------
+    UsageError
+        If there is no such option or preset, or a value cannot be meant.
+    """
+    if preset is not None and preset not in PRESETS:
+        raise UsageError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
+    values = dict(PRESETS[preset]) if preset is not None else {}
+    length = {"epochs", "steps"}
+    if given.keys() & length:
+        values = {name: value for name, value in values.items() if name not in length}
+    values |= given
+    algorithm = values["algorithm"]
+    if find(algorithm).noisy_steps:
+        values = {"momentum": 0.0, "sampling": "balanced"} | values
+        if algorithm != "cdp" and not values.keys() & length:
+            values["steps"] = 1
+        if values.get("mechanism") == "laplace":
+            values.setdefault("batch_size", 0)
+    if algorithm == "locks":
+        values.setdefault("sampling", "poisson")
+    if algorithm == "fedsgd-dpc":
+        values.setdefault("shuffle", "poisson")
+    if values.get("steps") is not None:
+        values.setdefault("epochs", None)
+    aggregate = make(TrainOptions, values).aggregate
+    return make(TrainOptions, {**values, **without_dropouts(aggregate, given)})

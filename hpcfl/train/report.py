@@ -1,0 +1,49 @@
+"""What a training run reached, as text."""
+
+from __future__ import annotations
+
+import math
+
+from hpcfl.algorithms.federated import find
+from hpcfl.options.training import TrainOptions
+from hpcfl.train.session import Trained
+
+
+def render_end(trained: Trained, options: TrainOptions) -> str:
+    """Return what a run reached and cost, and where its results are."""
+    rounds = [result.figures for result in trained.results]
+    if not rounds:
+        return (
+            f"no round is within epsilon {options.epsilon:g}: give more noise or a larger "
+            f"--epsilon\n\nResults: {trained.path}"
+        )
+    last = rounds[-1]
+    modelled = sum(figures["modelled_seconds"] for figures in rounds)
+    lines = [
+        f"\n{trained.model}, {trained.weights.size} parameters: accuracy "
+        f"{last['accuracy']:.4f} after {len(rounds)} rounds, all aggregates validated",
+        f"sent up by all devices: {last['bytes_up_total'] / 1e6:.3f} MB",
+        f"modelled: {modelled:.1f} s, training included",
+    ]
+    if find(options.algorithm).private:
+        pure = options.algorithm == "fedsgd-dpc" and options.mechanism == "laplace"
+        lines.append(
+            f"epsilon at delta {0 if pure else options.delta:g}: "
+            f"{last['epsilon_paper']:.4g} as the paper counts, "
+            f"{last['epsilon_proven']:.4g} proven "
+            f"(neighbours: {trained.config['epsilon_neighbours']})"
+        )
+        lines += [f"  {note}" for note in trained.notes]
+    if not math.isnan(last["clipped_fraction"]):
+        clipped = max(figures["clipped_fraction"] for figures in rounds)
+        error = max(figures["quantisation_error"] for figures in rounds)
+        lines.append(
+            f"clipped: at most {clipped:.2%} of the values of a round; "
+            f"quantisation error of a coordinate: at most {error:.2e} (root mean square)"
+        )
+    if not math.isnan(last["overlap"]):
+        lines.append(
+            f"coordinates that a pair of devices has in common: {rounds[0]['overlap']:.1%} in the "
+            f"first round, {last['overlap']:.1%} in the last"
+        )
+    return "\n".join([*lines, f"\nResults: {trained.path}"])
