@@ -11,7 +11,7 @@ from hpcfl.bench.experiment import Experiment
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
-from hpcfl.options.definition import options_of
+from hpcfl.options.definition import names
 from hpcfl.options.shared import LinkOptions
 from hpcfl.rounds.kill import Killer, plan
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 LOOPBACK_DEVICES = 100
 # What may differ between the launch that ended early and the one that goes on. The file says for
 # which link its seconds are modelled.
-_FREE = {name for name, option in options_of(BenchOptions).items() if option.resumable}
-_FREE -= set(options_of(LinkOptions))
+_FREE = {*names(BenchOptions, resumable=True)} - {*names(LinkOptions)}
 
 
 def run(

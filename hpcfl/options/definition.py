@@ -208,6 +208,15 @@ def _find(group: type[OptionGroup]) -> Mapping[str, Option]:
     }
 
 
+def names(group: type[OptionGroup], **attributes: Any) -> list[str]:
+    """Return the names of a group's options with such attributes, as in ``label=True``."""
+    return [
+        name
+        for name, about in options_of(group).items()
+        if all(getattr(about, key) == value for key, value in attributes.items())
+    ]
+
+
 def make(group: type[Group], given: Mapping[str, Any]) -> Group:
     """Return the options that keywords, or texts of a command line, stand for.
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from hpcfl.options.definition import names
+from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.shared import LinkOptions, ProtocolOptions
+from hpcfl.options.training import LocalOptions, TrainOptions
 from hpcfl.plots.style import wrap
 from hpcfl.results.reader import Run
 
 # What is trained: in the title if it is the same for all runs.
 TASK = ("dataset", "partition", "model")
 # Options by which runs are told apart, beyond protocol, number of devices and task.
-TOLD_APART = (
-    *("alpha", "dropout", "dropout_model", "degree", "locations", "gamma", "min_cohort"),
-    *("security", "levels", "clip", "error_feedback", "per_round", "sampling"),
-    *("epsilon", "noise_multiplier", "noise"),
-    *("epochs", "steps", "batch_size", "learning_rate", "momentum", "decay", "weight_decay"),
-    *("server_learning_rate", "server_momentum", "seed"),
+TOLD_APART = tuple(
+    dict.fromkeys(
+        name
+        for group in (ProtocolOptions, PrivacyOptions, LocalOptions, TrainOptions)
+        for name in names(group, label=True)
+    )
 )
 # Letters.
 _BESIDE_A_BAR = 44
-LINK = ("uplink_mbps", "downlink_mbps", "latency_ms")
+LINK = tuple(names(LinkOptions))
 
 
 def differing(runs: Sequence[Run], options: Sequence[str]) -> list[str]:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.options.bench import BenchOptions
+from hpcfl.options.definition import names
 from hpcfl.results import schema
 from hpcfl.results import summary as summaries
 from hpcfl.results.linkmodel import LinkModel
@@ -18,13 +20,9 @@ from hpcfl.results.reader import Run
 from hpcfl.results.statistics import kruskal_wallis
 from hpcfl.results.summary import Summary
 
-# Options that leave the work of a round as it is.
-_FREE = {
-    *("rounds", "warmup", "max_rounds", "rel_ci", "max_seconds"),
-    *("seed", "output", "save_aggregate", "promises"),
-}
-# Options of which only matters whether they are given.
-_GIVEN = {"insecure_seed", "keep_transcript"}
+# Options that leave the work of a round as it is, and sentences that follow from options.
+_FREE = {*names(BenchOptions, repeats="yes"), "promises"}
+_GIVEN = {*names(BenchOptions, repeats="if given")}
 # What of the environment makes two runs measurements of the same thing. Host names do not: which
 # nodes a launch gets is part of what repeats are for.
 MACHINE = (

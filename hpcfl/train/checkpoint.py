@@ -24,16 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.options.definition import names
+from hpcfl.options.training import TrainOptions
 from hpcfl.system import files
 
 VERSION = 3
 # What may differ between the run that was interrupted and the one that goes on: some options, and
 # sentences that follow from them.
-FREE = {
-    "promises",
-    *("rounds", "target_accuracy", "max_seconds", "data_dir", "torch_device"),
-    *("uplink_mbps", "downlink_mbps", "latency_ms", "checkpoint_every", "resume"),
-}
+FREE = {*names(TrainOptions, resumable=True), "promises"}
 
 
 @dataclass(frozen=True)

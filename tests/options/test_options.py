@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from hpcfl.algorithms.locations import CODINGS
 from hpcfl.algorithms.parameters import Parameters
+from hpcfl.bench import session
 from hpcfl.bench.experiment import asked
 from hpcfl.cli.options import given, options
 from hpcfl.crypto.groups import GROUPS
@@ -25,7 +26,11 @@ from hpcfl.options.bench import BenchOptions, PredictOptions
 from hpcfl.options.definition import OptionGroup, make, option, options_of, part
 from hpcfl.options.shared import LinkOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
+from hpcfl.plots import naming
 from hpcfl.privacy.accounting import locks
+from hpcfl.results import pooling
+from hpcfl.sweep import plan
+from hpcfl.train import checkpoint
 
 WHOLE_DIM, WHOLE_DEVICES = 2**32 - 1, 2**31 - 1
 INF, NAN = math.inf, math.nan
@@ -176,6 +181,30 @@ def test_an_option_has_one_default_wherever_it_is() -> None:
     for name, about in options_of(BenchOptions).items():
         if name in parameters and name not in ("devices", "dim", "levels"):
             assert about.default == parameters[name]
+
+
+def test_what_an_option_is_for_is_said_by_its_field() -> None:
+    """Files of earlier versions depend on these: another set is another meaning of resume."""
+    assert session._FREE == {"save_aggregate", "keep_transcript", "kill"}
+    assert checkpoint.FREE == {
+        *("rounds", "target_accuracy", "max_seconds", "data_dir", "torch_device"),
+        *("uplink_mbps", "downlink_mbps", "latency_ms", "checkpoint_every", "resume", "promises"),
+    }
+    assert pooling._FREE == {
+        *("rounds", "warmup", "max_rounds", "rel_ci", "max_seconds"),
+        *("seed", "output", "save_aggregate", "promises"),
+    }
+    assert pooling._GIVEN == {"insecure_seed", "keep_transcript"}
+    assert {*options_of(BenchOptions)} - {about.name for about in plan.KEYS.values()} == {
+        *("output", "resume", "save_aggregate", "keep_transcript")
+    }
+    assert set(naming.TOLD_APART) == {
+        *("alpha", "dropout", "dropout_model", "degree", "locations", "gamma", "min_cohort"),
+        *("security", "levels", "clip", "error_feedback", "per_round", "sampling"),
+        *("epsilon", "noise_multiplier", "noise"),
+        *("epochs", "steps", "batch_size", "learning_rate", "momentum", "decay", "weight_decay"),
+        *("server_learning_rate", "server_momentum", "seed"),
+    }
 
 
 def test_a_part_of_options_is_the_group_that_they_inherit() -> None:
