@@ -59,6 +59,7 @@ def expected(experiment: Experiment) -> list[PhaseCosts]:
         ("secagg", 21, 333, {"degree": 8, "dropout": 0.0}),
         ("secagg-graph", 60, 500, {"degree": 20, "dropout": 0.0}),
         ("cohort", 30, 3000, {"degree": 14, "alpha": 0.2, "dropout": 0.0}),
+        ("common", 9, 500, {"alpha": 0.2}),
         ("prf", 8, 700, {"dropout": 0.0}),
     ],
 )

@@ -123,6 +123,21 @@ def test_secagg_formulas_agree_with_all_cases(
     assert_formulas_are(found, cohort_case_by_case(population, 6, degree))
 
 
+@pytest.mark.parametrize("degree", [None, 2])
+def test_of_common_coordinates_all_or_none_are_sent(degree: int | None) -> None:
+    population = Population(6, 1, 0.3)
+    found = exposure("common", population, alpha=0.3, degree=degree, samples=5000)
+    secagg = formulas(exposure("secagg", population, degree=degree, samples=10))
+
+    for name in ("contributors", "sole", "split", "sent", "alone_of_dim"):
+        assert getattr(found, name).formula == pytest.approx(0.3 * secagg[name])
+    assert found.alone_of_sent.formula == pytest.approx(secagg["alone_of_sent"])
+    for name in NAMES:
+        figure = getattr(found, name)
+        if figure.formula is not None:
+            assert abs(figure.difference) < 5 * figure.standard_error, name
+
+
 @pytest.mark.parametrize(("model", "dropout"), MODELS)
 def test_fedavg_hides_nothing(model: str, dropout: float) -> None:
     found = exposure("fedavg", Population(4, 1, dropout, model), samples=10)
@@ -438,4 +453,4 @@ def test_protocols_are_those_that_can_be_asked_for() -> None:
     for protocol in PROTOCOLS:
         degree = 4 if protocol == "secagg-graph" else None
         found = exposure(protocol, Population(10, 3), degree=degree, samples=10)
-        assert (found.theorem_2 is None) == (protocol not in ("sparse", "cohort"))
+        assert (found.theorem_2 is None) == (not find(protocol).sparse_upload)

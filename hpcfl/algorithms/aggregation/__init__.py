@@ -46,6 +46,9 @@ PROTOCOLS = {
     "cohort": Registered(
         f"{_HERE}.cohort:Cohort", "as many coordinates, each masked within a cohort"
     ),
+    "common": Registered(
+        f"{_HERE}.common:CommonCoordinates", "the same part of the coordinates of all devices"
+    ),
     "prf": Registered(
         f"{_HERE}.prf:Prf", "masks from seeds agreed on once, no dropouts (Hu et al. 2021)"
     ),

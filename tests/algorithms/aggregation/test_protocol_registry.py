@@ -129,8 +129,8 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
         find("secag")
     sentence = (
-        "there is no protocol 'secag'; choose fedavg, secagg, secagg-graph, sparse, cohort, prf, "
-        "or give MODULE:CLASS"
+        "there is no protocol 'secag'; choose fedavg, secagg, secagg-graph, sparse, cohort, "
+        "common, prf, or give MODULE:CLASS"
     )
     assert sentence == str(caught.value)
     assert 2 == caught.value.exit_status
