@@ -31,7 +31,7 @@ class BenchOptions(RunOptions):
         "Number of devices; several are run one after the other.",
         **DEVICES,
         default_text="one on every rank but the server's, 100 in one process",
-        recorded=False,
+        recorded="no",
     )
     dim: int | None = option(None, "Length d of the vectors.", **DIM, default_text=f"{DEFAULT_DIM}")
     rounds: int = option(10, "Measured rounds.", at_least=1, repeats="yes")
@@ -56,7 +56,7 @@ class BenchOptions(RunOptions):
     resume: Path | None = option(
         None,
         "Continue the results file of a run that was interrupted, with the options of that run.",
-        recorded=False,
+        recorded="no",
         sweepable=False,
     )
     updates: Path | None = option(None, "Vectors from a .npy or HDF5 file, one row a device.")
@@ -79,15 +79,15 @@ class BenchOptions(RunOptions):
         None,
         f"Protocol that sums the vectors of {DP_FEDAVG}.",
         default_text="secagg",
-        recorded=False,
+        recorded="no",
     )
     noise_multiplier: float | None = again(
-        PrivacyOptions, "noise_multiplier", None, default_text="1", recorded=False
+        PrivacyOptions, "noise_multiplier", None, default_text="1", recorded="no"
     )
     clip_norm: float | None = again(
-        PrivacyOptions, "clip_norm", None, default_text="1", recorded=False
+        PrivacyOptions, "clip_norm", None, default_text="1", recorded="no"
     )
-    delta: float | None = again(PrivacyOptions, "delta", None, default_text="1e-5", recorded=False)
+    delta: float | None = again(PrivacyOptions, "delta", None, default_text="1e-5", recorded="no")
     kill: tuple[str, ...] = option(
         (),
         "Let ranks die on purpose: rank=7,phase=masked_input,round=3, or rank=7+9; with "

@@ -40,8 +40,9 @@ class Option:
         What a number counts, as shown in the help.
     default_text : str
         Default in words, where it depends on something.
-    recorded : bool
-        Whether results files hold it: it is part of the configuration.
+    recorded : str
+        Whether results files hold it: ``"always"``, ``"no"``, or ``"if given"``, which leaves the
+        files of those who do not use it as they are.
     sweepable : bool
         Whether the plan of a sweep may set it.
     resumable : bool
@@ -68,7 +69,7 @@ class Option:
     choices: tuple[str, ...] = ()
     unit: str = ""
     default_text: str = ""
-    recorded: bool = True
+    recorded: Literal["always", "if given", "no"] = "always"
     sweepable: bool = True
     resumable: bool = False
     repeats: Literal["no", "yes", "if given"] = "no"
@@ -262,7 +263,12 @@ def part(options: OptionGroup, group: type[Group]) -> Group:
 def recorded(options: OptionGroup) -> dict[str, Any]:
     """Return by name the values that results files hold."""
     known = options_of(type(options))
-    return {name: getattr(options, name) for name, about in known.items() if about.recorded}
+    values = {name: getattr(options, name) for name in known if known[name].recorded != "no"}
+    return {
+        name: value
+        for name, value in values.items()
+        if known[name].recorded == "always" or value != known[name].default
+    }
 
 
 def _present(hint: Any) -> Any:

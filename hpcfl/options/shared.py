@@ -160,7 +160,7 @@ class RunOptions(RoundOptions, LinkOptions, SeedOptions):
     output: Path = option(
         Path("results"),
         "Results file (.h5), or a folder for it.",
-        recorded=False,
+        recorded="no",
         sweepable=False,
         repeats="yes",
     )

@@ -68,14 +68,14 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     aggregate: str = option(
         "fedavg",
         "Protocol that sums the updates: one of hpcfl bench's, or MODULE:CLASS.",
-        recorded=False,
+        recorded="no",
     )
     devices: int | None = option(
         None,
         "Number of devices.",
         **DEVICES,
         default_text="one on every rank but the server's, 100 in one process",
-        recorded=False,
+        recorded="no",
     )
     dataset: str = option(
         "digits",

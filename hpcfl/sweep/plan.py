@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ class Setting:
 
 
 def read(path: Path) -> list[Setting]:
-    """Return all combinations of a plan, in its order.
+    """Return all combinations of a plan in a file, in its order.
 
     Parameters
     ----------
@@ -70,19 +70,37 @@ def read(path: Path) -> list[Setting]:
     except ValueError as error:
         # Of TOML, of UTF-8, of a number with too many digits.
         raise UsageError(f"the plan {path} is no TOML: {files.brief(error)}") from None
+    return combine(content, str(path))
+
+
+def combine(content: Mapping[str, Any], source: str) -> list[Setting]:
+    """Return all combinations of the tables of a plan, in its order.
+
+    Parameters
+    ----------
+    content : mapping
+        ``"fixed"`` and ``"grid"``, as in the file of `read`.
+    source : str
+        Where they are from, for messages.
+
+    Raises
+    ------
+    UsageError
+        If a key or value is wrong; it says in which table.
+    """
     unknown = sorted(content.keys() - {"fixed", "grid"})
     if unknown:
         raise UsageError(
-            f"{path}: {files.shorten(unknown[0])} is neither [fixed] nor [grid], put it into one"
+            f"{source}: {files.shorten(unknown[0])} is neither [fixed] nor [grid], put it into one"
         )
-    fixed = _table(content.get("fixed", {}), f"{path}: [fixed]")
+    fixed = _table(content.get("fixed", {}), f"{source}: [fixed]")
     grids = content.get("grid", {})
     several = isinstance(grids, list)
     settings: list[Setting] = []
     cells = 0
     for number, grid in enumerate(grids if several else [grids], 1):
-        place = f"{path}: [[grid]] number {number}" if several else f"{path}: [grid]"
-        repeats, choices = _choices(fixed, _table(grid, place), f"{path}: [fixed]", place)
+        place = f"{source}: [[grid]] number {number}" if several else f"{source}: [grid]"
+        repeats, choices = _choices(fixed, _table(grid, place), f"{source}: [fixed]", place)
         # Before there are any: a few lists have more products than any memory holds.
         cells += repeats * math.prod(map(len, choices.values()))
         if cells > MOST_CELLS:
@@ -91,7 +109,7 @@ def read(path: Path) -> list[Setting]:
             )
         settings += _settings(repeats, choices)
     if not settings:
-        raise UsageError(f"{path}: the plan has no cells, [[grid]] is empty")
+        raise UsageError(f"{source}: the plan has no cells, [[grid]] is empty")
     return settings
 
 
