@@ -164,6 +164,13 @@ class RunOptions(RoundOptions, LinkOptions, SeedOptions):
         sweepable=False,
         repeats="yes",
     )
+    note: str | None = option(
+        None,
+        "A note that the results file keeps, such as what is special about this run.",
+        recorded="if given",
+        resumable=True,
+        repeats="yes",
+    )
     insecure_seed: int | None = option(
         None,
         "Seed of the keys too, for tests: nothing is secret then.",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from commandline import hpcfl
 
-from hpcfl.results import load
+from hpcfl.results import load, pooling
 
 
 def test_one_process_plays_everybody_and_says_so(tmp_path: Path) -> None:
@@ -38,6 +38,18 @@ def test_a_results_file_can_be_named_and_is_never_overwritten(tmp_path: Path) ->
     assert (first.returncode, second.returncode) == (0, 2)
     assert second.stderr.count("\n") == 1
     assert "exists already" in second.stderr
+
+
+def test_a_note_is_kept_and_makes_no_other_configuration(tmp_path: Path) -> None:
+    notes = {"plain": (), "noted": ("--note", "turbo off")}
+    for name, note in notes.items():
+        hpcfl("bench", "fedavg", "--devices", 3, "--dim", 10, *note,
+              "--output", tmp_path / f"{name}.h5")  # fmt: skip
+    plain, noted = (load(tmp_path / f"{name}.h5") for name in notes)
+
+    assert "note" not in plain.config
+    assert noted.config["note"] == "turbo off"
+    assert len(pooling.group([plain, noted])) == 1
 
 
 def test_insecure_keys_are_announced_and_recorded_and_repeat(tmp_path: Path) -> None:

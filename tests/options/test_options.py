@@ -185,14 +185,22 @@ def test_an_option_has_one_default_wherever_it_is() -> None:
 
 def test_what_an_option_is_for_is_said_by_its_field() -> None:
     """Files of earlier versions depend on these: another set is another meaning of resume."""
-    assert session._FREE == {"save_aggregate", "keep_transcript", "kill"}
+    assert session._FREE == {"save_aggregate", "keep_transcript", "kill", "note"}
     assert checkpoint.FREE == {
         *("rounds", "target_accuracy", "max_seconds", "data_dir", "torch_device"),
-        *("uplink_mbps", "downlink_mbps", "latency_ms", "checkpoint_every", "resume", "promises"),
+        *(
+            "uplink_mbps",
+            "downlink_mbps",
+            "latency_ms",
+            "checkpoint_every",
+            "resume",
+            "note",
+            "promises",
+        ),
     }
     assert pooling._FREE == {
         *("rounds", "warmup", "max_rounds", "rel_ci", "max_seconds"),
-        *("seed", "output", "save_aggregate", "promises"),
+        *("seed", "output", "save_aggregate", "note", "promises"),
     }
     assert pooling._GIVEN == {"insecure_seed", "keep_transcript"}
     assert {*options_of(BenchOptions)} - {about.name for about in plan.KEYS.values()} == {
