@@ -68,7 +68,7 @@ def dropped_before_upload(case: str, phase: str | None) -> bool:
 
 
 @pytest.mark.parametrize("case", ["fedavg", "secagg", "sparse-gaps", "cohort"])
-@pytest.mark.parametrize("kind", ["huge", "word"])
+@pytest.mark.parametrize("kind", ["huge", pytest.param("word", marks=pytest.mark.full)])
 def test_a_changed_message_takes_no_memory(case: str, kind: str) -> None:
     messages, _ = wire.honest(case, 5)
     tracemalloc.start()

@@ -377,6 +377,7 @@ def test_no_cliff_in_the_rounds(account: Any, rate: float, z: float) -> None:
     assert (found[1:][known] / found[:-1][known] <= 1.2 * rounds[1] / rounds[0]).all()
 
 
+@pytest.mark.full
 def test_noise_for_an_epsilon_is_not_found_at_a_jump() -> None:
     found = systems.noise("dp-fedavg", 20, rounds=10**6, devices=10_000, per_round=10)
     (proven,) = (one for one in found if one.by == "proven")
