@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -21,10 +20,11 @@ for name in list(os.environ):
 
 # Their tests start jobs of several processes, at most one at a time.
 JOB_FOLDERS = {"chaos", "faults", "mpirun", "netlab", "slurm"}
+JOB_FILES = {"test_doctor.py", "test_launch.py", "test_mpiconfig.py"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.parent.name in JOB_FOLDERS and item.path.is_relative_to(Path(__file__).parent):
+        if item.path.parent.name in JOB_FOLDERS or item.path.name in JOB_FILES:
             item.add_marker(pytest.mark.xdist_group("jobs"))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_data import CLASSES, SHAPE
+from tiers import examples
 
 from hpcfl.errors import UsageError
 from hpcfl.learning import models, persample
@@ -138,7 +139,7 @@ def test_unusual_stacks_are_no_exception(change: str, norm: str) -> None:
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 @pytest.mark.parametrize("generic", [False, True])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     seed=st.integers(0, 2**32 - 1),
     clip=st.floats(1e-6, 1e6),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 from small_data import CLASSES, SHAPE, data
+from tiers import examples
 
 from hpcfl.errors import UsageError
 from hpcfl.learning import models
@@ -234,7 +235,7 @@ def test_no_record_is_used_more_than_the_accounting_assumes(
         assert counts.max() <= -(-steps // epoch)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     batch=st.integers(1, 5),
     epoch=st.integers(1, 9),
