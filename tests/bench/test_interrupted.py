@@ -385,7 +385,7 @@ def test_the_first_signal_is_in_the_file_before_the_round_ends(tmp_path: Path) -
 def test_a_sweep_that_is_told_to_leave_begins_no_other_cell(tmp_path: Path) -> None:
     plan = tmp_path / "plan.toml"
     plan.write_text(
-        '[fixed]\ndim = 20\ndevices = 4\nwarmup = 0\nrounds = 20000\nprotocol = "fedavg"\n'
+        '[fixed]\ndim = 20\ndevices = 4\nwarmup = 0\nrounds = 5000\nprotocol = "fedavg"\n'
         "[grid]\nseed = [1, 2]\n"
     )
     job = subprocess.Popen(

@@ -23,7 +23,7 @@ RANKS = 4
 LIMIT_SECONDS = 120
 # Every rank is gone this long after the signal; the machine may be busy.
 GONE_SECONDS = 30
-OPTIONS = ("secagg", "--dim", 2000, "--devices", 3, "--rounds", 20_000, "--warmup", 1)
+OPTIONS = ("secagg", "--dim", 2000, "--devices", 3, "--rounds", 5000, "--warmup", 1)
 
 
 def job_under_way(path: Path, *where: object) -> tuple[subprocess.Popen[str], list[int]]:
@@ -95,7 +95,7 @@ def test_all_ranks_leave_together(tmp_path: Path, target: str, number: signal.Si
     assert run.status == "interrupted"
     wait_until_gone(processes)
     # The space of the rounds that were not played is cut off.
-    assert path.stat().st_size < 10**7
+    assert path.stat().st_size < 10**6
 
 
 def test_a_rank_that_hangs_does_not_keep_the_others(tmp_path: Path) -> None:
@@ -199,6 +199,7 @@ def test_a_signal_after_the_last_round_changes_nothing(
     assert load(file).status == "complete"
 
 
+@pytest.mark.full
 def test_the_same_signal_until_the_end_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     job, processes = job_under_way(path, "--output", path)
