@@ -55,7 +55,7 @@ class Samples:
     def settled(self, rounds: int) -> NDArray[np.int64]:
         """Return the rows from the first tenth of the rounds to the last, int64 (samples, 4).
 
-        After the last the summary is made, which is no round.
+        After the last the summary is made, which is not a round.
         """
         rows = np.array(self.rows, np.int64).reshape(-1, 4)
         return rows[(rows[:, 0] >= SETTLED_SHARE * rounds) & (rows[:, 0] < rounds)]

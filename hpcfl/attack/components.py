@@ -40,7 +40,7 @@ class Sums:
         Those of the correct ones that are not the whole sum of a coordinate, which the server is
         allowed to learn.
     by_chance : float
-        How many of those that were tried and are no true sum are expected to be small.
+        How many of those that were tried and are not a true sum are expected to be small.
     """
 
     size: int

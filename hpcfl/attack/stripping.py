@@ -109,7 +109,7 @@ class Adversary:
             limbs = cut + KEY_SHARE * self.seen.links.asked_of(id, dropped).size
             shares = parse_vector(payload, "<u4", limbs, "unmask", f"device {id}")
             if (shares >= FQ.modulus).any():
-                raise MessageError("unmask", f"device {id}", "a share is no field element")
+                raise MessageError("unmask", f"device {id}", "a share is not a field element")
             seed_shares[id] = shares[:cut].reshape(-1, SEED_SHARE)
             key_shares[id] = shares[cut:].reshape(-1, KEY_SHARE)
         seeds = self._combine(seed_shares, survived, SEED_SHARE, SEED_BYTES)

@@ -192,7 +192,7 @@ def load(path: Path, protocol: str | None = None) -> Transcript:
     Raises
     ------
     UsageError
-        If the file is no transcript, damaged, or of another version.
+        If the file is not a transcript, damaged, or of another version.
     """
     try:
         arrays = files.load_npz(path)
@@ -213,7 +213,7 @@ def load(path: Path, protocol: str | None = None) -> Transcript:
 def _read(file: Mapping[str, NDArray[Any]], protocol: str | None) -> Transcript:
     header = files.parse_json(file["header"].tobytes())
     weights = file["weights"]
-    _require(weights.dtype == np.float64, "its weights are no numbers")
+    _require(weights.dtype == np.float64, "its weights are not numbers")
     return Transcript(
         kind=attackable(find_named(header["protocol"], protocol)),
         parameters=Parameters(**header["parameters"], weights=weights if weights.size else None),

@@ -29,7 +29,7 @@ class Share(click.ParamType):
             share = -1.0
         # 5 could mean 5 % or five times.
         if not 0 <= share < (float("inf") if text.endswith("%") else 1):
-            self.fail(f"{value!r} is no share like 5% or 0.05", param, ctx)
+            self.fail(f"{value!r} is not a share like 5% or 0.05", param, ctx)
         return share
 
 

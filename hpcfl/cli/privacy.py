@@ -23,7 +23,7 @@ class FractionType(click.ParamType):
         try:
             return Fraction(value)
         except (ValueError, ZeroDivisionError):
-            self.fail(f"{value!r} is no fraction like 1/3 or 0.25", param, ctx)
+            self.fail(f"{value!r} is not a fraction like 1/3 or 0.25", param, ctx)
 
 
 @click.group("privacy")

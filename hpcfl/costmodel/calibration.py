@@ -149,10 +149,10 @@ def load(path: Path) -> Calibration:
         _check(found)
     except KeyError as error:
         raise HpcflError(
-            f"{path} is no calibration (it has no {error}): run 'hpcfl calibrate'"
+            f"{path} is not a calibration (it has no {error}): run 'hpcfl calibrate'"
         ) from None
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise HpcflError(f"{path} is no calibration ({error}): run 'hpcfl calibrate'") from None
+        raise HpcflError(f"{path} is not a calibration ({error}): run 'hpcfl calibrate'") from None
     missing = sorted(
         {*OPERATIONS, *OVERHEADS} - {name for name, values in found.samples.items() if values}
     )
@@ -166,13 +166,13 @@ def load(path: Path) -> Calibration:
 
 def _numbers(values: Any) -> list[float]:
     if not isinstance(values, list):
-        raise ValueError(f"{files.shorten(values)} is no list")
+        raise ValueError(f"{files.shorten(values)} is not a list")
     return [_number(one) for one in values]
 
 
 def _number(value: Any) -> float:
     if type(value) not in (int, float):
-        raise ValueError(f"{files.shorten(value)} is no number")
+        raise ValueError(f"{files.shorten(value)} is not a number")
     return float(value)
 
 

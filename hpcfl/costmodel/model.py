@@ -197,7 +197,7 @@ def _measured(
 ) -> float | None:
     """Return the elapsed seconds of a phase on this machine."""
     devices, working = protocol.parameters.devices, max(phase.senders, phase.receivers)
-    # Vectors are drawn within the round, but are no work of the protocol.
+    # Vectors are drawn within the round, but are not part of its work.
     if phase.name == protocol.upload_phase():
         device += calibration.seconds(along(protocol.parameters.dim, ["drawn"]))
     around = calibration.seconds(phase.around)

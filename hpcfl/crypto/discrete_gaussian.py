@@ -49,7 +49,8 @@ def discrete_gaussian(seed: bytes, size: int, sigma: int) -> Signed:
     Raises
     ------
     HpcflError
-        If the seed has another length, the size is below 0, or sigma is no integer in that range.
+        If the seed has another length, the size is below 0, or sigma is not an integer in that
+        range.
     """
     if len(seed) != keystream.KEY_BYTES:
         raise HpcflError(

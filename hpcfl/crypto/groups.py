@@ -1,7 +1,7 @@
 """The groups in which vectors are masked and summed: F_q with q = 2**32 - 5, and Z_2**32.
 
 Elements are uint32, 4 bytes on the wire, little-endian. Masks are exactly uniform: a keystream
-word that is no group element is rejected and replaced, never reduced.
+word that is not a group element is rejected and replaced, never reduced.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def check_public(public: bytes) -> None:
     if number % 2**255 % _PRIME in _LOW_ORDER:
         raise ValueError("a public key has low order")
     if number >= _PRIME:
-        raise ValueError("a public key is no canonical point of Curve25519")
+        raise ValueError("a public key is not a canonical point of Curve25519")
 
 
 def derive(secret: bytes, context: bytes, length: int = keystream.KEY_BYTES) -> bytes:

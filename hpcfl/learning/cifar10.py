@@ -106,7 +106,7 @@ def _read_batch(
     try:
         return parse_batch(content)
     except pickle.UnpicklingError as error:
-        raise damaged(path, f"is no batch of CIFAR-10 ({error})", "cifar10", data_dir) from None
+        raise damaged(path, f"is not a batch of CIFAR-10 ({error})", "cifar10", data_dir) from None
 
 
 def parse_batch(content: bytes) -> tuple[NDArray[np.uint8], Labels]:
@@ -137,7 +137,7 @@ def parse_batch(content: bytes) -> tuple[NDArray[np.uint8], Labels]:
         # Lists within lists could stand for more numbers than any memory holds.
         numbers = batch[b"labels"]
         if type(numbers) is not list or any(type(number) is not int for number in numbers):
-            raise pickle.UnpicklingError("its labels are no list of numbers")
+            raise pickle.UnpicklingError("its labels are not a list of numbers")
         labels = np.array(numbers)
     except pickle.UnpicklingError:
         raise

@@ -76,7 +76,7 @@ def _read_part(data_dir: Path, part: str) -> tuple[Inputs, Labels, Labels]:
             found = f"has no {files.shorten(error.args[0])}, which LEAF's files have"
             raise damaged(path, found, "femnist", data_dir) from None
         except (OSError, ValueError, TypeError, OverflowError, MemoryError) as error:
-            found = f"is no file of LEAF's FEMNIST ({error})"
+            found = f"is not a file of LEAF's FEMNIST ({error})"
             raise damaged(path, found, "femnist", data_dir) from None
     if not inputs:
         raise damaged(paths[0], "has no samples, nor has another file", "femnist", data_dir)
@@ -87,7 +87,7 @@ def _parse(path: Path) -> list[tuple[str, Inputs, Labels]]:
     """Return name, images and labels of each writer of a file who has samples."""
     content = files.parse_json(files.contents(path, LARGEST_FILE))
     if not isinstance(content, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     users, counts, data = content["users"], content["num_samples"], content["user_data"]
     if not (isinstance(users, list) and isinstance(counts, list) and isinstance(data, dict)):
         raise ValueError("its users, num_samples or user_data are something else")
@@ -108,10 +108,10 @@ def _parse_writer(name: str, count: int, data: dict[str, Any]) -> tuple[Inputs, 
     rows, classes = data["x"], data["y"]
     # Before NumPy sees them: it takes text for numbers, and makes all of them as long as one.
     if not all(type(row) is list and {*map(type, row)} <= {int, float} for row in [*rows]):
-        raise ValueError(f"writer {name} has pixels that are no numbers")
+        raise ValueError(f"writer {name} has pixels that are not numbers")
     if not (type(classes) is list and {*map(type, classes)} <= {int}):
-        raise ValueError(f"writer {name} has labels that are no whole numbers")
-    with np.errstate(over="ignore"):  # what overflows is no pixel, which is found below
+        raise ValueError(f"writer {name} has labels that are not whole numbers")
+    with np.errstate(over="ignore"):  # what overflows is not a pixel, which is found below
         images = np.asarray(rows, np.float32)
     labels = np.asarray(classes)
     if labels.shape != (count,) or labels.dtype != np.int64:

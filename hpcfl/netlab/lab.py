@@ -92,7 +92,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def sweep() -> list[str]:
-    """Remove the labs of processes that are no more; return their prefixes."""
+    """Remove the labs of processes that no longer exist; return their prefixes."""
     removed = []
     for owner in sorted({_prefix(name) for name in _names() if owner_of(name)}):
         process, start = owner_of(owner) or (0, 0)

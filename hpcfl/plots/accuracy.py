@@ -63,7 +63,7 @@ def draw(
     Raises
     ------
     UsageError
-        If the target is no accuracy.
+        If the target is not an accuracy.
     HpcflError
         If matplotlib is not installed.
     """

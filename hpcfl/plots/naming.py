@@ -30,8 +30,8 @@ LINK = tuple(names(LinkOptions))
 def differing(runs: Sequence[Run], options: Sequence[str]) -> list[str]:
     """Return those of the options in which the runs differ.
 
-    What one protocol has and another has not tells them apart no more than their names do. A file
-    of an older version does not record an option, which is no difference either.
+    An option that only one protocol has says no more than the protocols' names. One that the file
+    of an older version does not record is not a difference either.
     """
     return [name for name in options if _tells_apart(runs, name)]
 

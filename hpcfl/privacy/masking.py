@@ -191,7 +191,7 @@ class BySelection(Masking):
 
 
 def check_alpha(alpha: float) -> None:
-    """Refuse what is no fraction of the coordinates.
+    """Refuse what is not a fraction of the coordinates.
 
     Raises
     ------

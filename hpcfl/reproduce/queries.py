@@ -192,7 +192,7 @@ def _fractions(dataset: str, fractions: Sequence[float]) -> list[Setting]:
 
 
 def _loss(one: Result) -> float:
-    """Return the last loss; infinite where it was no number."""
+    """Return the last loss; infinite where it was not a number."""
     last = one.found["loss"][-1]
     return math.inf if last is None else float(last)
 

@@ -42,7 +42,7 @@ class Store:
         try:
             for entry in files.parse_json(files.text(self.path))["results"]:
                 if not (isinstance(entry["setting"], dict) and isinstance(entry["found"], dict)):
-                    raise ValueError("a result is no setting and what was found for it")
+                    raise ValueError("a result is not a setting and what was found for it")
                 self._entries[key(entry["setting"])] = entry
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise HpcflError(
@@ -62,7 +62,7 @@ class Store:
         setting : mapping
             The setting.
         found : mapping
-            Its figures. What is no finite number becomes null.
+            Its figures. What is not a finite number becomes null.
         about : mapping
             When, where and how long it was run.
 

@@ -151,7 +151,7 @@ def one_configuration(runs: Sequence[Run], name: str) -> Pool:
     """
     pools = pooling.group(runs)
     if any(run.training for run in runs):
-        raise UsageError(f"{name} holds a training run: its rounds are no repeats of one another")
+        raise UsageError(f"{name} holds a training run: its rounds are not repeats of one another")
     if len(pools) > 1:
         first, second = pools[0].runs[0], pools[1].runs[0]
         names = _between(first, second, pooling.configuration)

@@ -77,7 +77,7 @@ def group(runs: Sequence[Run]) -> list[Pool]:
 
     The configuration is the protocol, its phases, the number of devices and every option but the
     seed, the output and what decides how many rounds there are. Training runs stay apart: their
-    rounds are no repeats.
+    rounds are not repeats.
 
     Parameters
     ----------

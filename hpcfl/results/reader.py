@@ -178,7 +178,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     Raises
     ------
     HpcflError
-        If there is no such file, it is no results file of hpcfl, it follows another major
+        If there is no such file, it is not a results file of hpcfl, it follows another major
         version of the schema, or it is damaged.
     """
     path = Path(path)
@@ -212,7 +212,7 @@ def _check_schema(root: dict[str, Any], path: Path) -> None:
     schema = root.get("schema", "")
     family, _, version = str(schema).partition("/")
     if family != "hpcfl" or not re.fullmatch(r"[\w.]{1,16}", version):
-        raise HpcflError(f"{path} is no results file of hpcfl")
+        raise HpcflError(f"{path} is not a results file of hpcfl")
     # A minor version may add to the file, so it can be read all the same.
     if version.partition(".")[0] != SCHEMA.partition("/")[2]:
         raise HpcflError(
@@ -235,7 +235,7 @@ def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
     }
     lost = arrays["lost_phase"]
     _require(lost is None or bool((lost <= len(phases)).all()), "a device failed in no phase")
-    _require(all(isinstance(root[name], str) for name in schema.HEADER), "what it was is no text")
+    _require(all(isinstance(root[name], str) for name in schema.HEADER), "what it was is not text")
     _require(root[schema.STATUS] in STATUSES, "its status is unknown")
     # It becomes a part of file names.
     _require(re.fullmatch("[0-9a-f]{32}", root["run_id"]) is not None, "its run_id is none")
@@ -308,7 +308,7 @@ def _has(group: Any, name: str) -> bool:
 def _group(file: Any, name: str) -> Any:
     _check_own(file, name)
     group = file[name]
-    _require(isinstance(group, h5py.Group), f"{name} is no group")
+    _require(isinstance(group, h5py.Group), f"{name} is not a group")
     return group
 
 
@@ -373,7 +373,7 @@ def _attributes(group: Any) -> dict[str, Any]:
             attribute.read(value, _TEXT)
         else:
             value = np.empty((), stored.dtype)
-            _require(value.dtype.kind in "biufS", f"{word} is no number and no text")
+            _require(value.dtype.kind in "biufS", f"{word} is neither a number nor text")
             attribute.read(value)
         found[word] = _plain(value[()])
 

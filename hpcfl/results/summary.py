@@ -163,7 +163,7 @@ class Summary:
     def as_dict(self) -> dict[str, Any]:
         """Return everything as dict, list, str, int, float and None, ready for JSON.
 
-        What is no finite number becomes None, because JSON has nothing else.
+        What is not a finite number becomes None, because JSON has nothing else.
         """
         return dict(finite(dataclasses.asdict(self)))
 

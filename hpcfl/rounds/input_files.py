@@ -58,7 +58,7 @@ class FileUpdates(Updates):
             )
         self.dim = shape[1]
         if weights is not None:
-            # Nothing is converted that is no number: HDF5 has text and complex numbers too.
+            # Nothing is converted that is not a number: HDF5 has text and complex numbers too.
             usable = weights.shape == (devices,) and weights.dtype.kind in "fiu"
             values = np.asarray(weights, np.float64) if usable else np.zeros(1)
             total = values.sum()
@@ -119,7 +119,7 @@ def _dataset(file: Any, name: str) -> Any:
         raise ValueError(f"its {name} are a link to somewhere else")
     dataset = file[name]
     if not isinstance(dataset, h5py.Dataset):
-        raise ValueError(f"its {name} are no dataset")
+        raise ValueError(f"its {name} are not a dataset")
     if dataset.is_virtual or dataset.external:
         raise ValueError(f"its {name} lie in other files")
     if dataset.dtype.hasobject:

@@ -142,7 +142,7 @@ def load(folder: Path) -> Manifest | None:
     except OSError as error:
         raise HpcflError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise HpcflError(f"{path} is damaged: it is no manifest of hpcfl sweep") from None
+        raise HpcflError(f"{path} is damaged: it is not a manifest of hpcfl sweep") from None
 
 
 def _cell(number: int, stored: dict[str, Any]) -> Cell:

@@ -66,10 +66,10 @@ def read(path: Path) -> list[Setting]:
     except OSError as error:
         raise UsageError(f"the plan {path} cannot be read: {error.strerror}") from None
     except RecursionError:
-        raise UsageError(f"the plan {path} is no TOML: it is nested too deeply") from None
+        raise UsageError(f"the plan {path} is not TOML: it is nested too deeply") from None
     except ValueError as error:
         # Of TOML, of UTF-8, of a number with too many digits.
-        raise UsageError(f"the plan {path} is no TOML: {files.brief(error)}") from None
+        raise UsageError(f"the plan {path} is not TOML: {files.brief(error)}") from None
     return combine(content, str(path))
 
 
@@ -115,7 +115,7 @@ def combine(content: Mapping[str, Any], source: str) -> list[Setting]:
 
 def _table(table: Any, place: str) -> dict[str, Any]:
     if not isinstance(table, dict):
-        raise UsageError(f"{place} is no table of options")
+        raise UsageError(f"{place} is not a table of options")
     return table
 
 
@@ -155,7 +155,9 @@ def _settings(repeats: int, choices: dict[str, list[str]]) -> Iterator[Setting]:
 
 def _count(value: Any, spot: str) -> int:
     if type(value) is not int or value < 1:
-        raise UsageError(f"{spot}: {files.shorten(value)} is no number of repeats, give 1 or more")
+        raise UsageError(
+            f"{spot}: {files.shorten(value)} is not a number of repeats, give 1 or more"
+        )
     return value
 
 
@@ -196,7 +198,7 @@ def _check(key: str, text: str) -> None:
     """Find out whether a value is a possible one, whatever it is combined with."""
     if key == "protocol":
         if text.startswith("-"):
-            raise UsageError(f"{text!r} is no protocol")
+            raise UsageError(f"{text!r} is not a protocol")
         if text != DP_FEDAVG:
             from hpcfl.algorithms.aggregation import find
 
@@ -205,7 +207,7 @@ def _check(key: str, text: str) -> None:
     value = KEYS[key].read(text)
     KEYS[key].check(value)
     if key == "devices" and len(value) != 1:
-        raise UsageError(f"{text!r} is no number of devices; give a list of numbers in [grid]")
+        raise UsageError(f"{text!r} is not a number of devices; give a list of numbers in [grid]")
     if key == "updates" and not value.is_file():
         raise UsageError(f"there is no file {text}")
 

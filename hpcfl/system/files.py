@@ -120,7 +120,7 @@ def parse_json(content: str | bytes) -> Any:
     Raises
     ------
     ValueError
-        If it is no JSON, is nested too deeply, has a number with too many digits, or gives two
+        If it is not JSON, is nested too deeply, has a number with too many digits, or gives two
         values to one name, of which one would be lost.
     """
     try:
@@ -201,7 +201,7 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
                     raise ValueError(f"its member {shorten(name)} is packed or there twice")
                 found[name] = parse_npy(archive.read(member))
     except (BadZipFile, EOFError, LookupError, RuntimeError) as error:
-        raise ValueError(f"it is no .npz file, or a damaged one ({brief(error)})") from None
+        raise ValueError(f"it is not a .npz file, or a damaged one ({brief(error)})") from None
     except MemoryError:
         raise ValueError("it does not fit into the memory") from None
     return found
@@ -213,7 +213,7 @@ def parse_npy(content: bytes) -> NDArray[Any]:
     Raises
     ------
     ValueError
-        If it is no array of such, or its shape does not fit the bytes.
+        If it is not an array of such, or its shape does not fit the bytes.
     """
     file = io.BytesIO(content)
     shape, column_major, dtype = npy_header(file)

@@ -42,7 +42,7 @@ def launched_by_mpi() -> bool:
     """Return whether a launcher such as mpirun or srun started this process as an MPI rank.
 
     A Slurm step of one task counts only if it offers a process manager: an interactive shell is
-    such a step as well, and what is typed there is no MPI job.
+    such a step as well, and what is typed there is not an MPI job.
     """
     return any(_number(name) is not None for name in _RANK_VARIABLES) or _slurm_tasks() > 1
 

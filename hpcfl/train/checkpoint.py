@@ -161,7 +161,7 @@ def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
     Raises
     ------
     UsageError
-        If the file is no checkpoint, or of a run with other options.
+        If the file is not a checkpoint, or of a run with other options.
     """
     try:
         arrays = files.load_npz(path)
@@ -169,7 +169,7 @@ def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
             raise UsageError(f"{path} was written by another version of hpcfl")
         stored = files.parse_json(arrays["config"].tobytes())
         if not isinstance(stored, dict):
-            raise ValueError("its options are no JSON object")
+            raise ValueError("its options are not a JSON object")
         checkpoint = Checkpoint(
             next_round=_count(arrays, "next_round"),
             weights=_model(arrays, "weights", np.float32),
@@ -184,7 +184,7 @@ def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
         if len(checkpoint.survivors) != checkpoint.next_round:
             raise ValueError("its survivors are not those of all rounds")
         if arrays["successor"].dtype != np.uint8:
-            raise ValueError("its successor is no text")
+            raise ValueError("its successor is not text")
         successor = arrays["successor"].tobytes().decode(errors="replace")
         if checkpoint.weights.shape != checkpoint.velocity.shape:
             raise ValueError("its arrays do not fit together")
@@ -221,14 +221,14 @@ def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
 def _count(arrays: Mapping[str, NDArray[Any]], name: str) -> int:
     value = arrays[name]
     if value.shape != () or value.dtype != np.int64 or value < 0:
-        raise ValueError(f"its {name} is no number of 0 or more")
+        raise ValueError(f"its {name} is not a number of 0 or more")
     return int(value)
 
 
 def _counts(arrays: Mapping[str, NDArray[Any]], name: str) -> tuple[int, ...]:
     values = arrays[name]
     if values.ndim != 1 or values.dtype != np.int64 or (values < 0).any():
-        raise ValueError(f"its {name} are no numbers of 0 or more")
+        raise ValueError(f"its {name} are not numbers of 0 or more")
     return tuple(values.tolist())
 
 

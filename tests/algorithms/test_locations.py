@@ -1,4 +1,4 @@
-"""Locations survive the wire, and what is no coding of locations is a ValueError."""
+"""Locations survive the wire, and what is not a coding of locations is a ValueError."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     ("content", "sentence"),
     [
         (None, "cannot be read: No such file"),
-        (b"", r"it is no \.npz file"),
-        (b"\x80\x04N.", r"it is no \.npz file"),
+        (b"", r"it is not a \.npz file"),
+        (b"\x80\x04N.", r"it is not a \.npz file"),
         (b"PK\x05\x06" + bytes(18), "it has no 'format'"),
     ],
 )
@@ -104,7 +104,7 @@ def test_a_folder_an_array_and_pickles_are_refused(tmp_path: Path) -> None:
 
     for name, sentence in (
         ("", "cannot be read: Is a directory"),
-        ("array.npy", r"it is no \.npz file"),
+        ("array.npy", r"it is not a \.npz file"),
         ("other.npz", f"its format is not '{FORMAT}'"),
         ("pickle.npz", "it holds 'object', not numbers, flags or text"),
     ):
@@ -217,7 +217,7 @@ def test_no_damage_ends_with_a_traceback(transcript: Transcript, tmp_path: Path)
         except HpcflError:
             refused += 1
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UsageError, match=r"it is no \.npz file"):
+    with pytest.raises(UsageError, match=r"it is not a \.npz file"):
         load(path)
 
     assert refused > len(places) / 2

@@ -121,7 +121,7 @@ def test_gamma_must_be_a_fraction(gamma: str) -> None:
     done = privacy("exposure", "sparse", "--gamma", gamma)
 
     assert done.exit_code == 2
-    assert "is no fraction like 1/3" in done.stderr
+    assert "is not a fraction like 1/3" in done.stderr
 
 
 def test_command_line_knows_the_group_and_fails_with_status_2() -> None:

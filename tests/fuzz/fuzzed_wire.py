@@ -421,7 +421,7 @@ class Stand:
         known = {
             name: value
             for name, value in vars(party).items()
-            # Where secrets are drawn from is no knowledge.
+            # Where secrets are drawn from is not knowledge.
             if value is not self.shared and not callable(value)
         }
         return pickle.dumps(known)
@@ -523,7 +523,7 @@ def receive(stand: Stand, kind: str, x: int, y: int, pool: Sequence[bytes]) -> s
     try:
         getattr(party, stand.method)(*stand.with_change(kind, x, y, pool))
     except BelowThresholdError:
-        # Of too few senders, which is no message.
+        # Of too few senders, which is not a message.
         assert (stand.method, stand.is_server) == ("receive_share_keys", True)
         return "refused"
     except (MessageError, RefusedError):

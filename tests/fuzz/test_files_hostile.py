@@ -176,7 +176,7 @@ def test_an_archive_of_a_later_kind_is_refused(tmp_path: Path) -> None:
     content[content.index(b"PK\x01\x02") + 6] = 200  # the version that it takes to read it
     path.write_bytes(content)
 
-    with pytest.raises(ValueError, match=r"no \.npz file, or a damaged one"):
+    with pytest.raises(ValueError, match=r"not a \.npz file, or a damaged one"):
         files.load_npz(path)
 
 
@@ -224,10 +224,10 @@ def leaf_file(**changes: Any) -> dict[str, Any]:
         (leaf_file(num_samples=[True]), "are not whole numbers"),
         (leaf_file(num_samples=[1.0]), "are not whole numbers"),
         (leaf_file(num_samples=[0]), "has samples, and num_samples has none"),
-        (leaf_file(user_data={"a": True}, num_samples=[0]), "is no file of LEAF"),
-        (leaf_file(user_data={"a": {"x": [["0.5"] * 784], "y": [1]}}), "pixels that are no numb"),
-        (leaf_file(user_data={"a": {"x": [[0.5] * 783 + ["9" * 10**6]], "y": [1]}}), "no numbers"),
-        (leaf_file(user_data={"a": {"x": [[0.5] * 784], "y": [True]}}), "no whole numbers"),
+        (leaf_file(user_data={"a": True}, num_samples=[0]), "is not a file of LEAF"),
+        (leaf_file(user_data={"a": {"x": [["0.5"] * 784], "y": [1]}}), "pixels that are not numb"),
+        (leaf_file(user_data={"a": {"x": [[0.5] * 783 + ["9" * 10**6]], "y": [1]}}), "not numbers"),
+        (leaf_file(user_data={"a": {"x": [[0.5] * 784], "y": [True]}}), "not whole numbers"),
         (leaf_file(user_data={"a": {"x": [[1e300] * 784], "y": [1]}}), "pixels that are not 0"),
     ],
 )
@@ -261,7 +261,7 @@ def test_pickles_that_mean_ill_are_not_run(tmp_path: Path, program: bytes) -> No
 
     with (
         at_most(4 * MEGABYTE),
-        pytest.raises(UsageError, match="data_batch_1 is no batch of CIFAR"),
+        pytest.raises(UsageError, match="data_batch_1 is not a batch of CIFAR"),
     ):
         cifar10.read(tmp_path, dict.fromkeys(("data_batch_1", "test_batch"), digest))
 
@@ -539,7 +539,7 @@ def test_a_damaged_chunk_is_a_sentence(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("fixed = " + "[" * DEEP, "nested too deeply"),
-        ("[fixed]\ndim = " + "9" * 5000, "is no TOML"),
+        ("[fixed]\ndim = " + "9" * 5000, "is not TOML"),
         ("[fixed]\ndim = 0x" + "f" * 5000, "digits"),
         ("[fixed]\ndim = 1979-05-27", "neither a number nor text"),
         ('[fixed]\nprotocol = "' + "x" * 2000 + '"', "has more than 1000 letters"),
@@ -676,7 +676,9 @@ def test_calibrations_that_python_would_take(tmp_path: Path, change: dict[str, A
         calibration.load(path)
     path.write_text(json.dumps(whole | change))
 
-    with pytest.raises(HpcflError, match=r"c\.json (is no calibration|has the format)") as caught:
+    with pytest.raises(
+        HpcflError, match=r"c\.json (is not a calibration|has the format)"
+    ) as caught:
         calibration.load(path)
     assert len(str(caught.value)) < 1000
 

@@ -228,7 +228,7 @@ def test_points_with_which_nothing_can_be_agreed_are_refused() -> None:
     pair = keys.KeyPair.from_private(bytes(range(32)))
     for number in wire.LOW_ORDER:
         public = number.to_bytes(32, "little")
-        with pytest.raises(ValueError, match=r"low order|no canonical point"):
+        with pytest.raises(ValueError, match=r"low order|not a canonical point"):
             keys.check_public(public)
         if number not in (2**256 - 1, 2):
             with pytest.raises(ValueError, match="shared key"):

@@ -43,7 +43,7 @@ def test_one_launch_does_all_numbers_of_devices(tmp_path: Path) -> None:
     done = [hpcfl(4, "sweep", plan, "--output", folder) for _ in range(2)]
     runs = [load(path) for path in find(folder)]
 
-    # The refused cell is no success, but all others are done; the second launch finds them so.
+    # The refused cell is not a success, but all others are done; the second launch finds them so.
     assert [job.returncode for job in done] == [1, 1], done[0].stderr + done[1].stderr
     assert sorted(run.devices for run in runs) == [2, 3, 7]
     assert {run.status for run in runs} == {"complete"}

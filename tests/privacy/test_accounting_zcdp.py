@@ -154,7 +154,7 @@ def test_rdp_curves_add_up() -> None:
         (lambda: zcdp.gaussian_rho(0), "multiplier is 0"),
         (lambda: rdp.curve_epsilon(np.ones(3), 0.1), "3 values"),
         (lambda: rdp.curve_epsilon(-np.ones(1), 0.1, (2.0,)), "below 0"),
-        (lambda: rdp.curve_epsilon(np.full(1, math.nan), 0.1, (2.0,)), "no number"),
+        (lambda: rdp.curve_epsilon(np.full(1, math.nan), 0.1, (2.0,)), "not a number"),
     ],
 )
 def test_wrong_values_are_refused(call: object, words: str) -> None:

@@ -222,8 +222,8 @@ def test_the_command_says_it_with_its_exit_status(tmp_path: Path) -> None:
     [
         (("--metric", "seconds"), "Invalid value for '--metric'"),
         (("--alpha", 2), "--alpha must be between 0 and 1"),
-        (("--fail-if-slower", "5"), "'5' is no share like 5% or 0.05"),
-        (("--fail-if-slower", "-5%"), "is no share like 5% or 0.05"),
+        (("--fail-if-slower", "5"), "'5' is not a share like 5% or 0.05"),
+        (("--fail-if-slower", "-5%"), "is not a share like 5% or 0.05"),
     ],
 )
 def test_wrong_use_is_a_sentence_and_status_2(

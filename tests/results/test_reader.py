@@ -67,7 +67,7 @@ def test_an_hdf5_file_of_another_program(tmp_path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["rounds/bytes_up"] = np.arange(3)
 
-    assert "no results file of hpcfl" in one_sentence(path)
+    assert "is not a results file of hpcfl" in one_sentence(path)
 
 
 @pytest.mark.parametrize("schema", ["hpcfl/2", "hpcfl/10", "hpcfl/1x"])

@@ -17,7 +17,7 @@ any number of elements, not an approximation for large ones:
 
 Words of F_q with q = 2^32 - 5 are no uniform 32-bit words, but have (2^32 / q)^n times the
 likelihood at most, n of them together; `inspect` multiplies by it (1.001 for a million).
-That AES-CTR is no random function could only show if it were broken.
+That AES-CTR is not a random function could only show if it were broken.
 """
 
 from __future__ import annotations

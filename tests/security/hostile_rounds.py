@@ -549,7 +549,7 @@ def honest_sums(outcome: Outcome) -> list[list[set[int]]]:
     """Return for every sum its honest devices, in the parts that masks of theirs connect.
 
     Of each part the server learns the sum, if there are several. Masks that a pair has at a
-    coordinate are those of who both send it: links through devices that do not are no links.
+    coordinate are those of who both send it: links through devices that do not are not links.
     """
     hostile = {*outcome.plan.hostile}
     return [parts(outcome, one - hostile) for one in sums(outcome)]

@@ -480,7 +480,7 @@ class ActiveServer(SecAggServer):
         """Keep a survivor's tags for the others."""
         name = f"device {sender}"
         if sender not in self._admitted:
-            raise MessageError(CHECK, name, "it is no survivor")
+            raise MessageError(CHECK, name, "it is not a survivor")
         count = len(self.survivors)
         tags = parse_vector(payload, "u1", TAG_BYTES * (count - 1), CHECK, name)
         own = self.survivors.index(sender)

@@ -418,7 +418,7 @@ class PrfServer(ModelSender):
 
     def _add(self, senders: list[int], elements: Elements, name: str) -> None:
         if int(elements.max()) >= self._group.modulus:
-            raise MessageError("masked_input", name, "a value is no group element")
+            raise MessageError("masked_input", name, "a value is not a group element")
         for sender in senders:
             if sender in self.survivors:
                 raise MessageError("masked_input", f"device {sender}", "it was received twice")

@@ -1,6 +1,6 @@
 """The server's reconstruction of secrets from shares, some of which may be missing or wrong.
 
-A holder that has no share of a secret, because the one it was sent was no share, writes `ABSENT`
+A holder that has no share of a secret, because the one it was sent was not a share, writes `ABSENT`
 in each limb of its place: no field element. The others of its shares count.
 
 Wrong ones contradict the others, and are found where more than the threshold were received; exactly

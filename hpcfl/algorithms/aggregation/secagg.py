@@ -297,7 +297,7 @@ class SecAgg(QuantisedProtocol):
         MessageError
         """
         if elements.size and int(elements.max()) >= self.summed_in.modulus:
-            raise MessageError("masked_input", sender, "a value is no group element")
+            raise MessageError("masked_input", sender, "a value is not a group element")
 
     def round_context(self, round_index: int) -> bytes:
         """Return the context in which a round's keys are linked."""
@@ -494,7 +494,7 @@ class SecAggDevice(ModelReceiver):
             f"device {sender}",
         )
         if (limbs >= FQ.modulus).any():
-            raise MessageError("share_keys", f"device {sender}", "a share is no field element")
+            raise MessageError("share_keys", f"device {sender}", "a share is not a field element")
         return limbs
 
     def _members(self) -> list[int]:
@@ -827,7 +827,7 @@ class SecAggServer(ModelSender):
     def receive_unmask(self, sender: int, payload: Payload) -> None:
         """Keep a survivor's shares."""
         if sender not in self._admitted:
-            raise MessageError("unmask", f"device {sender}", "it is no survivor")
+            raise MessageError("unmask", f"device {sender}", "it is not a survivor")
         if sender in self._seed_shares:
             raise MessageError("unmask", f"device {sender}", "it was received twice")
         survivors = self._links.asked_of(sender, self._survived)
@@ -913,8 +913,8 @@ class SecAggServer(ModelSender):
             try:
                 seeds.append(shamir.from_limbs(one, SEED_BYTES))
             except ValueError as error:
-                # It has shared, rightly, what is no seed. Its upload is in the sum, under a mask of
-                # its own making: as if it had uploaded another vector.
+                # It has shared, rightly, what is not a seed. Its upload is in the sum, under a mask
+                # of its own making: as if it had uploaded another vector.
                 self.refused.setdefault(id, MessageError("unmask", f"device {id}", str(error)))
                 seeds.append(bytes(SEED_BYTES))
         return seeds

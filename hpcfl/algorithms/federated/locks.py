@@ -183,7 +183,7 @@ class NormsDevice(ModelReceiver):
         """Take what the update is multiplied by."""
         factor = float(parse_vector(payload, "<f8", 1, "norms", "the server")[0])
         if not (np.isfinite(factor) and factor >= 0):
-            raise MessageError("norms", "the server", f"{factor} is no factor of an update")
+            raise MessageError("norms", "the server", f"{factor} is not a factor of an update")
         self.factor = factor
 
     @property

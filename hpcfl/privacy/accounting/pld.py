@@ -52,7 +52,7 @@ _CUT, _BEYOND = 1e-7, -30.0
 # The steepest tilt between two points of a grid.
 _STEEPEST = 4.0
 
-# Logarithms of masses beyond which their exponentials are no numbers.
+# Logarithms of masses beyond which their exponentials are not numbers.
 _FAR = 600.0
 
 _ULP = 2.0**-52

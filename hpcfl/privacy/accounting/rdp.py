@@ -96,13 +96,13 @@ def curve_epsilon(curve: Floats, delta: float, orders: tuple[float, ...] = ORDER
     Raises
     ------
     UsageError
-        If the curve has another length than `orders`, or a value below 0 or that is no number.
+        If the curve has another length than `orders`, or a value below 0 or that is not a number.
     """
     check_delta(delta)
     values, alpha = np.asarray(curve, dtype=np.float64), np.array(orders)
     if values.shape != alpha.shape:
         raise UsageError(f"the curve has {values.size} values for {alpha.size} orders")
     if not (values >= 0).all():
-        raise UsageError("the curve has a value below 0, or one that is no number")
+        raise UsageError("the curve has a value below 0, or one that is not a number")
     epsilon = values + np.log1p(-1 / alpha) - (math.log(delta) + np.log(alpha)) / (alpha - 1)
     return max(0.0, float(epsilon.min()))

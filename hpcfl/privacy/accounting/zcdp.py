@@ -34,7 +34,7 @@ def gaussian_rho(multiplier: float) -> float:
     Raises
     ------
     UsageError
-        If the multiplier is not above 0, or so small or large that its square is no number.
+        If the multiplier is not above 0, or so small or large that its square is not finite.
     """
     if not multiplier >= _SMALLEST_MULTIPLIER or _LARGEST_MULTIPLIER < multiplier < math.inf:
         raise UsageError(

@@ -185,7 +185,7 @@ def test_the_server_refuses_what_no_survivor_sends(name: str) -> None:
     )
     right = found.devices[0].send_consistency_check()
 
-    with pytest.raises(MessageError, match="from device 4: it is no survivor"):
+    with pytest.raises(MessageError, match="from device 4: it is not a survivor"):
         found.server.receive_consistency_check(4, right)
     with pytest.raises(MessageError, match="received 127 bytes, expected 128"):
         found.server.receive_consistency_check(0, right[:-1])

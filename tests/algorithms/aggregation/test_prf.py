@@ -425,7 +425,7 @@ def test_of_many_missing_devices_some_are_named() -> None:
 
 
 def test_without_the_refusal_the_sum_would_be_noise() -> None:
-    """So the refusal is no formality: masks of the missing device are in the sum."""
+    """So the refusal is not a formality: masks of the missing device are in the sum."""
     protocol = selection([0, 1, 2], enrolled(), 20_000, group="ring32")
     sent = uploads(play(protocol, np.zeros((3, 20_000))))
 
@@ -438,7 +438,7 @@ def test_an_upload_that_comes_twice_or_is_malformed_is_refused() -> None:
     for content, sentence in [
         (bytes(11), "received 11 bytes, expected 12"),
         (bytes(16), "received 16 bytes, expected 12"),
-        (struct.pack("<III", 0, 2**32 - 5, 0), "a value is no group element"),
+        (struct.pack("<III", 0, 2**32 - 5, 0), "a value is not a group element"),
     ]:
         with pytest.raises(MessageError, match=sentence):
             server.receive_masked_input(0, raw(content))
@@ -448,7 +448,7 @@ def test_an_upload_that_comes_twice_or_is_malformed_is_refused() -> None:
         server.receive_masked_input(0, raw(bytes(12)))
     with pytest.raises(MessageError, match="a sum of shape"):
         server.receive_sum_masked_input([1], np.zeros(4, np.uint32))
-    with pytest.raises(MessageError, match="from the devices: a value is no group element"):
+    with pytest.raises(MessageError, match="from the devices: a value is not a group element"):
         server.receive_sum_masked_input([1], np.full(3, 2**32 - 1, np.uint32))
 
 

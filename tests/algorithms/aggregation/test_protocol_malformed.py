@@ -510,7 +510,7 @@ def test_shares_that_are_no_field_elements_are_missing_shares(
     is_expelled(played, survivors=[0, 1, 2, 4])
     for id in (0, 1, 2, 4):
         (error,) = played.devices[id].ignored
-        assert_named(error, "share_keys", "device 3", "a share is no field element")
+        assert_named(error, "share_keys", "device 3", "a share is not a field element")
 
 
 WRONG_KEY = insecure_secrets(9, 9, 9)(32)
@@ -1028,7 +1028,7 @@ def test_a_device_with_one_key_for_both_uses_is_like_any_other(name: str) -> Non
     ("senders", "total", "at_fault", "reason"),
     [
         ([0, 1, 2, 3], np.zeros(1, np.uint32), "the devices", "shape"),
-        ([0, 1, 2, 3], np.full(4, Q, np.uint32), "the devices", "no group element"),
+        ([0, 1, 2, 3], np.full(4, Q, np.uint32), "the devices", "not a group element"),
         ([0, 1, 2, 4], np.zeros(4, np.uint32), 4, "it shared no keys"),
     ],
 )
@@ -1045,7 +1045,9 @@ def test_the_server_refuses_a_value_that_is_no_field_element(collecting: Played)
     upload, take = upload_of(collecting, 2), collecting.server.receive_masked_input
     for value in (Q, Q + 1, 2**32 - 1):
         wrong = np.append(upload[:-4], raw(value.to_bytes(4, "little")))
-        refused_in("masked_input", 2, "a value is no group element", take, 2, wrong, of=collecting)
+        refused_in(
+            "masked_input", 2, "a value is not a group element", take, 2, wrong, of=collecting
+        )
 
 
 @with_each_upload
@@ -1088,7 +1090,7 @@ def test_the_server_takes_shares_of_survivors_of_the_right_size_and_once(
 ) -> None:
     reply, take = unmasking.devices[2].send_unmask(), unmasking.server.receive_unmask
     for sender in (1, 4, 5):
-        refused_in("unmask", sender, "it is no survivor", take, sender, reply, of=unmasking)
+        refused_in("unmask", sender, "it is not a survivor", take, sender, reply, of=unmasking)
     for size in (0, 4, -1, -4):
         refused_in(
             "unmask", 2, f"received {reply[:size].size} bytes", take, 2, reply[:size], of=unmasking
