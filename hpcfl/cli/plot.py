@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import UsageError
 from hpcfl.plots import KINDS
-
-if TYPE_CHECKING:
-    from hpcfl.results.reader import Run
 
 
 @click.command("plot")
@@ -91,6 +87,7 @@ def command(
 
     from hpcfl.plots import style
     from hpcfl.results import pooling
+    from hpcfl.results.reader import find, load_usable
 
     path = output or Path(f"{kind}.png")
     style.check_path(path)
@@ -103,12 +100,20 @@ def command(
         chosen["against"] = _against(kind, chosen["against"])
     module = KINDS[kind].module()
 
-    runs, unreadable = _runs(paths, lambda run: module.lacking(run, **chosen))
+    files = find(paths)
+    runs, errors = load_usable(files, lambda run: module.lacking(run, **chosen))
+    for error in errors:
+        click.echo(f"warning: {error}; left out", err=True)
+    if not runs:
+        raise UsageError(f"none of the {len(files)} files can be drawn")
+    for run in runs:
+        if run.unfinished:
+            click.echo(f"warning: {run.path} {run.unfinished}", err=True)
     if not no_pool:
         runs = [pool.run for pool in pooling.group(runs)]
     style.save(module.draw(runs, **chosen), path)
     click.echo(f"Figure: {path}")
-    if unreadable:
+    if any(not isinstance(error, UsageError) for error in errors):
         raise SystemExit(1)
 
 
@@ -122,43 +127,3 @@ def _against(kind: str, asked: str | None) -> str:
             f"--against {asked} has no meaning for --kind {kind}: choose {', '.join(known)}"
         )
     return asked
-
-
-def _runs(paths: tuple[str, ...], lacking: Callable[[Run], str | None]) -> tuple[list[Run], int]:
-    """Return the runs to draw, and how many files could not be read; warn of each left out."""
-    from hpcfl.results.reader import find, load
-
-    files = find(paths)
-    runs: list[Run] = []
-    unreadable = 0
-    for file in files:
-        try:
-            run = load(file)
-        except HpcflError as error:
-            if len(files) == 1:
-                raise
-            unreadable += 1
-            click.echo(f"warning: {error}; left out", err=True)
-            continue
-        reason = lacking(run)
-        if reason is None:
-            runs.append(run)
-            _warn_about(run)
-        elif len(files) == 1:
-            raise UsageError(f"{file} {reason}")
-        else:
-            click.echo(f"warning: {file} {reason}; left out", err=True)
-    if not runs:
-        raise UsageError(f"none of the {len(files)} files can be drawn")
-    return runs, unreadable
-
-
-def _warn_about(run: Run) -> None:
-    if run.status == "failed":
-        click.echo(f"warning: {run.path} is of a run that failed", err=True)
-    elif run.status != "complete":
-        click.echo(
-            f"warning: {run.path} is of a run that has not ended or was killed "
-            f"(status {run.status})",
-            err=True,
-        )

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from hpcfl.errors import HpcflError, UsageError
-
-if TYPE_CHECKING:
-    from hpcfl.results.reader import Run
-    from hpcfl.results.summary import Summary
 
 
 @click.command("report")
@@ -89,7 +84,7 @@ def command(
     form = _form(context, form, as_json, page)
 
     from hpcfl.results import pooling, tables
-    from hpcfl.results.reader import find, load
+    from hpcfl.results.reader import find, load_usable
     from hpcfl.results.summary import choose_baseline
 
     files = find(paths)
@@ -98,18 +93,10 @@ def command(
         "downlink_mbps": downlink_mbps,
         "latency_ms": latency_ms,
     }
-    runs: list[Run] = []
-    for file in files:
-        try:
-            run = load(file)
-            _ = run.dim  # refuses a file that does not tell
-        except HpcflError as error:
-            # One bad file does not hide the others; a bad option concerns them all.
-            if len(files) == 1 or isinstance(error, UsageError):
-                raise
-            click.echo(f"warning: {error}; left out", err=True)
-        else:
-            runs.append(run)
+    # A file that does not tell the number of parameters is refused by asking for it.
+    runs, errors = load_usable(files, lambda run: None if run.dim else "")
+    for error in errors:
+        click.echo(f"warning: {error}; left out", err=True)
     if not runs:
         raise HpcflError(f"none of the {len(files)} files could be read")
     pools = pooling.apart(runs) if no_pool else pooling.group(runs)
@@ -120,8 +107,12 @@ def command(
             "give --uplink-mbps, --downlink-mbps and --latency-ms"
         )
     chosen = choose_baseline(summaries, baseline)
-    for summary in summaries:
-        _warn_about(summary)
+    for run in runs:
+        if run.unfinished:
+            click.echo(f"warning: {run.path} {run.unfinished}", err=True)
+        if not run.validated.all():
+            wrong = int((~run.validated).sum())
+            click.echo(f"warning: {run.path} has {wrong} rounds that failed validation", err=True)
 
     if page is not None:
         from hpcfl.report.page import write
@@ -142,7 +133,7 @@ def command(
         parts = [facts.text() for facts in tables.details(runs[0])]
         parts += [tables.render_run(summaries[0]), tables.render_promises(runs[0])]
         click.echo("\n\n".join(part for part in parts if part))
-    if len(runs) < len(files):
+    if errors:
         raise SystemExit(1)
 
 
@@ -154,23 +145,3 @@ def _form(context: click.Context, form: str, as_json: bool, page: Path | None) -
     if page is not None and (as_json or asked):
         raise UsageError("--html writes a page and prints nothing: leave --format and --json out")
     return "json" if as_json else form
-
-
-def _warn_about(summary: Summary) -> None:
-    if summary.status == "failed":
-        click.echo(f"warning: {summary.path} is of a run that failed", err=True)
-    elif summary.status == "interrupted":
-        click.echo(
-            f"warning: {summary.path} is of a run that was interrupted after "
-            f"{summary.rounds_total} rounds; the same command with --resume goes on",
-            err=True,
-        )
-    elif summary.status != "complete":
-        click.echo(
-            f"warning: {summary.path} is of a run that has not ended or was killed "
-            f"(status {summary.status})",
-            err=True,
-        )
-    if summary.rounds_validated < summary.rounds_total:
-        wrong = summary.rounds_total - summary.rounds_validated
-        click.echo(f"warning: {summary.path} has {wrong} rounds that failed validation", err=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
 from hpcfl.plots import naming
-from hpcfl.plots.style import legend_below, line_style, new_figure
+from hpcfl.plots.style import lacking_training, legend_below, line_style, new_figure
 from hpcfl.results.reader import Run
 
 if TYPE_CHECKING:
@@ -26,16 +26,7 @@ _NEEDED = {"rounds": (), "bytes": ("bytes_up_total",), "seconds": ("modelled_sec
 
 def lacking(run: Run, against: str = "rounds", **_: object) -> str | None:
     """Return in words why a run's accuracy cannot be drawn, None if it can."""
-    if not run.training:
-        return "has no training: hpcfl train writes it"
-    for name in ("accuracy", *_NEEDED[against]):
-        if name not in run.training:
-            return f"does not record {name}"
-        if run.training[name].shape != (run.rounds,):
-            return f"is damaged: its {name} has the shape {run.training[name].shape}"
-    if not run.validated.any():
-        return "has no finished round"
-    return None
+    return lacking_training(run, ("accuracy", *_NEEDED[against]))
 
 
 def draw(

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcfl.errors import UsageError
 from hpcfl.plots import naming
-from hpcfl.plots.style import MOST_LINES, legend_below, line_style, new_figure
+from hpcfl.plots.style import check_lines, lacking_training, legend_below, line_style, new_figure
 from hpcfl.results.reader import Run
 
 if TYPE_CHECKING:
@@ -24,15 +23,9 @@ SIDES = {
 
 def lacking(run: Run, **_: object) -> str | None:
     """Return in words why a run cannot be drawn, None if it can."""
-    if not run.training:
-        return "has no training: hpcfl train writes it"
-    for name in ("accuracy", *(column for column, _ in SIDES.values())):
-        if name not in run.training:
-            return f"does not record {name}"
-        if run.training[name].shape != (run.rounds,):
-            return f"is damaged: its {name} has the shape {run.training[name].shape}"
-    if not run.validated.any():
-        return "has no finished round"
+    reason = lacking_training(run, ("accuracy", *(column for column, _ in SIDES.values())))
+    if reason is not None:
+        return reason
     if not any(np.isfinite(run.training[column]).any() for column, _ in SIDES.values()):
         return "records no epsilon: its training was not private"
     return None
@@ -59,11 +52,7 @@ def draw(runs: Sequence[Run], log_x: bool = False) -> Figure:
     HpcflError
         If matplotlib is not installed.
     """
-    if len(runs) * len(SIDES) > MOST_LINES:
-        raise UsageError(
-            f"there are {len(runs)} runs and {MOST_LINES // len(SIDES)} can be told apart: name "
-            "fewer files"
-        )
+    check_lines(len(runs), "runs", each=len(SIDES))
     figure, (left, right) = new_figure(9.6, 3.8, columns=2)
     labels = naming.labels(runs, (*naming.TASK, *naming.TOLD_APART))
     for number, (run, label) in enumerate(zip(runs, labels, strict=True)):

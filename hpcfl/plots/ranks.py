@@ -12,7 +12,7 @@ from hpcfl.errors import UsageError
 from hpcfl.plots import naming
 from hpcfl.plots.style import (
     COLOURS,
-    MOST_LINES,
+    check_lines,
     legend_below,
     line_style,
     new_figure,
@@ -92,11 +92,7 @@ def _parts(run: Run, clock: str) -> tuple[NDArray[np.float64], NDArray[np.float6
 def _draw_ecdf(
     runs: Sequence[Run], labels: list[str], clock: str, label: str, log_x: bool
 ) -> Figure:
-    if len(runs) > MOST_LINES:
-        raise UsageError(
-            f"there are {len(runs)} lines to draw and {MOST_LINES} can be told apart: name fewer "
-            "files"
-        )
+    check_lines(len(runs))
     figure, axes = new_figure(9.6, 3.6, columns=2, sharey=True)
     for number, (run, name) in enumerate(zip(runs, labels, strict=True)):
         for one, values in zip(axes, _parts(run, clock), strict=True):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
 from hpcfl.plots import naming
-from hpcfl.plots.style import COLOURS, MOST_LINES, legend_below, line_style, new_figure
+from hpcfl.plots.style import COLOURS, check_lines, legend_below, line_style, new_figure
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import median_interval
@@ -158,15 +158,15 @@ def _series(runs: Sequence[Run], against: str) -> dict[str, list[Run]]:
         parts = [naming.named(run), *naming.words(run, differing)]
         if apart:
             parts.insert(1, f"{AXES[other][-1]} = {_across(run, other):,}")
-        if len({run.environment.get("transport") for run in runs}) > 1:
-            parts.append(str(run.environment.get("transport", "transport not recorded")))
+        if len(set(map(_transport, runs))) > 1:
+            parts.append(_transport(run))
         series.setdefault(", ".join(parts), []).append(run)
-    if len(series) > MOST_LINES:
-        raise UsageError(
-            f"there are {len(series)} lines to draw and {MOST_LINES} can be told apart: name "
-            "fewer files"
-        )
+    check_lines(len(series))
     return series
+
+
+def _transport(run: Run) -> str:
+    return str(run.environment.get("transport") or "transport not recorded")
 
 
 def _across(run: Run, against: str) -> int:

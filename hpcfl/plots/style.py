@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from hpcfl.errors import HpcflError, UsageError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from hpcfl.results.reader import Run
 
 FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito's palette, without yellow, which is pale on paper: told apart by colour-blind eyes.
@@ -100,6 +103,31 @@ def wrap(name: str, letters: int) -> str:
     """Break a name like ``sparse, N = 100, seed 3`` at its commas, where it is too long."""
     parts = name.replace(" ", "\xa0").replace(",\xa0", ", ")
     return textwrap.fill(parts, letters, break_on_hyphens=False).replace("\xa0", " ")
+
+
+def lacking_training(run: Run, names: Sequence[str]) -> str | None:
+    """Return in words why these figures of training cannot be drawn, None if they can."""
+    if not run.training:
+        return "has no training: hpcfl train writes it"
+    for name in names:
+        if name not in run.training:
+            return f"does not record {name}"
+        if run.training[name].shape != (run.rounds,):
+            return f"is damaged: its {name} has the shape {run.training[name].shape}"
+    return None if run.validated.any() else "has no finished round"
+
+
+def check_lines(count: int, what: str = "lines to draw", each: int = 1) -> None:
+    """Refuse more lines than can be told apart, `each` for one of what is counted.
+
+    Raises
+    ------
+    UsageError
+    """
+    if count * each > MOST_LINES:
+        raise UsageError(
+            f"there are {count} {what} and {MOST_LINES // each} can be told apart: name fewer files"
+        )
 
 
 def tick_step(count: int) -> int:

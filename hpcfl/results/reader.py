@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,6 +151,20 @@ class Run:
         return LinkModel(**values)
 
     @property
+    def unfinished(self) -> str | None:
+        """What is to be said of a run that is not complete, after its path; None of another."""
+        if self.status == "complete":
+            return None
+        rounds = f"after {self.rounds} rounds"
+        if self.status == "failed":
+            return f"is of a run that failed {rounds}"
+        if self.status == "interrupted":
+            return (
+                f"is of a run that was interrupted {rounds}; the same command with --resume goes on"
+            )
+        return f"is of a run that has not ended or was killed {rounds} (status {self.status})"
+
+    @property
     def measured(self) -> NDArray[np.bool_]:
         """Which rounds count, the valid ones after warm-up: ndarray of bool, shape (R,)."""
         return self.validated & ~self.warmup
@@ -206,6 +220,47 @@ def load(path: str | os.PathLike[str]) -> Run:
     except UsageError as error:
         raise HpcflError(f"{path} is damaged: it records a link of which {error}") from None
     return run
+
+
+def load_usable(
+    files: Sequence[Path], objection: Callable[[Run], str | None]
+) -> tuple[list[Run], list[HpcflError]]:
+    """Read several runs, and leave out what cannot be used.
+
+    Parameters
+    ----------
+    files : sequence of Path
+        Results files.
+    objection : callable
+        Returns why a run cannot be used, to be said after its path, or None.
+
+    Returns
+    -------
+    runs : list of Run
+        Those that can be used.
+    errors : list of HpcflError
+        One for each of the others; :class:`~hpcfl.errors.UsageError` for an objection.
+
+    Raises
+    ------
+    HpcflError
+        The error itself, if there is only one file.
+    """
+    runs: list[Run] = []
+    errors: list[HpcflError] = []
+    for file in files:
+        try:
+            run = load(file)
+            reason = objection(run)
+            if reason is not None:
+                raise UsageError(f"{file} {reason}")
+        except HpcflError as error:
+            if len(files) == 1:
+                raise
+            errors.append(error)
+        else:
+            runs.append(run)
+    return runs, errors
 
 
 def _check_schema(root: dict[str, Any], path: Path) -> None:

@@ -6,12 +6,8 @@ import time
 
 from hpcfl.comm.transport import Transport
 from hpcfl.results.record import RoundRecord
+from hpcfl.results.schema import SPENT
 from hpcfl.rounds.driver import Round
-
-SPENT = (
-    *("bytes_up", "bytes_down", "messages_up", "messages_down"),
-    *("wall_seconds", "cpu_seconds"),
-)
 
 
 def timed(transport: Transport, round_: Round) -> RoundRecord:

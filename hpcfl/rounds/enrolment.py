@@ -12,7 +12,8 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol, Enrolment
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import secrets_of
 from hpcfl.results.record import RoundRecord
-from hpcfl.rounds.clock import SPENT, timed
+from hpcfl.results.schema import SPENT
+from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round
 from hpcfl.rounds.ledger import Ledger
 

@@ -105,13 +105,7 @@ def merge(paths: Sequence[Path], output: Path) -> Merged:
     entries = [
         _entry(run, name, cells.get(run.path)) for run, name in zip(runs, names, strict=True)
     ]
-    warnings += [
-        f"{run.path} is of a run that "
-        + ("failed" if run.status == "failed" else "has not ended or was killed")
-        + f" after {run.rounds} rounds"
-        for run in runs
-        if run.status != "complete"
-    ]
+    warnings += [f"{run.path} {run.unfinished}" for run in runs if run.unfinished is not None]
     present = {entry.cell_id for entry in entries}
     warnings += [
         f"cell {cell.index} of the sweep in {path.parent} has no results ({cell.title})"

@@ -21,6 +21,7 @@ from hpcfl.options.definition import part
 from hpcfl.options.training import TrainOptions
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
+from hpcfl.results.schema import SPENT
 from hpcfl.rounds.build import build
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round
@@ -466,11 +467,7 @@ class Training:
 def _joined(first: RoundRecord, second: RoundRecord) -> RoundRecord:
     """Return the record of two stages, of which the first has the phases `model` and another."""
     rows: dict[str, Any] = {
-        name: np.concatenate([getattr(first, name), getattr(second, name)[1:]])
-        for name in (
-            *("bytes_up", "bytes_down", "messages_up", "messages_down"),
-            *("wall_seconds", "cpu_seconds"),
-        )
+        name: np.concatenate([getattr(first, name), getattr(second, name)[1:]]) for name in SPENT
     }
     return replace(second, **rows, round_seconds=first.round_seconds + second.round_seconds)
 
@@ -481,10 +478,11 @@ def _for_all(record: RoundRecord, participants: list[int], devices: int) -> Roun
         return record
     phases = len(record.bytes_up)
     whole = RoundRecord.empty(phases, devices)
-    for name in ("bytes_up", "bytes_down", "messages_up", "messages_down"):
-        getattr(whole, name)[:, participants] = getattr(record, name)
-    for name in ("wall_seconds", "cpu_seconds"):
-        getattr(whole, name)[:, [*participants, devices]] = getattr(record, name)
+    for name in SPENT:
+        found = getattr(record, name)
+        # Where the server is counted, it is last.
+        counted = [*participants, devices][: found.shape[1]]
+        getattr(whole, name)[:, counted] = found
     whole.survived[participants] = record.survived
     return replace(
         whole,
