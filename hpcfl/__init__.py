@@ -1,3 +1,29 @@
-"""MPI benchmark suite for private federated learning."""
+"""Benchmark suite for private federated learning over MPI; see :mod:`hpcfl.api`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpcfl.api import Run, Runs, bench, compare, load, load_many, plot, sweep, train
+    from hpcfl.errors import HpcflError, UsageError
 
 __version__ = "0.1.0"
+__all__ = [
+    *("Run", "Runs", "HpcflError", "UsageError"),
+    *("bench", "compare", "load", "load_many", "plot", "sweep", "train"),
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: ``import hpcfl`` itself loads nothing."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    home = "hpcfl.errors" if name.endswith("Error") else "hpcfl.api"
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -16,7 +16,7 @@ from hpcfl.options.shared import LinkOptions
 from hpcfl.rounds.kill import Killer, plan
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.rounds.timed import Played
-from hpcfl.system.interruption import DEADLINE_SECONDS, Interruption, Left, noting_signals
+from hpcfl.system.interruption import DEADLINE_SECONDS, Interruption, Left, current
 
 if TYPE_CHECKING:
     from hpcfl.results.reader import Run
@@ -40,7 +40,8 @@ def run(
 ) -> None:
     """Run one experiment for each number of devices.
 
-    Ctrl-C, SIGTERM and SIGUSR1, on any rank, let the round end, and all ranks leave together.
+    Within :func:`~hpcfl.system.interruption.noting_signals`, Ctrl-C, SIGTERM and SIGUSR1, on any
+    rank, let the round end, and all ranks leave together.
 
     Parameters
     ----------
@@ -68,8 +69,7 @@ def run(
         On every rank, if something cannot work or fails. Finished rounds are kept. With exit status
         `~hpcfl.system.interruption.LEFT_STATUS` if it was told to leave.
     """
-    with noting_signals() as interruption:
-        _run(world, options, counts, output, report, observer, command, resume, interruption)
+    _run(world, options, counts, output, report, observer, command, resume, current())
 
 
 def _run(

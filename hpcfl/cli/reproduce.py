@@ -130,6 +130,7 @@ def _run(
     again: bool,
 ) -> None:
     from hpcfl.reproduce import session
+    from hpcfl.system.interruption import noting_signals
 
     if world.rank == 0:
         chosen = artefact.scales[scale]
@@ -143,7 +144,8 @@ def _run(
         words = ", ".join(f"{name} {value}" for name, value in setting.items())
         click.echo(f"  {number + 1}/{count}: {words}", err=True)
 
-    session.run(world, artefact, scale, output, data_dir, again=again, progress=progress)
+    with noting_signals():
+        session.run(world, artefact, scale, output, data_dir, again=again, progress=progress)
 
 
 def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:

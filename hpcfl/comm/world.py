@@ -256,14 +256,24 @@ def _receive(comm: MPI.Intracomm, array: Array) -> Array:
     return array
 
 
+_world: World | None = None
+
+
 def connect() -> World:
-    """Return the world, having initialised MPI if a launcher started this process.
+    """Return the world, the same at each call; MPI is initialised if a launcher started ranks.
 
     Raises
     ------
     UsageError
         If MPI cannot be loaded, or does not see the processes that the launcher started.
     """
+    global _world
+    if _world is None:
+        _world = _connect()
+    return _world
+
+
+def _connect() -> World:
     if not launch.launched_by_mpi():
         return World(None)
     comm = _world_communicator()

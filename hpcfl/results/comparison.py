@@ -140,6 +140,16 @@ class Comparison:
         """Return everything as dict, list, str, int, float and None, ready for JSON."""
         return dict(finite(asdict(self)))
 
+    def table(self) -> Table:
+        """Return both sides and their difference, each with its interval, and what was found."""
+        return table(self)
+
+    def __str__(self) -> str:
+        return self.table().text()
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
+
 
 def one_configuration(runs: Sequence[Run], name: str) -> Pool:
     """Return the launches of a side.

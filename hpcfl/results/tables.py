@@ -113,6 +113,38 @@ def facts(summary: Summary) -> Facts:
     )
 
 
+def rounds(run: Run) -> Table:
+    """Return a row for every round of a run: what it took and, of training, what it reached.
+
+    Figures of training have the names of :data:`~hpcfl.train.experiment.FIGURES`.
+    """
+    reached = {name: values for name, values in run.training.items() if values.ndim == 1}
+    columns = [
+        Column("round", "round", format=formats.count),
+        Column("warmup", "warm-up", format=formats.words),
+        Column("validated", "validated", format=formats.words),
+        Column("survivors", "survivors", format=formats.count),
+        Column("round_seconds", "round", "s", seconds),
+        Column("bytes_up_total", "up, all devices", "B", formats.count),
+        *(
+            Column(name, name.replace("_", " "), format=formats.number)
+            for name in reached
+            if name != "bytes_up_total"
+        ),
+    ]
+    sent = run.bytes_up.sum(axis=(1, 2), dtype=np.int64).cumsum()
+    rows = [
+        [
+            *(index, bool(run.warmup[index]), bool(run.validated[index])),
+            *(int(run.survived[index].sum()), float(run.round_seconds[index]), int(sent[index])),
+            *(float(reached[name][index]) for name in reached if name != "bytes_up_total"),
+        ]
+        for index in range(run.rounds)
+    ]
+    title = f"Rounds of {run.protocol}, N = {run.devices}"
+    return Table(columns, rows, title, ["up, all devices: since the first round"])
+
+
 def comparison(summaries: Sequence[Summary], baseline: Summary) -> Table:
     """Return runs side by side, one to a row, and how they compare with a baseline.
 

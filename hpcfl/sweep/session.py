@@ -21,7 +21,7 @@ from hpcfl.sweep import manifest as manifests
 from hpcfl.sweep.cells import Cell
 from hpcfl.sweep.manifest import Manifest
 from hpcfl.sweep.plan import parse
-from hpcfl.system.interruption import LEFT_STATUS, Left, noting_signals
+from hpcfl.system.interruption import LEFT_STATUS, Left, current
 
 DONE = "done"
 SKIPPED = "finished before"
@@ -149,7 +149,7 @@ def run(
     """
     outcomes: list[Outcome] = []
     with ExitStack() as stack:
-        interruption = stack.enter_context(noting_signals())
+        interruption = current()
         claims = None
         if world.rank == 0:
             from hpcfl.sweep.states import Claims

@@ -148,6 +148,11 @@ def _within(seconds: float, call: Callable[[], object]) -> None:
 _current: Interruption | None = None
 
 
+def current() -> Interruption:
+    """Return what notes signals now; outside of `noting_signals` what never hears of one."""
+    return _current or Interruption()
+
+
 @contextmanager
 def noting_signals(*, to_the_end: bool = False) -> Iterator[Interruption]:
     """Note Ctrl-C, SIGTERM and SIGUSR1 instead of dying of them.

@@ -24,7 +24,7 @@ from hpcfl.options.training import TrainOptions
 from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.system import disturbances
-from hpcfl.system.interruption import Interruption, Left, noting_signals
+from hpcfl.system.interruption import Interruption, Left, current
 from hpcfl.train import checkpoint, clients
 from hpcfl.train.build import (
     check_algorithm,
@@ -79,8 +79,8 @@ def run(
 ) -> Trained | None:
     """Train a model; every rank calls this.
 
-    Ctrl-C, SIGTERM and SIGUSR1, on any rank, let the round end, and the training leave with a
-    checkpoint. Where the round does not end in time, the checkpoint is of the round before.
+    Within :func:`~hpcfl.system.interruption.noting_signals`, Ctrl-C, SIGTERM and SIGUSR1, on any
+    rank, let the round end, and the training leave with a checkpoint. Where the round does not end in time, the checkpoint is of the round before.
 
     Parameters
     ----------
@@ -106,8 +106,7 @@ def run(
         On every rank, if something cannot work or fails. Finished rounds are kept. With exit
         status `~hpcfl.system.interruption.LEFT_STATUS` if it was told to leave.
     """
-    with noting_signals() as interruption:
-        return _run(world, options, devices, output, observer, interruption)
+    return _run(world, options, devices, output, observer, current())
 
 
 def _run(

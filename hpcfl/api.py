@@ -1,0 +1,392 @@
+"""What `hpcfl` is from Python: for notebooks and scripts, and what the command line is built on.
+
+    import hpcfl
+    run = hpcfl.bench("secagg", devices=20, dim=10_000, rounds=10)
+    run.table()
+
+In one process the server and all devices are played there. In a script that `mpirun` starts, every
+rank calls the same functions: rank 0 is the server and receives the results, the others receive
+None. Nothing here prints, handles signals, or ends the process; errors are
+:class:`~hpcfl.errors.HpcflError`, on every rank.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcfl.comm.world import connect
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.results import comparison, pooling, reader, tables
+from hpcfl.results.comparison import Comparison
+from hpcfl.results.summary import Summary, choose_baseline, summarise
+from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from hpcfl.algorithms.aggregation.base import AggregationProtocol
+    from hpcfl.report.table import Table
+
+Progress = Callable[[int, Any], object]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Run(reader.Run):
+    """A results file, with its tables and figures.
+
+    Attributes
+    ----------
+    weights : ndarray of float32, shape (d,), or None
+        The model after the last round, of a training run that has just ended; not in the file.
+    """
+
+    weights: NDArray[Any] | None = None
+
+    def summary(self, **link: float | None) -> Summary:
+        """Return what its measured rounds cost.
+
+        Parameters
+        ----------
+        **link
+            ``uplink_mbps``, ``downlink_mbps``, ``latency_ms`` for the modelled seconds; by default
+            those of the run.
+        """
+        return summarise(self, self.link(**link))
+
+    def table(self, **link: float | None) -> Table:
+        """Return what its measured rounds cost, a phase to a row; see `summary`."""
+        return tables.phases(self.summary(**link))
+
+    def rounds_table(self) -> Table:
+        """Return a row for every round: what it took and, of training, what it reached."""
+        return tables.rounds(self)
+
+    def plot(self, kind: str, **options: Any) -> Figure:
+        """Draw a figure, as `hpcfl plot --kind` does; see :data:`hpcfl.plots.KINDS`."""
+        return plot([self], kind, **options)
+
+    def __repr__(self) -> str:
+        trained = "training of " if self.training else ""
+        return (
+            f"<Run: {trained}{self.protocol}, N = {self.devices}, {self.rounds} rounds, "
+            f"{self.status}, {self.path}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return str((self.rounds_table() if self.training else self.table()).html())
+
+
+class Runs(tuple[Run, ...]):
+    """Several runs, side by side."""
+
+    def table(self, baseline: str | None = None) -> Table:
+        """Return what their rounds cost, a configuration to a row, with ratios to one of them.
+
+        Runs of one configuration on equal machines are pooled.
+
+        Parameters
+        ----------
+        baseline : str, optional
+            Its protocol or file; by default secagg's, or the first.
+        """
+        pools = pooling.group(self)
+        summaries = [pooling.summarise(pool, pool.runs[0].link()) for pool in pools]
+        return tables.comparison(summaries, choose_baseline(summaries, baseline))
+
+    def plot(self, kind: str, **options: Any) -> Figure:
+        """Draw a figure of all, as `hpcfl plot --kind` does."""
+        return plot(self, kind, **options)
+
+    def __repr__(self) -> str:
+        return f"<Runs: {len(self)}>" + "".join(f"\n  {run!r}" for run in self)
+
+    def _repr_html_(self) -> str:
+        return str(self.table().html()) if self else ""
+
+
+def bench(
+    protocol: str | type[AggregationProtocol],
+    *,
+    progress: Progress | None = None,
+    observer: RoundObserver = NOBODY,
+    **options: Any,
+) -> Run | None:
+    """Measure an aggregation protocol, as `hpcfl bench` does.
+
+    Parameters
+    ----------
+    protocol : str or type
+        Name of a protocol, ``"MODULE:CLASS"``, or a class of one's own.
+    progress : callable, optional
+        Called at the server with the number of every finished round and its
+        :class:`~hpcfl.rounds.timed.Played`.
+    observer : RoundObserver, optional
+        Watches the rounds more closely.
+    **options
+        The options of `hpcfl bench` with underscores, such as ``devices=20``, ``dim=10_000``,
+        ``output="results/run.h5"``; see :class:`~hpcfl.options.bench.BenchOptions`.
+
+    Returns
+    -------
+    Run or None
+        At the server; None on the other ranks.
+
+    Raises
+    ------
+    UsageError
+        If there is no such option, or the options do not go together.
+    HpcflError
+        If a round fails. Those before it are in the file.
+    """
+    from hpcfl.bench import session
+    from hpcfl.bench.experiment import asked
+
+    wanted = asked({"protocol": _name(protocol), **options})
+    if len(wanted.devices) > 1:
+        raise UsageError("one number of devices is measured at a time; hpcfl.sweep takes several")
+    found: list[Path] = []
+    session.run(
+        connect(),
+        wanted,
+        wanted.devices,
+        wanted.output,
+        found.append,
+        _observer(progress, observer),
+        command=_command("bench", _name(protocol), options),
+        resume=wanted.resume,
+    )
+    return load(found[0]) if found else None
+
+
+def train(
+    algorithm: str,
+    *,
+    preset: str | None = None,
+    progress: Progress | None = None,
+    observer: RoundObserver = NOBODY,
+    **options: Any,
+) -> Run | None:
+    """Train a model through an aggregation protocol, as `hpcfl train` does.
+
+    Parameters
+    ----------
+    algorithm : str
+        Name of a federated algorithm, or ``"MODULE:CLASS"``.
+    preset : str, optional
+        Settings of a paper, see :data:`~hpcfl.train.presets.PRESETS`.
+    progress, observer
+        As for `bench`; a round's result is a :class:`~hpcfl.train.experiment.RoundResult`.
+    **options
+        The options of `hpcfl train` with underscores; see
+        :class:`~hpcfl.options.training.TrainOptions`.
+
+    Returns
+    -------
+    Run or None
+        At the server, with the `weights` that were reached; None on the other ranks.
+
+    Raises
+    ------
+    UsageError
+        If there is no such option, or the options do not go together.
+    HpcflError
+        If a round fails. Those before it are in the file.
+    """
+    from hpcfl.train import session
+    from hpcfl.train.defaults import asked
+
+    wanted = asked({"algorithm": algorithm, **options}, preset)
+    given = options if preset is None else {"preset": preset, **options}
+    trained = session.run(
+        connect(),
+        wanted,
+        wanted.devices,
+        wanted.output,
+        _observer(progress, observer),
+        command=_command("train", algorithm, given),
+    )
+    return None if trained is None else _extended(reader.load(trained.path), trained.weights)
+
+
+def sweep(
+    grid: Mapping[str, Any],
+    *,
+    output: str | os.PathLike[str] = "results/sweep",
+    seed: int | None = 0,
+    progress: Progress | None = None,
+) -> Runs | None:
+    """Run all combinations of some options of `bench`; those in the folder already are not.
+
+    Parameters
+    ----------
+    grid : mapping
+        Values of options by name; those in lists are combined, and ``repeats`` says how often.
+    output : path
+        The sweep's folder.
+    seed : int or None
+        Of the order in which they run; None for that of the grid.
+    progress : callable, optional
+        As for `bench`.
+
+    Returns
+    -------
+    Runs or None
+        At the server, in the order of the grid; None on the other ranks.
+
+    Raises
+    ------
+    UsageError
+        If the folder holds another sweep, or an option is wrong.
+    HpcflError
+        If some combinations cannot work, or failed, naming the first; the others have been run.
+    """
+    from hpcfl.sweep import cells, plan, session
+    from hpcfl.sweep.manifest import arrange
+
+    folder, world = Path(output), connect()
+    resolved = cells.resolve(plan.combine(grid))
+    todo = session.plan_cells(world, folder, lambda: arrange("hpcfl.sweep", resolved, seed), None)
+    outcomes = session.run(world, todo, folder, observer=_observer(progress, NOBODY))
+    if world.rank != 0:
+        return None
+    failed = [one for one in outcomes if one.state == session.FAILED]
+    if failed:
+        raise HpcflError(
+            f"{len(failed)} of {len(outcomes)} combinations failed; the first, "
+            f"{failed[0].cell.title}: {failed[0].sentence}"
+        )
+    return Runs(load(folder / cell.file) for cell in resolved)
+
+
+def load(path: str | os.PathLike[str]) -> Run:
+    """Return the run of a results file.
+
+    Raises
+    ------
+    HpcflError
+        If it cannot be read.
+    """
+    return _extended(reader.load(Path(path)))
+
+
+def load_many(*paths: str | os.PathLike[str]) -> Runs:
+    """Return the runs of results files, and of folders with results files.
+
+    Raises
+    ------
+    HpcflError
+        If there are none, or one cannot be read.
+    """
+    return Runs(map(load, reader.find([str(path) for path in paths])))
+
+
+def compare(
+    a: reader.Run | Sequence[reader.Run],
+    b: reader.Run | Sequence[reader.Run],
+    metric: str = "round_seconds",
+    *,
+    by: str = "rounds",
+    alpha: float = 0.05,
+) -> Comparison:
+    """Compare the measured rounds of B with those of A, as `hpcfl compare` does.
+
+    Parameters
+    ----------
+    a, b : Run, or several
+        Several launches of one configuration are pooled.
+    metric : str
+        ``round_seconds``, ``device_cpu_seconds``, ``server_cpu_seconds``, ``bytes_up`` or
+        ``modelled_seconds``.
+    by : str
+        What is one sample: one of ``rounds``, or the median of one of ``launches``.
+    alpha : float
+        Level of the rank test.
+
+    Raises
+    ------
+    UsageError
+        If the sides cannot be compared.
+    """
+    sides = [
+        comparison.one_configuration([side] if isinstance(side, reader.Run) else [*side], name)
+        for side, name in ((a, "A"), (b, "B"))
+    ]
+    return comparison.compare(*sides, metric, alpha=alpha, by=by)
+
+
+def plot(runs: Iterable[reader.Run], kind: str, **options: Any) -> Figure:
+    """Draw a figure of runs.
+
+    Parameters
+    ----------
+    runs : iterable of Run
+        What is drawn; launches of one configuration are pooled.
+    kind : str
+        One of :data:`hpcfl.plots.KINDS`.
+    **options
+        What `hpcfl plot` takes for this kind.
+
+    Raises
+    ------
+    UsageError
+        If there is no such kind or option, or a run lacks what is drawn.
+    """
+    from hpcfl.plots import KINDS
+
+    if kind not in KINDS:
+        raise UsageError(f"there is no figure {kind!r}; choose one of {', '.join(KINDS)}")
+    known = KINDS[kind]
+    unknown = sorted(options.keys() - set(known.options))
+    if unknown:
+        raise UsageError(f"{unknown[0]!r} has no meaning for a figure of {kind}")
+    if known.against:
+        options.setdefault("against", known.against[0])
+    pools = [pool.run for pool in pooling.group([*runs])]
+    module = known.module()
+    for run in pools:
+        reason = module.lacking(run, **options)
+        if reason is not None:
+            raise UsageError(f"{run.path} {reason}")
+    figure: Figure = module.draw(pools, **options)
+    return figure
+
+
+class _Reporting(RoundObserver):
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def finished(self, index: int, result: Any) -> None:
+        self._progress(index, result)
+
+
+def _observer(progress: Progress | None, observer: RoundObserver) -> RoundObserver:
+    return observer if progress is None else Together(observer, _Reporting(progress))
+
+
+def _name(protocol: str | type[AggregationProtocol]) -> str:
+    if isinstance(protocol, str):
+        return protocol
+    return f"{protocol.__module__}:{protocol.__qualname__}"
+
+
+def _command(command: str, what: str, options: Mapping[str, Any]) -> list[str]:
+    """Return what is typed for the same, for the record."""
+    typed = ["hpcfl", command, what]
+    for name, value in options.items():
+        dashed = f"--{name.replace('_', '-')}"
+        if value is True:
+            typed.append(dashed)
+        elif isinstance(value, tuple | list):
+            typed += [f"{dashed}={one}" for one in value]
+        elif value is not None and value is not False:
+            typed.append(f"{dashed}={value}")
+    return typed
+
+
+def _extended(run: reader.Run, weights: Any = None) -> Run:
+    return Run(**vars(run), weights=weights)
