@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from harness import cpu_seconds, figure
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto.signatures import SigningKey, is_signed
 from hpcfl.options.bench import BenchOptions

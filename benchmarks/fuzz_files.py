@@ -584,7 +584,7 @@ def use_run(path: Path, drawn: bool) -> None:
 
 
 def _plan() -> Target:
-    from hpcfl.sweep.plan import read
+    from hpcfl.sweeping.plan import read
 
     seeds = [
         b"[fixed]\ndim = 100\ndropout = 0.3\nrounds = 2\n"
@@ -598,8 +598,8 @@ def _plan() -> Target:
 
 
 def _manifest() -> Target:
-    from hpcfl.sweep.cells import Cell
-    from hpcfl.sweep.manifest import NAME, SCHEMA, load
+    from hpcfl.sweeping.cells import Cell
+    from hpcfl.sweeping.manifest import NAME, SCHEMA, load
 
     cells = [
         vars(Cell(i, f"{i:016x}", f"secagg-{i}.h5", ("secagg", f"--devices={i + 1}", "--dim=9"),
@@ -642,7 +642,7 @@ def _calibration(folder: Path) -> Target:
 
 
 def _checkpoint(folder: Path) -> Target:
-    from hpcfl.train.checkpoint import Checkpoint, load
+    from hpcfl.training.checkpoint import Checkpoint, load
 
     config = {"dim": 5, "seed": 0, "protocol": "secagg", "rounds": 9, "algorithm": "fedavg"}
     weights = np.linspace(-1, 1, 5, dtype=np.float32)
@@ -664,7 +664,7 @@ def _checkpoint(folder: Path) -> Target:
 def _transcript(folder: Path) -> Target:
     from hpcfl.attack.components import attack
     from hpcfl.attack.transcript import load
-    from hpcfl.bench.experiment import Experiment
+    from hpcfl.benchmark.experiment import Experiment
     from hpcfl.comm.loopback import Loopback
     from hpcfl.options.bench import BenchOptions
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.options.bench import BenchOptions
 from hpcfl.results.record import RoundRecord

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from harness import figure
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.options.bench import BenchOptions
 from hpcfl.results.writer import ResultsWriter

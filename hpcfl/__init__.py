@@ -10,8 +10,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    *("Run", "Runs", "HpcflError", "UsageError"),
-    *("bench", "compare", "load", "load_many", "plot", "sweep", "train"),
+    "HpcflError",
+    "Run",
+    "Runs",
+    "UsageError",
+    "bench",
+    "compare",
+    "load",
+    "load_many",
+    "plot",
+    "sweep",
+    "train",
 ]
 
 

@@ -143,8 +143,8 @@ def bench(
     HpcflError
         If a round fails. Those before it are in the file.
     """
-    from hpcfl.bench import session
-    from hpcfl.bench.experiment import asked
+    from hpcfl.benchmark import session
+    from hpcfl.benchmark.experiment import asked
 
     wanted = asked({"protocol": _name(protocol), **options})
     if len(wanted.devices) > 1:
@@ -178,9 +178,9 @@ def train(
     algorithm : str
         Name of a federated algorithm, or ``"MODULE:CLASS"``.
     preset : str, optional
-        Settings of a paper, see :data:`~hpcfl.train.presets.PRESETS`.
+        Settings of a paper, see :data:`~hpcfl.training.presets.PRESETS`.
     progress, observer
-        As for `bench`; a round's result is a :class:`~hpcfl.train.experiment.RoundResult`.
+        As for `bench`; a round's result is a :class:`~hpcfl.training.experiment.RoundResult`.
     **options
         The options of `hpcfl train` with underscores; see
         :class:`~hpcfl.options.training.TrainOptions`.
@@ -197,8 +197,8 @@ def train(
     HpcflError
         If a round fails. Those before it are in the file.
     """
-    from hpcfl.train import session
-    from hpcfl.train.defaults import asked
+    from hpcfl.training import session
+    from hpcfl.training.defaults import asked
 
     wanted = asked({"algorithm": algorithm, **options}, preset)
     given = options if preset is None else {"preset": preset, **options}
@@ -245,11 +245,12 @@ def sweep(
     HpcflError
         If some combinations cannot work, or failed, naming the first; the others have been run.
     """
-    from hpcfl.sweep import cells, plan, session
-    from hpcfl.sweep.manifest import arrange
+    from hpcfl.sweeping import cells, plan, session
+    from hpcfl.sweeping.manifest import arrange
 
     folder, world = Path(output), connect()
-    resolved = cells.resolve(plan.combine(grid))
+    dashed = {name.replace("_", "-"): value for name, value in grid.items()}
+    resolved = cells.resolve(plan.combine({"grid": dashed}, "hpcfl.sweep"))
     todo = session.plan_cells(world, folder, lambda: arrange("hpcfl.sweep", resolved, seed), None)
     outcomes = session.run(world, todo, folder, observer=_observer(progress, NOBODY))
     if world.rank != 0:
@@ -312,11 +313,13 @@ def compare(
     UsageError
         If the sides cannot be compared.
     """
-    sides = [
-        comparison.one_configuration([side] if isinstance(side, reader.Run) else [*side], name)
-        for side, name in ((a, "A"), (b, "B"))
-    ]
-    return comparison.compare(*sides, metric, alpha=alpha, by=by)
+
+    def side(runs: reader.Run | Sequence[reader.Run], name: str) -> pooling.Pool:
+        return comparison.one_configuration(
+            [runs] if isinstance(runs, reader.Run) else [*runs], name
+        )
+
+    return comparison.compare(side(a, "A"), side(b, "B"), metric, alpha=alpha, by=by)
 
 
 def plot(runs: Iterable[reader.Run], kind: str, **options: Any) -> Figure:

@@ -11,12 +11,13 @@ PACKAGE = Path(__file__).parent.parent / "hpcfl"
 
 # Imports point downwards only. What is not listed is a leaf, the lowest layer.
 LAYERS = {
-    "cli": 6,
-    "reproduce": 5,
-    "bench": 4,
+    "cli": 7,
+    "api": 5,
+    "reproduce": 6,
+    "benchmark": 4,
     "costmodel": 4,
-    "sweep": 4,
-    "train": 4,
+    "sweeping": 4,
+    "training": 4,
     "attack": 4,
     "audit": 4,
     "netlab": 4,
@@ -78,7 +79,8 @@ def test_protocols_know_no_transport_clock_or_file(path: Path) -> None:
 def test_a_device_of_a_hundred_loads_what_a_device_needs() -> None:
     """What reads files, describes the machine or parses text is imported where the server is."""
     program = (
-        "import sys, hpcfl.bench.session, hpcfl.comm.mpi, hpcfl.algorithms.aggregation as found; "
+        "import sys, hpcfl.benchmark.session, hpcfl.comm.mpi; "
+        "import hpcfl.algorithms.aggregation as found; "
         "found.find('sparse'); print(*sys.modules)"
     )
     done = subprocess.run(

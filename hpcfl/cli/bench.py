@@ -42,8 +42,8 @@ def command(as_json: bool, **typed: Any) -> None:
       mpirun -n 101 hpcfl bench sparse --rounds 2000 --resume results/run.h5
       mpirun --with-ft ulfm -n 17 hpcfl bench secagg --kill rank=7,phase=masked_input,round=3
     """
-    from hpcfl.bench import session
-    from hpcfl.bench.experiment import asked
+    from hpcfl.benchmark import session
+    from hpcfl.benchmark.experiment import asked
     from hpcfl.cli.watching import Spoken
     from hpcfl.comm.world import connect
     from hpcfl.system import launch

@@ -36,7 +36,7 @@ def command(paths: tuple[Path, ...], output: Path) -> None:
     if leave_to_first_rank():
         return  # started by mpirun all the same: one copy is enough
 
-    from hpcfl.sweep.merge import merge
+    from hpcfl.sweeping.merge import merge
 
     merged = merge(paths, output)
     for warning in merged.warnings:

@@ -150,7 +150,7 @@ def _parse(job: Job) -> None:
 
 def _cells(job: Job) -> int | None:
     """Return the number of cells of the frozen sweep, None if there is none."""
-    from hpcfl.sweep.manifest import load
+    from hpcfl.sweeping.manifest import load
 
     manifest = load(Path(job.folder))
     return None if manifest is None else len(manifest.cells)

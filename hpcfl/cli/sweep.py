@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from hpcfl.sweep.manifest import Manifest
-    from hpcfl.sweep.session import Outcome
+    from hpcfl.sweeping.manifest import Manifest
+    from hpcfl.sweeping.session import Outcome
 
 
 @click.command("sweep")
@@ -80,9 +80,9 @@ def command(
         raise UsageError("give only one of --dry-run, --freeze and --cell")
 
     def prepare() -> Manifest:
-        from hpcfl.sweep.cells import resolve
-        from hpcfl.sweep.manifest import arrange
-        from hpcfl.sweep.plan import read
+        from hpcfl.sweeping.cells import resolve
+        from hpcfl.sweeping.manifest import arrange
+        from hpcfl.sweeping.plan import read
 
         return arrange(plan, resolve(read(plan)), None if no_shuffle else seed)
 
@@ -100,15 +100,15 @@ def command(
 
 
 def _freeze(output: Path, manifest: Manifest) -> None:
-    from hpcfl.sweep.manifest import NAME, freeze
+    from hpcfl.sweeping.manifest import NAME, freeze
 
     stored = freeze(output, manifest)
     click.echo(f"{output / NAME}: {len(stored.cells)} cells, numbered 0 to {len(stored.cells) - 1}")
 
 
 def _list(output: Path, manifest: Manifest) -> None:
-    from hpcfl.sweep.manifest import check_same, load
-    from hpcfl.sweep.tables import render_cells
+    from hpcfl.sweeping.manifest import check_same, load
+    from hpcfl.sweeping.tables import render_cells
 
     stored = load(output)
     if stored is not None:
@@ -119,7 +119,7 @@ def _list(output: Path, manifest: Manifest) -> None:
 def _run(output: Path, prepare: Any, index: int | None) -> list[Outcome]:
     from hpcfl.cli.watching import Spoken
     from hpcfl.comm.world import connect
-    from hpcfl.sweep import session
+    from hpcfl.sweeping import session
     from hpcfl.system import launch
     from hpcfl.system.interruption import noting_signals
 
@@ -133,7 +133,7 @@ def _run(output: Path, prepare: Any, index: int | None) -> list[Outcome]:
         if stream is None:
 
             def tell(outcome: Outcome) -> None:
-                from hpcfl.sweep.tables import render_outcome
+                from hpcfl.sweeping.tables import render_outcome
 
                 if outcome.state != session.SKIPPED:
                     click.echo(render_outcome(outcome, len(cells)))
@@ -157,13 +157,13 @@ def _run(output: Path, prepare: Any, index: int | None) -> list[Outcome]:
                 outcomes = session.run(world, cells, output, begun, ended, spoken)
     if first:
         # The other ranks, often a hundred on a machine, do not load what reads files.
-        from hpcfl.sweep.tables import render_results
+        from hpcfl.sweeping.tables import render_results
 
         click.echo(render_results(output, outcomes))
     return outcomes
 
 
 def _unfinished(outcomes: Sequence[Outcome]) -> bool:
-    from hpcfl.sweep.session import DONE, SKIPPED
+    from hpcfl.sweeping.session import DONE, SKIPPED
 
     return any(outcome.state not in (DONE, SKIPPED) for outcome in outcomes)

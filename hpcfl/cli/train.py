@@ -9,7 +9,7 @@ import click
 from hpcfl.algorithms.federated import REGISTRY
 from hpcfl.cli.options import given, listing, options
 from hpcfl.options.training import TrainOptions
-from hpcfl.train.presets import PRESETS
+from hpcfl.training.presets import PRESETS
 
 
 @click.command("train")
@@ -47,8 +47,8 @@ def command(preset: str | None, as_json: bool, **typed: Any) -> None:
     from hpcfl.cli import watching
     from hpcfl.comm.world import connect
     from hpcfl.system.interruption import noting_signals
-    from hpcfl.train import report, session
-    from hpcfl.train.defaults import asked
+    from hpcfl.training import report, session
+    from hpcfl.training.defaults import asked
 
     options = asked(given(typed), preset)
     world = connect()

@@ -11,7 +11,7 @@ from hpcfl.errors import HpcflError
 from hpcfl.rounds.observer import RoundObserver
 
 if TYPE_CHECKING:
-    from hpcfl.train.experiment import RoundResult
+    from hpcfl.training.experiment import RoundResult
 
 
 class Spoken(RoundObserver):

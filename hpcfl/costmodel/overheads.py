@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.observer import Results

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.federated.queries import Constants
-from hpcfl.bench.session import default_devices
+from hpcfl.benchmark.session import default_devices
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.training import LocalOptions
-from hpcfl.train import clients
+from hpcfl.training import clients
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +52,7 @@ class EstimateOptions:
     Attributes
     ----------
     dataset, partition, model, data_dir, seed
-        As of `hpcfl.train.experiment.TrainOptions`.
+        As of `hpcfl.training.experiment.TrainOptions`.
     steps : int
         Full-batch steps T_e of every device from the common start, at least 2.
     learning_rate : float

@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcfl.comm.world import World
 from hpcfl.options.training import TrainOptions
-from hpcfl.train import session
+from hpcfl.training import session
 
 
 def over_seeds(

@@ -38,7 +38,7 @@ _DROPOUTS = (0.0, 0.1, 0.3)
 
 def _bench(setting: Setting, context: Context) -> Mapping[str, Any]:
     """Play rounds; return the bytes of the devices' uploads."""
-    from hpcfl.bench.experiment import Experiment
+    from hpcfl.benchmark.experiment import Experiment
     from hpcfl.options.bench import BenchOptions
     from hpcfl.rounds.observer import Results
     from hpcfl.rounds.timed import Played

@@ -116,7 +116,7 @@ def facts(summary: Summary) -> Facts:
 def rounds(run: Run) -> Table:
     """Return a row for every round of a run: what it took and, of training, what it reached.
 
-    Figures of training have the names of :data:`~hpcfl.train.experiment.FIGURES`.
+    Figures of training have the names of :data:`~hpcfl.training.experiment.FIGURES`.
     """
     reached = {name: values for name, values in run.training.items() if values.ndim == 1}
     columns = [

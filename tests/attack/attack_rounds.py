@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.cohort import golden_step
 from hpcfl.algorithms.aggregation.topology import Ring
 from hpcfl.attack.transcript import Transcript, load
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import keys
 from hpcfl.options.bench import BenchOptions

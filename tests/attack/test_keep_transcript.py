@@ -12,7 +12,7 @@ from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.attack.recording import colluding
 from hpcfl.attack.stripping import Adversary
 from hpcfl.attack.transcript import load
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import keys
 from hpcfl.errors import HpcflError, UsageError

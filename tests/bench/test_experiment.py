@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpcfl.algorithms.aggregation.secagg import SecAggServer
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.cli.watching import Spoken
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto.discrete_gaussian import LARGEST_SIGMA

@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcfl.bench import session
+from hpcfl.benchmark import session
 from hpcfl.cli.watching import Spoken
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
@@ -28,7 +28,7 @@ from hpcfl.results import load
 from hpcfl.results.reader import Run
 from hpcfl.results.writer import ResultsWriter, predicted_bytes
 from hpcfl.system import interruption
-from hpcfl.system.interruption import LEFT_STATUS, SIGNALS
+from hpcfl.system.interruption import LEFT_STATUS, SIGNALS, noting_signals
 
 HPCFL = Path(sys.executable).parent / "hpcfl"
 LIMIT_SECONDS = 60
@@ -58,15 +58,16 @@ def bench(
                 act()
 
     where = path.parent / "unused" if resume else path
-    session.run(
-        World(None),
-        BenchOptions(protocol, **asked),
-        [5],
-        where,
-        lambda path: None,
-        Spoken(progress),
-        resume=path if resume else None,
-    )
+    with noting_signals():
+        session.run(
+            World(None),
+            BenchOptions(protocol, **asked),
+            [5],
+            where,
+            lambda path: None,
+            Spoken(progress),
+            resume=path if resume else None,
+        )
     return load(path)
 
 
@@ -311,7 +312,7 @@ STUCK = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
 from hpcfl.system import interruption
-from hpcfl.bench import session
+from hpcfl.benchmark import session
 from hpcfl.options.bench import BenchOptions
 from hpcfl.comm.world import World
 
@@ -328,7 +329,8 @@ def progress():
             libc.pause()
 
 options = BenchOptions("fedavg", dim=20, rounds=10, warmup=1)
-session.run(World(None), options, [5], Path(sys.argv[1]), lambda path: None, Spoken(progress))
+with interruption.noting_signals():
+    session.run(World(None), options, [5], Path(sys.argv[1]), lambda path: None, Spoken(progress))
 """
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcfl.bench import stopping
-from hpcfl.bench.experiment import Experiment
-from hpcfl.bench.stopping import StopRule
+from hpcfl.benchmark import stopping
+from hpcfl.benchmark.experiment import Experiment
+from hpcfl.benchmark.stopping import StopRule
 from hpcfl.comm.loopback import Loopback
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import BenchOptions

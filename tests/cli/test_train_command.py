@@ -8,7 +8,7 @@ import pytest
 from commandline import hpcfl
 
 from hpcfl.results import load
-from hpcfl.train.presets import PRESETS
+from hpcfl.training.presets import PRESETS
 
 pytest.importorskip("torch")
 

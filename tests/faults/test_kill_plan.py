@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.kill import Kill, Killer, plan

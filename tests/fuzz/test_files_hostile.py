@@ -30,9 +30,9 @@ from hpcfl.results.summary import summarise
 from hpcfl.results.tables import render_promises, to_json
 from hpcfl.results.writer import ResultsWriter
 from hpcfl.rounds.input_files import FileUpdates
-from hpcfl.sweep import manifest, plan
+from hpcfl.sweeping import manifest, plan
 from hpcfl.system import disturbances, files
-from hpcfl.train import checkpoint
+from hpcfl.training import checkpoint
 
 DEEP = 100_000
 MEGABYTE = 2**20

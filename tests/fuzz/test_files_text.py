@@ -15,7 +15,7 @@ from hpcfl.costmodel import calibration
 from hpcfl.errors import HpcflError
 from hpcfl.learning import adult, leaf
 from hpcfl.reproduce.store import Store
-from hpcfl.sweep import manifest, plan
+from hpcfl.sweeping import manifest, plan
 
 EXAMPLES = settings(
     max_examples=examples(150),

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcfl.bench import session
+from hpcfl.benchmark import session
 from hpcfl.cli.watching import Spoken
 from hpcfl.comm.world import World
 from hpcfl.options.bench import BenchOptions

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from hpcfl.algorithms.locations import CODINGS
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench import session
-from hpcfl.bench.experiment import asked
+from hpcfl.benchmark import session
+from hpcfl.benchmark.experiment import asked
 from hpcfl.cli.options import given, options
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.crypto.sampling import SAMPLERS
@@ -29,8 +29,8 @@ from hpcfl.options.training import LocalOptions, TrainOptions
 from hpcfl.plots import naming
 from hpcfl.privacy.accounting import locks
 from hpcfl.results import pooling
-from hpcfl.sweep import plan
-from hpcfl.train import checkpoint
+from hpcfl.sweeping import plan
+from hpcfl.training import checkpoint
 
 WHOLE_DIM, WHOLE_DEVICES = 2**32 - 1, 2**31 - 1
 INF, NAN = math.inf, math.nan

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.bench import session
+from hpcfl.benchmark import session
 from hpcfl.comm.world import World
 from hpcfl.options.bench import BenchOptions
 from hpcfl.plots.exposed import draw, exposed_alone, lacking

@@ -12,7 +12,7 @@ import pytest
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.algorithms.aggregation.costs import CACHED, GAP_RATES, PhaseCosts, at, gaps
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.costmodel import kernels, overheads
 from hpcfl.costmodel.calibration import CACHED_BYTES, Calibration, PatternCost, default_path, load

@@ -20,7 +20,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from hpcfl.bench.experiment import Experiment, asked
+from hpcfl.benchmark.experiment import Experiment, asked
 from hpcfl.comm.loopback import Loopback
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played

@@ -18,7 +18,7 @@ import pytest
 from planted import Planted
 
 import hpcfl.algorithms.aggregation
-import hpcfl.bench.experiment
+import hpcfl.benchmark.experiment
 import hpcfl.cli
 import hpcfl.rounds.timed
 

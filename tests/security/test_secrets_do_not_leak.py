@@ -30,8 +30,8 @@ from planted import KEY_HOLDERS, Planted, Search, contents, left_behind
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.noise import IntegerNoise
-from hpcfl.bench import session
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark import session
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.cli import group
 from hpcfl.cli.watching import Spoken
 from hpcfl.comm import envelope

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.sweep.cells import Cell
-from hpcfl.sweep.manifest import NAME, arrange, freeze, load
-from hpcfl.sweep.states import Claims, set_aside, state
+from hpcfl.sweeping.cells import Cell
+from hpcfl.sweeping.manifest import NAME, arrange, freeze, load
+from hpcfl.sweeping.states import Claims, set_aside, state
 
 PLAN = Path("plan.toml")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from hpcfl.errors import UsageError
-from hpcfl.sweep.cells import Cell, resolve
-from hpcfl.sweep.plan import read
+from hpcfl.sweeping.cells import Cell, resolve
+from hpcfl.sweeping.plan import read
 
 
 def plan(folder: Path, text: str) -> Path:

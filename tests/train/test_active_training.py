@@ -10,8 +10,8 @@ import pytest
 from hpcfl.comm.world import World
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
-from hpcfl.train import session
-from hpcfl.train.session import Trained
+from hpcfl.training import session
+from hpcfl.training.session import Trained
 
 pytest.importorskip("torch")
 

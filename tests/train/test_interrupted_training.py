@@ -16,9 +16,9 @@ from hpcfl.errors import AgreedError, UsageError
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
 from hpcfl.rounds.observer import RoundObserver
-from hpcfl.system.interruption import LEFT_STATUS
-from hpcfl.train import session
-from hpcfl.train.experiment import RoundResult
+from hpcfl.system.interruption import LEFT_STATUS, noting_signals
+from hpcfl.training import session
+from hpcfl.training.experiment import RoundResult
 
 pytest.importorskip("torch")
 
@@ -30,7 +30,7 @@ from pathlib import Path
 from hpcfl.system import interruption
 from hpcfl.comm.world import World
 from hpcfl.rounds.observer import RoundObserver
-from hpcfl.train import session
+from hpcfl.training import session
 from hpcfl.options.training import TrainOptions
 
 interruption.DEADLINE_SECONDS = 0.3
@@ -50,7 +50,8 @@ class Stuck(RoundObserver):
             while True:
                 ctypes.CDLL(None).pause()
 
-session.run(World(None), asked, 4, Path(sys.argv[1]), Stuck())
+with interruption.noting_signals():
+    session.run(World(None), asked, 4, Path(sys.argv[1]), Stuck())
 """
 
 
@@ -79,7 +80,8 @@ def train(
             if number is not None and index + 1 == after:
                 os.kill(os.getpid(), number)
 
-    trained = session.run(World(None), asked, 4, folder / "run.h5", Signalled())
+    with noting_signals():
+        trained = session.run(World(None), asked, 4, folder / "run.h5", Signalled())
     assert trained is not None
     return trained.weights
 

@@ -12,8 +12,8 @@ from hpcfl.comm.world import World
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
-from hpcfl.train import checkpoint, session
-from hpcfl.train.session import Trained
+from hpcfl.training import checkpoint, session
+from hpcfl.training.session import Trained
 
 pytest.importorskip("torch")
 

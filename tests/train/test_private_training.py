@@ -15,8 +15,8 @@ from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
 from hpcfl.results.reader import Run
-from hpcfl.train import checkpoint, session
-from hpcfl.train.session import Trained
+from hpcfl.training import checkpoint, session
+from hpcfl.training.session import Trained
 
 pytest.importorskip("torch")
 

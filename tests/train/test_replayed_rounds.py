@@ -16,8 +16,8 @@ from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.errors import UsageError
 from hpcfl.learning import private
 from hpcfl.results import load
-from hpcfl.train import checkpoint
-from hpcfl.train.session import Trained
+from hpcfl.training import checkpoint
+from hpcfl.training.session import Trained
 
 # The setting of the audit: an epoch has more steps than there are rounds, and a record is used once
 # in it at the most.

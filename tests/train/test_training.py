@@ -13,9 +13,9 @@ from hpcfl.errors import UsageError
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
 from hpcfl.rounds import build
-from hpcfl.train import build as training
-from hpcfl.train import checkpoint, experiment, session
-from hpcfl.train.session import Trained
+from hpcfl.training import build as training
+from hpcfl.training import checkpoint, experiment, session
+from hpcfl.training.session import Trained
 
 pytest.importorskip("torch")
 

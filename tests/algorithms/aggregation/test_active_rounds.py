@@ -17,7 +17,7 @@ from slow_reference import ABSENT, Q
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern
 from hpcfl.errors import BelowThresholdError, MessageError, UsageError

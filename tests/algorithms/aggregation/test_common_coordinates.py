@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation.common import CommonCoordinates
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.experiment import Experiment, Options
+from hpcfl.benchmark.experiment import Experiment, Options
 from hpcfl.comm.loopback import Loopback
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played

@@ -20,7 +20,7 @@ from slow_reference import MODULUS, elements, hkdf, stream
 
 from hpcfl.algorithms.aggregation.prf import KeyDirectory, Member, PairwiseSeeds, Prf
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto.keys import KeyPair, insecure_secrets

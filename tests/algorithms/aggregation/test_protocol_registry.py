@@ -12,7 +12,7 @@ from protocol_rounds import SECURE, play
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol, parse_vector
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern, Step
 from hpcfl.crypto.keys import SecretSource, system_secrets

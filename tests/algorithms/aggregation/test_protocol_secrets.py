@@ -22,7 +22,7 @@ from protocol_rounds import (
 )
 from slow_reference import SlowRound
 
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto import keys
 from hpcfl.errors import BelowThresholdError

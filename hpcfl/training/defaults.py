@@ -10,7 +10,7 @@ from hpcfl.errors import UsageError
 from hpcfl.options.definition import make
 from hpcfl.options.training import TrainOptions
 from hpcfl.rounds.build import without_dropouts
-from hpcfl.train.presets import PRESETS
+from hpcfl.training.presets import PRESETS
 
 
 def asked(given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
@@ -21,7 +21,7 @@ def asked(given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
     given : mapping
         Values of `TrainOptions` by name, at least ``algorithm``.
     preset : str, optional
-        One of :data:`~hpcfl.train.presets.PRESETS`: what is not given is taken from it.
+        One of :data:`~hpcfl.training.presets.PRESETS`: what is not given is taken from it.
 
     Raises
     ------

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.reader import Run, find, load
-from hpcfl.sweep import manifest as manifests
-from hpcfl.sweep.cells import Cell
+from hpcfl.sweeping import manifest as manifests
+from hpcfl.sweeping.cells import Cell
 
 INDEX = "index.json"
 SCHEMA = "hpcfl-index/1"

@@ -10,8 +10,8 @@ from statistics import median
 from hpcfl.errors import HpcflError
 from hpcfl.results.reader import Run
 from hpcfl.rounds.build import build
-from hpcfl.sweep.cells import Cell
-from hpcfl.sweep.plan import parse
+from hpcfl.sweeping.cells import Cell
+from hpcfl.sweeping.plan import parse
 
 
 def estimate_seconds(cell: Cell, finished: Iterable[tuple[Cell, Run]]) -> float | None:

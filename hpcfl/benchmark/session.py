@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
@@ -69,20 +69,7 @@ def run(
         On every rank, if something cannot work or fails. Finished rounds are kept. With exit status
         `~hpcfl.system.interruption.LEFT_STATUS` if it was told to leave.
     """
-    _run(world, options, counts, output, report, observer, command, resume, current())
-
-
-def _run(
-    world: World,
-    options: BenchOptions,
-    counts: Sequence[int],
-    output: Path,
-    report: Callable[[Path], None],
-    observer: RoundObserver,
-    command: Sequence[str] | None,
-    resume: Path | None,
-    interruption: Interruption,
-) -> None:
+    interruption = current()
     typed = list(command or ["hpcfl", *sys.argv[1:]])
     counts = list(counts) or [default_devices(world)]
     experiments = [Experiment.prepare(options, devices) for devices in counts]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.federated import find
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
-from hpcfl.bench.session import default_devices
+from hpcfl.benchmark.session import default_devices
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
@@ -24,16 +24,16 @@ from hpcfl.options.training import TrainOptions
 from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.system import disturbances
-from hpcfl.system.interruption import Interruption, Left, current
-from hpcfl.train import checkpoint, clients
-from hpcfl.train.build import (
+from hpcfl.system.interruption import Left, current
+from hpcfl.training import checkpoint, clients
+from hpcfl.training.build import (
     check_algorithm,
     make_algorithm,
     make_config,
     make_federation,
     with_levels,
 )
-from hpcfl.train.experiment import DEVICE_FIGURES, FIGURES, RoundResult, Training
+from hpcfl.training.experiment import DEVICE_FIGURES, FIGURES, RoundResult, Training
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -76,11 +76,13 @@ def run(
     devices: int | None,
     output: Path,
     observer: RoundObserver = NOBODY,
+    command: Sequence[str] | None = None,
 ) -> Trained | None:
     """Train a model; every rank calls this.
 
     Within :func:`~hpcfl.system.interruption.noting_signals`, Ctrl-C, SIGTERM and SIGUSR1, on any
-    rank, let the round end, and the training leave with a checkpoint. Where the round does not end in time, the checkpoint is of the round before.
+    rank, let the round end, and the training leave with a checkpoint. Where the round does not end
+    in time, the checkpoint is of the round before.
 
     Parameters
     ----------
@@ -94,6 +96,8 @@ def run(
         Results file, or the folder for it.
     observer : RoundObserver
         Watches the rounds, of which it is given the results as well.
+    command : sequence of str, optional
+        The command that does just this, for the record; by default what was typed.
 
     Returns
     -------
@@ -106,20 +110,10 @@ def run(
         On every rank, if something cannot work or fails. Finished rounds are kept. With exit
         status `~hpcfl.system.interruption.LEFT_STATUS` if it was told to leave.
     """
-    return _run(world, options, devices, output, observer, current())
-
-
-def _run(
-    world: World,
-    options: TrainOptions,
-    devices: int | None,
-    output: Path,
-    observer: RoundObserver,
-    interruption: Interruption,
-) -> Trained | None:
     from hpcfl.learning import models
     from hpcfl.learning.training import choose_device, single_thread
 
+    interruption = current()
     neighbour, hosts = world.rank_on_host(), world.hosts()
     count = devices or default_devices(world)
     # Wrong options are refused before any data are read.
@@ -187,7 +181,7 @@ def _run(
             writer = ResultsWriter(
                 path,
                 protocol=protocol.name,
-                command=shlex.join(["hpcfl", *sys.argv[1:]]),
+                command=shlex.join(command or ["hpcfl", *sys.argv[1:]]),
                 config=config,
                 environment=environment.capture(world.facts(), hosts)
                 | disturbances.before(disturbances.counters()),

@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.noise import NoiseSecrets, insecure_noise, system_noise
-from hpcfl.bench.stopping import StopRule
+from hpcfl.benchmark.stopping import StopRule
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import DEFAULT_DIM, BenchOptions

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.errors import HpcflError
 from hpcfl.options.bench import DEFAULT_DIM, BenchOptions
-from hpcfl.sweep.plan import Setting, parse
+from hpcfl.sweeping.plan import Setting, parse
 
 _ID_DIGITS = 16
 # Follow from the options, or are words that another version of hpcfl may choose differently.

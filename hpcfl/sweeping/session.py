@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcfl.bench import session as bench_session
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark import session as bench_session
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.observer import NOBODY, RoundObserver
-from hpcfl.sweep import manifest as manifests
-from hpcfl.sweep.cells import Cell
-from hpcfl.sweep.manifest import Manifest
-from hpcfl.sweep.plan import parse
+from hpcfl.sweeping import manifest as manifests
+from hpcfl.sweeping.cells import Cell
+from hpcfl.sweeping.manifest import Manifest
+from hpcfl.sweeping.plan import parse
 from hpcfl.system.interruption import LEFT_STATUS, Left, current
 
 DONE = "done"
@@ -152,7 +152,7 @@ def run(
         interruption = current()
         claims = None
         if world.rank == 0:
-            from hpcfl.sweep.states import Claims
+            from hpcfl.sweeping.states import Claims
 
             claims = stack.enter_context(Claims(output))
         for cell in cells:
@@ -182,7 +182,7 @@ def _left() -> Left:
 
 def _spared(output: Path, cell: Cell, options: BenchOptions) -> Outcome | None:
     """Return, on rank 0, why a cell need not or cannot run; else make room for its file."""
-    from hpcfl.sweep import states
+    from hpcfl.sweeping import states
 
     if states.state(output, cell) == states.FINISHED:
         return Outcome(cell, SKIPPED)

@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcfl.bench.experiment import Experiment
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.errors import HpcflError
 from hpcfl.report.formats import duration
 from hpcfl.report.table import Column, Table, label
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.summary import Summary, choose_baseline, summarise
 from hpcfl.results.tables import comparison, render_run
-from hpcfl.sweep import session, states
-from hpcfl.sweep.cells import Cell
-from hpcfl.sweep.estimate import estimate_seconds, predicted_seconds
-from hpcfl.sweep.manifest import Manifest
-from hpcfl.sweep.plan import parse
+from hpcfl.sweeping import session, states
+from hpcfl.sweeping.cells import Cell
+from hpcfl.sweeping.estimate import estimate_seconds, predicted_seconds
+from hpcfl.sweeping.manifest import Manifest
+from hpcfl.sweeping.plan import parse
 
 # What every row shows in columns of its own.
 _SHOWN = ("--devices=", "--dim=")

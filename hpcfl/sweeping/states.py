@@ -10,7 +10,7 @@ from typing import Self
 
 from hpcfl.errors import HpcflError
 from hpcfl.results.reader import Run, load
-from hpcfl.sweep.cells import Cell
+from hpcfl.sweeping.cells import Cell
 
 try:
     import fcntl

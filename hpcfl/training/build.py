@@ -17,7 +17,7 @@ from hpcfl.algorithms.federated.levels import largest_levels
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise
-from hpcfl.bench.experiment import secrets_of_noise
+from hpcfl.benchmark.experiment import secrets_of_noise
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import options_of, recorded
 from hpcfl.options.privacy import PrivacyOptions

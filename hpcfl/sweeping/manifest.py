@@ -16,8 +16,8 @@ from typing import Any
 
 from hpcfl import __version__
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.sweep.cells import Cell
-from hpcfl.sweep.plan import KEYS
+from hpcfl.sweeping.cells import Cell
+from hpcfl.sweeping.plan import KEYS
 from hpcfl.system import files
 
 NAME = "sweep.json"
@@ -64,7 +64,7 @@ class Manifest:
         return self.cells[index]
 
 
-def arrange(plan: Path, cells: Sequence[Cell], seed: int | None) -> Manifest:
+def arrange(plan: str | Path, cells: Sequence[Cell], seed: int | None) -> Manifest:
     """Return the manifest of a plan's cells, shuffled by a seed, or in their order if it is None.
 
     Neighbouring runs share the machine's mood (frequency, temperature, other jobs); in a random

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcfl.bench.experiment import asked
+from hpcfl.benchmark.experiment import asked
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import DP_FEDAVG, BenchOptions
 from hpcfl.options.definition import nearest, options_of

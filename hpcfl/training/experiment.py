@@ -30,8 +30,8 @@ from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.loop import repeat
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.rounds.timed import Played, play
-from hpcfl.train.checkpoint import Checkpoint
-from hpcfl.train.clients import Clients
+from hpcfl.training.checkpoint import Checkpoint
+from hpcfl.training.clients import Clients
 
 if TYPE_CHECKING:
     from hpcfl.learning.training import Trainer

@@ -6,7 +6,7 @@ import math
 
 from hpcfl.algorithms.federated import find
 from hpcfl.options.training import TrainOptions
-from hpcfl.train.session import Trained
+from hpcfl.training.session import Trained
 
 
 def render_end(trained: Trained, options: TrainOptions) -> str:

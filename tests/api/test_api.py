@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import hpcfl
+from hpcfl.algorithms.aggregation.fedavg import FedAvg
+
+SMALL: dict[str, Any] = {"devices": 6, "dim": 200, "rounds": 3, "warmup": 1}
+
+
+class Renamed(FedAvg):
+    """A protocol of a notebook."""
+
+    name = "renamed"
+
+
+def bench(folder: Path, protocol: Any = "secagg", **options: Any) -> hpcfl.Run:
+    run = hpcfl.bench(protocol, output=folder / "run.h5", **SMALL | options)
+    assert run is not None
+    return run
+
+
+@pytest.fixture(scope="module")
+def secagg(tmp_path_factory: pytest.TempPathFactory) -> hpcfl.Run:
+    return bench(tmp_path_factory.mktemp("secagg"))
+
+
+def test_what_is_imported_first_costs_nothing() -> None:
+    """Neither `import hpcfl` nor a look at what it has loads a package."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, hpcfl; dir(hpcfl); print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    loaded = done.stdout.split()
+
+    assert [name for name in loaded if name.startswith("hpcfl")] == ["hpcfl"]
+    assert "numpy" not in loaded
+
+
+@pytest.mark.parametrize("name", hpcfl.__all__)
+def test_all_that_is_promised_is_there_and_documented(name: str) -> None:
+    assert inspect.getdoc(getattr(hpcfl, name))
+
+
+def test_there_is_no_other_name() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'bnech'"):
+        _ = hpcfl.bnech  # type: ignore[attr-defined]
+
+
+def test_a_run_is_measured_without_a_word(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    seen: list[tuple[int, bool, list[Any]]] = []
+
+    def progress(index: int, played: Any) -> None:
+        now = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        seen.append((index, played.record.validated, now))
+
+    run = bench(tmp_path, progress=progress)
+
+    assert seen == [(index, True, handlers) for index in range(4)]
+    assert capfd.readouterr() == ("", "")
+    assert (run.rounds, run.devices, run.dim, run.status) == (4, 6, 200, "complete")
+    assert run.summary().total.bytes_up_mean == pytest.approx(
+        run.bytes_up[1:].sum(axis=1)[run.survived[1:]].mean()
+    )
+    # The command that does the same.
+    assert run.command.startswith("hpcfl bench secagg --output=")
+    assert "--devices=6 --dim=200 --rounds=3 --warmup=1" in run.command
+
+
+def test_a_class_of_ones_own_is_measured(tmp_path: Path) -> None:
+    run = bench(tmp_path, Renamed, dropout=0.0)
+
+    assert (run.protocol, bool(run.validated.all())) == ("renamed", True)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "sentence"),
+    [
+        ("secag", {}, "there is no protocol 'secag'"),
+        ("secagg", {"device": 3}, "there is no option 'device'; did you mean 'devices'?"),
+        ("secagg", {"dim": 0}, "--dim is 0; it must be at least 1"),
+        ("secagg", {"dim": "many"}, "--dim is 'many'; it must be a whole number"),
+        ("secagg", {"devices": [3, 4]}, "hpcfl.sweep takes several"),
+    ],
+)
+def test_wrong_use_is_an_error_in_a_sentence(
+    tmp_path: Path, protocol: str, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(hpcfl.UsageError) as error:
+        bench(tmp_path, protocol, **options)
+
+    assert sentence in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_shows_itself(secagg: hpcfl.Run) -> None:
+    assert repr(secagg) == f"<Run: secagg, N = 6, 4 rounds, complete, {secagg.path}>"
+    assert secagg.table().text().splitlines()[0] == "A round of secagg, N = 6, d = 200"
+    assert "masked_input" in secagg._repr_html_()
+    assert [row[0] for row in secagg.rounds_table().rows] == [0, 1, 2, 3]
+    slower = secagg.summary(uplink_mbps=1.0).modelled_round_seconds.median
+    assert slower > secagg.summary(uplink_mbps=100.0).modelled_round_seconds.median
+
+
+def test_runs_are_compared(secagg: hpcfl.Run, tmp_path: Path) -> None:
+    other = bench(tmp_path, "sparse")
+    found = hpcfl.compare(secagg, other, "bytes_up")
+
+    assert found.ratio == pytest.approx(
+        other.summary().total.bytes_up_mean / secagg.summary().total.bytes_up_mean, rel=0.05
+    )
+    assert "B / A" in str(found)
+    assert "<table>" in found._repr_html_()
+    both = hpcfl.load_many(secagg.path, tmp_path)
+    assert [run.protocol for run in both] == ["secagg", "sparse"]
+    assert [row["protocol"] for row in both.table().records()] == ["secagg", "sparse"]
+    assert both._repr_html_().count("<tr>") == 3
+
+
+def test_a_figure_is_drawn_or_refused(secagg: hpcfl.Run) -> None:
+    pytest.importorskip("matplotlib")
+
+    assert len(secagg.plot("phases").axes) >= 2
+    with pytest.raises(hpcfl.UsageError, match="there is no figure 'phase'; choose one of"):
+        secagg.plot("phase")
+    with pytest.raises(hpcfl.UsageError, match="'target' has no meaning for a figure of phases"):
+        secagg.plot("phases", target=0.5)
+    with pytest.raises(hpcfl.UsageError, match=r"run\.h5 "):
+        secagg.plot("accuracy")
+
+
+def test_a_model_is_trained(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    losses: list[float] = []
+    run = hpcfl.train(
+        "fedavg",
+        aggregate="sparse",
+        devices=5,
+        rounds=2,
+        alpha=0.5,
+        output=tmp_path / "run.h5",
+        progress=lambda index, result: losses.append(result.figures["loss"]),
+    )
+
+    assert run is not None
+    assert run.training["loss"].tolist() == losses
+    assert run.weights is not None
+    assert run.weights.shape == (run.dim,)
+    assert "accuracy" in run._repr_html_()
+    assert hpcfl.load(run.path).weights is None
+    assert "--aggregate=sparse" in run.command
+
+
+def test_combinations_are_run_once(tmp_path: Path) -> None:
+    grid = {"protocol": ["secagg", "sparse"], "devices": [4, 5], "dim": 50, "rounds": 1}
+    seen: list[int] = []
+    runs = hpcfl.sweep(grid, output=tmp_path, progress=lambda index, played: seen.append(index))
+
+    assert runs is not None
+    assert [(run.protocol, run.devices) for run in runs] == [
+        *(("secagg", 4), ("secagg", 5), ("sparse", 4), ("sparse", 5)),
+    ]
+    assert len(seen) == 4 * 3
+    again = hpcfl.sweep(grid, output=tmp_path, progress=lambda index, played: seen.append(index))
+    assert again is not None
+    assert [run.run_id for run in again] == [run.run_id for run in runs]
+    assert len(seen) == 4 * 3
+    with pytest.raises(hpcfl.UsageError, match="protocl: a plan has no such option"):
+        hpcfl.sweep({"protocl": "secagg", "devices": 4})
+    with pytest.raises(hpcfl.HpcflError, match="1 of 2 combinations failed; the first, prf"):
+        hpcfl.sweep(
+            {"protocol": ["fedavg", "prf"], "devices": 4, "dim": 9, "rounds": 1, "dropout": 0.3},
+            output=tmp_path / "other",
+        )
+
+
+def test_what_is_read_is_what_the_file_holds(secagg: hpcfl.Run) -> None:
+    with h5py.File(secagg.path) as file:
+        assert np.array_equal(file["rounds/bytes_up"][:], secagg.bytes_up)
+    with pytest.raises(hpcfl.HpcflError, match="no-such"):
+        hpcfl.load(os.devnull + "/no-such.h5")
