@@ -35,17 +35,10 @@ def asked(given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
     if given.keys() & length:
         values = {name: value for name, value in values.items() if name not in length}
     values |= given
-    algorithm = values["algorithm"]
-    if find(algorithm).noisy_steps:
-        values = {"momentum": 0.0, "sampling": "balanced"} | values
-        if algorithm != "cdp" and not values.keys() & length:
-            values["steps"] = 1
-        if values.get("mechanism") == "laplace":
-            values.setdefault("batch_size", 0)
-    if algorithm == "locks":
-        values.setdefault("sampling", "poisson")
-    if algorithm == "fedsgd-dpc":
-        values.setdefault("shuffle", "poisson")
+    defaults = find(values["algorithm"]).defaults(values)
+    if values.keys() & length:
+        defaults = {name: value for name, value in defaults.items() if name not in length}
+    values = defaults | values
     if values.get("steps") is not None:
         values.setdefault("epochs", None)
     aggregate = make(TrainOptions, values).aggregate

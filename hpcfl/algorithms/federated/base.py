@@ -104,6 +104,8 @@ class FederatedAlgorithm(ABC):
         Whether there is an account of what rounds cost in privacy, which options of privacy enter.
     leaves_out : bool
         Whether a device sends some coordinates of its update only, and may keep the others back.
+    counts_on_convex : bool
+        Whether the option ``convex`` lowers what local steps cost in privacy.
     first_stage : tuple of Step
         Exchanges that a round begins with, the model among them, before vectors are summed: they
         say which devices go on to the sum. Empty if all participants do.
@@ -116,6 +118,7 @@ class FederatedAlgorithm(ABC):
     noisy_steps: ClassVar[bool] = False
     private: ClassVar[bool] = False
     leaves_out: ClassVar[bool] = False
+    counts_on_convex: ClassVar[bool] = False
     first_stage: ClassVar[tuple[Step, ...]] = ()
 
     def __init__(self, federation: Federation) -> None:
@@ -147,6 +150,17 @@ class FederatedAlgorithm(ABC):
             Whether it keeps the others for later rounds.
         """
         return cls(federation)
+
+    @classmethod
+    def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options that the algorithm would have otherwise than others, by name.
+
+        Parameters
+        ----------
+        given : mapping
+            What is asked for, by name.
+        """
+        return {}
 
     @classmethod
     def invited(cls, per_round: int, devices: int, privacy: PrivacyOptions) -> int:

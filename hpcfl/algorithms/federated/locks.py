@@ -19,7 +19,7 @@ local
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,10 @@ class Locks(PrivateAlgorithm):
                 f"locks keeps {protocol.parameters.devices} of "
                 f"{federation.participation.per_round} invited users: give a larger --first-stage"
             )
+
+    @classmethod
+    def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {"sampling": "poisson"}
 
     @classmethod
     def invited(cls, per_round: int, devices: int, privacy: PrivacyOptions) -> int:

@@ -15,7 +15,7 @@ sigma smaller by the same ratio.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,11 @@ class NoisyGradients(PrivateAlgorithm):
     """Systems whose devices add noise to the gradients of their own steps."""
 
     noisy_steps = True
+
+    @classmethod
+    def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {"momentum": 0.0, "sampling": "balanced"}
+        return found | ({"batch_size": 0} if given.get("mechanism") == "laplace" else {})
 
     def weights(self, participants: list[int]) -> NDArray[np.float64]:
         """Return equal weights: the proof needs every device's noise alike."""
@@ -96,6 +101,7 @@ class NoisySGD(NoisyGradients):
     """Algorithm 1: tau noisy steps on every device of a round."""
 
     name = "cdp"
+    counts_on_convex = True
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
@@ -198,6 +204,11 @@ class DistributedSGD(NoisySGD):
     """The baseline: one noisy step a round."""
 
     name = "dp-dsgd"
+    counts_on_convex = False
+
+    @classmethod
+    def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        return super().defaults(given) | {"steps": 1}
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
@@ -220,6 +231,10 @@ class FedSGDDPC(NoisyGradients):
     """
 
     name = "fedsgd-dpc"
+
+    @classmethod
+    def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        return super().defaults(given) | {"steps": 1, "shuffle": "poisson"}
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
