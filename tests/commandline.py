@@ -25,3 +25,15 @@ def hpcfl(*arguments: object) -> subprocess.CompletedProcess[str]:
         sys.argv[1:] = before
     code = status if isinstance(status, int) else int(status is not None)
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
+def refusal(*arguments: object) -> str:
+    """Run a command line that is wrong use; return the sentence that is all it prints."""
+    done = hpcfl(*arguments)
+    said = [line for line in done.stderr.splitlines() if not line.startswith("Warning: ")]
+
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout == ""
+    assert len(said) == 1, done.stderr
+    assert said[0].startswith("Error: ")
+    return said[0]

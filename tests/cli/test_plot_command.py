@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from commandline import hpcfl
+from commandline import hpcfl, refusal
 
 from hpcfl.cli.plot import command
 from hpcfl.errors import HpcflError, UsageError
@@ -202,11 +202,8 @@ def test_wrong_use_of_plot_is_one_sentence(
     results: Results, monkeypatch: pytest.MonkeyPatch, file: str, options: str, sentence: str
 ) -> None:
     monkeypatch.chdir(results.folder)
-    job = hpcfl("plot", file, "--kind", *options.split())
 
-    assert job.returncode == 2
-    assert sentence in job.stderr
-    assert job.stderr.count("\n") == 1
+    assert sentence in refusal("plot", file, "--kind", *options.split())
 
 
 @pytest.mark.parametrize("kind", OF_ANY_TRAINING)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner, Result
-from commandline import hpcfl
+from commandline import refusal
 
 from hpcfl.cli.privacy import command
 from hpcfl.privacy.accounting import systems
@@ -20,14 +20,6 @@ CDP = (
 def run(*arguments: object) -> Result:
     """Run the command in this process."""
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
-
-
-def refused(*arguments: object) -> str:
-    """Run the program, which must refuse to; return its sentence."""
-    done = hpcfl("privacy", *arguments)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    return done.stderr
 
 
 def test_both_epsilons_are_printed_with_what_they_assume() -> None:
@@ -73,7 +65,7 @@ def test_noise_for_an_epsilon_is_found_by_every_count() -> None:
     ],
 )
 def test_wrong_use_is_refused_in_a_sentence(arguments: list[object], sentence: str) -> None:
-    assert sentence in refused(*arguments)
+    assert sentence in refusal("privacy", *arguments)
 
 
 def test_without_the_package_it_says_how_to_get_it() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commandline import hpcfl
+from commandline import hpcfl, refusal
 
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.kernels import OPERATIONS
@@ -134,14 +134,6 @@ def told(*arguments: object) -> str:
     return done.stdout
 
 
-def refused(*arguments: object) -> str:
-    """Return the sentence with which a command refuses what it is asked for."""
-    done = hpcfl(*arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr
-
-
 @pytest.mark.parametrize("name", ["salted", "plain"])
 def test_it_is_measured_reported_and_drawn(name: str, folder: Path) -> None:
     pytest.importorskip("matplotlib")
@@ -152,11 +144,11 @@ def test_it_is_measured_reported_and_drawn(name: str, folder: Path) -> None:
     assert load(folder / "run.h5").protocol == name
     assert name in told("report", "run.h5")
     assert "Figure: figure.png" in told(*drawing, "--protocol", given)
-    assert f"'{name}' does not come with hpcfl: name its class with --protocol" in refused(*drawing)
-    assert "the protocol is" in refused(
+    assert f"'{name}' does not come with hpcfl: name its class with --protocol" in refusal(*drawing)
+    assert "the protocol is" in refusal(
         *drawing, "--protocol", "hpcfl.algorithms.aggregation.prf:Prf"
     )
-    assert "cannot be run with --security active" in refused(
+    assert "cannot be run with --security active" in refusal(
         "bench", given, *SMALL, "--security", "active"
     )
 
@@ -209,7 +201,7 @@ def test_it_is_attacked_or_says_why_not() -> None:
 
     attacked = told("attack", "components", "round.npz", "--protocol", "own:Salted")
     assert "Beyond that it learned nothing." in attacked
-    assert "name its class with --protocol" in refused("attack", "components", "round.npz")
-    assert "rounds of plain cannot be attacked: there is nothing to take off" in refused(
+    assert "name its class with --protocol" in refusal("attack", "components", "round.npz")
+    assert "rounds of plain cannot be attacked: there is nothing to take off" in refusal(
         "bench", "own:Plain", *SMALL, *keep
     )

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commandline import hpcfl
+from commandline import hpcfl, refusal
 
 from hpcfl.results import load
 from hpcfl.results.reader import find
@@ -174,10 +174,8 @@ def test_a_changed_plan_needs_another_folder(tmp_path: Path) -> None:
     hpcfl("sweep", plan, "--output", folder, "--freeze")
     plan.write_text(PLAN.replace("[3, 5]", "[3, 5, 7]"))
     for option in ("--dry-run", "--freeze", "--no-shuffle"):
-        done = hpcfl("sweep", plan, "--output", folder, option)
-
-        assert done.returncode == 2
-        assert "4 cells that are not in its sweep.json, and lacks 0" in done.stderr
+        sentence = refusal("sweep", plan, "--output", folder, option)
+        assert "4 cells that are not in its sweep.json, and lacks 0" in sentence
     assert not list(folder.glob("*.h5"))
 
 
@@ -189,11 +187,7 @@ def test_a_changed_plan_needs_another_folder(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_use_is_a_sentence(tmp_path: Path, options: list[str], sentence: str) -> None:
-    done = hpcfl("sweep", write(tmp_path, PLAN), *options)
-
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
+    assert sentence in refusal("sweep", write(tmp_path, PLAN), *options)
 
 
 def test_merged_jobs_are_one_folder_with_an_index(tmp_path: Path) -> None:
