@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,35 @@ def test_imports_point_downwards(path: Path) -> None:
     upward = sorted(name for name in imported(path) if layer(name) > layer(own))
 
     assert upward == []
+
+
+def test_no_modules_import_each_other() -> None:
+    def name(path: Path) -> str:
+        return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+
+    modules = {name(path).removesuffix(".__init__"): path for path in MODULES}
+    graph = {}
+    for own, path in modules.items():
+        named = {one if one in modules else one.rpartition(".")[0] for one in imported(path)}
+        graph[own] = (named & modules.keys()) - {own}
+    # For annotations alone, and a protocol that names the variant which is made of it.
+    for own, path in modules.items():
+        graph[own] -= {one for one in graph[own] if one in for_types(path)}
+    for protocol in ("secagg", "sparse"):
+        graph[f"hpcfl.algorithms.aggregation.{protocol}"].discard(
+            "hpcfl.algorithms.aggregation.active"
+        )
+
+    TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+def for_types(path: Path) -> set[str]:
+    """Return the modules that a file imports for annotations only."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            found |= {one.module or "" for one in node.body if isinstance(one, ast.ImportFrom)}
+    return found
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "algorithms").rglob("*.py")), ids=str)
