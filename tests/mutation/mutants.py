@@ -38,8 +38,13 @@ SOURCES: dict[str, list[list[str]]] = {
     "hpcfl/algorithms/aggregation/*.py": [
         ["tests/recorded"],
         [AGGREGATION],
+        [
+            "tests/prediction",
+            "tests/privacy/test_ring_parameters.py",
+            "tests/privacy/test_cohorts.py",
+        ],
         ["tests/fuzz", "tests/security"],
-        ["tests/privacy", "tests/prediction", "tests/attack"],
+        ["tests/privacy", "tests/attack"],
     ],
     "hpcfl/privacy/accounting/*.py": [
         ["tests/privacy"],
