@@ -9,7 +9,7 @@ import itertools
 import struct
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -56,36 +56,46 @@ RINGS = [
     ("cohort", SMALL, ()),
     ("cohort", SMALL, (8,)),
 ]
+
+
+class Graph(NamedTuple):
+    """A protocol, degree and threshold of its ring, and who is gone before there is one."""
+
+    name: str
+    degree: int | None = None
+    threshold: int | None = None
+    gone: tuple[int, ...] = ()
+
+
 GRAPHS = [
-    pytest.param("secagg", None, None, (), id="secagg"),
+    pytest.param(Graph("secagg"), id="secagg"),
     *[
-        pytest.param(name, *ring, gone, id=f"{name} {ring[0]} of {12 - len(gone)}")
+        pytest.param(Graph(name, *ring, gone), id=f"{name} {ring[0]} of {12 - len(gone)}")
         for name, ring, gone in RINGS
     ],
 ]
 
 
 @cache
-def played_on(
-    name: str, degree: int | None, threshold: int | None, gone: tuple[int, ...]
-) -> tuple[Played, SlowRound]:
-    dropouts = DROPOUTS | dict.fromkeys(gone, "advertise_keys")
-    played = play(protocol_on(name, degree, threshold), dropouts=dropouts, index=3)
+def played_on(graph: Graph) -> tuple[Played, SlowRound]:
+    dropouts = DROPOUTS | dict.fromkeys(graph.gone, "advertise_keys")
+    played = play(protocol_on(graph), dropouts=dropouts, index=3)
     return played, SlowRound(played)
 
 
-def protocol_on(name: str, degree: int | None, threshold: int | None) -> Any:
+def protocol_on(graph: Graph) -> Any:
+    name, degree, threshold, _ = graph
     if degree is None or threshold is None:
         return make(name, DEVICES, 5)
     # Four of twelve are planned to drop out: with fewer planned, the round would be refused.
     return on_ring(name, DEVICES, 5, degree, threshold, alpha=0.5, dropout=0.34)
 
 
-@pytest.mark.parametrize(("name", "degree", "threshold", "gone"), GRAPHS)
+@pytest.mark.parametrize("graph", GRAPHS)
 def test_shares_on_the_wire_lie_on_polynomials_of_degree_t_minus_1_through_the_secrets(
-    name: str, degree: int | None, threshold: int | None, gone: tuple[int, ...]
+    graph: Graph,
 ) -> None:
-    played, slow = played_on(name, degree, threshold, gone)
+    played, slow = played_on(graph)
     t = slow.threshold
     rows = {
         (m.header.sender, m.header.receiver): slow.decrypt(
@@ -117,11 +127,11 @@ def test_shares_on_the_wire_lie_on_polynomials_of_degree_t_minus_1_through_the_s
             assert points[0][1] != lagrange(points[1:t], at=points[0][0])
 
 
-@pytest.mark.parametrize(("name", "degree", "threshold", "gone"), GRAPHS)
+@pytest.mark.parametrize("graph", GRAPHS)
 def test_answers_to_the_challenge_are_the_check_plus_the_combined_limbs_of_every_owner(
-    name: str, degree: int | None, threshold: int | None, gone: tuple[int, ...]
+    graph: Graph,
 ) -> None:
-    played, slow = played_on(name, degree, threshold, gone)
+    played, slow = played_on(graph)
 
     assert played.servers.drawn[1] == played.told("challenge")
     assert [16, 16] == [len(drawn) for drawn in played.servers.drawn]
@@ -152,7 +162,7 @@ def test_the_challenge_is_drawn_after_all_has_been_dealt() -> None:
 
 def test_every_limb_counts_in_an_answer() -> None:
     """A coefficient that were 0 would let its limb be shared as one likes."""
-    _, slow = played_on("secagg", None, None, ())
+    _, slow = played_on(Graph("secagg"))
 
     assert 14 == len({*slow.challenge})
     assert all(0 < c < Q for c in slow.challenge)
@@ -166,38 +176,40 @@ def test_every_limb_counts_in_an_answer() -> None:
         ]
 
 
-@pytest.mark.parametrize(("name", "degree", "threshold", "gone"), GRAPHS)
+@pytest.mark.parametrize("graph", GRAPHS)
 def test_unmasking_replies_hold_one_share_of_one_secret_of_every_device_that_shared_keys(
-    name: str, degree: int | None, threshold: int | None, gone: tuple[int, ...]
+    graph: Graph,
 ) -> None:
-    played, slow = played_on(name, degree, threshold, gone)
+    played, slow = played_on(graph)
 
-    assert [j for j in (1, 3, 4, 7, 8, 9, 10, 11) if j not in gone] == list(played.sent("unmask"))
+    assert [j for j in (1, 3, 4, 7, 8, 9, 10, 11) if j not in graph.gone] == list(
+        played.sent("unmask")
+    )
     for j, content in played.sent("unmask").items():
         assert np.array(slow.reply(j), "<u4").tobytes() == content
 
 
-@pytest.mark.parametrize(("name", "degree", "threshold", "gone"), GRAPHS)
+@pytest.mark.parametrize("graph", GRAPHS)
 def test_a_request_is_two_bitmaps_of_survivors_and_of_those_that_uploaded_nothing(
-    name: str, degree: int | None, threshold: int | None, gone: tuple[int, ...]
+    graph: Graph,
 ) -> None:
-    played, slow = played_on(name, degree, threshold, gone)
-    survivors = [id for id in (1, 3, 4, 6, 7, 8, 9, 10, 11) if id not in gone]
+    played, slow = played_on(graph)
+    survivors = [id for id in (1, 3, 4, 6, 7, 8, 9, 10, 11) if id not in graph.gone]
 
-    if degree is None:
+    if graph.degree is None:
         assert bits(survivors, 12) + bits([0, 5], 12) == played.told("unmask")
         return
     told = played.told_each("unmask")
     assert [id for id in survivors if id != 6] == list(told)
     for id, request in told.items():
         # By slot of the receiver's, who is in the middle.
-        around = slots(slow.order, id, degree)
-        assert len(around) == min(degree + 1, 12)
+        around = slots(slow.order, id, graph.degree)
+        assert len(around) == min(graph.degree + 1, 12)
         assert id == around[len(around) // 2]
         named = [[k for k, one in enumerate(around) if one in ids] for ids in (survivors, [0, 5])]
         expected = struct.pack("<I", len(survivors))
         expected += bits(named[0], len(around)) + bits(named[1], len(around))
-        if name == "cohort":
+        if graph.name == "cohort":
             # Cohorts of 6: who survived from five places before to five behind.
             place = slow.order.index(id)
             near = [slow.order[(place + k) % 12] for k in range(-5, 6)]
@@ -218,33 +230,31 @@ def test_the_key_list_is_a_bitmap_of_devices_and_then_their_keys_as_they_sent_th
     assert 2 + 9 * 64 == len(played.told("advertise_keys"))
 
 
-@pytest.mark.parametrize(
-    ("name", "degree", "threshold", "gone"), [case for case in GRAPHS if case.values[1]]
-)
+@pytest.mark.parametrize("graph", [case for case in GRAPHS if case.values[0].degree])
 def test_on_a_ring_a_key_list_is_a_nonce_a_place_and_the_neighbours_ids_and_keys_by_slot(
-    name: str, degree: int, threshold: int, gone: tuple[int, ...]
+    graph: Graph,
 ) -> None:
-    played, slow = played_on(name, degree, threshold, gone)
+    played, slow = played_on(graph)
     sent, told = played.sent("advertise_keys"), played.told_each("advertise_keys")
 
     assert list(sent) == list(told)
     for id, message in told.items():
-        around = slots(slow.order, id, degree)
-        there = [slot for slot, one in enumerate(around) if one not in gone]
+        around = slots(slow.order, id, graph.degree)
+        there = [slot for slot, one in enumerate(around) if one not in graph.gone]
         neighbours = [around[slot] for slot in there if around[slot] != id]
         expected = played.nonce + struct.pack("<I", slow.order.index(id))
         expected += bits(there, len(around))
         expected += b"".join(struct.pack("<I", one) + sent[one] for one in neighbours)
         assert expected == message
         # The k / 2 next on either side, whether they are there or not.
-        if degree < 11:
-            ahead = around[degree // 2 + 1]
+        if graph.degree < 11:
+            ahead = around[graph.degree // 2 + 1]
             assert slow.order[(slow.order.index(id) + 1) % 12] == ahead
 
 
 # The steps by number; nobody sends anything in that of an optional step that is not played.
 ROUTE, CHALLENGE, CHECKS, EXPELLED, UPLOAD, REQUEST, REPLY, PAIRS, TOLD = range(3, 12)
-WHOLE = [case for case in GRAPHS if not case.values[3]]
+WHOLE = [case for case in GRAPHS if not case.values[0].gone]
 # Device 5 shares keys and vanishes. Whether 3 and 9 are expelled or not, all others stay.
 LATER = {5: "masked_input"}
 # What is done to a row of shares: the share of a limb is another one, or that of a check, or the
@@ -281,19 +291,15 @@ def dealing_falsely(slow: SlowRound, victims: dict[int, list[int]], falsely: str
 
 
 def with_false_dealers(
-    name: str,
-    degree: int | None,
-    threshold: int | None,
-    counts: dict[int, int],
-    falsely: str = "limb",
+    graph: Graph, counts: dict[int, int], falsely: str = "limb"
 ) -> tuple[Played, SlowRound, dict[int, list[int]]]:
     """Return a round in which devices wrong so many of their holders, and whom."""
-    honest = play(protocol_on(name, degree, threshold), dropouts=LATER, index=3)
+    honest = play(protocol_on(graph), dropouts=LATER, index=3)
     slow = SlowRound(honest)
     victims = {dealer: victims_of(slow, dealer, count) for dealer, count in counts.items()}
     assert [*counts.values()] == [len(holders) for holders in victims.values()]
     change = dealing_falsely(slow, victims, falsely)
-    played = play(protocol_on(name, degree, threshold), dropouts=LATER, index=3, change=change)
+    played = play(protocol_on(graph), dropouts=LATER, index=3, change=change)
     expelled = tuple(dealer for dealer, count in counts.items() if count >= 2)
     return played, SlowRound(played, expelled), victims
 
@@ -311,20 +317,16 @@ def check_sum(played: Played, slow: SlowRound) -> None:
     assert sum_of(played, slow.survivors).tolist() == played.server.total.tolist()
 
 
-@pytest.mark.parametrize(("name", "degree", "threshold", "gone"), WHOLE)
+@pytest.mark.parametrize("graph", WHOLE)
 @pytest.mark.parametrize("counts", [{3: 2}, {3: 3, 9: 2}, {3: 2, 9: 1}], ids=str)
 def test_who_is_expelled_is_told_in_a_bitmap_and_behind_their_number_on_a_ring(
-    name: str,
-    degree: int | None,
-    threshold: int | None,
-    gone: tuple[int, ...],
-    counts: dict[int, int],
+    graph: Graph, counts: dict[int, int]
 ) -> None:
     """One of whom a single holder has no right share is not named: it may be the holder's doing."""
-    played, slow, _ = with_false_dealers(name, degree, threshold, counts)
+    played, slow, _ = with_false_dealers(graph, counts)
     expelled = [3, 9] if counts.get(9) == 2 else [3]
 
-    if degree is None:
+    if graph.degree is None:
         assert bits(expelled, 12) == played.told("expelled")
         (message,) = played.messages("expelled", Pattern.BROADCAST)
         assert (EXPELLED, ALL) == (message.header.step, message.header.receiver)
@@ -333,7 +335,7 @@ def test_who_is_expelled_is_told_in_a_bitmap_and_behind_their_number_on_a_ring(
         assert list(range(12)) == sorted(told)
         for id, message in told.items():
             # How many in all, though few have them for neighbours; by slot of the receiver's.
-            around = slots(slow.order, id, degree)
+            around = slots(slow.order, id, graph.degree)
             named = [slot for slot, one in enumerate(around) if one in expelled]
             assert struct.pack("<I", len(expelled)) + bits(named, len(around)) == message
         steps = {m.header.step for m in played.messages("expelled", Pattern.SCATTER)}
@@ -353,17 +355,13 @@ def test_who_is_expelled_is_told_in_a_bitmap_and_behind_their_number_on_a_ring(
     check_sum(played, slow)
 
 
-@pytest.mark.parametrize(("name", "degree", "threshold", "gone"), WHOLE)
+@pytest.mark.parametrize("graph", WHOLE)
 @pytest.mark.parametrize("falsely", FALSELY)
 def test_two_holders_without_a_right_share_are_needed_to_expel_a_dealer(
-    name: str,
-    degree: int | None,
-    threshold: int | None,
-    gone: tuple[int, ...],
-    falsely: str,
+    graph: Graph, falsely: str
 ) -> None:
     for count in (1, 2):
-        played, slow, victims = with_false_dealers(name, degree, threshold, {3: count}, falsely)
+        played, slow, victims = with_false_dealers(graph, {3: count}, falsely)
         told = [m for m in played.wire.messages if m.header.step == EXPELLED]
         assert (count == 2) == bool(told)
         assert ([3] if count == 2 else []) == sorted(played.left)
@@ -388,12 +386,12 @@ def test_two_holders_without_a_right_share_are_needed_to_expel_a_dealer(
         check_sum(played, slow)
 
 
-@pytest.mark.parametrize(("name", "degree", "threshold", "gone"), WHOLE)
+@pytest.mark.parametrize("graph", WHOLE)
 def test_answers_of_one_holder_expel_nobody_and_those_of_two_whom_both_answer_for(
-    name: str, degree: int | None, threshold: int | None, gone: tuple[int, ...]
+    graph: Graph,
 ) -> None:
     """Whoever answers falsely, one device costs nobody else the round."""
-    honest = play(protocol_on(name, degree, threshold), dropouts=LATER, index=3)
+    honest = play(protocol_on(graph), dropouts=LATER, index=3)
     slow = SlowRound(honest)
     # Three that have one another's shares.
     dealer = 3
@@ -415,7 +413,7 @@ def test_answers_of_one_holder_expel_nobody_and_those_of_two_whom_both_answer_fo
             owners = [i for i in slow.holders(header.sender) if i in slow.dealers]
             return answering(message, [2 * owners.index(dealer)])
 
-        played = play(protocol_on(name, degree, threshold), dropouts=LATER, index=3, change=change)
+        played = play(protocol_on(graph), dropouts=LATER, index=3, change=change)
         expelled = () if len(liars) == 1 else (dealer,)
         assert bool(expelled) == any(m.header.step == EXPELLED for m in played.wire.messages)
         assert list(expelled) == sorted(played.left)
@@ -439,12 +437,12 @@ def test_in_a_round_without_false_shares_nobody_speaks_of_expelling() -> None:
         assert EXPELLED not in steps
 
 
-@pytest.mark.parametrize(("name", "degree", "threshold", "gone"), WHOLE)
+@pytest.mark.parametrize("graph", WHOLE)
 def test_what_is_told_of_pairs_is_what_their_masks_follow_from_and_not_what_their_keys_agree_on(
-    name: str, degree: int | None, threshold: int | None, gone: tuple[int, ...]
+    graph: Graph,
 ) -> None:
     """Nobody has a share of device 5's mask key any more: all tell what they have in common."""
-    slow = SlowRound(play(protocol_on(name, degree, threshold), dropouts=LATER, index=3))
+    slow = SlowRound(play(protocol_on(graph), dropouts=LATER, index=3))
 
     def change(header: Header, message: NDArray[np.uint8]) -> NDArray[np.uint8]:
         if header.step == REPLY and 5 in slow.peers(header.sender):
@@ -453,14 +451,14 @@ def test_what_is_told_of_pairs_is_what_their_masks_follow_from_and_not_what_thei
             return changed
         return message
 
-    played = play(protocol_on(name, degree, threshold), dropouts=LATER, index=3, change=change)
-    if degree is None:
+    played = play(protocol_on(graph), dropouts=LATER, index=3, change=change)
+    if graph.degree is None:
         assert bits([5], 12) == played.told("pairs")
     for id, message in played.told_each("pairs").items():
-        around = slots(slow.order, id, degree)
+        around = slots(slow.order, id, graph.degree)
         named = [slot for slot, one in enumerate(around) if one == 5]
         assert bits(named, len(around)) == message
-    asking = Pattern.BROADCAST if degree is None else Pattern.SCATTER
+    asking = Pattern.BROADCAST if graph.degree is None else Pattern.SCATTER
     assert {PAIRS} == {m.header.step for m in played.messages("pairs", asking)}
     assert {TOLD} == {m.header.step for m in played.messages("pairs", Pattern.GATHER)}
     told = played.sent("pairs")
