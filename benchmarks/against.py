@@ -26,12 +26,12 @@ from harness import figure
 LIMITS = {"secagg": 1.03, "cohort": 1.10}
 _CODE = """
 import json, sys
-from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 try:
+    from hpcfl.benchmark.experiment import Experiment
     from hpcfl.options.bench import BenchOptions
 except ImportError:
-    from hpcfl.benchmark.experiment import Options as BenchOptions
+    from hpcfl.bench.experiment import Experiment, Options as BenchOptions
 rounds = int(sys.argv[2])
 options = BenchOptions(protocol=sys.argv[1], dim=165_000, dropout=0.3, rounds=rounds, warmup=1)
 records = []

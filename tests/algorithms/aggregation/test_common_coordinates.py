@@ -8,8 +8,9 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation.common import CommonCoordinates
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.benchmark.experiment import Experiment, Options
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
+from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
 
@@ -34,7 +35,7 @@ def test_every_coordinate_is_sent_equally_often() -> None:
 
 def test_the_sum_is_that_of_the_survivors_over_the_part_that_is_sent(tmp_path: Path) -> None:
     saved = tmp_path / "sum.npy"
-    options = Options("common", dim=200, rounds=1, warmup=0, alpha=0.25, save_aggregate=saved)
+    options = BenchOptions("common", dim=200, rounds=1, warmup=0, alpha=0.25, save_aggregate=saved)
     experiment = Experiment.prepare(options, 8)
     protocol, rounds = experiment.protocol, Results[Played]()
     assert isinstance(protocol, CommonCoordinates)
