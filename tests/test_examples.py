@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import ast
+import json
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import commandline
 import pytest
@@ -48,3 +52,28 @@ def test_the_model_of_the_examples_trains(tmp_path: Path) -> None:
     )
 
     assert "own_model:network, 2730 parameters" in out
+
+
+def test_the_notebook_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cell by cell in one namespace; what Jupyter shows of a cell must have a representation."""
+    pytest.importorskip("torch")
+    pytest.importorskip("matplotlib")
+    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    monkeypatch.chdir(tmp_path)
+    notebook = ModuleType("notebook_of_examples")
+    monkeypatch.setitem(sys.modules, notebook.__name__, notebook)
+    shown = []
+    for source in sources:
+        body = ast.parse(source.replace("%matplotlib inline\n", "")).body
+        last = body.pop() if isinstance(body[-1], ast.Expr) else None
+        exec(compile(ast.Module(body, []), "<cell>", "exec"), vars(notebook))
+        if isinstance(last, ast.Expr):
+            shown.append(
+                eval(compile(ast.Expression(last.value), "<cell>", "eval"), vars(notebook))
+            )
+
+    assert "<table>" in shown[0]._repr_html_()
+    assert len(list(tmp_path.glob("results/sweep/*.h5"))) == 4
