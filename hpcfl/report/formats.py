@@ -24,7 +24,11 @@ def words(value: Any, nothing: str = NOTHING) -> str:
         return ", ".join(f"{name}={words(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(words, value))
-    return " ".join(str(value).split())
+    line = " ".join(str(value).split())
+    # A results file is not to steer the terminal that it is shown in.
+    return "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line
+    )
 
 
 def count(value: float | None) -> str:

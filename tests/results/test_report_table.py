@@ -127,6 +127,7 @@ def test_facts_leave_out_what_has_no_value() -> None:
         (formats.duration(200), "3 min 20 s"),
         (formats.duration(18_600), "5 h 10 min"),
         (formats.words({"a": [1, None], "b": "x\ny"}), "a=1, -, b=x y"),
+        (formats.words("\x1b[2J"), "\N{REPLACEMENT CHARACTER}[2J"),
     ],
 )
 def test_numbers_are_written_in_one_way(text: str, expected: str) -> None:
