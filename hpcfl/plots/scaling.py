@@ -105,22 +105,6 @@ def draw(runs: Sequence[Run], against: str = "devices") -> Figure:
 
 
 def _panels(link: LinkModel) -> list[_Panel]:
-    def modelled(run: Run) -> NDArray[np.float64]:
-        kept = run.measured
-        seconds = link.phase_seconds(
-            run.bytes_up[kept],
-            run.bytes_down[kept],
-            run.messages_up[kept],
-            run.messages_down[kept],
-            run.cpu_seconds[kept],
-        )
-        return seconds.sum(axis=-1)
-
-    def device_bytes(run: Run) -> NDArray[np.float64]:
-        survived = run.survived[run.measured]
-        sent = np.where(survived, run.bytes_up[run.measured].sum(axis=1), 0)
-        return sent.sum(axis=1) / np.maximum(1, survived.sum(axis=1))
-
     def all_bytes(run: Run) -> NDArray[np.float64]:
         return run.bytes_up[run.measured].sum(axis=(1, 2)).astype(np.float64)
 
@@ -131,8 +115,16 @@ def _panels(link: LinkModel) -> list[_Panel]:
             lambda run: run.round_seconds[run.measured],
             {"devices": 1, "dim": 1},
         ),
-        _Panel(f"round, modelled at\n{rate}, s", modelled, {"devices": 1, "dim": 1}),
-        _Panel("sent up by a survivor, B", device_bytes, {"devices": 0, "dim": 1}),
+        _Panel(
+            f"round, modelled at\n{rate}, s",
+            lambda run: run.modelled_seconds(link).sum(axis=1),
+            {"devices": 1, "dim": 1},
+        ),
+        _Panel(
+            "sent up by a survivor, B",
+            lambda run: np.nan_to_num(run.survivor_bytes()),
+            {"devices": 0, "dim": 1},
+        ),
         _Panel("sent up by all devices, B", all_bytes, {"devices": 1, "dim": 1}),
     ]
 

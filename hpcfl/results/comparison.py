@@ -309,16 +309,10 @@ def _of_rounds(run: Run, metric: str) -> NDArray[np.float64]:
         return cpu.sum(axis=1)[:, :-1].max(axis=1)
     if metric == "server_cpu_seconds":
         return cpu.sum(axis=1)[:, -1]
-    up, survived = run.bytes_up[kept], run.survived[kept]
     if metric == "bytes_up":
-        # Whole numbers below 2^53 add up exactly; a round without survivors has no mean.
-        sent = (up.sum(axis=1) * survived).sum(axis=1)
-        count = survived.sum(axis=1)
-        return sent[count > 0] / count[count > 0]
-    seconds = run.link().phase_seconds(
-        up, run.bytes_down[kept], run.messages_up[kept], run.messages_down[kept], cpu
-    )
-    return seconds.sum(axis=1)
+        sent = run.survivor_bytes()
+        return sent[~np.isnan(sent)]
+    return run.modelled_seconds(run.link()).sum(axis=1)
 
 
 def _between(

@@ -169,6 +169,29 @@ class Run:
         """Which rounds count, the valid ones after warm-up: ndarray of bool, shape (R,)."""
         return self.validated & ~self.warmup
 
+    def modelled_seconds(self, link: LinkModel) -> NDArray[np.float64]:
+        """Return what a link makes of every phase of the measured rounds, shape (measured, P)."""
+        kept = self.measured
+        return link.phase_seconds(
+            *(self.bytes_up[kept], self.bytes_down[kept]),
+            *(self.messages_up[kept], self.messages_down[kept]),
+            self.cpu_seconds[kept],
+        )
+
+    def survivor_bytes(self) -> NDArray[np.float64]:
+        """Return the mean bytes that a device in the aggregate sent, of every measured round.
+
+        Returns
+        -------
+        ndarray of float64, shape (measured,)
+            NaN for a round without survivors.
+        """
+        kept = self.measured
+        # Whole numbers below 2^53 add up exactly.
+        sent = (self.bytes_up[kept].sum(axis=1) * self.survived[kept]).sum(axis=1)
+        count = self.survived[kept].sum(axis=1)
+        return np.divide(sent, count, out=np.full(len(sent), np.nan), where=count > 0)
+
 
 _TEXT = h5py.h5t.py_create(h5py.string_dtype())
 

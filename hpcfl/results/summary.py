@@ -192,7 +192,7 @@ def summarise(run: Run, link: LinkModel) -> Summary:
     up, down = run.bytes_up[kept], run.bytes_down[kept]
     messages_up, messages_down = run.messages_up[kept], run.messages_down[kept]
     wall, cpu = run.wall_seconds[kept], run.cpu_seconds[kept]
-    modelled = link.phase_seconds(up, down, messages_up, messages_down, cpu)
+    modelled = run.modelled_seconds(link)
     survived = run.survived[kept]
     survivors = survived.sum(axis=1)
     some = len(survivors) > 0

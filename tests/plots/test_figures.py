@@ -139,10 +139,7 @@ def test_numbers_are_seen_on_their_ground(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "reason"),
     [
-        (np.ones(4, int), "the shape (4,)"),
-        (np.ones((3, 2), int), "the shape (3, 2)"),
-        (np.ones((4, 0), int), "the shape (4, 0)"),
-        (np.ones((4, 2)), "whole numbers"),
+        (np.ones((4, 0), int), "without classes"),
         (None, "holds no partition"),
     ],
 )

@@ -81,7 +81,3 @@ def test_a_faster_link_never_makes_a_phase_longer(
     )
 
     assert after <= before
-
-
-def test_no_latency_is_a_link() -> None:
-    assert LinkModel() == LinkModel(uplink_mbps=100.0, downlink_mbps=100.0, latency_ms=0.0)
