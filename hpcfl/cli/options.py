@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
-from click.shell_completion import CompletionItem
 
 from hpcfl.options.definition import Option, OptionGroup, options_of
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 Command = Callable[..., Any]
 
@@ -93,6 +95,8 @@ def _shown(default: Any) -> str:
 def _complete(
     about: Option, context: click.Context, parameter: click.Parameter, typed: str
 ) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
     if about.type is Path:
         return [CompletionItem(typed, type="file")]
     return [CompletionItem(one) for one in about.choices if one.startswith(typed)]

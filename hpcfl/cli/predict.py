@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hpcfl.cli.options import given, options
-from hpcfl.options.bench import PredictOptions
+from hpcfl.options.predict import PredictOptions
 
 
 @click.command("predict")

@@ -1,4 +1,4 @@
-"""Options of `hpcfl bench` and `hpcfl predict`."""
+"""Options of `hpcfl bench`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import again, option, recorded
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.shared import DEVICES, DIM, LinkOptions, RoundOptions, RunOptions
+from hpcfl.options.shared import DEVICES, DIM, RunOptions
 
 DEFAULT_DIM = 165_000
 # How many rounds there may be, in terms of the least number, if nobody sets a limit.
@@ -148,16 +148,3 @@ class BenchOptions(RunOptions):
         """Return by name all that makes another configuration."""
         privacy = self.privacy
         return self.recorded() | {"private": None if privacy is None else asdict(privacy)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictOptions(RoundOptions, LinkOptions):
-    """What `hpcfl predict` was asked for; see ``hpcfl predict --help``."""
-
-    protocol: str = field(kw_only=False)
-    devices: tuple[int, ...] = option((100,), "Numbers N of devices.", **DEVICES)
-    dim: tuple[int, ...] = option((DEFAULT_DIM,), "Lengths d of the vectors.", **DIM)
-    ranks: int = option(1, "Ranks of a run on this machine; 1: one process.", at_least=1)
-    calibration: Path | None = option(
-        None, "File of 'hpcfl calibrate'.", default_text="this host's"
-    )

@@ -102,7 +102,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         None,
         "Stop after the round that passes this time.",
         unit="seconds",
-        above=0,
+        at_least=0,
         resumable=True,
     )
     per_round: int | None = option(

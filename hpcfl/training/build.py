@@ -38,15 +38,9 @@ def make_federation(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -
     """Return who trains what, for devices with so many samples and a model of `dim`."""
     per_round = options.per_round or sizes.size
     invited = federated.find(options.algorithm).invited(per_round, sizes.size, options)
+    participation = Participation(sizes.size, invited, options.sampling, options.seed)
     protocol, _ = build(options.aggregate, options, per_round, dim, population=sizes.size)
-    return Federation(
-        sizes,
-        Participation(sizes.size, invited, options.sampling, options.seed),
-        options.rounds,
-        options.seed,
-        protocol,
-        options,
-    )
+    return Federation(sizes, participation, options.rounds, options.seed, protocol, options)
 
 
 def check_algorithm(options: TrainOptions, devices: int) -> None:
