@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from hpcfl.costmodel.kernels import OPERATIONS
-from hpcfl.costmodel.overheads import OVERHEADS
+from hpcfl.costmodel.overheads import PLAINEST, overheads
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.system import files
 
@@ -139,7 +139,7 @@ def load(path: Path) -> Calibration:
                 "'hpcfl calibrate'"
             )
         found = Calibration(
-            {name: _numbers(values) for name, values in content["cpu_seconds"].items()},
+            {name: _numbers(v) for name, v in content["cpu_seconds"].items() if v != []},
             files.integer(content, "ranks", 1),
             {name: PatternCost(*_numbers(pair)) for name, pair in content["links"].items()},
             _number(content["devices_slowdown"]),
@@ -153,9 +153,7 @@ def load(path: Path) -> Calibration:
         ) from None
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise HpcflError(f"{path} is not a calibration ({error}): run 'hpcfl calibrate'") from None
-    missing = sorted(
-        {*OPERATIONS, *OVERHEADS} - {name for name, values in found.samples.items() if values}
-    )
+    missing = sorted({*OPERATIONS, *overheads(PLAINEST)} - {*found.samples})
     if missing:
         raise HpcflError(
             f"{path} was made by another version of hpcfl and lacks {', '.join(missing)}: run "

@@ -150,7 +150,7 @@ def predict(
     for phase in played:
         if phase.name == upload:
             # Python's own work.
-            known = overhead_of(protocol)
+            known = overhead_of(protocol, calibration.samples)
             add(phase.device, {f"device_{known}": 1})
             add(phase.server, {f"server_{known}": devices})
             add(phase.around, {f"around_{known}": devices})
@@ -231,7 +231,11 @@ def _moved(phase: PhaseCosts, ranks: int, on_a_rank: float) -> list[tuple[str, f
 
 
 def _notes(protocol: AggregationProtocol, calibration: Calibration, ranks: int) -> tuple[str, ...]:
-    notes, parameters, known = protocol.cost_notes(), protocol.parameters, overhead_of(protocol)
+    notes, parameters, known = (
+        protocol.cost_notes(),
+        protocol.parameters,
+        overhead_of(protocol, calibration.samples),
+    )
     if known != protocol.name:
         notes.append(f"Python's own work of {protocol.name} is taken to be that of {known}")
     if parameters.devices > 1_000 or parameters.dim > 2_000_000:

@@ -6,7 +6,7 @@ operations account for is an overhead of every device, whatever N and d are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from statistics import median
 
 import numpy as np
@@ -20,18 +20,26 @@ from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
 
 DEVICES, DIM, ROUNDS, WARMUP = 10, 64, 9, 2
-OVERHEADS = tuple(
-    f"{where}_{protocol}" for protocol in PROTOCOLS for where in ("device", "server", "around")
-)
+# The plainest protocol, which stands in for what no measured one is derived from.
+PLAINEST = "fedavg"
 
 
-def overhead_of(protocol: AggregationProtocol) -> str:
-    """Return the calibrated protocol that a protocol's overhead is taken from.
+def overheads(protocol: str) -> set[str]:
+    """Return what a protocol's overheads are called."""
+    return {f"{where}_{protocol}" for where in ("device", "server", "around")}
 
-    It is itself, or the one that its class is derived from; one of neither is as plain as can be.
+
+OVERHEADS = tuple(sorted(name for protocol in PROTOCOLS for name in overheads(protocol)))
+
+
+def overhead_of(protocol: AggregationProtocol, measured: Iterable[str]) -> str:
+    """Return the protocol that a protocol's overhead is taken from, of those that are measured.
+
+    It is itself, or the nearest that its class is derived from.
     """
     names = [getattr(kind, "name", "") for kind in type(protocol).__mro__]
-    return next((name for name in names if name in PROTOCOLS), "fedavg")
+    known = {*measured}
+    return next((name for name in names if overheads(name) <= known), PLAINEST)
 
 
 def measure(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:

@@ -394,6 +394,16 @@ def test_overheads_are_what_operations_do_not_explain(monkeypatch: pytest.Monkey
     assert max(none["device_secagg"]) == 0
 
 
+def test_a_protocol_that_is_newer_than_the_calibration_is_taken_for_its_nearest_relative(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "c.json"
+    Calibration({name: value for name, value in costs().items() if "common" not in name}).save(path)
+    notes = predict(built("common", 10, 100).protocol, load(path)).notes
+
+    assert "Python's own work of common is taken to be that of secagg" in notes
+
+
 def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
     links = {name: PatternCost(1e-3, 2e-9, 3e-9) for name in ("broadcast", "gather", "route")}
     saved = Calibration(costs(gap_1e3=0.25), 3, links, 1.5, 1.25, {"a": 1})
