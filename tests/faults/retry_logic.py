@@ -179,5 +179,5 @@ def test_rounds_of_some_devices_take_all_ranks() -> None:
     assert chosen.placement == Placement((0, 0, 1, 2))
     assert transport._together(lambda: "done") == "done"
     assert transport.failed == {0, 1}
-    with pytest.raises(HpcflError, match="2 devices are lost"):
+    with pytest.raises(HpcflError, match="2 devices failed"):
         transport.select([2, 3])
