@@ -18,6 +18,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from hpcfl.comm import world
 from hpcfl.system import launch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -40,7 +41,7 @@ def run(job: dict[str, Any], comm: MPI.Intracomm, name: Path) -> int:
     MPI.COMM_WORLD = comm
     os.environ["OMPI_COMM_WORLD_RANK"] = str(comm.rank)
     os.environ["OMPI_COMM_WORLD_SIZE"] = str(comm.size)
-    launch._alone = False  # what the command before this one left
+    launch._alone, world._world = False, None  # what the command before this one left
     os.chdir(job["folder"])
     done = hpcfl(*job["arguments"])
     Path(f"{name}.out").write_text(done.stdout)

@@ -57,14 +57,34 @@ def test_without_the_option_every_rank_but_the_first_is_a_device(tmp_path: Path)
     assert summary["devices"] == 4
 
 
-def test_virtual_devices_share_ranks_and_cost_the_same_bytes(tmp_path: Path) -> None:
-    options = ("secagg", *SMALL, "--devices", 7)
-    (few,) = bench(3, tmp_path / "few", *options)
-    (many,) = bench(8, tmp_path / "many", *options)
-    few_run, many_run = (load(Path(summary["path"])) for summary in (few, many))
+@pytest.mark.parametrize(
+    "options", [("secagg",), ("secagg", "--security", "active"), ("prf",)], ids="-".join
+)
+def test_devices_that_share_ranks_send_and_sum_the_same(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    runs, sums = [], []
+    for ranks in (2, 3, 8):
+        target = tmp_path / f"{ranks}.npy"
+        shared = ("--devices", 7, "--save-aggregate", target)
+        (summary,) = bench(ranks, tmp_path / str(ranks), *options, *SMALL, *shared)
+        assert (summary["rounds_validated"], summary["rounds_total"]) == (3, 3)
+        runs.append(load(Path(summary["path"])))
+        sums.append(np.load(target))
 
-    for name in ("bytes_up", "bytes_down", "messages_up", "messages_down", "survived"):
-        np.testing.assert_array_equal(getattr(few_run, name), getattr(many_run, name))
+    phases = list(runs[0].phases)
+    if "active" in options:
+        # Of those who survived the upload, all that the server hears of are asked.
+        check = phases.index("consistency_check")
+        assert (runs[0].bytes_up[:, check] > 0).sum(axis=1).tolist() == [5] * 3
+    if "prf" in options:
+        # They enrol once, before the first round.
+        assert runs[0].bytes_up[0, 0].tolist() == [16 + 32] * 7
+        assert runs[0].bytes_up[1:, 0].sum() == 0
+    for run, total in zip(runs, sums, strict=True):
+        for name in ("bytes_up", "bytes_down", "messages_up", "messages_down", "survived"):
+            np.testing.assert_array_equal(getattr(run, name), getattr(runs[0], name))
+        np.testing.assert_array_equal(total, sums[0])
 
 
 def test_several_device_counts_in_one_launch_give_a_file_each(tmp_path: Path) -> None:
@@ -147,6 +167,13 @@ def test_below_the_threshold_the_job_fails_once_and_keeps_finished_rounds(tmp_pa
     assert (run.status, run.validated.tolist()) == ("failed", [True, True])
 
 
+def test_a_missing_device_ends_the_job_once_with_a_sentence(tmp_path: Path) -> None:
+    deserting = ("faulty_protocols:Deserting", *SMALL, "--devices", 4, "--dropout", 0.3)
+    job = hpcfl(3, "bench", *deserting, "--output", tmp_path)
+
+    assert_refused(job, "round 0 cannot end: prf has no way to remove the masks", status=1)
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -154,6 +181,9 @@ def test_below_the_threshold_the_job_fails_once_and_keeps_finished_rounds(tmp_pa
         (["secagg", "--dropout", "0.5"], "dropout rate is 0.5; it must be at least 0 and below"),
         (["secagg", "--devices", "1"], "secagg needs at least 2 devices, but there are 1"),
         (["secagg", "--levels", str(2**40)], "the largest admissible number of levels is"),
+        (["prf", "--dropout", "0.3"], "prf has no dropouts, but the dropout rate is 0.3"),
+        (["prf", "--degree", "4"], "--degree 4 has no effect"),
+        (["prf", "--devices", "1"], "prf needs at least 2 devices, but there are 1"),
         (["secagg", "--no-such-option"], "No such option"),
         (["nonsense"], "there is no protocol 'nonsense'"),
         (["fedavg", "--upload", "reduce"], "fedavg cannot use --upload reduce"),
