@@ -178,7 +178,7 @@ def test_a_missing_device_ends_the_job_once_with_a_sentence(tmp_path: Path) -> N
     ("options", "sentence"),
     [
         (["sparse", "--alpha", "1.5"], "alpha is 1.5"),
-        (["secagg", "--dropout", "0.5"], "dropout rate is 0.5; it must be at least 0 and below"),
+        (["secagg", "--dropout", "0.5"], "--dropout is 0.5; it must be at least 0 and below"),
         (["secagg", "--devices", "1"], "secagg needs at least 2 devices, but there are 1"),
         (["secagg", "--levels", str(2**40)], "the largest admissible number of levels is"),
         (["prf", "--dropout", "0.3"], "prf has no dropouts, but the dropout rate is 0.3"),
