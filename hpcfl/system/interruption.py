@@ -93,7 +93,7 @@ class Interruption:
 
     def _watch(self, heard: int) -> None:
         """Wait for signals; end the process when it is time."""
-        came: dict[int, float] = {}
+        received: dict[int, float] = {}
         deadline = None
         while True:
             wait = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -105,13 +105,13 @@ class Interruption:
                 if number not in SIGNALS:
                     continue
                 now = time.monotonic()
-                if not came:
+                if not received:
                     self.asked = True
                     _within(LAST_SECONDS, self._mark)
                 if number not in URGENT:
-                    came.setdefault(number, now)
+                    received.setdefault(number, now)
                     continue
-                if now - came.setdefault(number, now) > AGAIN_SECONDS:
+                if now - received.setdefault(number, now) > AGAIN_SECONDS:
                     self._leave()
                 deadline = min(deadline or now + DEADLINE_SECONDS, now + DEADLINE_SECONDS)
 

@@ -161,7 +161,7 @@ def draw(seed: int, number: int) -> Plan:
 
 @dataclass
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     plan: Plan
     status: int  # mpirun's

@@ -145,7 +145,7 @@ def fit(row: Bytes, size: int) -> Bytes:
 
 @dataclass
 class Outcome:
-    """What came of a round."""
+    """The result of a round."""
 
     case: str
     wire: Wire

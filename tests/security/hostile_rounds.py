@@ -163,7 +163,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What came of a round."""
+    """The result of a round."""
 
     protocol: Any
     plan: Plan
