@@ -104,7 +104,7 @@ def test_no_two_lists_are_endorsed_by_a_threshold_each(devices: int, part: float
     [
         ({"dropout": 0.34}, "dropout is 0.34; with --security active it must be below 1/3"),
         ({"gamma": 0.34}, "gamma is 0.34; with --security active it must be below 1/3"),
-        ({"degree": 4}, "the degree is 4; with --security active every device"),
+        ({"degree": 4}, "--degree is 4; with --security active every device"),
         ({"security": "paranoid"}, "security is 'paranoid'; choose one of passive, act"),
     ],
 )
