@@ -166,7 +166,7 @@ def test_leftovers_of_a_killed_resumption_are_no_hindrance(tmp_path: Path) -> No
         ({"dim": 201}, "dim 200, not 201"),
         ({"rounds": 5}, "rounds 4, not 5"),
         ({"alpha": 0.2, "seed": 1}, "alpha 0.1, not 0.2"),
-        ({"insecure_seed": None}, "insecure_seed 3, not None"),
+        ({"insecure_seed": None}, "insecure_seed 3, not none"),
     ],
 )
 def test_another_configuration_is_refused(
