@@ -140,12 +140,20 @@ def _parse(job: Job) -> None:
     """Refuse now what would be refused only when the job has waited for its turn."""
     import importlib
 
+    from hpcfl.cli.options import given
+    from hpcfl.options.bench import BenchOptions
+    from hpcfl.options.definition import options_of
+    from hpcfl.options.training import TrainOptions
+
     if not job.arguments:
         return
     name = job.kind.partition("-")[0]
     wanted: click.Command = importlib.import_module(f"hpcfl.cli.{name}").command
-    with wanted.make_context(name, list(job.arguments)):
-        pass
+    with wanted.make_context(name, list(job.arguments)) as context:
+        typed = given(context.params)
+    known = options_of(TrainOptions if name == "train" else BenchOptions)
+    for option in known.keys() & typed.keys():
+        known[option].check(known[option].read(typed[option]))
 
 
 def _cells(job: Job) -> int | None:

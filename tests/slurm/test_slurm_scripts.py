@@ -388,7 +388,8 @@ def test_submitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "sentence"),
     [
         (["bench", "--", "sparse", "--nonsense"], "--nonsense"),
-        (["train", "--", "fedavg", "--rounds", "many"], "not a valid integer"),
+        (["train", "--", "fedavg", "--rounds", "many"], "--rounds is 'many'"),
+        (["bench", "--", "sparse", "--alpha", "2"], "--alpha is 2.0; it must be above 0"),
         (["bench", "--time", "soon"], "--time is 'soon'"),
         (["sweep-array", "--results", "nowhere", "--", "p.toml"], "holds no frozen sweep"),
     ],
