@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import click
 import pytest
 
-from hpcfl.cli import bench, train
+from hpcfl.benchmark import experiment
+from hpcfl.training import defaults
 
 
-def dropout(command: click.Command, *arguments: str) -> Any:
-    return command.make_context("command", list(arguments)).params["dropout"]
+def bench(protocol: str, **given: object) -> float:
+    return experiment.asked({"protocol": protocol, **given}).dropout
 
 
-@pytest.mark.parametrize("arguments", [["prf"], ["hpcfl.algorithms.aggregation.prf:Prf"]])
-def test_a_protocol_without_dropouts_has_the_default_rate_0(arguments: list[str]) -> None:
-    assert 0.0 == dropout(bench.command, *arguments)
-    assert 0.0 == dropout(train.command, "fedavg", "--aggregate", *arguments)
-    assert 0.0 == dropout(train.command, "--aggregate", *arguments, "fedavg")
+def train(aggregate: str, preset: str | None = None, **given: object) -> float:
+    return defaults.asked({"algorithm": "fedavg", "aggregate": aggregate, **given}, preset).dropout
+
+
+@pytest.mark.parametrize("name", ["prf", "hpcfl.algorithms.aggregation.prf:Prf"])
+def test_a_protocol_without_dropouts_has_the_default_rate_0(name: str) -> None:
+    assert 0.0 == bench(name) == train(name)
 
 
 def test_a_rate_that_is_typed_is_kept_to_be_refused() -> None:
-    assert 0.1 == dropout(bench.command, "prf", "--dropout", "0.1")
-    assert 0.1 == dropout(bench.command, "--dropout", "0.1", "prf")
-    for rate in ("--dropout", "0.1"), ("--dropout=0.1",):
-        assert 0.1 == dropout(train.command, "fedavg", "--aggregate", "prf", *rate)
-        assert 0.1 == dropout(train.command, *rate, "fedavg", "--aggregate", "prf")
+    assert 0.1 == bench("prf", dropout="0.1") == train("prf", dropout="0.1")
     # The default's value, but typed.
-    assert 0.3 == dropout(bench.command, "prf", "--dropout", "0.3")
+    assert 0.3 == bench("prf", dropout="0.3")
 
 
 def test_other_protocols_keep_their_default() -> None:
     for name in ("fedavg", "secagg", "no-such-protocol", "no.such:Module"):
-        assert 0.3 == dropout(bench.command, name)
-        assert 0.3 == dropout(train.command, "fedavg", "--aggregate", name)
-    assert 0.3 == dropout(train.command, "fedavg")
+        assert 0.3 == bench(name) == train(name)
 
 
 def test_a_presets_rate_is_a_default() -> None:
-    preset = ("fedavg", "--preset", "sparse-secagg-mnist")
-
-    assert 0.3 == dropout(train.command, *preset)
-    assert 0.0 == dropout(train.command, *preset, "--aggregate", "prf")
+    assert 0.3 == train("fedavg", "sparse-secagg-mnist")
+    assert 0.0 == train("prf", "sparse-secagg-mnist")
