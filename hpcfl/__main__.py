@@ -1,5 +1,29 @@
-"""Lets ``python -m hpcfl`` do what ``hpcfl`` does."""
+"""The program `hpcfl`, and ``python -m hpcfl``."""
 
-from hpcfl.cli import main
+from __future__ import annotations
 
-main()
+import os
+import sys
+
+from hpcfl.system import launch
+
+
+def main() -> None:
+    """Run the command line; on a rank with devices only what these need."""
+    if launch.launched_by_mpi():
+        # One rank a core, or many: threads of BLAS would only stand in the other ranks' way.
+        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            os.environ.setdefault(name, "1")
+    if launch.guess_rank() > 0 and sys.argv[1:2] == ["bench"]:
+        from hpcfl.benchmark import device
+
+        found = device.read(sys.argv[2:])
+        if found is not None:
+            device.main(found)
+    from hpcfl.cli import main as command_line
+
+    command_line()
+
+
+if __name__ == "__main__":
+    main()

@@ -45,6 +45,8 @@ def asked(given: Mapping[str, Any]) -> BenchOptions:
     UsageError
         If there is no such option, or a value cannot be meant.
     """
+    if given.get("resume") is not None and given.get("output") is not None:
+        raise UsageError("--resume goes on in its own file: leave --output out")
     options = make(BenchOptions, given)
     return make(BenchOptions, without_dropouts(options.summed_by, given))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 
 import click
@@ -70,15 +69,11 @@ def group() -> None:
 
 
 def main() -> None:
-    """Run the command line; the entry point of the `hpcfl` script.
+    """Run the command line.
 
     Exit status: 0 done, 1 failed, 2 wrong use, 3 a regression found by `compare`, 75 ended
     by a signal in such a way that it can be resumed, 130 interrupted.
     """
-    if launch.launched_by_mpi():
-        # One rank a core, or many: threads of BLAS would only stand in the other ranks' way.
-        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-            os.environ.setdefault(name, "1")
     try:
         status = group.main(prog_name="hpcfl", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

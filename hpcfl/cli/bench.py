@@ -9,7 +9,6 @@ import click
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.cli.options import given, listing, options
-from hpcfl.errors import UsageError
 from hpcfl.options.bench import BenchOptions
 
 
@@ -50,8 +49,6 @@ def command(as_json: bool, **typed: Any) -> None:
     from hpcfl.system.interruption import noting_signals
 
     wanted = given(typed)
-    if "resume" in wanted and "output" in wanted:
-        raise UsageError("--resume goes on in its own file: leave --output out")
     world = connect()
     first = world.rank == 0
     summaries: list[dict[str, Any]] = []

@@ -8,7 +8,6 @@ repeats of one configuration, and what figures tell runs apart by.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import operator
 import os
@@ -246,6 +245,8 @@ def make(group: type[Group], given: Mapping[str, Any]) -> Group:
 
 def nearest(name: str, known: Any) -> str:
     """Return a hint at the known name that is most like another one; "" if none is."""
+    import difflib
+
     near = difflib.get_close_matches(name, sorted(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 

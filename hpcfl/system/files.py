@@ -20,7 +20,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,6 +187,8 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
     ValueError
         If it is something else or damaged.
     """
+    from zipfile import ZIP_STORED, BadZipFile, ZipFile
+
     found: dict[str, NDArray[Any]] = {}
     try:
         with path.open("rb") as file, ZipFile(file) as archive:

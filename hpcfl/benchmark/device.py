@@ -1,0 +1,83 @@
+"""`hpcfl bench` on a rank that holds devices: nothing of the command line's packages is loaded.
+
+With a hundred ranks on a machine, what one loads is loaded a hundred times. Whatever is not plainly
+options and values is left to the command line, which says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from hpcfl.errors import HpcflError
+from hpcfl.options.bench import BenchOptions
+from hpcfl.options.definition import options_of
+
+# Flags of the command line that change only what rank 0 prints.
+_PRINTED = ("--json",)
+
+
+def read(arguments: Sequence[str]) -> dict[str, Any] | None:
+    """Return the options that are typed after ``hpcfl bench`` as texts, None for the unusual.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        The protocol, and options as ``--name value`` or ``--name=value``, in any order.
+    """
+    known = {f"--{about.dashed}": about for about in options_of(BenchOptions).values()}
+    found: dict[str, Any] = {}
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        if name in _PRINTED and not equals:
+            continue
+        if not name.startswith("-"):
+            if "protocol" in found:
+                return None
+            found["protocol"] = argument
+            continue
+        about = known.get(name)
+        if about is None or about.type is bool:
+            return None
+        if not equals:
+            value = next(rest, "--")
+        if not equals and value.startswith("-"):
+            return None
+        if about.type == tuple[str, ...]:
+            found[about.name] = (*found.get(about.name, ()), value)
+        else:
+            found[about.name] = value
+    return found if "protocol" in found else None
+
+
+def main(found: dict[str, Any]) -> NoReturn:
+    """Play this rank's part in what was asked for, and end as the command line does on rank 0."""
+    from hpcfl.comm import world
+
+    try:
+        _run(found)
+    except HpcflError as error:
+        world.fail(str(error), error.exit_status)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception:
+        world.crash()
+        raise
+    sys.exit(0)
+
+
+def _run(found: dict[str, Any]) -> None:
+    from hpcfl.benchmark import session
+    from hpcfl.benchmark.experiment import asked
+    from hpcfl.comm.world import connect
+    from hpcfl.system.interruption import noting_signals
+
+    world = connect()
+    options = asked(found)
+    counts = options.devices or (session.default_devices(world),)
+    with noting_signals(to_the_end=True):
+        session.run(
+            world, options, counts, options.output, lambda path: None, resume=options.resume
+        )
