@@ -85,7 +85,7 @@ class StandingRanks:
         with open(self.folder / "log", "w") as log:
             self.job = start(
                 *(*MPIRUN, STANDING, sys.executable, "-m", "mpi4py"),
-                *(HERE / "standing_ranks.py", self.folder),
+                *(HERE / "standing_ranks.py", self.folder, os.getpid()),
                 stdout=log,
                 stderr=log,
             )

@@ -3,7 +3,7 @@
 Each line of the pipe FOLDER/jobs is one, as JSON: the number of ranks, the arguments, and where to
 work. The first ranks run `hpcfl` on a communicator of their own, and write what they print to
 FOLDER/NUMBER.RANK.out and .err; then rank 0 writes their statuses to FOLDER/NUMBER.done. All end
-when the pipe is closed.
+when the pipe is closed, or when the process that tests is no more, in the middle of a job too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from itertools import count
 from pathlib import Path
@@ -27,6 +28,12 @@ from commandline import hpcfl
 
 FOLDER = Path(sys.argv[1])
 CONTROL = MPI.COMM_WORLD.Dup()
+
+
+def end_with(tester: int) -> None:
+    while Path(f"/proc/{tester}").exists() or not Path("/proc/self").exists():
+        time.sleep(1)
+    os._exit(1)
 
 
 def wait_for_all() -> None:
@@ -49,6 +56,7 @@ def run(job: dict[str, Any], comm: MPI.Intracomm, name: Path) -> int:
     return done.returncode
 
 
+threading.Thread(target=end_with, args=(int(sys.argv[2]),), daemon=True).start()
 jobs = os.fdopen(os.open(FOLDER / "jobs", os.O_RDONLY)) if CONTROL.rank == 0 else None
 for number in count():
     line = jobs.readline() if jobs is not None else None
