@@ -342,7 +342,7 @@ def test_what_is_no_element_is_refused(phase: str) -> None:
     message[-4:] = 255
     phases = {**transcript.messages, phase: {**transcript.messages[phase], id: message}}
 
-    with pytest.raises(UsageError, match=r"is no (group|field) element"):
+    with pytest.raises(UsageError, match=r"is not a (group|field) element"):
         attack(replace(transcript, messages=phases))
 
 

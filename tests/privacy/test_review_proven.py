@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import commandline
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -271,6 +272,5 @@ def test_a_pure_epsilon_is_shown_with_delta_0_and_its_neighbours(tmp_path: Path)
 
 @pytest.mark.parametrize("option", ["--per-round", "--first-stage"])
 def test_zero_devices_are_not_taken_for_all(tmp_path: Path, option: str) -> None:
-    result = train(tmp_path, "locks", "--noise-multiplier", "1", option, "0")
-    assert result.exit_code == 2
-    assert option in result.stderr
+    wrong = ("--noise-multiplier", 1, option, 0, "--output", tmp_path)
+    assert f"{option} is 0; it must be at least 1" in commandline.refusal("train", "locks", *wrong)
