@@ -115,10 +115,11 @@ class Run:
         """Play a round of `locks`; move the model and return its score, None if nothing is sent."""
         instance, victim = self.instance, self.devices.victim
         updates, devices = {}, {}
-        server = algorithm.first_stage_server(index, model)
+        stage = algorithm.first_stage
+        server = stage.server(index, model)
         for id in self._there(algorithm.participants(index)):
             updates[id] = self._update(algorithm, id, index, model)
-            devices[id] = algorithm.first_stage_device(id, index, DIM)
+            devices[id] = stage.device(id, index, DIM)
             server.receive_norms(id, devices[id].send_norms(updates[id]))
         server.finish_norms()
         sent = {}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate, QuantisedProtocol
-from hpcfl.algorithms.federated.base import FederatedAlgorithm, Spent
+from hpcfl.algorithms.federated.base import FederatedAlgorithm, FirstStage, Spent
 from hpcfl.algorithms.federated.sparsification import pairwise_overlap, selection_counts
 from hpcfl.comm.phases import phase_names
 from hpcfl.comm.transport import Transport
@@ -110,7 +110,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class FirstStage:
+class Invited:
     """The result of the first of two stages of a round.
 
     Attributes
@@ -247,8 +247,9 @@ class Training:
         work = Work.empty(self._clients.sizes.size)
         participants = algorithm.participants(index)
         first = None
-        if algorithm.first_stage:
-            first = self._invite(transport, index, participants, work)
+        stage = algorithm.first_stage
+        if stage is not None:
+            first = self._invite(stage, transport, index, participants, work)
             participants = first.kept
         played = self._play(transport, observer, index, participants, work, first is None)
         slowest = transport.max_to_server(float(work.cpu.max()))
@@ -341,23 +342,24 @@ class Training:
 
     def _invite(
         self,
+        stage: FirstStage,
         transport: Transport,
         index: int,
         invited: list[int],
         work: Work,
-    ) -> FirstStage:
+    ) -> Invited:
         """Play the first stage, in which those invited train, and learn who is kept."""
-        algorithm, count = self._algorithm, self._clients.sizes.size
+        count = self._clients.sizes.size
         chosen = transport.select(invited)
-        phases = phase_names(algorithm.first_stage)
+        phases = phase_names(stage.steps)
         ledger = Ledger(phases, len(invited), chosen.local_devices, chosen.has_server)
         devices = {
-            slot: algorithm.first_stage_device(invited[slot], index, self._state.size)
+            slot: stage.device(invited[slot], index, self._state.size)
             for slot in chosen.local_devices
         }
-        server = algorithm.first_stage_server(index, self._state) if chosen.has_server else None
+        server = stage.server(index, self._state) if chosen.has_server else None
         played = Round(
-            algorithm.first_stage,
+            stage.steps,
             chosen,
             ledger,
             index=index,
@@ -380,7 +382,7 @@ class Training:
             slots = np.array(server.kept, np.int64)
             told = np.array(invited, np.int64)[slots].view(np.uint8)
         kept = transport.broadcast(told).view(np.int64).tolist()
-        return FirstStage(record, kept, played.prepare_seconds)
+        return Invited(record, kept, played.prepare_seconds)
 
     def _overlap(self, transport: Transport) -> float:
         """Return the pairwise overlap of the coordinates chosen in this round, at the server."""

@@ -224,7 +224,7 @@ def test_larger_updates_are_kept_more_often_and_the_mean_stays_right(tmp_path: P
     norms = np.linspace(0.1, 1.0, devices)
     total, kept = np.zeros(devices), np.zeros(devices)
     for index in range(draws):
-        server = locks.first_stage_server(index, np.zeros(devices, np.float32))
+        server = locks.first_stage.server(index, np.zeros(devices, np.float32))
         invited = where.participation.draw(index)
         for slot, id in enumerate(invited):
             server.receive_norms(slot, np.array([norms[id]], "<f8").view(np.uint8))

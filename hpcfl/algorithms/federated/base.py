@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
@@ -91,6 +91,28 @@ class Spent:
     proven: float
 
 
+@dataclass(frozen=True)
+class FirstStage:
+    """Exchanges that a round begins with: they say which devices go on to the sum.
+
+    Attributes
+    ----------
+    steps : tuple of Step
+        The exchanges, the model's among them.
+    device : callable
+        Takes the device's id, the number of the round and the length of the model; returns the
+        device's side. After the exchanges, its ``kept`` says whether the device goes on, and
+        ``kept_update(update)`` returns what it then puts into the sum.
+    server : callable
+        Takes the number of the round and the model; returns the server's side. Its ``kept`` are
+        the slots, among those invited, of the devices that go on, increasing.
+    """
+
+    steps: tuple[Step, ...]
+    device: Callable[[int, int, int], Any]
+    server: Callable[[int, Vector], Any]
+
+
 class FederatedAlgorithm(ABC):
     """An algorithm on one rank; all ranks have the same, and the same random choices.
 
@@ -106,9 +128,6 @@ class FederatedAlgorithm(ABC):
         Whether a device sends some coordinates of its update only, and may keep the others back.
     counts_on_convex : bool
         Whether the option ``convex`` lowers what local steps cost in privacy.
-    first_stage : tuple of Step
-        Exchanges that a round begins with, the model among them, before vectors are summed: they
-        say which devices go on to the sum. Empty if all participants do.
     repeated : int
         Rounds that earlier launches of this run may have played besides those before the present
         one, at most; only private algorithms count them.
@@ -119,7 +138,6 @@ class FederatedAlgorithm(ABC):
     private: ClassVar[bool] = False
     leaves_out: ClassVar[bool] = False
     counts_on_convex: ClassVar[bool] = False
-    first_stage: ClassVar[tuple[Step, ...]] = ()
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
@@ -204,25 +222,16 @@ class FederatedAlgorithm(ABC):
 
     def phases(self, protocol: AggregationProtocol) -> list[str]:
         """Return the names of a round's phases, in order."""
-        if not self.first_stage:
+        first = self.first_stage
+        if first is None:
             return protocol.phases()
         summing = [phase for phase in protocol.phases() if phase != "model"]
-        return [*phase_names(self.first_stage), *summing]
+        return [*phase_names(first.steps), *summing]
 
-    def first_stage_device(self, id: int, round_index: int, dim: int) -> Any:
-        """Return a device's side of the first stage.
-
-        After it, ``kept`` says whether the device goes on, and ``kept_update(update)`` returns what
-        it then puts into the sum.
-        """
-        raise NotImplementedError(f"{self.name} has no first stage")
-
-    def first_stage_server(self, round_index: int, model: Vector) -> Any:
-        """Return the server's side of the first stage; ``kept`` are those who go on, increasing.
-
-        Devices go by their slots among those invited.
-        """
-        raise NotImplementedError(f"{self.name} has no first stage")
+    @property
+    def first_stage(self) -> FirstStage | None:
+        """What a round begins with, before vectors are summed; None if all participants go on."""
+        return None
 
     def take_choices(self, dim: int) -> tuple[list[NDArray[np.int64]], int] | None:
         """Return the coordinates that this rank's devices chose since this was last asked.

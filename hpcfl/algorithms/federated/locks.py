@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from hpcfl.algorithms.aggregation.base import (
     ModelSender,
     parse_vector,
 )
-from hpcfl.algorithms.federated.base import Federation, Learn, Vector
+from hpcfl.algorithms.federated.base import Federation, FirstStage, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import clip_l2
 from hpcfl.comm.phases import Pattern, Payload, Step
@@ -41,6 +42,12 @@ from hpcfl.options.privacy import PrivacyOptions
 
 SMALLEST_NORM = 1e-6
 LEAST_PROBABILITY = 0.05
+# Norms up, and down what an update is multiplied by, 0 for not kept.
+STEPS = (
+    Step("model", Pattern.BROADCAST),
+    Step("norms", Pattern.GATHER, upload=True),
+    Step("norms", Pattern.SCATTER),
+)
 
 
 class Locks(PrivateAlgorithm):
@@ -53,12 +60,6 @@ class Locks(PrivateAlgorithm):
     """
 
     name = "locks"
-    # Norms up, and down what an update is multiplied by, 0 for not kept.
-    first_stage = (
-        Step("model", Pattern.BROADCAST),
-        Step("norms", Pattern.GATHER, upload=True),
-        Step("norms", Pattern.SCATTER),
-    )
 
     def __init__(self, federation: Federation, privacy: PrivacyOptions, secrets: Any) -> None:
         super().__init__(federation, privacy, secrets)
@@ -148,13 +149,9 @@ class Locks(PrivateAlgorithm):
         """Noise on a norm, or on their sum."""
         return self.sigma if self.privacy.sigma_norms is None else self.privacy.sigma_norms
 
-    def first_stage_device(self, id: int, round_index: int, dim: int) -> NormsDevice:
-        """Return a user's side of the first stage."""
-        return NormsDevice(self, id, round_index, dim)
-
-    def first_stage_server(self, round_index: int, model: Vector) -> NormsServer:
-        """Return the server's side of the first stage."""
-        return NormsServer(self, round_index, model)
+    @property
+    def first_stage(self) -> FirstStage:
+        return FirstStage(STEPS, partial(NormsDevice, self), partial(NormsServer, self))
 
 
 class NormsDevice(ModelReceiver):
