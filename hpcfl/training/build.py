@@ -68,13 +68,8 @@ def make_algorithm(options: TrainOptions, federation: Federation) -> FederatedAl
     UsageError
         If no noise reaches the epsilon, or the accounts refuse the options.
     """
-    return federated.find(options.algorithm).make(
-        federation,
-        options,
-        secrets_of_noise(options.insecure_seed),
-        options.alpha,
-        options.error_feedback,
-    )
+    secrets = secrets_of_noise(options.insecure_seed)
+    return federated.find(options.algorithm).make(federation, options, secrets)
 
 
 def with_levels(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> TrainOptions:

@@ -15,6 +15,7 @@ from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.noise import IntegerNoise, NoiseSecrets
 from hpcfl.comm.phases import Step, phase_names
 from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.training import TrainOptions
 
 Vector = NDArray[np.float32]
 
@@ -144,28 +145,17 @@ class FederatedAlgorithm(ABC):
         self.repeated = 0
 
     @classmethod
-    def make(
-        cls,
-        federation: Federation,
-        privacy: PrivacyOptions,
-        secrets: NoiseSecrets,
-        alpha: float,
-        error_feedback: bool,
-    ) -> Self:
+    def make(cls, federation: Federation, options: TrainOptions, secrets: NoiseSecrets) -> Self:
         """Return the algorithm of one rank, which takes of a run's options what it needs.
 
         Parameters
         ----------
         federation : Federation
             Who trains what.
-        privacy : PrivacyOptions
-            What is asked for of privacy.
+        options : TrainOptions
+            What was asked for.
         secrets : callable
             Where cryptographic noise comes from.
-        alpha : float
-            Part of its coordinates that a device sends.
-        error_feedback : bool
-            Whether it keeps the others for later rounds.
         """
         return cls(federation)
 

@@ -14,6 +14,7 @@ from hpcfl.algorithms.noise import NoiseSecrets
 from hpcfl.crypto.noise import FastNoise, NoiseSource, SecureNoise
 from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.training import TrainOptions
 
 if TYPE_CHECKING:
     from hpcfl.privacy.accounting.systems import System
@@ -63,15 +64,8 @@ class PrivateAlgorithm(FederatedAlgorithm):
         self.sigma = self._sigma()
 
     @classmethod
-    def make(
-        cls,
-        federation: Federation,
-        privacy: PrivacyOptions,
-        secrets: NoiseSecrets,
-        alpha: float,
-        error_feedback: bool,
-    ) -> Self:
-        return cls(federation, privacy, secrets)
+    def make(cls, federation: Federation, options: TrainOptions, secrets: NoiseSecrets) -> Self:
+        return cls(federation, options, secrets)
 
     @abstractmethod
     def account_settings(

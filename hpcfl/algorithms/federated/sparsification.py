@@ -19,6 +19,7 @@ from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Lear
 from hpcfl.algorithms.noise import NoiseSecrets
 from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.training import TrainOptions
 
 Positions = NDArray[np.int64]
 
@@ -167,15 +168,8 @@ class Sparsified(FederatedAlgorithm):
         self.sparsifier = SPARSIFIERS[self.name](alpha, federation.seed, error_feedback)
 
     @classmethod
-    def make(
-        cls,
-        federation: Federation,
-        privacy: PrivacyOptions,
-        secrets: NoiseSecrets,
-        alpha: float,
-        error_feedback: bool,
-    ) -> Self:
-        return cls(federation, alpha, error_feedback)
+    def make(cls, federation: Federation, options: TrainOptions, secrets: NoiseSecrets) -> Self:
+        return cls(federation, options.alpha, options.error_feedback)
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
