@@ -83,6 +83,19 @@ def test_a_run_is_measured_without_a_word(
     assert "--devices=6 --dim=200 --rounds=3 --warmup=1" in run.command
 
 
+def test_what_was_finished_before_ctrl_c_is_in_the_file(tmp_path: Path) -> None:
+    def interrupt(index: int, played: Any) -> None:
+        if index == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench(tmp_path, progress=interrupt)
+    run = hpcfl.load(tmp_path / "run.h5")
+
+    assert (run.rounds, bool(run.validated.all())) == (3, True)
+    assert run.status != "complete"
+
+
 def test_a_class_of_ones_own_is_measured(tmp_path: Path) -> None:
     run = bench(tmp_path, Renamed, dropout=0.0)
 
