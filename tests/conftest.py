@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -21,6 +23,14 @@ for name in list(os.environ):
 # Their tests start jobs of several processes, at most one at a time.
 JOB_FOLDERS = {"chaos", "faults", "mpirun", "netlab", "slurm"}
 JOB_FILES = {"test_doctor.py", "test_launch.py", "test_mpiconfig.py"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # mpirun names its session folder after its process ID alone: what a killed one left behind stops
+    # a later one that gets the same number.
+    folder = tempfile.mkdtemp(prefix="hpcfl-")
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ["TMPDIR"] = folder
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -42,9 +42,13 @@ def cluster() -> Iterator[dict[str, str]]:
     # Under /tmp: the path of a Unix socket must be short.
     folder = Path(tempfile.mkdtemp(prefix="hpcfl-slurm-"))
     folder.chmod(0o755)
+    # Process IDs of the cluster are those of other jobs outside of its namespace, too, and mpirun
+    # names its session folder after them.
+    (folder / "tmp").mkdir()
     variables = os.environ | {
         "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
         "SLURM_CONF": str(folder / "slurm.conf"),
+        "TMPDIR": str(folder / "tmp"),
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
