@@ -10,7 +10,7 @@ import sys
 from hpcfl.cli import main
 
 
-def hpcfl(*arguments: object) -> subprocess.CompletedProcess[str]:
+def hpcfl(*arguments):
     """Run a command line; return its exit status and what it prints."""
     words = [str(argument) for argument in arguments]
     before, sys.argv[1:] = sys.argv[1:], words
@@ -27,7 +27,7 @@ def hpcfl(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
-def refusal(*arguments: object) -> str:
+def refusal(*arguments):
     """Run a command line that is wrong use; return the sentence that is all it prints."""
     done = hpcfl(*arguments)
     said = [line for line in done.stderr.splitlines() if not line.startswith("Warning: ")]

@@ -1,7 +1,5 @@
 """What all tests share: the tiers, their numbers of examples, and which tests run one at a time."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile
@@ -25,16 +23,16 @@ JOB_FOLDERS = {"chaos", "faults", "mpirun", "netlab", "slurm"}
 JOB_FILES = {"test_doctor.py", "test_launch.py", "test_mpiconfig.py"}
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    # mpirun names its session folder after its process ID alone: what a killed one left behind stops
-    # a later one that gets the same number.
+def pytest_configure(config):
+    # mpirun names its session folder after its process ID alone: what a killed one left behind
+    # stops a later one that gets the same number.
     folder = tempfile.mkdtemp(prefix="hpcfl-")
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     os.environ["TMPDIR"] = folder
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.parent.name in JOB_FOLDERS or item.path.name in JOB_FILES:
             item.add_marker(pytest.mark.xdist_group("jobs"))

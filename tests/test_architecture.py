@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
@@ -34,13 +32,13 @@ LAYERS = {
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def layer(module: str) -> int:
+def layer(module):
     """Return the layer of a dotted module name within the package."""
     parts = module.split(".")[1:] or ["cli"]
     return LAYERS.get(".".join(parts[:2]), LAYERS.get(parts[0], 0))
 
 
-def imported(path: Path) -> set[str]:
+def imported(path):
     """Return the modules of the package that a file imports anywhere."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -52,7 +50,7 @@ def imported(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_downwards(path: Path) -> None:
+def test_imports_point_downwards(path):
     own = ".".join(("hpcfl", *path.relative_to(PACKAGE).with_suffix("").parts))
     if own in ("hpcfl.__main__", "hpcfl.__init__"):
         return
@@ -61,8 +59,8 @@ def test_imports_point_downwards(path: Path) -> None:
     assert upward == []
 
 
-def test_no_modules_import_each_other() -> None:
-    def name(path: Path) -> str:
+def test_no_modules_import_each_other():
+    def name(path):
         return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
 
     modules = {name(path).removesuffix(".__init__"): path for path in MODULES}
@@ -81,7 +79,7 @@ def test_no_modules_import_each_other() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-def for_types(path: Path) -> set[str]:
+def for_types(path):
     """Return the modules that a file imports for annotations only."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -91,7 +89,7 @@ def for_types(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "algorithms").rglob("*.py")), ids=str)
-def test_protocols_know_no_transport_clock_or_file(path: Path) -> None:
+def test_protocols_know_no_transport_clock_or_file(path):
     tree = ast.parse(path.read_text())
     names = {
         alias.name
@@ -106,7 +104,7 @@ def test_protocols_know_no_transport_clock_or_file(path: Path) -> None:
     assert {name for name in names if name.startswith("hpcfl.comm")} <= {"hpcfl.comm.phases"}
 
 
-def test_a_device_of_a_hundred_loads_what_a_device_needs() -> None:
+def test_a_device_of_a_hundred_loads_what_a_device_needs():
     """What reads files, describes the machine or parses text is imported where the server is."""
     program = (
         "import sys, hpcfl.__main__, hpcfl.comm.mpi; from hpcfl.benchmark import device, session; "
@@ -137,7 +135,7 @@ def test_a_device_of_a_hundred_loads_what_a_device_needs() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["-c", "import hpcfl"], ["-m", "hpcfl", "--help"]])
-def test_help_needs_none_of_the_heavy_packages(arguments: list[str]) -> None:
+def test_help_needs_none_of_the_heavy_packages(arguments):
     done = subprocess.run(
         [sys.executable, "-X", "importtime", *arguments],
         capture_output=True,

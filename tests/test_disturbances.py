@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ QUIET: dict[str, Any] = (
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def machine(tmp_path, monkeypatch):
     """Return the root of a machine that keeps all counters."""
     for name, folder in (("_PROC", "proc"), ("_CGROUPS", "cgroup"), ("_CPUS", "cpu")):
         monkeypatch.setattr(disturbances, name, tmp_path / folder)
@@ -39,7 +38,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_all_counters_are_read_in_their_units(machine: Path) -> None:
+def test_all_counters_are_read_in_their_units(machine):
     found = counters()
 
     assert found.pop("clock_seconds") > 0
@@ -53,7 +52,7 @@ def test_all_counters_are_read_in_their_units(machine: Path) -> None:
     }
 
 
-def test_the_older_control_groups_count_nanoseconds(machine: Path) -> None:
+def test_the_older_control_groups_count_nanoseconds(machine):
     (machine / "proc/self/cgroup").write_text("5:memory:/x\n4:cpu,cpuacct:/host/path\n0::/\n")
     folder = machine / "cgroup/cpu,cpuacct"
     folder.mkdir()
@@ -62,9 +61,7 @@ def test_the_older_control_groups_count_nanoseconds(machine: Path) -> None:
     assert counters()["quota_throttled_seconds"] == 1.5
 
 
-def test_a_machine_that_tells_nothing_gives_nan(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_machine_that_tells_nothing_gives_nan(monkeypatch, tmp_path):
     for name in ("_PROC", "_CGROUPS", "_CPUS"):
         monkeypatch.setattr(disturbances, name, tmp_path / "none")
     monkeypatch.setattr(disturbances, "load_1min", lambda: None)
@@ -75,14 +72,14 @@ def test_a_machine_that_tells_nothing_gives_nan(
     assert warnings(before(found) | after(found)) == []
 
 
-def test_this_machine_is_read_without_an_error() -> None:
+def test_this_machine_is_read_without_an_error():
     first, second = counters(), counters()
 
     for name in ("clock_seconds", "swapped_in_bytes", "swapped_out_bytes", "stolen_seconds"):
         assert math.isnan(first[name]) or first[name] <= second[name]
 
 
-def test_a_quiet_run_is_not_warned_of() -> None:
+def test_a_quiet_run_is_not_warned_of():
     assert warnings(QUIET) == []
     assert warnings({}) == []
 
@@ -100,7 +97,7 @@ def test_a_quiet_run_is_not_warned_of() -> None:
         ({"after_stolen_seconds": 0.5}, "kept 0.5 CPU seconds from this machine's 4 cores"),
     ],
 )
-def test_each_disturbance_has_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+def test_each_disturbance_has_a_sentence(changes, sentence):
     (found,) = warnings(QUIET | changes)
 
     assert sentence in found
@@ -119,11 +116,11 @@ def test_each_disturbance_has_a_sentence(changes: dict[str, Any], sentence: str)
         dict.fromkeys(AFTER, math.nan),
     ],
 )
-def test_little_or_earlier_ones_have_none(changes: dict[str, Any]) -> None:
+def test_little_or_earlier_ones_have_none(changes):
     assert warnings(QUIET | changes) == []
 
 
-def test_the_runs_own_ranks_are_no_other_programs() -> None:
+def test_the_runs_own_ranks_are_no_other_programs():
     changes = {"host_ranks": "[101]", "cores_usable": 2, "before_load_1min": 60.0}
 
     assert len(warnings(QUIET | changes)) == 1

@@ -1,7 +1,5 @@
 """What is recorded about machine, software and settings."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -24,7 +22,7 @@ FACTS = {
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def alone(monkeypatch):
     """Let no container's quota have a say."""
     monkeypatch.setattr(environment, "_cpu_quota", lambda: None)
 
@@ -50,7 +48,7 @@ def test_facts_that_every_machine_has_are_found():
 
 
 def test_a_system_that_tells_nothing_gives_no_error(monkeypatch, tmp_path):
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(*_, **__):
         raise OSError("no")
 
     monkeypatch.setattr(environment, "_CPUS", tmp_path / "none")
@@ -219,7 +217,7 @@ def test_capturing_does_not_load_mpi():
 
 
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def repository(tmp_path, monkeypatch):
     """Return a committed repository that the package seems to be run from."""
     if shutil.which("git") is None:
         pytest.skip("no git here")
@@ -232,7 +230,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def git(folder: Path, *arguments: str) -> str:
+def git(folder, *arguments):
     identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.hooksPath=/dev/null")
     return subprocess.run(
         ["git", *identity, *arguments],

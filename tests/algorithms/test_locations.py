@@ -1,9 +1,6 @@
 """Locations survive the wire, and what is not a coding of locations is a ValueError."""
 
-from __future__ import annotations
-
 import tracemalloc
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -22,7 +19,7 @@ each_coding = pytest.mark.parametrize("coding", CODINGS)
 
 
 @st.composite
-def sets(draw: st.DrawFn) -> Sets:
+def sets(draw):
     """Return a dimension and increasing positions below it, from very few to very many."""
     dim = draw(st.integers(1, 300) | st.integers(1, 2**32 - 1))
     if dim > 300:
@@ -33,23 +30,23 @@ def sets(draw: st.DrawFn) -> Sets:
     return dim, [at for at in range(dim) if kept >> at & 1]
 
 
-def encode(positions: list[int], dim: int, coding: str) -> bytes:
+def encode(positions, dim, coding):
     return locations.encode(np.array(positions, np.int64), dim, coding).tobytes()
 
 
-def decode(message: bytes, dim: int) -> tuple[list[int], int]:
+def decode(message, dim):
     positions, used = locations.decode(np.frombuffer(message, np.uint8), dim)
     assert np.dtype(np.int64) == positions.dtype
     return positions.tolist(), used
 
 
-def header(coding: int, rice: int, count: int, reserved: int = 0) -> bytes:
+def header(coding, rice, count, reserved=0):
     little = "little"
     numbers = reserved.to_bytes(2, little) + count.to_bytes(4, little)
     return bytes([coding, rice]) + numbers
 
 
-def peak_bytes(action: Callable[[], object]) -> int:
+def peak_bytes(action):
     """Return how much memory `action` allocates at its peak."""
     tracemalloc.start()
     try:
@@ -59,7 +56,7 @@ def peak_bytes(action: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def assert_refused_or_increasing(message: bytes, dim: int) -> None:
+def assert_refused_or_increasing(message, dim):
     """Assert that `message` is a ValueError or positions that a sum can be indexed with.
 
     The server adds to its sum at all positions at once, so one twice would lose a value.
@@ -88,9 +85,7 @@ def assert_refused_or_increasing(message: bytes, dim: int) -> None:
 @example(case=(300, [299]), after=b"")
 @example(case=(2**32 - 1, [2**32 - 2]), after=b"\x01")
 @example(case=(2**32 - 1, [0, 2**31, 2**32 - 2]), after=b"")
-def test_positions_come_back_and_what_follows_them_is_left_alone(
-    coding: str, case: Sets, after: bytes
-) -> None:
+def test_positions_come_back_and_what_follows_them_is_left_alone(coding, case, after):
     dim, positions = case
     if coding == "bitmap" and dim > 300:
         dim, positions = 300, [at for at in positions if at < 300]
@@ -102,7 +97,7 @@ def test_positions_come_back_and_what_follows_them_is_left_alone(
 @given(case=sets())
 @example(case=(300, []))
 @example(case=(300, [*range(300)]))
-def test_auto_is_the_shorter_coding(case: Sets) -> None:
+def test_auto_is_the_shorter_coding(case):
     dim, positions = case
     dim = min(dim, 5000)
     positions = [at for at in positions if at < dim]
@@ -112,23 +107,23 @@ def test_auto_is_the_shorter_coding(case: Sets) -> None:
     assert len(by_coding["bitmap"]) == HEADER + -(-dim // 8)
 
 
-def test_the_bitmap_is_the_documented_bytes() -> None:
+def test_the_bitmap_is_the_documented_bytes():
     expected = "00 00 0000 04000000 98 08"
     assert bytes.fromhex(expected) == encode([0, 3, 4, 12], 16, "bitmap")
 
 
-def test_the_gaps_are_the_documented_bytes() -> None:
+def test_the_gaps_are_the_documented_bytes():
     """Gaps 0, 2, 0, 7 with k = 1: upper parts 1 01 1 0001, lower parts 0 0 0 1, 4 bits unused."""
     expected = "01 01 0000 04000000 b1 10"
     assert bytes.fromhex(expected) == encode([0, 3, 4, 12], 16, "gaps")
 
 
-def test_no_location_costs_the_header_alone() -> None:
+def test_no_location_costs_the_header_alone():
     assert header(locations.GAPS, 0, 0) == encode([], 165_000, "auto")
 
 
 @pytest.mark.parametrize("probability", [0.0952, 0.02, 0.3])
-def test_coded_gaps_come_close_to_the_entropy(probability: float) -> None:
+def test_coded_gaps_come_close_to_the_entropy(probability):
     """Within 2 % at the density of SparseSecAgg with alpha = 0.1, within 4 % at others."""
     dim = 165_000
     entropy = -(probability * np.log2(probability) + (1 - probability) * np.log2(1 - probability))
@@ -144,7 +139,7 @@ def test_coded_gaps_come_close_to_the_entropy(probability: float) -> None:
 
 @settings(max_examples=examples(300))
 @given(message=st.binary(max_size=60), dim=st.integers(1, 200) | st.integers(1, 2**32 - 1))
-def test_random_bytes_are_refused_or_are_increasing_positions(message: bytes, dim: int) -> None:
+def test_random_bytes_are_refused_or_are_increasing_positions(message, dim):
     assert_refused_or_increasing(message, dim)
 
 
@@ -156,18 +151,14 @@ def test_random_bytes_are_refused_or_are_increasing_positions(message: bytes, di
     body=st.binary(max_size=60),
     dim=st.integers(1, 200) | st.integers(1, 2**32 - 1),
 )
-def test_random_bodies_are_refused_or_are_increasing_positions(
-    coding: int, rice: int, count: int, body: bytes, dim: int
-) -> None:
+def test_random_bodies_are_refused_or_are_increasing_positions(coding, rice, count, body, dim):
     assert_refused_or_increasing(header(coding, rice, count) + body, dim)
 
 
 @pytest.mark.parametrize("coding", EXPLICIT)
 @settings(max_examples=examples(200))
 @given(case=sets(), data=st.data())
-def test_a_flipped_bit_is_refused_or_gives_increasing_positions(
-    coding: str, case: Sets, data: st.DataObject
-) -> None:
+def test_a_flipped_bit_is_refused_or_gives_increasing_positions(coding, case, data):
     dim, positions = min(case[0], 300), [at for at in case[1] if at < 300]
     message = bytearray(encode(positions, dim, coding))
     flipped = data.draw(st.integers(0, 8 * len(message) - 1))
@@ -177,7 +168,7 @@ def test_a_flipped_bit_is_refused_or_gives_increasing_positions(
 
 @pytest.mark.parametrize("coding", EXPLICIT)
 @pytest.mark.parametrize("positions", [[], [0], [4, 5, 99], [*range(100)], [*range(0, 100, 7)]])
-def test_a_message_cut_short_anywhere_is_refused(coding: str, positions: list[int]) -> None:
+def test_a_message_cut_short_anywhere_is_refused(coding, positions):
     message = encode(positions, 100, coding)
     for size in range(len(message)):
         with pytest.raises(ValueError, match=r"no header|cut short"):
@@ -214,22 +205,18 @@ BITMAP, GAPS = locations.BITMAP, locations.GAPS
         (header(GAPS, 3, 2) + b"\xd7", 10, "beyond coordinate 9"),
     ],
 )
-def test_a_malformed_message_is_refused_with_the_reason(
-    message: bytes, dim: int, reason: str
-) -> None:
+def test_a_malformed_message_is_refused_with_the_reason(message, dim, reason):
     with pytest.raises(ValueError, match=reason):
         decode(message, dim)
 
 
 @pytest.mark.parametrize("rice", [0, 1, 16, 31])
 @pytest.mark.parametrize("coding", [BITMAP, GAPS])
-def test_what_is_allocated_is_bounded_by_the_message_not_by_what_it_claims(
-    coding: int, rice: int
-) -> None:
+def test_what_is_allocated_is_bounded_by_the_message_not_by_what_it_claims(coding, rice):
     dim = 2**32 - 1
     message = np.frombuffer(header(coding, rice, dim) + b"\xff" * 1000, np.uint8)
 
-    def refuse() -> None:
+    def refuse():
         with pytest.raises(ValueError, match=r"unknown|cut short"):
             locations.decode(message, dim)
 
@@ -237,13 +224,13 @@ def test_what_is_allocated_is_bounded_by_the_message_not_by_what_it_claims(
 
 
 @pytest.mark.parametrize("coding", EXPLICIT)
-def test_the_values_after_the_locations_are_not_unpacked(coding: str) -> None:
+def test_the_values_after_the_locations_are_not_unpacked(coding):
     message = np.frombuffer(encode([1, 4, 9], 1000, coding) + bytes(10**6), np.uint8)
     assert peak_bytes(lambda: locations.decode(message, 1000)) < 100_000
 
 
 @pytest.mark.parametrize("coding", EXPLICIT)
-def test_decoded_positions_outlive_the_message(coding: str) -> None:
+def test_decoded_positions_outlive_the_message(coding):
     """It lies in a receive buffer that the next one overwrites."""
     expected = [1, 4, 9]
     buffer = np.frombuffer(encode(expected, 10, coding), np.uint8).copy()

@@ -5,8 +5,6 @@ there are fewer than 50 such tests, so that together they would raise a false al
 probability below 1e-6 for other seeds.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -14,11 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import DTypeLike, NDArray
 from scipy import stats
 
 from hpcfl.algorithms.quantisation import Quantiser, check_levels, largest_levels
-from hpcfl.crypto.groups import FQ, GROUPS, RING32, Field, Group
+from hpcfl.crypto.groups import FQ, GROUPS, RING32, Field
 from hpcfl.errors import UsageError
 
 LEVEL = 1e-8
@@ -28,17 +25,15 @@ JUST_BELOW_1 = float(np.nextafter(1, 0))
 class Rounding(np.random.Generator):
     """A generator that always draws the same number: 0 rounds down, nearly 1 rounds up."""
 
-    def __init__(self, drawn: float) -> None:
+    def __init__(self, drawn):
         super().__init__(np.random.PCG64(0))
         self._drawn = drawn
 
-    def random(self, size: int) -> NDArray[np.float64]:  # type: ignore[override]
+    def random(self, size):  # type: ignore[override]
         return np.full(size, self._drawn)
 
 
-def quantise(
-    quantiser: Quantiser, values: list[float], scale: float = 1.0, drawn: float = 0.0
-) -> list[int]:
+def quantise(quantiser, values, scale=1.0, drawn=0.0):
     return quantiser.quantise(np.array(values), scale, Rounding(drawn)).tolist()
 
 
@@ -51,9 +46,7 @@ def quantise(
     levels=st.integers(1, 2**10),
     seed=st.integers(0, 2**32),
 )
-def test_values_are_rounded_to_their_two_neighbours_only(
-    parts: list[int], levels: int, seed: int
-) -> None:
+def test_values_are_rounded_to_their_two_neighbours_only(parts, levels, seed):
     """On multiples of 1/1024 all products are exact, so that the neighbours are known exactly.
 
     An integer z is its own neighbour, but z plus a number just below 1 can be z + 1 in floating
@@ -67,7 +60,7 @@ def test_values_are_rounded_to_their_two_neighbours_only(
 
 
 @pytest.mark.parametrize("value", [2.25, -2.25, 0.001, -0.001, 1e6 + 0.5])
-def test_the_number_drawn_decides_which_neighbour(value: float) -> None:
+def test_the_number_drawn_decides_which_neighbour(value):
     quantiser = Quantiser(1e9, 1)
     assert [math.floor(value)] == quantise(quantiser, [value], drawn=0)
     assert [math.ceil(value)] == quantise(quantiser, [value], drawn=JUST_BELOW_1)
@@ -86,7 +79,7 @@ def test_the_number_drawn_decides_which_neighbour(value: float) -> None:
     ],
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_rounding_is_unbiased(value: float, levels: int, scale: float, dtype: DTypeLike) -> None:
+def test_rounding_is_unbiased(value, levels, scale, dtype):
     """The probability of rounding up is the fractional part; 0.6 % off would show at one half."""
     values = np.full(1_000_000, value, dtype)
     quantised = Quantiser(1.0, levels).quantise(values, scale, np.random.default_rng(1))
@@ -97,13 +90,13 @@ def test_rounding_is_unbiased(value: float, levels: int, scale: float, dtype: DT
     assert stats.binomtest(up, values.size, probability).pvalue > LEVEL
 
 
-def test_coordinates_are_rounded_independently() -> None:
+def test_coordinates_are_rounded_independently():
     values = np.full(200_000, 0.5)
     up = Quantiser(1.0, 1).quantise(values, 1.0, np.random.default_rng(2)).reshape(-1, 2)
     assert stats.chisquare(np.bincount(up[:, 0] * 2 + up[:, 1])).pvalue > LEVEL
 
 
-def test_the_generator_alone_decides_the_rounding() -> None:
+def test_the_generator_alone_decides_the_rounding():
     quantiser, values = Quantiser(1.0, 10), np.linspace(-1, 1, 1000)
     first, again, other = (
         quantiser.quantise(values, 0.3, np.random.default_rng(seed)).tolist() for seed in (3, 3, 4)
@@ -113,7 +106,7 @@ def test_the_generator_alone_decides_the_rounding() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_quantising_returns_int64_and_leaves_its_input_alone(dtype: DTypeLike) -> None:
+def test_quantising_returns_int64_and_leaves_its_input_alone(dtype):
     values = np.linspace(-3, 3, 50).astype(dtype)
     before = values.copy()
     quantised = Quantiser(1.0, 100).quantise(values, 2.0, np.random.default_rng(5))
@@ -122,7 +115,7 @@ def test_quantising_returns_int64_and_leaves_its_input_alone(dtype: DTypeLike) -
 
 
 @pytest.mark.parametrize("levels", [1, 1000, 2**20])
-def test_dequantising_a_quantised_vector_is_off_by_less_than_a_level(levels: int) -> None:
+def test_dequantising_a_quantised_vector_is_off_by_less_than_a_level(levels):
     values = np.random.default_rng(6).uniform(-1, 1, 1000)
     quantiser = Quantiser(1.0, levels)
     back = quantiser.dequantise(quantiser.quantise(values, 1.0, np.random.default_rng(7)))
@@ -132,7 +125,7 @@ def test_dequantising_a_quantised_vector_is_off_by_less_than_a_level(levels: int
 # Clipping
 
 
-def test_values_beyond_the_clip_count_as_the_clip() -> None:
+def test_values_beyond_the_clip_count_as_the_clip():
     quantiser = Quantiser(0.5, 64)
     values = [0.5, 0.75, 1e30, 1e300, -0.5, -0.75, -1e30, -1e300, 0.25, -0.25]
     expected = [32] * 4 + [-32] * 4 + [16, -16]
@@ -142,7 +135,7 @@ def test_values_beyond_the_clip_count_as_the_clip() -> None:
 
 @pytest.mark.parametrize("clip", [0.1, 0.3, 0.001, 1 / 3, 1.0])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_no_value_is_clipped_to_more_than_the_clip(clip: float, dtype: DTypeLike) -> None:
+def test_no_value_is_clipped_to_more_than_the_clip(clip, dtype):
     """The nearest float32 to 0.1 is above 0.1, by more than a level if levels are many."""
     levels = 2**30
     values = np.array([2, -2], dtype)
@@ -153,9 +146,7 @@ def test_no_value_is_clipped_to_more_than_the_clip(clip: float, dtype: DTypeLike
 # The largest number of levels
 
 
-def decoded_sum(
-    group: Group, levels: int, clip: float, scales: list[float], sign: int, dtype: DTypeLike
-) -> tuple[int, int]:
+def decoded_sum(group, levels, clip, scales, sign, dtype):
     """Return what the devices' largest vectors add up to, as an integer and out of the group.
 
     Every device sends the clip with one sign and rounds away from zero.
@@ -170,7 +161,7 @@ def decoded_sum(
     return exact, int(group.decode(total)[0])
 
 
-def test_with_the_smallest_clips_the_largest_levels_are_still_a_number() -> None:
+def test_with_the_smallest_clips_the_largest_levels_are_still_a_number():
     for clip in (1e-300, 5e-324):
         assert 2**62 == largest_levels(GROUPS["fq"], 30, clip, 1.0)
 
@@ -185,8 +176,8 @@ def test_with_the_smallest_clips_the_largest_levels_are_still_a_number() -> None
     sign=st.sampled_from([1, -1]),
 )
 def test_with_the_largest_levels_the_largest_sum_is_decoded(
-    dtype: DTypeLike, group: Group, weights: list[int], clip: float, inclusion: float, sign: int
-) -> None:
+    dtype, group, weights, clip, inclusion, sign
+):
     levels = largest_levels(group, len(weights), clip, inclusion)
     scales = [weight / sum(weights) / inclusion for weight in weights]
     exact, decoded = decoded_sum(group, levels, clip, scales, sign, dtype)
@@ -198,8 +189,8 @@ def test_with_the_largest_levels_the_largest_sum_is_decoded(
 @pytest.mark.parametrize(("clip", "inclusion"), [(1.0, 1.0), (0.25, 0.5), (300.0, 0.0667)])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_levels_are_within_a_rounding_per_device_of_the_first_that_wrap(
-    group: Group, devices: int, clip: float, inclusion: float, sign: int
-) -> None:
+    group, devices, clip, inclusion, sign
+):
     largest = largest_levels(group, devices, clip, inclusion)
     wrapping = math.ceil((group.half_range + 2) * inclusion / clip)
     assert 0 < wrapping - largest <= math.ceil((devices + 2) * inclusion / clip) + 1
@@ -210,7 +201,7 @@ def test_the_largest_levels_are_within_a_rounding_per_device_of_the_first_that_w
 
 
 @pytest.mark.parametrize("devices", [25, 50, 75, 100])
-def test_the_bound_has_the_documented_values(devices: int) -> None:
+def test_the_bound_has_the_documented_values(devices):
     """As derived by hand for q = 2**32 - 5, alpha = 0.1, theta = 0.3."""
     inclusion = (1 - (1 - 0.1 / (devices - 1)) ** (devices - 1)) * 0.7
     for clip, expected in ((0.01, 1.4e10), (1.0, 1.43e8), (10.0, 1.43e7), (300.0, 4.77e5)):
@@ -221,7 +212,7 @@ def test_the_bound_has_the_documented_values(devices: int) -> None:
             check_levels(levels, FQ, devices, clip * 1.01, inclusion)
 
 
-def test_the_bound_is_exact_where_it_is_an_integer() -> None:
+def test_the_bound_is_exact_where_it_is_an_integer():
     assert FQ.half_range - 7 == largest_levels(FQ, 7, 1.0, 1.0)
     assert (RING32.half_range - 7) * 2 == largest_levels(RING32, 7, 0.5, 1.0)
     small = Field(127, "small")
@@ -229,7 +220,7 @@ def test_the_bound_is_exact_where_it_is_an_integer() -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
-def test_levels_are_refused_from_the_first_inadmissible_number_on(group: Group) -> None:
+def test_levels_are_refused_from_the_first_inadmissible_number_on(group):
     largest = largest_levels(group, 100, 1.0, 0.0667)
     check_levels(largest, group, 100, 1.0, 0.0667)
     sentence = rf"^levels {largest + 1} with clip 1 .* {group.name}: .* of levels is {largest}$"
@@ -237,20 +228,20 @@ def test_levels_are_refused_from_the_first_inadmissible_number_on(group: Group) 
         check_levels(largest + 1, group, 100, 1.0, 0.0667)
 
 
-def test_a_clip_too_large_for_one_level_is_refused_as_such() -> None:
+def test_a_clip_too_large_for_one_level_is_refused_as_such():
     with pytest.raises(UsageError, match=r"^clip 1e\+12 is too large .* any number of levels$"):
         check_levels(1, FQ, 100, 1e12, 0.0667)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_value_that_is_not_a_finite_number_is_refused(value: float, dtype: DTypeLike) -> None:
+def test_a_value_that_is_not_a_finite_number_is_refused(value, dtype):
     """Also where infinities of both signs add up to no number, or hide one another."""
     for values in ([0.5, value], [value, -value], [value] * 3, [value, 1e38, -1e38]):
         with pytest.raises(ValueError, match="a value that is not a finite number"):
             Quantiser(1.0, 10).quantise(np.array(values, dtype), 1.0, Rounding(0.5))
 
 
-def test_large_values_that_overflow_when_added_up_are_values_all_the_same() -> None:
+def test_large_values_that_overflow_when_added_up_are_values_all_the_same():
     largest = float(np.finfo(np.float64).max)
     assert [10, 10, -10] == quantise(Quantiser(1.0, 10), [largest, largest, -largest])

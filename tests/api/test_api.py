@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import h5py
@@ -24,18 +23,18 @@ class Renamed(FedAvg):
     name = "renamed"
 
 
-def bench(folder: Path, protocol: Any = "secagg", **options: Any) -> hpcfl.Run:
+def bench(folder, protocol="secagg", **options):
     run = hpcfl.bench(protocol, output=folder / "run.h5", **SMALL | options)
     assert run is not None
     return run
 
 
 @pytest.fixture(scope="module")
-def secagg(tmp_path_factory: pytest.TempPathFactory) -> hpcfl.Run:
+def secagg(tmp_path_factory):
     return bench(tmp_path_factory.mktemp("secagg"))
 
 
-def test_what_is_imported_first_costs_nothing() -> None:
+def test_what_is_imported_first_costs_nothing():
     """Neither `import hpcfl` nor a look at what it has loads a package."""
     done = subprocess.run(
         [sys.executable, "-c", "import sys, hpcfl; dir(hpcfl); print(*sys.modules)"],
@@ -51,22 +50,20 @@ def test_what_is_imported_first_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", hpcfl.__all__)
-def test_all_that_is_promised_is_there_and_documented(name: str) -> None:
+def test_all_that_is_promised_is_there_and_documented(name):
     assert inspect.getdoc(getattr(hpcfl, name))
 
 
-def test_there_is_no_other_name() -> None:
+def test_there_is_no_other_name():
     with pytest.raises(AttributeError, match="no attribute 'bnech'"):
         _ = hpcfl.bnech  # type: ignore[attr-defined]
 
 
-def test_a_run_is_measured_without_a_word(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_measured_without_a_word(tmp_path, capfd):
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     seen: list[tuple[int, bool, list[Any]]] = []
 
-    def progress(index: int, played: Any) -> None:
+    def progress(index, played):
         now = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
         seen.append((index, played.record.validated, now))
 
@@ -83,8 +80,8 @@ def test_a_run_is_measured_without_a_word(
     assert "--devices=6 --dim=200 --rounds=3 --warmup=1" in run.command
 
 
-def test_what_was_finished_before_ctrl_c_is_in_the_file(tmp_path: Path) -> None:
-    def interrupt(index: int, played: Any) -> None:
+def test_what_was_finished_before_ctrl_c_is_in_the_file(tmp_path):
+    def interrupt(index, played):
         if index == 2:
             raise KeyboardInterrupt
 
@@ -96,7 +93,7 @@ def test_what_was_finished_before_ctrl_c_is_in_the_file(tmp_path: Path) -> None:
     assert run.status != "complete"
 
 
-def test_a_class_of_ones_own_is_measured(tmp_path: Path) -> None:
+def test_a_class_of_ones_own_is_measured(tmp_path):
     run = bench(tmp_path, Renamed, dropout=0.0)
 
     assert (run.protocol, bool(run.validated.all())) == ("renamed", True)
@@ -112,9 +109,7 @@ def test_a_class_of_ones_own_is_measured(tmp_path: Path) -> None:
         ("secagg", {"devices": [3, 4]}, "hpcfl.sweep takes several"),
     ],
 )
-def test_wrong_use_is_an_error_in_a_sentence(
-    tmp_path: Path, protocol: str, options: dict[str, Any], sentence: str
-) -> None:
+def test_wrong_use_is_an_error_in_a_sentence(tmp_path, protocol, options, sentence):
     with pytest.raises(hpcfl.UsageError) as error:
         bench(tmp_path, protocol, **options)
 
@@ -122,7 +117,7 @@ def test_wrong_use_is_an_error_in_a_sentence(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_shows_itself(secagg: hpcfl.Run) -> None:
+def test_a_run_shows_itself(secagg):
     assert repr(secagg) == f"<Run: secagg, N = 6, 4 rounds, complete, {secagg.path}>"
     assert secagg.table().text().splitlines()[0] == "A round of secagg, N = 6, d = 200"
     assert "masked_input" in secagg._repr_html_()
@@ -131,7 +126,7 @@ def test_a_run_shows_itself(secagg: hpcfl.Run) -> None:
     assert slower > secagg.summary(uplink_mbps=100.0).modelled_round_seconds.median
 
 
-def test_runs_are_compared(secagg: hpcfl.Run, tmp_path: Path) -> None:
+def test_runs_are_compared(secagg, tmp_path):
     other = bench(tmp_path, "sparse")
     found = hpcfl.compare(secagg, other, "bytes_up")
 
@@ -146,7 +141,7 @@ def test_runs_are_compared(secagg: hpcfl.Run, tmp_path: Path) -> None:
     assert both._repr_html_().count("<tr>") == 3
 
 
-def test_a_figure_is_drawn_or_refused(secagg: hpcfl.Run) -> None:
+def test_a_figure_is_drawn_or_refused(secagg):
     pytest.importorskip("matplotlib")
 
     assert len(secagg.plot("phases").axes) >= 2
@@ -158,7 +153,7 @@ def test_a_figure_is_drawn_or_refused(secagg: hpcfl.Run) -> None:
         secagg.plot("accuracy")
 
 
-def test_a_model_is_trained(tmp_path: Path) -> None:
+def test_a_model_is_trained(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     losses: list[float] = []
@@ -181,7 +176,7 @@ def test_a_model_is_trained(tmp_path: Path) -> None:
     assert "--aggregate=sparse" in run.command
 
 
-def test_combinations_are_run_once(tmp_path: Path) -> None:
+def test_combinations_are_run_once(tmp_path):
     grid = {"protocol": ["secagg", "sparse"], "devices": [4, 5], "dim": 50, "rounds": 1}
     seen: list[int] = []
     runs = hpcfl.sweep(grid, output=tmp_path, progress=lambda index, played: seen.append(index))
@@ -204,7 +199,7 @@ def test_combinations_are_run_once(tmp_path: Path) -> None:
         )
 
 
-def test_what_is_read_is_what_the_file_holds(secagg: hpcfl.Run) -> None:
+def test_what_is_read_is_what_the_file_holds(secagg):
     with h5py.File(secagg.path) as file:
         assert np.array_equal(file["rounds/bytes_up"][:], secagg.bytes_up)
     with pytest.raises(hpcfl.HpcflError, match="no-such"):

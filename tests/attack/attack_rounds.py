@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.cohort import golden_step
 from hpcfl.algorithms.aggregation.topology import Ring
-from hpcfl.attack.transcript import Transcript, load
+from hpcfl.attack.transcript import load
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import keys
@@ -24,7 +23,7 @@ from hpcfl.options.bench import BenchOptions
 SEED = 3
 
 
-def recorded(protocol: str, devices: int = 10, **options: Any) -> tuple[Experiment, Transcript]:
+def recorded(protocol, devices=10, **options):
     """Return an experiment of one round and its transcript; few levels, so that chance is rare."""
     defaults = {"dim": 400, "rounds": 1, "warmup": 0, "levels": 2000, "alpha": 0.3, "gamma": 0.2}
     with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +47,7 @@ class Graph:
         The scaled vector of an honest survivor at a coordinate that it sent, before rounding.
     """
 
-    def __init__(self, experiment: Experiment, transcript: Transcript) -> None:
+    def __init__(self, experiment, transcript):
         self._protocol: Any = experiment.protocol
         self._round = transcript.round_index
         parameters = experiment.protocol.parameters
@@ -74,7 +73,7 @@ class Graph:
             coordinate: components(ids, edges[coordinate]) for coordinate, ids in senders.items()
         }
 
-    def _masks(self, transcript: Transcript, shared: list[int]) -> tuple[Any, Any]:
+    def _masks(self, transcript, shared):
         """Return the coordinates of every device and the pairs that mask every coordinate."""
         protocol, dim = self._protocol, self._protocol.parameters.dim
         place, reach = self._ring(transcript)
@@ -106,7 +105,7 @@ class Graph:
                 edges[coordinate].append((i, j))
         return where, edges
 
-    def _ring(self, transcript: Transcript) -> tuple[dict[int, int] | None, int]:
+    def _ring(self, transcript):
         """Return the device's places, and how far apart neighbours are."""
         topology = self._protocol.topology
         if not isinstance(topology, Ring):
@@ -120,7 +119,7 @@ class Graph:
         reach = len(order) if len(order) - 1 <= topology.degree else topology.degree // 2
         return {int(id): place for place, id in enumerate(order)}, reach
 
-    def _selected(self, i: int, j: int) -> set[int]:
+    def _selected(self, i, j):
         """Return what a pair selects: the key follows from its secret, not from its keys alone."""
         protocol = self._protocol
         (key,) = keys.agree(self._pairs[i].private, [self._pairs[j].public])
@@ -129,7 +128,7 @@ class Graph:
             key = hkdf(key, f"{pair} {use}")
         return set(protocol._sampler.select([key], protocol.parameters.dim)[0].tolist())
 
-    def alone(self) -> set[tuple[int, int]]:
+    def alone(self):
         """Return device and coordinate of every value that is alone."""
         return {
             (next(iter(one)), coordinate)
@@ -138,20 +137,20 @@ class Graph:
             if len(one) == 1
         }
 
-    def sizes(self, proper: bool = False) -> Counter[int]:
+    def sizes(self, proper=False):
         """Return how many components have which size; only those beside others, if so asked."""
         return Counter(
             len(one) for sets in self.sets.values() for one in sets if len(sets) > 1 or not proper
         )
 
 
-def hkdf(secret: bytes, context: str) -> bytes:
+def hkdf(secret, context):
     """Return the first 16 bytes of HKDF-SHA256 without salt (RFC 5869)."""
     key = hmac.digest(bytes(32), secret, hashlib.sha256)
     return hmac.digest(key, context.encode() + b"\x01", hashlib.sha256)[:16]
 
 
-def components(vertices: set[int], edges: list[tuple[int, int]]) -> list[set[int]]:
+def components(vertices, edges):
     """Return the connected components, by merging the two sides of every edge."""
     of = {vertex: {vertex} for vertex in vertices}
     for left, right in edges:
@@ -161,7 +160,7 @@ def components(vertices: set[int], edges: list[tuple[int, int]]) -> list[set[int
     return [set(one) for one in {frozenset(one) for one in of.values()}]
 
 
-def changed(values: NDArray[Any], index: int, by: int = 1) -> NDArray[Any]:
+def changed(values, index, by=1):
     """Return a copy of an array with one element changed."""
     copy = values.copy()
     copy[index] += values.dtype.type(by)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import h5py
@@ -13,11 +12,10 @@ from attack_rounds import Graph, changed, components, recorded
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.attack import components as module
-from hpcfl.attack.components import Findings, attack
+from hpcfl.attack.components import attack
 from hpcfl.attack.prediction import predict
 from hpcfl.attack.stripping import Adversary
 from hpcfl.attack.tables import render
-from hpcfl.attack.transcript import Transcript
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.privacy.exposure import exposure
 from hpcfl.privacy.formulas import SparseGraph
@@ -25,7 +23,7 @@ from hpcfl.privacy.masking import BySelection
 from hpcfl.privacy.population import Population
 
 
-def check(found: Findings, graph: Graph) -> None:
+def check(found, graph):
     """Compare findings with the graph of the round, in which values are told from chance."""
     sizes, proper = graph.sizes(), graph.sizes(proper=True)
     values = {(int(id), int(place)): int(value) for id, place, value in found.values}
@@ -64,7 +62,7 @@ def check(found: Findings, graph: Graph) -> None:
     ],
     ids=str,
 )
-def test_sparse_exposes_exactly_the_components_of_its_masks(options: dict[str, Any]) -> None:
+def test_sparse_exposes_exactly_the_components_of_its_masks(options):
     experiment, transcript = recorded("sparse", **options)
     found = attack(transcript)
 
@@ -76,7 +74,7 @@ def test_sparse_exposes_exactly_the_components_of_its_masks(options: dict[str, A
 
 @pytest.mark.parametrize("name", ["secagg", "secagg-graph", "cohort"])
 @pytest.mark.parametrize("phase", ["advertise_keys", "share_keys", "masked_input", "unmask"])
-def test_the_others_expose_nothing_but_the_allowed_sums(name: str, phase: str) -> None:
+def test_the_others_expose_nothing_but_the_allowed_sums(name, phase):
     experiment, transcript = recorded(name, dropout_phase=phase, alpha=0.9, gamma=0.1)
     found = attack(transcript)
 
@@ -86,7 +84,7 @@ def test_the_others_expose_nothing_but_the_allowed_sums(name: str, phase: str) -
     assert "Beyond that it learned nothing." in render(found)
 
 
-def test_a_cohort_with_one_honest_survivor_exposes_that_one() -> None:
+def test_a_cohort_with_one_honest_survivor_exposes_that_one():
     experiment, transcript = recorded("cohort", gamma=0.4, dropout=0.2, seed=5)
     graph = Graph(experiment, transcript)
     sole = {place for place, sets in graph.sets.items() if len(set.union(*sets)) == 1}
@@ -112,9 +110,7 @@ def test_a_cohort_with_one_honest_survivor_exposes_that_one() -> None:
         ("cohort", {"degree": 2, "devices": 12, "alpha": 0.8, "dropout_phase": "share_keys"}),
     ],
 )
-def test_on_a_ring_of_few_neighbours_the_honest_fall_apart(
-    name: str, options: dict[str, Any]
-) -> None:
+def test_on_a_ring_of_few_neighbours_the_honest_fall_apart(name, options):
     options = {"gamma": 0.4, "dropout": 0.1, "seed": 2} | options
     experiment, transcript = recorded(name, **options)
     found = attack(transcript)
@@ -125,7 +121,7 @@ def test_on_a_ring_of_few_neighbours_the_honest_fall_apart(
     assert found.prediction.standard_error == 0
 
 
-def test_values_of_unequal_weight_are_recognised_by_their_own_bounds(tmp_path: Path) -> None:
+def test_values_of_unequal_weight_are_recognised_by_their_own_bounds(tmp_path):
     weights = np.arange(1, 11) ** 3.0
     with h5py.File(tmp_path / "updates.h5", "w") as file:
         # All of them at the clip, so that no smaller bound would do.
@@ -139,7 +135,7 @@ def test_values_of_unequal_weight_are_recognised_by_their_own_bounds(tmp_path: P
     check(attack(transcript), graph)
 
 
-def test_on_a_smaller_ring_values_are_larger_and_recognised(tmp_path: Path) -> None:
+def test_on_a_smaller_ring_values_are_larger_and_recognised(tmp_path):
     np.save(tmp_path / "updates.npy", np.ones((10, 400)))
     # Three vanish at once; of seven, each sends two sevenths instead of three tenths.
     options: dict[str, Any] = {"dropout_phase": "advertise_keys", "gamma": 0.4, "levels": 2**16}
@@ -150,7 +146,7 @@ def test_on_a_smaller_ring_values_are_larger_and_recognised(tmp_path: Path) -> N
     assert found.alone.correct > 0
 
 
-def test_larger_sums_are_recognised_if_asked_for() -> None:
+def test_larger_sums_are_recognised_if_asked_for():
     experiment, transcript = recorded("sparse", alpha=1.0)
     graph = Graph(experiment, transcript)
     found = attack(transcript, largest=5)
@@ -160,7 +156,7 @@ def test_larger_sums_are_recognised_if_asked_for() -> None:
     assert len(attack(transcript, largest=1).sums) == 1
 
 
-def test_many_levels_make_chance_finds_which_are_told_from_true_ones() -> None:
+def test_many_levels_make_chance_finds_which_are_told_from_true_ones():
     experiment, transcript = recorded("sparse", levels=2**26, dim=4000, alpha=0.5, gamma=0.0)
     graph = Graph(experiment, transcript)
     found = attack(transcript)
@@ -174,7 +170,7 @@ def test_many_levels_make_chance_finds_which_are_told_from_true_ones() -> None:
     assert found.agrees
 
 
-def test_where_a_value_is_not_small_nothing_is_tried() -> None:
+def test_where_a_value_is_not_small_nothing_is_tried():
     _, transcript = recorded("secagg", devices=3, levels=2**30, dropout=0.0, gamma=0.0)
     found = attack(transcript)
 
@@ -192,9 +188,7 @@ def test_where_a_value_is_not_small_nothing_is_tried() -> None:
     ],
     ids=str,
 )
-def test_mean_and_error_of_the_prediction_are_those_of_all_patterns(
-    options: dict[str, Any],
-) -> None:
+def test_mean_and_error_of_the_prediction_are_those_of_all_patterns(options):
     _, transcript = recorded("sparse", alpha=0.9, **options)
     adversary = Adversary(transcript)
     devices = transcript.parameters.devices
@@ -223,7 +217,7 @@ def test_mean_and_error_of_the_prediction_are_those_of_all_patterns(
     )
 
 
-def test_the_prediction_is_the_closed_form_for_the_number_of_honest_survivors() -> None:
+def test_the_prediction_is_the_closed_form_for_the_number_of_honest_survivors():
     _, transcript = recorded("sparse", devices=20)
     found = attack(transcript)
     survivors = np.array([found.honest])
@@ -246,9 +240,7 @@ def test_the_prediction_is_the_closed_form_for_the_number_of_honest_survivors() 
         ("secagg-graph", {"dropout": 0.3, "degree": 20}),
     ],
 )
-def test_before_the_round_the_expectation_is_that_of_the_formulas(
-    name: str, options: dict[str, Any]
-) -> None:
+def test_before_the_round_the_expectation_is_that_of_the_formulas(name, options):
     _, transcript = recorded(name, devices=40, gamma=0.33, dim=50, **options)
     who = Population(40, 13, options["dropout"], options.get("dropout_model", "exact"))
     masking = find(name).masking(40, 0.3, options.get("degree"))
@@ -262,7 +254,7 @@ def test_before_the_round_the_expectation_is_that_of_the_formulas(
     ("phase", "before"),
     [("unmask", True), ("share_keys", False), ("advertise_keys", False)],
 )
-def test_before_the_round_other_dropouts_count_as_what_they_are(phase: str, before: bool) -> None:
+def test_before_the_round_other_dropouts_count_as_what_they_are(phase, before):
     _, transcript = recorded("sparse", devices=20, dim=50, dropout_phase=phase)
     nobody = exposure(
         "sparse", BySelection(20, 0.3), Population(20, 4, 0.0), samples=1
@@ -273,13 +265,13 @@ def test_before_the_round_other_dropouts_count_as_what_they_are(phase: str, befo
     assert expected == (pytest.approx(nobody) if before else None)
 
 
-def test_cohorts_along_a_ring_of_few_neighbours_have_no_closed_form() -> None:
+def test_cohorts_along_a_ring_of_few_neighbours_have_no_closed_form():
     _, transcript = recorded("cohort", devices=20, dim=50, degree=8)  # cohorts of 6
 
     assert predict(Adversary(transcript), transcript).before is None
 
 
-def test_the_part_of_each_device_is_told_without_chance_finds() -> None:
+def test_the_part_of_each_device_is_told_without_chance_finds():
     experiment, transcript = recorded("sparse", levels=2**26, dim=2000)
     graph = Graph(experiment, transcript)
     sent = {id: sum(key[0] == id for key in graph.values) for id in transcript.truth}
@@ -290,14 +282,14 @@ def test_the_part_of_each_device_is_told_without_chance_finds() -> None:
     assert found.alone.found > found.alone.correct
 
 
-def test_nothing_to_recover_is_said() -> None:
+def test_nothing_to_recover_is_said():
     _, transcript = recorded("sparse", dim=1, alpha=0.001)
 
     with pytest.raises(UsageError, match="no honest survivor sent anything"):
         attack(transcript)
 
 
-def test_a_device_that_sent_nothing_is_no_obstacle() -> None:
+def test_a_device_that_sent_nothing_is_no_obstacle():
     experiment, transcript = recorded("sparse", dim=4, alpha=0.2)
     sizes = [values.size for values in transcript.truth.values()]
 
@@ -305,7 +297,7 @@ def test_a_device_that_sent_nothing_is_no_obstacle() -> None:
     check(attack(transcript), Graph(experiment, transcript))
 
 
-def with_message(transcript: Transcript, phase: str, index: int, by: int = 1) -> Transcript:
+def with_message(transcript, phase, index, by=1):
     """Return a transcript with a byte of the first message of a phase changed."""
     id = min(transcript.messages[phase])
     message = changed(transcript.messages[phase][id], index, by)
@@ -325,9 +317,7 @@ def with_message(transcript: Transcript, phase: str, index: int, by: int = 1) ->
         ("unmask", -8, "its mask key is not the advertised|do not combine"),
     ],
 )
-def test_messages_that_do_not_fit_are_refused_with_a_sentence(
-    phase: str, index: int, sentence: str
-) -> None:
+def test_messages_that_do_not_fit_are_refused_with_a_sentence(phase, index, sentence):
     _, transcript = recorded("sparse", gamma=0.4)
 
     with pytest.raises(HpcflError, match=sentence):
@@ -335,7 +325,7 @@ def test_messages_that_do_not_fit_are_refused_with_a_sentence(
 
 
 @pytest.mark.parametrize("phase", ["masked_input", "unmask"])
-def test_what_is_no_element_is_refused(phase: str) -> None:
+def test_what_is_no_element_is_refused(phase):
     _, transcript = recorded("sparse", gamma=0.4)
     id = min(set(transcript.messages[phase]) & set(transcript.truth))
     message = transcript.messages[phase][id].copy()
@@ -347,7 +337,7 @@ def test_what_is_no_element_is_refused(phase: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["dropped", "colluding"])
-def test_a_mask_key_that_is_not_the_advertised_one_is_refused(who: str) -> None:
+def test_a_mask_key_that_is_not_the_advertised_one_is_refused(who):
     _, transcript = recorded("sparse", gamma=0.4)
     id = int(np.flatnonzero(getattr(transcript, who))[0])
     keys = dict(transcript.messages["advertise_keys"])
@@ -358,7 +348,7 @@ def test_a_mask_key_that_is_not_the_advertised_one_is_refused(who: str) -> None:
         attack(replace(transcript, messages=phases))
 
 
-def test_a_key_of_low_order_is_refused() -> None:
+def test_a_key_of_low_order_is_refused():
     _, transcript = recorded("sparse", gamma=0.4)
     id = min(transcript.truth)
     message = transcript.messages["advertise_keys"][id].copy()
@@ -371,9 +361,7 @@ def test_a_key_of_low_order_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["sparse", "cohort", "secagg"])
-def test_searching_in_small_parts_finds_the_same(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_searching_in_small_parts_finds_the_same(name, monkeypatch):
     _, transcript = recorded(name, levels=2**20, gamma=0.4)
     whole = attack(transcript)
     monkeypatch.setattr(module, "AT_ONCE", 100)
@@ -386,7 +374,7 @@ def test_searching_in_small_parts_finds_the_same(
     np.testing.assert_array_equal(np.sort(parts.values, axis=0), np.sort(whole.values, axis=0))
 
 
-def test_true_values_of_another_round_are_refused() -> None:
+def test_true_values_of_another_round_are_refused():
     _, transcript = recorded("sparse")
     id = min(transcript.truth)
     values = transcript.truth[id]
@@ -399,7 +387,7 @@ def test_true_values_of_another_round_are_refused() -> None:
         attack(short)
 
 
-def test_too_few_replies_are_refused() -> None:
+def test_too_few_replies_are_refused():
     _, transcript = recorded("sparse", devices=12, degree=4, dropout=0.0)
     few = {id: transcript.messages["unmask"][id] for id in (0, 1)}
     short = replace(transcript, messages={**transcript.messages, "unmask": few})
@@ -408,7 +396,7 @@ def test_too_few_replies_are_refused() -> None:
         attack(short)
 
 
-def test_the_true_values_are_not_used_to_find_any() -> None:
+def test_the_true_values_are_not_used_to_find_any():
     _, transcript = recorded("sparse")
     found = attack(transcript)
     # At one coordinate, what two devices sent alone is changed so that their sum stays the same.

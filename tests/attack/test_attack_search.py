@@ -3,17 +3,16 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from itertools import combinations, pairwise
-from typing import Any
 
 import numpy as np
 import pytest
 
 from hpcfl.attack import search as module
-from hpcfl.attack.search import Trial, search
-from hpcfl.crypto.groups import FQ, RING32, Group
+from hpcfl.attack.search import search
+from hpcfl.crypto.groups import FQ, RING32
 
 
-def entries(group: Group, counts: list[int], bound: int, seed: int = 0) -> tuple[Any, Any, Any]:
+def entries(group, counts, bound, seed=0):
     """Return uniform entries, so many at each coordinate, of which some are made to cancel."""
     generator = np.random.default_rng(seed)
     coordinates = np.repeat(np.arange(len(counts)) * 3, counts)
@@ -29,7 +28,7 @@ def entries(group: Group, counts: list[int], bound: int, seed: int = 0) -> tuple
     return coordinates, elements.astype(np.uint32), np.full(coordinates.size, bound)
 
 
-def by_hand(coordinates: Any, elements: Any, bounds: Any, group: Group, largest: int) -> list[Any]:
+def by_hand(coordinates, elements, bounds, group, largest):
     """Return what is recognised, with numbers of Python and no arrays."""
     places = defaultdict(list)
     for k, place in enumerate(coordinates.tolist()):
@@ -52,15 +51,13 @@ def by_hand(coordinates: Any, elements: Any, bounds: Any, group: Group, largest:
     return found
 
 
-def sets(trial: Trial) -> set[tuple[int, ...]]:
+def sets(trial):
     return {tuple(sorted(one)) for one in trial.sets.tolist()}
 
 
 @pytest.mark.parametrize("group", [FQ, RING32], ids=lambda group: group.name)
 @pytest.mark.parametrize("seed", range(3))
-def test_components_are_found_as_by_hand(
-    group: Group, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_components_are_found_as_by_hand(group, seed, monkeypatch):
     counts = [1, 7, 3, 0, 4, 5, 2, 6, 9] * 5
     # So large that there are chance finds, and overlapping ones, too.
     monkeypatch.setattr(module, "MOST_BY_CHANCE", math.inf)
@@ -72,7 +69,7 @@ def test_components_are_found_as_by_hand(
     assert any(trial.small > len(trial.sets) for trial in trials)
 
 
-def test_bounds_are_those_of_each_member() -> None:
+def test_bounds_are_those_of_each_member():
     coordinates = np.array([0, 0, 1, 1, 2, 3])
     elements = np.array([10**6, FQ.modulus - 10**6 - 30, 10**6, FQ.modulus - 10**6 - 31, 20, 21])
     bounds = np.array([10, 20, 10, 20, 20, 20])
@@ -83,7 +80,7 @@ def test_bounds_are_those_of_each_member() -> None:
     assert (twos.tested, ones.tested) == (2, 6)
 
 
-def test_chance_finds_are_as_many_as_expected() -> None:
+def test_chance_finds_are_as_many_as_expected():
     generator = np.random.default_rng(1)
     coordinates = np.repeat(np.arange(3000), 12)
     elements = generator.integers(0, FQ.modulus, coordinates.size).astype(np.uint32)
@@ -100,7 +97,7 @@ def test_chance_finds_are_as_many_as_expected() -> None:
     assert trials[2].by_chance > 50
 
 
-def test_where_chance_finds_are_likely_nothing_is_tried() -> None:
+def test_where_chance_finds_are_likely_nothing_is_tried():
     # 2 (2 bound + 1) / q is just below and just above a tenth.
     limit = int(module.MOST_BY_CHANCE * FQ.modulus / 4)
     elements = np.full(4, 5, np.uint32)
@@ -111,7 +108,7 @@ def test_where_chance_finds_are_likely_nothing_is_tried() -> None:
     assert (sets(ones), ones.tested, ones.skipped) == ({(0,), (1,)}, 2, 1)
 
 
-def test_too_many_subsets_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_subsets_are_not_tried(monkeypatch):
     monkeypatch.setattr(module, "MOST_SUBSETS", 10)
     elements = np.full(11, 10**9, np.uint32)
     coordinates = np.repeat([0, 1], [5, 6])
@@ -120,7 +117,7 @@ def test_too_many_subsets_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None
     assert (twos.tested, twos.skipped) == (10, 1)
 
 
-def test_where_nothing_is_tried_no_subsets_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_is_tried_no_subsets_are_listed(monkeypatch):
     monkeypatch.setattr(module, "MOST_SUBSETS", 0)
     # There could be millions of them.
     monkeypatch.setattr(module, "combinations", None)
@@ -129,7 +126,7 @@ def test_where_nothing_is_tried_no_subsets_are_listed(monkeypatch: pytest.Monkey
     assert (ones.tested, ones.skipped, len(ones.sets)) == (0, 1, 0)
 
 
-def test_of_overlapping_sums_the_smallest_are_taken() -> None:
+def test_of_overlapping_sums_the_smallest_are_taken():
     q = FQ.modulus
     # 0 + 1 is 5, 1 + 2 is 2, 2 + 3 is 9, the others are large. With 1 + 2, none of these is left.
     elements = np.array([10**6, q + 5 - 10**6, 10**6 - 3, q + 12 - 10**6])
@@ -139,7 +136,7 @@ def test_of_overlapping_sums_the_smallest_are_taken() -> None:
     assert twos.small == 3
 
 
-def test_nothing_is_found_among_nothing() -> None:
+def test_nothing_is_found_among_nothing():
     none = np.empty(0, np.int64)
 
     assert [trial.sets.shape for trial in search(none, none.astype(np.uint32), none, FQ, 3)] == [

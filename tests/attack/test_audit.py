@@ -5,11 +5,9 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 from hpcfl.algorithms import federated
@@ -18,12 +16,12 @@ from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.algorithms.federated.locks import Locks
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
-from hpcfl.algorithms.noise import IntegerNoise, NoiseSecrets
+from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.audit.bounds import clopper_pearson, gaussian_bound, lower_bound
 from hpcfl.audit.devices import Devices
 from hpcfl.audit.game import Game
 from hpcfl.audit.instance import DEFAULTS, Instance
-from hpcfl.audit.measure import Audit, audit
+from hpcfl.audit.measure import audit
 from hpcfl.audit.tables import render
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.crypto.noise import FastNoise
@@ -58,28 +56,28 @@ SLOW = {*BY_RATES, "two in a batch", "all samples"}
 NAMES = [pytest.param(name, marks=pytest.mark.full) if name in SLOW else name for name in TIGHT]
 
 
-def runs_of(name: str) -> int:
+def runs_of(name):
     if name in BY_RATES:
         return 1000
     return 400 if name == "own noise" else 200
 
 
 @cache
-def correct(name: str) -> Audit:
+def correct(name):
     return audit(TIGHT[name], runs_of(name), seed=1)
 
 
-def halve_noise(monkeypatch: pytest.MonkeyPatch, factor: float = 0.5) -> None:
+def halve_noise(monkeypatch, factor=0.5):
     """Let devices and server add less noise than they say."""
 
-    def less(draw: Callable[..., NDArray[Any]]) -> Callable[..., NDArray[Any]]:
+    def less(draw):
         # Stage 2 of locks draws uniform numbers by Laplace's of scale 1, which are no noise.
         unit = draw.__name__ == "laplace"
         return lambda self, size, width: (
             draw(self, size, width) * (1 if unit and width == 1 else factor)
         )
 
-    def fewer(self: IntegerNoise, size: int, device: int, round_index: int) -> NDArray[Any]:
+    def fewer(self, size, device, round_index):
         drawn = draw(self, size, device, round_index)
         return np.rint(drawn * factor).astype(np.int64)
 
@@ -91,7 +89,7 @@ def halve_noise(monkeypatch: pytest.MonkeyPatch, factor: float = 0.5) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 7, 50, 99, 100])
 @pytest.mark.parametrize("error", [0.05, 0.005])
-def test_clopper_pearson_is_that_of_scipy(count: int, error: float) -> None:
+def test_clopper_pearson_is_that_of_scipy(count, error):
     lower, upper = clopper_pearson(count, 100, error)
     both = stats.binomtest(count, 100).proportion_ci(1 - 2 * error, method="exact")
 
@@ -102,7 +100,7 @@ def test_clopper_pearson_is_that_of_scipy(count: int, error: float) -> None:
         assert stats.binom.cdf(count, 100, float(upper)) == pytest.approx(error, rel=1e-6)
 
 
-def test_bounds_of_many_counts_are_those_of_each() -> None:
+def test_bounds_of_many_counts_are_those_of_each():
     lower, upper = clopper_pearson(np.array([0, 3, 10]), 10, 0.01)
 
     for index, count in enumerate((0, 3, 10)):
@@ -110,7 +108,7 @@ def test_bounds_of_many_counts_are_those_of_each() -> None:
         assert (lower[index], upper[index]) == (one[0], one[1])
 
 
-def test_rates_of_randomised_response_bound_its_epsilon() -> None:
+def test_rates_of_randomised_response_bound_its_epsilon():
     # The truth with probability e / (1 + e): epsilon is exactly 1, and no test does better.
     rng = np.random.default_rng(2)
     truth = math.e / (1 + math.e)
@@ -125,7 +123,7 @@ def test_rates_of_randomised_response_bound_its_epsilon() -> None:
     assert 0.75 < np.median(found) < 1
 
 
-def test_delta_is_given_away() -> None:
+def test_delta_is_given_away():
     # With probability 0.2 everything is told, else nothing.
     rng = np.random.default_rng(3)
     without = np.zeros(4000)
@@ -136,7 +134,7 @@ def test_delta_is_given_away() -> None:
     assert lower_bound(without, with_, 0.0, 0.9).epsilon > 4
 
 
-def test_mu_is_bounded_closely_and_converted_exactly() -> None:
+def test_mu_is_bounded_closely_and_converted_exactly():
     rng = np.random.default_rng(4)
     exact = zcdp.exact_epsilon(2.0**2 / 2, 1e-5)
     found = [
@@ -151,7 +149,7 @@ def test_mu_is_bounded_closely_and_converted_exactly() -> None:
     assert max(one.epsilon for one in found) < 1.2 * exact
 
 
-def test_the_threshold_is_not_chosen_on_the_runs_that_count() -> None:
+def test_the_threshold_is_not_chosen_on_the_runs_that_count():
     # All differences are in the first half: the second knows nothing of them.
     first, second = np.zeros(500), np.ones(500)
     without = np.concatenate([first, first])
@@ -164,7 +162,7 @@ def test_the_threshold_is_not_chosen_on_the_runs_that_count() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_correct_noise_agrees_with_its_proof(name: str) -> None:
+def test_correct_noise_agrees_with_its_proof(name):
     found = correct(name)
 
     assert found.agrees
@@ -174,7 +172,7 @@ def test_correct_noise_agrees_with_its_proof(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_half_of_the_noise_is_detected(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_half_of_the_noise_is_detected(monkeypatch, name):
     halve_noise(monkeypatch)
     found = audit(TIGHT[name], runs_of(name), seed=1)
 
@@ -184,7 +182,7 @@ def test_half_of_the_noise_is_detected(monkeypatch: pytest.MonkeyPatch, name: st
 
 
 @pytest.mark.parametrize("algorithm", ["cdp", "dp-dsgd", "locks"])
-def test_the_papers_noise_is_too_little_by_default(algorithm: str) -> None:
+def test_the_papers_noise_is_too_little_by_default(algorithm):
     found = audit(DEFAULTS[algorithm], 800 if algorithm == "locks" else 200)
 
     assert found.exceeds_paper
@@ -205,7 +203,7 @@ def test_the_papers_noise_is_too_little_by_default(algorithm: str) -> None:
         (Instance("fedsgd-dpc", 0.5, mechanism="laplace", devices=4), 1.0),
     ],
 )
-def test_the_papers_noise_of_answers_is_too_little(instance: Instance, claimed: float) -> None:
+def test_the_papers_noise_of_answers_is_too_little(instance, claimed):
     found = audit(instance, 1200, seed=1)
 
     assert found.gaussian is None
@@ -215,9 +213,7 @@ def test_the_papers_noise_of_answers_is_too_little(instance: Instance, claimed: 
 
 
 @pytest.mark.parametrize("name", TIGHT)
-def test_the_canary_is_as_long_as_clipping_allows(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_the_canary_is_as_long_as_clipping_allows(monkeypatch, name):
     # Without noise, the log-likelihood ratio is known.
     halve_noise(monkeypatch, 0.0)
     instance = TIGHT[name]
@@ -244,7 +240,7 @@ def test_the_canary_is_as_long_as_clipping_allows(
     assert score == pytest.approx(want, rel=0.01)
 
 
-def test_runs_in_which_the_canary_is_not_sent_are_paid_for_in_delta() -> None:
+def test_runs_in_which_the_canary_is_not_sent_are_paid_for_in_delta():
     found = correct("own noise").gaussian
     assert found is not None
     assert found.mu is not None
@@ -254,14 +250,14 @@ def test_runs_in_which_the_canary_is_not_sent_are_paid_for_in_delta() -> None:
     assert found.epsilon == zcdp.exact_epsilon(found.mu**2 / 2, 1e-5 / found.part)
 
 
-def test_a_run_with_laplace_noise_tells_no_more_than_its_epsilon() -> None:
+def test_a_run_with_laplace_noise_tells_no_more_than_its_epsilon():
     game = Game(TIGHT["Laplace"], 0)
     scores = [game.play(True, run)[0] for run in range(60)]
 
     assert max(map(abs, scores)) == pytest.approx(game.account().proven, rel=1e-3)
 
 
-def test_the_canary_is_the_record_that_is_used_most() -> None:
+def test_the_canary_is_the_record_that_is_used_most():
     instance = Instance("cdp", 1.0, rounds=3, samples=6, batch=2, steps=2, shuffle="continuing")
     game = Game(instance, 0)
     seeds = np.random.SeedSequence(game.devices.order, spawn_key=(TRAINING, 0))
@@ -277,7 +273,7 @@ def test_the_canary_is_the_record_that_is_used_most() -> None:
     assert Game(DEFAULTS["cdp"], 0).devices.accesses == (1, 1)
 
 
-def test_an_order_that_nobody_knows_protects() -> None:
+def test_an_order_that_nobody_knows_protects():
     known = audit(DEFAULTS["cdp"], 300)
     secret = audit(replace(DEFAULTS["cdp"], secret_order=True), 300)
 
@@ -288,7 +284,7 @@ def test_an_order_that_nobody_knows_protects() -> None:
     assert secret.paper == known.paper
 
 
-def test_a_run_repeats_itself_for_the_same_seed() -> None:
+def test_a_run_repeats_itself_for_the_same_seed():
     for algorithm in federated.PRIVATE:
         plays = [
             [game.play(True, run) for run in range(6)]
@@ -300,7 +296,7 @@ def test_a_run_repeats_itself_for_the_same_seed() -> None:
         assert len({score for score, _ in plays[0]}) > 1
 
 
-def test_json_has_everything() -> None:
+def test_json_has_everything():
     found = audit(Instance("cdp", 3.0), 20)
     flat = json.loads(json.dumps(found.as_dict(), allow_nan=False))
 
@@ -356,7 +352,7 @@ def test_json_has_everything() -> None:
         (lambda: Game(Instance("dp-dsgd", 1.0, steps=2, samples=2), 0), "one local step"),
     ],
 )
-def test_what_cannot_be_audited_is_refused(make: Callable[[], object], message: str) -> None:
+def test_what_cannot_be_audited_is_refused(make, message):
     with pytest.raises(UsageError, match=message):
         make()
 
@@ -366,7 +362,7 @@ def test_what_cannot_be_audited_is_refused(make: Callable[[], object], message: 
 SURE = 0.99
 
 
-def same_draws_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def same_draws_again(monkeypatch):
     """Let a round that is played again have the batches and participants that it had, not noise."""
     seeds = np.random.SeedSequence(7)
     monkeypatch.setattr(FederatedAlgorithm, "play_index", lambda self, index: index)
@@ -375,21 +371,21 @@ def same_draws_again(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def dropouts_charged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def dropouts_charged_once(monkeypatch):
     for kind in (DPFedAvg, Locks):
         monkeypatch.setattr(kind, "exact_dropouts", False)
 
 
-def less_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+def less_noise(monkeypatch):
     halve_noise(monkeypatch)
 
 
-def planned_survivors(monkeypatch: pytest.MonkeyPatch) -> None:
+def planned_survivors(monkeypatch):
     monkeypatch.setattr(PrivateAlgorithm, "observe", lambda self, survivors: None)
 
 
-def one_stream_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    def of_rank(seed: int) -> NoiseSecrets:
+def one_stream_on_every_rank(monkeypatch):
+    def of_rank(seed):
         stream = insecure_secrets(seed, 0, -1)
         return lambda play, owner: stream
 
@@ -443,9 +439,7 @@ UNPLANNED: dict[str, tuple[Instance, int, Callable[[pytest.MonkeyPatch], None]]]
         for name, (instance, _, _) in UNPLANNED.items()
     ],
 )
-def test_what_does_not_go_as_planned_agrees_with_its_proof(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_what_does_not_go_as_planned_agrees_with_its_proof(monkeypatch, name):
     instance, runs, flaw = UNPLANNED[name]
     right = audit(instance, runs, seed=1, confidence=SURE)
     flaw(monkeypatch)
@@ -460,12 +454,10 @@ def test_what_does_not_go_as_planned_agrees_with_its_proof(
 
 
 @pytest.mark.full
-def test_replayed_samples_of_users_agree_only_if_they_are_drawn_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_replayed_samples_of_users_agree_only_if_they_are_drawn_anew(monkeypatch):
     """A user who is in the sample is in all its replays, unless each has one of its own."""
 
-    def learn(self: Devices, id: int, *rest: Any) -> Callable[..., NDArray[np.float32]]:
+    def learn(self, id, *rest):
         # An update as it is in training, longer than the norm, without the training.
         update = np.array([-9, 0, 9, 0] if id == self.victim else [0, 9, 0, -9], np.float32)
         return lambda **private: update
@@ -482,7 +474,7 @@ def test_replayed_samples_of_users_agree_only_if_they_are_drawn_anew(
     assert not wrong.agrees
 
 
-def test_a_replayed_round_is_charged_as_a_new_one() -> None:
+def test_a_replayed_round_is_charged_as_a_new_one():
     """Of two records, another is used in it; of what is always used, twice as much is told."""
     record = Instance("cdp", 1.5, samples=2, shuffle="continuing")
     once, again = (Game(one, 0).account() for one in (record, replace(record, replayed=1)))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ class Unknown(SecAgg):
     not_attacked = "its masks are of another kind"
 
 
-def test_keeping_costs_no_byte_and_no_message(tmp_path: Path) -> None:
+def test_keeping_costs_no_byte_and_no_message(tmp_path):
     records = []
     for path in (None, tmp_path / "round.npz"):
         options = BenchOptions(
@@ -45,7 +44,7 @@ def test_keeping_costs_no_byte_and_no_message(tmp_path: Path) -> None:
             np.testing.assert_array_equal(getattr(without, name), getattr(kept, name))
 
 
-def test_it_is_the_last_round_that_is_kept() -> None:
+def test_it_is_the_last_round_that_is_kept():
     experiment, transcript = recorded("secagg", rounds=3, warmup=2)
     dropped = sorted(experiment.schedule.draw(4))
 
@@ -54,7 +53,7 @@ def test_it_is_the_last_round_that_is_kept() -> None:
     assert np.flatnonzero(~transcript.survived).tolist() == dropped
 
 
-def test_what_is_kept_is_what_was_sent_and_what_colluders_hold() -> None:
+def test_what_is_kept_is_what_was_sent_and_what_colluders_hold():
     experiment, transcript = recorded("sparse", gamma=0.4)
     adversary = Adversary(transcript)
     honest = np.flatnonzero(transcript.survived & ~transcript.colluding).tolist()
@@ -71,7 +70,7 @@ def test_what_is_kept_is_what_was_sent_and_what_colluders_hold() -> None:
         np.testing.assert_array_equal(values, protocol.quantise(vector, id, 0))
 
 
-def test_no_key_of_an_honest_device_is_in_the_file(tmp_path: Path) -> None:
+def test_no_key_of_an_honest_device_is_in_the_file(tmp_path):
     path = tmp_path / "round.npz"
     options = BenchOptions("sparse", dim=200, gamma=0.4, insecure_seed=SEED, keep_transcript=path)
     Experiment.prepare(options, 10).run(Loopback(10))
@@ -86,8 +85,8 @@ def test_no_key_of_an_honest_device_is_in_the_file(tmp_path: Path) -> None:
         assert (mask in content) == transcript.colluding[id]
 
 
-def test_colluders_follow_from_the_seed_and_are_a_fraction_rounded_down() -> None:
-    def drawn(devices: int = 29, **options: Any) -> Any:
+def test_colluders_follow_from_the_seed_and_are_a_fraction_rounded_down():
+    def drawn(devices=29, **options):
         built = build("secagg", BenchOptions("secagg", **options), devices, 10)[0]
         return colluding(built.parameters)
 
@@ -116,25 +115,21 @@ def test_colluders_follow_from_the_seed_and_are_a_fraction_rounded_down() -> Non
         ("sparse", {"dim": 10**8}, "would take about 7.6 GB"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(
-    protocol: str, options: dict[str, Any], sentence: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_kept_is_refused(protocol, options, sentence, tmp_path):
     wanted = {"insecure_seed": 1, "keep_transcript": tmp_path / "round.npz"} | options
 
     with pytest.raises(UsageError, match=sentence):
         Experiment.prepare(BenchOptions(protocol, **wanted), 100)
 
 
-def test_a_large_sparse_round_is_kept_all_the_same(tmp_path: Path) -> None:
+def test_a_large_sparse_round_is_kept_all_the_same(tmp_path):
     # 10 times the coordinates would be too many for secagg.
     options = BenchOptions("sparse", dim=2 * 10**7, insecure_seed=1, keep_transcript=tmp_path / "r")
 
     Experiment.prepare(options, 100)
 
 
-def test_a_transcript_that_cannot_be_written_fails_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transcript_that_cannot_be_written_fails_the_run(tmp_path, monkeypatch):
     (tmp_path / "none").touch()
     path = tmp_path / "none" / "round.npz"
     options = BenchOptions("secagg", dim=5, insecure_seed=1, keep_transcript=path)
@@ -143,7 +138,7 @@ def test_a_transcript_that_cannot_be_written_fails_the_run(
         Experiment.prepare(options, 4).run(Loopback(4))
 
 
-def test_every_protocol_is_attacked_or_refused(tmp_path: Path) -> None:
+def test_every_protocol_is_attacked_or_refused(tmp_path):
     for name in PROTOCOLS:
         options = BenchOptions(
             name, dim=50, insecure_seed=1, keep_transcript=tmp_path / name, alpha=0.5, dropout=0.0

@@ -1,26 +1,22 @@
-from __future__ import annotations
-
 import json
 import zipfile
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from attack_rounds import recorded
 
 from hpcfl.attack.components import attack
-from hpcfl.attack.transcript import FORMAT, PHASES, Transcript, load
+from hpcfl.attack.transcript import FORMAT, PHASES, load
 from hpcfl.errors import HpcflError, UsageError
 
 
 @pytest.fixture(scope="module")
-def transcript() -> Transcript:
+def transcript():
     return recorded("sparse", devices=8, dim=60)[1]
 
 
-def rewritten(path: Path, **arrays: Any) -> Path:
+def rewritten(path, **arrays):
     """Return a copy of a file with some of its arrays replaced, or left out where None."""
     with np.load(path) as file:
         kept = {name: file[name] for name in file.files} | arrays
@@ -29,7 +25,7 @@ def rewritten(path: Path, **arrays: Any) -> Path:
     return target
 
 
-def test_what_is_written_is_read(transcript: Transcript, tmp_path: Path) -> None:
+def test_what_is_written_is_read(transcript, tmp_path):
     weights = np.arange(1, 9) / 36
     transcript = replace(transcript, parameters=replace(transcript.parameters, weights=weights))
     transcript.save(tmp_path / "round.npz")
@@ -50,9 +46,7 @@ def test_what_is_written_is_read(transcript: Transcript, tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["round.npz"]
 
 
-def test_the_file_says_that_it_is_insecure_and_needs_no_pickle(
-    transcript: Transcript, tmp_path: Path
-) -> None:
+def test_the_file_says_that_it_is_insecure_and_needs_no_pickle(transcript, tmp_path):
     transcript.save(tmp_path / "round.npz")
     with np.load(tmp_path / "round.npz", allow_pickle=False) as file:
         assert {file[name].dtype.kind for name in file.files} <= set("Uuibf")
@@ -62,13 +56,11 @@ def test_the_file_says_that_it_is_insecure_and_needs_no_pickle(
     assert (config["insecure_seed"], config["seed"]) == (3, 0)
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    transcript: Transcript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(transcript, tmp_path, monkeypatch):
     path = tmp_path / "round.npz"
     path.write_text("before")
 
-    def full(file: Any, **arrays: Any) -> None:
+    def full(file, **arrays):
         file.write(b"half")
         raise OSError(28, "No space left on device")
 
@@ -88,7 +80,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
         (b"PK\x05\x06" + bytes(18), "it has no 'format'"),
     ],
 )
-def test_foreign_files_are_refused(content: bytes | None, sentence: str, tmp_path: Path) -> None:
+def test_foreign_files_are_refused(content, sentence, tmp_path):
     path = tmp_path / "foreign.npz"
     if content is not None:
         path.write_bytes(content)
@@ -97,7 +89,7 @@ def test_foreign_files_are_refused(content: bytes | None, sentence: str, tmp_pat
         load(path)
 
 
-def test_a_folder_an_array_and_pickles_are_refused(tmp_path: Path) -> None:
+def test_a_folder_an_array_and_pickles_are_refused(tmp_path):
     np.save(tmp_path / "array.npy", np.ones(3))
     np.savez(tmp_path / "other.npz", format=np.array("mine"))
     np.savez(tmp_path / "pickle.npz", format=np.array([None], object), allow_pickle=True)
@@ -112,7 +104,7 @@ def test_a_folder_an_array_and_pickles_are_refused(tmp_path: Path) -> None:
             load(tmp_path / name)
 
 
-def header(transcript: Transcript, **changes: Any) -> Any:
+def header(transcript, **changes):
     """Return the stored header with something else in it."""
     parameters = {"devices": 8, "dim": 60, "alpha": 0.3, "levels": 2000, "gamma": 0.2}
     content = {
@@ -139,9 +131,7 @@ def header(transcript: Transcript, **changes: Any) -> Any:
         ({"config": {"dropout_phase": None}}, "the phase of dropouts is missing"),
     ],
 )
-def test_headers_that_do_not_fit_are_refused(
-    transcript: Transcript, changes: dict[str, Any], sentence: str, tmp_path: Path
-) -> None:
+def test_headers_that_do_not_fit_are_refused(transcript, changes, sentence, tmp_path):
     transcript.save(tmp_path / "round.npz")
 
     load(rewritten(tmp_path / "round.npz", header=header(transcript)))
@@ -171,9 +161,7 @@ def test_headers_that_do_not_fit_are_refused(
         ("weights", lambda a: np.ones(3), "the weights have the shape"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(
-    transcript: Transcript, name: str, change: Any, sentence: str, tmp_path: Path
-) -> None:
+def test_arrays_that_do_not_fit_are_refused(transcript, name, change, sentence, tmp_path):
     path = tmp_path / "round.npz"
     transcript.save(path)
     with np.load(path) as file:
@@ -183,21 +171,21 @@ def test_arrays_that_do_not_fit_are_refused(
         load(rewritten(path, **{name: array}))
 
 
-def test_mask_keys_of_another_length_are_refused(transcript: Transcript) -> None:
+def test_mask_keys_of_another_length_are_refused(transcript):
     short = {id: key[:-1] for id, key in transcript.mask_keys.items()}
 
     with pytest.raises(ValueError, match="a mask key has not 32 bytes"):
         replace(transcript, mask_keys=short)
 
 
-def test_keys_of_unknown_devices_are_refused(transcript: Transcript) -> None:
+def test_keys_of_unknown_devices_are_refused(transcript):
     keys = {**transcript.messages["advertise_keys"], 99: np.zeros(80, np.uint8)}
 
     with pytest.raises(ValueError, match="there are keys of unknown devices"):
         replace(transcript, messages={**transcript.messages, "advertise_keys": keys})
 
 
-def test_no_damage_ends_with_a_traceback(transcript: Transcript, tmp_path: Path) -> None:
+def test_no_damage_ends_with_a_traceback(transcript, tmp_path):
     path = tmp_path / "round.npz"
     transcript.save(path)
     whole = path.read_bytes()

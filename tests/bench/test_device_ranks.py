@@ -12,11 +12,11 @@ from hpcfl.cli import bench
 from hpcfl.cli.options import given
 
 
-def by_click(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any] | None:
+def by_click(arguments, monkeypatch):
     """Return what the command line reads, None if it refuses or only prints."""
     found: list[dict[str, Any]] = []
 
-    def noted(as_json: bool, **typed: Any) -> None:
+    def noted(as_json, **typed):
         found.append(given(typed))
 
     monkeypatch.setattr(bench.command, "callback", noted)
@@ -35,9 +35,7 @@ def by_click(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str,
         "dp-fedavg --aggregate secagg --noise-multiplier=1",
     ],
 )
-def test_options_are_read_as_the_command_line_reads_them(
-    arguments: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_are_read_as_the_command_line_reads_them(arguments, monkeypatch):
     found = device.read(arguments.split())
 
     assert found is not None
@@ -59,5 +57,5 @@ def test_options_are_read_as_the_command_line_reads_them(
         "-h",
     ],
 )
-def test_what_is_not_plainly_an_option_is_left_to_the_command_line(arguments: str) -> None:
+def test_what_is_not_plainly_an_option_is_left_to_the_command_line(arguments):
     assert device.read(arguments.split()) is None

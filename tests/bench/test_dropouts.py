@@ -1,26 +1,22 @@
-from __future__ import annotations
-
 import pytest
 from scipy import stats
 
 from hpcfl.rounds.dropouts import DropoutSchedule
 
 
-def schedule(devices: int, rate: float, model: str = "exact", seed: int = 0) -> DropoutSchedule:
+def schedule(devices, rate, model="exact", seed=0):
     return DropoutSchedule(devices, rate, model, "masked_input", seed)
 
 
 @pytest.mark.parametrize(
     ("devices", "rate", "dropped"), [(100, 0.3, 30), (100, 0.29, 29), (7, 0.49, 3), (5, 0.0, 0)]
 )
-def test_exact_drops_the_floor_of_the_rate_as_it_was_written(
-    devices: int, rate: float, dropped: int
-) -> None:
+def test_exact_drops_the_floor_of_the_rate_as_it_was_written(devices, rate, dropped):
     for round_index in range(5):
         assert len(schedule(devices, rate).draw(round_index)) == dropped
 
 
-def test_exact_drops_every_device_equally_often() -> None:
+def test_exact_drops_every_device_equally_often():
     rounds = 2000
     counts = [0] * 10
     for round_index in range(rounds):
@@ -31,7 +27,7 @@ def test_exact_drops_every_device_equally_often() -> None:
     assert stats.chisquare(counts).pvalue > 1e-6
 
 
-def test_bernoulli_drops_each_device_by_chance() -> None:
+def test_bernoulli_drops_each_device_by_chance():
     counts = [len(schedule(50, 0.3, "bernoulli").draw(index)) for index in range(2000)]
     dropped, total = sum(counts), 50 * len(counts)
 
@@ -39,7 +35,7 @@ def test_bernoulli_drops_each_device_by_chance() -> None:
     assert len(set(counts)) > 5
 
 
-def test_the_draw_depends_on_seed_and_round_only() -> None:
+def test_the_draw_depends_on_seed_and_round_only():
     one, other = schedule(100, 0.3, seed=1), schedule(100, 0.3, seed=2)
 
     assert one.draw(4) == schedule(100, 0.3, seed=1).draw(4)
@@ -47,5 +43,5 @@ def test_the_draw_depends_on_seed_and_round_only() -> None:
     assert one.draw(4) != other.draw(4)
 
 
-def test_a_dropout_names_its_phase() -> None:
+def test_a_dropout_names_its_phase():
     assert set(schedule(10, 0.4).draw(0).values()) == {"masked_input"}

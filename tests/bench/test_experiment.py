@@ -1,8 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import h5py
 import numpy as np
 import pytest
@@ -14,13 +9,12 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto.discrete_gaussian import LARGEST_SIGMA
 from hpcfl.errors import BelowThresholdError, HpcflError, UsageError, ValidationError
 from hpcfl.options.bench import BenchOptions
-from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.observer import Results, RoundObserver, Together
 from hpcfl.rounds.timed import Played
 from hpcfl.rounds.validation import agrees, expected_total
 
 
-def run(protocol: str, devices: int = 6, **options: Any) -> list[RoundRecord]:
+def run(protocol, devices=6, **options):
     """Return the records of all rounds of a small experiment."""
     options = {"dim": 300, "rounds": 2, "warmup": 1} | options
     rounds = Results[Played]()
@@ -30,7 +24,7 @@ def run(protocol: str, devices: int = 6, **options: Any) -> list[RoundRecord]:
 
 
 @pytest.mark.parametrize("protocol", ["fedavg", "secagg", "sparse"])
-def test_rounds_after_warm_up_are_measured_and_all_are_validated(protocol: str) -> None:
+def test_rounds_after_warm_up_are_measured_and_all_are_validated(protocol):
     records = run(protocol)
 
     assert [record.warmup for record in records] == [True, False, False]
@@ -40,7 +34,7 @@ def test_rounds_after_warm_up_are_measured_and_all_are_validated(protocol: str) 
 
 
 @pytest.mark.parametrize("phase", ["advertise_keys", "share_keys", "masked_input", "unmask"])
-def test_devices_can_drop_out_before_any_phase(phase: str) -> None:
+def test_devices_can_drop_out_before_any_phase(phase):
     records = run("secagg", dropout_phase=phase)
     index = ["model", "advertise_keys", "share_keys", "masked_input", "unmask"].index(phase)
 
@@ -52,7 +46,7 @@ def test_devices_can_drop_out_before_any_phase(phase: str) -> None:
         assert int(record.survived.sum()) == (6 if phase == "unmask" else 5)
 
 
-def test_cpu_is_entered_for_who_worked_and_wall_for_all() -> None:
+def test_cpu_is_entered_for_who_worked_and_wall_for_all():
     record = run("secagg", dropout=0.0)[-1]
     unmask = 4
 
@@ -63,10 +57,10 @@ def test_cpu_is_entered_for_who_worked_and_wall_for_all() -> None:
     assert record.cpu_seconds[1].sum() <= 1.1 * record.wall_seconds[1].max() + 0.01
 
 
-def test_a_wrong_sum_is_stored_unvalidated_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_sum_is_stored_unvalidated_and_fails(monkeypatch):
     finish = SecAggServer.finish_result
 
-    def finish_wrongly(self: SecAggServer) -> None:
+    def finish_wrongly(self):
         finish(self)
         self.total[17] += 1
 
@@ -79,10 +73,10 @@ def test_a_wrong_sum_is_stored_unvalidated_and_fails(monkeypatch: pytest.MonkeyP
     assert [record.validated for record in rounds.records] == [False]
 
 
-def test_a_survivor_left_out_of_the_sum_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_survivor_left_out_of_the_sum_is_noticed(monkeypatch):
     finish = SecAggServer.finish_result
 
-    def forget_one(self: SecAggServer) -> None:
+    def forget_one(self):
         finish(self)
         self.survivors = self.survivors[1:]
 
@@ -91,9 +85,9 @@ def test_a_survivor_left_out_of_the_sum_is_noticed(monkeypatch: pytest.MonkeyPat
         run("secagg")
 
 
-def test_a_failure_to_store_ends_the_run() -> None:
+def test_a_failure_to_store_ends_the_run():
     class Full(RoundObserver):
-        def finished(self, index: int, result: Played) -> None:
+        def finished(self, index, result):
             raise HpcflError("the disk is full")
 
     experiment = Experiment.prepare(BenchOptions("fedavg", dim=10), 3)
@@ -101,12 +95,12 @@ def test_a_failure_to_store_ends_the_run() -> None:
         experiment.run(Loopback(3), Full())
 
 
-def test_float_sums_are_compared_within_their_rounding_error() -> None:
+def test_float_sums_are_compared_within_their_rounding_error():
     class Device:
-        def __init__(self, id: int) -> None:
+        def __init__(self, id):
             self.id = id
 
-        def contribution(self, vector: Any) -> tuple[slice, Any]:
+        def contribution(self, vector):
             return slice(None), vector
 
     vectors = np.array([[0.1, 1e9], [0.2, 1.0], [0.3, -1e9]])
@@ -128,12 +122,12 @@ def test_float_sums_are_compared_within_their_rounding_error() -> None:
         ({"levels": 2**30}, "the largest admissible number of levels is"),
     ],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], sentence: str) -> None:
+def test_options_that_cannot_work_are_refused(options, sentence):
     with pytest.raises(UsageError, match=sentence):
         Experiment.prepare(BenchOptions("sparse", **options), 10)
 
 
-def test_dim_must_fit_the_updates(tmp_path: Path) -> None:
+def test_dim_must_fit_the_updates(tmp_path):
     np.save(tmp_path / "u.npy", np.ones((3, 5)))
     with pytest.raises(UsageError, match=r"--dim is 6, but the rows of .* have 5 numbers"):
         Experiment.prepare(BenchOptions("fedavg", dim=6, updates=tmp_path / "u.npy"), 3)
@@ -143,7 +137,7 @@ def test_dim_must_fit_the_updates(tmp_path: Path) -> None:
     )
 
 
-def test_options_without_effect_are_recorded_without_a_value() -> None:
+def test_options_without_effect_are_recorded_without_a_value():
     fedavg, secagg, sparse = (
         Experiment.prepare(BenchOptions(name), 5).config()
         for name in ("fedavg", "secagg", "sparse")
@@ -153,7 +147,7 @@ def test_options_without_effect_are_recorded_without_a_value() -> None:
     assert [config["group"] for config in (fedavg, secagg, sparse)] == [None, "fq", "fq"]
 
 
-def test_every_option_is_recorded_with_its_value() -> None:
+def test_every_option_is_recorded_with_its_value():
     config = Experiment.prepare(BenchOptions("sparse"), 100).config()
 
     assert (config["dim"], config["devices"], config["threshold"]) == (165_000, 100, 51)
@@ -163,7 +157,7 @@ def test_every_option_is_recorded_with_its_value() -> None:
     assert config["scaled_by"] == pytest.approx(1 / 0.09521, rel=1e-3)
 
 
-def test_the_scaling_of_the_paper_is_an_option_and_recorded() -> None:
+def test_the_scaling_of_the_paper_is_an_option_and_recorded():
     config = Experiment.prepare(BenchOptions("sparse", scaling="paper"), 100).config()
 
     assert config["scaling"] == "paper"
@@ -171,7 +165,7 @@ def test_the_scaling_of_the_paper_is_an_option_and_recorded() -> None:
     assert config["scaled_by"] == pytest.approx(1 / (0.09521 * 0.7), rel=1e-3)
 
 
-def saved_sum(tmp_path: Path, protocol: str, devices: int, **options: Any) -> tuple[Any, Any, Any]:
+def saved_sum(tmp_path, protocol, devices, **options):
     """Return what a round saves, sum and mean, and the vectors of its survivors, weighted.
 
     The vectors' coordinates are even, up to 2; weights go with the devices' numbers.
@@ -197,9 +191,7 @@ def saved_sum(tmp_path: Path, protocol: str, devices: int, **options: Any) -> tu
         ("prf", 12, 0.0),
     ],
 )
-def test_the_sum_that_is_saved_is_that_of_the_survivors(
-    tmp_path: Path, protocol: str, devices: int, dropout: float
-) -> None:
+def test_the_sum_that_is_saved_is_that_of_the_survivors(tmp_path, protocol, devices, dropout):
     total, mean, (weighted, weights, survived) = saved_sum(
         tmp_path, protocol, devices, dropout=dropout
     )
@@ -215,7 +207,7 @@ def test_the_sum_that_is_saved_is_that_of_the_survivors(
     )
 
 
-def test_scaled_as_in_the_paper_a_sum_is_right_on_average_alone(tmp_path: Path) -> None:
+def test_scaled_as_in_the_paper_a_sum_is_right_on_average_alone(tmp_path):
     _, mean, (weighted, weights, survived) = saved_sum(tmp_path, "secagg", 12, scaling="paper")
 
     # Nine survive where 8.4 are reckoned with.
@@ -226,9 +218,7 @@ def test_scaled_as_in_the_paper_a_sum_is_right_on_average_alone(tmp_path: Path) 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("protocol", ["fedavg", "secagg", "sparse", "cohort"])
-def test_a_vector_that_is_not_finite_costs_the_round_its_device(
-    tmp_path: Path, protocol: str, value: float, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_vector_that_is_not_finite_costs_the_round_its_device(tmp_path, protocol, value, capsys):
     rows = np.ones((10, 30))
     # Of every coordinate, as a device of a sparse protocol sends only some.
     rows[2] = value
@@ -243,16 +233,14 @@ def test_a_vector_that_is_not_finite_costs_the_round_its_device(
     assert "device 2 refuses to upload its vector" in capsys.readouterr().err
 
 
-def test_a_vector_that_is_not_finite_ends_a_round_without_dropouts(tmp_path: Path) -> None:
+def test_a_vector_that_is_not_finite_ends_a_round_without_dropouts(tmp_path):
     np.save(tmp_path / "u.npy", np.array([[1.0], [np.nan], [1.0]]))
     with pytest.raises(BelowThresholdError, match="device 1 refuses to upload its vector"):
         run("prf", 3, dim=None, updates=tmp_path / "u.npy", dropout=0.0)
 
 
 @pytest.mark.parametrize("devices", [2, 3, 6])
-def test_the_noise_of_a_few_devices_can_be_drawn_with_the_levels_that_are_chosen(
-    devices: int,
-) -> None:
+def test_the_noise_of_a_few_devices_can_be_drawn_with_the_levels_that_are_chosen(devices):
     """Where the group has room for more noise than there is a sampler for."""
     options = {"noise_multiplier": 4.0, "dropout": 0.0}
     assert all(record.validated for record in run("dp-fedavg", devices, **options))

@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import h5py
 import numpy as np
 import pytest
@@ -11,7 +7,7 @@ from hpcfl.rounds.input_files import FileUpdates, save_aggregate
 from hpcfl.rounds.inputs import SyntheticUpdates
 
 
-def test_synthetic_updates_repeat_for_a_seed_and_differ_otherwise() -> None:
+def test_synthetic_updates_repeat_for_a_seed_and_differ_otherwise():
     updates = SyntheticUpdates(1000, seed=1)
     vector = updates.vector(2, 3)
 
@@ -25,13 +21,13 @@ def test_synthetic_updates_repeat_for_a_seed_and_differ_otherwise() -> None:
         assert not np.array_equal(other, vector)
 
 
-def test_synthetic_updates_have_the_stated_spread() -> None:
+def test_synthetic_updates_have_the_stated_spread():
     # 10^6 normal samples: the standard error of their deviation is 0.07 %.
     assert np.std(SyntheticUpdates(10**6, 0).vector(0, 0)) == pytest.approx(0.01, rel=0.005)
 
 
 @pytest.mark.parametrize("name", ["updates.npy", "updates.h5"])
-def test_a_file_gives_each_device_its_row(tmp_path: Path, name: str) -> None:
+def test_a_file_gives_each_device_its_row(tmp_path, name):
     rows = np.random.default_rng(1).normal(size=(3, 5))
     path = tmp_path / name
     if path.suffix == ".npy":
@@ -46,14 +42,14 @@ def test_a_file_gives_each_device_its_row(tmp_path: Path, name: str) -> None:
         np.testing.assert_array_equal(updates.vector(7, device), rows[device])
 
 
-def test_integer_rows_become_real_numbers(tmp_path: Path) -> None:
+def test_integer_rows_become_real_numbers(tmp_path):
     np.save(tmp_path / "u.npy", np.array([[1, 2], [3, 4]], np.int16))
     vector = FileUpdates(tmp_path / "u.npy", 2).vector(0, 1)
 
     assert (vector.tolist(), vector.dtype) == ([3.0, 4.0], np.float64)
 
 
-def test_weights_are_scaled_to_add_up_to_one(tmp_path: Path) -> None:
+def test_weights_are_scaled_to_add_up_to_one(tmp_path):
     with h5py.File(tmp_path / "u.h5", "w") as file:
         file["updates"] = np.ones((2, 5))
         file["weights"] = [30.0, 10.0]
@@ -63,7 +59,7 @@ def test_weights_are_scaled_to_add_up_to_one(tmp_path: Path) -> None:
     assert (updates.weights.tolist(), updates.total_weight) == ([0.75, 0.25], 40.0)
 
 
-def write_bad_weights(path: Path) -> None:
+def write_bad_weights(path):
     with h5py.File(path, "w") as file:
         file["updates"] = np.ones((2, 5))
         file["weights"] = [1.0, 2.0, 3.0]
@@ -86,22 +82,20 @@ def write_bad_weights(path: Path) -> None:
         ("u.h5", write_bad_weights, "are not 2 positive numbers"),
     ],
 )
-def test_a_file_of_another_form_is_refused_with_a_sentence(
-    tmp_path: Path, name: str, write: object, sentence: str
-) -> None:
+def test_a_file_of_another_form_is_refused_with_a_sentence(tmp_path, name, write, sentence):
     write(tmp_path / name)  # type: ignore[operator]
     with pytest.raises(UsageError, match=sentence):
         FileUpdates(tmp_path / name, devices=2)
 
 
-def test_a_row_with_nan_is_the_affair_of_its_device(tmp_path: Path) -> None:
+def test_a_row_with_nan_is_the_affair_of_its_device(tmp_path):
     np.save(tmp_path / "u.npy", np.array([[1.0, 2.0], [np.nan, 0.0]]))
 
     np.testing.assert_array_equal(FileUpdates(tmp_path / "u.npy", 2).vector(0, 1), [np.nan, 0.0])
 
 
 @pytest.mark.parametrize("name", ["sum.npy", "sum.h5"])
-def test_the_aggregate_is_saved_as_the_name_says(tmp_path: Path, name: str) -> None:
+def test_the_aggregate_is_saved_as_the_name_says(tmp_path, name):
     save_aggregate(tmp_path / name, np.array([0.5, -0.25]), np.array([0.125, -0.5]))
     if name.endswith("npy"):
         saved = np.load(tmp_path / name)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.results import load
-from hpcfl.results.reader import Run
 from hpcfl.results.writer import ResultsWriter, predicted_bytes
 from hpcfl.system import interruption
 from hpcfl.system.interruption import LEFT_STATUS, SIGNALS, noting_signals
@@ -40,18 +38,18 @@ FIXED = (
 
 
 def bench(
-    path: Path,
-    protocol: str = "sparse",
-    after: int | None = None,
-    act: Callable[[], object] = lambda: os.kill(os.getpid(), signal.SIGTERM),
-    resume: bool = False,
-    **options: Any,
-) -> Run:
+    path,
+    protocol="sparse",
+    after=None,
+    act=lambda: os.kill(os.getpid(), signal.SIGTERM),
+    resume=False,
+    **options,
+):
     """Run a small experiment; do something after some round of this launch."""
     asked = {"dim": 200, "rounds": 4, "warmup": 1, "insecure_seed": 3} | options
     left = [after]
 
-    def progress() -> None:
+    def progress():
         if left[0] is not None:
             left[0] -= 1
             if left[0] == 0:
@@ -71,13 +69,13 @@ def bench(
     return load(path)
 
 
-def status_with_h5py(path: Path) -> str:
+def status_with_h5py(path):
     with h5py.File(path, "r") as file:
         return str(file.attrs["status"].decode())
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_lets_the_round_end_and_is_told(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_lets_the_round_end_and_is_told(tmp_path, number):
     handlers = [signal.getsignal(each) for each in SIGNALS]
     threads = threading.active_count()
     with pytest.raises(AgreedError, match="after 2 rounds; go on with --resume") as told:
@@ -92,7 +90,7 @@ def test_a_signal_lets_the_round_end_and_is_told(tmp_path: Path, number: signal.
     assert threading.active_count() == threads
 
 
-def test_a_signal_in_the_last_round_changes_nothing(tmp_path: Path) -> None:
+def test_a_signal_in_the_last_round_changes_nothing(tmp_path):
     run = bench(tmp_path / "run.h5", after=5)
 
     assert (run.status, run.rounds, run.environment["stop_reason"]) == ("complete", 5, "rounds")
@@ -100,7 +98,7 @@ def test_a_signal_in_the_last_round_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("protocol", ["sparse", "secagg-graph", "prf", "dp-fedavg"])
 @pytest.mark.parametrize("after", [1, 3])
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, protocol: str, after: int) -> None:
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, protocol, after):
     options: dict[str, Any] = {"dropout": 0.0 if protocol == "prf" else 0.3}
     whole = bench(tmp_path / "whole.h5", protocol, save_aggregate=tmp_path / "whole.npy", **options)
     path = tmp_path / "run.h5"
@@ -133,7 +131,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path, protocol: str, a
     assert resumed.environment["after_clock_seconds"] < second["before_clock_seconds"]
 
 
-def test_a_run_can_be_resumed_more_than_once(tmp_path: Path) -> None:
+def test_a_run_can_be_resumed_more_than_once(tmp_path):
     path = tmp_path / "run.h5"
     with pytest.raises(AgreedError, match="after 1 rounds"):
         bench(path, after=1)
@@ -146,7 +144,7 @@ def test_a_run_can_be_resumed_more_than_once(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_leftovers_of_a_killed_resumption_are_no_hindrance(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_resumption_are_no_hindrance(tmp_path):
     path = tmp_path / "run.h5"
     with pytest.raises(AgreedError):
         bench(path, after=1)
@@ -169,9 +167,7 @@ def test_leftovers_of_a_killed_resumption_are_no_hindrance(tmp_path: Path) -> No
         ({"insecure_seed": None}, "insecure_seed 3, not none"),
     ],
 )
-def test_another_configuration_is_refused(
-    tmp_path: Path, options: dict[str, Any], sentence: str
-) -> None:
+def test_another_configuration_is_refused(tmp_path, options, sentence):
     path = tmp_path / "run.h5"
     with pytest.raises(AgreedError):
         bench(path, after=2)
@@ -182,7 +178,7 @@ def test_another_configuration_is_refused(
     assert path.read_bytes() == before
 
 
-def test_what_cannot_go_on_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_go_on_is_refused(tmp_path):
     path = tmp_path / "run.h5"
     bench(path)
     with pytest.raises(UsageError, match="is complete, with 5 rounds"):
@@ -196,7 +192,7 @@ def test_what_cannot_go_on_is_refused(tmp_path: Path) -> None:
         bench(path, resume=True)
 
 
-def test_a_run_that_only_lacks_its_end_gets_it(tmp_path: Path) -> None:
+def test_a_run_that_only_lacks_its_end_gets_it(tmp_path):
     path = tmp_path / "run.h5"
     bench(path)
     with h5py.File(path, "r+") as file:
@@ -210,7 +206,7 @@ def test_a_run_that_only_lacks_its_end_gets_it(tmp_path: Path) -> None:
     assert (run.status, run.rounds, run.environment["stop_reason"]) == ("complete", 5, "rounds")
 
 
-def test_seconds_before_the_interruption_count_for_the_stop_rule(tmp_path: Path) -> None:
+def test_seconds_before_the_interruption_count_for_the_stop_rule(tmp_path):
     path = tmp_path / "run.h5"
     asked = {"max_seconds": 1000.0, "max_rounds": 50}
     with pytest.raises(AgreedError):
@@ -222,11 +218,11 @@ def test_seconds_before_the_interruption_count_for_the_stop_rule(tmp_path: Path)
     assert (run.rounds, run.environment["stop_reason"]) == (6, "max_seconds")
 
 
-def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
+def test_two_processes_do_not_write_one_file(tmp_path):
     path = tmp_path / "run.h5"
     refusals: list[str] = []
 
-    def resume_elsewhere() -> None:
+    def resume_elsewhere():
         # HDF5 lets one process open a file twice, so another one has to try.
         done = command(path, resume=True)
         refusals.append(done.stderr)
@@ -240,10 +236,10 @@ def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
     assert load(path).rounds == 2
 
 
-def test_a_file_that_vanishes_is_noticed_at_once(tmp_path: Path) -> None:
+def test_a_file_that_vanishes_is_noticed_at_once(tmp_path):
     path, moved = tmp_path / "run.h5", tmp_path / "moved.h5"
 
-    def move() -> None:
+    def move():
         path.rename(moved)
         path.write_text("of somebody else")
 
@@ -254,19 +250,19 @@ def test_a_file_that_vanishes_is_noticed_at_once(tmp_path: Path) -> None:
     assert (load(moved).rounds, load(moved).status) == (3, "failed")
 
 
-def command(path: Path, resume: bool = False, rounds: int = 50) -> subprocess.CompletedProcess[str]:
+def command(path, resume=False, rounds=50):
     return subprocess.run(
         arguments(path, resume, rounds), capture_output=True, text=True, timeout=LIMIT_SECONDS
     )
 
 
-def arguments(path: Path, resume: bool, rounds: int) -> list[str]:
+def arguments(path, resume, rounds):
     options = ("fedavg", "--devices", 5, "--dim", 20, "--rounds", rounds, "--warmup", 1)
     where = ("--resume" if resume else "--output", path)
     return [str(part) for part in (HPCFL, "bench", *options, *where)]
 
 
-def wait_for(condition: Callable[[], object], job: subprocess.Popen[str]) -> None:
+def wait_for(condition, job):
     end = time.monotonic() + LIMIT_SECONDS
     while not condition():
         assert job.poll() is None, job.communicate()
@@ -275,7 +271,7 @@ def wait_for(condition: Callable[[], object], job: subprocess.Popen[str]) -> Non
 
 
 @pytest.mark.full
-def test_a_run_killed_at_any_moments_goes_on_to_its_end(tmp_path: Path) -> None:
+def test_a_run_killed_at_any_moments_goes_on_to_its_end(tmp_path):
     path, rounds = tmp_path / "run.h5", 20_000
     chance = random.Random(7)
     finished = 0
@@ -343,9 +339,7 @@ with interruption.noting_signals():
         (100, [signal.SIGTERM, signal.SIGTERM]),
     ],
 )
-def test_a_round_that_does_not_end_is_given_up(
-    tmp_path: Path, deadline: float, signals: list[signal.Signals]
-) -> None:
+def test_a_round_that_does_not_end_is_given_up(tmp_path, deadline, signals):
     path = tmp_path / "run.h5"
     job = subprocess.Popen(
         [sys.executable, "-c", STUCK, str(path), str(deadline)],
@@ -367,11 +361,11 @@ def test_a_round_that_does_not_end_is_given_up(
     assert (run.status, run.rounds) == ("interrupted", 3)
 
 
-def test_the_first_signal_is_in_the_file_before_the_round_ends(tmp_path: Path) -> None:
+def test_the_first_signal_is_in_the_file_before_the_round_ends(tmp_path):
     path = tmp_path / "run.h5"
     seen: list[str] = []
 
-    def ask() -> None:
+    def ask():
         os.kill(os.getpid(), signal.SIGUSR1)
         end = time.monotonic() + 10
         while status_with_h5py(path) != "interrupted" and time.monotonic() < end:
@@ -384,7 +378,7 @@ def test_the_first_signal_is_in_the_file_before_the_round_ends(tmp_path: Path) -
     assert seen == ["interrupted"]
 
 
-def test_a_sweep_that_is_told_to_leave_begins_no_other_cell(tmp_path: Path) -> None:
+def test_a_sweep_that_is_told_to_leave_begins_no_other_cell(tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text(
         '[fixed]\ndim = 20\ndevices = 4\nwarmup = 0\nrounds = 5000\nprotocol = "fedavg"\n'
@@ -408,7 +402,7 @@ def test_a_sweep_that_is_told_to_leave_begins_no_other_cell(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """Mount a disk of 1 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -421,7 +415,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_full_disk_is_found_before_the_first_round(small_disk: Path) -> None:
+def test_a_full_disk_is_found_before_the_first_round(small_disk):
     done = command(small_disk / "run.h5", rounds=5000)
 
     assert done.returncode == 2
@@ -431,8 +425,8 @@ def test_a_full_disk_is_found_before_the_first_round(small_disk: Path) -> None:
     assert list(small_disk.iterdir()) == []
 
 
-def test_a_disk_that_fills_up_meanwhile_takes_nothing_away(small_disk: Path) -> None:
-    def fill() -> None:
+def test_a_disk_that_fills_up_meanwhile_takes_nothing_away(small_disk):
+    def fill():
         with (small_disk / "other").open("wb", buffering=0) as file, suppress(OSError):
             while True:
                 file.write(bytes(4096))
@@ -446,15 +440,13 @@ def test_a_disk_that_fills_up_meanwhile_takes_nothing_away(small_disk: Path) -> 
     assert (run.bytes_up.sum(axis=(1, 2)) > 0).all()
 
 
-def test_a_refused_write_is_a_sentence_and_keeps_the_rounds_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_write_is_a_sentence_and_keeps_the_rounds_before(tmp_path, monkeypatch):
     """As on file systems that write every block anew, where nothing can be allocated ahead."""
     path = tmp_path / "run.h5"
     real = h5py.Dataset.__setitem__
 
-    def refuse() -> None:
-        def full(dataset: h5py.Dataset, where: Any, values: Any) -> None:
+    def refuse():
+        def full(dataset, where, values):
             if dataset.name == "/rounds/cpu_seconds":
                 raise OSError(28, "No space left on device")
             real(dataset, where, values)
@@ -470,7 +462,7 @@ def test_a_refused_write_is_a_sentence_and_keeps_the_rounds_before(
     assert bench(path, resume=True).rounds == 5
 
 
-def test_an_aggregate_that_cannot_be_saved_is_a_sentence(tmp_path: Path) -> None:
+def test_an_aggregate_that_cannot_be_saved_is_a_sentence(tmp_path):
     folder = tmp_path / "sums"
     folder.mkdir()
     with pytest.raises(HpcflError, match="cannot save the aggregate to"):
@@ -479,9 +471,7 @@ def test_an_aggregate_that_cannot_be_saved_is_a_sentence(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("failures", [False, True])
 @pytest.mark.parametrize(("phases", "devices", "rounds"), [(3, 4, 500), (7, 16, 300), (5, 60, 40)])
-def test_the_size_of_a_file_is_as_predicted(
-    tmp_path: Path, phases: int, devices: int, rounds: int, failures: bool
-) -> None:
+def test_the_size_of_a_file_is_as_predicted(tmp_path, phases, devices, rounds, failures):
     path = tmp_path / "run.h5"
     names = [f"phase {number}" for number in range(phases)]
     writer = ResultsWriter(

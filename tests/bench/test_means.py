@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
@@ -20,7 +18,7 @@ from hpcfl.rounds.timed import Played
 WHOLE = ("fedavg", "secagg", "secagg-graph")
 
 
-def run(folder: Path, protocol: str, rows: NDArray[Any], **options: Any) -> tuple[Any, Any, Any]:
+def run(folder, protocol, rows, **options):
     """Return the saved sum and mean of a round, and who survived."""
     weights = options.pop("weights", None)
     with h5py.File(folder / "updates.h5", "w") as file:
@@ -43,15 +41,13 @@ def run(folder: Path, protocol: str, rows: NDArray[Any], **options: Any) -> tupl
         return file["sum"][()], file["mean"][()], rounds.records[0].survived
 
 
-def vectors(devices: int, dim: int = 40) -> NDArray[np.float64]:
+def vectors(devices, dim=40):
     return np.random.default_rng(devices).uniform(-0.9, 0.9, (devices, dim))
 
 
 @pytest.mark.parametrize(("devices", "dropout"), [(12, 0.3), (37, 0.49), (10, 0.0)])
 @pytest.mark.parametrize("protocol", WHOLE)
-def test_the_saved_sum_is_that_of_the_survivors(
-    tmp_path: Path, protocol: str, devices: int, dropout: float
-) -> None:
+def test_the_saved_sum_is_that_of_the_survivors(tmp_path, protocol, devices, dropout):
     """Twelve devices of which nine survive, where 8.4 would be reckoned with."""
     rows = vectors(devices)
     total, mean, survived = run(tmp_path, protocol, rows, dropout=dropout)
@@ -63,9 +59,7 @@ def test_the_saved_sum_is_that_of_the_survivors(
 
 
 @pytest.mark.parametrize("protocol", WHOLE)
-def test_sums_and_means_are_weighted_by_the_survivors_weights(
-    tmp_path: Path, protocol: str
-) -> None:
+def test_sums_and_means_are_weighted_by_the_survivors_weights(tmp_path, protocol):
     rows, weights = vectors(12), np.arange(1.0, 13.0)
     total, mean, survived = run(tmp_path, protocol, rows, weights=weights, dropout=0.3)
     expected = (weights[survived, None] * rows[survived]).sum(axis=0)
@@ -73,7 +67,7 @@ def test_sums_and_means_are_weighted_by_the_survivors_weights(
     assert np.allclose(expected / weights[survived].sum(), mean, rtol=0, atol=1e-4)
 
 
-def test_a_cohorts_mean_is_that_of_its_survivors(tmp_path: Path) -> None:
+def test_a_cohorts_mean_is_that_of_its_survivors(tmp_path):
     """All vectors are one: so is the mean wherever anybody sent, whoever dropped out."""
     rows = np.ones((15, 60)) * 0.5
     for seed in range(5):
@@ -83,7 +77,7 @@ def test_a_cohorts_mean_is_that_of_its_survivors(tmp_path: Path) -> None:
         assert np.allclose(0.5, mean[sent], rtol=0, atol=1e-4)
 
 
-def test_a_cohorts_mean_is_weighted(tmp_path: Path) -> None:
+def test_a_cohorts_mean_is_weighted(tmp_path):
     """With all devices in every cohort, the mean is over all survivors."""
     rows, weights = vectors(10), np.arange(1.0, 11.0)
     _, mean, survived = run(tmp_path, "cohort", rows, weights=weights, dropout=0.3, alpha=1.0)
@@ -91,7 +85,7 @@ def test_a_cohorts_mean_is_weighted(tmp_path: Path) -> None:
     assert np.allclose(expected, mean, rtol=0, atol=1e-4)
 
 
-def test_a_sparse_mean_is_right_on_average_over_the_survivors(tmp_path: Path) -> None:
+def test_a_sparse_mean_is_right_on_average_over_the_survivors(tmp_path):
     """Averaged over many rounds' selections; a false alarm is 6.5 standard errors off."""
     rows = np.full((12, 4000), 0.5)
     _, mean, survived = run(tmp_path, "sparse", rows, dropout=0.3, alpha=0.5)
@@ -102,7 +96,7 @@ def test_a_sparse_mean_is_right_on_average_over_the_survivors(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("protocol", ["fedavg", "secagg", "sparse", "cohort"])
-def test_the_papers_scaling_divides_by_what_was_planned(tmp_path: Path, protocol: str) -> None:
+def test_the_papers_scaling_divides_by_what_was_planned(tmp_path, protocol):
     """Nine of twelve survive and 8.4 were planned: 9 / 8.4 times the mean of the survivors."""
     rows = np.full((12, 600), 0.5)
     options: dict[str, Any] = (
@@ -114,7 +108,7 @@ def test_the_papers_scaling_divides_by_what_was_planned(tmp_path: Path, protocol
     assert np.allclose(9 / 8.4 * there, planned, rtol=0, atol=1e-3)
 
 
-def test_the_scaling_is_recorded() -> None:
+def test_the_scaling_is_recorded():
     options = BenchOptions("secagg", dim=10, dropout=0.3)
     config = Experiment.prepare(options, 12).config()
     assert ("survivors", 1.0) == (config["scaling"], config["scaled_by"])

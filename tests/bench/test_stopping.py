@@ -19,11 +19,11 @@ from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
 
 
-def rule(rounds: int, **options: Any) -> StopRule:
+def rule(rounds, **options):
     return StopRule(BenchOptions("fedavg", rounds=rounds, **options))
 
 
-def play(rule: StopRule, seconds: list[float]) -> tuple[int, str]:
+def play(rule, seconds):
     """Return after how many rounds of these seconds a rule stopped, and why."""
     for count, value in enumerate(seconds, 1):
         if reason := rule.after(value):
@@ -41,7 +41,7 @@ def play(rule: StopRule, seconds: list[float]) -> tuple[int, str]:
         ({"max_seconds": 1e9, "max_rounds": 9}, (9, "max_rounds")),
     ],
 )
-def test_rounds_are_limited(options: dict[str, Any], expected: tuple[int, str]) -> None:
+def test_rounds_are_limited(options, expected):
     alternating = [1.0, 2.0] * 50
 
     assert play(rule(4, **options), alternating) == expected
@@ -49,14 +49,14 @@ def test_rounds_are_limited(options: dict[str, Any], expected: tuple[int, str]) 
     assert expected[1] in REASONS
 
 
-def test_a_narrow_interval_stops_but_not_before_there_is_one() -> None:
+def test_a_narrow_interval_stops_but_not_before_there_is_one():
     # Six samples give an interval, and all must lie within 5 % of their median.
     assert play(rule(1, rel_ci=0.05, max_rounds=50), [1.0] * 50) == (6, "rel_ci")
     assert play(rule(9, rel_ci=0.05), [1.0] * 50) == (9, "rel_ci")
     assert play(rule(1, rel_ci=0.05, max_rounds=7), [1.0, 1.2] * 50) == (7, "max_rounds")
 
 
-def test_it_stops_with_the_first_interval_that_is_narrow_enough() -> None:
+def test_it_stops_with_the_first_interval_that_is_narrow_enough():
     seconds = np.random.default_rng(3).lognormal(0, 0.3, 2000).tolist()
     count, reason = play(rule(6, rel_ci=0.1, max_rounds=2000), seconds)
 
@@ -69,9 +69,7 @@ def test_it_stops_with_the_first_interval_that_is_narrow_enough() -> None:
         assert (reach <= 0.1 * median) is narrow
 
 
-def test_time_runs_from_the_start_but_the_least_rounds_are_measured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_time_runs_from_the_start_but_the_least_rounds_are_measured(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(stopping.time, "monotonic", lambda: now[0])
     chosen = rule(2, max_seconds=5)
@@ -92,12 +90,12 @@ def test_time_runs_from_the_start_but_the_least_rounds_are_measured(
         ({"rel_ci": 0.1, "keep_transcript": "t.npz", "insecure_seed": 1}, "--keep-transcript is"),
     ],
 )
-def test_rules_that_cannot_work_are_refused(options: dict[str, Any], sentence: str) -> None:
+def test_rules_that_cannot_work_are_refused(options, sentence):
     with pytest.raises(UsageError, match=sentence):
         Experiment.prepare(BenchOptions("secagg", rounds=2, **options), 3)
 
 
-def test_warm_up_rounds_are_no_samples_of_the_rule() -> None:
+def test_warm_up_rounds_are_no_samples_of_the_rule():
     rounds = Results[Played]()
     options = BenchOptions("fedavg", dim=10, rounds=1, warmup=3, rel_ci=0.999, max_rounds=40)
     reason = Experiment.prepare(options, 3).run(Loopback(3), rounds)
@@ -110,7 +108,7 @@ def test_warm_up_rounds_are_no_samples_of_the_rule() -> None:
     assert reason == ("rel_ci" if len(measured) < 40 else "max_rounds")
 
 
-def test_noise_is_accounted_for_the_largest_number_of_rounds() -> None:
+def test_noise_is_accounted_for_the_largest_number_of_rounds():
     common: dict[str, Any] = {"dim": 20, "warmup": 1, "dropout": 0.0}
     varying = BenchOptions("dp-fedavg", rounds=2, max_rounds=30, rel_ci=0.01, **common)
     fixed = BenchOptions("dp-fedavg", rounds=30, **common)

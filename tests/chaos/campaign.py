@@ -28,11 +28,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 LIMIT_SECONDS = 90.0
 # What is still ending when mpirun has ended may take this long.
@@ -89,7 +87,7 @@ class Plan:
     resumed: bool = False  # whether an unfinished run is gone on with
 
     @property
-    def survivable(self) -> bool:
+    def survivable(self):
         """Whether enough devices are left for every round, dropouts that are planned included.
 
         On a ring, as with `cohort`, a few that are neighbours can be too many, so nobody knows.
@@ -98,7 +96,7 @@ class Plan:
         enough = self.devices - lost - self.devices * 2 // 10 >= self.devices // 2 + 1
         return enough and self.protocol != "cohort"
 
-    def devices_on(self, rank: int) -> int:
+    def devices_on(self, rank):
         """Return how many devices a rank holds."""
         others = self.ranks - 1
         if rank == 0:
@@ -106,7 +104,7 @@ class Plan:
         return rank * self.devices // others - (rank - 1) * self.devices // others
 
 
-def draw(seed: int, number: int) -> Plan:
+def draw(seed, number):
     """Return a run's plan; the same for the same numbers."""
     chance = random.Random(f"{seed} {number}")
     kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
@@ -174,7 +172,7 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
 
-def play(plan: Plan, folder: Path) -> Outcome:
+def play(plan, folder):
     """Start the run, do to it what is planned, and check what is left.
 
     Parameters
@@ -215,14 +213,12 @@ def play(plan: Plan, folder: Path) -> Outcome:
     return outcome
 
 
-def mpirun() -> str | None:
+def mpirun():
     """Return the launcher: that of this environment, or else the machine's."""
     return shutil.which("mpirun", path=f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}")
 
 
-def launch(
-    plan: Plan, where: list[str], folder: Path, environment: dict[str, str], tolerant: bool
-) -> subprocess.Popen[bytes]:
+def launch(plan, where, folder, environment, tolerant):
     """Start the job, in a session of its own."""
     faults = ["--with-ft", "ulfm"] if tolerant else []
     kill = [part for value in plan.kill if tolerant for part in ("--kill", value)]
@@ -244,7 +240,7 @@ def launch(
         )
 
 
-def disturb(plan: Plan, job: subprocess.Popen[bytes], file: Path, mark: str) -> bool:
+def disturb(plan, job, file, mark):
     """Let happen what comes from outside, when it is time; return whether the job still ran."""
     if not plan.signal and plan.kind != "disk filled under way":
         return True
@@ -272,7 +268,7 @@ def disturb(plan: Plan, job: subprocess.Popen[bytes], file: Path, mark: str) -> 
     return struck
 
 
-def finish(job: subprocess.Popen[bytes], folder: Path, mark: str) -> tuple[int, str]:
+def finish(job, folder, mark):
     """Return the job's status, -1 if it had to be killed, and what it said on stderr."""
     try:
         status = job.wait(LIMIT_SECONDS)
@@ -284,7 +280,7 @@ def finish(job: subprocess.Popen[bytes], folder: Path, mark: str) -> tuple[int, 
     return status, (folder / "stderr").read_text(errors="replace")
 
 
-def complaints(plan: Plan, status: int, text: str) -> list[str]:
+def complaints(plan, status, text):
     """Return what is wrong with a status, and with what was said about it."""
     wrong = []
     allowed = statuses(plan)
@@ -300,7 +296,7 @@ def complaints(plan: Plan, status: int, text: str) -> list[str]:
     return wrong
 
 
-def statuses(plan: Plan) -> set[int]:
+def statuses(plan):
     """Return the statuses with which mpirun may end."""
     if plan.kind in ("nothing", "stopped for a while", "clock jumps"):
         return {0}
@@ -322,7 +318,7 @@ def statuses(plan: Plan) -> set[int]:
     return {0, 1, 128 + signal.SIGKILL}
 
 
-def examine(plan: Plan, outcome: Outcome, file: Path, *, went_on: bool = False) -> list[str]:
+def examine(plan, outcome, file, *, went_on=False):
     """Return what is wrong with the results; enter what is there."""
     from hpcfl.errors import HpcflError
     from hpcfl.results import load
@@ -352,7 +348,7 @@ def examine(plan: Plan, outcome: Outcome, file: Path, *, went_on: bool = False) 
     return wrong
 
 
-def examine_failures(plan: Plan, outcome: Outcome, run: Any, went_on: bool) -> list[str]:
+def examine_failures(plan, outcome, run, went_on):
     """Return what is wrong with who is said to be lost."""
     if run.lost_phase is None or went_on:
         return []
@@ -383,7 +379,7 @@ def examine_failures(plan: Plan, outcome: Outcome, run: Any, went_on: bool) -> l
 _KILLS = ("killed without ULFM", "server killed", "launcher killed")
 
 
-def may_resume(plan: Plan, outcome: Outcome) -> bool:
+def may_resume(plan, outcome):
     """Return whether a run did not come to its end, and can."""
     return outcome.file_status not in ("", "complete") and plan.kind != "disk full"
 
@@ -391,7 +387,7 @@ def may_resume(plan: Plan, outcome: Outcome) -> bool:
 # Processes
 
 
-def processes_of(mark: str) -> dict[int, dict[str, str]]:
+def processes_of(mark):
     """Return the environment of every living process of a run, by its number."""
     found = {}
     wanted = f"{MARK}={mark}"
@@ -408,7 +404,7 @@ def processes_of(mark: str) -> dict[int, dict[str, str]]:
     return found
 
 
-def processes(mark: str) -> dict[int, int]:
+def processes(mark):
     """Return the process of each rank."""
     return {
         int(environment["OMPI_COMM_WORLD_RANK"]): pid
@@ -417,7 +413,7 @@ def processes(mark: str) -> dict[int, int]:
     }
 
 
-def left_behind(mark: str) -> list[str]:
+def left_behind(mark):
     """Return the processes that outlive a run; they are killed."""
     end = time.monotonic() + LEFT_BEHIND_SECONDS
     while (found := processes_of(mark)) and time.monotonic() < end:
@@ -428,7 +424,7 @@ def left_behind(mark: str) -> list[str]:
     return [f"{len(found)} processes were left: ranks {', '.join(ranks)}"] if found else []
 
 
-def send(pid: int, number: int) -> None:
+def send(pid, number):
     """Send a signal to a process, if it still is."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
@@ -438,7 +434,7 @@ def send(pid: int, number: int) -> None:
 
 
 @contextmanager
-def results_folder(plan: Plan, folder: Path) -> Iterator[Path]:
+def results_folder(plan, folder):
     """Yield a folder for results: with little space, or not to be written, if that is planned."""
     results = folder / "results"
     results.mkdir()
@@ -455,7 +451,7 @@ def results_folder(plan: Plan, folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", results], check=True)
 
 
-def fill(path: Path) -> None:
+def fill(path):
     """Write until the disk is full."""
     with path.open("wb", buffering=0) as file:
         try:
@@ -465,7 +461,7 @@ def fill(path: Path) -> None:
             return
 
 
-def jumping_clock(folder: Path) -> Path:
+def jumping_clock(folder):
     """Return a library that lets the clock jump by hours, to and fro, twice a second.
 
     Only the time of day jumps. The clock that never runs backwards is left as it is.
@@ -487,7 +483,7 @@ def jumping_clock(folder: Path) -> Path:
     return library
 
 
-def can_mount() -> bool:
+def can_mount():
     """Return whether this process may mount file systems."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         return False
@@ -500,7 +496,7 @@ def can_mount() -> bool:
         return True
 
 
-def possible(plan: Plan) -> bool:
+def possible(plan):
     """Return whether this machine has what the run takes: an MPI, and for some more than that."""
     if mpirun() is None:
         return False
@@ -512,9 +508,7 @@ def possible(plan: Plan) -> bool:
 # The campaign
 
 
-def campaign(
-    seed: int, numbers: range, told: Callable[[Outcome], None] = lambda outcome: None
-) -> list[Outcome]:
+def campaign(seed, numbers, told=lambda outcome: None):
     """Play some runs of a seed; those that this machine cannot play are left out."""
     outcomes = []
     for number in numbers:
@@ -528,7 +522,7 @@ def campaign(
     return outcomes
 
 
-def summary(outcomes: list[Outcome]) -> str:
+def summary(outcomes):
     """Return a table: for each kind, how many runs, and what became of them."""
     lines = [
         "| what happens | runs | struck | passed | complete | resumed | longest, s | recovery, s |",
@@ -549,7 +543,7 @@ def summary(outcomes: list[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
@@ -557,7 +551,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="keep every outcome in this file")
     asked = parser.parse_args()
 
-    def told(outcome: Outcome) -> None:
+    def told(outcome):
         plan = outcome.plan
         print(
             f"{plan.number:4} {plan.kind:32} {plan.protocol:7} {plan.ranks:3} ranks  status "

@@ -1,12 +1,9 @@
 """A short part of the campaign, and proof that its checks can fail."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import campaign
 import pytest
@@ -38,16 +35,14 @@ SHORT = (
 )
 
 
-def first(kind: str) -> Plan:
+def first(kind):
     """Return the first small run of a kind."""
     plans = (draw(SEED, number) for number in range(10_000))
     return next(plan for plan in plans if plan.kind == kind and plan.ranks <= MOST_RANKS)
 
 
 @pytest.mark.parametrize("kind", SHORT)
-def test_a_run_that_something_happens_to_leaves_nothing_behind_but_results(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_run_that_something_happens_to_leaves_nothing_behind_but_results(kind, tmp_path):
     plan = first(kind)
     if not possible(plan):
         pytest.skip("takes mpirun, root for file systems, or a compiler for the clock")
@@ -56,7 +51,7 @@ def test_a_run_that_something_happens_to_leaves_nothing_behind_but_results(
     assert outcome.wrong == []
 
 
-def test_every_kind_of_run_is_drawn_and_always_the_same() -> None:
+def test_every_kind_of_run_is_drawn_and_always_the_same():
     plans = [draw(1, number) for number in range(200)]
 
     assert {plan.kind for plan in plans} == set(campaign.KINDS)
@@ -65,7 +60,7 @@ def test_every_kind_of_run_is_drawn_and_always_the_same() -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     """Return the file of a run of four rounds."""
     path = tmp_path_factory.mktemp("finished") / "run.h5"
     size = ["--devices", "8", "--dim", "50", "--rounds", "4", "--warmup", "0"]
@@ -75,15 +70,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def of(rounds: int) -> Plan:
+def of(rounds):
     return Plan(0, "nothing", "secagg", 5, 8, 50, rounds)
 
 
-def test_results_as_they_should_be_are_not_complained_about(finished: Path) -> None:
+def test_results_as_they_should_be_are_not_complained_about(finished):
     assert examine(of(4), Outcome(of(4), 0, 1.0), finished) == []
 
 
-def test_missing_rounds_and_false_claims_are_found(finished: Path) -> None:
+def test_missing_rounds_and_false_claims_are_found(finished):
     plan = of(5)
 
     [said] = examine(plan, Outcome(plan, 0, 1.0), finished)
@@ -92,7 +87,7 @@ def test_missing_rounds_and_false_claims_are_found(finished: Path) -> None:
     assert "called complete with 4 of 5 rounds" in said
 
 
-def test_wrong_rounds_are_found(finished: Path, tmp_path: Path) -> None:
+def test_wrong_rounds_are_found(finished, tmp_path):
     import h5py
 
     path = tmp_path / "wrong.h5"
@@ -104,7 +99,7 @@ def test_wrong_rounds_are_found(finished: Path, tmp_path: Path) -> None:
     assert "rounds [2] are not validated" in said
 
 
-def test_files_that_are_missing_or_damaged_are_found(finished: Path, tmp_path: Path) -> None:
+def test_files_that_are_missing_or_damaged_are_found(finished, tmp_path):
     path = tmp_path / "damaged.h5"
     assert examine(of(4), Outcome(of(4), 0, 1.0), path) == ["there is no results file"]
     path.write_bytes(finished.read_bytes()[:3000])
@@ -112,16 +107,14 @@ def test_files_that_are_missing_or_damaged_are_found(finished: Path, tmp_path: P
     assert "cannot be read" in said
 
 
-def test_tracebacks_hangs_and_wrong_statuses_are_found() -> None:
+def test_tracebacks_hangs_and_wrong_statuses_are_found():
     assert complaints(of(4), 0, "") == []
     assert "status 1" in complaints(of(4), 1, "Error: no")[0]
     assert "still running" in complaints(of(4), -1, "")[0]
     assert "a traceback" in complaints(of(4), 0, "Traceback (most recent call last):")[0]
 
 
-def test_processes_that_outlive_a_run_are_found_and_killed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_that_outlive_a_run_are_found_and_killed(monkeypatch):
     monkeypatch.setattr(campaign, "LEFT_BEHIND_SECONDS", 0.2)
     mark = f"test-{os.getpid()}"
     process = subprocess.Popen(

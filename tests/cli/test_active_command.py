@@ -1,13 +1,10 @@
 """`--security active` on the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from hpcfl.cli import bench, predict
 from hpcfl.errors import UsageError
@@ -16,13 +13,13 @@ from hpcfl.results import load
 SMALL = ("--devices", "7", "--dim", "40", "--rounds", "2", "--warmup", "1", "--security", "active")
 
 
-def run(command: Any, *arguments: str) -> Result:
+def run(command, *arguments):
     return CliRunner().invoke(command, arguments, catch_exceptions=True)
 
 
 @pytest.mark.parametrize("protocol", ["secagg", "sparse"])
 @pytest.mark.parametrize("phase", ["consistency_check", "unmask"])
-def test_devices_may_drop_out_of_the_check(tmp_path: Path, protocol: str, phase: str) -> None:
+def test_devices_may_drop_out_of_the_check(tmp_path, protocol, phase):
     options = (*SMALL, "--output", str(tmp_path), "--json", "--alpha", "0.5")
     found = run(bench.command, protocol, *options, "--dropout-phase", phase)
 
@@ -48,9 +45,7 @@ def test_devices_may_drop_out_of_the_check(tmp_path: Path, protocol: str, phase:
         (bench, ["secagg", "--gamma", "0.4"], "gamma is 0.4; with --security active"),
     ],
 )
-def test_what_is_not_safe_is_refused(
-    tmp_path: Path, command: Any, arguments: list[str], sentence: str
-) -> None:
+def test_what_is_not_safe_is_refused(tmp_path, command, arguments, sentence):
     found = run(command.command, *arguments, *SMALL, "--output", str(tmp_path))
 
     assert isinstance(found.exception, UsageError)
@@ -58,7 +53,7 @@ def test_what_is_not_safe_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_passive_variant_has_no_check_to_drop_out_of(tmp_path: Path) -> None:
+def test_the_passive_variant_has_no_check_to_drop_out_of(tmp_path):
     options = [option if option != "active" else "passive" for option in SMALL]
     found = run(
         bench.command,
@@ -74,7 +69,7 @@ def test_the_passive_variant_has_no_check_to_drop_out_of(tmp_path: Path) -> None
     assert "no phase 'consistency_check'" in str(found.exception)
 
 
-def test_there_is_no_cost_model_of_it(tmp_path: Path) -> None:
+def test_there_is_no_cost_model_of_it(tmp_path):
     found = run(
         predict.command,
         "secagg",

@@ -1,11 +1,7 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from commandline import hpcfl, refusal
 
 from hpcfl.attack import components
@@ -20,12 +16,12 @@ from hpcfl.errors import HpcflError, UsageError
 SMALL = ("--devices", 12, "--dim", 500, "--rounds", 1, "--warmup", 0, "--alpha", 0.3)
 
 
-def run(*arguments: object) -> Result:
+def run(*arguments):
     """Run the command in this process."""
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
-def keep(folder: Path, protocol: str, *options: object) -> Path:
+def keep(folder, protocol, *options):
     """Return the transcript of a round that the command line has run."""
     path = folder / f"{protocol}.npz"
     arguments = (protocol, *SMALL, "--insecure-seed", 1, "--keep-transcript", path, *options)
@@ -34,7 +30,7 @@ def keep(folder: Path, protocol: str, *options: object) -> Path:
     return path
 
 
-def test_a_kept_round_is_announced_attacked_and_explained(tmp_path: Path) -> None:
+def test_a_kept_round_is_announced_attacked_and_explained(tmp_path):
     path = tmp_path / "round.npz"
     options = ("--insecure-seed", 1, "--keep-transcript", path, "--output", tmp_path)
     kept = hpcfl("bench", "sparse", *SMALL, *options)
@@ -53,7 +49,7 @@ def test_a_kept_round_is_announced_attacked_and_explained(tmp_path: Path) -> Non
     assert "values by themselves" in text
 
 
-def test_json_is_what_the_library_returns(tmp_path: Path) -> None:
+def test_json_is_what_the_library_returns(tmp_path):
     path = keep(tmp_path, "sparse", "--gamma", 0.25)
     found = json.loads(run("components", path, "--json", "--largest", 4).stdout)
     same = attack(load(path), 4)
@@ -68,7 +64,7 @@ def test_json_is_what_the_library_returns(tmp_path: Path) -> None:
     assert "values" not in found
 
 
-def test_the_table_holds_the_figures(tmp_path: Path) -> None:
+def test_the_table_holds_the_figures(tmp_path):
     path = keep(tmp_path, "sparse", "--gamma", 0.25)
     found = attack(load(path))
     one = found.alone
@@ -81,7 +77,7 @@ def test_the_table_holds_the_figures(tmp_path: Path) -> None:
     assert f"recovered alone   {one.correct}, " in render(found)
 
 
-def test_sums_alone_are_more_than_is_allowed(tmp_path: Path) -> None:
+def test_sums_alone_are_more_than_is_allowed(tmp_path):
     found = attack(load(keep(tmp_path, "sparse", "--gamma", 0.25)))
     found.alone.beyond = 0
     sums = found.sums[1].beyond + found.sums[2].beyond
@@ -90,9 +86,7 @@ def test_sums_alone_are_more_than_is_allowed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["secagg", "secagg-graph", "cohort"])
-def test_the_others_are_said_to_hide_all_but_the_allowed_sums(
-    tmp_path: Path, protocol: str
-) -> None:
+def test_the_others_are_said_to_hide_all_but_the_allowed_sums(tmp_path, protocol):
     # Some of this many sums are small by chance.
     text = run("components", keep(tmp_path, protocol, "--levels", 2**22, "--alpha", 0.9)).stdout
 
@@ -101,10 +95,10 @@ def test_the_others_are_said_to_hide_all_but_the_allowed_sums(
     assert "none of them is true" in " ".join(text.split())
 
 
-def test_findings_that_do_not_agree_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings_that_do_not_agree_fail(tmp_path, monkeypatch):
     path = keep(tmp_path, "sparse")
 
-    def wrong(*_: Any) -> ExpectedCount:
+    def wrong(*_):
         return ExpectedCount(10.0, 1.0, None)
 
     monkeypatch.setattr(components, "predict", wrong)
@@ -117,7 +111,7 @@ def test_findings_that_do_not_agree_fail(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("count", "agrees"), [(94, False), (95, True), (105, True), (106, False)])
-def test_the_interval_is_five_standard_errors(count: int, agrees: bool) -> None:
+def test_the_interval_is_five_standard_errors(count, agrees):
     found = Findings.__new__(Findings)
     object.__setattr__(found, "sums", [components.Sums(1, correct=count)])
     object.__setattr__(found, "prediction", ExpectedCount(100.0, 1.0, None))
@@ -125,7 +119,7 @@ def test_the_interval_is_five_standard_errors(count: int, agrees: bool) -> None:
     assert found.agrees is agrees
 
 
-def test_other_ranks_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks_say_nothing(tmp_path, monkeypatch):
     path = keep(tmp_path, "secagg")
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
@@ -156,11 +150,11 @@ def test_other_ranks_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ),
     ],
 )
-def test_wrong_use_is_one_sentence_and_status_2(arguments: list[str], sentence: str) -> None:
+def test_wrong_use_is_one_sentence_and_status_2(arguments, sentence):
     assert sentence in refusal(*arguments)
 
 
-def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused(tmp_path):
     path = keep(tmp_path, "sparse")
     content = bytearray(path.read_bytes())
     place = content.index(b"masked_input_data") + 5000
@@ -172,7 +166,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     assert "Bad CRC-32 for file 'masked_input_data.npy'" in str(result.exception)
 
 
-def test_help_explains_and_shows_how() -> None:
+def test_help_explains_and_shows_how():
     top, mine = hpcfl("attack", "--help"), hpcfl("attack", "components", "--help")
 
     assert "components" in top.stdout

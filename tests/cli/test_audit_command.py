@@ -1,9 +1,7 @@
-from __future__ import annotations
-
 import json
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from hpcfl.audit.instance import DEFAULTS, Instance
 from hpcfl.audit.measure import audit
@@ -12,12 +10,12 @@ from hpcfl.crypto.noise import FastNoise
 from hpcfl.errors import HpcflError, UsageError
 
 
-def run(*arguments: object) -> Result:
+def run(*arguments):
     """Run the command in this process."""
     return CliRunner().invoke(command, ["audit", *map(str, arguments)])
 
 
-def test_the_table_compares_paper_measured_and_proven() -> None:
+def test_the_table_compares_paper_measured_and_proven():
     done = run("cdp", "--runs", 200, "--seed", 2)
     found = audit(DEFAULTS["cdp"], 200, seed=2)
     assert done.exit_code == 0, done.output
@@ -36,7 +34,7 @@ def test_the_table_compares_paper_measured_and_proven() -> None:
     assert f"The paper's {found.paper:.4g} does not hold" in done.output
 
 
-def test_json_is_what_the_library_returns() -> None:
+def test_json_is_what_the_library_returns():
     options = ("--sigma", 2, "--samples", 3, "--batch-size", 3, "--rounds", 1, "--delta", 1e-3)
     done = run("cdp", "--runs", 40, "--json", "--confidence", 0.9, *options)
     instance = Instance("cdp", 2.0, samples=3, batch=3, delta=1e-3)
@@ -46,7 +44,7 @@ def test_json_is_what_the_library_returns() -> None:
     assert json.loads(done.output) == json.loads(json.dumps(same.as_dict()))
 
 
-def test_options_of_every_algorithm_reach_it() -> None:
+def test_options_of_every_algorithm_reach_it():
     for algorithm, *options in (
         ("cdp", "--secret-order"),
         ("dp-dsgd", "--aggregate", "fedavg", "--devices", 4),
@@ -61,7 +59,7 @@ def test_options_of_every_algorithm_reach_it() -> None:
             assert instance[str(option)[2:].replace("-", "_")] == value
 
 
-def test_less_noise_than_proven_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_less_noise_than_proven_fails(monkeypatch):
     draw = FastNoise.gaussian
     monkeypatch.setattr(FastNoise, "gaussian", lambda self, size, std: draw(self, size, std / 2))
     done = run("cdp", "--samples", 1, "--runs", 200)
@@ -80,16 +78,14 @@ def test_less_noise_than_proven_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         (("cdp", "--per-round", 2), "2 devices a round"),
     ],
 )
-def test_wrong_options_are_refused_in_a_sentence(
-    arguments: tuple[object, ...], message: str
-) -> None:
+def test_wrong_options_are_refused_in_a_sentence(arguments, message):
     done = run(*arguments)
 
     assert isinstance(done.exception, UsageError)
     assert message in str(done.exception)
 
 
-def test_an_unknown_algorithm_is_refused() -> None:
+def test_an_unknown_algorithm_is_refused():
     done = run("fedavg")
 
     assert done.exit_code == 2

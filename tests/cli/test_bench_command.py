@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +7,7 @@ from commandline import hpcfl, refusal
 from hpcfl.results import load, pooling
 
 
-def test_one_process_plays_everybody_and_says_so(tmp_path: Path) -> None:
+def test_one_process_plays_everybody_and_says_so(tmp_path):
     done = hpcfl("bench", "sparse", "--devices", 5, "--dim", 500, "--output", tmp_path)
     (path,) = tmp_path.glob("sparse-5x500-*.h5")
 
@@ -21,7 +18,7 @@ def test_one_process_plays_everybody_and_says_so(tmp_path: Path) -> None:
     assert load(path).environment["transport"] == "loopback"
 
 
-def test_json_is_all_that_stdout_holds(tmp_path: Path) -> None:
+def test_json_is_all_that_stdout_holds(tmp_path):
     done = hpcfl(
         *("bench", "secagg", "--devices", "3,4", "--dim", 50, "--rounds", 1, "--json"),
         *("--output", tmp_path),
@@ -31,7 +28,7 @@ def test_json_is_all_that_stdout_holds(tmp_path: Path) -> None:
     assert [run["devices"] for run in runs] == [3, 4]
 
 
-def test_a_results_file_can_be_named_and_is_never_overwritten(tmp_path: Path) -> None:
+def test_a_results_file_can_be_named_and_is_never_overwritten(tmp_path):
     options = ("bench", "fedavg", "--devices", 3, "--dim", 10, "--output", tmp_path / "mine.h5")
     first, second = hpcfl(*options), hpcfl(*options)
 
@@ -40,7 +37,7 @@ def test_a_results_file_can_be_named_and_is_never_overwritten(tmp_path: Path) ->
     assert "exists already" in second.stderr
 
 
-def test_a_note_is_kept_and_makes_no_other_configuration(tmp_path: Path) -> None:
+def test_a_note_is_kept_and_makes_no_other_configuration(tmp_path):
     notes = {"plain": (), "noted": ("--note", "turbo off")}
     for name, note in notes.items():
         hpcfl("bench", "fedavg", "--devices", 3, "--dim", 10, *note,
@@ -52,7 +49,7 @@ def test_a_note_is_kept_and_makes_no_other_configuration(tmp_path: Path) -> None
     assert len(pooling.group([plain, noted])) == 1
 
 
-def test_insecure_keys_are_announced_and_recorded_and_repeat(tmp_path: Path) -> None:
+def test_insecure_keys_are_announced_and_recorded_and_repeat(tmp_path):
     options = ("--devices", 4, "--dim", 400, "--rounds", 1, "--insecure-seed", 7)
     for name in ("a", "b"):
         done = hpcfl("bench", "sparse", *options, "--output", tmp_path / f"{name}.h5")
@@ -64,7 +61,7 @@ def test_insecure_keys_are_announced_and_recorded_and_repeat(tmp_path: Path) -> 
     np.testing.assert_array_equal(a.bytes_up, b.bytes_up)
 
 
-def test_the_seed_of_the_experiment_fixes_no_key(tmp_path: Path) -> None:
+def test_the_seed_of_the_experiment_fixes_no_key(tmp_path):
     for name in ("a", "b"):
         hpcfl("bench", "sparse", "--devices", 6, "--dim", 9000, "--rounds", 2, "--seed", 1,
               "--output", tmp_path / f"{name}.h5")  # fmt: skip
@@ -90,11 +87,11 @@ def test_the_seed_of_the_experiment_fixes_no_key(tmp_path: Path) -> None:
         (["nonsense"], "No such command 'nonsense'"),
     ],
 )
-def test_wrong_use_is_one_sentence_and_status_2(arguments: list[str], sentence: str) -> None:
+def test_wrong_use_is_one_sentence_and_status_2(arguments, sentence):
     assert sentence in refusal(*arguments)
 
 
-def test_help_lists_every_command_with_examples() -> None:
+def test_help_lists_every_command_with_examples():
     top, bench = hpcfl("--help"), hpcfl("bench", "--help")
 
     assert (top.returncode, bench.returncode) == (0, 0)

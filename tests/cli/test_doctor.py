@@ -1,17 +1,14 @@
 """``hpcfl doctor``: what it finds, what it advises, and that nothing broken can stop it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import stat
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from hpcfl.cli.doctor import command
 from hpcfl.errors import UsageError
@@ -25,13 +22,13 @@ MPICH = Implementation("MPICH", "5.0.2")
 
 
 @pytest.fixture(autouse=True)
-def _root_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def _root_may(monkeypatch):
     for name in mpi.ROOT_VARIABLES:
         monkeypatch.setenv(name, "1")
 
 
 @pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def programs(tmp_path, monkeypatch):
     """Return a folder that is all of PATH but for the shell's own programs."""
     folder = tmp_path / "programs"
     folder.mkdir()
@@ -41,24 +38,24 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def write_program(path: Path, text: str) -> Launcher:
+def write_program(path, text):
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return Launcher(str(path), OPEN_MPI)
 
 
-def write_mpi4py(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def write_mpi4py(folder, monkeypatch, text):
     """Put a package of that name, which does what the text says, before the real one."""
     (folder / "mpi4py").mkdir(parents=True)
     (folder / "mpi4py/__init__.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
 
-def call(*arguments: str) -> Result:
+def call(*arguments):
     return CliRunner().invoke(command, list(arguments))
 
 
-def by_name(checks: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def by_name(checks):
     return {check["name"]: check for check in checks}
 
 
@@ -355,7 +352,7 @@ def test_requirements_come_from_the_packages_own_metadata(monkeypatch):
 
 
 def test_requirements_are_known_without_metadata(monkeypatch):
-    def missing(name: str) -> list[str]:
+    def missing(name):
         raise installation.importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(installation.importlib.metadata, "requires", missing)

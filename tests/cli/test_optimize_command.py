@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from commandline import hpcfl
 
 from hpcfl.algorithms.federated.queries import Constants, GaussianBound, LaplaceBound
@@ -31,18 +30,18 @@ MNIST = {
 
 
 @pytest.fixture
-def mnist(tmp_path: Path) -> Path:
+def mnist(tmp_path):
     path = tmp_path / "mnist.json"
     path.write_text(json.dumps(MNIST))
     return path
 
 
-def optimize(*arguments: object) -> Result:
+def optimize(*arguments):
     """Run the command in this process."""
     return CliRunner().invoke(command, ["fedsgd-dpc", *map(str, arguments)])
 
 
-def found(*arguments: object) -> dict[str, Any]:
+def found(*arguments):
     result = optimize(*arguments, "--json")
     assert result.exit_code == 0, result.output
     value: dict[str, Any] = json.loads(result.stdout)
@@ -52,7 +51,7 @@ def found(*arguments: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("epsilon", "entries"), [(1, (5, 2, 1, 22)), (5, (32, 20, 3, 121)), (10, (67, 42, 5, 244))]
 )
-def test_json_has_the_row_of_table_1(mnist: Path, epsilon: int, entries: tuple[int, ...]) -> None:
+def test_json_has_the_row_of_table_1(mnist, epsilon, entries):
     asked = ("--constants", mnist, "--epsilon", epsilon, "--rounds", 50, "--per-round", 5)
     value = found(*asked)
     by_b = {row["per_round"]: row for row in value["by_per_round"]}
@@ -89,7 +88,7 @@ def test_json_has_the_row_of_table_1(mnist: Path, epsilon: int, entries: tuple[i
     assert curve["rounds"][-1] > value["joint"]["rounds"]
 
 
-def test_tables_say_the_same(mnist: Path) -> None:
+def test_tables_say_the_same(mnist):
     result = optimize("--constants", mnist, "--rounds", 50, "--per-round", 5)
     lines = [line.split() for line in result.stdout.splitlines()]
     bound = LaplaceBound(Constants.from_dict(MNIST), 1)
@@ -106,7 +105,7 @@ def test_tables_say_the_same(mnist: Path) -> None:
     assert row[2] == str(bound.best_whole_rounds(5).rounds)
 
 
-def test_constants_by_option_go_before_those_of_the_file(mnist: Path) -> None:
+def test_constants_by_option_go_before_those_of_the_file(mnist):
     options = []
     for name, value in MNIST.items():
         if name not in ("l1_clip", "l2_clip"):
@@ -125,7 +124,7 @@ def test_constants_by_option_go_before_those_of_the_file(mnist: Path) -> None:
     )
 
 
-def test_budgets_may_differ(mnist: Path) -> None:
+def test_budgets_may_differ(mnist):
     budgets = [1.0, 2.0] * 5
     value = found("--constants", mnist, "--epsilon", ",".join(map(str, budgets)))
     bound = LaplaceBound(Constants.from_dict(MNIST), budgets)
@@ -133,7 +132,7 @@ def test_budgets_may_differ(mnist: Path) -> None:
     assert list(value["noise"]["scale"]) == ["1.0", "2.0"]
 
 
-def test_gaussian_noise_shows_that_of_the_accountant_too(mnist: Path) -> None:
+def test_gaussian_noise_shows_that_of_the_accountant_too(mnist):
     pytest.importorskip("dp_accounting")
     asked = ("--constants", mnist, "--mechanism", "gaussian", "--epsilon", 1, "--max-rounds", 30)
     value = found(*asked)
@@ -162,7 +161,7 @@ def test_gaussian_noise_shows_that_of_the_accountant_too(mnist: Path) -> None:
     assert f"proven {proven:.4g}, paper {paper:.4g}" in table
 
 
-def test_a_start_that_no_training_beats_is_kept(mnist: Path) -> None:
+def test_a_start_that_no_training_beats_is_kept(mnist):
     result = optimize("--constants", mnist, "--heterogeneity", 10000)
     assert result.exit_code == 0
     assert "no training has a smaller bound than the start" in result.stdout
@@ -171,7 +170,7 @@ def test_a_start_that_no_training_beats_is_kept(mnist: Path) -> None:
     assert value["joint"]["solution"] == "S3"
 
 
-def test_many_devices_are_tabled_in_steps_with_the_one_asked_for(mnist: Path) -> None:
+def test_many_devices_are_tabled_in_steps_with_the_one_asked_for(mnist):
     value = found("--constants", mnist, "--devices", 1000, "--per-round", 77)
     rows = [row["per_round"] for row in value["by_per_round"]]
     assert len(rows) <= 13
@@ -180,7 +179,7 @@ def test_many_devices_are_tabled_in_steps_with_the_one_asked_for(mnist: Path) ->
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
-def test_the_bound_is_drawn(mnist: Path, tmp_path: Path, mechanism: str) -> None:
+def test_the_bound_is_drawn(mnist, tmp_path, mechanism):
     pytest.importorskip("matplotlib")
     path = tmp_path / "bound.svg"
     result = optimize(
@@ -191,7 +190,7 @@ def test_the_bound_is_drawn(mnist: Path, tmp_path: Path, mechanism: str) -> None
     assert path.read_text().startswith("<?xml")
 
 
-def test_what_is_drawn_is_what_was_given() -> None:
+def test_what_is_drawn_is_what_was_given():
     pytest.importorskip("matplotlib")
     import numpy as np
 
@@ -240,9 +239,7 @@ def test_what_is_drawn_is_what_was_given() -> None:
         (["--dataset", "digits", "--estimate-steps", "1"], "at least 2 steps"),
     ],
 )
-def test_wrong_use_is_a_sentence(
-    mnist: Path, tmp_path: Path, arguments: list[str], sentence: str
-) -> None:
+def test_wrong_use_is_a_sentence(mnist, tmp_path, arguments, sentence):
     files = {"BAD": "{", "LIST": "[1]", "STRANGE": json.dumps(MNIST | {"mass": 1})}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
@@ -254,20 +251,20 @@ def test_wrong_use_is_a_sentence(
     assert "\n" not in str(result.exception)
 
 
-def test_wrong_use_has_status_2_and_no_traceback(mnist: Path) -> None:
+def test_wrong_use_has_status_2_and_no_traceback(mnist):
     job = hpcfl("optimize", "fedsgd-dpc", "--constants", mnist, "--epsilon", "-1")
     assert job.returncode == 2
     assert job.stderr == "Error: --epsilon is -1; every budget must be above 0\n"
     assert hpcfl("optimize", "fedsgd-dpc", "--mechanism", "cauchy").returncode == 2
 
 
-def test_help_has_examples() -> None:
+def test_help_has_examples():
     result = optimize("--help")
     assert result.exit_code == 0
     assert result.stdout.count("hpcfl optimize fedsgd-dpc") == 4
 
 
-def test_an_estimate_is_shown_warned_of_and_saved(tmp_path: Path) -> None:
+def test_an_estimate_is_shown_warned_of_and_saved(tmp_path):
     pytest.importorskip("torch")
     path = tmp_path / "constants.json"
     data = ("--dataset", "digits", "--devices", 4, "--estimate-steps", 5, "--xi", 20)

@@ -13,7 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from commandline import hpcfl, refusal
 
 from hpcfl.cli.plot import command
@@ -26,7 +26,7 @@ pytest.importorskip("torch")
 OF_ANY_TRAINING = [kind for kind in KINDS if kind != "epsilon"]
 
 
-def plot(*arguments: object, **more: Any) -> Result:
+def plot(*arguments, **more):
     return CliRunner().invoke(command, [str(argument) for argument in arguments], **more)
 
 
@@ -38,12 +38,12 @@ class Results:
     rounds: list[dict[str, float]]  # of the training run, as it printed them
 
     @property
-    def trained(self) -> Path:
+    def trained(self):
         return self.folder / "trained.h5"
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     trained, bench = folder / "trained.h5", folder / "bench.h5"
     train = hpcfl(
@@ -58,7 +58,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def drawn(monkeypatch):
     """Return the list that figures go to, instead of to files."""
     figures: list[Any] = []
     monkeypatch.setattr(style, "save", lambda figure, path: figures.append(figure))
@@ -67,7 +67,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 @pytest.mark.parametrize("kind", OF_ANY_TRAINING)
-def test_a_training_run_is_drawn(results: Results, tmp_path: Path, kind: str, ending: str) -> None:
+def test_a_training_run_is_drawn(results, tmp_path, kind, ending):
     path = tmp_path / f"figure.{ending}"
     result = plot(results.trained, "--kind", kind, "--output", path)
 
@@ -76,7 +76,7 @@ def test_a_training_run_is_drawn(results: Results, tmp_path: Path, kind: str, en
     assert path.read_bytes().startswith(start)
 
 
-def test_the_partition_of_a_run_is_what_is_drawn(results: Results, drawn: list[Any]) -> None:
+def test_the_partition_of_a_run_is_what_is_drawn(results, drawn):
     assert plot(results.trained, "--kind", "partition").exit_code == 0
     (figure,) = drawn
     with h5py.File(results.trained) as file:
@@ -88,9 +88,7 @@ def test_the_partition_of_a_run_is_what_is_drawn(results: Results, drawn: list[A
 
 
 @pytest.mark.parametrize("against", ["rounds", "bytes", "seconds"])
-def test_the_accuracy_of_a_run_is_what_is_drawn(
-    results: Results, drawn: list[Any], against: str
-) -> None:
+def test_the_accuracy_of_a_run_is_what_is_drawn(results, drawn, against):
     options = ["--against", against, "--target", "0.5", "--log-x"]
     assert plot(results.trained, "--kind", "accuracy", *options).exit_code == 0
     (axes,) = drawn[0].axes
@@ -107,9 +105,7 @@ def test_the_accuracy_of_a_run_is_what_is_drawn(
     assert axes.get_xscale() == "log"
 
 
-def test_a_figure_is_called_by_its_kind_unless_told(
-    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_figure_is_called_by_its_kind_unless_told(results, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     job = hpcfl("plot", results.trained, "--kind", "partition")
 
@@ -117,9 +113,7 @@ def test_a_figure_is_called_by_its_kind_unless_told(
     assert [path.name for path in tmp_path.iterdir()] == ["partition.png"]
 
 
-def test_files_that_cannot_be_drawn_are_left_out_with_a_warning(
-    results: Results, drawn: list[Any]
-) -> None:
+def test_files_that_cannot_be_drawn_are_left_out_with_a_warning(results, drawn):
     result = plot(results.folder, "--kind", "accuracy")
 
     assert result.exit_code == 1  # a file could not be read
@@ -130,9 +124,7 @@ def test_files_that_cannot_be_drawn_are_left_out_with_a_warning(
     assert "damaged.h5 is damaged or is not an HDF5 file" in damaged
 
 
-def test_a_run_without_training_among_others_is_no_failure(
-    results: Results, drawn: list[Any]
-) -> None:
+def test_a_run_without_training_among_others_is_no_failure(results, drawn):
     result = plot(results.trained, results.folder / "bench.h5", "--kind", "accuracy")
 
     assert result.exit_code == 0
@@ -140,7 +132,7 @@ def test_a_run_without_training_among_others_is_no_failure(
     assert len(drawn) == 1
 
 
-def test_every_run_is_drawn(results: Results, drawn: list[Any], tmp_path: Path) -> None:
+def test_every_run_is_drawn(results, drawn, tmp_path):
     again = shutil.copy(results.trained, tmp_path / "again.h5")
 
     assert plot(results.trained, again, "--kind", "accuracy").exit_code == 0
@@ -151,8 +143,8 @@ def test_every_run_is_drawn(results: Results, drawn: list[Any], tmp_path: Path) 
     ("status", "words"), [("failed", "that failed"), ("running", "has not ended or was killed")]
 )
 def test_a_run_that_did_not_end_well_is_drawn_with_a_warning(
-    results: Results, drawn: list[Any], tmp_path: Path, status: str, words: str
-) -> None:
+    results, drawn, tmp_path, status, words
+):
     path = shutil.copy(results.trained, tmp_path / "a.h5")
     with h5py.File(path, "r+") as file:
         file.attrs["status"] = status
@@ -164,7 +156,7 @@ def test_a_run_that_did_not_end_well_is_drawn_with_a_warning(
     assert len(result.stderr.splitlines()) == len(drawn) == 1
 
 
-def test_nothing_to_draw_is_an_error(results: Results, tmp_path: Path) -> None:
+def test_nothing_to_draw_is_an_error(results, tmp_path):
     bench, damaged = results.folder / "bench.h5", results.folder / "damaged.h5"
     both = plot(bench, damaged, "--kind", "accuracy", "--output", tmp_path / "a.png")
     one = plot(damaged, "--kind", "accuracy", "--output", tmp_path / "a.png")
@@ -175,7 +167,7 @@ def test_nothing_to_draw_is_an_error(results: Results, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_partitions_are_not_drawn_into_one_figure(results: Results, tmp_path: Path) -> None:
+def test_two_partitions_are_not_drawn_into_one_figure(results, tmp_path):
     again = shutil.copy(results.trained, tmp_path / "again.h5")
     result = plot(results.trained, again, "--kind", "partition")
 
@@ -198,16 +190,14 @@ def test_two_partitions_are_not_drawn_into_one_figure(results: Results, tmp_path
         ("nothing.h5", "accuracy", "there is no file or folder"),
     ],
 )
-def test_wrong_use_of_plot_is_one_sentence(
-    results: Results, monkeypatch: pytest.MonkeyPatch, file: str, options: str, sentence: str
-) -> None:
+def test_wrong_use_of_plot_is_one_sentence(results, monkeypatch, file, options, sentence):
     monkeypatch.chdir(results.folder)
 
     assert sentence in refusal("plot", file, "--kind", *options.split())
 
 
 @pytest.mark.parametrize("kind", OF_ANY_TRAINING)
-def test_without_matplotlib_the_user_is_told_what_to_install(results: Results, kind: str) -> None:
+def test_without_matplotlib_the_user_is_told_what_to_install(results, kind):
     code = "import sys; sys.modules['matplotlib'] = None; from hpcfl.cli import main; main()"
     job = subprocess.run(
         [sys.executable, "-c", code, "plot", results.trained, "--kind", kind],
@@ -220,7 +210,7 @@ def test_without_matplotlib_the_user_is_told_what_to_install(results: Results, k
     assert job.stderr == "Error: figures need matplotlib: pip install hpcfl[plot]\n"
 
 
-def test_help_names_every_kind_and_imports_none() -> None:
+def test_help_names_every_kind_and_imports_none():
     text = " ".join(plot("--help").stdout.split())
     for name, kind in KINDS.items():
         assert f"{name}: {kind.what}" in text
@@ -231,7 +221,7 @@ assert not {{"numpy", "matplotlib", "h5py", *{[k.home for k in KINDS.values()]}}
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
-def test_only_the_first_rank_draws(results: Results, drawn: list[Any]) -> None:
+def test_only_the_first_rank_draws(results, drawn):
     result = plot(
         results.trained, "--kind", "accuracy", env={"OMPI_COMM_WORLD_RANK": "1", "PMIX_RANK": "1"}
     )

@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from hpcfl.cli.predict import command
 from hpcfl.costmodel.calibration import Calibration
@@ -14,17 +11,17 @@ from hpcfl.errors import HpcflError
 
 
 @pytest.fixture
-def calibration(tmp_path: Path) -> Path:
+def calibration(tmp_path):
     path = tmp_path / "calibration.json"
     Calibration({name: [1e-8] for name in (*OPERATIONS, *OVERHEADS)}).save(path)
     return path
 
 
-def predict(*arguments: object) -> Result:
+def predict(*arguments):
     return CliRunner().invoke(command, [*map(str, arguments)])
 
 
-def test_one_round_is_shown_phase_by_phase(calibration: Path) -> None:
+def test_one_round_is_shown_phase_by_phase(calibration):
     found = predict("sparse", "--calibration", calibration)
 
     assert found.exit_code == 0, found.output
@@ -34,14 +31,14 @@ def test_one_round_is_shown_phase_by_phase(calibration: Path) -> None:
     assert max(map(len, found.stdout.splitlines())) < 120
 
 
-def test_several_sizes_are_shown_side_by_side(calibration: Path) -> None:
+def test_several_sizes_are_shown_side_by_side(calibration):
     sizes = ("--devices", "10,20", "--dim", "100,1000")
     found = predict("secagg", *sizes, "--calibration", calibration)
 
     assert found.stdout.count("secagg") == 4
 
 
-def test_json_holds_every_phase(calibration: Path) -> None:
+def test_json_holds_every_phase(calibration):
     found = predict("cohort", "--json", "--calibration", calibration)
     (one,) = json.loads(found.stdout)["predictions"]
 
@@ -60,28 +57,24 @@ def test_json_holds_every_phase(calibration: Path) -> None:
         (["cohort", "--devices", "10", "--alpha", "0.1"], "hides nobody"),
     ],
 )
-def test_what_cannot_be_predicted_is_refused(
-    calibration: Path, arguments: list[str], sentence: str
-) -> None:
+def test_what_cannot_be_predicted_is_refused(calibration, arguments, sentence):
     found = predict(*arguments, "--calibration", calibration)
 
     assert isinstance(found.exception, HpcflError), found.output
     assert sentence in str(found.exception)
 
 
-def test_without_a_calibration_its_command_is_named(tmp_path: Path) -> None:
+def test_without_a_calibration_its_command_is_named(tmp_path):
     found = predict("secagg", "--calibration", tmp_path / "none.json")
 
     assert "'hpcfl calibrate' makes one" in str(found.exception)
 
 
-def test_a_calibration_that_could_not_be_kept_is_not_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_calibration_that_could_not_be_kept_is_not_made(tmp_path, monkeypatch):
     from hpcfl.cli.calibrate import command as calibrate
     from hpcfl.costmodel import kernels
 
-    def measured(*arguments: object) -> None:
+    def measured(*arguments):
         raise AssertionError("it was measured all the same")
 
     monkeypatch.setattr(kernels, "measure", measured)

@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from commandline import hpcfl, refusal
 
 from hpcfl.cli.privacy import command
@@ -14,18 +11,18 @@ from hpcfl.privacy.masking import InCohorts
 from hpcfl.privacy.population import Population
 
 
-def privacy(*arguments: object) -> Result:
+def privacy(*arguments):
     """Run the command in this process."""
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
-def rows(result: Result) -> dict[str, list[str]]:
+def rows(result):
     """Return the table: the label, and the last four columns."""
     lines = [line for line in result.stdout.splitlines() if len(line.split()) > 4]
     return {" ".join(line.split()[:-4]): line.split()[-4:] for line in lines}
 
 
-def test_table_shows_formula_simulation_and_difference() -> None:
+def test_table_shows_formula_simulation_and_difference():
     result = privacy("exposure", "sparse", "--dropout", 0, "--samples", 5000)
     table = rows(result)
     alone = table["exposed alone, of what it sends"]
@@ -44,7 +41,7 @@ def test_table_shows_formula_simulation_and_difference() -> None:
     assert "sent values in a set of 5 to 8" in table
 
 
-def test_json_is_what_the_library_returns() -> None:
+def test_json_is_what_the_library_returns():
     result = privacy(
         *("exposure", "cohort", "--devices", 30, "--alpha", 0.5, "--dropout", 0.2, "--degree", 4),
         *("--dropout-model", "bernoulli", "--colluding", 7, "--dim", 1000, "--floor", 3),
@@ -66,13 +63,13 @@ def test_json_is_what_the_library_returns() -> None:
         (["--devices", "99"], 33),
     ],
 )
-def test_colluding_devices(arguments: list[str], colluding: int) -> None:
+def test_colluding_devices(arguments, colluding):
     result = privacy("exposure", "sparse", "--samples", 10, "--json", *arguments)
 
     assert json.loads(result.stdout)["colluding"] == colluding
 
 
-def test_cohorts_report_their_floor() -> None:
+def test_cohorts_report_their_floor():
     table = rows(privacy("exposure", "cohort", "--floor", 2, "--samples", 100))
 
     assert table["a cohort has fewer than 2 contributors"][0] == "0.01412"
@@ -80,7 +77,7 @@ def test_cohorts_report_their_floor() -> None:
     assert table["sent values in a set below 2"][0] == "0.002744"
 
 
-def test_a_graph_shows_its_degree_and_no_formula_it_has_not() -> None:
+def test_a_graph_shows_its_degree_and_no_formula_it_has_not():
     result = privacy(
         *("exposure", "secagg-graph", "--devices", 50, "--degree", 6, "--samples", 100)
     )
@@ -91,7 +88,7 @@ def test_a_graph_shows_its_degree_and_no_formula_it_has_not() -> None:
     assert "alpha " not in result.stdout
 
 
-def test_nothing_to_estimate_from_is_a_dash() -> None:
+def test_nothing_to_estimate_from_is_a_dash():
     table = rows(privacy("exposure", "sparse", "--alpha", 1e-9, "--samples", 10))
 
     assert table["exposed alone, of what it sends"][1:] == ["-", "-", "-"]
@@ -109,7 +106,7 @@ def test_nothing_to_estimate_from_is_a_dash() -> None:
         (["prf", "--dropout", "0.1"], "give --dropout 0"),
     ],
 )
-def test_wrong_use_is_a_sentence(arguments: list[str], words: str) -> None:
+def test_wrong_use_is_a_sentence(arguments, words):
     error = privacy("exposure", *arguments).exception
 
     assert isinstance(error, UsageError)
@@ -117,28 +114,28 @@ def test_wrong_use_is_a_sentence(arguments: list[str], words: str) -> None:
 
 
 @pytest.mark.parametrize("gamma", ["a", "1/0", "nan", "inf"])
-def test_gamma_must_be_a_fraction(gamma: str) -> None:
+def test_gamma_must_be_a_fraction(gamma):
     done = privacy("exposure", "sparse", "--gamma", gamma)
 
     assert done.exit_code == 2
     assert "is not a fraction like 1/3" in done.stderr
 
 
-def test_command_line_knows_the_group_and_fails_with_status_2() -> None:
+def test_command_line_knows_the_group_and_fails_with_status_2():
     sentence = refusal("privacy", "exposure", "sparse", "--alpha", 2)
 
     assert sentence == "Error: alpha is 2.0; it must be above 0, at most 1"
     assert "hpcfl privacy exposure sparse" in hpcfl("privacy", "exposure", "--help").stdout
 
 
-def test_only_the_first_rank_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_rank_answers(monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
 
     assert privacy("exposure", "sparse", "--samples", 10).stdout == ""
 
 
 @pytest.mark.parametrize("protocol", ["sparse", "cohort"])
-def test_exposure_is_drawn_against_alpha(tmp_path: Path, protocol: str) -> None:
+def test_exposure_is_drawn_against_alpha(tmp_path, protocol):
     path = tmp_path / "new" / "exposure.svg"
     job = privacy(
         *("exposure", protocol, "--devices", 20, "--samples", 50, "--plot", path, "--json")
@@ -155,7 +152,5 @@ def test_exposure_is_drawn_against_alpha(tmp_path: Path, protocol: str) -> None:
         ("sparse", "e.gif", "does not end in .png, .svg or .pdf"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(
-    tmp_path: Path, protocol: str, name: str, sentence: str
-) -> None:
+def test_what_cannot_be_drawn_is_refused(tmp_path, protocol, name, sentence):
     assert sentence in refusal("privacy", "exposure", protocol, "--plot", tmp_path / name)

@@ -1,11 +1,9 @@
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from commandline import refusal
 
 from hpcfl.cli.privacy import command
@@ -17,12 +15,12 @@ CDP = (
 )
 
 
-def run(*arguments: object) -> Result:
+def run(*arguments):
     """Run the command in this process."""
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
-def test_both_epsilons_are_printed_with_what_they_assume() -> None:
+def test_both_epsilons_are_printed_with_what_they_assume():
     done = run("epsilon", "cdp", "--sigma", 0.01353, *CDP)
     account = systems.account(
         "cdp", sigma=0.01353, rounds=20, devices=16, per_round=10, batch=32, samples=2441, steps=10,
@@ -38,7 +36,7 @@ def test_both_epsilons_are_printed_with_what_they_assume() -> None:
         assert assumption in text
 
 
-def test_json_is_the_account() -> None:
+def test_json_is_the_account():
     done = run("epsilon", "cdp", "--sigma", 0.01353, *CDP, "--convex", "--json")
     found = json.loads(done.output)
     assert found["paper"]["epsilon"] == pytest.approx(10, rel=1e-2)
@@ -46,7 +44,7 @@ def test_json_is_the_account() -> None:
     assert found["settings"]["convex"] is True
 
 
-def test_noise_for_an_epsilon_is_found_by_every_count() -> None:
+def test_noise_for_an_epsilon_is_found_by_every_count():
     done = run("noise", "cdp", "--epsilon", 10, *CDP, "--json")
     found = {one["by"]: one for one in json.loads(done.output)["noise"]}
     assert ["paper", "same-rho tight", "proven"] == list(found)
@@ -64,11 +62,11 @@ def test_noise_for_an_epsilon_is_found_by_every_count() -> None:
         (["noise", "cdp", "--epsilon", 0, *CDP], "epsilon is 0"),
     ],
 )
-def test_wrong_use_is_refused_in_a_sentence(arguments: list[object], sentence: str) -> None:
+def test_wrong_use_is_refused_in_a_sentence(arguments, sentence):
     assert sentence in refusal("privacy", *arguments)
 
 
-def test_without_the_package_it_says_how_to_get_it() -> None:
+def test_without_the_package_it_says_how_to_get_it():
     code = (
         "import sys; sys.modules['dp_accounting'] = None; sys.argv = ['hpcfl', 'privacy', "
         "'epsilon', 'dp-fedavg', '--sigma', '1', '--rounds', '5', '--devices', '50', "
@@ -81,5 +79,5 @@ def test_without_the_package_it_says_how_to_get_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["epsilon", "noise"])
-def test_the_help_has_examples(name: str) -> None:
+def test_the_help_has_examples(name):
     assert f"hpcfl privacy {name}" in run(name, "--help").output

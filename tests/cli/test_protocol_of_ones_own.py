@@ -1,11 +1,7 @@
 """A protocol, and a federated algorithm, in a file of the user's work with every command."""
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from commandline import hpcfl, refusal
@@ -117,7 +113,7 @@ SMALL = ("--devices", 6, "--dim", 40, "--rounds", 2, "--warmup", 0)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path, monkeypatch):
     """Return a folder of the user's, with the file in it."""
     (tmp_path / "own.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
@@ -127,7 +123,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("own", None)
 
 
-def told(*arguments: object) -> str:
+def told(*arguments):
     """Return what a command prints that succeeds."""
     done = hpcfl(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -135,7 +131,7 @@ def told(*arguments: object) -> str:
 
 
 @pytest.mark.parametrize("name", ["salted", "plain"])
-def test_it_is_measured_reported_and_drawn(name: str, folder: Path) -> None:
+def test_it_is_measured_reported_and_drawn(name, folder):
     pytest.importorskip("matplotlib")
     given = f"own:{name.title()}"
     told("bench", given, *SMALL, "--output", "run.h5")
@@ -154,7 +150,7 @@ def test_it_is_measured_reported_and_drawn(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["salted", "plain"])
-def test_it_is_swept_and_trained_by(name: str, folder: Path) -> None:
+def test_it_is_swept_and_trained_by(name, folder):
     pytest.importorskip("torch")
     given = f"own:{name.title()}"
     (folder / "plan.toml").write_text(
@@ -172,7 +168,7 @@ def test_it_is_swept_and_trained_by(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["salted", "plain"])
-def test_its_rounds_are_predicted_from_what_it_declares(name: str, folder: Path) -> None:
+def test_its_rounds_are_predicted_from_what_it_declares(name, folder):
     Calibration({one: [1e-8] for one in (*OPERATIONS, *OVERHEADS)}).save(folder / "c.json")
     arguments = ("--devices", 6, "--dim", 40, "--calibration", "c.json")
     told("bench", f"own:{name.title()}", *SMALL, "--output", "run.h5")
@@ -185,7 +181,7 @@ def test_its_rounds_are_predicted_from_what_it_declares(name: str, folder: Path)
     assert f"Python's own work of {name} is taken to be that of {base}" in prediction["notes"]
 
 
-def test_what_it_exposes_is_what_it_declares() -> None:
+def test_what_it_exposes_is_what_it_declares():
     clear, salted = (
         json.loads(told("privacy", "exposure", given, "--samples", 100, "--json"))
         for given in ("own:Plain", "own:Salted")
@@ -195,7 +191,7 @@ def test_what_it_exposes_is_what_it_declares() -> None:
     assert (salted["protocol"], salted["alone_of_sent"]["formula"]) == ("salted", 0.0)
 
 
-def test_it_is_attacked_or_says_why_not() -> None:
+def test_it_is_attacked_or_says_why_not():
     keep = ("--insecure-seed", 1, "--keep-transcript", "round.npz", "--output", "run.h5")
     told("bench", "own:Salted", *SMALL, "--gamma", 0.4, *keep)
 

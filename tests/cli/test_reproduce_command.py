@@ -1,25 +1,21 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from hpcfl.cli.reproduce import command
 from hpcfl.errors import UsageError
 
 
-def reproduce(*arguments: object) -> Result:
+def reproduce(*arguments):
     return CliRunner().invoke(command, [*map(str, arguments)])
 
 
-def refusal(*arguments: object) -> str:
+def refusal(*arguments):
     result = reproduce(*arguments)
     assert isinstance(result.exception, UsageError), result.output
     return str(result.exception)
 
 
-def test_the_list_says_what_was_run(tmp_path: Path) -> None:
+def test_the_list_says_what_was_run(tmp_path):
     assert reproduce("queries/table-1", "--output", tmp_path).exit_code == 0
 
     listed = reproduce("--list", "--output", tmp_path).stdout
@@ -29,7 +25,7 @@ def test_the_list_says_what_was_run(tmp_path: Path) -> None:
     assert listed.count("not run yet") > 15
 
 
-def test_a_table_is_printed_beside_the_paper(tmp_path: Path) -> None:
+def test_a_table_is_printed_beside_the_paper(tmp_path):
     found = reproduce("locks/multipliers", "--output", tmp_path)
 
     assert found.exit_code == 0
@@ -41,7 +37,7 @@ def test_a_table_is_printed_beside_the_paper(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
-def test_a_figure_is_drawn(tmp_path: Path, suffix: str) -> None:
+def test_a_figure_is_drawn(tmp_path, suffix):
     pytest.importorskip("matplotlib")
     figure = tmp_path / f"figure{suffix}"
 
@@ -63,13 +59,11 @@ def test_a_figure_is_drawn(tmp_path: Path, suffix: str) -> None:
         (["zcdp/figure-3", "--data-dir", "nowhere"], "nowhere/adult does not exist"),
     ],
 )
-def test_what_cannot_be_done_is_refused(arguments: list[str], sentence: str) -> None:
+def test_what_cannot_be_done_is_refused(arguments, sentence):
     assert sentence in refusal(*arguments)
 
 
-def test_without_a_data_folder_the_command_that_gets_data_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_data_folder_the_command_that_gets_data_is_named(monkeypatch):
     monkeypatch.delenv("HPCFL_DATA", raising=False)
 
     assert "hpcfl data fetch mnist --data-dir DIR" in refusal("sparse-secagg/figure-5")

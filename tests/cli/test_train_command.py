@@ -1,8 +1,4 @@
-from __future__ import annotations
-
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
 from commandline import hpcfl, refusal
@@ -14,22 +10,22 @@ pytest.importorskip("torch")
 
 
 @pytest.fixture(autouse=True)
-def _no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_data(monkeypatch):
     monkeypatch.delenv("HPCFL_DATA", raising=False)
 
 
-def train(*arguments: object) -> subprocess.CompletedProcess[str]:
+def train(*arguments):
     return hpcfl("train", *arguments)
 
 
-def trained_config(folder: Path, *arguments: object) -> dict[str, object]:
+def trained_config(folder, *arguments):
     """Train on digits for a round; return the options of the run."""
     job = train(*arguments, "--dataset", "digits", "--rounds", 1, "--json", "--output", folder)
     assert job.returncode == 0, job.stderr
     return load(json.loads(job.stdout)["path"]).config
 
 
-def test_a_preset_sets_what_is_not_typed(tmp_path: Path) -> None:
+def test_a_preset_sets_what_is_not_typed(tmp_path):
     config = trained_config(
         tmp_path,
         *("fedavg", "--preset", "zcdp-adult-lr", "--model", "softmax", "--devices", 5),
@@ -42,9 +38,7 @@ def test_a_preset_sets_what_is_not_typed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("preset", ["zcdp-adult-lr", "locks-mnist"])
-def test_epochs_or_steps_that_are_typed_replace_those_of_a_preset(
-    tmp_path: Path, preset: str
-) -> None:
+def test_epochs_or_steps_that_are_typed_replace_those_of_a_preset(tmp_path, preset):
     small = ("--model", "softmax", "--devices", 5, "--per-round", 4)
     steps = trained_config(tmp_path / "a", "fedavg", "--preset", preset, *small, "--steps", 3)
     epochs = trained_config(tmp_path / "b", "fedavg", "--preset", preset, *small, "--epochs", 2)
@@ -54,7 +48,7 @@ def test_epochs_or_steps_that_are_typed_replace_those_of_a_preset(
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_names_options_and_values_that_exist(preset: str, tmp_path: Path) -> None:
+def test_every_preset_names_options_and_values_that_exist(preset, tmp_path):
     """Up to the data, which are not there: everything before them is checked first."""
     options = ("--preset", preset, "--rounds", 1, "--output", tmp_path)
     sentence = refusal("train", "fedavg", *options)
@@ -63,7 +57,7 @@ def test_every_preset_names_options_and_values_that_exist(preset: str, tmp_path:
     assert f"the data set {PRESETS[preset]['dataset']} " in sentence
 
 
-def test_the_settings_of_presets_are_options_of_the_command() -> None:
+def test_the_settings_of_presets_are_options_of_the_command():
     from hpcfl.cli.train import command
 
     options = {parameter.name for parameter in command.params}
@@ -71,13 +65,13 @@ def test_the_settings_of_presets_are_options_of_the_command() -> None:
         assert settings.keys() <= options
 
 
-def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_preset_is_refused_with_the_known_ones():
     sentence = refusal("train", "fedavg", "--preset", "nonsense")
 
     assert "there is no preset 'nonsense'; choose one of sparse-secagg-mnist," in sentence
 
 
-def test_the_overlap_is_told_at_the_end(tmp_path: Path) -> None:
+def test_the_overlap_is_told_at_the_end(tmp_path):
     job = train("rand-k", "--devices", 8, "--rounds", 2, "--output", tmp_path)
 
     assert job.returncode == 0, job.stderr

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import weakref
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,13 +10,13 @@ from hpcfl.comm.scratch import Scratch
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _keep_little() -> Iterator[None]:
+def _keep_little():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "KEPT_BYTES", 8)
         yield
 
 
-def test_memory_is_used_again_when_nobody_looks_at_it() -> None:
+def test_memory_is_used_again_when_nobody_looks_at_it():
     scratch = Scratch()
     place = scratch.take(1000).ctypes.data
 
@@ -28,7 +25,7 @@ def test_memory_is_used_again_when_nobody_looks_at_it() -> None:
     assert scratch.take(1001).size == 1001
 
 
-def test_memory_that_is_looked_at_is_left_alone() -> None:
+def test_memory_that_is_looked_at_is_left_alone():
     scratch = Scratch()
     # A part of a part, of another type, as messages are read.
     kept = scratch.take(1000)[8:80][:64].view("<u4")
@@ -39,7 +36,7 @@ def test_memory_that_is_looked_at_is_left_alone() -> None:
     assert kept.tolist() == [7] * 16
 
 
-def test_memory_seen_through_a_buffer_is_left_alone() -> None:
+def test_memory_seen_through_a_buffer_is_left_alone():
     scratch = Scratch()
     scratch.take(64)[:] = 7
     kept = memoryview(scratch.take(64))  # type: ignore[arg-type]
@@ -48,7 +45,7 @@ def test_memory_seen_through_a_buffer_is_left_alone() -> None:
     assert bytes(kept) == bytes([7] * 64)
 
 
-def test_little_is_not_kept_when_nobody_looks_at_it() -> None:
+def test_little_is_not_kept_when_nobody_looks_at_it():
     scratch = Scratch()
     taken = scratch.take(7)
     ended = weakref.ref(taken)
@@ -59,7 +56,7 @@ def test_little_is_not_kept_when_nobody_looks_at_it() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=30))
-def test_whatever_is_kept_stays_as_it_was(steps: list[tuple[int, bool]]) -> None:
+def test_whatever_is_kept_stays_as_it_was(steps):
     scratch, kept = Scratch(), []
     for number, (size, keep) in enumerate(steps):
         taken = scratch.take(size)

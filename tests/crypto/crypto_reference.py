@@ -5,27 +5,22 @@ probability of a false alarm if the keys, or the order in which they are read, e
 are fewer than 100 such tests, so all of them together raise one with a probability below 1e-6.
 """
 
-from __future__ import annotations
-
 import bisect
 import hashlib
-from collections.abc import Iterator
-from fractions import Fraction
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 LEVEL = 1e-8
 
 
-def fixed_keys(count: int, seed: int = 0) -> list[bytes]:
+def fixed_keys(count, seed=0):
     """Return `count` 16-byte keys, always the same."""
     return [hashlib.sha256(f"{seed} {key}".encode()).digest()[:16] for key in range(count)]
 
 
-def stream_bytes(key: bytes, count: int, stream: int = 0, block: int = 0) -> bytes:
+def stream_bytes(key, count, stream=0, block=0):
     """Return keystream bytes made without a counter mode: every counter block is encrypted."""
     blocks = -(-count // 16)
     counters = np.empty((blocks, 2), ">u8")
@@ -35,7 +30,7 @@ def stream_bytes(key: bytes, count: int, stream: int = 0, block: int = 0) -> byt
     return cipher.update(counters.tobytes())[:count]
 
 
-def group_elements(key: bytes, count: int, modulus: int) -> list[int]:
+def group_elements(key, count, modulus):
     """Return the first elements of a key: at each position its first word below `modulus`."""
     found = np.full(count, -1, np.int64)
     stream = 0
@@ -46,7 +41,7 @@ def group_elements(key: bytes, count: int, modulus: int) -> list[int]:
     return found.tolist()
 
 
-def exact_thresholds(probability: Fraction, reach: int) -> list[int]:
+def exact_thresholds(probability, reach):
     """Return ``floor(2**64 (1 - probability)**g)`` for g from `reach` down to 1."""
     stay = 1 - probability
     top, bottom = 1 << 64, 1
@@ -57,12 +52,12 @@ def exact_thresholds(probability: Fraction, reach: int) -> list[int]:
     return thresholds[::-1]
 
 
-def gap_of(word: int, thresholds: list[int]) -> int:
+def gap_of(word, thresholds):
     """Return 1 plus the number of increasing `thresholds` that are above `word`."""
     return 1 + len(thresholds) - bisect.bisect_right(thresholds, word)
 
 
-def select_by_gaps(key: bytes, dim: int, thresholds: list[int]) -> list[int]:
+def select_by_gaps(key, dim, thresholds):
     """Return the selected coordinates, one 64-bit word after the other, as the definition says."""
     selected, reached = [], 0
     words = _words64(key)
@@ -74,7 +69,7 @@ def select_by_gaps(key: bytes, dim: int, thresholds: list[int]) -> list[int]:
     return selected
 
 
-def _words64(key: bytes) -> Iterator[int]:
+def _words64(key):
     block = 0
     while True:
         raw = stream_bytes(key, 1 << 12, block=block)
@@ -82,7 +77,7 @@ def _words64(key: bytes) -> Iterator[int]:
         block += 1 << 8
 
 
-def assert_fits(counts: ArrayLike, probabilities: ArrayLike) -> None:
+def assert_fits(counts, probabilities):
     """Assert that `counts` of categories fit their `probabilities` (chi-square at `LEVEL`)."""
     observed, expected = np.asarray(counts), np.asarray(probabilities, np.float64)
     expected = expected / expected.sum() * observed.sum()
@@ -90,13 +85,13 @@ def assert_fits(counts: ArrayLike, probabilities: ArrayLike) -> None:
     assert stats.chisquare(observed, expected).pvalue > LEVEL
 
 
-def assert_uniform(values: ArrayLike, modulus: int, bins: int = 256) -> None:
+def assert_uniform(values, modulus, bins=256):
     """Assert that integers are uniform below `modulus`, which is far above `bins`."""
     parts = np.asarray(values).astype(np.uint64) * np.uint64(bins) // np.uint64(modulus)
     assert_fits(np.bincount(parts.astype(np.int64), minlength=bins), np.ones(bins))
 
 
-def histogram(values: NDArray[np.int64], uppers: NDArray[np.int64]) -> NDArray[np.int64]:
+def histogram(values, uppers):
     """Return how many values each bin holds; `uppers` are all bins' upper ends but the last."""
     bins = np.searchsorted(uppers, values, side="left")
     return np.bincount(bins, minlength=len(uppers) + 1)

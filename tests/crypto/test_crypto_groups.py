@@ -4,10 +4,7 @@ F_q rejects one word in 859 million, so rejection is tested on smaller primes, w
 or a quarter of all words, and on made-up keystreams.
 """
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hpcfl.crypto import groups, keystream
-from hpcfl.crypto.groups import BLOCK_WORDS, FQ, GROUPS, RING32, Elements, Field, Group
+from hpcfl.crypto.groups import BLOCK_WORDS, FQ, GROUPS, RING32, Field
 
 Q = FQ.modulus
 HALF = Field(2**31 - 1, "rejects a half")
@@ -30,14 +27,14 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 each_group = pytest.mark.parametrize("group", ALL, ids=lambda group: group.name)
 
 
-def vector(length: int, modulus: int) -> Elements:
+def vector(length, modulus):
     """Return elements of every size, the largest first."""
     values = np.random.default_rng(length).integers(0, modulus, length)
     values[0] = modulus - 1
     return values.astype(np.uint32)
 
 
-def masked(group: Group, values: Elements, keys: list[bytes], signs: list[int]) -> list[int]:
+def masked(group, values, keys, signs):
     """Return what `add_masks` should: sums of Python integers, reduced at the end."""
     masks = [group_elements(key, values.size, group.modulus) for key in keys]
     sums = list(values.tolist())
@@ -49,24 +46,24 @@ def masked(group: Group, values: Elements, keys: list[bytes], signs: list[int]) 
 class FakeStream:
     """A keystream of chosen words."""
 
-    def __init__(self, words: list[int]) -> None:
+    def __init__(self, words):
         self._bytes = np.array(words, "<u4").tobytes()
 
-    def update(self, data: bytes) -> bytes:
+    def update(self, data):
         out, self._bytes = self._bytes[: len(data)], self._bytes[len(data) :]
         return out
 
-    def update_into(self, data: memoryview, out: memoryview) -> int:
+    def update_into(self, data, out):
         out[:] = self.update(bytes(data))
         return len(data)
 
 
 @pytest.fixture
-def fake_streams(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[int, list[int]]], None]:
+def fake_streams(monkeypatch):
     """Return a function that makes every key's streams consist of given words."""
 
-    def use(streams: Mapping[int, list[int]]) -> None:
-        def open_stream(key: bytes, stream: int = 0, block: int = 0) -> FakeStream:
+    def use(streams):
+        def open_stream(key, stream=0, block=0):
             return FakeStream(streams[stream][4 * block :])
 
         monkeypatch.setattr(keystream, "open_stream", open_stream)
@@ -77,23 +74,21 @@ def fake_streams(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[int, list
 # Arithmetic
 
 
-def test_q_is_the_largest_prime_below_2_32() -> None:
-    def is_prime(number: int) -> bool:
+def test_q_is_the_largest_prime_below_2_32():
+    def is_prime(number):
         return all(number % divisor for divisor in range(2, 2**16))
 
     assert next(filter(is_prime, range(2**32 - 1, 0, -1))) == Q
 
 
-def test_groups_are_known_by_their_names() -> None:
+def test_groups_are_known_by_their_names():
     expected = {"fq": Q, "ring32": 2**32}
     assert expected == {name: group.modulus for name, group in GROUPS.items()}
     assert list(GROUPS) == [group.name for group in GROUPS.values()]
 
 
 @each_group
-def test_reducing_agrees_with_integers_wherever_int64_ends_or_the_modulus_begins(
-    group: Group,
-) -> None:
+def test_reducing_agrees_with_integers_wherever_int64_ends_or_the_modulus_begins(group):
     q = group.modulus
     centres = [0, q, -q, 2 * q, q << 30, -(q << 30), 2**32, 2**31, group.half_range]
     values = [centre + offset for centre in centres for offset in (-2, -1, 0, 1, 2)]
@@ -106,13 +101,13 @@ def test_reducing_agrees_with_integers_wherever_int64_ends_or_the_modulus_begins
 @each_group
 @settings(deadline=None)
 @given(values=st.lists(INT64, max_size=10))
-def test_reducing_agrees_with_integers(group: Group, values: list[int]) -> None:
+def test_reducing_agrees_with_integers(group, values):
     expected = [value % group.modulus for value in values]
     assert expected == group.reduce(np.array(values, np.int64)).tolist()
 
 
 @each_group
-def test_decoding_inverts_reducing_up_to_the_half_range(group: Group) -> None:
+def test_decoding_inverts_reducing_up_to_the_half_range(group):
     half = group.half_range
     values = [-half, 1 - half, -2, -1, 0, 1, 2, half - 1, half]
     assert values == group.decode(group.reduce(np.array(values, np.int64))).tolist()
@@ -122,9 +117,7 @@ def test_decoding_inverts_reducing_up_to_the_half_range(group: Group) -> None:
 @each_group
 @settings(deadline=None)
 @given(data=st.data())
-def test_a_decoded_sum_of_elements_is_the_sum_of_the_integers(
-    group: Group, data: st.DataObject
-) -> None:
+def test_a_decoded_sum_of_elements_is_the_sum_of_the_integers(group, data):
     """As long as the sum fits, whatever wraps on the way."""
     half = group.half_range
     parts = data.draw(st.lists(st.integers(-half, half), min_size=1, max_size=8))
@@ -138,11 +131,11 @@ def test_a_decoded_sum_of_elements_is_the_sum_of_the_integers(
 @each_group
 @settings(deadline=None)
 @given(data=st.data())
-def test_addition_makes_a_commutative_group(group: Group, data: st.DataObject) -> None:
+def test_addition_makes_a_commutative_group(group, data):
     element = st.integers(0, group.modulus - 1) | st.just(group.modulus - 1)
     a, b, c = (np.array([data.draw(element)], np.uint32) for _ in range(3))
 
-    def add(left: Elements, right: Elements) -> Elements:
+    def add(left, right):
         total, kept = left.copy(), right.copy()
         group.add_into(total, right)
         assert kept == right
@@ -160,7 +153,7 @@ def test_addition_makes_a_commutative_group(group: Group, data: st.DataObject) -
 
 @pytest.mark.parametrize("length", LENGTHS)
 @each_group
-def test_masks_are_added_as_integers_would_be(group: Group, length: int) -> None:
+def test_masks_are_added_as_integers_would_be(group, length):
     keys, signs = fixed_keys(3), [1, -1, -1]
     values = vector(length, group.modulus)
     before = values.copy()
@@ -170,7 +163,7 @@ def test_masks_are_added_as_integers_would_be(group: Group, length: int) -> None
 
 
 @each_group
-def test_elements_are_the_beginning_of_the_mask(group: Group) -> None:
+def test_elements_are_the_beginning_of_the_mask(group):
     [key] = fixed_keys(1, seed=2)
     length = 2 * BLOCK_WORDS + 3
     mask = group.add_masks(np.zeros(length, np.uint32), [key], [1]).tolist()
@@ -181,9 +174,7 @@ def test_elements_are_the_beginning_of_the_mask(group: Group) -> None:
 @each_group
 @settings(deadline=None)
 @given(counts=st.lists(st.integers(0, 30), max_size=6))
-def test_elements_of_many_keys_are_those_of_each_end_to_end(
-    group: Group, counts: list[int]
-) -> None:
+def test_elements_of_many_keys_are_those_of_each_end_to_end(group, counts):
     keys = fixed_keys(len(counts), seed=3)
     expected = [
         element
@@ -194,7 +185,7 @@ def test_elements_of_many_keys_are_those_of_each_end_to_end(
 
 
 @each_group
-def test_opposite_masks_cancel(group: Group) -> None:
+def test_opposite_masks_cancel(group):
     keys = fixed_keys(2, seed=4)
     values = vector(101, group.modulus)
     once = group.add_masks(values, keys, [1, -1])
@@ -204,9 +195,7 @@ def test_opposite_masks_cancel(group: Group) -> None:
 
 @pytest.mark.parametrize("streams", [1, 2, 5, 7])
 @each_group
-def test_masks_do_not_depend_on_how_many_streams_are_open(
-    group: Group, streams: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_masks_do_not_depend_on_how_many_streams_are_open(group, streams, monkeypatch):
     keys, signs = fixed_keys(5), [1, -1, -1, 1, 1]
     values = vector(33, group.modulus)
     monkeypatch.setattr(groups, "STREAMS_AT_ONCE", streams)
@@ -216,9 +205,7 @@ def test_masks_do_not_depend_on_how_many_streams_are_open(
 
 @pytest.mark.parametrize("words", [4, 8, 64])
 @each_group
-def test_masks_do_not_depend_on_the_size_of_blocks(
-    group: Group, words: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_masks_do_not_depend_on_the_size_of_blocks(group, words, monkeypatch):
     keys, signs = fixed_keys(3), [-1, 1, -1]
     values = vector(203, group.modulus)
     monkeypatch.setattr(groups, "BLOCK_WORDS", words)
@@ -228,11 +215,7 @@ def test_masks_do_not_depend_on_the_size_of_blocks(
 
 @pytest.mark.parametrize("sign", [1, -1])
 @each_group
-def test_the_largest_masks_add_up_exactly_in_more_than_a_full_batch(
-    group: Group,
-    sign: int,
-    fake_streams: Callable[[Mapping[int, list[int]]], None],
-) -> None:
+def test_the_largest_masks_add_up_exactly_in_more_than_a_full_batch(group, sign, fake_streams):
     fake_streams({0: [group.modulus - 1] * 8})
     count = groups.STREAMS_AT_ONCE + 1
     values = vector(5, group.modulus)
@@ -242,14 +225,14 @@ def test_the_largest_masks_add_up_exactly_in_more_than_a_full_batch(
 
 
 @each_group
-def test_no_masks_leave_the_vector_as_it_is(group: Group) -> None:
+def test_no_masks_leave_the_vector_as_it_is(group):
     values = vector(7, group.modulus)
     assert values.tolist() == group.add_masks(values, [], []).tolist()
 
 
 @pytest.mark.parametrize("signs", [[1], [1, 1, 1]])
 @pytest.mark.parametrize("group", REAL, ids=lambda group: group.name)
-def test_every_mask_needs_its_sign(group: Group, signs: list[int]) -> None:
+def test_every_mask_needs_its_sign(group, signs):
     with pytest.raises(ValueError, match="zip"):
         group.add_masks(np.zeros(2, np.uint32), fixed_keys(2), signs)
 
@@ -258,9 +241,7 @@ def test_every_mask_needs_its_sign(group: Group, signs: list[int]) -> None:
 
 
 @pytest.mark.parametrize("field", [FQ, HALF, QUARTER], ids=lambda field: field.name)
-def test_a_word_is_rejected_from_the_modulus_on(
-    field: Field, fake_streams: Callable[[Mapping[int, list[int]]], None]
-) -> None:
+def test_a_word_is_rejected_from_the_modulus_on(field, fake_streams):
     """The word at the same position of the first stream that has an element there replaces it."""
     q, top = field.modulus, 2**32 - 1
     streams = {
@@ -278,18 +259,14 @@ def test_a_word_is_rejected_from_the_modulus_on(
 
 
 @pytest.mark.parametrize("word", [Q - 1, Q, Q + 1, 2**32 - 1])
-def test_a_border_word_is_judged_without_larger_ones_around_it(
-    word: int, fake_streams: Callable[[Mapping[int, list[int]]], None]
-) -> None:
+def test_a_border_word_is_judged_without_larger_ones_around_it(word, fake_streams):
     fake_streams({0: [word, 0, 0, 0], 1: [7, 0, 0, 0]})
     expected = [word if word < Q else 7]
     assert expected == FQ.elements([bytes(16)], [1]).tolist()
     assert expected == FQ.add_masks(np.zeros(1, np.uint32), [bytes(16)], [1]).tolist()
 
 
-def test_the_ring_takes_every_word(
-    fake_streams: Callable[[Mapping[int, list[int]]], None],
-) -> None:
+def test_the_ring_takes_every_word(fake_streams):
     words = [0, 1, Q - 1, Q, Q + 1, 2**31, 2**32 - 2, 2**32 - 1]
     fake_streams({0: words})
     assert words == RING32.elements([bytes(16)], [8]).tolist()
@@ -297,13 +274,13 @@ def test_the_ring_takes_every_word(
 
 
 @each_group
-def test_elements_are_uniform(group: Group) -> None:
+def test_elements_are_uniform(group):
     """Reduced instead of rejected words would show with the prime that rejects a quarter."""
     assert_uniform(group.elements(fixed_keys(60, seed=5), [1000] * 60), group.modulus)
 
 
 @pytest.mark.parametrize("field", [HALF, QUARTER], ids=lambda field: field.name)
-def test_replacements_are_uniform_and_independent_of_the_words_before_them(field: Field) -> None:
+def test_replacements_are_uniform_and_independent_of_the_words_before_them(field):
     keys = fixed_keys(60, seed=6)
     elements = field.elements(keys, [1000] * 60)
     words = np.frombuffer(b"".join(stream_bytes(key, 4000) for key in keys), "<u4")

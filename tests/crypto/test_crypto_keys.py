@@ -1,7 +1,5 @@
 """Keys are those of RFC 7748 and RFC 5869, and private ones stay private."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac
@@ -35,7 +33,7 @@ LOW_ORDER = {
 }
 
 
-def hkdf(secret: bytes, context: bytes, length: int) -> bytes:
+def hkdf(secret, context, length):
     """HKDF-SHA256 without salt, written from RFC 5869 section 2."""
     pseudorandom_key = hmac.digest(bytes(32), secret, hashlib.sha256)
     out = previous = b""
@@ -65,14 +63,12 @@ def hkdf(secret: bytes, context: bytes, length: int) -> bytes:
         ),
     ],
 )
-def test_agreement_gives_the_vectors_of_rfc_7748_section_5_2(
-    scalar: str, coordinate: str, expected: str
-) -> None:
+def test_agreement_gives_the_vectors_of_rfc_7748_section_5_2(scalar, coordinate, expected):
     [secret] = keys.agree(bytes.fromhex(scalar), [bytes.fromhex(coordinate)])
     assert expected == secret.hex()
 
 
-def test_agreement_iterated_gives_the_vectors_of_rfc_7748_section_5_2() -> None:
+def test_agreement_iterated_gives_the_vectors_of_rfc_7748_section_5_2():
     expected = {
         1: "422c8e7a6227d7bca1350b3e2bb7279f7897b87bb6854b783c60e80311ae3079",
         1000: "684cf59ba83309552800ef566f2f4d3c1c3887c49360e3875f2eb94d99532c51",
@@ -86,19 +82,17 @@ def test_agreement_iterated_gives_the_vectors_of_rfc_7748_section_5_2() -> None:
 
 
 @pytest.mark.parametrize(("private", "public"), [(ALICE, ALICE_PUBLIC), (BOB, BOB_PUBLIC)])
-def test_a_private_key_has_the_public_key_of_rfc_7748_section_6_1(
-    private: bytes, public: bytes
-) -> None:
+def test_a_private_key_has_the_public_key_of_rfc_7748_section_6_1(private, public):
     assert keys.KeyPair(private, public) == keys.KeyPair.from_private(private)
 
 
-def test_two_sides_agree_on_the_secret_of_rfc_7748_section_6_1() -> None:
+def test_two_sides_agree_on_the_secret_of_rfc_7748_section_6_1():
     expected = [SHARED]
     assert expected == keys.agree(ALICE, [BOB_PUBLIC])
     assert expected == keys.agree(BOB, [ALICE_PUBLIC])
 
 
-def test_the_secrets_come_in_the_order_of_the_public_keys() -> None:
+def test_the_secrets_come_in_the_order_of_the_public_keys():
     publics = [ALICE_PUBLIC, BOB_PUBLIC, ALICE_PUBLIC]
     own = keys.agree(BOB, [BOB_PUBLIC])[0]
     assert [SHARED, own, SHARED] == keys.agree(BOB, publics)
@@ -106,7 +100,7 @@ def test_the_secrets_come_in_the_order_of_the_public_keys() -> None:
 
 @pytest.mark.parametrize("high_bit", [0, 0x80])
 @pytest.mark.parametrize("point", LOW_ORDER.values(), ids=LOW_ORDER)
-def test_a_point_of_low_order_is_refused_wherever_it_stands(point: bytes, high_bit: int) -> None:
+def test_a_point_of_low_order_is_refused_wherever_it_stands(point, high_bit):
     """The high bit of a public key is ignored (RFC 7748 section 5), so it must not hide one."""
     point = point[:-1] + bytes([point[-1] | high_bit])
     for publics in ([point], [ALICE_PUBLIC, point], [point, ALICE_PUBLIC]):
@@ -114,10 +108,10 @@ def test_a_point_of_low_order_is_refused_wherever_it_stands(point: bytes, high_b
             keys.agree(BOB, publics)
 
 
-def test_a_key_pair_takes_its_private_key_from_the_source_it_is_given() -> None:
+def test_a_key_pair_takes_its_private_key_from_the_source_it_is_given():
     expected, asked = [32], []
 
-    def source(count: int) -> bytes:
+    def source(count):
         asked.append(count)
         return ALICE
 
@@ -125,11 +119,11 @@ def test_a_key_pair_takes_its_private_key_from_the_source_it_is_given() -> None:
     assert expected == asked
 
 
-def test_secrets_come_from_the_operating_system() -> None:
+def test_secrets_come_from_the_operating_system():
     assert os.urandom is keys.system_secrets
 
 
-def test_a_key_pair_shows_its_public_key_only() -> None:
+def test_a_key_pair_shows_its_public_key_only():
     pair = keys.KeyPair.from_private(ALICE)
     for shown in (repr(pair), str(pair), f"{pair}", repr([pair]), repr({"pair": pair})):
         assert ALICE_PUBLIC.hex() in shown
@@ -138,7 +132,7 @@ def test_a_key_pair_shows_its_public_key_only() -> None:
             assert form[:16] not in shown
 
 
-def test_a_key_pair_cannot_be_changed() -> None:
+def test_a_key_pair_cannot_be_changed():
     pair = keys.KeyPair.from_private(ALICE)
     with pytest.raises(FrozenInstanceError):
         pair.private = BOB  # type: ignore[misc]
@@ -147,7 +141,7 @@ def test_a_key_pair_cannot_be_changed() -> None:
 # HKDF
 
 
-def test_derivation_gives_test_case_3_of_rfc_5869() -> None:
+def test_derivation_gives_test_case_3_of_rfc_5869():
     expected = (
         "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8"
     )
@@ -158,23 +152,23 @@ def test_derivation_gives_test_case_3_of_rfc_5869() -> None:
 @given(
     secret=st.binary(max_size=80), context=st.binary(max_size=80), length=st.integers(1, 32 * 255)
 )
-def test_derivation_is_hkdf_sha256_without_salt(secret: bytes, context: bytes, length: int) -> None:
+def test_derivation_is_hkdf_sha256_without_salt(secret, context, length):
     assert hkdf(secret, context, length) == keys.derive(secret, context, length)
 
 
-def test_a_derived_key_opens_an_aes_128_stream_by_default() -> None:
+def test_a_derived_key_opens_an_aes_128_stream_by_default():
     assert hkdf(SHARED, b"context", 16) == keys.derive(SHARED, b"context")
 
 
 # Insecure secrets
 
 
-def test_insecure_secrets_repeat_themselves() -> None:
+def test_insecure_secrets_repeat_themselves():
     first, second = (keys.insecure_secrets(7, 1, 2)(1000) for _ in range(2))
     assert first == second
 
 
-def test_insecure_secrets_do_not_depend_on_how_many_bytes_are_asked_for_at_once() -> None:
+def test_insecure_secrets_do_not_depend_on_how_many_bytes_are_asked_for_at_once():
     source = keys.insecure_secrets(7, 1, 2)
     counts = [32, 0, 1, 16, 51]
     parts = [source(count) for count in counts]
@@ -182,7 +176,7 @@ def test_insecure_secrets_do_not_depend_on_how_many_bytes_are_asked_for_at_once(
     assert keys.insecure_secrets(7, 1, 2)(sum(counts)) == b"".join(parts)
 
 
-def test_insecure_secrets_differ_for_every_seed_round_and_device() -> None:
+def test_insecure_secrets_differ_for_every_seed_round_and_device():
     seeds = (-(2**63), -2, -1, 0, 1, 2, 11, 12, 2**63, 2**64 - 1)
     numbers = (0, 1, 2, 11, 12, 21, 112, 2**31 - 1)
     arguments = list(itertools.product(seeds, numbers, numbers))

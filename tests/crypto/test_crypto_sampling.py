@@ -1,7 +1,5 @@
 """Both samplers draw i.i.d. Bernoulli patterns, and permutations are uniform; from integers."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable
@@ -38,10 +36,10 @@ MakeSampler = Callable[[str, Fraction], Sampler]
 
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> MakeSampler:
+def make(monkeypatch):
     """Return a function that makes a sampler, ``"reach 4"`` one that looks 4 coordinates far."""
 
-    def make_sampler(name: str, probability: Fraction) -> Sampler:
+    def make_sampler(name, probability):
         if name.startswith("reach"):
             monkeypatch.setattr(GapSampler, "REACH", int(name.removeprefix("reach ")))
             return GapSampler(probability)
@@ -50,7 +48,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> MakeSampler:
     return make_sampler
 
 
-def lists(sampler: Sampler, keys: list[bytes], dim: int) -> list[list[int]]:
+def lists(sampler, keys, dim):
     """Return the coordinates that each key selects."""
     positions, counts = sampler.select(keys, dim)
     assert counts.shape == (len(keys),)
@@ -59,7 +57,7 @@ def lists(sampler: Sampler, keys: list[bytes], dim: int) -> list[list[int]]:
     return [part.tolist() for part in np.split(positions, ends[:-1])] if keys else []
 
 
-def patterns(sampler: Sampler, keys: list[bytes], dim: int) -> NDArray[np.bool_]:
+def patterns(sampler, keys, dim):
     """Return what each key selects as a matrix of keys by coordinates."""
     positions, counts = sampler.select(keys, dim)
     selected = np.zeros((len(keys), dim), np.bool_)
@@ -68,7 +66,7 @@ def patterns(sampler: Sampler, keys: list[bytes], dim: int) -> NDArray[np.bool_]
     return selected
 
 
-def gaps(sampler: Sampler, probability: Fraction, count: int) -> Integers:
+def gaps(sampler, probability, count):
     """Return the first `count` gaps of one key, in a vector long enough not to cut any."""
     mean = float(1 / probability)
     dim = int(mean * (count + 10 * count**0.5))
@@ -76,7 +74,7 @@ def gaps(sampler: Sampler, probability: Fraction, count: int) -> Integers:
     return np.diff(positions, prepend=-1)[:count]
 
 
-def geometric_bins(probability: Fraction, bins: int) -> tuple[Integers, NDArray[np.float64]]:
+def geometric_bins(probability, bins):
     """Return upper ends of bins of nearly equal probability, and these probabilities."""
     law = stats.geom(float(probability))
     uppers = np.unique(law.ppf(np.arange(1, bins) / bins)).astype(np.int64)
@@ -98,9 +96,7 @@ def geometric_bins(probability: Fraction, bins: int) -> tuple[Integers, NDArray[
         ("reach 1000", PAIR),
     ],
 )
-def test_gaps_are_selected_as_the_definition_says(
-    name: str, probability: Fraction, make: MakeSampler
-) -> None:
+def test_gaps_are_selected_as_the_definition_says(name, probability, make):
     sampler, keys = make(name, probability), fixed_keys(6)
     thresholds = exact_thresholds(probability, GapSampler.REACH)
     for dim in (1, 2, 7, 100, 4001):
@@ -109,7 +105,7 @@ def test_gaps_are_selected_as_the_definition_says(
 
 
 @pytest.mark.parametrize("probability", [HALF, TENTH, PAIR])
-def test_dense_selection_compares_elements_as_the_definition_says(probability: Fraction) -> None:
+def test_dense_selection_compares_elements_as_the_definition_says(probability):
     keys, dim = fixed_keys(4), 3000
     threshold = FQ.modulus * probability.numerator // probability.denominator
     expected = [
@@ -123,9 +119,7 @@ def test_dense_selection_compares_elements_as_the_definition_says(probability: F
     assert expected == lists(DenseSampler(probability), keys, dim)
 
 
-def test_dense_selection_takes_the_elements_below_the_threshold(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_dense_selection_takes_the_elements_below_the_threshold(monkeypatch):
     threshold = FQ.modulus // 10
     elements = np.array([threshold - 1, threshold, threshold + 1, 0, FQ.modulus - 1], np.uint32)
     monkeypatch.setattr(FQ, "elements", lambda keys, counts: elements)
@@ -134,7 +128,7 @@ def test_dense_selection_takes_the_elements_below_the_threshold(
 
 
 @pytest.mark.parametrize("probability", [HALF, HUNDREDTH, Fraction(1, 1000), PAIR, Fraction(1e-5)])
-def test_thresholds_are_exact_to_one_unit(probability: Fraction) -> None:
+def test_thresholds_are_exact_to_one_unit(probability):
     thresholds, reach = GapSampler(probability)._thresholds.tolist(), GapSampler.REACH
     assert reach == len(thresholds)
     stay = 1 - probability
@@ -144,7 +138,7 @@ def test_thresholds_are_exact_to_one_unit(probability: Fraction) -> None:
 
 
 @pytest.mark.parametrize("probability", [HALF, HUNDREDTH, PAIR])
-def test_every_word_gives_the_gap_that_the_thresholds_say(probability: Fraction) -> None:
+def test_every_word_gives_the_gap_that_the_thresholds_say(probability):
     """Words at the thresholds, and where the table of leading bits goes from entry to entry."""
     sampler = GapSampler(probability)
     thresholds = sampler._thresholds.tolist()
@@ -159,9 +153,7 @@ def test_every_word_gives_the_gap_that_the_thresholds_say(probability: Fraction)
 
 
 @pytest.mark.parametrize(("name", "probability"), [("gaps", TENTH), ("reach 4", HUNDREDTH)])
-def test_selection_does_not_depend_on_how_many_words_are_read(
-    name: str, probability: Fraction, make: MakeSampler, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_selection_does_not_depend_on_how_many_words_are_read(name, probability, make, monkeypatch):
     """So the estimate of their number, the only use of floating point, decides only speed."""
     sampler, keys, dim = make(name, probability), fixed_keys(5), 500
     expected = lists(sampler, keys, dim)
@@ -172,7 +164,7 @@ def test_selection_does_not_depend_on_how_many_words_are_read(
 
 
 @pytest.mark.parametrize("name", ["gaps", "reach 4", "dense"])
-def test_a_key_selects_the_same_alone_and_among_others(name: str, make: MakeSampler) -> None:
+def test_a_key_selects_the_same_alone_and_among_others(name, make):
     sampler, keys = make(name, TENTH), fixed_keys(9)
     together = lists(sampler, keys, 200)
     assert together == [lists(sampler, [key], 200)[0] for key in keys]
@@ -180,7 +172,7 @@ def test_a_key_selects_the_same_alone_and_among_others(name: str, make: MakeSamp
 
 
 @pytest.mark.parametrize("name", ["gaps", "reach 4", "dense"])
-def test_a_shorter_vector_has_the_beginning_of_the_pattern(name: str, make: MakeSampler) -> None:
+def test_a_shorter_vector_has_the_beginning_of_the_pattern(name, make):
     sampler, [key] = make(name, TENTH), fixed_keys(1, seed=1)
     [whole] = lists(sampler, [key], 300)
     for dim in range(1, 300, 13):
@@ -194,7 +186,7 @@ def test_a_shorter_vector_has_the_beginning_of_the_pattern(name: str, make: Make
         ("dense", "8057d0afe9fcb609600d1c57cf7bc2c0806b75d86eb4a9b26a3b5201a619833a"),
     ],
 )
-def test_two_machines_select_the_same(name: str, digest: str) -> None:
+def test_two_machines_select_the_same(name, digest):
     """The coordinates are what they were where this test was written."""
     positions, _ = SAMPLERS[name](PAIR).select(fixed_keys(20), 165_000)
     assert digest == hashlib.sha256(positions.astype("<i8").tobytes()).hexdigest()
@@ -210,9 +202,7 @@ def test_two_machines_select_the_same(name: str, digest: str) -> None:
     dim=st.integers(1, 400),
     keys=st.lists(st.binary(min_size=16, max_size=16), max_size=4),
 )
-def test_coordinates_increase_and_lie_below_dim(
-    name: str, probability: Fraction, dim: int, keys: list[bytes]
-) -> None:
+def test_coordinates_increase_and_lie_below_dim(name, probability, dim, keys):
     selected = lists(SAMPLERS[name](probability), keys, dim)
     assert len(keys) == len(selected)
     for one in selected:
@@ -221,13 +211,13 @@ def test_coordinates_increase_and_lie_below_dim(
 
 
 @pytest.mark.parametrize("name", ["gaps", "reach 1", "dense"])
-def test_probability_1_selects_everything(name: str, make: MakeSampler) -> None:
+def test_probability_1_selects_everything(name, make):
     for dim in (1, 2, 100):
         assert [[*range(dim)]] * 3 == lists(make(name, Fraction(1)), fixed_keys(3), dim)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_without_keys_nothing_is_selected(name: str) -> None:
+def test_without_keys_nothing_is_selected(name):
     positions, counts = SAMPLERS[name](TENTH).select([], 100)
     assert not positions.size
     assert not counts.size
@@ -251,9 +241,7 @@ def test_without_keys_nothing_is_selected(name: str) -> None:
         ("dense", TENTH, 20_000),
     ],
 )
-def test_gaps_are_geometric_and_independent_of_the_one_before(
-    name: str, probability: Fraction, count: int, make: MakeSampler
-) -> None:
+def test_gaps_are_geometric_and_independent_of_the_one_before(name, probability, count, make):
     drawn = gaps(make(name, probability), probability, count)
     assert count == drawn.size
     uppers, probabilities = geometric_bins(probability, 64)
@@ -267,7 +255,7 @@ def test_gaps_are_geometric_and_independent_of_the_one_before(
 
 
 @pytest.mark.parametrize("name", ["gaps", "reach 4", "dense"])
-def test_the_number_selected_is_binomial(name: str, make: MakeSampler) -> None:
+def test_the_number_selected_is_binomial(name, make):
     """Mean, variance and all: with 20,000 keys a mean off by 3 % or a variance by 12 % shows."""
     dim, probability = 400, Fraction(1, 40)
     counts = make(name, probability).select(fixed_keys(20_000, seed=8), dim)[1]
@@ -278,7 +266,7 @@ def test_the_number_selected_is_binomial(name: str, make: MakeSampler) -> None:
 
 
 @pytest.mark.parametrize("name", ["gaps", "reach 4", "dense"])
-def test_every_coordinate_is_selected_equally_often(name: str, make: MakeSampler) -> None:
+def test_every_coordinate_is_selected_equally_often(name, make):
     count, dim, probability = 20_000, 60, 1 / 20
     selected = patterns(make(name, Fraction(1, 20)), fixed_keys(count, seed=9), dim).sum(axis=0)
     variance = count * probability * (1 - probability)
@@ -288,9 +276,7 @@ def test_every_coordinate_is_selected_equally_often(name: str, make: MakeSampler
 
 @pytest.mark.parametrize("probability", [HALF, Fraction(2, 5)])
 @pytest.mark.parametrize("name", ["gaps", "reach 2", "reach 4", "dense"])
-def test_six_coordinates_have_the_joint_distribution_of_independent_ones(
-    name: str, probability: Fraction, make: MakeSampler
-) -> None:
+def test_six_coordinates_have_the_joint_distribution_of_independent_ones(name, probability, make):
     selected = patterns(make(name, probability), fixed_keys(40_000, seed=10), 6)
     seen = np.bincount(selected @ (1 << np.arange(6)), minlength=64)
     ones = np.bitwise_count(np.arange(64)).astype(np.float64)
@@ -298,7 +284,7 @@ def test_six_coordinates_have_the_joint_distribution_of_independent_ones(
     assert_fits(seen, expected)
 
 
-def test_gaps_and_dense_cannot_be_told_apart() -> None:
+def test_gaps_and_dense_cannot_be_told_apart():
     """By how many coordinates they select, nor by the first and the last one."""
     keys, dim = fixed_keys(20_000, seed=11), 500
     seen = []
@@ -323,9 +309,7 @@ def test_gaps_and_dense_cannot_be_told_apart() -> None:
 
 @settings(deadline=None)
 @given(seed=st.binary(min_size=16, max_size=40), count=st.integers(0, 300))
-def test_a_permutation_has_every_number_once_sorted_by_128_bits_each(
-    seed: bytes, count: int
-) -> None:
+def test_a_permutation_has_every_number_once_sorted_by_128_bits_each(seed, count):
     found = permutation(seed, count)
     blocks = [stream_bytes(seed[:16], 16, block=k) for k in range(count)]
     halves = [(block[:8], block[8:]) for block in blocks]
@@ -334,7 +318,7 @@ def test_a_permutation_has_every_number_once_sorted_by_128_bits_each(
     assert [*range(count)] == sorted(found.tolist())
 
 
-def test_of_equal_first_halves_the_second_halves_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_equal_first_halves_the_second_halves_decide(monkeypatch):
     """As unsigned numbers: the highest bit counts most."""
     words = [(5, 2**63), (5, 1), (2**63, 0), (4, 2**64 - 1), (5, 2**63 - 1), (2**64 - 1, 0)]
     content = np.array(words, "<u8").view(np.uint8).reshape(-1)
@@ -342,7 +326,7 @@ def test_of_equal_first_halves_the_second_halves_decide(monkeypatch: pytest.Monk
     assert [3, 1, 4, 0, 2, 5] == permutation(bytes(16), 6).tolist()
 
 
-def test_two_machines_draw_the_same_permutation() -> None:
+def test_two_machines_draw_the_same_permutation():
     """It is what it was where this test was written."""
     seed = bytes(range(16))
     expected = [1, 10, 3, 5, 9, 0, 2, 8, 11, 4, 7, 6]
@@ -354,7 +338,7 @@ def test_two_machines_draw_the_same_permutation() -> None:
     )
 
 
-def test_a_permutation_follows_from_the_first_16_bytes_of_its_seed() -> None:
+def test_a_permutation_follows_from_the_first_16_bytes_of_its_seed():
     seed = bytes(range(16))
     assert permutation(seed, 50).tolist() == permutation(seed + b"more", 50).tolist()
     for place in range(16):
@@ -362,14 +346,14 @@ def test_a_permutation_follows_from_the_first_16_bytes_of_its_seed() -> None:
         assert permutation(seed, 50).tolist() != permutation(other, 50).tolist()
 
 
-def test_all_24_permutations_of_4_are_equally_likely() -> None:
+def test_all_24_permutations_of_4_are_equally_likely():
     seen = [tuple(permutation(seed, 4).tolist()) for seed in fixed_keys(12_000, seed=12)]
     counts = Counter(seen)
     assert 24 == len(counts)
     assert_fits(list(counts.values()), np.ones(24))
 
 
-def test_numbers_are_equally_likely_everywhere_and_after_each_other() -> None:
+def test_numbers_are_equally_likely_everywhere_and_after_each_other():
     """Where 0 lies among 40, and how far from it 1 lies."""
     drawn = np.array([permutation(seed, 40) for seed in fixed_keys(4000, seed=13)])
     places = np.argsort(drawn, axis=1)

@@ -1,9 +1,6 @@
 """Any t shares give the secret, t - 1 shares say nothing about it."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -13,22 +10,22 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hpcfl.crypto import shamir
-from hpcfl.crypto.groups import FQ, Elements
+from hpcfl.crypto.groups import FQ
 
 Q = FQ.modulus
 ELEMENT = st.integers(0, Q - 1) | st.sampled_from([0, 1, 2**16 - 1, 2**16, Q - 1])
 
 
-def array(values: Sequence[int] | Sequence[Sequence[int]]) -> Elements:
+def array(values):
     return np.array(values, np.uint32)
 
 
-def random_coefficients(threshold: int, limbs: int, seed: int) -> Elements:
+def random_coefficients(threshold, limbs, seed):
     count = (threshold - 1) * limbs
     return FQ.elements(fixed_keys(1, seed), [count]).reshape(threshold - 1, limbs)
 
 
-def evaluate(polynomial: Sequence[int], point: int) -> int:
+def evaluate(polynomial, point):
     """Return the value of a polynomial, lowest coefficient first, by Horner's rule."""
     value = 0
     for coefficient in reversed(polynomial):
@@ -36,7 +33,7 @@ def evaluate(polynomial: Sequence[int], point: int) -> int:
     return value
 
 
-def interpolate(points: Sequence[int], values: Sequence[int]) -> list[int]:
+def interpolate(points, values):
     """Return the coefficients of the polynomial through all points, lowest first."""
     total = [0] * len(points)
     for point, value in zip(points, values, strict=True):
@@ -65,16 +62,14 @@ def interpolate(points: Sequence[int], values: Sequence[int]) -> list[int]:
     ],
     ids=["empty", "one byte", "one bit over", "bit 31", "32 bytes"],
 )
-def test_a_secret_is_cut_into_31_bit_limbs_the_lowest_first(
-    secret: bytes, limbs: list[int]
-) -> None:
+def test_a_secret_is_cut_into_31_bit_limbs_the_lowest_first(secret, limbs):
     assert limbs == shamir.to_limbs(secret).tolist()
     assert len(limbs) == shamir.limb_count(len(secret))
 
 
 @settings(deadline=None)
 @given(secret=st.binary(max_size=64))
-def test_limbs_give_back_their_secret_and_are_field_elements(secret: bytes) -> None:
+def test_limbs_give_back_their_secret_and_are_field_elements(secret):
     limbs = shamir.to_limbs(secret)
     assert secret == shamir.from_limbs(limbs, len(secret))
     assert limbs.size == shamir.limb_count(len(secret))
@@ -86,7 +81,7 @@ def test_limbs_give_back_their_secret_and_are_field_elements(secret: bytes) -> N
     [[2**31, 0, 0, 0, 0], [0, 0, Q - 1, 0, 0], [0, 0, 0, 0, 2**4], [0, 0, 0, 0, 2**31 - 1]],
     ids=["a limb of 32 bits", "a limb of q - 1", "a secret of 129 bits", "a secret of 155 bits"],
 )
-def test_limbs_of_no_16_byte_secret_are_refused(limbs: list[int]) -> None:
+def test_limbs_of_no_16_byte_secret_are_refused(limbs):
     with pytest.raises(ValueError, match="do not combine to a secret"):
         shamir.from_limbs(array(limbs), 16)
 
@@ -96,7 +91,7 @@ def test_limbs_of_no_16_byte_secret_are_refused(limbs: list[int]) -> None:
 
 @settings(deadline=None)
 @given(data=st.data(), secret=st.binary(min_size=1, max_size=40))
-def test_any_t_or_more_shares_give_the_secret(data: st.DataObject, secret: bytes) -> None:
+def test_any_t_or_more_shares_give_the_secret(data, secret):
     recipients = data.draw(st.lists(st.integers(0, 2**31 - 2), min_size=1, max_size=9, unique=True))
     threshold = data.draw(st.integers(1, len(recipients)))
     limbs = shamir.to_limbs(secret)
@@ -109,7 +104,7 @@ def test_any_t_or_more_shares_give_the_secret(data: st.DataObject, secret: bytes
 
 
 @pytest.mark.parametrize("threshold", range(1, 7))
-def test_every_subset_of_t_of_6_shares_gives_the_secret(threshold: int) -> None:
+def test_every_subset_of_t_of_6_shares_gives_the_secret(threshold):
     limbs = shamir.to_limbs(bytes(range(200, 232)))
     shares = shamir.split(limbs, random_coefficients(threshold, limbs.size, 1), tuple(range(6)))
     for holders in itertools.combinations(range(6), threshold):
@@ -118,7 +113,7 @@ def test_every_subset_of_t_of_6_shares_gives_the_secret(threshold: int) -> None:
 
 @settings(deadline=None)
 @given(data=st.data())
-def test_a_share_is_the_polynomial_at_the_recipients_number_plus_1(data: st.DataObject) -> None:
+def test_a_share_is_the_polynomial_at_the_recipients_number_plus_1(data):
     terms, limbs = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3))
     polynomials = [[data.draw(ELEMENT) for _ in range(terms)] for _ in range(limbs)]
     recipients = data.draw(st.lists(st.integers(0, 2**31 - 2), min_size=1, max_size=4))
@@ -128,7 +123,7 @@ def test_a_share_is_the_polynomial_at_the_recipients_number_plus_1(data: st.Data
 
 
 @pytest.mark.parametrize("count", [2, 100, 400])
-def test_the_largest_values_do_not_overflow_at_large_thresholds(count: int) -> None:
+def test_the_largest_values_do_not_overflow_at_large_thresholds(count):
     holders = tuple(range(count))
     top = np.full((count, 1), Q - 1, np.uint32)
     shares = shamir.split(top[0], top[1:], holders)
@@ -139,7 +134,7 @@ def test_the_largest_values_do_not_overflow_at_large_thresholds(count: int) -> N
     assert secret == shamir.combine(top, holders).tolist(), "a constant has equal shares"
 
 
-def test_a_product_of_the_most_terms_does_not_overflow() -> None:
+def test_a_product_of_the_most_terms_does_not_overflow():
     """The largest element, and the one with the largest halves."""
     terms, values = shamir.MAX_TERMS, [Q - 1, 0xFFFEFFFF]
     left = np.full((1, terms), Q - 1, np.uint64)
@@ -148,7 +143,7 @@ def test_a_product_of_the_most_terms_does_not_overflow() -> None:
     assert expected == shamir._product(left, right).tolist()
 
 
-def test_a_threshold_that_could_overflow_is_refused() -> None:
+def test_a_threshold_that_could_overflow_is_refused():
     coefficients = np.zeros((shamir.MAX_TERMS, 1), np.uint32)
     with pytest.raises(ValueError, match=f"thresholds up to {shamir.MAX_TERMS}"):
         shamir.split(array([1]), coefficients, (0,))
@@ -156,7 +151,7 @@ def test_a_threshold_that_could_overflow_is_refused() -> None:
 
 @settings(deadline=None)
 @given(data=st.data())
-def test_shares_of_a_sum_are_the_sums_of_shares(data: st.DataObject) -> None:
+def test_shares_of_a_sum_are_the_sums_of_shares(data):
     terms = data.draw(st.integers(1, 5))
     first, second = (array([[data.draw(ELEMENT)] for _ in range(terms)]) for _ in range(2))
     total = FQ.reduce(first.astype(np.int64) + second)
@@ -167,7 +162,7 @@ def test_shares_of_a_sum_are_the_sums_of_shares(data: st.DataObject) -> None:
     assert total[0].tolist() == shamir.combine(added, holders).tolist()
 
 
-def test_columns_are_secrets_of_their_own() -> None:
+def test_columns_are_secrets_of_their_own():
     limbs = array([3, Q - 1, 0, 2**31])
     coefficients = random_coefficients(3, 4, 2)
     holders = (4, 0, 9)
@@ -184,7 +179,7 @@ def test_columns_are_secrets_of_their_own() -> None:
 
 @settings(deadline=None)
 @given(data=st.data())
-def test_secrets_combined_together_are_those_combined_one_by_one(data: st.DataObject) -> None:
+def test_secrets_combined_together_are_those_combined_one_by_one(data):
     secrets, threshold = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 8))
     limbs = data.draw(st.integers(1, 9))
     number = st.integers(0, 12) | st.integers(0, 2**31 - 2)
@@ -203,7 +198,7 @@ def test_secrets_combined_together_are_those_combined_one_by_one(data: st.DataOb
 
 @settings(deadline=None)
 @given(data=st.data(), seed=st.integers(0, 99))
-def test_each_secret_comes_back_from_any_of_its_shares(data: st.DataObject, seed: int) -> None:
+def test_each_secret_comes_back_from_any_of_its_shares(data, seed):
     """As on a ring: 7 slots a secret, of which some stay away, others for every secret."""
     threshold = data.draw(st.integers(1, 7))
     secrets = [bytes(key) for key in fixed_keys(4, seed)]
@@ -218,7 +213,7 @@ def test_each_secret_comes_back_from_any_of_its_shares(data: st.DataObject, seed
 
 
 @pytest.mark.parametrize("threshold", [1, 100, 400])
-def test_the_largest_values_do_not_overflow_when_combined_together(threshold: int) -> None:
+def test_the_largest_values_do_not_overflow_when_combined_together(threshold):
     """A constant has equal shares; the slots begin anywhere, as they do where some stay away."""
     holders = np.stack([np.arange(threshold), 7 + np.arange(threshold)])
     for value in (Q - 1, 0xFFFEFFFF, 1):
@@ -226,7 +221,7 @@ def test_the_largest_values_do_not_overflow_when_combined_together(threshold: in
         assert [[value] * 3] * 2 == shamir.combine_each(shares, holders).tolist()
 
 
-def test_where_there_is_no_secret_none_is_combined() -> None:
+def test_where_there_is_no_secret_none_is_combined():
     combined = shamir.combine_each(np.zeros((0, 4, 9), np.uint32), np.zeros((0, 4), np.int64))
     assert (0, 9) == combined.shape
 
@@ -234,14 +229,14 @@ def test_where_there_is_no_secret_none_is_combined() -> None:
 # What does not belong together
 
 
-def test_two_shares_of_one_holder_are_refused() -> None:
+def test_two_shares_of_one_holder_are_refused():
     with pytest.raises(ValueError, match="same holder"):
         shamir.combine(array([[1], [2], [3]]), (0, 5, 0))
 
 
 @settings(deadline=None)
 @given(data=st.data())
-def test_one_wrong_share_changes_the_secret(data: st.DataObject) -> None:
+def test_one_wrong_share_changes_the_secret(data):
     count = data.draw(st.integers(1, 6))
     threshold = data.draw(st.integers(1, count))
     holders = tuple(range(count))
@@ -252,7 +247,7 @@ def test_one_wrong_share_changes_the_secret(data: st.DataObject) -> None:
     assert limb.tolist() != shamir.combine(shares, holders).tolist()
 
 
-def test_shares_under_another_holders_name_do_not_give_the_secret() -> None:
+def test_shares_under_another_holders_name_do_not_give_the_secret():
     limbs = shamir.to_limbs(bytes(range(16)))
     shares = shamir.split(limbs, random_coefficients(3, limbs.size, 4), (0, 1, 2))
     assert limbs.tolist() == shamir.combine(shares, (0, 1, 2)).tolist()
@@ -265,7 +260,7 @@ def test_shares_under_another_holders_name_do_not_give_the_secret() -> None:
 
 @settings(deadline=None)
 @given(data=st.data())
-def test_t_minus_1_shares_fit_every_secret(data: st.DataObject) -> None:
+def test_t_minus_1_shares_fit_every_secret(data):
     """Whatever secret is guessed, some coefficients explain the shares: exactly one choice."""
     numbers = data.draw(st.lists(st.integers(0, 1000), min_size=1, max_size=7, unique=True))
     recipients = tuple(numbers)
@@ -283,9 +278,7 @@ def test_t_minus_1_shares_fit_every_secret(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("threshold", "holders"), [(2, (0,)), (2, (99,)), (3, (0, 1)), (3, (7, 2))]
 )
-def test_t_minus_1_shares_are_uniform_and_independent(
-    threshold: int, holders: tuple[int, ...], secret: int
-) -> None:
+def test_t_minus_1_shares_are_uniform_and_independent(threshold, holders, secret):
     count = 60_000
     limbs = np.full(count, secret, np.uint32)
     shares = shamir.split(limbs, random_coefficients(threshold, count, 5), holders)

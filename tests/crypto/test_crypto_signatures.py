@@ -1,10 +1,6 @@
 """Signatures are those of RFC 8032, tags those of RFC 2104, and neither is good for another use."""
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -20,11 +16,11 @@ SECRET = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac03
 PUBLIC = bytes.fromhex("d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a")
 
 
-def test_the_public_key_is_that_of_the_rfc() -> None:
+def test_the_public_key_is_that_of_the_rfc():
     assert PUBLIC == SigningKey.generate(lambda count: SECRET[:count]).public
 
 
-def test_a_signature_is_of_the_framed_message() -> None:
+def test_a_signature_is_of_the_framed_message():
     key = SigningKey.generate(lambda count: SECRET)
     expected = Ed25519PrivateKey.from_private_bytes(SECRET).sign(b"\x03\0\0\0usemessage")
 
@@ -46,7 +42,7 @@ def test_a_signature_is_of_the_framed_message() -> None:
         lambda p, s, c, m: (b"\xff" * 32, s, c, m),
     ],
 )
-def test_what_was_not_signed_is_told_apart(change: Callable[..., Any]) -> None:
+def test_what_was_not_signed_is_told_apart(change):
     key = SigningKey.generate(insecure_secrets(1, 0, 0))
     right = (key.public, key.sign(b"use", b"message"), b"use", b"message")
 
@@ -54,14 +50,14 @@ def test_what_was_not_signed_is_told_apart(change: Callable[..., Any]) -> None:
     assert not is_signed(*change(*right))
 
 
-def hmac_sha256(key: bytes, message: bytes) -> bytes:
+def hmac_sha256(key, message):
     """HMAC, written from RFC 2104, for keys of at most a block."""
     block = key.ljust(64, b"\0")
     inner = hashlib.sha256(bytes(b ^ 0x36 for b in block) + message).digest()
     return hashlib.sha256(bytes(b ^ 0x5C for b in block) + inner).digest()
 
 
-def test_a_tag_is_half_an_hmac() -> None:
+def test_a_tag_is_half_an_hmac():
     key = bytes(range(32))
 
     assert hmac_sha256(key, b"\x03\0\0\0usemessage")[:16] == tag(key, b"use", b"message")
@@ -76,7 +72,7 @@ def test_a_tag_is_half_an_hmac() -> None:
         (bytes(range(32)), b"use", b"messag"),
     ],
 )
-def test_a_tag_is_for_one_key_use_and_message(key: bytes, context: bytes, message: bytes) -> None:
+def test_a_tag_is_for_one_key_use_and_message(key, context, message):
     found = tag(bytes(range(32)), b"use", b"message")
 
     assert not is_tagged(key, found, context, message)
@@ -85,11 +81,11 @@ def test_a_tag_is_for_one_key_use_and_message(key: bytes, context: bytes, messag
 
 
 @given(st.binary(max_size=9), st.binary(max_size=9), st.binary(max_size=9), st.binary(max_size=9))
-def test_framing_is_unambiguous(a: bytes, b: bytes, c: bytes, d: bytes) -> None:
+def test_framing_is_unambiguous(a, b, c, d):
     assert (framed(a, b) == framed(c, d)) == ((a, b) == (c, d))
 
 
-def test_a_private_key_is_not_shown() -> None:
+def test_a_private_key_is_not_shown():
     key = SigningKey.generate(lambda count: SECRET)
 
     assert SECRET.hex() not in repr(key)

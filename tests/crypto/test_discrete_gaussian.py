@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import sys
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
 from hpcfl.crypto.discrete_gaussian import (
@@ -21,14 +18,14 @@ FALSE_ALARM = 1e-6
 SIZE = 200_000
 
 
-def probabilities(sigma: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def probabilities(sigma):
     """Return integers and their probabilities, from the definition."""
     values = np.arange(-12 * sigma, 12 * sigma + 1)
     weights = np.exp(-(values.astype(float) ** 2) / (2 * sigma**2))
     return values, weights / weights.sum()
 
 
-def binned(samples: NDArray[np.int64], sigma: int) -> tuple[NDArray, NDArray]:
+def binned(samples, sigma):
     """Return observed and expected numbers in bins of at least 20 expected samples."""
     values, probability = probabilities(sigma)
     observed = np.bincount(samples + 12 * sigma, minlength=values.size)
@@ -44,13 +41,13 @@ def binned(samples: NDArray[np.int64], sigma: int) -> tuple[NDArray, NDArray]:
 
 
 @pytest.mark.parametrize("sigma", [1, 2, 3, 10, 97, 1000])
-def test_samples_have_the_probabilities_of_the_definition(sigma: int) -> None:
+def test_samples_have_the_probabilities_of_the_definition(sigma):
     samples = discrete_gaussian(b"discrete gauss 1", SIZE, sigma)
     assert stats.chisquare(*binned(samples, sigma)).pvalue > FALSE_ALARM
 
 
 @pytest.mark.parametrize("sigma", [10**5 + 3, LARGEST_SIGMA])
-def test_wide_ones_are_gaussian_to_the_tails(sigma: int) -> None:
+def test_wide_ones_are_gaussian_to_the_tails(sigma):
     samples = discrete_gaussian(b"discrete gauss 2", SIZE, sigma)
     assert stats.kstest(samples / sigma, "norm").pvalue > FALSE_ALARM
     for far in (3, 4):
@@ -60,7 +57,7 @@ def test_wide_ones_are_gaussian_to_the_tails(sigma: int) -> None:
     assert stats.chisquare(np.bincount(samples % 16)).pvalue > FALSE_ALARM
 
 
-def test_zero_comes_once_and_not_as_plus_and_minus_zero() -> None:
+def test_zero_comes_once_and_not_as_plus_and_minus_zero():
     samples = discrete_gaussian(b"discrete gauss 3", SIZE, 1)
     values, probability = probabilities(1)
     zeros = int((samples == 0).sum())
@@ -68,7 +65,7 @@ def test_zero_comes_once_and_not_as_plus_and_minus_zero() -> None:
 
 
 @pytest.mark.parametrize("sigma", [1, 5, 40])
-def test_samples_are_like_those_of_opendp(sigma: int) -> None:
+def test_samples_are_like_those_of_opendp(sigma):
     ours = discrete_gaussian(b"discrete gauss 4", 20_000, sigma)
     # OpenDP cannot be seeded: one run in a million fails by chance.
     theirs = opendp_discrete_gaussian(20_000, sigma)
@@ -81,13 +78,13 @@ def test_samples_are_like_those_of_opendp(sigma: int) -> None:
     assert stats.chi2_contingency(np.array(table)[:, used]).pvalue > FALSE_ALARM
 
 
-def test_a_seed_gives_the_same_samples_again_and_another_seed_others() -> None:
+def test_a_seed_gives_the_same_samples_again_and_another_seed_others():
     first = discrete_gaussian(b"a" * 16, 50_000, 30)
     assert np.array_equal(first, discrete_gaussian(b"a" * 16, 50_000, 30))
     assert abs(np.corrcoef(first, discrete_gaussian(b"b" * 16, 50_000, 30))[0, 1]) < 0.03
 
 
-def test_samples_do_not_depend_on_each_other() -> None:
+def test_samples_do_not_depend_on_each_other():
     samples = discrete_gaussian(b"discrete gauss 5", SIZE, 8).astype(float)
     for lag in (1, 2, 1 << 13):
         correlation = np.corrcoef(samples[:-lag], samples[lag:])[0, 1]
@@ -95,35 +92,35 @@ def test_samples_do_not_depend_on_each_other() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 100_001])
-def test_as_many_come_as_are_asked_for(size: int) -> None:
+def test_as_many_come_as_are_asked_for(size):
     assert (size,) == discrete_gaussian(bytes(16), size, 4).shape
 
 
 @pytest.mark.parametrize("sigma", [0, -1, LARGEST_SIGMA + 1])
-def test_an_impossible_sigma_is_refused(sigma: int) -> None:
+def test_an_impossible_sigma_is_refused(sigma):
     with pytest.raises(HpcflError, match="it must be 1 to 134217728"):
         discrete_gaussian(bytes(16), 4, sigma)
 
 
 @pytest.mark.parametrize("sigma", [1.5, 2.0, "3", None])
-def test_a_sigma_that_is_no_integer_is_refused(sigma: object) -> None:
+def test_a_sigma_that_is_no_integer_is_refused(sigma):
     with pytest.raises(HpcflError, match="it must be an integer"):
         discrete_gaussian(bytes(16), 4, sigma)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint64])
-def test_sigma_may_be_of_any_integer_type(kind: type) -> None:
+def test_sigma_may_be_of_any_integer_type(kind):
     expected = discrete_gaussian(bytes(16), 50, 2**20)
     assert np.array_equal(expected, discrete_gaussian(bytes(16), 50, kind(2**20)))
 
 
 @pytest.mark.parametrize("length", [0, 15, 32])
-def test_a_seed_of_another_length_is_refused(length: int) -> None:
+def test_a_seed_of_another_length_is_refused(length):
     with pytest.raises(HpcflError, match=f"has {length} bytes; it must have 16"):
         discrete_gaussian(bytes(length), 4, 3)
 
 
-def test_sizes_below_zero_are_refused() -> None:
+def test_sizes_below_zero_are_refused():
     with pytest.raises(HpcflError, match="ask for 0 or more"):
         discrete_gaussian(bytes(16), -1, 3)
     with pytest.raises(HpcflError, match="0 or more and finite"):
@@ -132,20 +129,18 @@ def test_sizes_below_zero_are_refused() -> None:
         opendp_discrete_gaussian(1, -3)
 
 
-def test_a_missing_opendp_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_opendp_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "opendp.prelude", None)
     with pytest.raises(HpcflError, match=r"pip install 'hpcfl\[dp\]'"):
         opendp_discrete_gaussian(1, 3)
 
 
-def test_words_above_the_largest_multiple_are_replaced_until_none_is_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_words_above_the_largest_multiple_are_replaced_until_none_is_left(monkeypatch):
     bound = 3 * 2**61
     largest = 2 * bound
     draws = [[largest, 5, largest - 1, 2**64 - 1], [largest, bound + 2], [7]]
 
-    def words(self: _Source, count: int) -> NDArray[np.uint64]:
+    def words(self, count):
         drawn = draws.pop(0)
         assert len(drawn) == count
         return np.array(drawn, np.uint64)

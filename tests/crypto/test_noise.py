@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import os
 
@@ -11,7 +9,6 @@ from hpcfl.crypto import keystream
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.crypto.noise import (
     FastNoise,
-    NoiseSource,
     SecureNoise,
     gaussian_of,
     laplace_of,
@@ -24,7 +21,7 @@ FALSE_ALARM = 1e-6
 SIZE = 100_001  # odd, and not a whole number of blocks
 
 
-def sources() -> list[NoiseSource]:
+def sources():
     return [
         SecureNoise(insecure_secrets(1, 2, 3)),
         FastNoise(np.random.SeedSequence(5)),
@@ -32,7 +29,7 @@ def sources() -> list[NoiseSource]:
 
 
 @pytest.mark.parametrize("source", sources(), ids=["secure", "fast"])
-def test_gaussian_noise_is_gaussian(source: NoiseSource) -> None:
+def test_gaussian_noise_is_gaussian(source):
     noise = source.gaussian(SIZE, 0.25)
     assert (SIZE,) == noise.shape
     assert stats.kstest(noise, "norm", args=(0, 0.25)).pvalue > FALSE_ALARM
@@ -41,7 +38,7 @@ def test_gaussian_noise_is_gaussian(source: NoiseSource) -> None:
 
 
 @pytest.mark.parametrize("source", sources(), ids=["secure", "fast"])
-def test_laplace_noise_is_laplace(source: NoiseSource) -> None:
+def test_laplace_noise_is_laplace(source):
     noise = source.laplace(SIZE, 3.0)
     assert (SIZE,) == noise.shape
     assert stats.kstest(noise, "laplace", args=(0, 3.0)).pvalue > FALSE_ALARM
@@ -51,7 +48,7 @@ def test_laplace_noise_is_laplace(source: NoiseSource) -> None:
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
 @pytest.mark.parametrize("lag", [1, 1 << 12, 1 << 13])
-def test_no_block_repeats_another(kind: str, lag: int) -> None:
+def test_no_block_repeats_another(kind, lag):
     noise = getattr(SecureNoise(insecure_secrets(1, 2, 4)), kind)(SIZE, 1.0)
     correlation = np.corrcoef(noise[:-lag], noise[lag:])[0, 1]
     assert abs(correlation) < 5 / math.sqrt(SIZE)
@@ -59,13 +56,13 @@ def test_no_block_repeats_another(kind: str, lag: int) -> None:
 
 
 @pytest.mark.parametrize("source", sources(), ids=["secure", "fast"])
-def test_every_call_gives_other_noise(source: NoiseSource) -> None:
+def test_every_call_gives_other_noise(source):
     first, second = source.gaussian(1000, 1.0), source.gaussian(1000, 1.0)
     assert not np.isin(first, second).any()
 
 
-def test_secure_noise_follows_from_its_key_alone() -> None:
-    def draw(seed: int) -> np.ndarray:
+def test_secure_noise_follows_from_its_key_alone():
+    def draw(seed):
         return SecureNoise(insecure_secrets(seed, 0, 0)).gaussian(100, 1.0)
 
     assert np.array_equal(draw(7), draw(7))
@@ -73,12 +70,12 @@ def test_secure_noise_follows_from_its_key_alone() -> None:
     assert not np.isin(*(SecureNoise(os.urandom).gaussian(100, 1.0) for _ in range(2))).any()
 
 
-def test_fast_noise_repeats_itself_for_a_seed() -> None:
+def test_fast_noise_repeats_itself_for_a_seed():
     first, second = (FastNoise(np.random.SeedSequence(9)).laplace(50, 2.0) for _ in range(2))
     assert np.array_equal(first, second)
 
 
-def test_no_word_gives_a_number_that_is_not_finite() -> None:
+def test_no_word_gives_a_number_that_is_not_finite():
     extremes = np.array([0, 2**64 - 1, 2**63, 1], np.uint64)
     numbers = np.empty(4)
     for shift in range(4):
@@ -87,7 +84,7 @@ def test_no_word_gives_a_number_that_is_not_finite() -> None:
     assert np.isfinite(laplace_of(extremes)).all()
 
 
-def test_the_tails_reach_as_far_as_the_words() -> None:
+def test_the_tails_reach_as_far_as_the_words():
     numbers = np.empty(2)
     gaussian_of(np.array([0, 0], np.uint64), numbers)
     assert math.sqrt(2 * 64 * math.log(2)) == pytest.approx(numbers[0])
@@ -97,13 +94,13 @@ def test_the_tails_reach_as_far_as_the_words() -> None:
 
 
 @pytest.mark.parametrize("source", sources(), ids=["secure", "fast"])
-def test_noise_is_as_wide_as_asked_to_the_percent(source: NoiseSource) -> None:
+def test_noise_is_as_wide_as_asked_to_the_percent(source):
     # Four standard errors of 100,001 samples are less than 0.01 for both.
     assert source.gaussian(SIZE, 0.25).std() == pytest.approx(0.25, rel=0.01)
     assert np.abs(source.laplace(SIZE, 3.0)).mean() == pytest.approx(3.0, rel=0.015)
 
 
-def test_gaussian_numbers_are_those_of_box_and_muller() -> None:
+def test_gaussian_numbers_are_those_of_box_and_muller():
     # Words of all sizes, so that none of their 64 bits may be left out of the logarithm.
     powers = [2**bits - 1 for bits in range(64)]
     turns = [word * 0x9E3779B97F4A7C15 % 2**64 for word in range(64)]
@@ -116,14 +113,14 @@ def test_gaussian_numbers_are_those_of_box_and_muller() -> None:
         assert expected == pytest.approx([numbers[k], numbers[64 + k]], abs=1e-13)
 
 
-def test_laplace_numbers_are_the_inverse_of_their_distribution() -> None:
+def test_laplace_numbers_are_the_inverse_of_their_distribution():
     for bits in range(1, 64):
         plus, minus = laplace_of(np.array([2**bits - 2, 2**bits - 1], np.uint64))
         assert (64 - bits) * math.log(2) == pytest.approx(plus)
         assert minus == -plus
 
 
-def test_words_are_the_keystream_in_order() -> None:
+def test_words_are_the_keystream_in_order():
     stream = keystream.open_stream(bytes(16))
     words = np.concatenate([uniform_words(stream, count) for count in (1, 3, 20_000)])
     assert words.tobytes() == keystream.read([bytes(16)], [8 * 20_004]).tobytes()
@@ -131,7 +128,7 @@ def test_words_are_the_keystream_in_order() -> None:
 
 @pytest.mark.parametrize("source", sources(), ids=["secure", "fast"])
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
-def test_impossible_noise_is_refused(source: NoiseSource, kind: str) -> None:
+def test_impossible_noise_is_refused(source, kind):
     draw = getattr(source, kind)
     with pytest.raises(HpcflError, match="ask for 0 or more"):
         draw(-1, 1.0)

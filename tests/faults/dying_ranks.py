@@ -14,7 +14,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,14 +35,14 @@ transport = faults.TolerantTransport(comm, Placement.even(DEVICES, comm.size))
 done = 0
 
 
-def die() -> None:
+def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dying(point: str, call: Callable[..., Any]) -> Callable[..., Any]:
+def dying(point, call):
     """Return a call before which this rank dies if its time has come."""
 
-    def first(*arguments: Any) -> Any:
+    def first(*arguments):
         if deaths.get(done) == point:
             die()
         return call(*arguments)
@@ -51,11 +50,11 @@ def dying(point: str, call: Callable[..., Any]) -> Callable[..., Any]:
     return first
 
 
-def vector(id: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+def vector(id):
     return np.random.default_rng(id).integers(0, 2**31, 50, np.uint32)
 
 
-def everybody_agrees_on_the_lost() -> list[int]:
+def everybody_agrees_on_the_lost():
     """Return the devices that are left."""
     mask = np.zeros(DEVICES, np.int64)
     mask[sorted(transport.failed)] = 1
@@ -66,24 +65,24 @@ def everybody_agrees_on_the_lost() -> list[int]:
     return [id for id in range(DEVICES) if id not in transport.failed]
 
 
-def broadcast() -> None:
+def broadcast():
     message = np.arange(100, dtype=np.uint8) if rank == 0 else None
     assert transport.broadcast(message).tolist() == list(range(100))
 
 
-def tell() -> None:
+def tell():
     assert transport.tell(41 + (rank == 0)) == 42
 
 
-def agree() -> None:
+def agree():
     with pytest.raises(AgreedError, match="too few"):
         transport.raise_everywhere(BelowThresholdError("too few") if rank == 0 else None)
 
 
-def gather() -> None:
+def gather():
     made: list[int] = []
 
-    def produce(id: int) -> Any:
+    def produce(id):
         made.append(id)
         return np.full(id + 1, id, np.uint8)
 
@@ -94,10 +93,10 @@ def gather() -> None:
     assert got == ([(id, [id] * (id + 1)) for id in left] if rank == 0 else []), got
 
 
-def scatter() -> None:
+def scatter():
     made: list[int] = []
 
-    def produce(id: int) -> Any:
+    def produce(id):
         made.append(id)
         return np.full(id, id, np.uint8)
 
@@ -107,7 +106,7 @@ def scatter() -> None:
     assert made == (list(range(DEVICES)) if rank == 0 else [])
 
 
-def route() -> None:
+def route():
     local = list(transport.local_devices)
     rows = []
     for id in local:
@@ -124,7 +123,7 @@ def route() -> None:
         assert all(row[-1] == s for row, s in zip(received[id].rows, senders, strict=True))
 
 
-def reduce() -> None:
+def reduce():
     local = list(transport.local_devices)
     result = transport.reduce(local, lambda id: vector(id).view(np.uint8), GROUPS["ring32"], 50)
     if rank == 0:
@@ -135,7 +134,7 @@ def reduce() -> None:
         assert total.tolist() == expected.tolist()
 
 
-def largest() -> None:
+def largest():
     found = transport.max_to_server(-1.0 - rank)
     assert found == (-1.0 if rank == 0 else None)
 

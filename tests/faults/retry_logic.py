@@ -19,42 +19,42 @@ from hpcfl.system import launch
 class Comm:
     """A communicator with a script: what its agreements say, and which one follows it."""
 
-    def __init__(self, ranks: list[int], says: list[bool | int], then: Comm | None = None) -> None:
+    def __init__(self, ranks, says, then=None):
         self.size, self.rank = len(ranks), 0
         self._ranks, self._says, self._then = ranks, says, then
         self.revoked = False
         self.heard: list[int] = []
 
-    def Get_group(self) -> list[int]:
+    def Get_group(self):
         return self._ranks
 
-    def Revoke(self) -> None:
+    def Revoke(self):
         self.revoked = True
 
-    def Agree(self, flag: int) -> int:
+    def Agree(self, flag):
         self.heard.append(flag)
         answer = self._says.pop(0)
         if not isinstance(answer, bool):
             raise MPI.Exception(answer)
         return int(flag and answer)
 
-    def Shrink(self) -> Comm:
+    def Shrink(self):
         assert self._then is not None
         return self._then
 
 
 @pytest.fixture(autouse=True)
-def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+def _scripted(monkeypatch):
     monkeypatch.setattr(faults, "_places", lambda some, everybody: tuple(some))
     monkeypatch.setattr(MPI, "Intracomm", lambda comm: comm)
 
 
-def survivors(comm: Any) -> tuple[faults.Survivors, list[frozenset[int]]]:
+def survivors(comm):
     noted: list[frozenset[int]] = []
     return faults.Survivors(comm, lambda died, detect, recover: noted.append(died)), noted
 
 
-def test_what_all_agree_on_is_done_once() -> None:
+def test_what_all_agree_on_is_done_once():
     comm = Comm([0, 1, 2], [True])
     group, noted = survivors(comm)
     calls: list[Any] = []
@@ -65,12 +65,12 @@ def test_what_all_agree_on_is_done_once() -> None:
 
 
 @pytest.mark.parametrize("error", faults.DEATHS)
-def test_a_failed_operation_is_revoked_and_done_again_by_those_left(error: int) -> None:
+def test_a_failed_operation_is_revoked_and_done_again_by_those_left(error):
     left = Comm([0, 2], [True])
     comm = Comm([0, 1, 2], [True], left)
     group, noted = survivors(comm)
 
-    def operation(now: Any) -> int:
+    def operation(now):
         if now is comm:
             raise MPI.Exception(error)
         return 5
@@ -81,7 +81,7 @@ def test_a_failed_operation_is_revoked_and_done_again_by_those_left(error: int) 
 
 
 @pytest.mark.parametrize("answer", [False, *faults.DEATHS])
-def test_what_succeeded_here_is_done_again_if_it_failed_elsewhere(answer: bool | int) -> None:
+def test_what_succeeded_here_is_done_again_if_it_failed_elsewhere(answer):
     left = Comm([0, 2], [True])
     comm = Comm([0, 1, 2], [answer], left)
     group, noted = survivors(comm)
@@ -92,7 +92,7 @@ def test_what_succeeded_here_is_done_again_if_it_failed_elsewhere(answer: bool |
     assert (comm.heard, comm.revoked, noted) == ([1], False, [frozenset({1})])
 
 
-def test_deaths_while_recovering_are_one_loss() -> None:
+def test_deaths_while_recovering_are_one_loss():
     last = Comm([0, 3], [True])
     middle = Comm([0, 2, 3], [False], last)
     group, noted = survivors(Comm([0, 1, 2, 3], [False], middle))
@@ -101,13 +101,13 @@ def test_deaths_while_recovering_are_one_loss() -> None:
     assert noted == [frozenset({1, 2})]
 
 
-def test_an_error_that_all_were_told_is_raised_after_all_agreed() -> None:
+def test_an_error_that_all_were_told_is_raised_after_all_agreed():
     left = Comm([0, 2], [True])
     comm = Comm([0, 1, 2], [False], left)
     group, _ = survivors(comm)
     told: list[Any] = []
 
-    def operation(now: Any) -> None:
+    def operation(now):
         told.append(now)
         raise AgreedError("too few")
 
@@ -116,7 +116,7 @@ def test_an_error_that_all_were_told_is_raised_after_all_agreed() -> None:
     assert told == [comm, left]
 
 
-def test_the_loss_of_the_server_ends_it() -> None:
+def test_the_loss_of_the_server_ends_it():
     comm = Comm([0, 1, 2], [False], Comm([1, 2], []))
     group, _ = survivors(comm)
 
@@ -124,14 +124,14 @@ def test_the_loss_of_the_server_ends_it() -> None:
         group.together(lambda now: None)
 
 
-def test_other_errors_are_no_deaths() -> None:
+def test_other_errors_are_no_deaths():
     comm = Comm([0, 1], [True])
     group, _ = survivors(comm)
 
-    def wrong(now: Any) -> None:
+    def wrong(now):
         raise MPI.Exception(MPI.ERR_TRUNCATE)
 
-    def alone(now: Any) -> None:
+    def alone(now):
         raise BelowThresholdError("told to nobody")
 
     with pytest.raises(MPI.Exception):
@@ -144,9 +144,7 @@ def test_other_errors_are_no_deaths() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"), [(None, False), ("0", False), ("1", True), ("true", True)]
 )
-def test_the_launcher_says_whether_deaths_are_survived(
-    monkeypatch: pytest.MonkeyPatch, value: str | None, expected: bool
-) -> None:
+def test_the_launcher_says_whether_deaths_are_survived(monkeypatch, value, expected):
     monkeypatch.delenv(launch.ULFM_VARIABLE, raising=False)
     if value is not None:
         monkeypatch.setenv(launch.ULFM_VARIABLE, value)
@@ -154,14 +152,14 @@ def test_the_launcher_says_whether_deaths_are_survived(
     assert launch.survives_deaths() == expected
 
 
-def test_what_fails_again_and_again_without_a_death_is_given_up() -> None:
+def test_what_fails_again_and_again_without_a_death_is_given_up():
     comm = Comm([0, 1], [True])
     for _ in range(faults.MOST_TRIES):
         comm = Comm([0, 1], [True], comm)
     group, noted = survivors(comm)
     tries: list[Any] = []
 
-    def broken(now: Any) -> None:
+    def broken(now):
         tries.append(now)
         raise MPI.Exception(MPI.ERR_OTHER)
 
@@ -170,7 +168,7 @@ def test_what_fails_again_and_again_without_a_death_is_given_up() -> None:
     assert (len(tries), noted) == (faults.MOST_TRIES, [])
 
 
-def test_rounds_of_some_devices_take_all_ranks() -> None:
+def test_rounds_of_some_devices_take_all_ranks():
     comm: Any = Comm([0, 1, 2], [False], Comm([0, 2], [True]))
     transport = faults.TolerantTransport(comm, Placement.even(4, 3))
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import sys
 
@@ -10,7 +8,7 @@ OPERATIONS = 10
 GATHER, SCATTER, ROUTE, REDUCE = 4, 5, 6, 7
 
 
-def test_the_retry_logic_of_one_rank() -> None:
+def test_the_retry_logic_of_one_rank():
     done = finish(
         start(
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
@@ -46,9 +44,7 @@ def test_the_retry_logic_of_one_rank() -> None:
     ],
     ids=["inside", "mixed", "before", "unsaid", "inside-2", "together", "one-by-one"],
 )
-def test_every_operation_ends_the_same_on_all_that_are_left(
-    ranks: int, deaths: list[list[object]], lost: list[int]
-) -> None:
+def test_every_operation_ends_the_same_on_all_that_are_left(ranks, deaths, lost):
     done = job(ranks, sys.executable, HERE / "dying_ranks.py", json.dumps(deaths))
     told = [line for line in done.stdout.splitlines() if line.startswith("{")]
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ DEVICES, DIM = 8, 301
 PHASES = ["model", "upload", "result"]
 
 
-def vector(id: int) -> Any:
+def vector(id):
     return np.random.default_rng(id).normal(0, 0.3, DIM)
 
 
@@ -40,9 +39,7 @@ def vector(id: int) -> Any:
     ],
 )
 @pytest.mark.parametrize("dropout", [{}, {2: "advertise_keys", 5: "masked_input"}])
-def test_a_stand_in_contributes_what_the_device_did(
-    name: str, options: dict[str, Any], dropout: dict[int, str]
-) -> None:
+def test_a_stand_in_contributes_what_the_device_did(name, options, dropout):
     protocol = find(name)(Parameters(DEVICES, DIM, dropout=0.25, **options))
     devices = {id: protocol.device(id, 4, insecure_secrets(1, 4, id)) for id in range(DEVICES)}
     server = protocol.server(4, np.zeros(DIM, np.float32))
@@ -67,7 +64,7 @@ def test_a_stand_in_contributes_what_the_device_did(
         np.testing.assert_array_equal(np.arange(DIM)[found_where], np.arange(DIM)[where])
 
 
-def test_noise_can_be_made_again_only_from_a_seed() -> None:
+def test_noise_can_be_made_again_only_from_a_seed():
     protocol = find("secagg")(Parameters(DEVICES, DIM))
     assert protocol.repeatable
     protocol.noise = object()  # type: ignore[attr-defined]
@@ -91,34 +88,32 @@ def test_noise_can_be_made_again_only_from_a_seed() -> None:
         ([0, 1, 1, 2], {}, False),
     ],
 )
-def test_those_in_the_sum_are_those_who_should_be(
-    survived: list[int], lost: dict[int, int], expected: bool
-) -> None:
+def test_those_in_the_sum_are_those_who_should_be(survived, lost, expected):
     assert as_planned(survived, [0, 1, 2], lost, 1) == expected
 
 
 class Losing(Loopback):
     """A transport that is told whom it lost."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(6)
         self.pending: list[Failure] = []
         self.gone: set[int] = set()
 
-    def lose(self, *devices: int) -> None:
+    def lose(self, *devices):
         self.pending.append(Failure(frozenset(devices), 0.5, 0.25))
         self.gone |= {*devices}
 
     @property
-    def failed(self) -> frozenset[int]:
+    def failed(self):
         return frozenset(self.gone)
 
-    def take_failures(self) -> list[Failure]:
+    def take_failures(self):
         taken, self.pending = self.pending, []
         return taken
 
 
-def test_failures_are_entered_with_their_phase() -> None:
+def test_failures_are_entered_with_their_phase():
     transport = Losing()
     transport.lose(0)
     watch = FailureWatch(transport, PHASES)
@@ -136,7 +131,7 @@ def test_failures_are_entered_with_their_phase() -> None:
     assert (record.detect_seconds, record.recover_seconds) == (1.5, 0.75)
 
 
-def test_a_round_without_losses_has_no_seconds() -> None:
+def test_a_round_without_losses_has_no_seconds():
     transport = Losing()
     transport.lose(5)
     FailureWatch(transport, PHASES).enter(RoundRecord.empty(3, 6))
@@ -150,15 +145,15 @@ def test_a_round_without_losses_has_no_seconds() -> None:
     assert math.isnan(record.recover_seconds)
 
 
-def test_observers_are_called_in_their_order() -> None:
+def test_observers_are_called_in_their_order():
     """A rank that is to die does so before anything is noted of the moment."""
     seen: list[tuple[str, str, str]] = []
 
     class Noting(RoundObserver):
-        def __init__(self, name: str) -> None:
+        def __init__(self, name):
             self.name = name
 
-        def at(self, index: int, moment: str, phase: str) -> None:
+        def at(self, index, moment, phase):
             seen.append((self.name, moment, phase))
 
     Together(Noting("first"), Noting("second")).at(0, "during", "upload")
@@ -166,7 +161,7 @@ def test_observers_are_called_in_their_order() -> None:
     assert seen == [("first", "during", "upload"), ("second", "during", "upload")]
 
 
-def test_a_run_tells_whom_it_lost(tmp_path: Path) -> None:
+def test_a_run_tells_whom_it_lost(tmp_path):
     options: dict[str, Any] = {"protocol": "fedavg", "command": "", "config": {}}
     path = tmp_path / "run.h5"
     with ResultsWriter(
@@ -189,7 +184,7 @@ def test_a_run_tells_whom_it_lost(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_that_could_not_go_on_has_no_failures(tmp_path: Path) -> None:
+def test_a_run_that_could_not_go_on_has_no_failures(tmp_path):
     path = tmp_path / "run.h5"
     with ResultsWriter(
         path,
@@ -208,7 +203,7 @@ def test_a_run_that_could_not_go_on_has_no_failures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-2, 4])
-def test_failures_in_no_phase_are_damage(tmp_path: Path, wrong: int) -> None:
+def test_failures_in_no_phase_are_damage(tmp_path, wrong):
     path = tmp_path / "run.h5"
     with ResultsWriter(
         path,

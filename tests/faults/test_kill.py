@@ -5,9 +5,6 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,12 +32,12 @@ SMALL = ("--dim", DIM, "--warmup", 0, "--dropout", 0)
 MASKED = ("model", "advertise_keys", "share_keys", "masked_input", "unmask", "result")
 
 
-def full(*values: object) -> Any:
+def full(*values):
     """Return what a test of the full tier is given."""
     return pytest.param(*values, marks=pytest.mark.full)
 
 
-def assert_sum(path: Path, round_index: int, ids: Sequence[int], devices: int) -> None:
+def assert_sum(path, round_index, ids, devices):
     """Compare a saved sum with that of the updates of some of N devices of equal weight.
 
     Each of them rounds its update, divided by N, by less than a level of 2^-20.
@@ -50,7 +47,7 @@ def assert_sum(path: Path, round_index: int, ids: Sequence[int], devices: int) -
     np.testing.assert_allclose(np.load(path), expected, rtol=0, atol=tolerance)
 
 
-def lost_in(run: object, round_index: int) -> dict[int, str]:
+def lost_in(run, round_index):
     """Return the devices lost in a round, and the phase, "" for outside of all phases."""
     row = load(run.path).lost_phase[round_index]  # type: ignore[attr-defined]
     names = [*run.phases, ""]  # type: ignore[attr-defined]
@@ -73,8 +70,8 @@ def lost_in(run: object, round_index: int) -> dict[int, str]:
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)),
 )
 def test_a_death_in_any_phase_costs_the_round_those_devices_only(
-    tmp_path: Path, protocol: str, options: Sequence[object], phases: Sequence[str], moment: str
-) -> None:
+    tmp_path, protocol, options, phases, moment
+):
     # In round k the rank 2 k + 2 of 0 to 7 dies, in another phase each time; one round more.
     kills = [kill(2 * k + 2, phase, k, moment) for k, phase in enumerate(phases)]
     done, run = bench(tmp_path, 8, protocol, *SMALL, "--rounds", 4, *options, *sum(kills, ()))
@@ -101,7 +98,7 @@ def test_a_death_in_any_phase_costs_the_round_those_devices_only(
     assert (np.isfinite(run.recover_seconds) == losses).all()
 
 
-def phases_of(protocol: str) -> tuple[str, ...]:
+def phases_of(protocol):
     return ("model", "upload", "result") if protocol == "fedavg" else MASKED
 
 
@@ -115,13 +112,8 @@ def phases_of(protocol: str) -> tuple[str, ...]:
     ],
 )
 def test_the_aggregate_is_the_sum_over_those_who_uploaded_alive_or_not(
-    tmp_path: Path,
-    protocol: str,
-    options: Sequence[object],
-    phase: str,
-    moment: str,
-    among: list[int],
-) -> None:
+    tmp_path, protocol, options, phase, moment, among
+):
     saved = tmp_path / "sum.npy"
     done, run = bench(
         *(tmp_path, 6, protocol, *SMALL, "--rounds", 2, *options, "--save-aggregate", saved),
@@ -134,7 +126,7 @@ def test_the_aggregate_is_the_sum_over_those_who_uploaded_alive_or_not(
 
 
 @pytest.mark.full
-def test_17_ranks_lose_several_at_once_and_virtual_devices(tmp_path: Path) -> None:
+def test_17_ranks_lose_several_at_once_and_virtual_devices(tmp_path):
     saved = tmp_path / "sum.npy"
     # Two devices on every rank but the first two and the middle ones.
     done, run = bench(
@@ -162,7 +154,7 @@ def test_17_ranks_lose_several_at_once_and_virtual_devices(tmp_path: Path) -> No
 
 
 @pytest.mark.full
-def test_planned_dropouts_go_on_beside_real_ones(tmp_path: Path) -> None:
+def test_planned_dropouts_go_on_beside_real_ones(tmp_path):
     options = ("sparse", "--dim", DIM, "--rounds", 4, "--warmup", 0, "--dropout", 0.3)
     _, plain = bench(tmp_path / "plain", 11, *options)
     done, run = bench(tmp_path / "killed", 11, *options, *kill(4, "unmask", 1))
@@ -175,7 +167,7 @@ def test_planned_dropouts_go_on_beside_real_ones(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run.survived[2:], expected)
 
 
-def test_below_the_threshold_the_job_fails_once_and_keeps_finished_rounds(tmp_path: Path) -> None:
+def test_below_the_threshold_the_job_fails_once_and_keeps_finished_rounds(tmp_path):
     done, run = bench(
         tmp_path, 6, "secagg", *SMALL, "--rounds", 5, *kill("1+2+4", "masked_input", 2)
     )
@@ -188,7 +180,7 @@ def test_below_the_threshold_the_job_fails_once_and_keeps_finished_rounds(tmp_pa
 
 
 @pytest.mark.full
-def test_noise_of_the_dead_is_not_checked_and_not_called_right(tmp_path: Path) -> None:
+def test_noise_of_the_dead_is_not_checked_and_not_called_right(tmp_path):
     options = ("dp-fedavg", "--dim", DIM, "--rounds", 2, "--warmup", 0, "--dropout", 0)
     kills = kill(2, "unmask", 1)
     done, run = bench(tmp_path / "secret", 6, *options, *kills)
@@ -221,8 +213,8 @@ def test_noise_of_the_dead_is_not_checked_and_not_called_right(tmp_path: Path) -
     ids=["noise", "links"],
 )
 def test_a_round_that_lost_more_than_its_promises_bear_ends_before_it_is_unmasked(
-    tmp_path: Path, ranks: int, options: Sequence[object], dying: Sequence[int], sentence: str
-) -> None:
+    tmp_path, ranks, options, dying, sentence
+):
     """Rounds are planned for one device that vanishes, rings for one more that is expelled."""
     deaths = [option for rank in dying for option in kill(rank, "masked_input", 1)]
     done, run = bench(tmp_path, ranks, *options, *SMALL, "--rounds", 3, *deaths)
@@ -234,7 +226,7 @@ def test_a_round_that_lost_more_than_its_promises_bear_ends_before_it_is_unmaske
     assert (run.status, run.validated.tolist()) == ("failed", [True])
 
 
-def test_the_death_of_the_server_ends_the_job_with_one_sentence(tmp_path: Path) -> None:
+def test_the_death_of_the_server_ends_the_job_with_one_sentence(tmp_path):
     done, run = bench(tmp_path, 6, "secagg", *SMALL, "--rounds", 5, *kill(0, "unmask", 2))
 
     assert done.returncode != 0
@@ -244,7 +236,7 @@ def test_the_death_of_the_server_ends_the_job_with_one_sentence(tmp_path: Path) 
 
 
 @pytest.mark.full
-def test_later_sizes_of_a_launch_run_on_the_ranks_that_are_left(tmp_path: Path) -> None:
+def test_later_sizes_of_a_launch_run_on_the_ranks_that_are_left(tmp_path):
     done = job(
         *(6, "hpcfl", "bench", "secagg", *SMALL, "--rounds", 2, "--devices", "3,5"),
         *(*kill(2, "share_keys", 1), "--output", tmp_path),
@@ -258,7 +250,7 @@ def test_later_sizes_of_a_launch_run_on_the_ranks_that_are_left(tmp_path: Path) 
     assert large.validated.all()
 
 
-def test_a_death_that_nobody_planned_is_survived_as_well(tmp_path: Path) -> None:
+def test_a_death_that_nobody_planned_is_survived_as_well(tmp_path):
     launcher = (*ULFM, "-n", 5)
     running = start(
         *(*launcher, "hpcfl", "bench", "secagg", "--dim", 1000, "--dropout", 0),
@@ -279,7 +271,7 @@ def test_a_death_that_nobody_planned_is_survived_as_well(tmp_path: Path) -> None
     assert run.survived[-1, [0, 1, 3]].all()
 
 
-def test_without_ulfm_a_kill_is_refused_with_the_way_to_get_it(tmp_path: Path) -> None:
+def test_without_ulfm_a_kill_is_refused_with_the_way_to_get_it(tmp_path):
     done = hpcfl(3, "bench", "secagg", *kill(1, "unmask", 1), "--output", tmp_path)
 
     assert done.returncode == 2
@@ -288,7 +280,7 @@ def test_without_ulfm_a_kill_is_refused_with_the_way_to_get_it(tmp_path: Path) -
 
 
 @pytest.mark.full
-def test_a_signal_after_the_last_round_kills_nobody(tmp_path: Path) -> None:
+def test_a_signal_after_the_last_round_kills_nobody(tmp_path):
     """Open MPI would wait for the dead in `MPI_Finalize`, for ever in one of a dozen such jobs."""
     path = tmp_path / "run.h5"
     options = ("fedavg", "--rounds", 2, "--output", path)

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,15 +14,15 @@ from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.kill import Kill, Killer, plan
 
 
-def world(size: int = 9, tolerant: bool = True) -> Any:
+def world(size=9, tolerant=True):
     return SimpleNamespace(size=size, tolerant=tolerant)
 
 
-def experiments(*devices: int) -> list[Experiment]:
+def experiments(*devices):
     return [Experiment.prepare(BenchOptions("secagg", dim=5, dropout=0.0), n) for n in devices]
 
 
-def test_a_plan_says_who_dies_when() -> None:
+def test_a_plan_says_who_dies_when():
     texts = ["rank=7,phase=masked_input,round=3", "round=0,moment=after,rank=2+4,phase=unmask"]
 
     assert plan(texts, world(), experiments(8)) == [
@@ -50,12 +49,12 @@ def test_a_plan_says_who_dies_when() -> None:
         ("rank=1,phase=unmask,round=1,moment=never", "one of before, during, after"),
     ],
 )
-def test_what_cannot_be_is_refused(text: str, sentence: str) -> None:
+def test_what_cannot_be_is_refused(text, sentence):
     with pytest.raises(UsageError, match=sentence):
         plan([text], world(), experiments(8, 5))
 
 
-def test_the_refusals_say_how_to_get_ranks_that_can_die() -> None:
+def test_the_refusals_say_how_to_get_ranks_that_can_die():
     text = "rank=1,phase=unmask,round=0"
     with pytest.raises(UsageError, match=r"a process without any: .*mpirun --with-ft ulfm"):
         plan([text], world(1, tolerant=False), experiments(3))
@@ -63,7 +62,7 @@ def test_the_refusals_say_how_to_get_ranks_that_can_die() -> None:
         plan([text], world(4, tolerant=False), experiments(3))
 
 
-def test_a_rank_dies_at_its_time_and_at_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_dies_at_its_time_and_at_no_other(monkeypatch):
     struck: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: struck.append((pid, number)))
     kills = [Kill(frozenset({1, 2}), "unmask", 3, "during")]
@@ -78,7 +77,7 @@ def test_a_rank_dies_at_its_time_and_at_no_other(monkeypatch: pytest.MonkeyPatch
                 struck.clear()
 
 
-def test_it_is_a_death_that_nothing_can_catch() -> None:
+def test_it_is_a_death_that_nothing_can_catch():
     code = (
         "from hpcfl.rounds.kill import Kill, Killer\n"
         "try:\n    Killer([Kill(frozenset({0}), 'x', 0)], 0).at(0, 'before', 'x')\n"

@@ -1,14 +1,10 @@
 """Starts MPI jobs whose ranks may die, where MPI can go on without them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +22,7 @@ ULFM = ("mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--with-ft"
 
 
 @cache
-def has_ulfm() -> bool:
+def has_ulfm():
     """Return whether Open MPI says of itself that it was built with ULFM."""
     if not (BIN / "ompi_info").exists() and shutil.which("ompi_info") is None:
         return False
@@ -41,25 +37,25 @@ needs_ulfm = pytest.mark.skipif(
 )
 
 
-def job(ranks: int, *command: object) -> subprocess.CompletedProcess[str]:
+def job(ranks, *command):
     """Run a command under mpirun; the test fails if it does not end in time."""
     return finish(start(*ULFM, "-n", ranks, *command), LIMIT_SECONDS)
 
 
-def kill(rank: object, phase: str, round_index: int, moment: str | None = None) -> tuple[str, str]:
+def kill(rank, phase, round_index, moment=None):
     """Return the option that lets ranks die."""
     when = "" if moment is None else f",moment={moment}"
     return "--kill", f"rank={rank},phase={phase},round={round_index}{when}"
 
 
-def bench(folder: Path, ranks: int, *options: object) -> tuple[Any, Any]:
+def bench(folder, ranks, *options):
     """Run `hpcfl bench` and return the job and its results, of which there is one file."""
     done = job(ranks, "hpcfl", "bench", *options, "--output", folder)
     (path,) = folder.glob("*.h5")
     return done, load(path)
 
 
-def sum_of_updates(dim: int, round_index: int, ids: Sequence[int]) -> Any:
+def sum_of_updates(dim, round_index, ids):
     """Return what synthetic updates of some devices add up to."""
     updates = SyntheticUpdates(dim, seed=0)
     return np.sum([updates.vector(round_index, id) for id in ids], axis=0, dtype=float)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -52,7 +52,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 QUICK = ("fedavg", "secagg", "secagg-graph", "sparse-gaps", "cohort", "prf", "sparse-active")
 
 
-def each(cases: Iterable[str]) -> list[Any]:
+def each(cases):
     return [pytest.param(case, marks=() if case in QUICK else pytest.mark.full) for case in cases]
 
 
@@ -62,7 +62,7 @@ DIM = 12
 
 
 @lru_cache(maxsize=64)
-def protocol(case: str, devices: int) -> Any:
+def protocol(case, devices):
     """Return the protocol of a case, made once; one with an enrolment must join again."""
     name, options = CASES[case]
     security = options.get("security", "passive")
@@ -89,7 +89,7 @@ Change = Callable[[Message], bytes]
 class Wire(Loopback):
     """A loopback that keeps every message and delivers the one of a given number changed."""
 
-    def __init__(self, devices: int, target: int = -1, change: Change | None = None) -> None:
+    def __init__(self, devices, target=-1, change=None):
         super().__init__(devices)
         self.messages: list[Message] = []
         self.delivered: bytes | None = None
@@ -98,7 +98,7 @@ class Wire(Loopback):
         self._target = target
         self._change = change
 
-    def _pass(self, sealed: Bytes) -> Bytes:
+    def _pass(self, sealed):
         raw = sealed.tobytes()
         sender, receiver = np.frombuffer(raw[8:ENVELOPE], "<u4").tolist()
         # Devices that refuse say so in steps of their own; they are of no step of the protocol.
@@ -111,24 +111,22 @@ class Wire(Loopback):
         return np.frombuffer(self.delivered, np.uint8)
 
     @property
-    def target(self) -> Message:
+    def target(self):
         """The message that was changed, as it was sent."""
         return self.messages[self._target]
 
-    def broadcast(self, message: Bytes | None, error: HpcflError | None = None) -> Bytes:
+    def broadcast(self, message, error=None):
         return self._pass(super().broadcast(message, error))
 
-    def scatter(self, receivers: Sequence[int], produce: Any) -> Iterator[tuple[int, Bytes]]:
+    def scatter(self, receivers, produce):
         for receiver, message in super().scatter(receivers, produce):
             yield receiver, self._pass(message) if message.size else message
 
-    def gather(
-        self, senders: Sequence[int], produce: Any, largest: int
-    ) -> Iterator[tuple[int, Bytes]]:
+    def gather(self, senders, produce, largest):
         for sender, message in super().gather(senders, produce, largest):
             yield sender, self._pass(message)
 
-    def route(self, senders: Sequence[int], rows: Sequence[Bytes], width: int) -> Any:
+    def route(self, senders, rows, width):
         """Change a row before it is sent; one of another size is not delivered."""
         blocks = []
         for block in rows:
@@ -138,7 +136,7 @@ class Wire(Loopback):
         return super().route(senders, blocks, width)
 
 
-def fit(row: Bytes, size: int) -> Bytes:
+def fit(row, size):
     """Return a row of this size, cut or with zeros behind it."""
     return np.concatenate([row[:size], np.zeros(max(0, size - row.size), np.uint8)])
 
@@ -157,7 +155,7 @@ class Outcome:
     dropouts: dict[int, str] = field(default_factory=dict)
 
     @property
-    def kind(self) -> str:
+    def kind(self):
         """How the round ended: ``exact``, ``own choice``, ``ended`` or ``wrong``."""
         if self.error is not None:
             return "ended"
@@ -169,7 +167,7 @@ class Outcome:
             return "own choice"
         return "wrong"
 
-    def differing(self) -> NDArray[np.int64]:
+    def differing(self):
         """Return the coordinates at which the sum is not that of the survivors it names."""
         total = np.zeros(DIM, self.server.total.dtype)
         for id in self.server.survivors:
@@ -177,7 +175,7 @@ class Outcome:
             total[where] += values
         return np.flatnonzero(np.abs(self.server.total - total) > 1e-9)
 
-    def allowed(self) -> set[int] | None:
+    def allowed(self):
         """Return where the changed message may make a difference that nobody can notice.
 
         None for anywhere, an empty set for nowhere.
@@ -196,14 +194,14 @@ class Outcome:
             return None
         return set()
 
-    def _changed_coordinates(self, message: Message, delivered: bytes) -> set[int]:
+    def _changed_coordinates(self, message, delivered):
         """Return which coordinates two uploads of a device differ in."""
         before, after = self._values(message, message.sealed), self._values(message, delivered)
         return {k for k in {*before, *after} if before.get(k) != after.get(k)} | (
             {*before, *after} if {*before} != {*after} else set()
         )
 
-    def _values(self, message: Message, sealed: bytes) -> dict[int, bytes]:
+    def _values(self, message, sealed):
         body = np.frombuffer(sealed[ENVELOPE:], np.uint8)
         used, where = 0, np.arange(DIM)
         if self.case.startswith("sparse") or (
@@ -216,7 +214,7 @@ class Outcome:
         return {int(k): value.tobytes() for k, value in zip(where, values, strict=True)}
 
 
-def vectors_of(case: str, devices: int) -> NDArray[np.float64]:
+def vectors_of(case, devices):
     """Return a vector for every device; in one case most of each is zero."""
     generator = np.random.default_rng(devices)
     vectors = generator.uniform(-1, 1, (devices, DIM))
@@ -225,16 +223,7 @@ def vectors_of(case: str, devices: int) -> NDArray[np.float64]:
     return vectors
 
 
-def play(
-    case: str,
-    devices: int,
-    dropouts: dict[int, str] | None = None,
-    target: int = -1,
-    change: Change | None = None,
-    index: int = 3,
-    stands: list[Stand] | None = None,
-    wire: Wire | None = None,
-) -> Outcome:
+def play(case, devices, dropouts=None, target=-1, change=None, index=3, stands=None, wire=None):
     """Play a round, and its enrolment if it has one, with one message changed.
 
     `stands` takes what every party was before it received each of its messages.
@@ -265,22 +254,14 @@ def play(
     return outcome
 
 
-def _register(members: dict[int, Any], size: int) -> None:
+def _register(members, size):
     if size:
         registry = np.stack([np.frombuffer(one.registers(), np.uint8) for one in members.values()])
         for one in members.values():
             one.learn(registry)
 
 
-def _round(
-    of: Any,
-    steps: tuple[Step, ...],
-    wire: Wire,
-    devices: dict[int, Any],
-    server: Any,
-    index: int,
-    outcome: Outcome,
-) -> None:
+def _round(of, steps, wire, devices, server, index, outcome):
     wire.steps = steps
     played = Round(
         steps,
@@ -318,7 +299,7 @@ KINDS = (
 HUGE = 1 << 18
 
 
-def changed(message: bytes, kind: str, x: int, y: int, pool: Sequence[bytes]) -> bytes:
+def changed(message, kind, x, y, pool):
     """Return a message changed in one of `KINDS` of ways; `x` and `y`, not negative, say how."""
     raw = bytearray(message)
     size, other = len(raw), pool[x % len(pool)]
@@ -362,7 +343,7 @@ def changed(message: bytes, kind: str, x: int, y: int, pool: Sequence[bytes]) ->
 
 
 @lru_cache(maxsize=64)
-def honest(case: str, devices: int) -> tuple[list[Message], list[bytes]]:
+def honest(case, devices):
     """Return the messages of a round that nothing happens to, and those of it and of another."""
     one, other = play(case, devices), play(case, devices, index=2)
     assert (one.error, other.error) == (None, None)
@@ -371,9 +352,7 @@ def honest(case: str, devices: int) -> tuple[list[Message], list[bytes]]:
     return one.wire.messages, pool
 
 
-def fuzzed(
-    case: str, devices: int, dropouts: dict[int, str], target: int, kind: str, x: int, y: int
-) -> Outcome:
+def fuzzed(case, devices, dropouts, target, kind, x, y):
     """Play a round with a message changed, chosen by a number not below 0."""
     messages, pool = honest(case, devices)
     before = play(case, devices, dropouts).wire.messages if dropouts else messages
@@ -399,10 +378,10 @@ class Stand:
     arguments: tuple[Any, ...]
 
     @property
-    def is_server(self) -> bool:
+    def is_server(self):
         return not hasattr(self.party, "id")
 
-    def party_again(self) -> Any:
+    def party_again(self):
         """Return the party as it was, so that it can receive something.
 
         No party changes in place more than the arrays and collections that are its attributes, and
@@ -416,7 +395,7 @@ class Stand:
                 vars(again)[name] = copy.deepcopy(value)
         return again
 
-    def state(self, party: Any) -> bytes:
+    def state(self, party):
         """Return all that a party knows, as bytes."""
         known = {
             name: value
@@ -426,10 +405,10 @@ class Stand:
         }
         return pickle.dumps(known)
 
-    def with_change(self, kind: str, x: int, y: int, pool: Sequence[bytes]) -> tuple[Any, ...]:
+    def with_change(self, kind, x, y, pool):
         """Return the arguments with the message changed, or what is said of who sent it."""
 
-        def change(payload: Bytes) -> Bytes:
+        def change(payload):
             sealed = changed(bytes(ENVELOPE) + payload.tobytes(), kind, x, y, pool)
             return np.frombuffer(sealed[ENVELOPE:], np.uint8)
 
@@ -452,15 +431,15 @@ class Stand:
 class _Watched:
     """Stands for a party, and notes what it was before each message."""
 
-    def __init__(self, party: Any, shared: Any, stands: list[Stand]) -> None:
+    def __init__(self, party, shared, stands):
         self._party, self._shared, self._stands = party, shared, stands
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         found = getattr(self._party, name)
         if not name.startswith("receive_"):
             return found
 
-        def receive(*arguments: Any) -> Any:
+        def receive(*arguments):
             kept = Stand(self._party, self._shared, name, arguments)
             kept.party = kept.party_again()
             self._stands.append(kept)
@@ -469,9 +448,7 @@ class _Watched:
         return receive
 
 
-def _watched(
-    devices: dict[int, Any], server: Any, shared: Any, stands: list[Stand] | None
-) -> tuple[dict[int, Any], Any]:
+def _watched(devices, server, shared, stands):
     if stands is None:
         return devices, server
     wrapped = {id: _Watched(device, shared, stands) for id, device in devices.items()}
@@ -479,7 +456,7 @@ def _watched(
 
 
 @lru_cache(maxsize=64)
-def stands_of(case: str, devices: int) -> list[Stand]:
+def stands_of(case, devices):
     """Return what every party of a round was before each of its messages."""
     stands: list[Stand] = []
     # Some uploads are missing, so that there are mask keys to reconstruct.
@@ -493,7 +470,7 @@ def stands_of(case: str, devices: int) -> list[Stand]:
 class Spoiling(Wire):
     """A wire on which what device 2 deals is spoiled."""
 
-    def route(self, senders: Sequence[int], rows: Sequence[Bytes], width: int) -> Any:
+    def route(self, senders, rows, width):
         blocks = [
             block.copy() if id == 2 else block for id, block in zip(senders, rows, strict=True)
         ]
@@ -504,7 +481,7 @@ class Spoiling(Wire):
 
 
 @lru_cache(maxsize=64)
-def told_of_expulsions(case: str, devices: int) -> list[Stand]:
+def told_of_expulsions(case, devices):
     """Return what every device but device 2 was before it was told that this one is expelled."""
     stands: list[Stand] = []
     outcome = play(case, devices, stands=stands, wire=Spoiling(devices))
@@ -513,7 +490,7 @@ def told_of_expulsions(case: str, devices: int) -> list[Stand]:
     return [one for one in stands if one.method == "receive_expelled" and one.party.id != 2]
 
 
-def receive(stand: Stand, kind: str, x: int, y: int, pool: Sequence[bytes]) -> str:
+def receive(stand, kind, x, y, pool):
     """Let a party receive a changed message; return ``accepted`` or ``refused``.
 
     A server that refuses one must be as if none had come.

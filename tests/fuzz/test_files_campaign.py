@@ -1,7 +1,5 @@
 """A short, seeded part of `benchmarks/fuzz_files.py`, and whether it could fail at all."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +41,7 @@ print(sorted(fuzz_files.campaign(target, 0, 14, Path(sys.argv[1])).items()))
 """
 
 
-def test_every_damaged_file_is_read_or_refused_in_a_sentence() -> None:
+def test_every_damaged_file_is_read_or_refused_in_a_sentence():
     done = subprocess.run(
         [sys.executable, SCRIPT, "--count", str(COUNT), "--seed", "7"],
         capture_output=True,
@@ -57,7 +55,7 @@ def test_every_damaged_file_is_read_or_refused_in_a_sentence() -> None:
     assert done.returncode == 0
 
 
-def test_the_campaign_finds_each_kind_of_failure(tmp_path: Path) -> None:
+def test_the_campaign_finds_each_kind_of_failure(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", BROKEN, str(tmp_path)],
         capture_output=True,
@@ -75,7 +73,7 @@ def test_the_campaign_finds_each_kind_of_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_campaign_can_be_repeated(seed: int) -> None:
+def test_a_campaign_can_be_repeated(seed):
     program = (
         "import sys, tempfile, hashlib, fuzz_files; from pathlib import Path\n"
         "target = fuzz_files._manifest()\n"

@@ -1,7 +1,5 @@
 """The commands on bad files: a status that is not 0, one sentence on stderr, no traceback."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -18,7 +16,7 @@ from hpcfl.results.record import RoundRecord
 from hpcfl.results.writer import ResultsWriter
 
 
-def refused(*arguments: object, name: str, status: int | None = None) -> str:
+def refused(*arguments, name, status=None):
     """Run a command that must refuse the file of a name; return its sentence."""
     done = CliRunner().invoke(group, [*map(str, arguments)])
     assert isinstance(done.exception, HpcflError | SystemExit), repr(done.exception)
@@ -31,7 +29,7 @@ def refused(*arguments: object, name: str, status: int | None = None) -> str:
     return line
 
 
-def good_run(path: Path) -> Path:
+def good_run(path):
     with ResultsWriter(
         path,
         protocol="secagg",
@@ -50,7 +48,7 @@ def good_run(path: Path) -> Path:
 
 
 @pytest.fixture(params=["cut", "linked", "text"])
-def bad_run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def bad_run(request, tmp_path):
     path = good_run(tmp_path / "bad.h5")
     if request.param == "cut":
         path.write_bytes(path.read_bytes()[:-3000])
@@ -65,7 +63,7 @@ def bad_run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", ["report", "plot", "compare", "merge"])
-def test_bad_results(bad_run: Path, tmp_path: Path, command: str) -> None:
+def test_bad_results(bad_run, tmp_path, command):
     arguments = {
         "report": [bad_run],
         "plot": [bad_run, "--kind", "phases", "--output", tmp_path / "x.png"],
@@ -77,7 +75,7 @@ def test_bad_results(bad_run: Path, tmp_path: Path, command: str) -> None:
     assert not (tmp_path / "merged").exists()
 
 
-def test_a_bad_file_among_good_ones_is_left_out(bad_run: Path, tmp_path: Path) -> None:
+def test_a_bad_file_among_good_ones_is_left_out(bad_run, tmp_path):
     good = good_run(tmp_path / "good.h5")
     done = subprocess.run(
         [sys.executable, "-m", "hpcfl", "report", good, bad_run],
@@ -93,7 +91,7 @@ def test_a_bad_file_among_good_ones_is_left_out(bad_run: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[fixed]\ndim = " + "9" * 5000, "\x00"])
-def test_a_bad_plan(tmp_path: Path, text: str) -> None:
+def test_a_bad_plan(tmp_path, text):
     (tmp_path / "bad.toml").write_text(text)
 
     refused(
@@ -103,14 +101,14 @@ def test_a_bad_plan(tmp_path: Path, text: str) -> None:
     )
 
 
-def test_a_bad_manifest(tmp_path: Path) -> None:
+def test_a_bad_manifest(tmp_path):
     (tmp_path / "sweep.json").write_text("[" * 100_000)
 
     refused(*("sweep", "plan.toml", "--cell", 0, "--output", tmp_path), name="sweep.json", status=1)
 
 
 @pytest.mark.parametrize("name", ["bad.npy", "bad.h5"])
-def test_bad_updates(tmp_path: Path, name: str) -> None:
+def test_bad_updates(tmp_path, name):
     path = tmp_path / name
     if path.suffix == ".npy":
         np.save(path, np.array([[{}]]), allow_pickle=True)
@@ -122,7 +120,7 @@ def test_bad_updates(tmp_path: Path, name: str) -> None:
     assert [file.name for file in tmp_path.iterdir()] == [name]
 
 
-def test_bad_data(tmp_path: Path) -> None:
+def test_bad_data(tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "mnist").mkdir()
     for stem in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
@@ -136,7 +134,7 @@ def test_bad_data(tmp_path: Path) -> None:
     )
 
 
-def test_a_bad_checkpoint(tmp_path: Path) -> None:
+def test_a_bad_checkpoint(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     np.savez(tmp_path / "bad.npz", version=2, next_round=-1)
@@ -158,9 +156,7 @@ def test_a_bad_checkpoint(tmp_path: Path) -> None:
         ("bad.json", ("optimize", "fedsgd-dpc", "--constants", "bad.json", "--epsilon", "1")),
     ],
 )
-def test_bad_files_of_other_commands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, arguments: tuple[str, ...]
-) -> None:
+def test_bad_files_of_other_commands(tmp_path, monkeypatch, name, arguments):
     monkeypatch.chdir(tmp_path)
     Path(name).write_text(json.dumps({"results": [1]}) if name == "locks.json" else "[" * 100_000)
 

@@ -1,7 +1,5 @@
 """What files can claim, nest, pack, name or leave out: each is refused by the file's name."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -9,10 +7,8 @@ import pickle
 import struct
 import tracemalloc
 import zipfile
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -39,7 +35,7 @@ MEGABYTE = 2**20
 
 
 @contextmanager
-def at_most(limit_bytes: int) -> Iterator[None]:
+def at_most(limit_bytes):
     """Assert that no more memory is taken, by Python and NumPy."""
     tracemalloc.start()
     try:
@@ -49,24 +45,24 @@ def at_most(limit_bytes: int) -> Iterator[None]:
         tracemalloc.stop()
 
 
-def npy(array: Any) -> bytes:
+def npy(array):
     written = io.BytesIO()
     np.save(written, array, allow_pickle=True)
     return written.getvalue()
 
 
-def npy_claiming(header: str, values: bytes = b"") -> bytes:
+def npy_claiming(header, values=b""):
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + values
 
 
-def claim(shape: str, descr: str = "'<f8'") -> str:
+def claim(shape, descr="'<f8'"):
     return f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n"
 
 
 # What all readers share
 
 
-def test_a_file_above_its_bound_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_a_file_above_its_bound_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "long"
     with path.open("wb") as file:
         file.truncate(2**40)
@@ -75,7 +71,7 @@ def test_a_file_above_its_bound_is_refused_before_it_is_read(tmp_path: Path) -> 
         files.contents(path, 100)
 
 
-def test_what_has_no_end_is_read_up_to_the_bound() -> None:
+def test_what_has_no_end_is_read_up_to_the_bound():
     with at_most(16 * MEGABYTE), pytest.raises(ValueError, match="more than the 3000000 bytes"):
         files.contents(Path("/dev/zero"), 3_000_000)
 
@@ -89,18 +85,18 @@ def test_what_has_no_end_is_read_up_to_the_bound() -> None:
         ("9" * 5000, "digits"),
     ],
 )
-def test_json_that_python_does_not_take_as_it_is(text: str, sentence: str) -> None:
+def test_json_that_python_does_not_take_as_it_is(text, sentence):
     with pytest.raises(ValueError, match=sentence):
         files.parse_json(text)
 
 
 @pytest.mark.parametrize("value", ["[" * DEEP, '{"a": 1, "a": 2}', "[1", "x"])
-def test_text_that_is_not_json_stays_text_where_a_list_could_be(value: str) -> None:
+def test_text_that_is_not_json_stays_text_where_a_list_could_be(value):
     assert schema.decode({"hosts": value}) == {"hosts": value}
 
 
 @pytest.mark.parametrize("value", [["a"], [None], [1.5], [[1]], [True], {}, "1", None])
-def test_numbers_of_ranks_that_are_none_are_none(value: object) -> None:
+def test_numbers_of_ranks_that_are_none_are_none(value):
     assert disturbances._list(value) == []
 
 
@@ -122,7 +118,7 @@ def test_numbers_of_ranks_that_are_none_are_none(value: object) -> None:
         b"PK\x03\x04",
     ],
 )
-def test_arrays_in_memory_that_are_none(content: bytes) -> None:
+def test_arrays_in_memory_that_are_none(content):
     with at_most(MEGABYTE), pytest.raises(ValueError, match=r"^[A-Za-z]"):
         files.parse_npy(content)
 
@@ -132,7 +128,7 @@ def test_arrays_in_memory_that_are_none(content: bytes) -> None:
     [np.arange(6).reshape(2, 3), np.asfortranarray(np.ones((2, 3))), np.array("text"), np.empty(0),
      np.array([1, 2], ">u2"), np.array(True), np.empty((3, 0))],
 )  # fmt: skip
-def test_arrays_in_memory_are_read(array: Any) -> None:
+def test_arrays_in_memory_are_read(array):
     read = files.parse_npy(npy(array))
 
     assert (read.dtype, read.shape) == (array.dtype, array.shape)
@@ -140,14 +136,14 @@ def test_arrays_in_memory_are_read(array: Any) -> None:
     assert read.flags.writeable
 
 
-def archive(path: Path, members: dict[str, bytes], packing: int = zipfile.ZIP_STORED) -> Path:
+def archive(path, members, packing=zipfile.ZIP_STORED):
     with zipfile.ZipFile(path, "w", packing) as file:
         for name, content in members.items():
             file.writestr(name, content)
     return path
 
 
-def test_a_packed_archive_is_not_unpacked(tmp_path: Path) -> None:
+def test_a_packed_archive_is_not_unpacked(tmp_path):
     path = archive(tmp_path / "a.npz", {"x.npy": npy(np.zeros(2**22))}, zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < 2**16
 
@@ -159,7 +155,7 @@ def test_a_packed_archive_is_not_unpacked(tmp_path: Path) -> None:
         files.load_npz(path)
 
 
-def test_a_flipped_bit_of_an_array_is_found(tmp_path: Path) -> None:
+def test_a_flipped_bit_of_an_array_is_found(tmp_path):
     path = archive(tmp_path / "a.npz", {"x.npy": npy(np.arange(100))})
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -169,7 +165,7 @@ def test_a_flipped_bit_of_an_array_is_found(tmp_path: Path) -> None:
         files.load_npz(path)
 
 
-def test_an_archive_of_a_later_kind_is_refused(tmp_path: Path) -> None:
+def test_an_archive_of_a_later_kind_is_refused(tmp_path):
     """What the zip reader cannot read ends as one sentence of ours, not as its exception."""
     path = archive(tmp_path / "a.npz", {"x.npy": npy(np.arange(100))})
     content = bytearray(path.read_bytes())
@@ -183,7 +179,7 @@ def test_an_archive_of_a_later_kind_is_refused(tmp_path: Path) -> None:
 # Data sets
 
 
-def adult_row(category: str = "Private") -> str:
+def adult_row(category="Private"):
     return (
         f"40, {category}, 1000, HS-grad, 9, Divorced, Sales, Unmarried, White, Male, 0, 0, 40, "
         "Cuba, <=50K\n"
@@ -198,9 +194,7 @@ def adult_row(category: str = "Private") -> str:
         ([adult_row(f"c{number}") for number in range(101)], "100 categories of workclass"),
     ],
 )
-def test_categories_that_would_fill_the_memory(
-    tmp_path: Path, rows: list[str], sentence: str
-) -> None:
+def test_categories_that_would_fill_the_memory(tmp_path, rows, sentence):
     (tmp_path / "adult").mkdir()
     path = tmp_path / "adult" / "adult.data"
     path.write_text("".join(rows))
@@ -210,7 +204,7 @@ def test_categories_that_would_fill_the_memory(
     assert str(path) in str(caught.value)
 
 
-def leaf_file(**changes: Any) -> dict[str, Any]:
+def leaf_file(**changes):
     writer = {"x": [[0.5] * 784], "y": [1]}
     content = {"users": ["a"], "num_samples": [1], "user_data": {"a": writer}}
     return content | changes
@@ -231,7 +225,7 @@ def leaf_file(**changes: Any) -> dict[str, Any]:
         (leaf_file(user_data={"a": {"x": [[1e300] * 784], "y": [1]}}), "pixels that are not 0"),
     ],
 )
-def test_writers_that_numpy_would_take(tmp_path: Path, content: Any, sentence: str) -> None:
+def test_writers_that_numpy_would_take(tmp_path, content, sentence):
     path = tmp_path / "femnist" / "train" / "a.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(content))
@@ -252,7 +246,7 @@ def test_writers_that_numpy_would_take(tmp_path: Path, content: Any, sentence: s
         b"\x80\x02}(U\x04dataK\x01U\x06labels" + b"](" + b"](K\x01K\x02ee" + b"u.",
     ],
 )
-def test_pickles_that_mean_ill_are_not_run(tmp_path: Path, program: bytes) -> None:
+def test_pickles_that_mean_ill_are_not_run(tmp_path, program):
     for name in ("data_batch_1", "test_batch"):
         path = cifar10.folder(tmp_path) / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -270,7 +264,7 @@ def test_pickles_that_mean_ill_are_not_run(tmp_path: Path, program: bytes) -> No
 
 
 @pytest.fixture
-def run_file(tmp_path: Path) -> Path:
+def run_file(tmp_path):
     path = tmp_path / "run.h5"
     with ResultsWriter(
         path,
@@ -290,8 +284,8 @@ def run_file(tmp_path: Path) -> Path:
     return path
 
 
-def replaced(name: str, **options: Any) -> Callable[[Any], None]:
-    def change(file: Any) -> None:
+def replaced(name, **options):
+    def change(file):
         found = file[name]
         shape, dtype = found.shape, found.dtype
         del file[name]
@@ -300,23 +294,23 @@ def replaced(name: str, **options: Any) -> Callable[[Any], None]:
     return change
 
 
-def linked(name: str, link: Any) -> Callable[[Any], None]:
-    def change(file: Any) -> None:
+def linked(name, link):
+    def change(file):
         file.move(name, "aside")
         file[name] = link
 
     return change
 
 
-def attribute(group: str, name: str, value: Any) -> Callable[[Any], None]:
-    def change(file: Any) -> None:
+def attribute(group, name, value):
+    def change(file):
         file[group].attrs[name] = value
 
     return change
 
 
-def value(name: str, number: float) -> Callable[[Any], None]:
-    def change(file: Any) -> None:
+def value(name, number):
+    def change(file):
         file[name][...] = number
 
     return change
@@ -366,7 +360,7 @@ HUGE = (2**40, 2, 3)
         attribute("environment", "cpu", np.complex128(1)),
     ],
 )
-def test_what_hdf5_allows_and_no_run_has(run_file: Path, change: Callable[[Any], None]) -> None:
+def test_what_hdf5_allows_and_no_run_has(run_file, change):
     (run_file.parent / "other.h5").write_bytes(run_file.read_bytes())
     with h5py.File(run_file, "r+") as file:
         change(file)
@@ -378,7 +372,7 @@ def test_what_hdf5_allows_and_no_run_has(run_file: Path, change: Callable[[Any],
         load(run_file)
 
 
-def heap_of(path: Path) -> tuple[bytearray, int, int]:
+def heap_of(path):
     """Return a file's content, and where its heap and the heap's free space are."""
     content = bytearray(path.read_bytes())
     heap = content.index(b"GCOL")
@@ -394,9 +388,7 @@ def heap_of(path: Path) -> tuple[bytearray, int, int]:
     [("free", 0), ("free", 8), ("free", 2**63), ("object", 2**40), ("object", 4090), ("heap", 0),
      ("heap", 2**40), ("heap", 17)],
 )  # fmt: skip
-def test_texts_among_which_hdf5_would_go_round_for_ever(
-    run_file: Path, where: str, size: int
-) -> None:
+def test_texts_among_which_hdf5_would_go_round_for_ever(run_file, where, size):
     content, heap, free = heap_of(run_file)
     at = {"free": free + 8, "object": heap + 24, "heap": heap + 8}[where]
     content[at : at + 8] = size.to_bytes(8, "little")
@@ -407,7 +399,7 @@ def test_texts_among_which_hdf5_would_go_round_for_ever(
 
 
 @pytest.mark.parametrize("dim", [0, -1, 1.5, True, "7", np.uint64(2**63), 2**32])
-def test_a_number_of_parameters_that_is_none(run_file: Path, dim: Any) -> None:
+def test_a_number_of_parameters_that_is_none(run_file, dim):
     with h5py.File(run_file, "r+") as file:
         file["config"].attrs["dim"] = dim
 
@@ -416,14 +408,14 @@ def test_a_number_of_parameters_that_is_none(run_file: Path, dim: Any) -> None:
 
 
 @pytest.mark.parametrize("promises", ["[" * 30_000, "{}", "3", "null", "["])
-def test_promises_that_are_none_are_not_shown(run_file: Path, promises: str) -> None:
+def test_promises_that_are_none_are_not_shown(run_file, promises):
     with h5py.File(run_file, "r+") as file:
         file["config"].attrs["promises"] = promises
 
     assert render_promises(load(run_file)) == ""
 
 
-def test_figures_without_end_are_null_in_json(run_file: Path) -> None:
+def test_figures_without_end_are_null_in_json(run_file):
     with h5py.File(run_file, "r+") as file:
         file["config"].attrs["alpha"] = np.inf
         file["config"].attrs["dropout"] = np.nan
@@ -444,7 +436,7 @@ def test_figures_without_end_are_null_in_json(run_file: Path) -> None:
 # Vectors
 
 
-def updates_file(path: Path, change: Callable[[Any], None]) -> Path:
+def updates_file(path, change):
     with h5py.File(path, "w") as file:
         file["updates"] = np.ones((2, 5))
         file["weights"] = [1.0, 1.0]
@@ -452,7 +444,7 @@ def updates_file(path: Path, change: Callable[[Any], None]) -> Path:
     return path
 
 
-def dropped_chunk(file: Any) -> None:
+def dropped_chunk(file):
     del file["updates"]
     file.create_dataset("updates", (2, 5), "f8", chunks=(1, 5))
     file["updates"][0] = 1.0
@@ -478,7 +470,7 @@ def dropped_chunk(file: Any) -> None:
         dropped_chunk,
     ],
 )
-def test_vectors_that_are_not_in_the_file(tmp_path: Path, change: Callable[[Any], None]) -> None:
+def test_vectors_that_are_not_in_the_file(tmp_path, change):
     path = updates_file(tmp_path / "u.h5", change)
 
     with at_most(16 * MEGABYTE), pytest.raises(UsageError, match=r"u\.h5"):
@@ -499,7 +491,7 @@ def test_vectors_that_are_not_in_the_file(tmp_path: Path, change: Callable[[Any]
         npy(np.zeros((2, 5), "i4,f8")),
     ],
 )
-def test_arrays_of_vectors_that_are_none(tmp_path: Path, content: bytes) -> None:
+def test_arrays_of_vectors_that_are_none(tmp_path, content):
     (tmp_path / "u.npy").write_bytes(content)
 
     with at_most(MEGABYTE), pytest.raises(UsageError, match=r"u\.npy"):
@@ -507,7 +499,7 @@ def test_arrays_of_vectors_that_are_none(tmp_path: Path, content: bytes) -> None
 
 
 @pytest.mark.parametrize("kind", [">f4", ">f8", "<f2", ">i2", "<f4"])
-def test_vectors_come_in_this_machines_own_numbers(tmp_path: Path, kind: str) -> None:
+def test_vectors_come_in_this_machines_own_numbers(tmp_path, kind):
     np.save(tmp_path / "u.npy", np.asfortranarray(np.arange(6).reshape(2, 3)).astype(kind))
     vector = FileUpdates(tmp_path / "u.npy", 2).vector(0, 1)
 
@@ -516,7 +508,7 @@ def test_vectors_come_in_this_machines_own_numbers(tmp_path: Path, kind: str) ->
     assert vector.dtype == (np.float32 if kind.endswith("f4") else np.float64)
 
 
-def test_a_damaged_chunk_is_a_sentence(tmp_path: Path) -> None:
+def test_a_damaged_chunk_is_a_sentence(tmp_path):
     path = tmp_path / "u.h5"
     with h5py.File(path, "w") as file:
         rows = np.random.default_rng(1).normal(size=(2, 500))
@@ -559,7 +551,7 @@ def test_a_damaged_chunk_is_a_sentence(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_plans_that_would_not_end(tmp_path: Path, text: str, sentence: str) -> None:
+def test_plans_that_would_not_end(tmp_path, text, sentence):
     path = tmp_path / "plan.toml"
     path.write_text(text)
 
@@ -569,7 +561,7 @@ def test_plans_that_would_not_end(tmp_path: Path, text: str, sentence: str) -> N
     assert len(str(caught.value)) < 1000
 
 
-def sweep_document(**changes: Any) -> dict[str, Any]:
+def sweep_document(**changes):
     cell = {
         "index": 0,
         "id": "00ff",
@@ -616,7 +608,7 @@ def sweep_document(**changes: Any) -> dict[str, Any]:
         {"colour": 3},
     ],
 )
-def test_manifests_that_lead_elsewhere(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_manifests_that_lead_elsewhere(tmp_path, changes):
     path = tmp_path / manifest.NAME
     path.write_text(json.dumps(sweep_document()))
     assert manifest.load(tmp_path) is not None
@@ -626,14 +618,14 @@ def test_manifests_that_lead_elsewhere(tmp_path: Path, changes: dict[str, Any]) 
         manifest.load(tmp_path)
 
 
-def test_a_manifest_nested_without_end(tmp_path: Path) -> None:
+def test_a_manifest_nested_without_end(tmp_path):
     (tmp_path / manifest.NAME).write_text("[" * DEEP)
 
     with pytest.raises(HpcflError, match=r"sweep\.json is damaged"):
         manifest.load(tmp_path)
 
 
-def test_a_header_of_python_2_is_read_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
+def test_a_header_of_python_2_is_read_without_a_word(recwarn):
     content = npy_claiming(claim("(2L,)"), np.arange(2.0).tobytes())
 
     assert files.parse_npy(content).tolist() == [0.0, 1.0]
@@ -660,7 +652,7 @@ def test_a_header_of_python_2_is_read_without_a_word(recwarn: pytest.WarningsRec
         {"format": ["x" * 10**5]},
     ],
 )
-def test_calibrations_that_python_would_take(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_calibrations_that_python_would_take(tmp_path, change):
     whole = {
         "format": calibration.FORMAT,
         "about": {},
@@ -686,7 +678,7 @@ def test_calibrations_that_python_would_take(tmp_path: Path, change: dict[str, A
 CONFIG = {"dim": 4, "seed": 0}
 
 
-def saved(path: Path, **changes: Any) -> Path:
+def saved(path, **changes):
     """Write a checkpoint of which some arrays are others, or left out where None."""
     state = checkpoint.Checkpoint(2, np.ones(4, np.float32), np.zeros(4), 9, CONFIG, 1, 1, (4, 3))
     state.save(path)
@@ -725,7 +717,7 @@ def saved(path: Path, **changes: Any) -> Path:
         {"version": "2"},
     ],
 )
-def test_states_that_training_cannot_go_on_from(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_states_that_training_cannot_go_on_from(tmp_path, changes):
     path = tmp_path / "c.npz"
     assert checkpoint.load(saved(path), CONFIG).next_round == 2
 
@@ -733,9 +725,9 @@ def test_states_that_training_cannot_go_on_from(tmp_path: Path, changes: dict[st
         checkpoint.load(saved(path, **changes), CONFIG)
 
 
-def test_a_pickle_within_a_checkpoint_is_not_run(tmp_path: Path) -> None:
+def test_a_pickle_within_a_checkpoint_is_not_run(tmp_path):
     class Harmful:
-        def __reduce__(self) -> Any:
+        def __reduce__(self):
             return (Path.touch, (tmp_path / "ran",))
 
     path = saved(tmp_path / "c.npz")
@@ -755,7 +747,7 @@ def test_a_pickle_within_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     "text", ["[" * DEEP, '{"results": [{"setting": 3, "found": {}}]}', '{"results": [[1]]}',
              '{"results": [{"setting": {}, "found": []}]}']
 )  # fmt: skip
-def test_a_store_of_something_else(tmp_path: Path, text: str) -> None:
+def test_a_store_of_something_else(tmp_path, text):
     (tmp_path / "locks.json").write_text(text)
 
     with pytest.raises(HpcflError, match=r"locks\.json cannot be read"):
@@ -763,7 +755,7 @@ def test_a_store_of_something_else(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("found", [{}, {"epsilon": "x", "accuracy": {}}, {"accuracy": []}])
-def test_figures_that_are_missing_blame_the_file(tmp_path: Path, found: dict[str, Any]) -> None:
+def test_figures_that_are_missing_blame_the_file(tmp_path, found):
     for artefact in ARTEFACTS.values():
         if not artefact.id.startswith("locks/") or not artefact.scales:
             continue

@@ -1,10 +1,6 @@
 """Texts that have the form of a file but any values: readers return what they promise or refuse."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -37,12 +33,12 @@ values = st.recursive(
 )
 
 
-def mostly(known: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def mostly(known):
     """Return what is right nine times of ten, and else anything."""
     return st.integers(0, 9).flatmap(lambda roll: values if roll == 9 else known)
 
 
-def document(*names: str, **known: Any) -> st.SearchStrategy[Any]:
+def document(*names, **known):
     """Return objects with the names, mostly, whose values are right, mostly."""
     whole = st.fixed_dictionaries({name: mostly(known.get(name, values)) for name in names})
     lacking = st.lists(st.sampled_from(names), max_size=1)
@@ -52,7 +48,7 @@ def document(*names: str, **known: Any) -> st.SearchStrategy[Any]:
     return mostly(st.integers(0, 2).flatmap(lambda roll: without if roll == 2 else whole))
 
 
-def write(path: Path, content: Any) -> Path:
+def write(path, content):
     path.parent.mkdir(parents=True, exist_ok=True)
     # Lone surrogates, which text may have and UTF-8 may not.
     text = content if isinstance(content, str) else json.dumps(content)
@@ -60,7 +56,7 @@ def write(path: Path, content: Any) -> Path:
     return path
 
 
-def refuses(path: Path, error: HpcflError) -> None:
+def refuses(path, error):
     assert str(path) in str(error)
     assert "\n" not in str(error)
     assert len(str(error)) < 2000
@@ -90,7 +86,7 @@ cells = document(
         cells=st.lists(cells, max_size=2),
     )
 )
-def test_manifests(tmp_path: Path, content: Any) -> None:
+def test_manifests(tmp_path, content):
     path = write(tmp_path / manifest.NAME, content)
     try:
         found = manifest.load(tmp_path)
@@ -119,7 +115,7 @@ def test_manifests(tmp_path: Path, content: Any) -> None:
         cpu_seconds=st.dictionaries(st.text(max_size=3), st.lists(st.floats(), max_size=2)),
     )
 )
-def test_calibrations(tmp_path: Path, content: Any) -> None:
+def test_calibrations(tmp_path, content):
     path = write(tmp_path / "c.json", content)
     # No generated file has a sample for every operation.
     with pytest.raises(HpcflError) as caught:
@@ -141,7 +137,7 @@ writers = document(
         user_data=document("a", a=writers),
     )
 )
-def test_writers(tmp_path: Path, content: Any) -> None:
+def test_writers(tmp_path, content):
     path = write(tmp_path / "femnist" / "train" / "a.json", content)
     try:
         images, labels, numbers = leaf._read_part(tmp_path, "train")
@@ -158,7 +154,7 @@ def test_writers(tmp_path: Path, content: Any) -> None:
 @given(
     document("results", results=st.lists(document("setting", "found", setting=st.just({"a": 1}))))
 )
-def test_stores(tmp_path: Path, content: Any) -> None:
+def test_stores(tmp_path, content):
     path = write(tmp_path / "some.json", content)
     try:
         Store(tmp_path, "some")
@@ -171,7 +167,7 @@ fields = st.sampled_from(["40", "-1", "Private", "", "?", " ", ">50K", "<=50K.",
 
 @EXAMPLES
 @given(st.lists(st.lists(fields | st.text(max_size=3), max_size=16).map(",".join), max_size=4))
-def test_people(tmp_path: Path, rows: list[str]) -> None:
+def test_people(tmp_path, rows):
     path = write(tmp_path / "adult" / "adult.data", "\n".join(rows))
     try:
         columns, labels = adult._read_rows(tmp_path, "adult.data", 2)
@@ -182,7 +178,7 @@ def test_people(tmp_path: Path, rows: list[str]) -> None:
     assert {len(column) for column in columns.values()} == {len(labels)} == {2}
 
 
-def toml(value: Any) -> str:
+def toml(value):
     """Return a value in TOML, as far as TOML has it."""
     if isinstance(value, list):
         return f"[{', '.join(map(toml, value))}]"
@@ -204,7 +200,7 @@ options = st.dictionaries(
 
 @EXAMPLES
 @given(options, options, st.integers(-1, 3))
-def test_plans(tmp_path: Path, fixed: dict[str, Any], grid: dict[str, Any], repeats: int) -> None:
+def test_plans(tmp_path, fixed, grid, repeats):
     lines = ["[fixed]", *(f"{name} = {toml(value)}" for name, value in fixed.items()), "[grid]"]
     lines += ['protocol = ["secagg", "fedavg"]', "devices = [5, 7]", f"repeats = {repeats}"]
     lines += [f"{name} = {toml(value)}" for name, value in grid.items()]
@@ -225,7 +221,7 @@ def test_plans(tmp_path: Path, fixed: dict[str, Any], grid: dict[str, Any], repe
 @given(
     st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "ignore"))
 )
-def test_any_bytes(tmp_path: Path, content: bytes) -> None:
+def test_any_bytes(tmp_path, content):
     path = tmp_path / "plan.toml"
     path.write_bytes(content)
     with pytest.raises(HpcflError) as caught:

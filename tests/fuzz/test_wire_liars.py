@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import fuzzed_wire as wire
 import numpy as np
@@ -24,13 +23,11 @@ Lie = Callable[[NDArray[np.uint32]], None]
 class Lying(wire.Wire):
     """A wire behind which some devices change what they answer with, in each of some steps."""
 
-    def __init__(self, devices: int, lies: Mapping[str, Mapping[int, Lie]]) -> None:
+    def __init__(self, devices, lies):
         super().__init__(devices)
         self._lies = lies
 
-    def gather(
-        self, senders: Sequence[int], produce: Any, largest: int
-    ) -> Iterator[tuple[int, wire.Bytes]]:
+    def gather(self, senders, produce, largest):
         for sender, message in super().gather(senders, produce, largest):
             lie = self._lies.get(self.messages[-1].step.name, {}).get(sender)
             if lie is not None:
@@ -39,33 +36,27 @@ class Lying(wire.Wire):
             yield sender, message
 
 
-def play(
-    case: str,
-    lies: Mapping[int, Lie],
-    dropouts: dict[int, str] | None = None,
-    devices: int = 7,
-    step: str = "unmask",
-) -> wire.Outcome:
+def play(case, lies, dropouts=None, devices=7, step="unmask"):
     return wire.play(case, devices, dropouts, wire=Lying(devices, {step: lies}))
 
 
-def about(*limbs: int, by: int = 12345) -> Lie:
+def about(*limbs, by=12345):
     """Return a lie about some limbs of an answer."""
 
-    def lie(shares: NDArray[np.uint32]) -> None:
+    def lie(shares):
         for limb in limbs:
             shares[limb] = (int(shares[limb]) + by) % wire.Q
 
     return lie
 
 
-def is_refused(outcome: wire.Outcome, liar: int) -> None:
+def is_refused(outcome, liar):
     words = str(outcome.refused[liar])
     assert f"malformed unmask message from device {liar}: its share of a secret of device" in words
     assert words.endswith("is not what it answered for")
 
 
-def exactly(outcome: wire.Outcome) -> str:
+def exactly(outcome):
     """Return ``exact``, or how else a round ended."""
     if outcome.error is not None:
         return str(outcome.error)
@@ -74,7 +65,7 @@ def exactly(outcome: wire.Outcome) -> str:
 
 @pytest.mark.parametrize("case", ["secagg", "ring32"])
 @pytest.mark.parametrize("limbs", [(0, 11), (0, 0)], ids=["of two devices", "of one"])
-def test_two_devices_that_lie_are_both_left_out(case: str, limbs: tuple[int, int]) -> None:
+def test_two_devices_that_lie_are_both_left_out(case, limbs):
     """About the same secret, too: what a share is held against is its own holder's answer."""
     outcome = play(case, {1: about(limbs[0]), 4: about(limbs[1], by=99)}, devices=8)
     assert "exact" == exactly(outcome)
@@ -92,9 +83,7 @@ def test_two_devices_that_lie_are_both_left_out(case: str, limbs: tuple[int, int
     ],
     ids=["of a seed", "of a mask key"],
 )
-def test_a_wrong_share_among_one_more_than_needed_is_left_out(
-    case: str, limb: int, gone: dict[int, str]
-) -> None:
+def test_a_wrong_share_among_one_more_than_needed_is_left_out(case, limb, gone):
     """Seven devices, t = 4, five replies."""
     outcome = play(case, {4: about(limb)}, gone)
     assert "exact" == exactly(outcome)
@@ -103,9 +92,7 @@ def test_a_wrong_share_among_one_more_than_needed_is_left_out(
 
 @pytest.mark.parametrize("case", ["secagg", "ring32"])
 @pytest.mark.parametrize("limb", [0, 2, 5, -1])
-def test_among_just_as_many_as_needed_a_wrong_share_is_found_and_the_round_ends(
-    case: str, limb: int
-) -> None:
+def test_among_just_as_many_as_needed_a_wrong_share_is_found_and_the_round_ends(case, limb):
     """Seven devices, t = 4, four replies: without the liar's there is one too few."""
     gone = {1: "masked_input", 5: "unmask", 6: "unmask"}
     outcome = play(case, {4: about(limb)}, gone)
@@ -117,15 +104,15 @@ def test_among_just_as_many_as_needed_a_wrong_share_is_found_and_the_round_ends(
 # answers to the challenge
 
 
-def uniform(answers: NDArray[np.uint32]) -> None:
+def uniform(answers):
     answers[:] = np.random.default_rng(2).integers(0, wire.Q, answers.size)
 
 
-def all_ones(answers: NDArray[np.uint32]) -> None:
+def all_ones(answers):
     answers[:] = 2**32 - 1
 
 
-def just_enough(case: str) -> int:
+def just_enough(case):
     """Return with how many devices t + 2 hold a share of every secret."""
     return 7 if "active" in case or case.endswith("degree") or case == "secagg-graph" else 5
 
@@ -133,9 +120,7 @@ def just_enough(case: str) -> int:
 @pytest.mark.parametrize("liar", [0, 4])
 @pytest.mark.parametrize("lie", [uniform, all_ones])
 @pytest.mark.parametrize("case", ["secagg-degree", "cohort-degree", "sparse-active"])
-def test_one_liar_about_all_that_deal_to_it_costs_at_most_itself(
-    case: str, lie: Lie, liar: int
-) -> None:
+def test_one_liar_about_all_that_deal_to_it_costs_at_most_itself(case, lie, liar):
     devices = just_enough(case)
     topology = wire.protocol(case, devices).topology
     assert topology.threshold + 2 == topology.degree + 1
@@ -150,13 +135,11 @@ def test_one_liar_about_all_that_deal_to_it_costs_at_most_itself(
 
 @pytest.mark.parametrize("case", ["secagg", "ring32"])
 @pytest.mark.parametrize("lies", [(12345, 99), (12345, None), (None, None)], ids=str)
-def test_two_liars_about_one_dealer_have_it_expelled(
-    case: str, lies: tuple[int | None, int | None]
-) -> None:
+def test_two_liars_about_one_dealer_have_it_expelled(case, lies):
     """What two can do: the dealer is honest, and all others stay."""
 
-    def lying(by: int | None) -> Lie:
-        def lie(answers: NDArray[np.uint32]) -> None:
+    def lying(by):
+        def lie(answers):
             # About device 3, both its secrets.
             both = answers[6:8].astype(np.uint64)
             answers[6:8] = 2**32 - 1 if by is None else (both + by) % wire.Q
@@ -172,10 +155,10 @@ def test_two_liars_about_one_dealer_have_it_expelled(
     assert [0, 1, 2, 4, 5, 6, 7] == outcome.server.survivors
 
 
-def test_a_round_that_ends_as_too_many_are_expelled_says_so_and_why() -> None:
+def test_a_round_that_ends_as_too_many_are_expelled_says_so_and_why():
     """Seven devices, t = 4, of which four share keys; two of them have no share of one."""
 
-    def silent(answers: NDArray[np.uint32]) -> None:
+    def silent(answers):
         answers[4:6] = 2**32 - 1
 
     gone = {4: "share_keys", 5: "share_keys", 6: "share_keys"}
@@ -188,7 +171,7 @@ def test_a_round_that_ends_as_too_many_are_expelled_says_so_and_why() -> None:
 
 
 @pytest.mark.parametrize("case", ["secagg", "ring32"])
-def test_two_liars_about_two_dealers_have_neither_expelled(case: str) -> None:
+def test_two_liars_about_two_dealers_have_neither_expelled(case):
     lies = {1: about(6, 7), 4: about(10, 11)}
     outcome = play(case, lies, devices=8, step="checks")
     assert "exact" == exactly(outcome)
@@ -201,11 +184,11 @@ def test_two_liars_about_two_dealers_have_neither_expelled(case: str) -> None:
 # those who deal
 
 
-def dealing(monkeypatch: pytest.MonkeyPatch, dealer: int, change: Callable[..., Any]) -> None:
+def dealing(monkeypatch, dealer, change):
     """Let a device deal other shares: the one that is the `dealer`-th to do so."""
     split, calls = shamir.split, iter(range(1000))
 
-    def deal(limbs: Any, coefficients: Any, recipients: Any) -> Any:
+    def deal(limbs, coefficients, recipients):
         if next(calls) == dealer:
             return change(split, limbs, coefficients, recipients)
         return split(limbs, coefficients, recipients)
@@ -222,7 +205,7 @@ SPARE |= {case: (9, 0) for case in SECURE if case.endswith("degree") or case == 
 
 
 @st.composite
-def lies(draw: st.DrawFn, *kinds: str) -> Lie | None:
+def lies(draw, *kinds):
     """Draw a lie about shares, or about answers, of some kinds."""
     kind = draw(st.sampled_from(["none", *kinds]))
     if kind == "none":
@@ -231,7 +214,7 @@ def lies(draw: st.DrawFn, *kinds: str) -> Lie | None:
         return {"uniform": uniform, "all ones": all_ones}[kind]
     seed = draw(st.integers(0, 10**6))
 
-    def lie(values: NDArray[np.uint32]) -> None:
+    def lie(values):
         random = np.random.default_rng(seed)
         chosen = random.random(values.size) < random.choice([0.05, 0.3, 0.8])
         values[chosen] = random.integers(0, wire.Q, int(chosen.sum()))
@@ -240,9 +223,7 @@ def lies(draw: st.DrawFn, *kinds: str) -> Lie | None:
 
 
 @pytest.mark.parametrize("case", wire.each(SECURE))
-def test_whatever_one_device_deals_and_answers_costs_itself_alone(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_one_device_deals_and_answers_costs_itself_alone(case, monkeypatch):
     """Wrong shares to any, none to some, false answers, others' shares later; it may vanish too."""
     devices, spare = SPARE[case]
     phases = [phase for phase in wire.protocol(case, devices).phases()[1:] if phase != "result"]
@@ -255,7 +236,7 @@ def test_whatever_one_device_deals_and_answers_costs_itself_alone(
         suppress_health_check=list(HealthCheck),
     )
     @given(st.data())
-    def rounds(data: st.DataObject) -> None:
+    def rounds(data):
         hostile = data.draw(st.integers(0, devices - 1))
         honest = st.sampled_from([id for id in range(devices) if id != hostile])
         gone = data.draw(st.dictionaries(honest, st.sampled_from(phases), max_size=spare))
@@ -265,7 +246,7 @@ def test_whatever_one_device_deals_and_answers_costs_itself_alone(
         value = data.draw(st.sampled_from([wire.Q, None]))
         seed = data.draw(st.integers(0, 10**6))
 
-        def change(split: Any, limbs: Any, coefficients: Any, recipients: Any) -> Any:
+        def change(split, limbs, coefficients, recipients):
             shares, random = split(limbs, coefficients, recipients), np.random.default_rng(seed)
             for holder in random.permutation(len(shares))[:wronged].tolist():
                 limb = int(random.integers(shares.shape[1]))
@@ -305,7 +286,7 @@ def test_whatever_one_device_deals_and_answers_costs_itself_alone(
 
 @settings(derandomize=True, database=None, max_examples=examples(150))
 @given(st.data())
-def test_shares_are_consistent_if_none_is_wrong(data: st.DataObject) -> None:
+def test_shares_are_consistent_if_none_is_wrong(data):
     threshold = data.draw(st.integers(1, 5))
     count = data.draw(st.integers(threshold, 10))
     secrets, limbs = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
@@ -339,7 +320,7 @@ def test_shares_are_consistent_if_none_is_wrong(data: st.DataObject) -> None:
     assert np.delete(found, wrong).all()
 
 
-def test_the_check_is_not_the_same_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_is_not_the_same_twice(monkeypatch):
     """Whoever knew it could choose shares that pass."""
     holders, came = np.arange(6), np.ones((1, 6), np.bool_)
     one, other = (shamir._parity_weights(holders, came, 3) for _ in range(2))

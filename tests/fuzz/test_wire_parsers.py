@@ -1,7 +1,5 @@
 """What a party makes of one changed message: named errors, no other; a server is left as it was."""
 
-from __future__ import annotations
-
 import struct
 import tracemalloc
 
@@ -29,13 +27,13 @@ words = st.sampled_from(wire.BOUNDARIES) | st.integers(0, 2**32 - 1)
 
 
 @pytest.mark.parametrize("case", wire.each(wire.CASES))
-def test_no_party_is_upset_by_a_changed_message(case: str) -> None:
+def test_no_party_is_upset_by_a_changed_message(case):
     stands, (_, pool) = wire.stands_of(case, 5), wire.honest(case, 5)
     came = set()
 
     @SEEDED
     @given(st.sampled_from(range(len(stands))), st.sampled_from(wire.KINDS), numbers, numbers)
-    def messages(which: int, kind: str, x: int, y: int) -> None:
+    def messages(which, kind, x, y):
         came.add(wire.receive(stands[which], kind, x, y, pool))
 
     messages()
@@ -43,7 +41,7 @@ def test_no_party_is_upset_by_a_changed_message(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", wire.CASES)
-def test_unchanged_messages_are_accepted(case: str) -> None:
+def test_unchanged_messages_are_accepted(case):
     """So that what refuses the changed ones is the change."""
     for stand in wire.stands_of(case, 5):
         getattr(stand.party_again(), stand.method)(*stand.arguments)
@@ -52,14 +50,14 @@ def test_unchanged_messages_are_accepted(case: str) -> None:
 @pytest.mark.parametrize(
     "case", wire.each([case for case in wire.CASES if case[:6] not in ("fedavg", "prf")])
 )
-def test_no_device_is_upset_by_a_changed_list_of_expelled_devices(case: str) -> None:
+def test_no_device_is_upset_by_a_changed_list_of_expelled_devices(case):
     stands, (_, pool) = wire.told_of_expulsions(case, 5), wire.honest(case, 5)
     assert [0, 1, 3, 4] == [stand.party.id for stand in stands]
     came = set()
 
     @SEEDED
     @given(st.sampled_from(range(4)), st.sampled_from(wire.KINDS), numbers, numbers)
-    def messages(which: int, kind: str, x: int, y: int) -> None:
+    def messages(which, kind, x, y):
         came.add(wire.receive(stands[which], kind, x, y, pool))
 
     messages()
@@ -75,7 +73,7 @@ def test_no_device_is_upset_by_a_changed_list_of_expelled_devices(case: str) -> 
 
 
 @st.composite
-def coded(draw: st.DrawFn) -> tuple[bytes, int]:
+def coded(draw):
     """Return bytes that begin like locations, and the length of a vector."""
     head = bytes([draw(st.sampled_from([0, 1, 1, 2, 255])), draw(st.integers(0, 33))])
     count = draw(st.integers(0, 70) | words)
@@ -87,7 +85,7 @@ def coded(draw: st.DrawFn) -> tuple[bytes, int]:
 
 @settings(SEEDED, max_examples=examples(800))
 @given(coded())
-def test_locations_are_increasing_and_in_the_vector_or_refused(message: tuple[bytes, int]) -> None:
+def test_locations_are_increasing_and_in_the_vector_or_refused(message):
     raw, dim = message
     try:
         positions, used = locations.decode(np.frombuffer(raw, np.uint8), dim)
@@ -102,9 +100,7 @@ def test_locations_are_increasing_and_in_the_vector_or_refused(message: tuple[by
 @given(
     st.sets(st.integers(0, 199), max_size=60), st.sampled_from(["bitmap", "gaps"]), numbers, numbers
 )
-def test_changed_locations_are_others_or_refused(
-    chosen: set[int], coding: str, x: int, y: int
-) -> None:
+def test_changed_locations_are_others_or_refused(chosen, coding, x, y):
     """Two messages of the same length that say the same would be two spellings of one."""
     positions = np.array(sorted(chosen), np.int64)
     message = locations.encode(positions, 200, coding)
@@ -121,7 +117,7 @@ def test_changed_locations_are_others_or_refused(
 
 @pytest.mark.parametrize("rice", range(32))
 @pytest.mark.parametrize("dim", [1, 200, 2**31, 2**32 - 1])
-def test_gaps_that_never_end_are_refused_without_memory(rice: int, dim: int) -> None:
+def test_gaps_that_never_end_are_refused_without_memory(rice, dim):
     """A few bytes announce as many locations as there can be, with the widest gaps."""
     endless = [bytes(64), b"\xff" * 64, bytes(63) + b"\1"]
     tracemalloc.start()
@@ -147,9 +143,7 @@ def test_gaps_that_never_end_are_refused_without_memory(rice: int, dim: int) -> 
 
 @settings(SEEDED, max_examples=examples(200))
 @given(st.binary(max_size=40), st.integers(0, 9), words, words)
-def test_an_envelope_is_the_expected_one_or_refused(
-    raw: bytes, step: int, round_index: int, sender: int
-) -> None:
+def test_an_envelope_is_the_expected_one_or_refused(raw, step, round_index, sender):
     message = np.frombuffer(raw, np.uint8)
     with pytest.raises(MessageError) as caught:
         envelope.unseal(message, "unmask", step, round_index, sender, envelope.SERVER)
@@ -160,7 +154,7 @@ def test_an_envelope_is_the_expected_one_or_refused(
 
 @settings(SEEDED, max_examples=examples(300))
 @given(st.binary(max_size=600))
-def test_a_reason_to_leave_is_short_and_printable(text: bytes) -> None:
+def test_a_reason_to_leave_is_short_and_printable(text):
     body = np.frombuffer(text, np.uint8)
     message = envelope.seal(envelope.REFUSAL, 3, 1, envelope.SERVER, body)
     found = envelope.refusal_in(message, 3, 1)
@@ -173,7 +167,7 @@ def test_a_reason_to_leave_is_short_and_printable(text: bytes) -> None:
 
 @settings(SEEDED, max_examples=examples(300))
 @given(st.lists(st.binary(min_size=20, max_size=20), max_size=6))
-def test_rows_of_other_messages_hold_nothing(sent: list[bytes]) -> None:
+def test_rows_of_other_messages_hold_nothing(sent):
     """Whoever sent them, who is known; one in a right envelope among them holds what it holds."""
     right = struct.pack("<BBHIII", 1, 3, 0, 7, 5, 2) + b"held"
     block = np.frombuffer(b"".join([*sent, right]), np.uint8).reshape(-1, 20)
@@ -194,9 +188,7 @@ def test_rows_of_other_messages_hold_nothing(sent: list[bytes]) -> None:
         max_size=12,
     )
 )
-def test_rows_are_delivered_to_devices_and_from_whom_they_came(
-    sent: list[tuple[int, int]],
-) -> None:
+def test_rows_are_delivered_to_devices_and_from_whom_they_came(sent):
     """The label is the transport's: what a row says of its sender is none of its business."""
     blocks = []
     for sender in range(5):
@@ -224,7 +216,7 @@ def test_rows_are_delivered_to_devices_and_from_whom_they_came(
 # keys
 
 
-def test_points_with_which_nothing_can_be_agreed_are_refused() -> None:
+def test_points_with_which_nothing_can_be_agreed_are_refused():
     pair = keys.KeyPair.from_private(bytes(range(32)))
     for number in wire.LOW_ORDER:
         public = number.to_bytes(32, "little")
@@ -238,7 +230,7 @@ def test_points_with_which_nothing_can_be_agreed_are_refused() -> None:
 
 @settings(SEEDED, max_examples=examples(200))
 @given(st.binary(min_size=32, max_size=32))
-def test_with_keys_that_are_not_refused_something_is_agreed(public: bytes) -> None:
+def test_with_keys_that_are_not_refused_something_is_agreed(public):
     pair = keys.KeyPair.from_private(bytes(range(32)))
     try:
         keys.check_public(public)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import fuzzed_wire as wire
 import numpy as np
 import pytest
 
-from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice
+from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.cli.watching import Spoken
 from hpcfl.comm import envelope
@@ -24,22 +21,22 @@ DEVICES, DIM = 6, 9
 class Refusing(SecAgg):
     """Some devices refuse to do one thing, in their own words."""
 
-    def __init__(self, what: str, who: tuple[int, ...], **options: Any) -> None:
+    def __init__(self, what, who, **options):
         super().__init__(Parameters(DEVICES, DIM, levels=1000, **options))
         self._what, self._who = what, who
 
-    def device(self, id: int, round_index: int, secrets: Any) -> SecAggDevice:
+    def device(self, id, round_index, secrets):
         device = super().device(id, round_index, secrets)
         if id in self._who:
 
-            def refuse(*arguments: Any) -> Any:
+            def refuse(*arguments):
                 raise RefusedError(f"device {id} does not want to {self._what}")
 
             setattr(device, self._what, refuse)
         return device
 
 
-def play(protocol: SecAgg, reduce: bool = False) -> rounds.Played:
+def play(protocol, reduce=False):
     vectors = np.random.default_rng(0).uniform(-1, 1, (DEVICES, DIM))
     return rounds.play(
         protocol,
@@ -69,9 +66,7 @@ def play(protocol: SecAgg, reduce: bool = False) -> rounds.Played:
         ("send_unmask", True),
     ],
 )
-def test_a_device_that_refuses_is_out_of_the_round(
-    what: str, counts: bool, reduce: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_device_that_refuses_is_out_of_the_round(what, counts, reduce, capsys):
     played = play(Refusing(what, (1, 4)), reduce)
     assert played.record.validated
     expected = [id for id in range(DEVICES) if counts or id not in (1, 4)]
@@ -84,7 +79,7 @@ def test_a_device_that_refuses_is_out_of_the_round(
 
 
 @pytest.mark.parametrize("what", ["receive_model", "send_share_keys", "receive_unmask"])
-def test_if_all_refuse_the_error_says_why(what: str) -> None:
+def test_if_all_refuse_the_error_says_why(what):
     with pytest.raises(BelowThresholdError) as caught:
         play(Refusing(what, tuple(range(DEVICES))))
     # The server misses shares before devices can tell it by a message, but here it sees them.
@@ -93,14 +88,14 @@ def test_if_all_refuse_the_error_says_why(what: str) -> None:
     assert f"device 0 does not want to {what} (and 5 more)" in str(caught.value)
 
 
-def test_a_message_of_a_device_that_was_refused_is_ignored() -> None:
+def test_a_message_of_a_device_that_was_refused_is_ignored():
     """Device 3's keys are cut; what it sends afterwards is none of the round's."""
     came: list[tuple[str, int]] = []
 
     class Stubborn(wire.Wire):
         """Device 3 answers everything, though it was refused."""
 
-        def gather(self, senders: Any, produce: Callable[[int], Any], largest: int) -> Any:
+        def gather(self, senders, produce, largest):
             for sender, message in super().gather(senders, produce, largest):
                 step = message[1]
                 came.append((self.steps[step].phase if step < 12 else "left", sender))
@@ -118,7 +113,7 @@ def test_a_message_of_a_device_that_was_refused_is_ignored() -> None:
     assert ("left", 3) in came
 
 
-def test_a_row_that_goes_astray_is_missing_and_costs_nobody_anything() -> None:
+def test_a_row_that_goes_astray_is_missing_and_costs_nobody_anything():
     """Device 4's row to device 2: that 4 takes part, all are told, and 2 masks with it."""
     messages, _ = wire.honest("secagg", 6)
     (target,) = [
@@ -138,7 +133,7 @@ def test_a_row_that_goes_astray_is_missing_and_costs_nobody_anything() -> None:
     assert "device 4" == error.sender
 
 
-def test_a_refusal_in_place_of_an_upload_is_shown_as_a_sentence() -> None:
+def test_a_refusal_in_place_of_an_upload_is_shown_as_a_sentence():
     messages, _ = wire.honest("secagg", 6)
     (target,) = [
         number

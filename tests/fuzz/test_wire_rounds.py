@@ -1,7 +1,5 @@
 """A round in which any one message is changed ends with the exact sum, or with a sentence."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import fuzzed_wire as wire
@@ -22,7 +20,7 @@ numbers = st.integers(0, 10**6)
 
 
 @st.composite
-def dropouts_of(draw: st.DrawFn, case: str, devices: int) -> dict[int, str]:
+def dropouts_of(draw, case, devices):
     protocol = wire.protocol(case, devices)
     if not protocol.tolerates_dropouts:
         return {}
@@ -31,12 +29,12 @@ def dropouts_of(draw: st.DrawFn, case: str, devices: int) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("case", wire.each(wire.CASES))
-def test_a_changed_message_gives_no_wrong_sum(case: str) -> None:
+def test_a_changed_message_gives_no_wrong_sum(case):
     ended = set()
 
     @SEEDED
     @given(st.data())
-    def rounds(data: st.DataObject) -> None:
+    def rounds(data):
         devices = data.draw(st.integers(5, 8))
         dropouts = data.draw(dropouts_of(case, devices))
         kind = data.draw(st.sampled_from(wire.KINDS))
@@ -57,11 +55,11 @@ def test_a_changed_message_gives_no_wrong_sum(case: str) -> None:
     assert "exact" in ended
 
 
-def two(data: st.DataObject) -> tuple[int, int]:
+def two(data):
     return data.draw(numbers), data.draw(numbers)
 
 
-def dropped_before_upload(case: str, phase: str | None) -> bool:
+def dropped_before_upload(case, phase):
     protocol = wire.protocol(case, 5)
     phases = protocol.phases()
     return phase is not None and phases.index(phase) <= phases.index(protocol.upload_phase())
@@ -69,7 +67,7 @@ def dropped_before_upload(case: str, phase: str | None) -> bool:
 
 @pytest.mark.parametrize("case", ["fedavg", "secagg", "sparse-gaps", "cohort"])
 @pytest.mark.parametrize("kind", ["huge", pytest.param("word", marks=pytest.mark.full)])
-def test_a_changed_message_takes_no_memory(case: str, kind: str) -> None:
+def test_a_changed_message_takes_no_memory(case, kind):
     messages, _ = wire.honest(case, 5)
     tracemalloc.start()
     try:
@@ -82,7 +80,7 @@ def test_a_changed_message_takes_no_memory(case: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("case", wire.each(wire.CASES))
-def test_every_device_can_be_malformed_in_every_gather(case: str) -> None:
+def test_every_device_can_be_malformed_in_every_gather(case):
     """Whoever it is and whenever: the others end the round, where the protocol lets them."""
     messages, _ = wire.honest(case, 6)
     for target, message in enumerate(messages):

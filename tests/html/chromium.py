@@ -12,15 +12,13 @@ import select
 import shutil
 import subprocess
 import time
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 SECONDS = 60.0
 
 
-def find() -> str | None:
+def find():
     """Return the browser's program, None if there is none."""
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
@@ -28,7 +26,7 @@ def find() -> str | None:
 class Chromium:
     """A page of a browser; a context manager."""
 
-    def __init__(self, program: str, profile: Path) -> None:
+    def __init__(self, program, profile):
         self.events: list[dict[str, Any]] = []
         self._unread = b""
         self._number = 0
@@ -57,7 +55,7 @@ class Chromium:
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.ask(f"{domain}.enable")
 
-    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+    def ask(self, method, **parameters):
         """Send a command and return its answer."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
@@ -71,7 +69,7 @@ class Chromium:
                 return answer["result"]
             self.events.append(answer)
 
-    def open(self, path: Path, width: int = 1280, *, scheme: str = "light") -> None:
+    def open(self, path, width=1280, *, scheme="light"):
         """Show a file and wait until it is there."""
         self.ask(
             "Emulation.setDeviceMetricsOverride",
@@ -89,26 +87,26 @@ class Chromium:
         while not self.happened("Page.loadEventFired"):
             self.events.append(self._receive())
 
-    def happened(self, method: str) -> list[dict[str, Any]]:
+    def happened(self, method):
         """Return what was told under a name since the page was opened."""
         return [event["params"] for event in self.events if event.get("method") == method]
 
-    def value(self, expression: str) -> Any:
+    def value(self, expression):
         """Return the value of an expression of JavaScript in the page."""
         answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def screenshot(self, path: Path) -> None:
+    def screenshot(self, path):
         """Save a picture of the whole page, PNG."""
         picture = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(picture["data"]))
 
-    def pdf(self) -> bytes:
+    def pdf(self):
         """Return the page as it is printed."""
         return base64.b64decode(self.ask("Page.printToPDF", printBackground=True)["data"])
 
-    def _receive(self) -> dict[str, Any]:
+    def _receive(self):
         end = time.monotonic() + SECONDS
         while b"\0" not in self._unread:
             ready, _, _ = select.select([self._from], [], [], max(0.0, end - time.monotonic()))
@@ -119,15 +117,10 @@ class Chromium:
         message, _, self._unread = self._unread.partition(b"\0")
         return json.loads(message)
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind, error, traceback):
         self._process.terminate()
         try:
             self._process.wait(timeout=20)

@@ -1,9 +1,5 @@
 """Runs for pages: benchmarks of several sizes, private training, and a file that means ill."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 
 from hpcfl.results.record import RoundRecord
@@ -15,16 +11,8 @@ FIGURES = ("accuracy", "bytes_up_total", "modelled_seconds", "epsilon_paper", "e
 
 
 def write_run(
-    path: Path,
-    protocol: str = "sparse",
-    devices: int = 4,
-    dim: int = 10,
-    *,
-    rounds: int = 7,
-    training: bool = False,
-    words: str = "plain",
-    **config: object,
-) -> Path:
+    path, protocol="sparse", devices=4, dim=10, *, rounds=7, training=False, words="plain", **config
+):
     """Write a run whose seconds and bytes grow with devices and parameters."""
     with ResultsWriter(
         path,
@@ -51,7 +39,7 @@ def write_run(
     return path
 
 
-def write_runs(folder: Path) -> None:
+def write_runs(folder):
     """Write five runs that give every figure of a page."""
     write_run(folder / "a.h5", "sparse", 4, 10)
     write_run(folder / "b.h5", "sparse", 8, 10)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -16,28 +15,28 @@ from hpcfl.cli.report import command
 class Reader(HTMLParser):
     """Counts the elements, and notes those that are not closed in their order."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.count: Counter[str] = Counter()
         self.open: list[str] = []
         self.text = ""
 
-    def handle_starttag(self, tag: str, attrs: object) -> None:
+    def handle_starttag(self, tag, attrs):
         self.count[tag] += 1
         if tag != "meta":
             self.open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: object) -> None:
+    def handle_startendtag(self, tag, attrs):
         self.count[tag] += 1
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         self.text += data
 
 
-def test_the_page_is_whole_and_runs_nothing_that_a_file_holds(tmp_path: Path) -> None:
+def test_the_page_is_whole_and_runs_nothing_that_a_file_holds(tmp_path):
     pytest.importorskip("matplotlib")
     write_runs(tmp_path)
     path = tmp_path / "page.html"

@@ -1,10 +1,6 @@
 """The page as a browser shows it."""
 
-from __future__ import annotations
-
 import io
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     write_runs(folder)
     path = folder / "page.html"
@@ -32,18 +28,18 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+def browser(tmp_path_factory):
     assert PROGRAM is not None
     with Chromium(PROGRAM, tmp_path_factory.mktemp("profile")) as opened:
         yield opened
 
 
-def pixels(browser: Chromium, path: Path) -> np.ndarray:
+def pixels(browser, path):
     browser.screenshot(path)
     return image.imread(path)[:, :, :3]
 
 
-def test_it_loads_nothing_and_reports_no_error(browser: Chromium, page: Path) -> None:
+def test_it_loads_nothing_and_reports_no_error(browser, page):
     browser.open(page)
 
     asked = [event["request"]["url"] for event in browser.happened("Network.requestWillBeSent")]
@@ -53,7 +49,7 @@ def test_it_loads_nothing_and_reports_no_error(browser: Chromium, page: Path) ->
     assert browser.happened("Runtime.consoleAPICalled") == []
 
 
-def test_what_a_file_holds_is_shown_and_not_run(browser: Chromium, page: Path) -> None:
+def test_what_a_file_holds_is_shown_and_not_run(browser, page):
     browser.open(page)
 
     assert browser.value("window.owned") is None
@@ -64,7 +60,7 @@ def test_what_a_file_holds_is_shown_and_not_run(browser: Chromium, page: Path) -
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_is_wider_than_the_window(browser: Chromium, page: Path, width: int) -> None:
+def test_nothing_is_wider_than_the_window(browser, page, width):
     browser.open(page, width)
     browser.value("document.querySelectorAll('details').forEach(one => one.open = true)")
 
@@ -76,14 +72,14 @@ def test_nothing_is_wider_than_the_window(browser: Chromium, page: Path, width: 
     assert outside == 0
 
 
-def test_the_summary_fits_a_window_of_1280_pixels(browser: Chromium, page: Path) -> None:
+def test_the_summary_fits_a_window_of_1280_pixels(browser, page):
     browser.open(page)
 
     hidden = "one => one.scrollWidth - one.clientWidth"
     assert browser.value(f"[...document.querySelectorAll('.wide')].map({hidden})[0]") == 0
 
 
-def test_every_figure_is_seen_and_described(browser: Chromium, page: Path) -> None:
+def test_every_figure_is_seen_and_described(browser, page):
     browser.open(page)
     found = browser.value(
         "[...document.querySelectorAll('svg')].map(one => ({box: one.getBoundingClientRect()"
@@ -99,9 +95,7 @@ def test_every_figure_is_seen_and_described(browser: Chromium, page: Path) -> No
     assert len({figure["label"] for figure in found}) == 8
 
 
-def test_no_name_is_given_twice_and_every_one_asked_for_is_there(
-    browser: Chromium, page: Path
-) -> None:
+def test_no_name_is_given_twice_and_every_one_asked_for_is_there(browser, page):
     browser.open(page)
     ids = browser.value("[...document.querySelectorAll('[id]')].map(one => one.id)")
     uses = browser.value(
@@ -113,7 +107,7 @@ def test_no_name_is_given_twice_and_every_one_asked_for_is_there(
     assert len(uses) > 100
 
 
-def test_tables_have_headers_and_headings_are_in_order(browser: Chromium, page: Path) -> None:
+def test_tables_have_headers_and_headings_are_in_order(browser, page):
     browser.open(page)
     lacking = browser.value(
         "[...document.querySelectorAll('table')].filter(one => !one.caption ||"
@@ -129,9 +123,7 @@ def test_tables_have_headers_and_headings_are_in_order(browser: Chromium, page: 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_ground(
-    browser: Chromium, page: Path, tmp_path: Path, scheme: str
-) -> None:
+def test_text_stands_out_from_its_ground(browser, page, tmp_path, scheme):
     browser.open(page, scheme=scheme)
     top = pixels(browser, tmp_path / "page.png")[:200]
     ground = np.median(top.reshape(-1, 3), axis=0)
@@ -141,7 +133,7 @@ def test_text_stands_out_from_its_ground(
     assert farthest > 0.7
 
 
-def test_figures_are_painted(browser: Chromium, page: Path, tmp_path: Path) -> None:
+def test_figures_are_painted(browser, page, tmp_path):
     browser.open(page)
     shown = pixels(browser, tmp_path / "page.png")
     boxes = browser.value(
@@ -154,7 +146,7 @@ def test_figures_are_painted(browser: Chromium, page: Path, tmp_path: Path) -> N
         assert 0.01 < (part.mean(axis=2) < 0.9).mean() < 0.6
 
 
-def test_it_prints_with_its_folded_parts(browser: Chromium, page: Path, tmp_path: Path) -> None:
+def test_it_prints_with_its_folded_parts(browser, page, tmp_path):
     browser.open(page)
     folded = len(browser.pdf())
     browser.value("document.querySelectorAll('details').forEach(one => one.remove())")

@@ -1,12 +1,8 @@
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 
 
 @pytest.fixture
-def one_thread() -> Iterator[None]:
+def one_thread():
     """Let sums of floats be added up in one order."""
     torch = pytest.importorskip("torch")
     from hpcfl.learning.training import single_thread

@@ -1,7 +1,5 @@
 """Writes tiny data sets in their publishers' formats, and finds the real ones."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json
@@ -11,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 BATCHES = Path("cifar10/cifar-10-batches-py")
 
 
-def real_data(folder: str) -> Path:
+def real_data(folder):
     """Return the folder of the real data sets, or skip the test."""
     data_dir = os.environ.get("HPCFL_DATA")
     if not data_dir:
@@ -26,12 +23,12 @@ def real_data(folder: str) -> Path:
     return Path(data_dir)
 
 
-def only_text(value: object) -> str:
+def only_text(value):
     """Name a test by its texts, not by whole files."""
     return value if isinstance(value, str) else "file"
 
 
-def write(path: Path, content: bytes) -> None:
+def write(path, content):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
 
@@ -39,12 +36,12 @@ def write(path: Path, content: bytes) -> None:
 # MNIST
 
 
-def idx_bytes(values: NDArray[np.uint8], magic: int | None = None) -> bytes:
+def idx_bytes(values, magic=None):
     magic = 2048 + values.ndim if magic is None else magic
     return struct.pack(f">{1 + values.ndim}I", magic, *values.shape) + values.tobytes()
 
 
-def write_mnist(data_dir: Path, packed: bool = True) -> dict[str, NDArray[np.uint8]]:
+def write_mnist(data_dir, packed=True):
     """Write 20 training and 10 test images; return the arrays by their file's stem."""
     generator = np.random.default_rng(0)
     arrays = {}
@@ -62,7 +59,7 @@ def write_mnist(data_dir: Path, packed: bool = True) -> dict[str, NDArray[np.uin
 # CIFAR-10
 
 
-def batch_bytes(images: NDArray[np.uint8], labels: list[int]) -> bytes:
+def batch_bytes(images, labels):
     """Return the pickle that Python 2 made of a batch; today's pickle writes another one."""
     rows = images.reshape(len(images), 3072)
     state = b"".join(
@@ -81,7 +78,7 @@ def batch_bytes(images: NDArray[np.uint8], labels: list[int]) -> bytes:
     return b"\x80\x02}(U\x04data" + array + b"U\x06labels" + numbers + b"u."
 
 
-def write_batches(data_dir: Path, contents: dict[str, bytes]) -> dict[str, str]:
+def write_batches(data_dir, contents):
     """Write files of CIFAR-10; return their SHA-256."""
     for name, content in contents.items():
         write(data_dir / BATCHES / name, content)
@@ -91,20 +88,14 @@ def write_batches(data_dir: Path, contents: dict[str, bytes]) -> dict[str, str]:
 # Adult
 
 
-def adult_row(
-    age: object = 40,
-    workclass: str = "Private",
-    country: str = "Cuba",
-    label: str = "<=50K",
-    weight: object = 100_000,
-) -> str:
+def adult_row(age=40, workclass="Private", country="Cuba", label="<=50K", weight=100_000):
     return (
         f"{age}, {workclass}, {weight}, HS-grad, 9, Divorced, Sales, Unmarried, White, Male, "
         f"0, 0, 40, {country}, {label}\n"
     )
 
 
-def write_adult(data_dir: Path, train: list[str], test: list[str]) -> None:
+def write_adult(data_dir, train, test):
     write(data_dir / "adult" / "adult.data", "".join([*train, "\n"]).encode())
     first = "|1x3 Cross validator\n"
     write(data_dir / "adult" / "adult.test", "".join([first, *test, "\n"]).encode())
@@ -113,7 +104,7 @@ def write_adult(data_dir: Path, train: list[str], test: list[str]) -> None:
 # FEMNIST
 
 
-def leaf_bytes(samples: dict[str, list[int]], ink: float = 0.25) -> bytes:
+def leaf_bytes(samples, ink=0.25):
     """Return a JSON file with the given labels by writer; every pixel is `ink`."""
     content = {
         "users": list(samples),
@@ -126,7 +117,7 @@ def leaf_bytes(samples: dict[str, list[int]], ink: float = 0.25) -> bytes:
     return json.dumps(content).encode()
 
 
-def write_femnist(data_dir: Path, train: list[bytes], test: list[bytes]) -> None:
+def write_femnist(data_dir, train, test):
     for part, files in (("train", train), ("test", test)):
         for number, content in enumerate(files):
             write(data_dir / "femnist" / part / f"all_data_{number}.json", content)

@@ -1,7 +1,5 @@
 """Readers give what the files say, and one sentence where the files are not what they should be."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -9,8 +7,6 @@ import pickle
 import re
 import struct
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,10 +26,10 @@ from data_files import (
 
 from hpcfl.errors import UsageError
 from hpcfl.learning import adult, cifar10, digits, leaf
-from hpcfl.learning.datasets import Dataset, load
+from hpcfl.learning.datasets import load
 
 
-def assert_consistent(data: Dataset) -> None:
+def assert_consistent(data):
     """Check types and shapes, and that labels are classes."""
     for inputs, labels in (
         (data.train_inputs, data.train_labels),
@@ -49,7 +45,7 @@ def assert_consistent(data: Dataset) -> None:
         assert data.writers.shape == data.train_labels.shape
 
 
-def refused(read: Callable[[], object], path: Path, expected: str, name: str) -> None:
+def refused(read, path, expected, name):
     """Check for one sentence with the file, what was expected and the fetch command."""
     with pytest.raises(UsageError) as caught:
         read()
@@ -63,33 +59,27 @@ def refused(read: Callable[[], object], path: Path, expected: str, name: str) ->
 # Names and folders
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_name_is_refused_with_the_known_ones():
     with pytest.raises(UsageError, match="there is no data set 'minst'; there are mnist, cifar10"):
         load("minst")
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "adult", "femnist"])
-def test_without_a_folder_the_error_says_how_to_give_one(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_folder_the_error_says_how_to_give_one(name, monkeypatch):
     monkeypatch.delenv("HPCFL_DATA", raising=False)
 
     with pytest.raises(UsageError, match=f"--data-dir DIR or .* HPCFL_DATA.* fetch {name} "):
         load(name)
 
 
-def test_the_folder_may_come_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_may_come_from_the_environment(tmp_path, monkeypatch):
     write_mnist(tmp_path)
     monkeypatch.setenv("HPCFL_DATA", str(tmp_path))
 
     assert len(load("mnist").train_labels) == 20
 
 
-def test_the_given_folder_goes_before_the_environments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_given_folder_goes_before_the_environments(tmp_path, monkeypatch):
     write_mnist(tmp_path)
     monkeypatch.setenv("HPCFL_DATA", str(tmp_path / "nowhere"))
 
@@ -105,7 +95,7 @@ def test_the_given_folder_goes_before_the_environments(
         ("femnist", "femnist/train/*.json"),
     ],
 )
-def test_a_missing_file_is_named(name: str, file: str, tmp_path: Path) -> None:
+def test_a_missing_file_is_named(name, file, tmp_path):
     refused(lambda: load(name, tmp_path), tmp_path / file, "is missing", name)
 
 
@@ -113,7 +103,7 @@ def test_a_missing_file_is_named(name: str, file: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_mnist_is_read_packed_or_not(packed: bool, tmp_path: Path) -> None:
+def test_mnist_is_read_packed_or_not(packed, tmp_path):
     arrays = write_mnist(tmp_path, packed)
 
     data = load("mnist", tmp_path)
@@ -141,7 +131,7 @@ def test_mnist_is_read_packed_or_not(packed: bool, tmp_path: Path) -> None:
     ],
     ids=only_text,
 )
-def test_damaged_images_of_mnist_are_refused(content: bytes, expected: str, tmp_path: Path) -> None:
+def test_damaged_images_of_mnist_are_refused(content, expected, tmp_path):
     write_mnist(tmp_path)
     images = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"
     images.write_bytes(gzip.compress(content))
@@ -159,9 +149,7 @@ def test_damaged_images_of_mnist_are_refused(content: bytes, expected: str, tmp_
     ],
     ids=["truncated", "a web page", "altered"],
 )
-def test_damaged_packing_of_mnist_is_refused(
-    damage: Callable[[bytes], bytes], expected: str, tmp_path: Path
-) -> None:
+def test_damaged_packing_of_mnist_is_refused(damage, expected, tmp_path):
     write_mnist(tmp_path)
     path = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"
     path.write_bytes(damage(path.read_bytes()))
@@ -169,7 +157,7 @@ def test_damaged_packing_of_mnist_is_refused(
     refused(lambda: load("mnist", tmp_path), path, expected, "mnist")
 
 
-def test_labels_of_mnist_beyond_nine_are_refused(tmp_path: Path) -> None:
+def test_labels_of_mnist_beyond_nine_are_refused(tmp_path):
     write_mnist(tmp_path, packed=False)
     path = tmp_path / "mnist" / "t10k-labels-idx1-ubyte"
     path.write_bytes(idx_bytes(np.full(10, 10, np.uint8)))
@@ -177,7 +165,7 @@ def test_labels_of_mnist_beyond_nine_are_refused(tmp_path: Path) -> None:
     refused(lambda: load("mnist", tmp_path), path, "the label 10, where labels are 0 to 9", "mnist")
 
 
-def test_the_real_mnist() -> None:
+def test_the_real_mnist():
     data = load("mnist", real_data("mnist"))
 
     assert_consistent(data)
@@ -195,14 +183,14 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (4, 3, 32, 32), np.uint8)
 
 
 class Harmful:
-    def __init__(self, function: Callable[..., object], *arguments: object) -> None:
+    def __init__(self, function, *arguments):
         self._call = function, arguments
 
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+    def __reduce__(self):
         return self._call
 
 
-def test_cifar10_is_read_from_the_batches_that_are_there(tmp_path: Path) -> None:
+def test_cifar10_is_read_from_the_batches_that_are_there(tmp_path):
     contents = {
         "data_batch_1": batch_bytes(IMAGES[:2], [0, 9]),
         "data_batch_3": batch_bytes(IMAGES[2:3], [5]),
@@ -219,7 +207,7 @@ def test_cifar10_is_read_from_the_batches_that_are_there(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("absent", ["data_batch_1", "test_batch"])
-def test_cifar10_needs_its_first_and_its_test_batch(absent: str, tmp_path: Path) -> None:
+def test_cifar10_needs_its_first_and_its_test_batch(absent, tmp_path):
     names = ["data_batch_1", "data_batch_2", "test_batch"]
     batch = batch_bytes(IMAGES[:1], [0])
     digests = write_batches(tmp_path, {name: batch for name in names if name != absent})
@@ -228,10 +216,8 @@ def test_cifar10_needs_its_first_and_its_test_batch(absent: str, tmp_path: Path)
     refused(lambda: cifar10.read(tmp_path, digests), path, "is missing", "cifar10")
 
 
-def test_a_batch_with_another_checksum_is_not_unpickled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unpickle(content: bytes) -> None:
+def test_a_batch_with_another_checksum_is_not_unpickled(tmp_path, monkeypatch):
+    def unpickle(content):
         raise AssertionError("it was unpickled")
 
     monkeypatch.setattr(cifar10, "parse_batch", unpickle)
@@ -242,9 +228,7 @@ def test_a_batch_with_another_checksum_is_not_unpickled(
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_malicious_batch_runs_nothing_even_with_the_right_checksum(
-    protocol: int, tmp_path: Path
-) -> None:
+def test_a_malicious_batch_runs_nothing_even_with_the_right_checksum(protocol, tmp_path):
     trace = tmp_path / "it ran"
     attack = pickle.dumps({"data": Harmful(os.mkdir, str(trace))}, protocol)
     digests = write_batches(tmp_path, {"data_batch_1": attack})
@@ -259,9 +243,7 @@ def test_a_malicious_batch_runs_nothing_even_with_the_right_checksum(
 @pytest.mark.parametrize(
     "function", [eval, getattr, np.fromfile, np.load, pickle.loads], ids=lambda f: f.__name__
 )
-def test_the_unpickler_knows_no_name_that_batches_do_not_need(
-    function: Callable[..., object],
-) -> None:
+def test_the_unpickler_knows_no_name_that_batches_do_not_need(function):
     with pytest.raises(pickle.UnpicklingError, match="which no batch needs"):
         cifar10.parse_batch(pickle.dumps(Harmful(function, "1"), 2))
 
@@ -293,12 +275,12 @@ def test_the_unpickler_knows_no_name_that_batches_do_not_need(
         "a number for images",
     ],
 )
-def test_what_is_no_batch_is_refused(content: bytes) -> None:
+def test_what_is_no_batch_is_refused(content):
     with pytest.raises(pickle.UnpicklingError):
         cifar10.parse_batch(content)
 
 
-def test_the_real_cifar10() -> None:
+def test_the_real_cifar10():
     data = load("cifar10", real_data("cifar10"))
 
     assert_consistent(data)
@@ -316,7 +298,7 @@ def test_the_real_cifar10() -> None:
 # Adult
 
 
-def test_adult_is_standardised_and_one_hot_by_its_training_part(tmp_path: Path) -> None:
+def test_adult_is_standardised_and_one_hot_by_its_training_part(tmp_path):
     train = [
         adult_row(age=20, workclass="Private", country="Cuba"),
         adult_row(age=40, workclass="?", country="Cuba", label=">50K"),
@@ -355,14 +337,14 @@ def test_adult_is_standardised_and_one_hot_by_its_training_part(tmp_path: Path) 
     ],
     ids=only_text,
 )
-def test_damaged_files_of_adult_are_refused(rows: list[str], expected: str, tmp_path: Path) -> None:
+def test_damaged_files_of_adult_are_refused(rows, expected, tmp_path):
     write_adult(tmp_path, rows, [adult_row(label="<=50K.")])
     path = tmp_path / "adult" / "adult.data"
 
     refused(lambda: adult.read(tmp_path, 2, 1), path, expected, "adult")
 
 
-def test_the_real_adult() -> None:
+def test_the_real_adult():
     data = load("adult", real_data("adult"))
 
     assert_consistent(data)
@@ -379,7 +361,7 @@ def test_the_real_adult() -> None:
 # FEMNIST
 
 
-def test_femnist_keeps_writers_across_files(tmp_path: Path) -> None:
+def test_femnist_keeps_writers_across_files(tmp_path):
     train = [leaf_bytes({"f01": [0, 61], "f00": [3]}), leaf_bytes({"f02": [5], "f01": [7]})]
     write_femnist(tmp_path, train, [leaf_bytes({"f00": [1]}, ink=1.0)])
 
@@ -394,7 +376,7 @@ def test_femnist_keeps_writers_across_files(tmp_path: Path) -> None:
     assert np.unique(data.test_inputs).tolist() == [1.0]
 
 
-def changed(key: str, value: object) -> bytes:
+def changed(key, value):
     content = json.loads(leaf_bytes({"a": [1, 2]}))
     if key in content:
         content[key] = value
@@ -432,9 +414,7 @@ def changed(key: str, value: object) -> bytes:
     ],
     ids=only_text,
 )
-def test_damaged_files_of_femnist_are_refused(
-    content: bytes, expected: str, tmp_path: Path
-) -> None:
+def test_damaged_files_of_femnist_are_refused(content, expected, tmp_path):
     write_femnist(tmp_path, [content], [leaf_bytes({"a": [1]})])
     path = tmp_path / "femnist" / "train" / "all_data_0.json"
 
@@ -444,7 +424,7 @@ def test_damaged_files_of_femnist_are_refused(
 # Without files
 
 
-def test_digits_are_scaled_and_split_by_class() -> None:
+def test_digits_are_scaled_and_split_by_class():
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     data = load("digits")
 
@@ -458,7 +438,7 @@ def test_digits_are_scaled_and_split_by_class() -> None:
     np.testing.assert_allclose(counts, 0.2, atol=0.01)
 
 
-def test_digits_are_split_alike_for_every_seed() -> None:
+def test_digits_are_split_alike_for_every_seed():
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     one, other = load("digits", seed=1), load("digits", seed=2)
 
@@ -466,7 +446,7 @@ def test_digits_are_split_alike_for_every_seed() -> None:
 
 
 @pytest.mark.parametrize("name", ["digits", "synthetic"])
-def test_digits_and_synthetic_need_no_folder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digits_and_synthetic_need_no_folder(name, monkeypatch):
     monkeypatch.delenv("HPCFL_DATA", raising=False)
     if name == "digits":
         pytest.importorskip("sklearn", reason="scikit-learn is not installed")
@@ -474,14 +454,14 @@ def test_digits_and_synthetic_need_no_folder(name: str, monkeypatch: pytest.Monk
     assert load(name).name == name
 
 
-def test_digits_without_scikit_learn_say_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digits_without_scikit_learn_say_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
 
     with pytest.raises(UsageError, match=r"pip install 'hpcfl\[train\]'"):
         digits.read()
 
 
-def test_synthetic_data_are_drawn_from_the_seed() -> None:
+def test_synthetic_data_are_drawn_from_the_seed():
     one, again, other = (load("synthetic", seed=seed) for seed in (1, 1, 2))
 
     np.testing.assert_array_equal(one.train_inputs, again.train_inputs)
@@ -490,7 +470,7 @@ def test_synthetic_data_are_drawn_from_the_seed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_synthetic_data_can_be_classified(seed: int) -> None:
+def test_synthetic_data_can_be_classified(seed):
     """The nearest mean of the training part is nearly the best classifier: about 98 %."""
     data = load("synthetic", seed=seed)
     assert_consistent(data)

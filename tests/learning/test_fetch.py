@@ -12,13 +12,11 @@ import subprocess
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from data_files import batch_bytes, only_text, real_data, write_adult, write_mnist
 
 from hpcfl.cli.data import command
@@ -31,14 +29,14 @@ from hpcfl.learning.fetch import DOWNLOADS, Download, fetch
 class Server:
     """An HTTP server with files in memory, which remembers what was asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.files: dict[str, bytes] = {}
         self.asked: list[str] = []
         self.announce_more = 0
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+            def do_GET(self):
                 name = self.path.removeprefix("/mirror/")
                 outer.asked.append(name)
                 content = outer.files.get(name)
@@ -52,7 +50,7 @@ class Server:
                 self.end_headers()
                 self.wfile.write(content)
 
-            def log_message(self, *arguments: object) -> None:
+            def log_message(self, *arguments):
                 pass
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -60,7 +58,7 @@ class Server:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(monkeypatch):
     pytest.importorskip("pooch", reason="pooch is not installed")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -73,11 +71,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     server.http.server_close()
 
 
-def digest(content: bytes) -> str:
+def digest(content):
     return hashlib.sha256(content).hexdigest()
 
 
-def table(server: Server, **contents: bytes) -> dict[str, tuple[Download, ...]]:
+def table(server, **contents):
     """Put files on the server; return the table of a data set `tiny` of these files."""
     server.files |= contents
     downloads = [
@@ -86,7 +84,7 @@ def table(server: Server, **contents: bytes) -> dict[str, tuple[Download, ...]]:
     return {"tiny": tuple(downloads)}
 
 
-def archive(contents: dict[str, bytes]) -> bytes:
+def archive(contents):
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as file:
         for name, content in contents.items():
@@ -96,21 +94,19 @@ def archive(contents: dict[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def archive_table(
-    server: Server, content: bytes, members: dict[str, str]
-) -> dict[str, tuple[Download, ...]]:
+def archive_table(server, content, members):
     server.files["all.tar.gz"] = content
     return {"tiny": (Download(server.url, "all.tar.gz", digest(content), "tiny/in", members),)}
 
 
-def everything(folder: Path) -> list[str]:
+def everything(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
 # Files
 
 
-def test_files_are_downloaded_to_their_folder(server: Server, tmp_path: Path) -> None:
+def test_files_are_downloaded_to_their_folder(server, tmp_path):
     downloads = table(server, a=b"first", b=b"second" * 100_000)
 
     paths = fetch("tiny", tmp_path / "new" / "data", downloads=downloads)
@@ -121,15 +117,13 @@ def test_files_are_downloaded_to_their_folder(server: Server, tmp_path: Path) ->
     assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o644}
 
 
-def test_the_folder_may_come_from_the_environment(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_folder_may_come_from_the_environment(server, tmp_path, monkeypatch):
     monkeypatch.setenv("HPCFL_DATA", str(tmp_path))
 
     assert fetch("tiny", None, downloads=table(server, a=b"1")) == [tmp_path / "tiny" / "a"]
 
 
-def test_packed_files_stay_packed(server: Server, tmp_path: Path) -> None:
+def test_packed_files_stay_packed(server, tmp_path):
     packed = gzip.compress(b"values")
 
     (path,) = fetch("tiny", tmp_path, downloads=table(server, **{"values.gz": packed}))
@@ -137,7 +131,7 @@ def test_packed_files_stay_packed(server: Server, tmp_path: Path) -> None:
     assert path.read_bytes() == packed
 
 
-def test_only_what_is_missing_or_damaged_is_downloaded(server: Server, tmp_path: Path) -> None:
+def test_only_what_is_missing_or_damaged_is_downloaded(server, tmp_path):
     downloads = table(server, a=b"1", b=b"2", c=b"3")
     fetch("tiny", tmp_path, downloads=downloads)
     (tmp_path / "tiny" / "a").unlink()
@@ -150,7 +144,7 @@ def test_only_what_is_missing_or_damaged_is_downloaded(server: Server, tmp_path:
     assert [path.read_bytes() for path in paths] == [b"1", b"2", b"3"]
 
 
-def test_a_mirror_is_asked_instead_of_the_publisher(server: Server, tmp_path: Path) -> None:
+def test_a_mirror_is_asked_instead_of_the_publisher(server, tmp_path):
     server.files["a"] = b"1"
     downloads = {"tiny": (Download("http://publisher.invalid", "a", digest(b"1"), "tiny"),)}
 
@@ -162,7 +156,7 @@ def test_a_mirror_is_asked_instead_of_the_publisher(server: Server, tmp_path: Pa
 # Nothing wrong is kept
 
 
-def test_a_file_with_another_checksum_is_not_kept(server: Server, tmp_path: Path) -> None:
+def test_a_file_with_another_checksum_is_not_kept(server, tmp_path):
     downloads = table(server, a=b"right")
     server.files["a"] = b"wrong"
 
@@ -176,9 +170,7 @@ def test_a_file_with_another_checksum_is_not_kept(server: Server, tmp_path: Path
     assert everything(tmp_path) == []
 
 
-def test_a_damaged_file_is_not_replaced_by_another_wrong_one(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_damaged_file_is_not_replaced_by_another_wrong_one(server, tmp_path):
     downloads = table(server, a=b"right")
     server.files["a"] = b"wrong"
     (tmp_path / "tiny").mkdir()
@@ -190,7 +182,7 @@ def test_a_damaged_file_is_not_replaced_by_another_wrong_one(
     assert (tmp_path / "tiny" / "a").read_bytes() == b"old"
 
 
-def test_a_download_cut_off_is_not_kept(server: Server, tmp_path: Path) -> None:
+def test_a_download_cut_off_is_not_kept(server, tmp_path):
     downloads = table(server, a=b"all of it")
     server.files["a"] = b"all of"
     server.announce_more = 3
@@ -201,7 +193,7 @@ def test_a_download_cut_off_is_not_kept(server: Server, tmp_path: Path) -> None:
     assert everything(tmp_path) == []
 
 
-def test_a_server_without_the_file_is_reported(server: Server, tmp_path: Path) -> None:
+def test_a_server_without_the_file_is_reported(server, tmp_path):
     downloads = table(server, a=b"1")
     server.files.clear()
 
@@ -211,7 +203,7 @@ def test_a_server_without_the_file_is_reported(server: Server, tmp_path: Path) -
     assert everything(tmp_path) == []
 
 
-def test_an_unreachable_server_is_reported(server: Server, tmp_path: Path) -> None:
+def test_an_unreachable_server_is_reported(server, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))  # but nobody listens
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -222,13 +214,13 @@ def test_an_unreachable_server_is_reported(server: Server, tmp_path: Path) -> No
     assert everything(tmp_path) == []
 
 
-def test_what_is_no_url_is_reported(tmp_path: Path) -> None:
+def test_what_is_no_url_is_reported(tmp_path):
     pytest.importorskip("pooch", reason="pooch is not installed")
     with pytest.raises(HpcflError, match=r"nonsense/train-images.* cannot be downloaded \(Inv"):
         fetch("mnist", tmp_path, base_url="nonsense")
 
 
-def test_a_folder_that_cannot_be_written_is_reported(server: Server, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(server, tmp_path):
     (tmp_path / "file").write_bytes(b"")
 
     with pytest.raises(HpcflError, match=r"a cannot be stored in .*file/tiny \(File exists: "):
@@ -238,7 +230,7 @@ def test_a_folder_that_cannot_be_written_is_reported(server: Server, tmp_path: P
 # Archives
 
 
-def test_an_archive_is_unpacked_and_only_its_files_are_kept(server: Server, tmp_path: Path) -> None:
+def test_an_archive_is_unpacked_and_only_its_files_are_kept(server, tmp_path):
     content = archive({"top/a": b"1", "top/b": b"2", "top/readme": b"3"})
     members = {"top/a": digest(b"1"), "top/b": digest(b"2")}
     downloads = archive_table(server, content, members)
@@ -260,9 +252,7 @@ def test_an_archive_is_unpacked_and_only_its_files_are_kept(server: Server, tmp_
     ],
     ids=only_text,
 )
-def test_an_archive_of_something_else_is_not_kept(
-    content: bytes, expected: str, server: Server, tmp_path: Path
-) -> None:
+def test_an_archive_of_something_else_is_not_kept(content, expected, server, tmp_path):
     downloads = archive_table(server, content, {"top/a": digest(b"1")})
 
     with pytest.raises(HpcflError, match=expected):
@@ -271,7 +261,7 @@ def test_an_archive_of_something_else_is_not_kept(
     assert everything(tmp_path) == []
 
 
-def test_an_archive_cannot_write_elsewhere(server: Server, tmp_path: Path) -> None:
+def test_an_archive_cannot_write_elsewhere(server, tmp_path):
     content = archive({"../../outside": b"1"})
     downloads = archive_table(server, content, {"../../outside": digest(b"1")})
 
@@ -281,7 +271,7 @@ def test_an_archive_cannot_write_elsewhere(server: Server, tmp_path: Path) -> No
     assert everything(tmp_path) == ["data"]
 
 
-def test_a_link_in_an_archive_is_not_followed(server: Server, tmp_path: Path) -> None:
+def test_a_link_in_an_archive_is_not_followed(server, tmp_path):
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as file:
         member = tarfile.TarInfo("top/a")
@@ -297,7 +287,7 @@ def test_a_link_in_an_archive_is_not_followed(server: Server, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", DOWNLOADS)
-def test_the_table_has_the_names_and_checksums_of_the_real_files(name: str) -> None:
+def test_the_table_has_the_names_and_checksums_of_the_real_files(name):
     data_dir = real_data(name)
     checked = 0
     for download in DOWNLOADS[name]:
@@ -310,9 +300,7 @@ def test_the_table_has_the_names_and_checksums_of_the_real_files(name: str) -> N
     assert checked >= 2
 
 
-def test_fetched_files_are_where_the_readers_look(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetched_files_are_where_the_readers_look(server, tmp_path, monkeypatch):
     """Tiny files under the publishers' names, fetched by the real table with other checksums."""
     write_mnist(tmp_path / "made")
     write_adult(tmp_path / "made", ["a"], ["b"])
@@ -347,13 +335,11 @@ def test_fetched_files_are_where_the_readers_look(
 # The command
 
 
-def run(*arguments: object) -> Result:
+def run(*arguments):
     return CliRunner().invoke(command, ["fetch", *map(str, arguments)])
 
 
-def test_the_command_says_where_the_files_are(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_where_the_files_are(server, tmp_path, monkeypatch):
     monkeypatch.setitem(DOWNLOADS, "tiny", table(server, a=b"1", b=b"2")["tiny"])
 
     result = run("tiny", "--data-dir", tmp_path, "--base-url", server.url)
@@ -373,9 +359,7 @@ def test_the_command_says_where_the_files_are(
         ("mnist", "--data-dir DIR"),
     ],
 )
-def test_the_command_explains_what_it_cannot_fetch(
-    name: str, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_explains_what_it_cannot_fetch(name, expected, monkeypatch):
     monkeypatch.delenv("HPCFL_DATA", raising=False)
 
     error = run(name).exception
@@ -384,16 +368,14 @@ def test_the_command_explains_what_it_cannot_fetch(
     assert re.search(expected, str(error))
 
 
-def test_without_pooch_the_error_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pooch_the_error_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
 
     with pytest.raises(UsageError, match=r"pip install 'hpcfl\[train\]'"):
         fetch("mnist", tmp_path)
 
 
-def test_only_one_rank_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_rank_downloads(tmp_path, monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
 
     result = run("mnist", "--data-dir", tmp_path)
@@ -402,16 +384,14 @@ def test_only_one_rank_downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert everything(tmp_path) == []
 
 
-def test_progress_is_shown_of_all_bytes(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_is_shown_of_all_bytes(server, tmp_path, capsys):
     pytest.importorskip("tqdm")
     fetch("tiny", tmp_path, progress=True, downloads=table(server, a=b"1" * 2_000_000))
 
     assert "100%" in capsys.readouterr().err
 
 
-def test_pooch_is_imported_only_to_download() -> None:
+def test_pooch_is_imported_only_to_download():
     code = "import sys, hpcfl.cli.data, hpcfl.learning.fetch; print('pooch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,19 +17,17 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def trainer(name: str = "softmax", **options: Any) -> tuple[Trainer, NDArray[np.float32]]:
+def trainer(name="softmax", **options):
     """Return a trainer and its model's initial weights."""
     model = models.build(name, SHAPE, CLASSES, seed=3)
     return Trainer(model, LocalOptions(**options)), models.get_flat(model)
 
 
-def seed(number: int = 0) -> np.random.SeedSequence:
+def seed(number=0):
     return np.random.SeedSequence(number)
 
 
-def softmax_gradient(
-    weights: NDArray[np.float64], inputs: NDArray[Any], labels: NDArray[Any]
-) -> tuple[NDArray[np.float64], float]:
+def softmax_gradient(weights, inputs, labels):
     """Return gradient and mean cross-entropy of softmax regression, in float64."""
     x = inputs.reshape(len(inputs), -1).astype(np.float64)
     logits = x @ weights.reshape(CLASSES, -1).T
@@ -40,12 +37,12 @@ def softmax_gradient(
     return ((probabilities - np.eye(CLASSES)[labels]).T @ x / len(x)).reshape(-1), float(loss)
 
 
-def count_batches(monkeypatch: pytest.MonkeyPatch) -> list[NDArray[np.float32]]:
+def count_batches(monkeypatch):
     """Return a list that gets the inputs of every step of training from now on."""
     seen: list[NDArray[np.float32]] = []
     step = Trainer._step
 
-    def recorded(self: Trainer, inputs: Any, labels: Any, learning_rate: float) -> None:
+    def recorded(self, inputs, labels, learning_rate):
         seen.append(inputs.numpy().reshape(len(inputs), -1)[:, 0].copy())
         step(self, inputs, labels, learning_rate)
 
@@ -55,9 +52,7 @@ def count_batches(monkeypatch: pytest.MonkeyPatch) -> list[NDArray[np.float32]]:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_softmax_regression_moves_as_gradient_descent_written_out_does(
-    momentum: float, weight_decay: float
-) -> None:
+def test_softmax_regression_moves_as_gradient_descent_written_out_does(momentum, weight_decay):
     inputs, labels = data(40)
     one, start = trainer(
         epochs=None, steps=6, batch_size=0, learning_rate=0.3, momentum=momentum,
@@ -77,7 +72,7 @@ def test_softmax_regression_moves_as_gradient_descent_written_out_does(
 
 
 @pytest.mark.parametrize("name", ["2nn", "femnist-cnn"])
-def test_deep_models_move_as_with_torchs_optimiser(name: str) -> None:
+def test_deep_models_move_as_with_torchs_optimiser(name):
     inputs, labels = data(30)
     one, start = trainer(
         name, epochs=None, steps=5, batch_size=0, learning_rate=0.1, weight_decay=0.01
@@ -96,7 +91,7 @@ def test_deep_models_move_as_with_torchs_optimiser(name: str) -> None:
     assert np.abs(update).max() > 1e-3
 
 
-def test_the_update_is_what_to_subtract_and_stays_as_it_is() -> None:
+def test_the_update_is_what_to_subtract_and_stays_as_it_is():
     inputs, labels = data(50)
     one, start = trainer("2nn", epochs=2)
     given = start.copy()
@@ -112,9 +107,7 @@ def test_the_update_is_what_to_subtract_and_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("name", ["softmax", "2nn", "femnist-cnn"])
 @pytest.mark.parametrize("batch_size", [0, 7])
-def test_the_same_device_and_round_give_the_same_bits_whatever_was_trained_before(
-    name: str, batch_size: int
-) -> None:
+def test_the_same_device_and_round_give_the_same_bits_whatever_was_trained_before(name, batch_size):
     inputs, labels = data(40)
     fresh, start = trainer(name, epochs=2, batch_size=batch_size)
     expected = fresh.local_update(start, inputs, labels, seed(9), round_index=3)
@@ -130,7 +123,7 @@ def test_the_same_device_and_round_give_the_same_bits_whatever_was_trained_befor
         assert not np.array_equal(expected, used.local_update(start, inputs, labels, seed(8), 3))
 
 
-def test_dropout_follows_the_seed_and_torchs_generator_is_left_alone() -> None:
+def test_dropout_follows_the_seed_and_torchs_generator_is_left_alone():
     from torch import nn
 
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, CLASSES))
@@ -151,9 +144,7 @@ def test_dropout_follows_the_seed_and_torchs_generator_is_left_alone() -> None:
     assert one.evaluate(start, inputs, labels) == one.evaluate(start, inputs, labels)
 
 
-def test_an_epoch_visits_every_sample_once_in_a_new_order_and_keeps_the_last_batch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_epoch_visits_every_sample_once_in_a_new_order_and_keeps_the_last_batch(monkeypatch):
     seen = count_batches(monkeypatch)
     inputs, labels = data(31)
     one, start = trainer(epochs=3, batch_size=10)
@@ -166,7 +157,7 @@ def test_an_epoch_visits_every_sample_once_in_a_new_order_and_keeps_the_last_bat
     assert not np.array_equal(passes[1], passes[2])
 
 
-def test_steps_go_on_over_newly_shuffled_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_go_on_over_newly_shuffled_passes(monkeypatch):
     seen = count_batches(monkeypatch)
     inputs, labels = data(31)
     one, start = trainer(epochs=None, steps=6, batch_size=10)
@@ -182,7 +173,7 @@ def test_steps_go_on_over_newly_shuffled_passes(monkeypatch: pytest.MonkeyPatch)
     assert np.array_equal(by_steps, two.local_update(start, inputs, labels, seed(), 0))
 
 
-def test_the_learning_rate_decays_by_the_round() -> None:
+def test_the_learning_rate_decays_by_the_round():
     inputs, labels = data(40)
     decaying, start = trainer(epochs=2, learning_rate=0.4, decay=0.5)
     constant, _ = trainer(epochs=2, learning_rate=0.1)
@@ -193,14 +184,14 @@ def test_the_learning_rate_decays_by_the_round() -> None:
 
 
 @pytest.mark.parametrize("options", [{"epochs": 2}, {"epochs": None, "steps": 3}])
-def test_a_device_without_data_changes_nothing(options: dict[str, Any]) -> None:
+def test_a_device_without_data_changes_nothing(options):
     one, start = trainer(**options)
     update = one.local_update(start, *data(0), seed(), round_index=0)
 
     assert np.array_equal(update, np.zeros_like(start))
 
 
-def test_evaluation_is_accuracy_and_mean_loss_over_all_samples() -> None:
+def test_evaluation_is_accuracy_and_mean_loss_over_all_samples():
     inputs, labels = data(103)
     one, start = trainer()
     accuracy, loss = one.evaluate(start, inputs, labels, batch=10)
@@ -212,7 +203,7 @@ def test_evaluation_is_accuracy_and_mean_loss_over_all_samples() -> None:
     assert all(math.isnan(value) for value in one.evaluate(start, *data(0)))
 
 
-def test_tensors_and_arrays_of_other_kinds_train_alike_without_a_warning() -> None:
+def test_tensors_and_arrays_of_other_kinds_train_alike_without_a_warning():
     inputs, labels = data(40)
     one, start = trainer(epochs=1)
     expected = one.local_update(start, inputs, labels, seed(), round_index=0)
@@ -230,7 +221,7 @@ def test_tensors_and_arrays_of_other_kinds_train_alike_without_a_warning() -> No
             assert np.array_equal(expected, one.local_update(start, *kind, seed(), 0))
 
 
-def test_weights_and_labels_must_fit() -> None:
+def test_weights_and_labels_must_fit():
     one, start = trainer()
 
     for length in (1, 319, 321):
@@ -240,7 +231,7 @@ def test_weights_and_labels_must_fit() -> None:
         one.local_update(start, data(5)[0], data(4)[1], seed(), round_index=0)
 
 
-def test_a_model_with_running_statistics_is_refused() -> None:
+def test_a_model_with_running_statistics_is_refused():
     from torch import nn
 
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, CLASSES))
@@ -256,7 +247,7 @@ def test_a_model_with_running_statistics_is_refused() -> None:
         ({"epochs": None}, "either --epochs or --steps"),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_be_meant_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         LocalOptions(**options)
 
@@ -272,18 +263,14 @@ def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], messa
         (2, "cpu", 0, "cpu"),
     ],
 )
-def test_ranks_share_the_gpus_of_their_node(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, wanted: str, local_rank: int, device: str
-) -> None:
+def test_ranks_share_the_gpus_of_their_node(monkeypatch, gpus, wanted, local_rank, device):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
 
     assert device == choose_device(wanted, local_rank)
 
 
-def test_a_gpu_that_is_not_there_or_a_device_that_does_not_exist_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpu_that_is_not_there_or_a_device_that_does_not_exist_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
     with pytest.raises(UsageError, match="no GPU"):

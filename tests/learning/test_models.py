@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,14 +20,14 @@ PUBLISHED = [
 ]
 
 
-def own_module(folder: Path, name: str, body: str) -> None:
+def own_module(folder, name, body):
     """Write a user's module with a function `make` of the given body."""
     lines = ["import torch", "from torch import nn", "def make(input_shape, classes):"]
     (folder / f"{name}.py").write_text("\n".join([*lines, f"    {body}", ""]))
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """Return the current folder, which is empty and not on Python's path."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
@@ -38,32 +35,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("name", "shape", "classes", "count"), PUBLISHED)
-def test_the_papers_models_have_exactly_their_number_of_parameters(
-    name: str, shape: tuple[int, ...], classes: int, count: int
-) -> None:
+def test_the_papers_models_have_exactly_their_number_of_parameters(name, shape, classes, count):
     model = models.build(name, shape, classes, seed=0)
 
     assert models.parameter_count(model) == count
     assert models.get_flat(model).shape == (count,)
 
 
-def test_every_named_model_is_tested_and_every_default_is_a_named_model() -> None:
+def test_every_named_model_is_tested_and_every_default_is_a_named_model():
     assert {name for name, *_ in PUBLISHED} == set(models.NAMES)
     assert set(models.DEFAULT_MODELS.values()) <= set(models.NAMES)
 
 
 @pytest.mark.parametrize("name", models.NAMES)
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 33, 29)])
-def test_every_model_turns_images_of_any_size_into_logits(
-    name: str, shape: tuple[int, ...]
-) -> None:
+def test_every_model_turns_images_of_any_size_into_logits(name, shape):
     model = models.build(name, shape, 7, seed=0)
 
     assert model(torch.zeros(5, *shape)).shape == (5, 7)
 
 
 @pytest.mark.parametrize("name", models.NAMES)
-def test_no_model_has_state_beside_its_parameters(name: str) -> None:
+def test_no_model_has_state_beside_its_parameters(name):
     assert list(models.build(name, (1, 28, 28), 10, seed=0).buffers()) == []
 
 
@@ -71,20 +64,18 @@ def test_no_model_has_state_beside_its_parameters(name: str) -> None:
     ("name", "shape"),
     [("mnist-cnn", (784,)), ("mnist-cnn", (28, 28)), ("cifar-cnn", (3, 7, 32))],
 )
-def test_a_shape_that_does_not_fit_is_named_in_one_sentence(
-    name: str, shape: tuple[int, ...]
-) -> None:
+def test_a_shape_that_does_not_fit_is_named_in_one_sentence(name, shape):
     with pytest.raises(UsageError, match=rf"{name}.*{' x '.join(map(str, shape))}"):
         models.build(name, shape, 10, seed=0)
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(UsageError, match=r"no model 'resnet'.*softmax.*MODULE:FUNCTION"):
         models.build("resnet", (1, 28, 28), 10, seed=0)
 
 
 @pytest.mark.parametrize("name", ["softmax", "2nn", "cifar-cnn"])
-def test_the_seed_alone_decides_the_initial_parameters(name: str) -> None:
+def test_the_seed_alone_decides_the_initial_parameters(name):
     first = models.get_flat(models.build(name, (3, 32, 32), 10, seed=5))
     torch.rand(3)
     again = models.get_flat(models.build(name, (3, 32, 32), 10, seed=5))
@@ -94,7 +85,7 @@ def test_the_seed_alone_decides_the_initial_parameters(name: str) -> None:
     assert not np.array_equal(first, other)
 
 
-def test_building_leaves_torchs_own_generator_alone() -> None:
+def test_building_leaves_torchs_own_generator_alone():
     before = torch.get_rng_state()
     models.build("2nn", (1, 28, 28), 10, seed=5)
 
@@ -102,7 +93,7 @@ def test_building_leaves_torchs_own_generator_alone() -> None:
 
 
 @pytest.mark.parametrize("name", ["softmax", "2nn"])
-def test_the_flat_vector_is_a_copy_and_comes_back_unchanged(name: str) -> None:
+def test_the_flat_vector_is_a_copy_and_comes_back_unchanged(name):
     model = models.build(name, (1, 8, 8), 10, seed=0)
     wanted = np.random.default_rng(1).standard_normal(models.parameter_count(model))
     wanted = wanted.astype(np.float32)
@@ -117,7 +108,7 @@ def test_the_flat_vector_is_a_copy_and_comes_back_unchanged(name: str) -> None:
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_the_flat_vector_holds_the_parameters_in_the_models_order() -> None:
+def test_the_flat_vector_holds_the_parameters_in_the_models_order():
     model = models.build("adult-lr", (3,), 2, seed=0)
     models.set_flat(model, np.arange(8, dtype=np.float32))
     weight, bias = model.parameters()
@@ -127,14 +118,14 @@ def test_the_flat_vector_holds_the_parameters_in_the_models_order() -> None:
 
 
 @pytest.mark.parametrize("shape", [(209,), (211,), (1,), (210, 1)])
-def test_a_vector_of_another_length_is_refused(shape: tuple[int, ...]) -> None:
+def test_a_vector_of_another_length_is_refused(shape):
     model = models.build("adult-lr", (104,), 2, seed=0)
 
     with pytest.raises(ValueError, match="210 parameters"):
         models.set_flat(model, np.zeros(shape, np.float32))
 
 
-def test_a_users_model_is_found_in_the_current_folder_and_seeded(folder: Path) -> None:
+def test_a_users_model_is_found_in_the_current_folder_and_seeded(folder):
     own_module(folder, "own_found", "return nn.Sequential(nn.Flatten(), nn.Linear(16, classes))")
     first = models.build("own_found:make", (1, 4, 4), 3, seed=4)
     again = models.build("own_found:make", (1, 4, 4), 3, seed=4)
@@ -144,7 +135,7 @@ def test_a_users_model_is_found_in_the_current_folder_and_seeded(folder: Path) -
     assert first.training
 
 
-def test_a_users_lazy_layers_get_their_sizes_and_frozen_ones_do_not_travel(folder: Path) -> None:
+def test_a_users_lazy_layers_get_their_sizes_and_frozen_ones_do_not_travel(folder):
     own_module(
         folder,
         "own_lazy",
@@ -171,8 +162,8 @@ def test_a_users_lazy_layers_get_their_sizes_and_frozen_ones_do_not_travel(folde
     ],
 )
 def test_a_users_model_that_cannot_be_trained_is_refused_in_one_sentence(
-    folder: Path, name: str, body: str, message: str
-) -> None:
+    folder, name, body, message
+):
     own_module(folder, name, body)
     shape = (3,) if name == "own_empty" else (4,)
 
@@ -183,19 +174,19 @@ def test_a_users_model_that_cannot_be_trained_is_refused_in_one_sentence(
 
 
 @pytest.mark.parametrize("name", ["no_such_module:make", "math:no_such_function", ":make", "math:"])
-def test_a_users_model_that_is_not_there_is_refused(folder: Path, name: str) -> None:
+def test_a_users_model_that_is_not_there_is_refused(folder, name):
     with pytest.raises(UsageError, match=f"cannot load the model {name}"):
         models.build(name, (4,), 3, seed=0)
 
 
-def test_missing_torch_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torch_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
 
     with pytest.raises(UsageError, match="PyTorch"):
         models.build("softmax", (4,), 3, seed=0)
 
 
-def test_names_and_options_are_known_without_importing_torch() -> None:
+def test_names_and_options_are_known_without_importing_torch():
     code = (
         "import sys; from hpcfl.learning import models, training; "
         "models.require_torch(); training.choose_device('cpu', 0); "

@@ -31,12 +31,12 @@ LABELS = st.lists(st.integers(0, 5), min_size=1, max_size=60).map(
 SEEDS = st.integers(0, 2**32)
 
 
-def dataset(labels: NDArray[np.int64], writers: NDArray[np.int64] | None = None) -> Dataset:
+def dataset(labels, writers=None):
     inputs = np.zeros((len(labels), 1), np.float32)
     return Dataset("some", inputs, labels, inputs, labels, 6, writers)
 
 
-def assert_shared_out(parts: Parts, devices: int, samples: int) -> None:
+def assert_shared_out(parts, devices, samples):
     """Check that each sample is on exactly one device, in ascending order there."""
     assert len(parts) == devices
     assert {part.dtype for part in parts} == {np.dtype(np.int64)}
@@ -44,7 +44,7 @@ def assert_shared_out(parts: Parts, devices: int, samples: int) -> None:
     assert all((np.diff(part) > 0).all() for part in parts)
 
 
-def sizes(parts: Parts) -> list[int]:
+def sizes(parts):
     return [len(part) for part in parts]
 
 
@@ -52,9 +52,7 @@ def sizes(parts: Parts) -> list[int]:
 
 
 @given(labels=LABELS, seed=SEEDS, data=st.data())
-def test_every_sample_is_on_one_device(
-    labels: NDArray[np.int64], seed: int, data: st.DataObject
-) -> None:
+def test_every_sample_is_on_one_device(labels, seed, data):
     devices = data.draw(st.integers(1, len(labels)))
     count = data.draw(st.integers(devices, len(labels)))
     concentration = data.draw(st.floats(1e-6, 1e6))
@@ -80,7 +78,7 @@ PARTITIONS: dict[str, Callable[[NDArray[np.int64], int, int], Parts]] = {
 
 
 @pytest.mark.parametrize("spec", PARTITIONS)
-def test_a_seed_gives_the_same_partition_and_another_seed_another(spec: str) -> None:
+def test_a_seed_gives_the_same_partition_and_another_seed_another(spec):
     """Two seeds agree by chance with a probability below 20! / 20**20 < 1e-7."""
     values = np.repeat(np.arange(100), 10)  # classes, or writers
     one, again, other = (PARTITIONS[spec](values, 20, seed) for seed in (1, 1, 2))
@@ -90,7 +88,7 @@ def test_a_seed_gives_the_same_partition_and_another_seed_another(spec: str) -> 
 
 
 @pytest.mark.parametrize("spec", PARTITIONS)
-def test_make_gives_the_partition_of_that_name(spec: str) -> None:
+def test_make_gives_the_partition_of_that_name(spec):
     values = np.arange(1000) % 100
     made = partition.make(spec, dataset(values, writers=values), 20, 3)
 
@@ -102,9 +100,7 @@ def test_make_gives_the_partition_of_that_name(spec: str) -> None:
 
 
 @given(labels=LABELS, seed=SEEDS, data=st.data())
-def test_iid_parts_differ_by_at_most_one_sample(
-    labels: NDArray[np.int64], seed: int, data: st.DataObject
-) -> None:
+def test_iid_parts_differ_by_at_most_one_sample(labels, seed, data):
     devices = data.draw(st.integers(1, len(labels)))
 
     held = sizes(partition.iid(labels, devices, seed))
@@ -112,7 +108,7 @@ def test_iid_parts_differ_by_at_most_one_sample(
     assert max(held) - min(held) <= 1
 
 
-def test_iid_parts_have_all_classes_in_proportion() -> None:
+def test_iid_parts_have_all_classes_in_proportion():
     """Chi-squared of the table of devices and classes, sorted labels."""
     labels = np.repeat(np.arange(10), 1000)
     table = partition.class_table(labels, partition.iid(labels, 20, 0), 10)
@@ -124,9 +120,7 @@ def test_iid_parts_have_all_classes_in_proportion() -> None:
 
 
 @given(counts=st.lists(st.integers(1, 40), min_size=1, max_size=8), seed=SEEDS, data=st.data())
-def test_a_shard_has_at_most_two_classes_where_classes_are_no_smaller(
-    counts: list[int], seed: int, data: st.DataObject
-) -> None:
+def test_a_shard_has_at_most_two_classes_where_classes_are_no_smaller(counts, seed, data):
     labels = np.repeat(np.arange(len(counts)), counts)
     labels = np.random.default_rng(seed).permutation(labels)
     fewest = -(-len(labels) // min(counts))  # so that no shard is larger than a class
@@ -139,7 +133,7 @@ def test_a_shard_has_at_most_two_classes_where_classes_are_no_smaller(
 
 
 @pytest.mark.parametrize("devices", [25, 50, 75, 100])
-def test_shards_are_the_papers(devices: int) -> None:
+def test_shards_are_the_papers(devices):
     """On MNIST's 60,000 samples: 300 shards of 200, 300/N a device, as many samples as IID."""
     counts = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), counts))
@@ -156,7 +150,7 @@ def test_shards_are_the_papers(devices: int) -> None:
     assert most <= 2 * 300 // devices
 
 
-def test_shards_that_do_not_divide_are_spread_evenly() -> None:
+def test_shards_that_do_not_divide_are_spread_evenly():
     labels = np.repeat(np.arange(10), 600)
 
     held = sizes(partition.shards(labels, 70, 0))
@@ -164,7 +158,7 @@ def test_shards_that_do_not_divide_are_spread_evenly() -> None:
     assert sorted(held) == [80] * 50 + [100] * 20  # 4 or 5 shards of 20
 
 
-def test_shards_are_dealt_out_at_random() -> None:
+def test_shards_are_dealt_out_at_random():
     """Neighbouring shards are rarely on one device: each device's classes are a random draw.
 
     Undealt, the first class's 30 shards would be on three of the 25 devices, which have 12 each.
@@ -177,7 +171,7 @@ def test_shards_are_dealt_out_at_random() -> None:
     assert (table[:, 0] > 0).sum() >= 8
 
 
-def test_two_digit_parts_are_two_shards_each() -> None:
+def test_two_digit_parts_are_two_shards_each():
     """With ten classes of equal size and ten devices, a shard is half a class."""
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
 
@@ -193,7 +187,7 @@ def test_two_digit_parts_are_two_shards_each() -> None:
 
 
 @pytest.mark.parametrize("concentration", [0.1, 1.0, 10.0])
-def test_a_class_is_divided_by_dirichlet_proportions(concentration: float) -> None:
+def test_a_class_is_divided_by_dirichlet_proportions(concentration):
     """One device's shares of 500 classes are independent, of the law Beta(a, (N - 1) a).
 
     Shares are rounded to multiples of 1/2000, many of them to 0. So they are compared with drawn
@@ -214,7 +208,7 @@ def test_a_class_is_divided_by_dirichlet_proportions(concentration: float) -> No
     assert compared.pvalue > LEVEL
 
 
-def test_rounding_favours_no_device() -> None:
+def test_rounding_favours_no_device():
     """With equal proportions 5 samples of a class cannot be cut for 20 devices without rounding.
 
     Each of 400 classes gives a device 0 or 1 samples, 1/4 on average and independently: outside
@@ -228,7 +222,7 @@ def test_rounding_favours_no_device() -> None:
     assert max(held) < 170
 
 
-def test_dirichlet_parts_of_a_class_are_drawn_from_all_of_it() -> None:
+def test_dirichlet_parts_of_a_class_are_drawn_from_all_of_it():
     """Not the first and the last half: both are about half and half on either device."""
     one, other = partition.dirichlet(np.zeros(1000, np.int64), 2, 0, 1e6)
 
@@ -237,9 +231,7 @@ def test_dirichlet_parts_of_a_class_are_drawn_from_all_of_it() -> None:
 
 
 @given(labels=LABELS, seed=SEEDS, data=st.data())
-def test_a_small_concentration_leaves_each_device_the_minimum(
-    labels: NDArray[np.int64], seed: int, data: st.DataObject
-) -> None:
+def test_a_small_concentration_leaves_each_device_the_minimum(labels, seed, data):
     devices = data.draw(st.integers(1, len(labels)))
     minimum = data.draw(st.integers(0, len(labels) // devices))
 
@@ -250,12 +242,12 @@ def test_a_small_concentration_leaves_each_device_the_minimum(
 
 
 @pytest.mark.parametrize("concentration", ["0", "-1", "nan", "inf", "1e7"])
-def test_impossible_concentrations_are_refused(concentration: str) -> None:
+def test_impossible_concentrations_are_refused(concentration):
     with pytest.raises(UsageError, match="must be positive and at most 1e\\+06"):
         partition.make(f"dirichlet:{concentration}", dataset(np.zeros(9, np.int64)), 3, 0)
 
 
-def test_a_minimum_that_the_samples_do_not_give_is_refused() -> None:
+def test_a_minimum_that_the_samples_do_not_give_is_refused():
     with pytest.raises(UsageError, match="10 samples do not give 4 to each of 3 devices"):
         partition.dirichlet(np.zeros(10, np.int64), 3, 0, 1.0, minimum=4)
 
@@ -264,9 +256,7 @@ def test_a_minimum_that_the_samples_do_not_give_is_refused() -> None:
 
 
 @given(writers=LABELS, seed=SEEDS, data=st.data())
-def test_writers_stay_whole_and_are_dealt_out_evenly(
-    writers: NDArray[np.int64], seed: int, data: st.DataObject
-) -> None:
+def test_writers_stay_whole_and_are_dealt_out_evenly(writers, seed, data):
     devices = data.draw(st.integers(1, len(np.unique(writers))))
 
     parts = partition.by_writer(writers, devices, seed)
@@ -292,7 +282,7 @@ def test_writers_stay_whole_and_are_dealt_out_evenly(
         ("writer", "the data set some does not say who wrote what"),
     ],
 )
-def test_wrong_specifications_are_refused(spec: str, expected: str) -> None:
+def test_wrong_specifications_are_refused(spec, expected):
     with pytest.raises(UsageError, match=expected):
         partition.make(spec, dataset(np.zeros(9, np.int64)), 3, 0)
 
@@ -308,16 +298,14 @@ def test_wrong_specifications_are_refused(spec: str, expected: str) -> None:
         ("writer", 5, "4 writers cannot be shared out among 5 devices"),
     ],
 )
-def test_more_devices_than_there_is_for_them_are_refused(
-    spec: str, devices: int, expected: str
-) -> None:
+def test_more_devices_than_there_is_for_them_are_refused(spec, devices, expected):
     labels = np.arange(400) % 4
 
     with pytest.raises(UsageError, match=expected):
         partition.make(spec, dataset(labels, writers=labels), devices, 0)
 
 
-def test_too_few_samples_for_the_papers_shards_are_refused() -> None:
+def test_too_few_samples_for_the_papers_shards_are_refused():
     with pytest.raises(UsageError, match="100 samples cannot be cut into 300 shards"):
         partition.make("shards", dataset(np.arange(100) % 4), 5, 0)
 
@@ -325,7 +313,7 @@ def test_too_few_samples_for_the_papers_shards_are_refused() -> None:
 # The table
 
 
-def test_the_class_table_counts_samples() -> None:
+def test_the_class_table_counts_samples():
     labels = np.array([0, 2, 2, 1])
     table = partition.class_table(labels, [np.array([1, 2]), np.array([0, 3])], 4)
 
@@ -333,13 +321,13 @@ def test_the_class_table_counts_samples() -> None:
     assert table.tolist() == [[0, 0, 2, 0], [1, 1, 0, 0]]
 
 
-def test_the_class_table_of_a_device_without_samples_is_zero() -> None:
+def test_the_class_table_of_a_device_without_samples_is_zero():
     parts = partition.dirichlet(np.zeros(4, np.int64), 2, 0, 1e-6, minimum=0)
 
     assert sorted(partition.class_table(np.zeros(4, np.int64), parts, 2)[:, 0].tolist()) == [0, 4]
 
 
-def test_the_papers_shards_of_the_real_mnist() -> None:
+def test_the_papers_shards_of_the_real_mnist():
     data = load("mnist", real_data("mnist"))
 
     cut = partition.cut_by_label(data.train_labels, 300)

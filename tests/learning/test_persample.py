@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ CLIPS = {"l1": 40.0, "l2": 2.0}
 MODELS = ["softmax", "adult-lr", "2nn", "adult-nn", "femnist-cnn", "cifar-cnn"]
 
 
-def data(samples: int, seed: int = 0, scale: float = 1.0) -> tuple[Any, Any]:
+def data(samples, seed=0, scale=1.0):
     rng = np.random.default_rng(seed)
     inputs = rng.standard_normal((samples, *SHAPE))
     # Samples of different lengths have gradients of different lengths.
@@ -32,16 +31,16 @@ def data(samples: int, seed: int = 0, scale: float = 1.0) -> tuple[Any, Any]:
     return torch.from_numpy(inputs), torch.from_numpy(rng.integers(CLASSES, size=samples))
 
 
-def build(name: str) -> Any:
+def build(name):
     return models.build(name, SHAPE, CLASSES, seed=3)
 
 
-def wrapped(model: Any) -> Any:
+def wrapped(model):
     """Return the same model in a form that is not known to be a stack of dense layers."""
     return torch.nn.Sequential(model)
 
 
-def gradients(model: Any, inputs: Any, labels: Any) -> Any:
+def gradients(model, inputs, labels):
     """Return the gradient of every sample, one after the other, float64 of shape (batch, d)."""
     parameters = models.trained_parameters(model)
     rows = []
@@ -52,7 +51,7 @@ def gradients(model: Any, inputs: Any, labels: Any) -> Any:
     return torch.stack(rows)
 
 
-def loop(model: Any, inputs: Any, labels: Any, clip: float, norm: str) -> tuple[Any, int]:
+def loop(model, inputs, labels, clip, norm):
     """Return the sum of clipped gradients as one writes it down, and how many were clipped."""
     total, clipped = 0.0, 0
     for gradient in gradients(model, inputs, labels):
@@ -62,13 +61,13 @@ def loop(model: Any, inputs: Any, labels: Any, clip: float, norm: str) -> tuple[
     return total, clipped
 
 
-def length(vector: Any, norm: str) -> float:
+def length(vector, norm):
     return float(torch.linalg.vector_norm(vector.double(), ORDERS[norm]))
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_sum_is_that_of_a_loop_over_the_samples(name: str, norm: str) -> None:
+def test_the_sum_is_that_of_a_loop_over_the_samples(name, norm):
     model = build(name)
     inputs, labels = data(20)
     lengths = [length(row, norm) for row in gradients(model, inputs, labels)]
@@ -83,12 +82,10 @@ def test_the_sum_is_that_of_a_loop_over_the_samples(name: str, norm: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["softmax", "2nn"])
-def test_dense_stacks_take_the_short_way_and_other_models_do_not(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_dense_stacks_take_the_short_way_and_other_models_do_not(monkeypatch, name):
     model = build(name)
 
-    def refuse(*_: Any, **__: Any) -> None:
+    def refuse(*_, **__):
         raise AssertionError("per-sample gradients were computed")
 
     monkeypatch.setattr(torch.func, "vmap", refuse)
@@ -97,7 +94,7 @@ def test_dense_stacks_take_the_short_way_and_other_models_do_not(
         ClippedGradients(wrapped(model), 1.0)(*data(3))
 
 
-def dense_with(**changes: Any) -> Any:
+def dense_with(**changes):
     """Return a model that looks like a dense stack at first sight."""
     from torch import nn
 
@@ -127,7 +124,7 @@ def dense_with(**changes: Any) -> Any:
     ["", "frozen", "frozen_layer", "shared", "twice", "unflattened", "one_relu", "activation"],
 )
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_unusual_stacks_are_no_exception(change: str, norm: str) -> None:
+def test_unusual_stacks_are_no_exception(change, norm):
     model = dense_with(**{change: True})
     inputs, labels = data(9)
     clip = length(gradients(model, inputs, labels)[4], norm)
@@ -146,9 +143,7 @@ def test_unusual_stacks_are_no_exception(change: str, norm: str) -> None:
     scale=st.sampled_from([0.0, 1e-12, 1e-3, 1.0, 1e3, 1e8, 1e18, 1e25, 1e38]),
     names=st.sampled_from(["softmax", "2nn"]),
 )
-def test_no_sample_contributes_more_than_the_clip(
-    generic: bool, norm: str, seed: int, clip: float, scale: float, names: str
-) -> None:
+def test_no_sample_contributes_more_than_the_clip(generic, norm, seed, clip, scale, names):
     model = build(names)
     sums = ClippedGradients(wrapped(model) if generic else model, clip, norm)
     total, count = sums(*data(1, seed, scale))
@@ -161,7 +156,7 @@ def test_no_sample_contributes_more_than_the_clip(
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 @pytest.mark.parametrize("name", ["2nn", "femnist-cnn"])
-def test_a_replaced_record_changes_the_sum_by_at_most_twice_the_clip(name: str, norm: str) -> None:
+def test_a_replaced_record_changes_the_sum_by_at_most_twice_the_clip(name, norm):
     sums = ClippedGradients(build(name), CLIPS[norm], norm)
     inputs, labels = data(8)
     other_inputs, other_labels = inputs.clone(), labels.clone()
@@ -178,7 +173,7 @@ def test_a_replaced_record_changes_the_sum_by_at_most_twice_the_clip(name: str, 
 
 @pytest.mark.parametrize("generic", [False, True])
 @pytest.mark.parametrize("value", [math.inf, math.nan, 3e38])
-def test_a_sample_without_a_finite_gradient_counts_as_nothing(generic: bool, value: float) -> None:
+def test_a_sample_without_a_finite_gradient_counts_as_nothing(generic, value):
     model = build("2nn")
     sums = ClippedGradients(wrapped(model) if generic else model, 1.0)
     inputs, labels = data(6)
@@ -195,8 +190,8 @@ def test_a_sample_without_a_finite_gradient_counts_as_nothing(generic: bool, val
 @pytest.mark.parametrize("generic", [False, True])
 @pytest.mark.parametrize("budget", [1, 100_000])
 def test_the_sum_does_not_depend_on_how_many_samples_are_computed_at_a_time(
-    monkeypatch: pytest.MonkeyPatch, generic: bool, budget: int
-) -> None:
+    monkeypatch, generic, budget
+):
     model = build("adult-nn")
     if generic:
         model = wrapped(model)
@@ -208,7 +203,7 @@ def test_the_sum_does_not_depend_on_how_many_samples_are_computed_at_a_time(
     add = "_add_any" if generic else "_add_dense"
     original = getattr(sums, add)
 
-    def recorded(x: Any, y: Any, total: Any) -> Any:
+    def recorded(x, y, total):
         sizes.append(len(y))
         return original(x, y, total)
 
@@ -223,7 +218,7 @@ def test_the_sum_does_not_depend_on_how_many_samples_are_computed_at_a_time(
     assert int(count) == int(clipped)
 
 
-def test_given_memory_is_used_and_what_was_in_it_does_not_show() -> None:
+def test_given_memory_is_used_and_what_was_in_it_does_not_show():
     sums = ClippedGradients(build("2nn"), 1.0)
     inputs, labels = data(5)
     expected, _ = sums(inputs, labels)
@@ -235,7 +230,7 @@ def test_given_memory_is_used_and_what_was_in_it_does_not_show() -> None:
 
 
 @pytest.mark.parametrize("name", ["2nn", "femnist-cnn"])
-def test_an_empty_batch_has_an_empty_sum(name: str) -> None:
+def test_an_empty_batch_has_an_empty_sum(name):
     total, count = ClippedGradients(build(name), 1.0)(*data(0))
 
     assert total.shape == (models.parameter_count(build(name)),)
@@ -244,7 +239,7 @@ def test_an_empty_batch_has_an_empty_sum(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["2nn", "femnist-cnn"])
-def test_the_model_its_gradients_and_the_inputs_are_left_as_they_were(name: str) -> None:
+def test_the_model_its_gradients_and_the_inputs_are_left_as_they_were(name):
     model = build(name)
     before = models.get_flat(model)
     inputs, labels = data(5)
@@ -257,7 +252,7 @@ def test_the_model_its_gradients_and_the_inputs_are_left_as_they_were(name: str)
     assert torch.equal(inputs, kept)
 
 
-def test_the_parameters_are_read_anew_at_every_call() -> None:
+def test_the_parameters_are_read_anew_at_every_call():
     for model in (build("2nn"), build("femnist-cnn")):
         sums = ClippedGradients(model, 1e6)
         batch = data(4)
@@ -267,7 +262,7 @@ def test_the_parameters_are_read_anew_at_every_call() -> None:
         assert not torch.equal(first, sums(*batch)[0])
 
 
-def test_long_norms_are_as_exact_as_short_ones() -> None:
+def test_long_norms_are_as_exact_as_short_ones():
     sums = ClippedGradients(build("softmax"), 1.0, "l1")
     rows = torch.rand(2, 1_000_003, generator=torch.Generator().manual_seed(0))
     expected = rows.double().sum(dim=1)
@@ -276,12 +271,12 @@ def test_long_norms_are_as_exact_as_short_ones() -> None:
 
 
 @pytest.mark.parametrize("clip", [0.0, -1.0, math.inf, math.nan])
-def test_a_clip_that_cannot_be_meant_is_refused(clip: float) -> None:
+def test_a_clip_that_cannot_be_meant_is_refused(clip):
     with pytest.raises(UsageError, match="must be above 0 and finite"):
         ClippedGradients(build("softmax"), clip)
 
 
-def test_unknown_norms_and_models_that_cannot_be_averaged_are_refused() -> None:
+def test_unknown_norms_and_models_that_cannot_be_averaged_are_refused():
     from torch import nn
 
     with pytest.raises(UsageError, match="l1 or l2, not 'l3'"):

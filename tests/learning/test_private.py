@@ -1,14 +1,9 @@
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy import stats
 from small_data import CLASSES, SHAPE, data
 from tiers import examples
@@ -30,25 +25,23 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def trainer(
-    name: str = "softmax", private: PrivateOptions | None = None, **local: Any
-) -> tuple[PrivateTrainer, NDArray[np.float32]]:
+def trainer(name="softmax", private=None, **local):
     """Return a private trainer and its model's initial weights."""
     model = models.build(name, SHAPE, CLASSES, seed=3)
     options = LocalOptions(**{"epochs": None, "steps": 4, "momentum": 0.0, **local})
     return PrivateTrainer(model, options, private or PrivateOptions()), models.get_flat(model)
 
 
-def seed(number: int = 0) -> np.random.SeedSequence:
+def seed(number=0):
     return np.random.SeedSequence(number, spawn_key=(7,))
 
 
-def gaussian(std: float, number: int = 1) -> Callable[[int], NDArray[np.float64]]:
+def gaussian(std, number=1):
     rng = np.random.default_rng(number)
     return lambda size: rng.normal(scale=std, size=size)
 
 
-def accesses(shuffle: str, samples: int, batch: int, steps: int, rounds: int) -> NDArray[np.int64]:
+def accesses(shuffle, samples, batch, steps, rounds):
     """Return how often every record is used in every round, shape (rounds, samples)."""
     counts = np.zeros((rounds, samples), np.int64)
     for round_index in range(rounds):
@@ -60,9 +53,7 @@ def accesses(shuffle: str, samples: int, batch: int, steps: int, rounds: int) ->
 @pytest.mark.parametrize("shuffle", ["fresh", "continuing", "poisson"])
 @pytest.mark.parametrize("name", ["softmax", "2nn", "femnist-cnn"])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_without_noise_and_clipping_it_is_plain_gradient_descent(
-    name: str, shuffle: str, weight_decay: float
-) -> None:
+def test_without_noise_and_clipping_it_is_plain_gradient_descent(name, shuffle, weight_decay):
     inputs, labels = data(30)
     local = {"batch_size": 0, "learning_rate": 0.1, "decay": 0.5, "weight_decay": weight_decay}
     one, start = trainer(name, PrivateOptions(clip=1e6, shuffle=shuffle), **local)
@@ -81,7 +72,7 @@ def test_without_noise_and_clipping_it_is_plain_gradient_descent(
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_steps_are_those_of_the_batches_written_out(norm: str, shuffle: str) -> None:
+def test_steps_are_those_of_the_batches_written_out(norm, shuffle):
     inputs, labels = data(31)
     private = PrivateOptions(clip=0.9, clip_norm=norm, shuffle=shuffle)
     one, start = trainer(
@@ -120,13 +111,11 @@ def test_steps_are_those_of_the_batches_written_out(norm: str, shuffle: str) -> 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @pytest.mark.parametrize("name", ["2nn", "femnist-cnn"])
-def test_the_same_arguments_give_the_same_bits_whatever_was_trained_before(
-    name: str, shuffle: str
-) -> None:
+def test_the_same_arguments_give_the_same_bits_whatever_was_trained_before(name, shuffle):
     private = PrivateOptions(clip=0.5, shuffle=shuffle)
     inputs, labels = data(40)
 
-    def update(one: PrivateTrainer, participation: int = 5, number: int = 9) -> Any:
+    def update(one, participation=5, number=9):
         return one.local_update(
             start, inputs, labels, seed(number), 3, participation, noise=gaussian(0.1)
         )
@@ -142,7 +131,7 @@ def test_the_same_arguments_give_the_same_bits_whatever_was_trained_before(
     assert expected.dtype == np.float32
 
 
-def test_without_a_participation_the_device_is_in_every_round() -> None:
+def test_without_a_participation_the_device_is_in_every_round():
     one, start = trainer(batch_size=7)
     update = one.local_update(start, *data(40), seed(), 3)
 
@@ -151,7 +140,7 @@ def test_without_a_participation_the_device_is_in_every_round() -> None:
 
 
 @pytest.mark.parametrize("samples", [0, 40])
-def test_the_noise_in_an_update_has_the_stated_deviation(samples: int) -> None:
+def test_the_noise_in_an_update_has_the_stated_deviation(samples):
     # The gradients are too small to show beside the noise, and the data may be none at all.
     private = PrivateOptions(clip=1e-9)
     one, start = trainer("2nn", private, steps=9, batch_size=7, learning_rate=0.3)
@@ -164,7 +153,7 @@ def test_the_noise_in_an_update_has_the_stated_deviation(samples: int) -> None:
     assert len(update) > 50_000  # so within 3 percent
 
 
-def test_dropout_follows_seed_and_participation() -> None:
+def test_dropout_follows_seed_and_participation():
     from torch import nn
 
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, CLASSES))
@@ -180,7 +169,7 @@ def test_dropout_follows_seed_and_participation() -> None:
     assert np.abs(first - later).max() > 1e-4
 
 
-def test_epochs_are_steps_of_full_batches() -> None:
+def test_epochs_are_steps_of_full_batches():
     one, _ = trainer(epochs=3, steps=None, batch_size=10)
     whole, _ = trainer(epochs=3, steps=None, batch_size=0)
 
@@ -204,7 +193,7 @@ GRIDS = [
 ]
 
 
-def settings_of(shuffle: str, samples: int, batch: int, steps: int, rounds: int) -> cdp.Settings:
+def settings_of(shuffle, samples, batch, steps, rounds):
     return cdp.Settings(
         sigma=1.0, rounds=rounds, devices=1, per_round=1, batch=batch, samples=samples,
         steps=steps, shuffle=shuffle,
@@ -213,9 +202,7 @@ def settings_of(shuffle: str, samples: int, batch: int, steps: int, rounds: int)
 
 @pytest.mark.parametrize("shuffle", ["fresh", "continuing"])
 @pytest.mark.parametrize(("samples", "batch", "steps"), GRIDS)
-def test_no_record_is_used_more_than_the_accounting_assumes(
-    shuffle: str, samples: int, batch: int, steps: int
-) -> None:
+def test_no_record_is_used_more_than_the_accounting_assumes(shuffle, samples, batch, steps):
     counts = accesses(shuffle, samples, batch, steps, rounds=11)
     epoch = samples // batch
     total_bound = 11 * -(-steps // epoch) if shuffle == "fresh" else -(-11 * steps // epoch)
@@ -244,8 +231,8 @@ def test_no_record_is_used_more_than_the_accounting_assumes(
     number=st.integers(0, 10**6),
 )
 def test_continuing_epochs_partition_the_data_and_spare_a_rounds_records(
-    batch: int, epoch: int, left: int, steps: int, number: int
-) -> None:
+    batch, epoch, left, steps, number
+):
     samples = batch * epoch + left % batch
     rounds = 8
     chosen = [
@@ -264,7 +251,7 @@ def test_continuing_epochs_partition_the_data_and_spare_a_rounds_records(
             assert len(np.unique(records)) == len(records) == steps * batch
 
 
-def test_a_round_needs_no_other_round_to_be_drawn_first() -> None:
+def test_a_round_needs_no_other_round_to_be_drawn_first():
     late = list(batches("continuing", 23, 4, 3, 1000, seed()))
     again = list(batches("continuing", 23, 4, 3, 1000, seed()))
 
@@ -273,8 +260,8 @@ def test_a_round_needs_no_other_round_to_be_drawn_first() -> None:
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_batches_are_new_in_every_epoch_and_for_every_device(shuffle: str) -> None:
-    def drawn(number: int, participation: int) -> bytes:
+def test_batches_are_new_in_every_epoch_and_for_every_device(shuffle):
+    def drawn(number, participation):
         device = np.random.SeedSequence(0, spawn_key=(number,))
         steps = batches(shuffle, 40, 8, 5, participation, device)
         return b"/".join(step.tobytes() for step in steps)
@@ -284,14 +271,14 @@ def test_batches_are_new_in_every_epoch_and_for_every_device(shuffle: str) -> No
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_every_record_is_used_equally_often(shuffle: str) -> None:
+def test_every_record_is_used_equally_often(shuffle):
     counts = accesses(shuffle, 23, 4, 3, rounds=3000).sum(axis=0)
     # Binomial: 12 of 23 records a round at the most uneven, and one step is 4 of 23.
     expected, deviation = 3000 * 12 / 23, math.sqrt(3000 * 3 * 4 / 23 * 19 / 23)
     assert np.abs(counts - expected).max() < 5.5 * deviation
 
 
-def test_poisson_batches_hold_every_record_independently() -> None:
+def test_poisson_batches_hold_every_record_independently():
     drawn = [list(batches("poisson", 50, 10, 4, one, seed())) for one in range(500)]
     flat = [step for one in drawn for step in one]
     sizes = np.array([len(step) for step in flat])
@@ -308,7 +295,7 @@ def test_poisson_batches_hold_every_record_independently() -> None:
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
-def test_a_device_with_less_than_a_batch_uses_all_and_divides_by_the_batch(shuffle: str) -> None:
+def test_a_device_with_less_than_a_batch_uses_all_and_divides_by_the_batch(shuffle):
     assert epoch_steps(5, 8) == epoch_steps(0, 8) == 1
     for step in batches(shuffle, 5, 8, 6, 3, seed()):
         assert sorted(step.tolist()) == [0, 1, 2, 3, 4]
@@ -322,7 +309,7 @@ def test_a_device_with_less_than_a_batch_uses_all_and_divides_by_the_batch(shuff
     np.testing.assert_allclose(update, whole * 5 / 8, rtol=0, atol=1e-7)
 
 
-def test_one_record_replaced_moves_one_step_by_twice_the_clip_over_the_batch() -> None:
+def test_one_record_replaced_moves_one_step_by_twice_the_clip_over_the_batch():
     private = PrivateOptions(clip=0.3)
     one, start = trainer("2nn", private, batch_size=8, steps=1, learning_rate=0.5)
     inputs, labels = data(8)
@@ -337,7 +324,7 @@ def test_one_record_replaced_moves_one_step_by_twice_the_clip_over_the_batch() -
     assert max(moved) > 0.5 * 1.3 * 0.3 / 8  # so that the bound is put to the test
 
 
-def test_a_device_without_data_changes_nothing_but_for_noise() -> None:
+def test_a_device_without_data_changes_nothing_but_for_noise():
     one, start = trainer()
     update = one.local_update(start, *data(0), seed(), 0)
 
@@ -345,14 +332,14 @@ def test_a_device_without_data_changes_nothing_but_for_noise() -> None:
     assert math.isnan(one.clipped)
 
 
-def test_noise_that_does_not_fit_the_model_is_refused() -> None:
+def test_noise_that_does_not_fit_the_model_is_refused():
     one, start = trainer()
     for wrong in (1, 319):
         with pytest.raises(ValueError, match="320 parameters"):
             one.local_update(start, *data(9), seed(), 0, noise=lambda _, n=wrong: np.zeros(n))
 
 
-def test_momentum_is_refused() -> None:
+def test_momentum_is_refused():
     with pytest.raises(UsageError, match=r"momentum 0, not 0\.5"):
         trainer(momentum=0.5)
 
@@ -366,6 +353,6 @@ def test_momentum_is_refused() -> None:
         ({"shuffle": "straddling"}, "fresh, continuing, poisson, not 'straddling'"),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_cannot_be_meant_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         PrivateOptions(**options)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import os
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ EVERY = 10
 LIMIT_BYTES = 1000.0  # a round
 
 
-def descriptors() -> int | None:
+def descriptors():
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:
@@ -34,12 +33,12 @@ def descriptors() -> int | None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("protocol", ["sparse", "secagg"])
-def test_memory_and_descriptors_stay_flat(tmp_path: Path, protocol: str) -> None:
+def test_memory_and_descriptors_stay_flat(tmp_path, protocol):
     rounds: list[int] = []
     memory: list[int] = []
     opened: list[int | None] = []
 
-    def progress() -> None:
+    def progress():
         rounds.append(len(rounds))
         if len(rounds) % EVERY == 0:
             gc.collect()

@@ -3,8 +3,6 @@
 python late_signals.py NUMBER ARGUMENT...
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import subprocess
@@ -13,7 +11,7 @@ import sys
 from hpcfl.cli import main
 
 
-def rain(number: int) -> None:
+def rain(number):
     os.kill(os.getpid(), number)
     shell = subprocess.Popen(
         ["sh", "-c", f"echo; while kill -{number} {os.getpid()}; do :; done"],

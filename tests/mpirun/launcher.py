@@ -31,7 +31,7 @@ needs_mpirun = pytest.mark.skipif(
 )
 
 
-def environment() -> dict[str, str]:
+def environment():
     """Return the environment of a job: this interpreter's programs first, our modules found."""
     variables = dict(os.environ)
     variables["PATH"] = f"{BIN}{os.pathsep}{variables.get('PATH', '')}"
@@ -41,7 +41,7 @@ def environment() -> dict[str, str]:
     return variables
 
 
-def start(*command: object, **options: Any) -> subprocess.Popen[str]:
+def start(*command, **options):
     """Start a command in a process group of its own."""
     streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(
@@ -53,9 +53,7 @@ def start(*command: object, **options: Any) -> subprocess.Popen[str]:
     )
 
 
-def finish(
-    job: subprocess.Popen[str], limit_seconds: float = LIMIT_SECONDS
-) -> subprocess.CompletedProcess[str]:
+def finish(job, limit_seconds=LIMIT_SECONDS):
     """Wait for a job; kill it and fail the test if it does not end in time."""
     try:
         out, err = job.communicate(timeout=limit_seconds)
@@ -66,9 +64,7 @@ def finish(
     return subprocess.CompletedProcess(job.args, job.returncode, out, err)
 
 
-def mpirun(
-    ranks: int, *command: object, limit_seconds: float = LIMIT_SECONDS
-) -> subprocess.CompletedProcess[str]:
+def mpirun(ranks, *command, limit_seconds=LIMIT_SECONDS):
     """Run a command under mpirun, however few cores there are."""
     return finish(start(*MPIRUN, ranks, *command), limit_seconds)
 
@@ -76,7 +72,7 @@ def mpirun(
 class StandingRanks:
     """The ranks of one mpirun, which run one command line after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.folder = Path(tempfile.mkdtemp(prefix="hpcfl-ranks-"))
         self.asked = 0
         os.mkfifo(self.folder / "jobs")
@@ -91,7 +87,7 @@ class StandingRanks:
             )
         atexit.register(self.end)
 
-    def end(self) -> None:
+    def end(self):
         atexit.unregister(self.end)
         os.close(self.jobs)
         try:
@@ -100,9 +96,7 @@ class StandingRanks:
             os.killpg(self.job.pid, signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def run(
-        self, ranks: int, arguments: list[str], limit_seconds: float
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, ranks, arguments, limit_seconds):
         number, self.asked = self.asked, self.asked + 1
         asked = {"ranks": ranks, "arguments": arguments, "folder": os.getcwd()}
         os.write(self.jobs, f"{json.dumps(asked)}\n".encode())
@@ -125,9 +119,7 @@ class StandingRanks:
 _standing: list[StandingRanks] = []
 
 
-def hpcfl(
-    ranks: int, *arguments: object, limit_seconds: float = LIMIT_SECONDS
-) -> subprocess.CompletedProcess[str]:
+def hpcfl(ranks, *arguments, limit_seconds=LIMIT_SECONDS):
     """Run a command line on some ranks, as `mpirun` does but without a launch where possible.
 
     A job that ends its processes in another way than by leaving the command line, or that needs
@@ -140,9 +132,7 @@ def hpcfl(
     return _standing[-1].run(ranks, [str(each) for each in arguments], limit_seconds)
 
 
-def bench(
-    ranks: int, folder: Path, *options: object, limit_seconds: float = LIMIT_SECONDS
-) -> list[dict[str, Any]]:
+def bench(ranks, folder, *options, limit_seconds=LIMIT_SECONDS):
     """Run `hpcfl bench` that must succeed, and return the summaries it prints."""
     arguments = ("bench", *options, "--output", folder, "--json")
     job = hpcfl(ranks, *arguments, limit_seconds=limit_seconds)
@@ -152,7 +142,7 @@ def bench(
     return runs
 
 
-def assert_refused(job: subprocess.CompletedProcess[str], sentence: str, status: int = 2) -> None:
+def assert_refused(job, sentence, status=2):
     """Check that a job says once, in a sentence, what is wrong."""
     assert job.returncode == status, job.stderr
     assert job.stderr.count("Error: ") == 1
@@ -160,7 +150,7 @@ def assert_refused(job: subprocess.CompletedProcess[str], sentence: str, status:
     assert "Traceback" not in job.stderr
 
 
-def pid_of_rank(launcher: int, rank: int) -> int:
+def pid_of_rank(launcher, rank):
     """Return the pid of a rank of a launcher on this host."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:

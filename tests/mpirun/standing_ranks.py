@@ -6,8 +6,6 @@ FOLDER/NUMBER.RANK.out and .err; then rank 0 writes their statuses to FOLDER/NUM
 when the pipe is closed, or when the process that tests is no more, in the middle of a job too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -15,7 +13,6 @@ import threading
 import time
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from mpi4py import MPI
 
@@ -30,20 +27,20 @@ FOLDER = Path(sys.argv[1])
 CONTROL = MPI.COMM_WORLD.Dup()
 
 
-def end_with(tester: int) -> None:
+def end_with(tester):
     while Path(f"/proc/{tester}").exists() or not Path("/proc/self").exists():
         time.sleep(1)
     os._exit(1)
 
 
-def wait_for_all() -> None:
+def wait_for_all():
     """Wait without taking time from the ranks at work, and from other tests."""
     everybody = CONTROL.Ibarrier()
     while not everybody.Test():
         time.sleep(0.005)
 
 
-def run(job: dict[str, Any], comm: MPI.Intracomm, name: Path) -> int:
+def run(job, comm, name):
     """Run a command line as a process that mpirun started would; return its status."""
     MPI.COMM_WORLD = comm
     os.environ["OMPI_COMM_WORLD_RANK"] = str(comm.rank)

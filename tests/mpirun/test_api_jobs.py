@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 
 from launcher import mpirun, needs_mpirun
 
@@ -25,7 +22,7 @@ if run is not None:
 """
 
 
-def test_ranks_of_a_script_play_together(tmp_path: Path) -> None:
+def test_ranks_of_a_script_play_together(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     done = mpirun(4, sys.executable, script, tmp_path / "run.h5")

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 from launcher import hpcfl, needs_mpirun
@@ -9,7 +6,7 @@ from launcher import hpcfl, needs_mpirun
 pytestmark = [needs_mpirun, pytest.mark.full]
 
 
-def test_ranks_are_calibrated_and_predicted(tmp_path: Path) -> None:
+def test_ranks_are_calibrated_and_predicted(tmp_path):
     path = tmp_path / "calibration.json"
     job = hpcfl(3, "calibrate", "--output", path)
     assert job.returncode == 0, job.stderr

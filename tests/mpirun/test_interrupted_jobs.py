@@ -1,7 +1,5 @@
 """Jobs that are told to leave, or lose a rank, under mpirun: all ranks end, nothing is lost."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -26,7 +24,7 @@ GONE_SECONDS = 30
 OPTIONS = ("secagg", "--dim", 2000, "--devices", 3, "--rounds", 5000, "--warmup", 1)
 
 
-def job_under_way(path: Path, *where: object) -> tuple[subprocess.Popen[str], list[int]]:
+def job_under_way(path, *where):
     """Start a job, wait until it has finished more rounds, and return its ranks' processes."""
     before = load(path).rounds if path.exists() else 0
     job = start(*MPIRUN, RANKS, "hpcfl", "bench", *OPTIONS, *where)
@@ -38,11 +36,11 @@ def job_under_way(path: Path, *where: object) -> tuple[subprocess.Popen[str], li
     return job, [pid_of_rank(job.pid, rank) for rank in range(RANKS)]
 
 
-def all_gone(processes: list[int]) -> bool:
+def all_gone(processes):
     return not any(Path(f"/proc/{process}").exists() for process in processes)
 
 
-def wait_until_gone(processes: list[int]) -> None:
+def wait_until_gone(processes):
     end = time.monotonic() + GONE_SECONDS
     while not all_gone(processes):
         if time.monotonic() > end:
@@ -55,7 +53,7 @@ def wait_until_gone(processes: list[int]) -> None:
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)]
 )
-def test_mpirun_is_told_to_leave(tmp_path: Path, number: signal.Signals) -> None:
+def test_mpirun_is_told_to_leave(tmp_path, number):
     path = tmp_path / "run.h5"
     job, processes = job_under_way(path, "--output", path)
     finished = load(path).rounds
@@ -81,7 +79,7 @@ def test_mpirun_is_told_to_leave(tmp_path: Path, number: signal.Signals) -> None
         ("device", signal.SIGTERM),
     ],
 )
-def test_all_ranks_leave_together(tmp_path: Path, target: str, number: signal.Signals) -> None:
+def test_all_ranks_leave_together(tmp_path, target, number):
     path = tmp_path / "run.h5"
     job, processes = job_under_way(path, "--output", path)
     os.kill(job.pid if target == "mpirun" else processes[2], number)
@@ -98,7 +96,7 @@ def test_all_ranks_leave_together(tmp_path: Path, target: str, number: signal.Si
     assert path.stat().st_size < 10**6
 
 
-def test_a_rank_that_hangs_does_not_keep_the_others(tmp_path: Path) -> None:
+def test_a_rank_that_hangs_does_not_keep_the_others(tmp_path):
     path = tmp_path / "run.h5"
     job, processes = job_under_way(path, "--output", path)
     os.kill(processes[3], signal.SIGSTOP)
@@ -114,7 +112,7 @@ def test_a_rank_that_hangs_does_not_keep_the_others(tmp_path: Path) -> None:
     assert (run.status, run.rounds) == ("interrupted", finished)
 
 
-def test_the_servers_death_costs_no_round_and_resume_goes_on(tmp_path: Path) -> None:
+def test_the_servers_death_costs_no_round_and_resume_goes_on(tmp_path):
     path = tmp_path / "run.h5"
     job, processes = job_under_way(path, "--output", path)
     os.kill(processes[0], signal.SIGKILL)
@@ -134,7 +132,7 @@ def test_the_servers_death_costs_no_round_and_resume_goes_on(tmp_path: Path) -> 
     assert (run.status, bool(run.validated.all())) == ("interrupted", True)
 
 
-def test_refusals_to_resume_are_told_once(tmp_path: Path) -> None:
+def test_refusals_to_resume_are_told_once(tmp_path):
     path = tmp_path / "run.h5"
     options = ("fedavg", "--dim", 20, "--rounds", 2)
     assert hpcfl(3, "bench", *options, "--output", path).returncode == 0
@@ -186,9 +184,7 @@ seed = [1]
         ),
     ],
 )
-def test_a_signal_after_the_last_round_changes_nothing(
-    tmp_path: Path, command: tuple[object, ...], number: signal.Signals
-) -> None:
+def test_a_signal_after_the_last_round_changes_nothing(tmp_path, command, number):
     (tmp_path / "plan.toml").write_text(PLAN)
     job = start(*MPIRUN, 3, *LATE, number.value, *command, cwd=tmp_path)
     ended = finish(job, LIMIT_SECONDS)
@@ -200,7 +196,7 @@ def test_a_signal_after_the_last_round_changes_nothing(
 
 
 @pytest.mark.full
-def test_the_same_signal_until_the_end_changes_nothing(tmp_path: Path) -> None:
+def test_the_same_signal_until_the_end_changes_nothing(tmp_path):
     path = tmp_path / "run.h5"
     job, processes = job_under_way(path, "--output", path)
     end = time.monotonic() + GONE_SECONDS

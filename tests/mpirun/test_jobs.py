@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -16,9 +14,7 @@ SMALL = ("--dim", 2000, "--rounds", 2, "--warmup", 1)
 
 @pytest.mark.parametrize("ranks", [2, 3, 5, pytest.param(17, marks=pytest.mark.full)])
 @pytest.mark.parametrize("protocol", ["fedavg", "secagg", "sparse"])
-def test_every_protocol_is_validated_on_any_number_of_ranks(
-    tmp_path: Path, ranks: int, protocol: str
-) -> None:
+def test_every_protocol_is_validated_on_any_number_of_ranks(tmp_path, ranks, protocol):
     devices = max(3, ranks - 1)
     (summary,) = bench(ranks, tmp_path, protocol, *SMALL, "--devices", devices)
     (path,) = tmp_path.glob("*.h5")
@@ -43,15 +39,13 @@ def test_every_protocol_is_validated_on_any_number_of_ranks(
     ids=lambda options: "-".join(map(str, options[:3])),
 )
 @pytest.mark.parametrize("phase", ["advertise_keys", "share_keys", "masked_input"])
-def test_rings_are_validated_whenever_devices_drop_out(
-    tmp_path: Path, options: tuple[object, ...], phase: str
-) -> None:
+def test_rings_are_validated_whenever_devices_drop_out(tmp_path, options, phase):
     (summary,) = bench(4, tmp_path, *options, *SMALL, "--devices", 20, "--dropout-phase", phase)
 
     assert summary["rounds_validated"] == summary["rounds_total"] == 3
 
 
-def test_without_the_option_every_rank_but_the_first_is_a_device(tmp_path: Path) -> None:
+def test_without_the_option_every_rank_but_the_first_is_a_device(tmp_path):
     (summary,) = bench(5, tmp_path, "sparse", *SMALL)
 
     assert summary["devices"] == 4
@@ -60,9 +54,7 @@ def test_without_the_option_every_rank_but_the_first_is_a_device(tmp_path: Path)
 @pytest.mark.parametrize(
     "options", [("secagg",), ("secagg", "--security", "active"), ("prf",)], ids="-".join
 )
-def test_devices_that_share_ranks_send_and_sum_the_same(
-    tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_devices_that_share_ranks_send_and_sum_the_same(tmp_path, options):
     runs, sums = [], []
     for ranks in (2, 3, 8):
         target = tmp_path / f"{ranks}.npy"
@@ -87,7 +79,7 @@ def test_devices_that_share_ranks_send_and_sum_the_same(
         np.testing.assert_array_equal(total, sums[0])
 
 
-def test_several_device_counts_in_one_launch_give_a_file_each(tmp_path: Path) -> None:
+def test_several_device_counts_in_one_launch_give_a_file_each(tmp_path):
     summaries = bench(6, tmp_path, "secagg", *SMALL, "--devices", "2,5,9")
 
     assert [summary["devices"] for summary in summaries] == [2, 5, 9]
@@ -97,9 +89,7 @@ def test_several_device_counts_in_one_launch_give_a_file_each(tmp_path: Path) ->
 
 @pytest.mark.parametrize("protocol", ["secagg", "prf"])
 @pytest.mark.parametrize("group", ["fq", "ring32"])
-def test_uploads_summed_within_reduce_give_the_same_sum(
-    tmp_path: Path, protocol: str, group: str
-) -> None:
+def test_uploads_summed_within_reduce_give_the_same_sum(tmp_path, protocol, group):
     options = (protocol, *SMALL, "--devices", 7, "--group", group)
     sums = []
     for upload in ("gather", "reduce"):
@@ -110,7 +100,7 @@ def test_uploads_summed_within_reduce_give_the_same_sum(
     np.testing.assert_array_equal(sums[0], sums[1])
 
 
-def test_own_updates_are_aggregated_and_saved(tmp_path: Path) -> None:
+def test_own_updates_are_aggregated_and_saved(tmp_path):
     updates = np.random.default_rng(1).normal(0, 0.1, (4, 50))
     np.save(tmp_path / "updates.npy", updates)
     options = ("--updates", tmp_path / "updates.npy", "--save-aggregate", tmp_path / "sum.npy")
@@ -122,7 +112,7 @@ def test_own_updates_are_aggregated_and_saved(tmp_path: Path) -> None:
     )
 
 
-def test_a_rank_that_crashes_ends_the_job_with_its_traceback(tmp_path: Path) -> None:
+def test_a_rank_that_crashes_ends_the_job_with_its_traceback(tmp_path):
     job = mpirun(5, "hpcfl", "bench", "faulty_protocols:Crashing", *SMALL, "--output", tmp_path)
 
     assert job.returncode != 0
@@ -130,7 +120,7 @@ def test_a_rank_that_crashes_ends_the_job_with_its_traceback(tmp_path: Path) -> 
     assert re.search(r"\[rank 3 on \S+\] Traceback", job.stderr)
 
 
-def test_a_device_that_refuses_costs_the_round_itself_and_is_reported(tmp_path: Path) -> None:
+def test_a_device_that_refuses_costs_the_round_itself_and_is_reported(tmp_path):
     refusing = ("faulty_protocols:Refusing", *SMALL, "--dropout", 0)
     job = hpcfl(5, "bench", *refusing, "--output", tmp_path)
     (path,) = tmp_path.glob("*.h5")
@@ -144,7 +134,7 @@ def test_a_device_that_refuses_costs_the_round_itself_and_is_reported(tmp_path: 
     assert [2] == np.flatnonzero(~run.survived.all(axis=0)).tolist()
 
 
-def test_a_wrong_sum_fails_the_run_and_is_kept_as_evidence(tmp_path: Path) -> None:
+def test_a_wrong_sum_fails_the_run_and_is_kept_as_evidence(tmp_path):
     job = hpcfl(4, "bench", "faulty_protocols:Wrong", *SMALL, "--output", tmp_path)
     (path,) = tmp_path.glob("*.h5")
     run = load(path)
@@ -154,7 +144,7 @@ def test_a_wrong_sum_fails_the_run_and_is_kept_as_evidence(tmp_path: Path) -> No
     assert (run.status, run.validated.tolist()) == ("failed", [True, True, False])
 
 
-def test_below_the_threshold_the_job_fails_once_and_keeps_finished_rounds(tmp_path: Path) -> None:
+def test_below_the_threshold_the_job_fails_once_and_keeps_finished_rounds(tmp_path):
     # With this seed rounds 0 and 1 keep enough of the six devices, and round 2 does not.
     options = ("--dropout", 0.4, "--dropout-model", "bernoulli", "--devices", 6, "--seed", 5)
     small = ("--dim", 100, "--rounds", 9, "--output", tmp_path)
@@ -167,7 +157,7 @@ def test_below_the_threshold_the_job_fails_once_and_keeps_finished_rounds(tmp_pa
     assert (run.status, run.validated.tolist()) == ("failed", [True, True])
 
 
-def test_a_missing_device_ends_the_job_once_with_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_device_ends_the_job_once_with_a_sentence(tmp_path):
     deserting = ("faulty_protocols:Deserting", *SMALL, "--devices", 4, "--dropout", 0.3)
     job = hpcfl(3, "bench", *deserting, "--output", tmp_path)
 
@@ -192,7 +182,7 @@ def test_a_missing_device_ends_the_job_once_with_a_sentence(tmp_path: Path) -> N
         (["secagg", "--updates", "/nowhere.npy"], "the updates in /nowhere.npy cannot be read"),
     ],
 )
-def test_wrong_use_is_refused_once_with_a_sentence(options: list[str], sentence: str) -> None:
+def test_wrong_use_is_refused_once_with_a_sentence(options, sentence):
     assert_refused(hpcfl(3, "bench", *options), sentence)
 
 
@@ -207,13 +197,13 @@ def test_wrong_use_is_refused_once_with_a_sentence(options: list[str], sentence:
         (["attack", "components", "nowhere"], "nowhere cannot be read"),
     ],
 )
-def test_refused_ranks_leave_in_order(options: list[str], sentence: str) -> None:
+def test_refused_ranks_leave_in_order(options, sentence):
     assert_refused(mpirun(3, "hpcfl", *options), sentence)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(400)
-def test_the_main_job_runs_on_101_ranks(tmp_path: Path) -> None:
+def test_the_main_job_runs_on_101_ranks(tmp_path):
     (summary,) = bench(101, tmp_path, "sparse", "--rounds", 2, "--warmup", 0, limit_seconds=360)
 
     assert (summary["devices"], summary["dim"], summary["theta"]) == (100, 165_000, 0.3)

@@ -17,7 +17,7 @@ ESTIMATE = (
 )
 
 
-def optimize(ranks: int, *options: object) -> dict[str, Any]:
+def optimize(ranks, *options):
     job = hpcfl(ranks, *ESTIMATE, *options, "--json")
     assert job.returncode == 0, job.stderr
     assert job.stderr.count("not differentially private") == 1
@@ -25,7 +25,7 @@ def optimize(ranks: int, *options: object) -> dict[str, Any]:
     return found
 
 
-def test_devices_on_several_ranks_give_the_estimate_of_one_process() -> None:
+def test_devices_on_several_ranks_give_the_estimate_of_one_process():
     # With five ranks, one has no device to hold.
     found = [optimize(ranks, "--devices", 3) for ranks in (1, 3, 5)]
 
@@ -38,7 +38,7 @@ def test_devices_on_several_ranks_give_the_estimate_of_one_process() -> None:
         assert other["joint"]["bound"] == pytest.approx(found[0]["joint"]["bound"], rel=1e-3)
 
 
-def test_by_default_every_rank_but_the_server_is_a_device() -> None:
+def test_by_default_every_rank_but_the_server_is_a_device():
     assert optimize(3)["constants"]["devices"] == 2
 
 
@@ -50,11 +50,11 @@ def test_by_default_every_rank_but_the_server_is_a_device() -> None:
         (["--learning-rate", "1e38", "--model", "2nn"], 1, "diverged"),
     ],
 )
-def test_what_fails_is_said_once(options: list[str], status: int, sentence: str) -> None:
+def test_what_fails_is_said_once(options, status, sentence):
     assert_refused(hpcfl(3, *ESTIMATE, *options), sentence, status)
 
 
-def test_without_data_one_rank_answers() -> None:
+def test_without_data_one_rank_answers():
     job = hpcfl(3, "optimize", "fedsgd-dpc", "--devices", 4)
 
     assert_refused(job, "the bound needs --dim")

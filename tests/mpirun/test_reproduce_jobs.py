@@ -1,13 +1,9 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 from launcher import assert_refused, hpcfl, needs_mpirun
 
 pytestmark = needs_mpirun
 
 
-def test_ranks_run_settings_together_and_one_of_them_reports(tmp_path: Path) -> None:
+def test_ranks_run_settings_together_and_one_of_them_reports(tmp_path):
     job = hpcfl(3, "reproduce", "queries/table-1", "--output", tmp_path)
 
     assert job.returncode == 0, job.stderr
@@ -15,7 +11,7 @@ def test_ranks_run_settings_together_and_one_of_them_reports(tmp_path: Path) -> 
     assert (tmp_path / "queries.json").exists()
 
 
-def test_a_damaged_file_ends_all_ranks_with_one_sentence(tmp_path: Path) -> None:
+def test_a_damaged_file_ends_all_ranks_with_one_sentence(tmp_path):
     (tmp_path / "queries.json").write_text("[]")
 
     job = hpcfl(3, "reproduce", "queries/table-1", "--output", tmp_path)

@@ -1,7 +1,5 @@
 """Stop rules under mpirun: all ranks stop together, and the file says why."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from launcher import bench, hpcfl, needs_mpirun
@@ -11,7 +9,7 @@ from hpcfl.results import load
 pytestmark = needs_mpirun
 
 
-def test_all_ranks_stop_once_the_time_has_passed(tmp_path: Path) -> None:
+def test_all_ranks_stop_once_the_time_has_passed(tmp_path):
     options = ("--dim", 500, "--rounds", 2, "--warmup", 1)
     limits = ("--max-seconds", 0.001, "--max-rounds", 5000)
     (summary,) = bench(3, tmp_path, "secagg", *options, *limits)
@@ -25,7 +23,7 @@ def test_all_ranks_stop_once_the_time_has_passed(tmp_path: Path) -> None:
     assert run.path.stat().st_size < 10**6
 
 
-def test_each_number_of_devices_stops_by_itself_and_says_why(tmp_path: Path) -> None:
+def test_each_number_of_devices_stops_by_itself_and_says_why(tmp_path):
     rounds = ("--rounds", 6, "--warmup", 1, "--rel-ci", 0.999, "--max-rounds", 12)
     fedavg = ("bench", "fedavg", "--devices", "1,2", "--dim", 100)
     job = hpcfl(3, *fedavg, *rounds, "--output", tmp_path)

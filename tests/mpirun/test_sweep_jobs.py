@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 
 from launcher import hpcfl, mpirun, needs_mpirun
 
@@ -37,7 +34,7 @@ finally:
 """
 
 
-def test_one_launch_does_all_numbers_of_devices(tmp_path: Path) -> None:
+def test_one_launch_does_all_numbers_of_devices(tmp_path):
     plan, folder = tmp_path / "plan.toml", tmp_path / "out"
     plan.write_text(PLAN)
     done = [hpcfl(4, "sweep", plan, "--output", folder) for _ in range(2)]
@@ -54,7 +51,7 @@ def test_one_launch_does_all_numbers_of_devices(tmp_path: Path) -> None:
     assert "Traceback" not in done[0].stderr
 
 
-def test_only_the_rank_that_writes_loads_what_files_need(tmp_path: Path) -> None:
+def test_only_the_rank_that_writes_loads_what_files_need(tmp_path):
     # On a machine with a hundred ranks it would add seconds to every launch.
     plan, folder = tmp_path / "plan.toml", tmp_path / "out"
     plan.write_text('[fixed]\ndim = 500\nrounds = 1\ndevices = 2\n[grid]\nprotocol = ["sparse"]\n')

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ pytestmark = needs_mpirun
 TRAIN = ("train", "fedavg", "--epochs", 1, "--learning-rate", 0.1)
 
 
-def model_after(folder: Path, ranks: int, rounds: int, *options: object) -> np.ndarray:
+def model_after(folder, ranks, rounds, *options):
     """Train for some rounds; return the model."""
     file = folder / "run.h5"
     rounds_of = ("--rounds", rounds, "--checkpoint-every", rounds)
@@ -32,7 +30,7 @@ def model_after(folder: Path, ranks: int, rounds: int, *options: object) -> np.n
     return weights
 
 
-def wait_for_checkpoint(job: subprocess.Popen[str], checkpoint: Path) -> None:
+def wait_for_checkpoint(job, checkpoint):
     deadline = time.monotonic() + 120
     while not checkpoint.exists():
         assert time.monotonic() < deadline, "no checkpoint was written in time"
@@ -41,9 +39,7 @@ def wait_for_checkpoint(job: subprocess.Popen[str], checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("aggregate", ["fedavg", "sparse", "prf"])
-def test_virtual_devices_give_the_model_of_one_device_a_rank(
-    tmp_path: Path, aggregate: str
-) -> None:
+def test_virtual_devices_give_the_model_of_one_device_a_rank(tmp_path, aggregate):
     options = ("--aggregate", aggregate, "--devices", 6, "--per-round", 5, "--insecure-seed", 1)
     models = []
     for ranks in (2, 3, 7):
@@ -64,9 +60,7 @@ def test_virtual_devices_give_the_model_of_one_device_a_rank(
     ],
     ids=lambda options: options[0],
 )
-def test_insecure_noise_does_not_depend_on_the_number_of_ranks(
-    tmp_path: Path, options: tuple[object, ...]
-) -> None:
+def test_insecure_noise_does_not_depend_on_the_number_of_ranks(tmp_path, options):
     models = []
     for ranks in (1, 2, 3):
         file = tmp_path / f"{ranks}.h5"
@@ -79,7 +73,7 @@ def test_insecure_noise_does_not_depend_on_the_number_of_ranks(
     np.testing.assert_array_equal(models[0], models[2])
 
 
-def test_the_overlap_of_devices_on_several_ranks_is_that_of_all(tmp_path: Path) -> None:
+def test_the_overlap_of_devices_on_several_ranks_is_that_of_all(tmp_path):
     overlaps = []
     for ranks in (2, 4):
         file = tmp_path / f"{ranks}.h5"
@@ -93,7 +87,7 @@ def test_the_overlap_of_devices_on_several_ranks_is_that_of_all(tmp_path: Path) 
     assert 0.1 < overlaps[0][0][0] < 1
 
 
-def test_a_killed_run_goes_on_to_the_model_of_an_undisturbed_one(tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_to_the_model_of_an_undisturbed_one(tmp_path):
     options = ("--aggregate", "secagg", "--devices", 4, "--dropout", 0.25)
     killed = tmp_path / "killed.h5"
     checkpoint = killed.with_suffix(".checkpoint.npz")
@@ -119,7 +113,7 @@ def test_a_killed_run_goes_on_to_the_model_of_an_undisturbed_one(tmp_path: Path)
 
 
 @pytest.mark.full
-def test_all_ranks_leave_together_when_mpirun_gets_the_signal(tmp_path: Path) -> None:
+def test_all_ranks_leave_together_when_mpirun_gets_the_signal(tmp_path):
     results = tmp_path / "run.h5"
     checkpoint = results.with_suffix(".checkpoint.npz")
     options = ("--devices", 2, "--rounds", 2000, "--checkpoint-every", 2, "--output", results)
@@ -144,7 +138,5 @@ def test_all_ranks_leave_together_when_mpirun_gets_the_signal(tmp_path: Path) ->
         (["--model", "nonsense"], "nonsense"),
     ],
 )
-def test_wrong_use_of_train_is_refused_once_with_a_sentence(
-    options: list[str], sentence: str, tmp_path: Path
-) -> None:
+def test_wrong_use_of_train_is_refused_once_with_a_sentence(options, sentence, tmp_path):
     assert_refused(hpcfl(3, *TRAIN, "--output", tmp_path, *options), sentence)

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +11,7 @@ KEEP = ("--gamma", 0.34, "--insecure-seed", 5, "--keep-transcript")
 
 
 @pytest.mark.parametrize("protocol", ["secagg", "sparse", "cohort"])
-def test_a_round_over_mpi_is_kept_as_one_in_a_process(tmp_path: Path, protocol: str) -> None:
+def test_a_round_over_mpi_is_kept_as_one_in_a_process(tmp_path, protocol):
     files = []
     for ranks in (1, 4):
         files.append(tmp_path / f"{ranks}.npz")
@@ -36,7 +33,7 @@ def test_a_round_over_mpi_is_kept_as_one_in_a_process(tmp_path: Path, protocol: 
     assert (found["beyond"] > 0) == (protocol == "sparse")
 
 
-def test_refusals_are_told_once(tmp_path: Path) -> None:
+def test_refusals_are_told_once(tmp_path):
     path = tmp_path / "round.npz"
     job = hpcfl(3, "bench", "sparse", *ROUND, "--keep-transcript", path)
 

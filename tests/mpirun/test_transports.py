@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,7 @@ import pytest
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.loopback import Loopback
-from hpcfl.comm.phases import Payload
 from hpcfl.comm.placement import Placement
-from hpcfl.comm.transport import Produce, Transport
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import AgreedError, BelowThresholdError
@@ -27,7 +24,7 @@ DEVICES, DIM = 7, 5001
 DROPOUTS = {1: "advertise_keys", 4: "masked_input", 6: "unmask"}
 
 
-def transport() -> Transport:
+def transport():
     from mpi4py import MPI
 
     from hpcfl.comm.mpi import MpiTransport
@@ -39,35 +36,33 @@ def transport() -> Transport:
 class Recorder:
     """Passes everything on to a transport, and keeps a hash of every message that arrives."""
 
-    def __init__(self, inner: Transport) -> None:
+    def __init__(self, inner):
         self._inner = inner
         self.seen: list[tuple[object, ...]] = []
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._inner, name)
 
-    def _keep(self, kind: str, party: int, message: Payload) -> None:
+    def _keep(self, kind, party, message):
         self.seen.append((kind, party, hashlib.sha256(message.tobytes()).hexdigest()))
 
-    def broadcast(self, *arguments: Any) -> Payload:
+    def broadcast(self, *arguments):
         message = self._inner.broadcast(*arguments)
         for device in self._inner.local_devices:
             self._keep("broadcast", device, message)
         return message
 
-    def scatter(self, *arguments: Any) -> Iterator[tuple[int, Payload]]:
+    def scatter(self, *arguments):
         for receiver, message in self._inner.scatter(*arguments):
             self._keep("scatter", receiver, message)
             yield receiver, message
 
-    def gather(
-        self, senders: Sequence[int], produce: Produce, largest: int
-    ) -> Iterator[tuple[int, Payload]]:
+    def gather(self, senders, produce, largest):
         for sender, message in self._inner.gather(senders, produce, largest):
             self._keep("gather", sender, message)
             yield sender, message
 
-    def route(self, *arguments: Any) -> Any:
+    def route(self, *arguments):
         received, took_part = self._inner.route(*arguments)
         for receiver, mine in received.items():
             for sender, row in zip(mine.senders.tolist(), mine.rows, strict=True):
@@ -78,7 +73,7 @@ class Recorder:
 class Spoiling(Recorder):
     """Passes on rows of device 3 that nobody can open."""
 
-    def route(self, senders: Sequence[int], rows: Sequence[Payload], width: int) -> Any:
+    def route(self, senders, rows, width):
         blocks = [block.copy() for block in rows]
         for sender, block in zip(senders, blocks, strict=True):
             if sender == 3:
@@ -86,14 +81,7 @@ class Spoiling(Recorder):
         return super().route(senders, blocks, width)
 
 
-def play(
-    inner: Transport,
-    name: str,
-    *,
-    kind: type[Recorder] = Recorder,
-    dropouts: dict[int, str] = DROPOUTS,
-    reduce: bool = False,
-) -> list[tuple[object, ...]]:
+def play(inner, name, *, kind=Recorder, dropouts=DROPOUTS, reduce=False):
     """Play one round with fixed keys; return what this rank's parties received, sorted."""
     degree = 4 if name == "secagg-graph" else None
     protocol = find(name)(Parameters(DEVICES, DIM, alpha=0.5, degree=degree))
@@ -122,7 +110,7 @@ def play(
     return seen
 
 
-def of_rank(everything: list[tuple[object, ...]], inner: Transport) -> list[tuple[object, ...]]:
+def of_rank(everything, inner):
     """Return what of a round this rank's parties see."""
     local, of_server = set(inner.local_devices), ("gather", "total")
     return [
@@ -134,7 +122,7 @@ def of_rank(everything: list[tuple[object, ...]], inner: Transport) -> list[tupl
 
 
 @pytest.mark.parametrize("name", ["fedavg", "secagg", "secagg-graph", "sparse", "cohort"])
-def test_mpi_moves_the_same_bytes_as_the_loopback(name: str) -> None:
+def test_mpi_moves_the_same_bytes_as_the_loopback(name):
     inner = transport()
     mine = play(inner, name)
     expected = of_rank(play(Loopback(DEVICES), name), inner)
@@ -147,9 +135,7 @@ def test_mpi_moves_the_same_bytes_as_the_loopback(name: str) -> None:
     ("name", "reduce"),
     [("secagg", False), ("secagg", True), ("secagg-graph", False), ("sparse", False)],
 )
-def test_a_dealer_is_expelled_on_all_ranks_and_the_others_end_the_round(
-    name: str, reduce: bool
-) -> None:
+def test_a_dealer_is_expelled_on_all_ranks_and_the_others_end_the_round(name, reduce):
     """A step that is played only if it is wanted, before uploads that may be summed on the way."""
     gone = {1: "advertise_keys", 6: "unmask"}
     inner = transport()
@@ -161,7 +147,7 @@ def test_a_dealer_is_expelled_on_all_ranks_and_the_others_end_the_round(
 
 
 @pytest.mark.parametrize("group", ["fq", "ring32"])
-def test_reduce_is_the_sum_in_the_group(group: str) -> None:
+def test_reduce_is_the_sum_in_the_group(group):
     inner = transport()
     arithmetic = GROUPS[group]
     vectors = np.random.default_rng(2).integers(0, arithmetic.modulus, (DEVICES, DIM), np.int64)
@@ -179,7 +165,7 @@ def test_reduce_is_the_sum_in_the_group(group: str) -> None:
         assert result is None
 
 
-def test_any_number_of_transports_share_the_communicators_of_a_world() -> None:
+def test_any_number_of_transports_share_the_communicators_of_a_world():
     from mpi4py import MPI
 
     from hpcfl.comm.world import World
@@ -197,7 +183,7 @@ def test_any_number_of_transports_share_the_communicators_of_a_world() -> None:
     assert len(here) == 2 or world.rank > 1
 
 
-def test_any_number_of_transports_sum_in_a_field() -> None:
+def test_any_number_of_transports_sum_in_a_field():
     inner = transport()
     ones = np.ones(3, np.uint32).view(np.uint8)
     for _ in range(40):  # more than mpi4py has room for operations
@@ -212,9 +198,7 @@ def test_any_number_of_transports_sum_in_a_field() -> None:
 @pytest.mark.parametrize("largest", [1, 10])  # a device's refusal may be larger than was planned
 @pytest.mark.parametrize("window", [25, 10**6])
 @pytest.mark.parametrize("kept", [0, 10**6])
-def test_gather_in_windows_brings_the_same_messages(
-    monkeypatch: pytest.MonkeyPatch, largest: int, window: int, kept: int
-) -> None:
+def test_gather_in_windows_brings_the_same_messages(monkeypatch, largest, window, kept):
     import hpcfl.comm.mpi
     import hpcfl.comm.scratch
 
@@ -235,9 +219,7 @@ def test_gather_in_windows_brings_the_same_messages(
 
 @pytest.mark.parametrize("window", [1, 25, 10**6])
 @pytest.mark.parametrize("call", [1, 7, 64, 2**30])
-def test_messages_of_any_size_move_in_calls_of_a_limited_size(
-    monkeypatch: pytest.MonkeyPatch, window: int, call: int
-) -> None:
+def test_messages_of_any_size_move_in_calls_of_a_limited_size(monkeypatch, window, call):
     import hpcfl.comm.mpi
 
     monkeypatch.setattr(hpcfl.comm.mpi, "WINDOW_BYTES", window)
@@ -259,11 +241,11 @@ def test_messages_of_any_size_move_in_calls_of_a_limited_size(
     ]
 
 
-def test_a_scatter_asks_the_server_once_for_every_device_and_nobody_else() -> None:
+def test_a_scatter_asks_the_server_once_for_every_device_and_nobody_else():
     inner = transport()
     asked = []
 
-    def produce(id: int) -> Payload:
+    def produce(id):
         asked.append(id)
         return np.array([id] if id % 2 else [], np.uint8)
 
@@ -275,7 +257,7 @@ def test_a_scatter_asks_the_server_once_for_every_device_and_nobody_else() -> No
 
 
 @pytest.mark.parametrize("call", [8, 40, 2**30])
-def test_sums_move_in_calls_of_a_limited_size(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+def test_sums_move_in_calls_of_a_limited_size(monkeypatch, call):
     import hpcfl.comm.mpi
 
     monkeypatch.setattr(hpcfl.comm.mpi, "CALL_BYTES", call)
@@ -290,7 +272,7 @@ def test_sums_move_in_calls_of_a_limited_size(monkeypatch: pytest.MonkeyPatch, c
         assert result[1].tolist() == vectors.sum(axis=0).tolist()
 
 
-def test_an_error_of_the_server_is_raised_on_every_rank() -> None:
+def test_an_error_of_the_server_is_raised_on_every_rank():
     inner = transport()
     error = BelowThresholdError("too few") if inner.has_server else None
     with pytest.raises(AgreedError, match="too few"):
@@ -299,7 +281,7 @@ def test_an_error_of_the_server_is_raised_on_every_rank() -> None:
         inner.broadcast(None, error)
 
 
-def test_sums_over_ranks_reach_the_server_whole() -> None:
+def test_sums_over_ranks_reach_the_server_whole():
     inner = transport()
     values = np.arange(100_000, dtype=np.int64).reshape(2, -1) + inner.rank
     total = inner.sum_to_server(values)

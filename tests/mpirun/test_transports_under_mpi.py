@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -10,7 +8,7 @@ from launcher import HERE, mpirun, needs_mpirun
 @pytest.mark.parametrize(
     "ranks", [2, 5, *(pytest.param(n, marks=pytest.mark.full) for n in (3, 11))]
 )
-def test_the_transport_tests_pass_under_mpirun(ranks: int) -> None:
+def test_the_transport_tests_pass_under_mpirun(ranks):
     job = mpirun(
         ranks,
         *(sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider"),

@@ -1,7 +1,5 @@
 """What the tests of the lab share."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil
@@ -17,32 +15,26 @@ from hpcfl.netlab.plan import NETWORKS, Plan
 BIN = Path(sys.executable).parent
 
 
-def star(
-    devices: int = 2,
-    uplink: Link | None = None,
-    downlink: Link | None = None,
-    server: Link | None = None,
-    owner: str = "hpcfl-netlab-7-9-",
-) -> Plan:
+def star(devices=2, uplink=None, downlink=None, server=None, owner="hpcfl-netlab-7-9-"):
     """Return a plan that nothing is built from unless the owner is this process."""
     uplink = uplink or Link(1e8)
     return Plan.star(devices, uplink, downlink or uplink, server, owner, NETWORKS[0])
 
 
-def left_behind() -> list[str]:
+def left_behind():
     """Return namespaces, folders and processes of labs of processes that are no more."""
     owners = {name for name in lab._names() if not _runs(name)}
     return sorted(owners)
 
 
-def _runs(name: str) -> bool:
+def _runs(name):
     from hpcfl.netlab.plan import owner_of
 
     process, start = owner_of(name) or (0, 0)
     return process != os.getpid() and lab.start_ticks(process) == start
 
 
-def why_no_lab(link: Link | None = None) -> str:
+def why_no_lab(link=None):
     """Return why this machine cannot have a lab with such links, empty if it can."""
     if platform.system() != "Linux" or os.geteuid() != 0:
         return "needs Linux and root"
@@ -58,7 +50,7 @@ def why_no_lab(link: Link | None = None) -> str:
     return ""
 
 
-def why_no_mpi() -> str:
+def why_no_mpi():
     """Return why ranks cannot be started in a lab, empty if they can."""
     if reason := why_no_lab():
         return reason
@@ -73,7 +65,7 @@ def why_no_mpi() -> str:
     return ""
 
 
-def hpcfl(*arguments: object) -> subprocess.Popen[str]:
+def hpcfl(*arguments):
     """Start the command line, as a user would in a terminal of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "hpcfl", *map(str, arguments)],

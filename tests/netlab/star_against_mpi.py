@@ -1,7 +1,5 @@
 """Run under mpirun by test_star: every collective of Star gives what MPI's own gives."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path
@@ -21,7 +19,7 @@ rng = np.random.default_rng(rank)
 shared = np.random.default_rng(99)
 
 
-def same(first: object, second: object) -> None:
+def same(first, second):
     """Fail unless MPI's result and the star's are equal."""
     np.testing.assert_array_equal(first, second)
 

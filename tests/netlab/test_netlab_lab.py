@@ -1,14 +1,10 @@
 """Real labs: they need root and a kernel that can do it, and leave nothing behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -31,20 +27,20 @@ TRANSFER_BYTES = 500_000
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left_behind() -> Iterator[None]:
+def _nothing_left_behind():
     yield
 
     assert left_behind() == []
 
 
 @pytest.fixture
-def own_plan() -> Plan:
+def own_plan():
     return star(3, LINK, owner=lab.my_owner_name())
 
 
 @pytest.mark.usefixtures("needs_lab")
 @pytest.mark.parametrize("direction", ["up", "down"])
-def test_a_transfer_takes_its_size_over_the_links_rate(own_plan: Plan, direction: str) -> None:
+def test_a_transfer_takes_its_size_over_the_links_rate(own_plan, direction):
     """The link is a lower bound, which no load on the machine can break."""
     with lab.lab(own_plan):
         [alone] = transfer(own_plan, own_plan.devices[:1], direction, TRANSFER_BYTES)
@@ -58,7 +54,7 @@ def test_a_transfer_takes_its_size_over_the_links_rate(own_plan: Plan, direction
 
 
 @pytest.mark.usefixtures("needs_lab")
-def test_each_direction_has_its_own_rate() -> None:
+def test_each_direction_has_its_own_rate():
     plan = star(1, Link(4e6), Link(16e6), owner=lab.my_owner_name())
     with lab.lab(plan):
         [up] = transfer(plan, plan.devices, "up", 100_000)
@@ -70,7 +66,7 @@ def test_each_direction_has_its_own_rate() -> None:
 
 
 @pytest.mark.usefixtures("needs_delay")
-def test_a_delay_is_paid_each_way() -> None:
+def test_a_delay_is_paid_each_way():
     plan = star(1, Link(16e6, 0.1), owner=lab.my_owner_name())
     with lab.lab(plan):
         [up] = transfer(plan, plan.devices, "up", 10_000)
@@ -80,7 +76,7 @@ def test_a_delay_is_paid_each_way() -> None:
 
 
 @pytest.mark.usefixtures("needs_lab")
-def test_a_servers_rate_is_shared_by_all_devices() -> None:
+def test_a_servers_rate_is_shared_by_all_devices():
     plan = star(3, LINK, server=LINK, owner=lab.my_owner_name())
     with lab.lab(plan):
         together = transfer(plan, plan.devices, "down", TRANSFER_BYTES)
@@ -89,9 +85,7 @@ def test_a_servers_rate_is_shared_by_all_devices() -> None:
 
 
 @pytest.mark.usefixtures("needs_lab")
-def test_a_lab_that_cannot_be_built_is_taken_down(
-    own_plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lab_that_cannot_be_built_is_taken_down(own_plan, monkeypatch):
     groups = [*own_plan.build(), (own_plan.server.namespace, [["ip", "link", "set", "no0", "up"]])]
     monkeypatch.setattr(Plan, "build", lambda self: groups)
 
@@ -101,7 +95,7 @@ def test_a_lab_that_cannot_be_built_is_taken_down(
 
 
 @pytest.mark.usefixtures("needs_lab")
-def test_processes_end_with_the_lab_even_if_they_do_not_want_to(own_plan: Plan) -> None:
+def test_processes_end_with_the_lab_even_if_they_do_not_want_to(own_plan):
     stubborn = "trap '' TERM; echo ready; while :; do sleep 1; done"
     with lab.lab(own_plan):
         inside = ["ip", "netns", "exec", own_plan.devices[0].namespace, "sh", "-c", stubborn]
@@ -116,7 +110,7 @@ def test_processes_end_with_the_lab_even_if_they_do_not_want_to(own_plan: Plan) 
 
 
 @pytest.mark.usefixtures("needs_lab")
-def test_labs_of_the_dead_are_swept_and_those_of_the_living_left() -> None:
+def test_labs_of_the_dead_are_swept_and_those_of_the_living_left():
     mine, dead = lab.my_owner_name(), owner_name(os.getpid(), 1)
     for owner in (mine, dead):
         subprocess.run(["ip", "netns", "add", f"{owner}device0"], check=True)
@@ -133,7 +127,7 @@ def test_labs_of_the_dead_are_swept_and_those_of_the_living_left() -> None:
 
 
 @pytest.mark.usefixtures("needs_lab")
-def test_the_command_checks_a_lab() -> None:
+def test_the_command_checks_a_lab():
     result = CliRunner().invoke(group, ["netlab", "--hosts", "2", "--rate", "16mbit", "--check"])
 
     assert result.exit_code == 0, result.output
@@ -144,7 +138,7 @@ def test_the_command_checks_a_lab() -> None:
 
 
 @pytest.mark.usefixtures("needs_mpi")
-def test_a_bench_in_a_lab_says_so_and_takes_what_its_links_take(tmp_path: Path) -> None:
+def test_a_bench_in_a_lab_says_so_and_takes_what_its_links_take(tmp_path):
     path = tmp_path / "lab.h5"
     bench = ("fedavg", "--dim", 100_000, "--dropout", 0, "--rounds", 2, "--warmup", 0)
     job = hpcfl(
@@ -166,7 +160,7 @@ def test_a_bench_in_a_lab_says_so_and_takes_what_its_links_take(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("needs_mpi")
-def test_the_exit_status_and_error_of_the_run_are_passed_on() -> None:
+def test_the_exit_status_and_error_of_the_run_are_passed_on():
     job = hpcfl("netlab", "--hosts", 1, "--", "bench", "nonsense")
     _, errors = _finish(job)
 
@@ -176,7 +170,7 @@ def test_the_exit_status_and_error_of_the_run_are_passed_on() -> None:
 
 @pytest.mark.usefixtures("needs_mpi")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_is_taken_down(number: signal.Signals, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_taken_down(number, tmp_path):
     job, namespaces = _long_run(tmp_path)
     job.send_signal(number)
     _, errors = _finish(job, 60)
@@ -188,7 +182,7 @@ def test_an_interrupted_run_is_taken_down(number: signal.Signals, tmp_path: Path
 
 
 @pytest.mark.usefixtures("needs_mpi")
-def test_a_killed_run_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
+def test_a_killed_run_is_cleaned_up_by_the_next(tmp_path):
     job, namespaces = _long_run(tmp_path)
     job.kill()
     _finish(job, 60)
@@ -199,7 +193,7 @@ def test_a_killed_run_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
     assert not any((lab.NAMESPACES / name).exists() for name in namespaces)
 
 
-def _long_run(folder: Path) -> tuple[subprocess.Popen[str], list[str]]:
+def _long_run(folder):
     """Start a run that takes long; return it and its namespaces once it is in its rounds."""
     path = folder / "long.h5"
     bench = ("fedavg", "--dim", 100_000, "--dropout", 0, "--rounds", 100_000, "--output", path)
@@ -215,7 +209,7 @@ def _long_run(folder: Path) -> tuple[subprocess.Popen[str], list[str]]:
     return job, [name for name in os.listdir(lab.NAMESPACES) if name.startswith(prefix)]
 
 
-def _finish(job: subprocess.Popen[str], limit_seconds: float = LIMIT_SECONDS) -> tuple[str, str]:
+def _finish(job, limit_seconds=LIMIT_SECONDS):
     try:
         return job.communicate(timeout=limit_seconds)
     except subprocess.TimeoutExpired:

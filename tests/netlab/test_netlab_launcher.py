@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import os
 import re
 import shlex
 import subprocess
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -18,7 +15,7 @@ from hpcfl.system import environment, launch
 from hpcfl.system.doctor.mpi import Implementation, Launcher
 
 
-def started(plan_hosts: int = 3) -> list[str]:
+def started(plan_hosts=3):
     """Return the words of the mpirun command within the server's host."""
     command = launcher.launch_command(star(plan_hosts), "/opt/mpirun", ["bench", "sparse"])
     assert command[:6] == ["ip", "netns", "exec", "hpcfl-netlab-7-9-server", "unshare", "--uts"]
@@ -27,7 +24,7 @@ def started(plan_hosts: int = 3) -> list[str]:
     return shlex.split(run)
 
 
-def settings(words: list[str]) -> dict[str, str]:
+def settings(words):
     return {
         name: value
         for kind, name, value in zip(words, words[1:], words[2:], strict=False)
@@ -35,7 +32,7 @@ def settings(words: list[str]) -> dict[str, str]:
     }
 
 
-def test_mpirun_starts_one_rank_on_every_host() -> None:
+def test_mpirun_starts_one_rank_on_every_host():
     words = started(3)
 
     assert words[:3] == ["/opt/mpirun", "-n", "4"]
@@ -47,7 +44,7 @@ def test_mpirun_starts_one_rank_on_every_host() -> None:
     ]
 
 
-def test_ranks_talk_over_the_labs_network_and_nothing_else() -> None:
+def test_ranks_talk_over_the_labs_network_and_nothing_else():
     chosen = settings(started())
 
     assert chosen["btl"] == "tcp,self"
@@ -55,14 +52,14 @@ def test_ranks_talk_over_the_labs_network_and_nothing_else() -> None:
     assert chosen["plm_ssh_no_tree_spawn"] == "1"
 
 
-def test_arguments_with_blanks_survive() -> None:
+def test_arguments_with_blanks_survive():
     given = ["bench", "sparse", "--output", "my results/a'b.h5"]
     command = launcher.launch_command(star(), "mpirun", given)
 
     assert shlex.split(command[-1])[-4:] == given
 
 
-def test_the_agent_enters_the_hosts_namespace_with_a_name_of_its_own(tmp_path: Path) -> None:
+def test_the_agent_enters_the_hosts_namespace_with_a_name_of_its_own(tmp_path):
     script = tmp_path / "agent"
     script.write_text(launcher.agent(star()))
     fake = tmp_path / "ip"
@@ -83,7 +80,7 @@ def test_the_agent_enters_the_hosts_namespace_with_a_name_of_its_own(tmp_path: P
     ]
 
 
-def test_the_agent_knows_no_other_host(tmp_path: Path) -> None:
+def test_the_agent_knows_no_other_host(tmp_path):
     script = tmp_path / "agent"
     script.write_text(launcher.agent(star()))
     done = subprocess.run(
@@ -94,7 +91,7 @@ def test_the_agent_knows_no_other_host(tmp_path: Path) -> None:
     assert "no host 192.0.2.1 in this lab" in done.stderr
 
 
-def test_ranks_are_told_of_their_links(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_told_of_their_links(monkeypatch):
     plan = star(2, Link(1e7))
     variables = launcher.launch_environment(plan, {"HOME": "/x"})
     monkeypatch.setenv(launch.NETLAB_VARIABLE, variables[launch.NETLAB_VARIABLE])
@@ -105,7 +102,7 @@ def test_ranks_are_told_of_their_links(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launch.netlab_facts() == {}
 
 
-def test_all_ranks_of_a_lab_share_this_machines_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ranks_of_a_lab_share_this_machines_cores(monkeypatch):
     monkeypatch.setattr(environment, "usable_cores", lambda: 2)
     hosts = ["server", "device0", "device1", "device2"]
 
@@ -114,7 +111,7 @@ def test_all_ranks_of_a_lab_share_this_machines_cores(monkeypatch: pytest.Monkey
     assert (lab["oversubscription_ratio"], cluster["oversubscription_ratio"]) == (2.0, 0.5)
 
 
-def refused(*arguments: str) -> str:
+def refused(*arguments):
     result = CliRunner().invoke(group, ["netlab", *arguments])
     assert isinstance(result.exception, UsageError)
     return str(result.exception)
@@ -133,11 +130,11 @@ def refused(*arguments: str) -> str:
         (("--hosts", "2", "--check", "--", "bench", "sparse"), "--check times transfers"),
     ],
 )
-def test_wrong_use_is_refused(arguments: tuple[str, ...], words: str) -> None:
+def test_wrong_use_is_refused(arguments, words):
     assert words in refused(*arguments)
 
 
-def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_systems_are_refused(monkeypatch):
     monkeypatch.setattr(requirements.platform, "system", lambda: "Darwin")
 
     with pytest.raises(
@@ -146,7 +143,7 @@ def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         requirements.check_machine()
 
 
-def test_other_users_than_root_are_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_users_than_root_are_told_how(monkeypatch):
     monkeypatch.setattr(requirements.os, "geteuid", lambda: 1000)
 
     with pytest.raises(UsageError, match=r"must be root: sudo env PATH"):
@@ -154,9 +151,7 @@ def test_other_users_than_root_are_told_how(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(("tool", "package"), [("ip", "iproute2"), ("tc", "iproute2")])
-def test_missing_tools_are_named_with_their_package(
-    monkeypatch: pytest.MonkeyPatch, tool: str, package: str
-) -> None:
+def test_missing_tools_are_named_with_their_package(monkeypatch, tool, package):
     monkeypatch.setattr(requirements.os, "geteuid", lambda: 0)
     monkeypatch.setattr(
         requirements.shutil, "which", lambda name: None if name == tool else f"/bin/{name}"
@@ -166,7 +161,7 @@ def test_missing_tools_are_named_with_their_package(
         requirements.check_machine()
 
 
-def test_a_lab_within_a_launch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lab_within_a_launch_is_refused(monkeypatch):
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
 
     with pytest.raises(UsageError, match="call it without a launcher"):
@@ -181,9 +176,7 @@ def test_a_lab_within_a_launch_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         (Launcher("/x/mpirun", Implementation("Open MPI", "4.1.6")), "is Open MPI 4.1.6"),
     ],
 )
-def test_other_launchers_are_refused(
-    monkeypatch: pytest.MonkeyPatch, found: Launcher | None, words: str
-) -> None:
+def test_other_launchers_are_refused(monkeypatch, found, words):
     monkeypatch.setattr("hpcfl.system.doctor.mpi.find_launcher", lambda: found)
 
     with pytest.raises(UsageError, match=re.escape(words)):
@@ -200,10 +193,8 @@ def test_other_launchers_are_refused(
         ("netem", "modprobe sch_netem; or leave --latency out"),
     ],
 )
-def test_what_a_kernel_lacks_is_named(
-    monkeypatch: pytest.MonkeyPatch, failing: str, words: str
-) -> None:
-    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+def test_what_a_kernel_lacks_is_named(monkeypatch, failing, words):
+    def run(command, **options):
         fails = failing in " ".join(command)
         return subprocess.CompletedProcess(command, int(fails), "", "no\n" if fails else "")
 
@@ -213,7 +204,7 @@ def test_what_a_kernel_lacks_is_named(
         requirements.check_kernel("trial", Link(1e8, 0.01))
 
 
-def test_a_dry_run_prints_what_would_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_prints_what_would_be_run(monkeypatch):
     monkeypatch.setattr(session.lab, "used_networks", lambda: ["198.18.0.0/16"])
     result = CliRunner().invoke(
         group, ["netlab", "--hosts", "2", "--dry-run", "--", "bench", "sparse", "--dim", "10"]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import ipaddress
 import json
 
@@ -16,18 +14,18 @@ from hpcfl.netlab.links import (
     parse_rate,
     parse_seconds,
 )
-from hpcfl.netlab.plan import NETWORKS, Plan, free_network, owner_name, owner_of
+from hpcfl.netlab.plan import NETWORKS, free_network, owner_name, owner_of
 
 
 @pytest.mark.parametrize(
     ("text", "bits"), [("100mbit", 1e8), ("500kbit", 5e5), ("1.5Gbit", 1.5e9), ("200000bit", 2e5)]
 )
-def test_rates_are_those_of_tc(text: str, bits: float) -> None:
+def test_rates_are_those_of_tc(text, bits):
     assert parse_rate(text, "--rate") == bits
 
 
 @pytest.mark.parametrize("text", ["100", "fast", "100mbps", "-1mbit", "", "1bit", "900gbit"])
-def test_other_rates_are_refused(text: str) -> None:
+def test_other_rates_are_refused(text):
     with pytest.raises(UsageError, match="--rate must be"):
         parse_rate(text, "--rate")
 
@@ -35,17 +33,17 @@ def test_other_rates_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("10ms", 0.01), ("500us", 5e-4), ("1s", 1), ("0", 0)]
 )
-def test_latencies_have_units(text: str, seconds: float) -> None:
+def test_latencies_have_units(text, seconds):
     assert parse_seconds(text, "--latency") == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["10", "ms", "-1ms", "60s"])
-def test_other_latencies_are_refused(text: str) -> None:
+def test_other_latencies_are_refused(text):
     with pytest.raises(UsageError, match="--latency must be"):
         parse_seconds(text, "--latency")
 
 
-def test_a_link_is_a_token_bucket_with_a_bucket_of_a_millisecond() -> None:
+def test_a_link_is_a_token_bucket_with_a_bucket_of_a_millisecond():
     [command] = Link(1e8).shape("eth0")
 
     assert command[:8] == ["tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:"]
@@ -53,17 +51,17 @@ def test_a_link_is_a_token_bucket_with_a_bucket_of_a_millisecond() -> None:
     assert command[11:] == ["burst", "12500", "limit", "1250000"]
 
 
-def test_a_slow_link_still_lets_two_frames_pass() -> None:
+def test_a_slow_link_still_lets_two_frames_pass():
     assert Link(1e5).burst_bytes == 2 * FRAME_BYTES
 
 
 @pytest.mark.parametrize(("rate", "mtu"), [(1e5, 1500), (2e7, 1500), (1e8, 6236), (1e9, 9000)])
-def test_frames_are_as_large_as_lets_two_pass_at_once(rate: float, mtu: int) -> None:
+def test_frames_are_as_large_as_lets_two_pass_at_once(rate, mtu):
     assert mtu_bytes([Link(1e10), Link(rate)]) == mtu
     assert 2 * (mtu + HEADER_BYTES) <= Link(rate).burst_bytes
 
 
-def test_every_cable_carries_frames_that_the_slowest_link_lets_pass() -> None:
+def test_every_cable_carries_frames_that_the_slowest_link_lets_pass():
     plan = star(2, Link(1e8), Link(1e9), server=Link(2e7))
     cables = [one for _, group in plan.build() for one in group if "veth" in one]
 
@@ -71,7 +69,7 @@ def test_every_cable_carries_frames_that_the_slowest_link_lets_pass() -> None:
     assert all([*one].count("1500") == 2 for one in cables)
 
 
-def test_latency_is_a_delay_inside_the_bucket_that_holds_what_is_on_its_way() -> None:
+def test_latency_is_a_delay_inside_the_bucket_that_holds_what_is_on_its_way():
     plain, delayed = Link(1e8, 0.02).shape("d3")
 
     assert plain == Link(1e8).shape("d3")[0]
@@ -80,7 +78,7 @@ def test_latency_is_a_delay_inside_the_bucket_that_holds_what_is_on_its_way() ->
     assert int(delayed[13]) * FRAME_BYTES >= 1_250_000 + 1e8 / 8 * 0.02
 
 
-def shaped(plan: Plan) -> dict[tuple[str, str], str]:
+def shaped(plan):
     """Return the rate of every shaped network device, by namespace and device."""
     return {
         (namespace, command[4]): command[command.index("rate") + 1]
@@ -90,7 +88,7 @@ def shaped(plan: Plan) -> dict[tuple[str, str], str]:
     }
 
 
-def test_devices_send_through_their_own_end_and_receive_through_the_bridge_port() -> None:
+def test_devices_send_through_their_own_end_and_receive_through_the_bridge_port():
     plan = star(2, Link(1e7), Link(5e7))
     bridge = plan.bridge_namespace
 
@@ -102,14 +100,14 @@ def test_devices_send_through_their_own_end_and_receive_through_the_bridge_port(
     }
 
 
-def test_the_server_is_shaped_only_if_asked() -> None:
+def test_the_server_is_shaped_only_if_asked():
     plan = star(1, server=Link(1e9))
     both = {(plan.server.namespace, "eth0"), (plan.bridge_namespace, "server")}
 
     assert {key for key, rate in shaped(plan).items() if rate == "1000000000bit"} == both
 
 
-def test_every_host_has_its_own_namespace_address_and_cable() -> None:
+def test_every_host_has_its_own_namespace_address_and_cable():
     plan = star(30)
     ((_, made), (bridge, cables), *hosts) = plan.build()
 
@@ -127,7 +125,7 @@ def test_every_host_has_its_own_namespace_address_and_cable() -> None:
         assert f"{host.address}/16" in [word for command in commands for word in command]
 
 
-def test_nothing_is_made_outside_of_the_labs_own_namespaces() -> None:
+def test_nothing_is_made_outside_of_the_labs_own_namespaces():
     for namespace, commands in star(3, Link(1e8, 0.01), server=Link(1e9)).build():
         if namespace:
             assert namespace.startswith("hpcfl-netlab-7-9-")
@@ -136,18 +134,18 @@ def test_nothing_is_made_outside_of_the_labs_own_namespaces() -> None:
 
 
 @pytest.mark.parametrize("devices", [0, -1, 1001])
-def test_a_number_of_hosts_that_no_bridge_has_is_refused(devices: int) -> None:
+def test_a_number_of_hosts_that_no_bridge_has_is_refused(devices):
     with pytest.raises(UsageError, match="--hosts must be from 1 to 1000"):
         star(devices)
 
 
-def test_a_network_that_the_machine_uses_is_left_alone() -> None:
+def test_a_network_that_the_machine_uses_is_left_alone():
     assert free_network([]) == NETWORKS[0]
     assert free_network(["192.0.2.0/24", "198.18.5.1/24"]) == NETWORKS[1]
     assert free_network(["198.18.0.0/15"]) == NETWORKS[2]
 
 
-def test_no_free_network_says_what_to_do() -> None:
+def test_no_free_network_says_what_to_do():
     with pytest.raises(UsageError, match="name a free IPv4 network with --network"):
         free_network(["0.0.0.0/0"])
 
@@ -156,24 +154,22 @@ def test_no_free_network_says_what_to_do() -> None:
     ("network", "hosts", "words"),
     [("10.0.0.0/29", 6, "too few addresses"), ("fd00::/64", 2, "IPv4"), ("x", 2, "IPv4")],
 )
-def test_a_network_that_cannot_hold_the_lab_is_refused(
-    network: str, hosts: int, words: str
-) -> None:
+def test_a_network_that_cannot_hold_the_lab_is_refused(network, hosts, words):
     with pytest.raises(UsageError, match=words):
         session.checked_network(network, hosts)
 
 
-def test_the_smallest_network_is_full_with_the_server_and_its_devices() -> None:
+def test_the_smallest_network_is_full_with_the_server_and_its_devices():
     assert session.checked_network("10.0.0.0/29", 5) == "10.0.0.0/29"
 
 
-def test_owners_are_told_by_process_and_start() -> None:
+def test_owners_are_told_by_process_and_start():
     assert owner_of(owner_name(12, 345) + "device3") == (12, 345)
     assert owner_of("hpcfl-netlab-x-device3") is None
     assert owner_of("other-12-345-device3") is None
 
 
-def test_facts_are_numbers_with_units_that_json_carries() -> None:
+def test_facts_are_numbers_with_units_that_json_carries():
     plan = star(2, Link(1e7, 0.01), Link(5e7, 0.01), Link(1e9))
 
     facts = json.loads(plan.facts_json())

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -16,7 +14,7 @@ HERE = Path(__file__).parent
     not (BIN / "mpirun").exists() and shutil.which("mpirun") is None, reason="no mpirun"
 )
 @pytest.mark.parametrize("ranks", [3, *(pytest.param(n, marks=pytest.mark.full) for n in (2, 5))])
-def test_the_star_does_what_mpi_does(ranks: int, tmp_path: Path) -> None:
+def test_the_star_does_what_mpi_does(ranks, tmp_path):
     launcher = ["mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n", str(ranks)]
     program = [sys.executable, "-m", "mpi4py", HERE / "star_against_mpi.py", tmp_path]
     done = subprocess.run(

@@ -107,7 +107,7 @@ EVERY = [(group, name) for group, ranges in RANGES.items() for name in ranges]
 
 
 @pytest.mark.parametrize(("group", "name"), EVERY)
-def test_a_value_is_taken_up_to_the_edge_and_refused_by_name_beyond(group: Any, name: str) -> None:
+def test_a_value_is_taken_up_to_the_edge_and_refused_by_name_beyond(group, name):
     inside, outside = RANGES[group][name]
     for value in inside:
         assert getattr(group("secagg", **{name: value}), name) == value
@@ -117,7 +117,7 @@ def test_a_value_is_taken_up_to_the_edge_and_refused_by_name_beyond(group: Any, 
 
 
 @pytest.mark.parametrize("group", RANGES)
-def test_every_number_has_a_range_that_is_tested(group: type[OptionGroup]) -> None:
+def test_every_number_has_a_range_that_is_tested(group):
     numbers = {
         name
         for name, about in options_of(group).items()
@@ -127,7 +127,7 @@ def test_every_number_has_a_range_that_is_tested(group: type[OptionGroup]) -> No
     assert numbers - RANGES[group].keys() <= inherited | {"steps"}
 
 
-def test_choices_are_those_that_there_are() -> None:
+def test_choices_are_those_that_there_are():
     known = options_of(BenchOptions) | options_of(TrainOptions)
 
     assert known["group"].choices == tuple(GROUPS)
@@ -155,12 +155,12 @@ def test_choices_are_those_that_there_are() -> None:
         ({"protocol": "dp-fedavg", "noise_multiplier": -1}, "--noise-multiplier is -1.0"),
     ],
 )
-def test_wrong_keywords_are_refused_in_a_sentence(given: dict[str, Any], sentence: str) -> None:
+def test_wrong_keywords_are_refused_in_a_sentence(given, sentence):
     with pytest.raises(UsageError, match=sentence):
         asked({"protocol": "secagg"} | given)
 
 
-def test_keywords_are_read_as_their_type_says() -> None:
+def test_keywords_are_read_as_their_type_says():
     made = make(
         BenchOptions,
         {"protocol": "secagg", "devices": 20, "clip": 1, "updates": "u.npy", "kill": "rank=1"},
@@ -171,21 +171,21 @@ def test_keywords_are_read_as_their_type_says() -> None:
     assert make(BenchOptions, {"protocol": "secagg", "devices": [3, 4]}).devices == (3, 4)
 
 
-def test_a_protocol_without_dropouts_has_none_unless_some_are_given() -> None:
+def test_a_protocol_without_dropouts_has_none_unless_some_are_given():
     assert asked({"protocol": "secagg"}).dropout == 0.3
     assert asked({"protocol": "prf"}).dropout == 0.0
     assert asked({"protocol": "dp-fedavg", "aggregate": "prf"}).dropout == 0.0
     assert asked({"protocol": "prf", "dropout": 0.1}).dropout == 0.1
 
 
-def test_an_option_has_one_default_wherever_it_is() -> None:
+def test_an_option_has_one_default_wherever_it_is():
     parameters = {one.name: one.default for one in fields(Parameters)}
     for name, about in options_of(BenchOptions).items():
         if name in parameters and name not in ("devices", "dim", "levels"):
             assert about.default == parameters[name]
 
 
-def test_what_an_option_is_for_is_said_by_its_field() -> None:
+def test_what_an_option_is_for_is_said_by_its_field():
     """Files of earlier versions depend on these: another set is another meaning of resume."""
     assert session._FREE == {"save_aggregate", "keep_transcript", "kill", "note"}
     assert checkpoint.FREE == {
@@ -217,14 +217,14 @@ def test_what_an_option_is_for_is_said_by_its_field() -> None:
     }
 
 
-def test_a_part_of_options_is_the_group_that_they_inherit() -> None:
+def test_a_part_of_options_is_the_group_that_they_inherit():
     chosen = TrainOptions("fedavg", momentum=0.25, latency_ms=3)
 
     assert part(chosen, LocalOptions) == LocalOptions(momentum=0.25)
     assert part(chosen, LinkOptions) == LinkOptions(latency_ms=3)
 
 
-def test_an_option_of_the_command_line_is_made_from_its_field() -> None:
+def test_an_option_of_the_command_line_is_made_from_its_field():
     """What adding an option takes: the field, and nothing else."""
 
     @dataclass(frozen=True, kw_only=True)
@@ -235,7 +235,7 @@ def test_an_option_of_the_command_line_is_made_from_its_field() -> None:
 
     @click.command()
     @options(Tea)
-    def brew(**typed: Any) -> None:
+    def brew(**typed):
         click.echo(make(Tea, given(typed)))
 
     run = CliRunner().invoke
@@ -248,7 +248,7 @@ def test_an_option_of_the_command_line_is_made_from_its_field() -> None:
         assert words in help
 
 
-def test_options_are_known_without_importing_a_heavy_package() -> None:
+def test_options_are_known_without_importing_a_heavy_package():
     code = "import sys, hpcfl.options.bench, hpcfl.options.training"
     heavy = "{'numpy', 'mpi4py', 'torch', 'h5py'}"
     done = subprocess.run([sys.executable, "-c", f"{code}; print({heavy} & {{*sys.modules}})"],

@@ -1,7 +1,5 @@
 """Figures of cost and of privacy show what the results hold."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +16,7 @@ from hpcfl.results import load
 from hpcfl.results.statistics import median_interval
 
 
-def test_scaling_shows_medians_intervals_and_ideal_lines(tmp_path: Path) -> None:
+def test_scaling_shows_medians_intervals_and_ideal_lines(tmp_path):
     runs = [load(write_run(tmp_path / f"{n}.h5", devices=n)) for n in (4, 8, 16)]
     axes = scaling.draw(runs, "devices").axes
     measured, modelled, one, everyone = axes
@@ -44,7 +42,7 @@ def test_scaling_shows_medians_intervals_and_ideal_lines(tmp_path: Path) -> None
     assert "modelled at" in modelled.get_ylabel()
 
 
-def test_scaling_over_parameters_is_proportional_in_all_panels(tmp_path: Path) -> None:
+def test_scaling_over_parameters_is_proportional_in_all_panels(tmp_path):
     runs = [load(write_run(tmp_path / f"{d}.h5", dim=d)) for d in (10, 100)]
     for axes in scaling.draw(runs, "dim").axes:
         (ideal,) = [line for line in axes.lines if line.get_linewidth() == 0.6]
@@ -52,15 +50,15 @@ def test_scaling_over_parameters_is_proportional_in_all_panels(tmp_path: Path) -
         assert high == pytest.approx(10 * low)
 
 
-def test_launches_with_the_same_size_are_one_point(tmp_path: Path) -> None:
+def test_launches_with_the_same_size_are_one_point(tmp_path):
     runs = [load(write_run(tmp_path / f"{k}.h5", rounds=k, seed=k)) for k in (2, 5)]
     (line, *_) = scaling.draw(runs).axes[0].lines
 
     assert list(line.get_ydata()) == [np.median(np.concatenate([r.round_seconds for r in runs]))]
 
 
-def test_a_degree_that_follows_from_the_size_makes_no_other_line(tmp_path: Path) -> None:
-    def lines(*runs: tuple[int, int]) -> list[str]:
+def test_a_degree_that_follows_from_the_size_makes_no_other_line(tmp_path):
+    def lines(*runs):
         found = [
             load(write_run(tmp_path / f"{n}-{k}-{len(runs)}.h5", devices=n, degree=k))
             for n, k in runs
@@ -74,13 +72,13 @@ def test_a_degree_that_follows_from_the_size_makes_no_other_line(tmp_path: Path)
     assert {"sparse, degree 4", "sparse, degree 6"} <= set(names)
 
 
-def test_runs_for_different_links_are_not_drawn_together(tmp_path: Path) -> None:
+def test_runs_for_different_links_are_not_drawn_together(tmp_path):
     runs = [load(write_run(tmp_path / f"{k}.h5", uplink_mbps=float(k))) for k in (1, 2)]
     with pytest.raises(UsageError, match="different links"):
         scaling.draw(runs)
 
 
-def test_phases_are_stacked_and_devices_and_server_apart(tmp_path: Path) -> None:
+def test_phases_are_stacked_and_devices_and_server_apart(tmp_path):
     run = load(write_run(tmp_path / "a.h5"))
     cpu = run.cpu_seconds.copy()
     cpu[:, 0, :-1], cpu[:, 1, :-1], cpu[:, 0, -1], cpu[:, 1, -1] = 0.001, 0.002, 0.03, 0.04
@@ -98,7 +96,7 @@ def test_phases_are_stacked_and_devices_and_server_apart(tmp_path: Path) -> None
         phases.draw([run] * 41)
 
 
-def test_a_device_that_dropped_out_is_in_no_distribution(tmp_path: Path) -> None:
+def test_a_device_that_dropped_out_is_in_no_distribution(tmp_path):
     run = load(write_run(tmp_path / "a.h5"))
     survived = run.survived.copy()
     survived[:, 1] = False
@@ -112,7 +110,7 @@ def test_a_device_that_dropped_out_is_in_no_distribution(tmp_path: Path) -> None
     assert "elapsed" in devices.get_xlabel()
 
 
-def test_boxes_are_of_devices_for_one_run_and_of_runs_for_several(tmp_path: Path) -> None:
+def test_boxes_are_of_devices_for_one_run_and_of_runs_for_several(tmp_path):
     runs = [load(write_run(tmp_path / f"{n}.h5", devices=n)) for n in (4, 8)]
     one, server = ranks.draw(runs[:1], "box").axes
     both, _ = ranks.draw(runs, "box").axes
@@ -122,7 +120,7 @@ def test_boxes_are_of_devices_for_one_run_and_of_runs_for_several(tmp_path: Path
     assert one.get_ylim()[1] > max(tops) == pytest.approx(runs[0].cpu_seconds.sum(axis=1).max())
 
 
-def test_both_epsilons_are_drawn_and_told_apart(tmp_path: Path) -> None:
+def test_both_epsilons_are_drawn_and_told_apart(tmp_path):
     run = load(write_run(tmp_path / "a.h5", training=True, algorithm="cdp"))
     left, right = epsilon.draw([run]).axes
     paper, proven = left.lines
@@ -135,7 +133,7 @@ def test_both_epsilons_are_drawn_and_told_apart(tmp_path: Path) -> None:
     assert paper.get_fillstyle() != proven.get_fillstyle()
 
 
-def test_what_cannot_be_drawn_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_drawn_is_told(tmp_path):
     plain = load(write_run(tmp_path / "a.h5"))
     trained = load(write_run(tmp_path / "b.h5", training=True))
     nothing = {name: np.full(7, np.nan) for name in ("epsilon_paper", "epsilon_proven")}
@@ -150,5 +148,5 @@ def test_what_cannot_be_drawn_is_told(tmp_path: Path) -> None:
         assert module.lacking(unmeasured) == "has no measured round"
 
 
-def test_areas_differ_without_their_colours() -> None:
+def test_areas_differ_without_their_colours():
     assert len({style.area_style(number)["hatch"] for number in range(7)}) == 7

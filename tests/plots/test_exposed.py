@@ -3,7 +3,6 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,12 +13,12 @@ from hpcfl.options.bench import BenchOptions
 from hpcfl.plots.exposed import draw, exposed_alone, lacking
 from hpcfl.privacy.exposure import exposure
 from hpcfl.privacy.population import Population
-from hpcfl.results import Run, load
+from hpcfl.results import load
 
 pytest.importorskip("matplotlib")
 
 
-def run_of(folder: Path, protocol: str, **options: Any) -> Run:
+def run_of(folder, protocol, **options):
     found: list[Path] = []
     asked = BenchOptions(protocol, dim=200, rounds=2, warmup=0, **options)
     session.run(World(None), asked, [20], folder, found.append)
@@ -39,9 +38,7 @@ def run_of(folder: Path, protocol: str, **options: Any) -> Run:
         ("secagg-graph", {"degree": 14, "dropout": 0.1}, {"degree": 14}),
     ],
 )
-def test_what_is_exposed_follows_from_the_options_of_the_run(
-    tmp_path: Path, protocol: str, options: dict[str, Any], known: dict[str, Any]
-) -> None:
+def test_what_is_exposed_follows_from_the_options_of_the_run(tmp_path, protocol, options, known):
     run = run_of(tmp_path, protocol, **options)
     population = Population(20, 6, options.get("dropout", 0.3))
 
@@ -52,7 +49,7 @@ def test_what_is_exposed_follows_from_the_options_of_the_run(
     assert exposed_alone(run) == expected.value
 
 
-def test_a_point_lies_where_bytes_and_exposure_say(tmp_path: Path) -> None:
+def test_a_point_lies_where_bytes_and_exposure_say(tmp_path):
     runs = [run_of(tmp_path, "fedavg"), run_of(tmp_path, "secagg")]
     axes = draw(runs).axes[0]
 
@@ -62,7 +59,7 @@ def test_a_point_lies_where_bytes_and_exposure_say(tmp_path: Path) -> None:
     assert [y for _, y in points] == [100, 0]
 
 
-def test_a_file_does_not_choose_which_code_is_loaded(tmp_path: Path) -> None:
+def test_a_file_does_not_choose_which_code_is_loaded(tmp_path):
     run = replace(run_of(tmp_path, "fedavg"), protocol="antigravity:Flight")
 
     assert "name its class with --protocol" in (lacking(run) or "")

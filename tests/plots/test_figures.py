@@ -1,19 +1,13 @@
 """What is drawn is what the results hold."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
 import pytest
 from matplotlib import pyplot
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.errors import UsageError
@@ -21,7 +15,6 @@ from hpcfl.plots import accuracy, exposure, partition, style
 from hpcfl.privacy.exposure import exposure as exposure_of
 from hpcfl.privacy.population import Population
 from hpcfl.results import load
-from hpcfl.results.reader import Run
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.writer import ResultsWriter
 
@@ -29,15 +22,7 @@ TABLE = np.arange(12).reshape(4, 3)
 FIGURES = ("accuracy", "bytes_up_total", "modelled_seconds")
 
 
-def trained(
-    path: Path,
-    rounds: int = 3,
-    *,
-    wrong: int | None = None,
-    table: Any = TABLE,
-    figures: Sequence[str] = FIGURES,
-    **config: object,
-) -> Run:
+def trained(path, rounds=3, *, wrong=None, table=TABLE, figures=FIGURES, **config):
     """Return a run whose figures are easy to tell apart; one round may have failed."""
     devices = len(table)
     with ResultsWriter(
@@ -60,12 +45,12 @@ def trained(
     return load(path)
 
 
-def legend(figure: Figure) -> list[str]:
+def legend(figure):
     (found,) = figure.legends
     return [text.get_text() for text in found.get_texts()]
 
 
-def test_a_partition_is_drawn_with_devices_across_and_classes_up(tmp_path: Path) -> None:
+def test_a_partition_is_drawn_with_devices_across_and_classes_up(tmp_path):
     axes, bar = partition.draw([trained(tmp_path / "a.h5")]).axes
     (image,) = axes.images
 
@@ -80,7 +65,7 @@ def test_a_partition_is_drawn_with_devices_across_and_classes_up(tmp_path: Path)
     assert written == {(d, c): str(TABLE[d, c]) for d in range(4) for c in range(3) if TABLE[d, c]}
 
 
-def test_one_sample_does_not_look_like_none(tmp_path: Path) -> None:
+def test_one_sample_does_not_look_like_none(tmp_path):
     for table in ([[0, 1], [2, 60_000]], [[0, 0], [0, 1]], [[0, 0], [0, 0]]):
         axes, _ = partition.draw([trained(tmp_path / f"{table}.h5", table=table)]).axes
         (image,) = axes.images
@@ -103,9 +88,7 @@ def test_one_sample_does_not_look_like_none(tmp_path: Path) -> None:
         (5, 200, 9, False),
     ],
 )
-def test_numbers_are_written_where_they_fit(
-    tmp_path: Path, devices: int, classes: int, largest: int, written: bool
-) -> None:
+def test_numbers_are_written_where_they_fit(tmp_path, devices, classes, largest, written):
     table = np.full((devices, classes), largest)
     figure = partition.draw([trained(tmp_path / "a.h5", table=table)])
     axes = figure.axes[0]
@@ -119,11 +102,11 @@ def test_numbers_are_written_where_they_fit(
         assert box.height < cell[1, 1] - cell[0, 1]
 
 
-def test_numbers_are_seen_on_their_ground(tmp_path: Path) -> None:
+def test_numbers_are_seen_on_their_ground(tmp_path):
     table = np.arange(1, 101).reshape(10, 10)
     axes, _ = partition.draw([trained(tmp_path / "a.h5", table=table)]).axes
 
-    def luminance(colour: Any) -> float:  # WCAG 2, relative luminance
+    def luminance(colour):  # WCAG 2, relative luminance
         part = np.asarray(to_rgb(colour))
         linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
         return float(linear @ [0.2126, 0.7152, 0.0722])
@@ -143,14 +126,14 @@ def test_numbers_are_seen_on_their_ground(tmp_path: Path) -> None:
         (None, "holds no partition"),
     ],
 )
-def test_a_partition_that_cannot_be_drawn_is_told(tmp_path: Path, table: Any, reason: str) -> None:
+def test_a_partition_that_cannot_be_drawn_is_told(tmp_path, table, reason):
     run = trained(tmp_path / "a.h5", rounds=0)
 
     assert partition.lacking(run) is None
     assert reason in str(partition.lacking(replace(run, partition=table)))
 
 
-def test_a_partition_of_two_runs_is_refused(tmp_path: Path) -> None:
+def test_a_partition_of_two_runs_is_refused(tmp_path):
     runs = [trained(tmp_path / f"{k}.h5") for k in range(2)]
     with pytest.raises(UsageError, match="there are 2: name one file"):
         partition.draw(runs)
@@ -161,9 +144,7 @@ def test_a_partition_of_two_runs_is_refused(tmp_path: Path) -> None:
     [("rounds", [1, 2, 3]), ("bytes", [2, 4, 6]), ("seconds", [1.5, 3.0, 4.5])],
 )
 @pytest.mark.parametrize("log_x", [False, True])
-def test_accuracy_is_drawn_over_what_was_spent(
-    tmp_path: Path, against: str, across: list[float], log_x: bool
-) -> None:
+def test_accuracy_is_drawn_over_what_was_spent(tmp_path, against, across, log_x):
     figure = accuracy.draw([trained(tmp_path / "a.h5")], against, log_x=log_x)
     (axes,) = figure.axes
     (line,) = axes.lines
@@ -179,7 +160,7 @@ def test_accuracy_is_drawn_over_what_was_spent(
         assert all(tick == int(tick) for tick in axes.get_xticks())
 
 
-def test_a_wrong_round_is_left_out_but_was_spent(tmp_path: Path) -> None:
+def test_a_wrong_round_is_left_out_but_was_spent(tmp_path):
     run = trained(tmp_path / "a.h5", wrong=1)
     (axes,) = accuracy.draw([run], "seconds").axes
 
@@ -187,7 +168,7 @@ def test_a_wrong_round_is_left_out_but_was_spent(tmp_path: Path) -> None:
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.5, 0.7])
 
 
-def test_every_run_has_its_own_line_and_name(tmp_path: Path) -> None:
+def test_every_run_has_its_own_line_and_name(tmp_path):
     runs = [trained(tmp_path / f"{k}.h5", rounds=k + 1, seed=k) for k in range(6)]
     figure = accuracy.draw(runs, "rounds", target=0.65)
     (axes,) = figure.axes
@@ -198,12 +179,12 @@ def test_every_run_has_its_own_line_and_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", [-0.1, 1.5, 97, float("nan")])
-def test_a_target_that_is_no_accuracy_is_refused(tmp_path: Path, target: float) -> None:
+def test_a_target_that_is_no_accuracy_is_refused(tmp_path, target):
     with pytest.raises(UsageError, match="--target must be an accuracy from 0 to 1"):
         accuracy.draw([trained(tmp_path / "a.h5")], "rounds", target)
 
 
-def test_runs_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
+def test_runs_are_named_by_what_tells_them_apart(tmp_path):
     runs = [
         trained(tmp_path / f"{k}.h5", seed=k, alpha=0.1, algorithm=name, **more)
         for k, (name, more) in enumerate(
@@ -225,7 +206,7 @@ def test_runs_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
     assert axes.get_title() == "iid"
 
 
-def test_the_link_tells_runs_apart_where_time_is_drawn(tmp_path: Path) -> None:
+def test_the_link_tells_runs_apart_where_time_is_drawn(tmp_path):
     runs = [trained(tmp_path / f"{k}.h5", uplink_mbps=float(k), seed=k) for k in (5, 100)]
 
     assert accuracy.labels(runs, "seconds") == [
@@ -234,7 +215,7 @@ def test_the_link_tells_runs_apart_where_time_is_drawn(tmp_path: Path) -> None:
     assert accuracy.labels(runs, "bytes") == [f"sparse, N = 4, seed {k}" for k in (5, 100)]
 
 
-def test_runs_with_the_same_options_are_named_by_their_files(tmp_path: Path) -> None:
+def test_runs_with_the_same_options_are_named_by_their_files(tmp_path):
     (tmp_path / "more").mkdir()
     names = ["a.h5", "b.h5", "more/b.h5"]
     runs = [trained(tmp_path / name) for name in names]
@@ -246,7 +227,7 @@ def test_runs_with_the_same_options_are_named_by_their_files(tmp_path: Path) -> 
     ]
 
 
-def test_a_resumed_run_is_named_so_where_its_beginning_is_missing(tmp_path: Path) -> None:
+def test_a_resumed_run_is_named_so_where_its_beginning_is_missing(tmp_path):
     run = trained(tmp_path / "a.h5", resume="b.checkpoint.npz")
 
     assert accuracy.labels([run], "rounds") == ["sparse, N = 4, rounds since resumed"]
@@ -254,7 +235,7 @@ def test_a_resumed_run_is_named_so_where_its_beginning_is_missing(tmp_path: Path
     assert accuracy.labels([run], "bytes") == ["sparse, N = 4"]
 
 
-def test_what_a_run_lacks_for_its_accuracy_is_told(tmp_path: Path) -> None:
+def test_what_a_run_lacks_for_its_accuracy_is_told(tmp_path):
     run = trained(tmp_path / "a.h5")
     short = trained(tmp_path / "b.h5", figures=["accuracy"])
     misshapen = replace(run, training=run.training | {"accuracy": np.ones((3, 2))})
@@ -270,7 +251,7 @@ def test_what_a_run_lacks_for_its_accuracy_is_told(tmp_path: Path) -> None:
         assert accuracy.lacking(run) == "has no finished round"
 
 
-def test_a_long_legend_lies_below_the_axes_within_the_figure(tmp_path: Path) -> None:
+def test_a_long_legend_lies_below_the_axes_within_the_figure(tmp_path):
     runs = [
         trained(tmp_path / f"{k}.h5", seed=k, model=f"own_model_{k}:network", clip=k / 7)
         for k in range(12)
@@ -289,7 +270,7 @@ def test_a_long_legend_lies_below_the_axes_within_the_figure(tmp_path: Path) -> 
     assert inches[1] > 0.85 * inches[0]  # not at the expense of the data
 
 
-def test_a_long_name_is_broken_at_its_commas(tmp_path: Path) -> None:
+def test_a_long_name_is_broken_at_its_commas(tmp_path):
     runs = [trained(tmp_path / f"{'long-name-' * 7}{k}.h5") for k in range(2)]
 
     assert legend(accuracy.draw(runs)) == [
@@ -301,11 +282,11 @@ def test_a_long_name_is_broken_at_its_commas(tmp_path: Path) -> None:
     ("count", "step"),
     [(1, 1), (25, 1), (26, 2), (50, 2), (62, 5), (125, 5), (126, 10), (1000, 50), (6000, 500)],
 )
-def test_ticks_are_round_numbers_and_few(count: int, step: int) -> None:
+def test_ticks_are_round_numbers_and_few(count, step):
     assert style.tick_step(count) == step
 
 
-def test_lines_differ_without_their_colours() -> None:
+def test_lines_differ_without_their_colours():
     looks = [style.line_style(k, 100) for k in range(28)]
 
     assert len({(look["marker"], look["linestyle"]) for look in looks}) == 28
@@ -315,7 +296,7 @@ def test_lines_differ_without_their_colours() -> None:
         assert first["linestyle"] != second["linestyle"]
 
 
-def test_exposure_is_drawn_as_it_is_computed() -> None:
+def test_exposure_is_drawn_as_it_is_computed():
     sparse = find("sparse")
     figure = exposure.draw(sparse, 30, 10, [0.0, 0.3])
     left, right = figure.axes
@@ -332,9 +313,7 @@ def test_exposure_is_drawn_as_it_is_computed() -> None:
 
 
 @pytest.mark.parametrize("ending", style.FORMATS)
-def test_the_same_figure_gives_the_same_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
-) -> None:
+def test_the_same_figure_gives_the_same_file(tmp_path, monkeypatch, ending):
     run = trained(tmp_path / "a.h5")
     paths = [tmp_path / f"{k}{ending}" for k in range(2)]
     for k, path in enumerate(paths):
@@ -345,7 +324,7 @@ def test_the_same_figure_gives_the_same_file(
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
-def test_a_file_that_cannot_be_written_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_refused_in_a_sentence(tmp_path):
     run = trained(tmp_path / "a.h5")
     with pytest.raises(UsageError, match=r"cannot write .*/a\.h5/x\.png"):
         style.save(accuracy.draw([run], "rounds"), tmp_path / "a.h5" / "x.png")
@@ -354,7 +333,7 @@ def test_a_file_that_cannot_be_written_is_refused_in_a_sentence(tmp_path: Path) 
             style.save(accuracy.draw([run], "rounds"), tmp_path / name)
 
 
-def test_nothing_of_pyplot_or_of_global_settings_is_touched(tmp_path: Path) -> None:
+def test_nothing_of_pyplot_or_of_global_settings_is_touched(tmp_path):
     before = dict(matplotlib.rcParams.copy())
     style.save(accuracy.draw([trained(tmp_path / "a.h5")], "rounds"), tmp_path / "new" / "A.SVG")
 

@@ -1,17 +1,12 @@
-from __future__ import annotations
-
 import json
 import math
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
-from hpcfl.algorithms.aggregation.costs import CACHED, GAP_RATES, PhaseCosts, at, gaps
+from hpcfl.algorithms.aggregation.costs import CACHED, GAP_RATES, at, gaps
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.costmodel import kernels, overheads
@@ -23,30 +18,29 @@ from hpcfl.crypto import keys
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
 
 
-def costs(**given: float) -> dict[str, list[float]]:
+def costs(**given):
     """Return samples in which every operation is free but those given."""
     return {name: [given.get(name, 0.0)] for name in (*OPERATIONS, *OVERHEADS)}
 
 
-def built(protocol: str, devices: int, dim: int, **options: Any) -> Experiment:
+def built(protocol, devices, dim, **options):
     return Experiment.prepare(
         BenchOptions(protocol, dim=dim, rounds=3, warmup=0, **options), devices
     )
 
 
-def played(experiment: Experiment) -> list[RoundRecord]:
+def played(experiment):
     rounds = Results[Played]()
     experiment.run(Loopback(experiment.devices), rounds)
     return rounds.records
 
 
-def expected(experiment: Experiment) -> list[PhaseCosts]:
+def expected(experiment):
     return experiment.protocol.costs()
 
 
@@ -63,9 +57,7 @@ def expected(experiment: Experiment) -> list[PhaseCosts]:
         ("prf", 8, 700, {"dropout": 0.0}),
     ],
 )
-def test_bytes_are_exact_where_nothing_is_left_to_chance(
-    protocol: str, devices: int, dim: int, options: dict[str, Any]
-) -> None:
+def test_bytes_are_exact_where_nothing_is_left_to_chance(protocol, devices, dim, options):
     experiment = built(protocol, devices, dim, **options)
     records = played(experiment)
 
@@ -88,9 +80,7 @@ def test_bytes_are_exact_where_nothing_is_left_to_chance(
         ("cohort", 20, {"alpha": 0.3}),
     ],
 )
-def test_what_a_device_receives_is_exact_whoever_drops_out(
-    protocol: str, devices: int, options: dict[str, Any]
-) -> None:
+def test_what_a_device_receives_is_exact_whoever_drops_out(protocol, devices, options):
     experiment = built(protocol, devices, 500, **options)
     for record in played(experiment):
         assert not record.survived.all()
@@ -99,7 +89,7 @@ def test_what_a_device_receives_is_exact_whoever_drops_out(
             assert set(down.tolist()) == {phase.down}, phase.name
 
 
-def test_the_bytes_of_a_ring_are_those_of_its_messages() -> None:
+def test_the_bytes_of_a_ring_are_those_of_its_messages():
     # 30 devices, 14 neighbours and oneself, cohorts of 6, runs of 600; none drops out.
     experiment = built("cohort", 30, 3000, degree=14, alpha=0.2, dropout=0.0)
     phases = {phase.name: phase for phase in expected(experiment)}
@@ -130,9 +120,7 @@ def test_the_bytes_of_a_ring_are_those_of_its_messages() -> None:
         ("secagg-graph", 60, 500, {"dropout": 0.1}),
     ],
 )
-def test_bytes_are_right_on_average_where_chance_decides(
-    protocol: str, devices: int, dim: int, options: dict[str, Any]
-) -> None:
+def test_bytes_are_right_on_average_where_chance_decides(protocol, devices, dim, options):
     experiment = built(protocol, devices, dim, **options)
     records = played(experiment)
 
@@ -148,7 +136,7 @@ def test_bytes_are_right_on_average_where_chance_decides(
     assert sum(phase.down for phase in phases) == pytest.approx(down, rel=0.001)
 
 
-def test_masks_of_a_dense_round_are_counted() -> None:
+def test_masks_of_a_dense_round_are_counted():
     # 10 devices, 3 of which drop out: 7 private masks and 3 * 7 pairs are taken off.
     experiment = built("secagg", 10, 1000)
     phases = {phase.name: phase for phase in expected(experiment)}
@@ -175,17 +163,11 @@ def test_masks_of_a_dense_round_are_counted() -> None:
         ("sparse", 10, {"dropout": 0.3}, 7 * (1 + 9 * 3) + 3 * 7 * 3),
     ],
 )
-def test_the_derivations_of_masks_are_counted(
-    protocol: str,
-    devices: int,
-    options: dict[str, Any],
-    derived: int,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_derivations_of_masks_are_counted(protocol, devices, options, derived, monkeypatch):
     """Both by the model and in rounds: for every private mask the server derives the key again."""
     derive, contexts = keys.derive, []
 
-    def counted(secret: bytes, context: bytes, *length: int) -> bytes:
+    def counted(secret, context, *length):
         contexts.append(context)
         return derive(secret, context, *length)
 
@@ -204,7 +186,7 @@ def test_the_derivations_of_masks_are_counted(
 
 
 @pytest.mark.parametrize("degree", [None, 4])
-def test_the_checks_of_shares_are_counted(degree: int | None) -> None:
+def test_the_checks_of_shares_are_counted(degree):
     experiment = built("secagg", 10, 1000, degree=degree)
     phases = {phase.name: phase for phase in expected(experiment)}
     holders = 10 if degree is None else degree + 1
@@ -217,11 +199,11 @@ def test_the_checks_of_shares_are_counted(degree: int | None) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_more_devices_and_longer_vectors_take_more(protocol: str) -> None:
+def test_more_devices_and_longer_vectors_take_more(protocol):
     every = Calibration(costs() | {name: [1e-6] for name in OPERATIONS})
     dropout = {"dropout": 0.0} if protocol == "prf" else {}
 
-    def seconds(devices: int, dim: int) -> float:
+    def seconds(devices, dim):
         found = predict(built(protocol, devices, dim, **dropout).protocol, every).measured_seconds
         assert found is not None
         return found
@@ -230,9 +212,7 @@ def test_more_devices_and_longer_vectors_take_more(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("probability", [0.5, 1e-2, 3e-3, 1e-3, 2e-5, 1e-9])
-def test_gaps_are_shared_out_between_the_probabilities_that_were_measured(
-    probability: float,
-) -> None:
+def test_gaps_are_shared_out_between_the_probabilities_that_were_measured(probability):
     found = gaps(probability, 100.0, pairs=4 * CACHED / 100)
     near = {f"gap_{suffix}" for suffix in GAP_RATES.values()}
 
@@ -244,13 +224,13 @@ def test_gaps_are_shared_out_between_the_probabilities_that_were_measured(
         assert found[f"gap_{GAP_RATES[probability]}"] == pytest.approx(25)
 
 
-def test_operations_beyond_the_cache_are_counted_apart() -> None:
+def test_operations_beyond_the_cache_are_counted_apart():
     assert at("folded", 10.0, 1000) == {"folded": 10.0, "folded_far": 0.0}
     found = at("folded", 10.0, 4 * CACHED)
     assert found == pytest.approx({"folded": 2.5, "folded_far": 7.5})
 
 
-def test_modelled_seconds_are_those_of_the_link_model() -> None:
+def test_modelled_seconds_are_those_of_the_link_model():
     link = LinkModel(uplink_mbps=8, downlink_mbps=16, latency_ms=5)
     calibration = Calibration(costs(mask_word=2e-6, summed=3e-6, agreement=1e-4))
     experiment = built("secagg", 10, 1000)
@@ -271,7 +251,7 @@ def test_modelled_seconds_are_those_of_the_link_model() -> None:
     assert sum(found.shares.values()) == pytest.approx(1)
 
 
-def test_one_process_plays_the_devices_one_after_the_other() -> None:
+def test_one_process_plays_the_devices_one_after_the_other():
     # Every mask word takes a second: 10 devices mask (3 of them never upload), the server unmasks.
     experiment = built("secagg", 10, 4)
     found = predict(experiment.protocol, Calibration(costs(mask_word=1.0)))
@@ -279,7 +259,7 @@ def test_one_process_plays_the_devices_one_after_the_other() -> None:
     assert found.measured_seconds == pytest.approx(7 * 10 * 4 + (7 + 21) * 4)
 
 
-def test_ranks_share_the_devices_and_slow_each_other_down() -> None:
+def test_ranks_share_the_devices_and_slow_each_other_down():
     calibration = Calibration(
         costs(quantised=1.0),
         ranks=3,
@@ -294,7 +274,7 @@ def test_ranks_share_the_devices_and_slow_each_other_down() -> None:
     assert found.measured_seconds == pytest.approx(1.5 * 5 * 4 + 0.5 * 9)
 
 
-def test_messages_take_their_bytes_and_the_server_is_slowed_down_too() -> None:
+def test_messages_take_their_bytes_and_the_server_is_slowed_down_too():
     betas = {"broadcast": 1.0, "gather": 1e3, "route": 1e6}
     links = {name: PatternCost(0.0, beta, 0.0) for name, beta in betas.items()}
     calibration = Calibration(costs(summed=1.0), 3, links, 1.0, 2.0)
@@ -313,27 +293,27 @@ def test_messages_take_their_bytes_and_the_server_is_slowed_down_too() -> None:
     )
 
 
-def test_bytes_that_do_not_fit_the_cache_have_a_cost_of_their_own() -> None:
+def test_bytes_that_do_not_fit_the_cache_have_a_cost_of_their_own():
     link = PatternCost(2.0, 3.0, 5.0)
 
     assert link.seconds(10) == 32.0
     assert link.seconds(CACHED_BYTES + 10) == 2.0 + 3.0 * CACHED_BYTES + 50.0
 
 
-def test_vectors_are_drawn_within_a_round_but_are_no_work_of_devices() -> None:
+def test_vectors_are_drawn_within_a_round_but_are_no_work_of_devices():
     found = predict(built("secagg", 10, 1000).protocol, Calibration(costs(drawn=1.0)))
 
     assert found.measured_seconds == pytest.approx(7 * 1000)
     assert found.total("device_cpu_seconds") == 0
 
 
-def test_the_enrolment_of_prf_is_said_to_be_left_out() -> None:
+def test_the_enrolment_of_prf_is_said_to_be_left_out():
     found = predict(built("prf", 5, 10, dropout=0.0).protocol, Calibration(costs()))
 
     assert any("enrolment" in note for note in found.notes)
 
 
-def test_ranks_that_were_not_calibrated_are_not_guessed() -> None:
+def test_ranks_that_were_not_calibrated_are_not_guessed():
     found = predict(built("secagg", 10, 4).protocol, Calibration(costs()), ranks=5)
 
     assert found.measured_seconds is None
@@ -344,9 +324,7 @@ def test_ranks_that_were_not_calibrated_are_not_guessed() -> None:
     ("protocol", "options"),
     [("secagg-graph", {}), ("sparse", {"degree": 20}), ("cohort", {"degree": 20, "alpha": 0.01})],
 )
-def test_a_million_devices_with_a_billion_parameters_are_predicted(
-    protocol: str, options: dict[str, Any]
-) -> None:
+def test_a_million_devices_with_a_billion_parameters_are_predicted(protocol, options):
     asked = BenchOptions(protocol, dim=10**9, **options)
     found = predict(build(protocol, asked, 10**6, 10**9)[0], Calibration(costs(mask_word=1e-9)))
 
@@ -355,7 +333,7 @@ def test_a_million_devices_with_a_billion_parameters_are_predicted(
     assert any(note.startswith("extrapolated") for note in found.notes)
 
 
-def test_what_cannot_be_run_is_said() -> None:
+def test_what_cannot_be_run_is_said():
     protocol, _ = build("secagg", BenchOptions("secagg"), 200_000, 10)
     notes = predict(protocol, Calibration(costs())).notes
 
@@ -363,17 +341,17 @@ def test_what_cannot_be_run_is_said() -> None:
 
 
 @pytest.mark.parametrize("option", [{"sampler": "dense"}, {"security": "active"}])
-def test_samplers_and_variants_without_a_model_are_refused(option: dict[str, str]) -> None:
+def test_samplers_and_variants_without_a_model_are_refused(option):
     ((name, value),) = option.items()
     with pytest.raises(UsageError, match=f"no cost model of --{name} {value}"):
         built("sparse", 10, 100, **option).protocol.costs()
 
 
-def test_every_operation_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_operation_is_measured(monkeypatch):
     for name, value in (("DIM", 2000), ("FAR", 4000), ("LONG", 2000), ("REPEATS", 2)):
         monkeypatch.setattr(kernels, name, value)
 
-    def once(work: Callable[[], object], least: float = 0.0) -> list[float]:
+    def once(work, least=0.0):
         work()
         return [1e-6]
 
@@ -384,7 +362,7 @@ def test_every_operation_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(math.isfinite(one) and one >= 0 for values in samples.values() for one in values)
 
 
-def test_overheads_are_what_operations_do_not_explain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overheads_are_what_operations_do_not_explain(monkeypatch):
     monkeypatch.setattr(overheads, "ROUNDS", 2)
     found = overheads.measure({name: [0.0] for name in OPERATIONS})
     none = overheads.measure({name: [1e3] for name in OPERATIONS})
@@ -394,9 +372,7 @@ def test_overheads_are_what_operations_do_not_explain(monkeypatch: pytest.Monkey
     assert max(none["device_secagg"]) == 0
 
 
-def test_a_protocol_that_is_newer_than_the_calibration_is_taken_for_its_nearest_relative(
-    tmp_path: Path,
-) -> None:
+def test_a_protocol_that_is_newer_than_the_calibration_is_taken_for_its_nearest_relative(tmp_path):
     path = tmp_path / "c.json"
     Calibration({name: value for name, value in costs().items() if "common" not in name}).save(path)
     notes = predict(built("common", 10, 100).protocol, load(path)).notes
@@ -404,7 +380,7 @@ def test_a_protocol_that_is_newer_than_the_calibration_is_taken_for_its_nearest_
     assert "Python's own work of common is taken to be that of secagg" in notes
 
 
-def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_calibration_is_read_as_it_was_written(tmp_path):
     links = {name: PatternCost(1e-3, 2e-9, 3e-9) for name in ("broadcast", "gather", "route")}
     saved = Calibration(costs(gap_1e3=0.25), 3, links, 1.5, 1.25, {"a": 1})
     saved.save(tmp_path / "deep" / "c.json")
@@ -429,7 +405,7 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
         lambda content: "[" * 100_000,
     ],
 )
-def test_a_file_that_is_no_calibration_is_refused(tmp_path: Path, change: Any) -> None:
+def test_a_file_that_is_no_calibration_is_refused(tmp_path, change):
     path = tmp_path / "c.json"
     Calibration(costs()).save(path)
     path.write_text(change(json.loads(path.read_text())))
@@ -439,9 +415,7 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path: Path, change: Any) -
     assert "\n" not in str(caught.value)
 
 
-def test_the_default_place_is_the_users_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_place_is_the_users_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     assert default_path().parent == tmp_path / "hpcfl"

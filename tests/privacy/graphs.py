@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import comb
@@ -11,7 +10,7 @@ from math import comb
 Edge = tuple[int, int]
 
 
-def components(vertices: Iterable[int], edges: Iterable[Edge]) -> list[set[int]]:
+def components(vertices, edges):
     """Return the connected components of a graph by search."""
     neighbours: dict[int, set[int]] = {vertex: set() for vertex in vertices}
     for left, right in edges:
@@ -30,21 +29,19 @@ def components(vertices: Iterable[int], edges: Iterable[Edge]) -> list[set[int]]
     return found
 
 
-def harary(size: int, degree: int) -> set[Edge]:
+def harary(size, degree):
     """Return the edges between places on a ring and their degree / 2 next ones."""
     steps = range(1, degree // 2 + 1)
     return {(min(a, b), max(a, b)) for a in range(size) for b in ((a + k) % size for k in steps)}
 
 
-def subsets(things: Iterable[int]) -> Iterator[tuple[int, ...]]:
+def subsets(things):
     things = list(things)
     for size in range(len(things) + 1):
         yield from combinations(things, size)
 
 
-def honest_survivors(
-    devices: int, colluding: int, dropout: float, model: str
-) -> dict[frozenset[int], float]:
+def honest_survivors(devices, colluding, dropout, model):
     """Return each set of honest survivors and its probability; the first devices collude."""
     honest = range(colluding, devices)
     dropped = int(dropout * devices + 1e-9)
@@ -73,7 +70,7 @@ class Sums:
     several_sums: float = 0.0
     squares: float = 0.0
 
-    def add(self, weight: float, survivors: int, found: list[set[int]]) -> None:
+    def add(self, weight, survivors, found):
         self.weight += weight
         self.survivors += weight * survivors
         for component in found:
@@ -81,7 +78,7 @@ class Sums:
         self.one_contributor += weight * (sum(map(len, found)) == 1)
         self.several_sums += weight * (len(found) > 1)
 
-    def expected(self) -> dict[str, float]:
+    def expected(self):
         sent = sum(self.values.values())
         return {
             "contributors": sent,
@@ -95,6 +92,6 @@ class Sums:
             "mean_set": sum(size * share for size, share in self.values.items()) / sent,
         }
 
-    def sizes(self) -> dict[int, float]:
+    def sizes(self):
         sent = sum(self.values.values())
         return {size: share / sent for size, share in self.values.items()}

@@ -20,7 +20,7 @@ from hpcfl.privacy.accounting.guarantee import REPLACE_RECORD
 RHO = 1.81739  # epsilon = 10 at delta = 1e-4, by Bun and Steinke
 
 
-def adult(**more: Any) -> Settings:
+def adult(**more):
     """Return the paper's experiment: 10 of 16 devices with 2441 records each, G = 1, gamma = 32."""
     paper: dict[str, Any] = {
         "sigma": 0.01353,
@@ -35,13 +35,13 @@ def adult(**more: Any) -> Settings:
     return Settings(**{**paper, **more})
 
 
-def sigma_of_the_paper(rounds: int, steps: int) -> float:
+def sigma_of_the_paper(rounds, steps):
     """Return sigma = G sqrt(2 C tau / (r m gamma rho)), for an epsilon of 10."""
     participations = math.ceil(rounds * 10 / 16)
     return math.sqrt(2 * participations * steps / (10 * 2441 * 32 * RHO))
 
 
-def epsilons(settings: Settings) -> dict[str, float]:
+def epsilons(settings):
     """Return the bounds by name: P1, P2, P3 or P4, with "SWOR" if they are amplified."""
     return {
         bound.method.split(",")[0] + (" SWOR" if "PLD, sampling" in bound.method else ""): (
@@ -62,14 +62,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("rounds", "steps", "sigma", "fresh", "continuing", "swor"), CASES)
-def test_worked_numbers(
-    rounds: int,
-    steps: int,
-    sigma: float,
-    fresh: tuple[float, float],
-    continuing: tuple[float, float],
-    swor: float,
-) -> None:
+def test_worked_numbers(rounds, steps, sigma, fresh, continuing, swor):
     exact = sigma_of_the_paper(rounds, steps)
     case = {"rounds": rounds, "steps": steps, "sigma": exact, "convex": True}
     secret = epsilons(adult(**case, secret_shuffle=True))
@@ -83,7 +76,7 @@ def test_worked_numbers(
     assert secret["P2 SWOR"] == pytest.approx(swor, rel=4e-3)
 
 
-def test_a_network_has_none_of_the_credit_that_convexity_gives() -> None:
+def test_a_network_has_none_of_the_credit_that_convexity_gives():
     network = adult(rounds=50, steps=5, sigma=sigma_of_the_paper(50, 5))
 
     assert set(epsilons(network)) == {"P1", "P3"}
@@ -94,9 +87,7 @@ def test_a_network_has_none_of_the_credit_that_convexity_gives() -> None:
     ("steps", "sigma", "epsilon"),
     [(1, 1e-3, 237), (40, 1e-3, 6887), (1, 1e-2, 9.3), (40, 1e-2, 113)],
 )
-def test_the_noise_in_the_papers_figures_is_not_private(
-    steps: int, sigma: float, epsilon: float
-) -> None:
+def test_the_noise_in_the_papers_figures_is_not_private(steps, sigma, epsilon):
     # They count a fraction of rounds: 100 * 10 / 16 = 62.5 and not 63.
     rho = cdp.cdp_paper_rho(adult(rounds=100, steps=steps, sigma=sigma)) * 62.5 / 63
 
@@ -106,13 +97,13 @@ def test_the_noise_in_the_papers_figures_is_not_private(
 @pytest.mark.parametrize(
     ("rounds", "by_devices", "by_summed"), [(20, 0.0290, 0.0367), (50, 0.0458, 0.0579)]
 )
-def test_noise_of_the_baseline(rounds: int, by_devices: float, by_summed: float) -> None:
+def test_noise_of_the_baseline(rounds, by_devices, by_summed):
     # With C = T r / n, a fraction; rho goes with C / sigma**2.
     fraction = rounds * 10 / 16
     settings = adult(steps=1, rounds=rounds, sigma=by_devices)
     whole = settings.worst_participations
 
-    def by_p2(settings: Settings) -> float:
+    def by_p2(settings):
         return cdp.worst_rho(settings, lambda accesses: accesses**2 * settings.access_rho / 10)
 
     assert whole == math.ceil(fraction)
@@ -128,7 +119,7 @@ def test_noise_of_the_baseline(rounds: int, by_devices: float, by_summed: float)
     assert noise[0].sigma == pytest.approx(by_devices * math.sqrt(whole / fraction), rel=3e-3)
 
 
-def test_without_secure_aggregation_the_paper_does_not_divide_by_r() -> None:
+def test_without_secure_aggregation_the_paper_does_not_divide_by_r():
     alone, summed = adult(secagg=False), adult()
 
     assert cdp.cdp_paper_rho(alone) == pytest.approx(10 * cdp.cdp_paper_rho(summed))
@@ -138,7 +129,7 @@ def test_without_secure_aggregation_the_paper_does_not_divide_by_r() -> None:
 # --- The bounds ---
 
 
-def test_an_access_by_hand() -> None:
+def test_an_access_by_hand():
     # Replacing a record moves the mean of 4 gradients of norm 3 by at most 6 / 4.
     one = adult(batch=4, clip=3.0, sigma=0.5, samples=40)
 
@@ -148,7 +139,7 @@ def test_an_access_by_hand() -> None:
     )
 
 
-def test_colluding_devices_take_their_noise_away() -> None:
+def test_colluding_devices_take_their_noise_away():
     few, none = adult(convex=True, colluding=6), adult(convex=True)
 
     assert (none.hidden, few.hidden, adult(colluding=15).hidden) == (10, 4, 1)
@@ -156,7 +147,7 @@ def test_colluding_devices_take_their_noise_away() -> None:
     assert epsilons(adult(convex=True, colluding=15))["P2"] == epsilons(none)["P1"]
 
 
-def test_p3_beats_p1_for_tiny_batches_and_many_devices() -> None:
+def test_p3_beats_p1_for_tiny_batches_and_many_devices():
     # (1 / gamma + tau - 1)**2 2 G**2 / (r_h sigma**2) = (1 + 1)**2 / 10 of an access.
     found = adult(batch=1, steps=2, sigma=1.0)
 
@@ -165,7 +156,7 @@ def test_p3_beats_p1_for_tiny_batches_and_many_devices() -> None:
     )
 
 
-def test_p4_grows_with_the_steps_lipschitz_constant() -> None:
+def test_p4_grows_with_the_steps_lipschitz_constant():
     found = adult(lipschitz=1.1, steps=3)
     loose = adult(lipschitz=1e6, steps=300)
 
@@ -183,9 +174,7 @@ def test_p4_grows_with_the_steps_lipschitz_constant() -> None:
     accesses=st.sets(st.integers(0, 7), min_size=1, max_size=4),
 )
 @settings(max_examples=examples(150))
-def test_the_bounds_hold_for_linear_steps_exactly(
-    factor: float, steps: int, devices: int, accesses: set[int]
-) -> None:
+def test_the_bounds_hold_for_linear_steps_exactly(factor, steps, devices, accesses):
     """A step that multiplies by a factor: the sum's Gaussians and their rho are known exactly."""
     used = [step for step in accesses if step < steps]
     sigma, batch = 0.7, 3
@@ -202,14 +191,14 @@ def test_the_bounds_hold_for_linear_steps_exactly(
             assert exact <= cost(len(used)) * (1 + 1e-9)
 
 
-def test_p2_is_exact_for_one_step() -> None:
+def test_p2_is_exact_for_one_step():
     run = adult(steps=1)
     costs = {name: cost for name, cost, _ in cdp._round_costs(run)}
 
     assert costs["P2"](1) == pytest.approx((2 / 32) ** 2 / (2 * 10 * run.sigma**2))
 
 
-def test_discrete_noise_is_that_of_rounded_gaussians() -> None:
+def test_discrete_noise_is_that_of_rounded_gaussians():
     plain = adult(convex=True, secret_shuffle=True)
     rho = 13 * plain.access_rho / 10
     for sigma, wider in ((8.0, 64 / 60), (1e4, 1 + 4e-8)):
@@ -224,7 +213,7 @@ def test_discrete_noise_is_that_of_rounded_gaussians() -> None:
     assert epsilons(plain)["P2"] == pytest.approx(zcdp.exact_epsilon(rho, 1e-4))
 
 
-def test_failures_count_for_the_bounds_that_rest_on_sums() -> None:
+def test_failures_count_for_the_bounds_that_rest_on_sums():
     failing = cdp.bounds(adult(convex=True, failure=4e-6))
     p1, p2 = cdp.bounds(adult(convex=True))
     less = cdp.bounds(adult(convex=True, delta=2e-5))[1]
@@ -240,7 +229,7 @@ def test_failures_count_for_the_bounds_that_rest_on_sums() -> None:
     assert secret["P1 SWOR"] < secret["P1"]
 
 
-def test_shuffles_of_more_than_an_epoch_are_not_amplified() -> None:
+def test_shuffles_of_more_than_an_epoch_are_not_amplified():
     assert "P2 SWOR" not in epsilons(
         adult(convex=True, secret_shuffle=True, samples=319, batch=32, steps=10)
     )
@@ -249,9 +238,7 @@ def test_shuffles_of_more_than_an_epoch_are_not_amplified() -> None:
 # --- Accesses ---
 
 
-def worst_by_trying(
-    settings: Settings, cost: Callable[[int], float], once_a_round: bool = False
-) -> float:
+def worst_by_trying(settings, cost, once_a_round=False):
     """Try every step of every epoch in which a record can be used."""
     total = settings.worst_participations * settings.steps
     epochs = [
@@ -279,9 +266,7 @@ COSTS: list[Callable[[int], float]] = [
     [(4, 2, 3), (3, 3, 4), (5, 1, 2), (2, 5, 2), (2, 4, 5), (3, 2, 2), (2, 3, 7), (6, 1, 4)],
 )
 @pytest.mark.parametrize("cost", COSTS)
-def test_worst_placement_of_a_records_accesses(
-    rounds: int, steps: int, epoch: int, cost: Callable[[int], float]
-) -> None:
+def test_worst_placement_of_a_records_accesses(rounds, steps, epoch, cost):
     common = {"rounds": rounds, "participations": rounds, "steps": steps, "batch": 1}
     for shuffle in ("straddling", "continuing"):
         run = adult(**common, samples=epoch, shuffle=shuffle)
@@ -294,19 +279,19 @@ def test_worst_placement_of_a_records_accesses(
         assert found == pytest.approx(tried) or once
 
 
-def test_fresh_shuffles_use_a_record_once_an_epoch_of_every_round() -> None:
+def test_fresh_shuffles_use_a_record_once_an_epoch_of_every_round():
     assert cdp.worst_rho(adult(steps=10), float) == 13
     assert cdp.worst_rho(adult(steps=77), float) == 26  # 2441 // 32 = 76 steps to an epoch
     assert cdp.worst_rho(adult(steps=76), float) == 13
 
 
-def test_continuing_epochs_count_whole_accesses() -> None:
+def test_continuing_epochs_count_whole_accesses():
     # ceil(13 * 10 / 76) = 2, ceil(13 * 2 / 76) = 1
     assert cdp.worst_rho(adult(steps=10, shuffle="continuing"), float) == 2
     assert cdp.worst_rho(adult(steps=2, shuffle="continuing"), float) == 1
 
 
-def test_a_record_that_straddles_is_charged_for_both_accesses_at_once() -> None:
+def test_a_record_that_straddles_is_charged_for_both_accesses_at_once():
     # Last in one epoch and first in the next, in one round: 4 rho / r_h, and not 2.
     straddling = adult(shuffle="straddling", convex=True)
     costs = {name: cost for name, cost, _ in cdp._round_costs(straddling)}
@@ -315,14 +300,14 @@ def test_a_record_that_straddles_is_charged_for_both_accesses_at_once() -> None:
     assert cdp.worst_rho(straddling, costs["P1"]) == pytest.approx(straddling.access_rho * 2)
 
 
-def test_a_device_takes_part_a_whole_number_of_times() -> None:
+def test_a_device_takes_part_a_whole_number_of_times():
     assert adult().worst_participations == 13  # 12.5
     assert adult(rounds=50).worst_participations == 32  # 31.25
     assert adult(participations=4).worst_participations == 4
 
 
 @pytest.mark.parametrize("shuffle", list(cdp.SHUFFLES))
-def test_nothing_run_costs_nothing(shuffle: str) -> None:
+def test_nothing_run_costs_nothing(shuffle):
     for nothing in (adult(rounds=0, shuffle=shuffle), adult(participations=0, shuffle=shuffle)):
         assert {bound.epsilon for bound in cdp.bounds(nothing)} == {0}
         assert cdp.cdp_paper(nothing).epsilon == 0
@@ -336,8 +321,8 @@ def test_nothing_run_costs_nothing(shuffle: str) -> None:
     convex=st.booleans(),
 )
 def test_more_noise_is_more_private_and_no_credit_makes_it_worse(
-    sigma: float, more: float, steps: int, shuffle: str, convex: bool
-) -> None:
+    sigma, more, steps, shuffle, convex
+):
     run = {"steps": steps, "shuffle": shuffle, "convex": convex, "lipschitz": 1.2}
     found, quieter = epsilons(adult(sigma=sigma, **run)), epsilons(adult(sigma=sigma * more, **run))
 
@@ -345,7 +330,7 @@ def test_more_noise_is_more_private_and_no_credit_makes_it_worse(
     assert all(found[name] <= found["P1"] * (1 + 1e-12) for name in found)
 
 
-def test_guarantees_say_what_they_rest_on() -> None:
+def test_guarantees_say_what_they_rest_on():
     p1, p2 = cdp.bounds(adult(convex=True))
 
     assert p1.adjacency == p2.adjacency == REPLACE_RECORD
@@ -379,12 +364,12 @@ def test_guarantees_say_what_they_rest_on() -> None:
         ({"failure": 1}, "failure is 1"),
     ],
 )
-def test_wrong_settings_are_refused(wrong: dict[str, Any], words: str) -> None:
+def test_wrong_settings_are_refused(wrong, words):
     with pytest.raises(UsageError, match=words):
         adult(**wrong)
 
 
 @pytest.mark.parametrize("call", [cdp.dp_dsgd_paper, cdp.dp_dsgd_tight, cdp.dp_dsgd_bounds])
-def test_the_baseline_takes_one_step(call: Callable[[Settings], object]) -> None:
+def test_the_baseline_takes_one_step(call):
     with pytest.raises(UsageError, match="one step a round, not 10"):
         call(adult())

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,14 +19,14 @@ REACH = 120
 INTEGERS: Floats = np.arange(-REACH, REACH + 1.0)
 
 
-def log_gaussian(x: Floats, sigma: float) -> Floats:
+def log_gaussian(x, sigma):
     """Return the log-probabilities of the discrete Gaussian at integers x."""
     wide = np.arange(-2000, 2001)
     return -(x**2) / (2 * sigma**2) - logsumexp(-(wide**2) / (2 * sigma**2))
 
 
 @lru_cache
-def log_sum(summands: int, sigma: float) -> Floats:
+def log_sum(summands, sigma):
     """Return the log-probabilities of a sum of discrete Gaussians at :data:`INTEGERS`.
 
     In logarithms, as high orders ask for tails that no float can hold.
@@ -39,7 +38,7 @@ def log_sum(summands: int, sigma: float) -> Floats:
     return found
 
 
-def renyi(log_p: Floats, shift: int, order: float) -> float:
+def renyi(log_p, shift, order):
     """Return D_alpha(X + shift || X)."""
     terms = order * log_p[:-shift] + (1 - order) * log_p[shift:]
     total = logsumexp(terms)
@@ -48,7 +47,7 @@ def renyi(log_p: Floats, shift: int, order: float) -> float:
 
 
 @pytest.mark.parametrize(("summands", "sigma"), [(2, 0.6), (5, 0.6), (3, 1.1), (5, 3.0)])
-def test_convolution_has_the_moments_of_a_sum(summands: int, sigma: float) -> None:
+def test_convolution_has_the_moments_of_a_sum(summands, sigma):
     p, one = np.exp(log_sum(summands, sigma)), np.exp(log_sum(1, sigma))
 
     assert p.sum() == pytest.approx(1, abs=1e-12)
@@ -57,7 +56,7 @@ def test_convolution_has_the_moments_of_a_sum(summands: int, sigma: float) -> No
 
 @pytest.mark.parametrize("summands", [1, 2, 3, 7, 1000, 1001, 1002, 5000])
 @pytest.mark.parametrize("sigma", [0.5, 0.8, 1.7])
-def test_divergence_is_the_sum_of_its_terms(summands: int, sigma: float) -> None:
+def test_divergence_is_the_sum_of_its_terms(summands, sigma):
     terms = [10 * math.exp(-2 * math.pi**2 * sigma**2 * k / (k + 1)) for k in range(1, summands)]
     found = distributed.divergence(summands, sigma)
 
@@ -67,7 +66,7 @@ def test_divergence_is_the_sum_of_its_terms(summands: int, sigma: float) -> None
     assert found == pytest.approx(math.fsum(terms), rel=1e-12 + more)
 
 
-def test_divergence_of_very_many_is_found_at_once() -> None:
+def test_divergence_of_very_many_is_found_at_once():
     least = 1e10 * math.exp(-2 * math.pi**2)
 
     assert least <= distributed.divergence(10**9, 1.0) <= least * 1.03
@@ -75,7 +74,7 @@ def test_divergence_of_very_many_is_found_at_once() -> None:
 
 @pytest.mark.parametrize("summands", [2, 3, 4, 5])
 @pytest.mark.parametrize("sigma", [0.5, 0.6, 0.75, 1.0, 1.4])
-def test_divergence_bounds_every_ratio_of_probabilities(summands: int, sigma: float) -> None:
+def test_divergence_bounds_every_ratio_of_probabilities(summands, sigma):
     # Of the sum to one discrete Gaussian of the same width.
     one = log_gaussian(INTEGERS, math.sqrt(summands) * sigma)
     inner = np.abs(INTEGERS) < REACH // 2
@@ -89,7 +88,7 @@ def test_divergence_bounds_every_ratio_of_probabilities(summands: int, sigma: fl
 
 @pytest.mark.parametrize("summands", [2, 3, 4, 5])
 @pytest.mark.parametrize("sigma", [0.6, 0.75, 1.0, 1.7, 3.0])
-def test_theorem_against_exact_divergences(summands: int, sigma: float) -> None:
+def test_theorem_against_exact_divergences(summands, sigma):
     log_p = log_sum(summands, sigma)
     for shift in (1, 2, 3):
         rho = distributed.rho(summands, sigma, 1, shift)
@@ -101,20 +100,20 @@ def test_theorem_against_exact_divergences(summands: int, sigma: float) -> None:
                 assert exact == pytest.approx(order * rho, rel=1e-3), (shift, order)
 
 
-def test_a_sum_is_worse_than_one_discrete_gaussian() -> None:
+def test_a_sum_is_worse_than_one_discrete_gaussian():
     # So that tau is needed: without it the theorem would be wrong.
     exact = renyi(log_sum(2, 0.6), 1, 1.05)
 
     assert exact > 1.05 * zcdp.gaussian_rho(math.sqrt(2) * 0.6)
 
 
-def test_one_device_has_no_divergence() -> None:
+def test_one_device_has_no_divergence():
     assert distributed.divergence(1, 0.3) == 0
     assert distributed.rho(1, 0.3, 10, 2) == pytest.approx(2 / 0.09)
     assert renyi(log_sum(1, 0.8), 2, 3) == pytest.approx(3 * distributed.rho(1, 0.8, 1, 2))
 
 
-def rounded_gaussian(mean: float, variance: float, width: float) -> Any:
+def rounded_gaussian(mean, variance, width):
     """Return the chances of integers when N(mean, variance) is rounded, by integration."""
     y = np.linspace(-12 * math.sqrt(variance), 12 * math.sqrt(variance), 4001) + mean
     near = np.arange(math.floor(y[0]) - 12, math.ceil(y[-1]) + 13)
@@ -126,9 +125,7 @@ def rounded_gaussian(mean: float, variance: float, width: float) -> Any:
 
 @pytest.mark.parametrize("width", [0.4, 0.5, 0.7, 2.0])
 @pytest.mark.parametrize("mean", [0, 3])
-def test_a_rounded_gaussian_is_all_but_a_discrete_one(
-    width: float, mean: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rounded_gaussian_is_all_but_a_discrete_one(width, mean, monkeypatch):
     monkeypatch.setattr(distributed, "_SMOOTHING", width)
     sigma = 3.0
     variance = distributed.gaussian_variance(sigma)
@@ -144,7 +141,7 @@ def test_a_rounded_gaussian_is_all_but_a_discrete_one(
         assert apart > 1e-3  # so that something is needed
 
 
-def test_what_is_near_a_gaussian_costs_little_more() -> None:
+def test_what_is_near_a_gaussian_costs_little_more():
     # P and Q are Gaussians, P raised by exp(t) where it is larger and Q lowered there, and scaled.
     x = np.linspace(-12, 13, 100_001)
     p, q = (np.exp(-0.5 * (x - m) ** 2) for m in (1, 0))
@@ -161,7 +158,7 @@ def test_what_is_near_a_gaussian_costs_little_more() -> None:
     assert distributed.nearly_gaussian_epsilon(0.5, 0.0, 1e-3) == less
 
 
-def test_narrow_noise_of_several_proves_nothing() -> None:
+def test_narrow_noise_of_several_proves_nothing():
     assert distributed.divergence(2, 0.49) == distributed.rho(2, 0.49, 1, 1) == math.inf
 
 
@@ -174,7 +171,7 @@ def test_narrow_noise_of_several_proves_nothing() -> None:
         (100, 1.0, 1e6, "third"),
     ],
 )
-def test_rho_is_the_least_of_three(dim: int, l2: float, l1: float | None, expected: str) -> None:
+def test_rho_is_the_least_of_three(dim, l2, l1, expected):
     tau = 10 * sum(math.exp(-2 * math.pi**2 * 0.49 * k / (k + 1)) for k in (1, 2, 3))
     width = math.sqrt(4) * 0.7
     summed = min(math.sqrt(dim) * l2, l2**2) if l1 is None else l1
@@ -190,7 +187,7 @@ def test_rho_is_the_least_of_three(dim: int, l2: float, l1: float | None, expect
 
 @given(values=st.lists(st.integers(-50, 50), min_size=1, max_size=12))
 @settings(max_examples=examples(200))
-def test_l1_norm_of_integers_is_within_its_bound(values: list[int]) -> None:
+def test_l1_norm_of_integers_is_within_its_bound(values):
     vector = np.array(values)
     l2 = float(np.linalg.norm(vector))
 
@@ -198,13 +195,13 @@ def test_l1_norm_of_integers_is_within_its_bound(values: list[int]) -> None:
 
 
 @pytest.mark.parametrize("values", [[3] * 7, [1, 0, -1, 0, 1, 0]])
-def test_l1_norm_of_integers_can_be_its_bound(values: list[int]) -> None:
+def test_l1_norm_of_integers_can_be_its_bound(values):
     l2 = float(np.linalg.norm(values))
 
     assert distributed.largest_l1(l2, len(values)) == pytest.approx(np.abs(values).sum())
 
 
-def test_wide_noise_is_as_good_as_one_gaussian() -> None:
+def test_wide_noise_is_as_good_as_one_gaussian():
     assert distributed.rho(10, 40.0, 165_000, 300.0) == pytest.approx(
         zcdp.gaussian_rho(math.sqrt(10) * 40 / 300), rel=1e-12
     )
@@ -215,7 +212,7 @@ def test_wide_noise_is_as_good_as_one_gaussian() -> None:
     up=st.lists(st.booleans(), min_size=20, max_size=20),
 )
 @settings(max_examples=examples(200))
-def test_rounding_lengthens_a_vector_by_no_more(values: list[float], up: list[bool]) -> None:
+def test_rounding_lengthens_a_vector_by_no_more(values, up):
     vector = np.array(values)
     rounded = np.where(up[: vector.size], np.ceil(vector), np.floor(vector))
     most = distributed.rounded_norm(float(np.linalg.norm(vector)), vector.size)
@@ -223,7 +220,7 @@ def test_rounding_lengthens_a_vector_by_no_more(values: list[float], up: list[bo
     assert np.linalg.norm(rounded) <= most * (1 + 1e-12)
 
 
-def test_rounding_can_lengthen_a_vector_as_much() -> None:
+def test_rounding_can_lengthen_a_vector_as_much():
     vector = np.full(9, 5 + 1e-9)
 
     assert distributed.rounded_norm(float(np.linalg.norm(vector)), 9) == pytest.approx(
@@ -242,6 +239,6 @@ def test_rounding_can_lengthen_a_vector_as_much() -> None:
         ((2, 1.0, 1, 1.0, 0.0), "l1 is 0"),
     ],
 )
-def test_wrong_values_are_refused(arguments: tuple[Any, ...], words: str) -> None:
+def test_wrong_values_are_refused(arguments, words):
     with pytest.raises(UsageError, match=words):
         distributed.rho(*arguments)

@@ -10,20 +10,20 @@ from scipy.signal import fftconvolve
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import distributed, dp_fedavg, sampling, systems, zcdp
 from hpcfl.privacy.accounting.dp_fedavg import Settings
-from hpcfl.privacy.accounting.guarantee import ADD_USER, REPLACE_USER, ZERO_USER, Guarantee
+from hpcfl.privacy.accounting.guarantee import ADD_USER, REPLACE_USER, ZERO_USER
 
 
-def run(**settings: Any) -> Settings:
+def run(**settings):
     """Return 100 rounds of 20 out of 100 users, unless settings say otherwise."""
     return Settings(**{"sigma": 1.32, "rounds": 100, "devices": 100, "per_round": 20, **settings})
 
 
-def proven(settings: Settings) -> Guarantee:
+def proven(settings):
     (bound,) = dp_fedavg.bounds(settings)
     return bound
 
 
-def of_integers(**settings: Any) -> Settings:
+def of_integers(**settings):
     return run(**{"noise": "distributed", "honest": 9, "unit": 1e6, "dim": 50, **settings})
 
 
@@ -34,9 +34,7 @@ def of_integers(**settings: Any) -> Settings:
     ("sigma", "rounds", "by_rdp", "by_pld"),
     [(1.32, 100, 10.07, 9.18), (0.5, 100, 79.8, 57.2), (0.5, 54, 49.92, None)],
 )
-def test_the_experiment_of_locks(
-    sigma: float, rounds: int, by_rdp: float, by_pld: float | None
-) -> None:
+def test_the_experiment_of_locks(sigma, rounds, by_rdp, by_pld):
     settings = run(sigma=sigma, rounds=rounds)
 
     assert dp_fedavg.paper(settings).epsilon == pytest.approx(by_rdp, rel=1e-3)
@@ -47,20 +45,20 @@ def test_the_experiment_of_locks(
 
 
 @pytest.mark.parametrize(("epsilon", "sigma"), [(10, 1.326), (50, 0.591)])
-def test_noise_of_the_experiment_by_rdp(epsilon: float, sigma: float) -> None:
-    def spent(sigma: float) -> float:
+def test_noise_of_the_experiment_by_rdp(epsilon, sigma):
+    def spent(sigma):
         return dp_fedavg.paper(run(sigma=sigma)).epsilon
 
     assert systems.least_noise(spent, epsilon, 1.0) == pytest.approx(sigma, abs=6e-4)
 
 
-def test_only_the_ratio_of_noise_and_norm_matters() -> None:
+def test_only_the_ratio_of_noise_and_norm_matters():
     assert proven(run(sigma=3.96, clip=3, rounds=5)).epsilon == pytest.approx(
         proven(run(rounds=5)).epsilon, rel=1e-9
     )
 
 
-def test_samples_of_a_fixed_size_are_accounted_for_replacing() -> None:
+def test_samples_of_a_fixed_size_are_accounted_for_replacing():
     found = proven(run(sampling="fixed", rounds=5))
 
     # Replacing moves a sum by up to 2 C: half the noise multiplier.
@@ -69,7 +67,7 @@ def test_samples_of_a_fixed_size_are_accounted_for_replacing() -> None:
     assert found.epsilon > proven(run(rounds=5)).epsilon
 
 
-def test_all_users_in_every_round_is_the_plain_gaussian() -> None:
+def test_all_users_in_every_round_is_the_plain_gaussian():
     everyone = run(per_round=100, rounds=4)
     rho = 4 * zcdp.gaussian_rho(1.32)
 
@@ -78,14 +76,14 @@ def test_all_users_in_every_round_is_the_plain_gaussian() -> None:
     assert fixed.epsilon == pytest.approx(zcdp.exact_epsilon(4 * rho, 1e-5), rel=1e-3)
 
 
-def delta_of_exact_dropouts(epsilon: float, sigma: float, users: int, part: float) -> float:
+def delta_of_exact_dropouts(epsilon, sigma, users, part):
     """Return the delta of one round of all users: one more, at +1, joins others at -1, in the sum.
 
     Of k users floor(part k) drop out, all as likely; every case is weighed.
     """
     x = np.linspace(-users - 12 * sigma, users + 12 * sigma, 200_001)
 
-    def density(of: int, joins: bool) -> Any:
+    def density(of, joins):
         gone = math.floor(part * of)
         in_sum = (of - gone) / of if joins else 0.0
         left = [(in_sum, 1 - (of - gone - 1)), (1 - in_sum, -(of - gone))]
@@ -100,9 +98,7 @@ def delta_of_exact_dropouts(epsilon: float, sigma: float, users: int, part: floa
 
 
 @pytest.mark.parametrize(("users", "part"), [(9, 0.1), (9, 0.3), (4, 0.5), (10, 0.3)])
-def test_dropouts_that_follow_are_charged_and_those_that_do_not_are_not(
-    users: int, part: float
-) -> None:
+def test_dropouts_that_follow_are_charged_and_those_that_do_not_are_not(users, part):
     """A round of all users: where one more makes one leave, the sum moves by twice the norm."""
     given: dict[str, Any] = {"sigma": 1.0, "rounds": 1, "devices": users, "per_round": users}
     followed = proven(run(**given, exact_dropouts=True))
@@ -116,13 +112,13 @@ def test_dropouts_that_follow_are_charged_and_those_that_do_not_are_not(
     assert "does not depend on who else is in a round" in " / ".join(plain.assumptions)
 
 
-def test_dropouts_of_a_fixed_size_do_not_depend_on_the_data() -> None:
+def test_dropouts_of_a_fixed_size_do_not_depend_on_the_data():
     fixed = run(sampling="fixed", rounds=5)
 
     assert proven(run(sampling="fixed", rounds=5, exact_dropouts=True)) == proven(fixed)
 
 
-def test_a_count_bit_moves_by_one_where_another_user_leaves() -> None:
+def test_a_count_bit_moves_by_one_where_another_user_leaves():
     both = run(sigma=3.0, sigma_count=2.0, exact_dropouts=True, rounds=2)
     # 2 C of the sum and 1 of the count, where it is C and 1/2 otherwise.
     z = ((2 / 3) ** 2 + (1 / 2) ** 2) ** -0.5
@@ -132,7 +128,7 @@ def test_a_count_bit_moves_by_one_where_another_user_leaves() -> None:
     )
 
 
-def test_the_count_of_adaptive_clipping_costs_its_part() -> None:
+def test_the_count_of_adaptive_clipping_costs_its_part():
     # A bit minus one half moves the count by 1/2: a multiplier of 2 sigma_count.
     both = run(sigma=3.0, clip=1.0, sigma_count=2.0)
 
@@ -140,7 +136,7 @@ def test_the_count_of_adaptive_clipping_costs_its_part() -> None:
     assert run(sigma_count=1e9).multiplier == pytest.approx(1.32)
 
 
-def test_trap_the_multiplier_of_a_pair_is_not_that_of_one_of_them() -> None:
+def test_trap_the_multiplier_of_a_pair_is_not_that_of_one_of_them():
     # dp-accounting, given an int 5 in a sampled composition, says 2.76.
     pair = run(per_round=30, sigma=5, clip=1, sigma_count=0.66)
 
@@ -150,7 +146,7 @@ def test_trap_the_multiplier_of_a_pair_is_not_that_of_one_of_them() -> None:
 # --- Distributed noise ---
 
 
-def test_integers_are_those_of_the_clipped_vector_with_its_rounding() -> None:
+def test_integers_are_those_of_the_clipped_vector_with_its_rounding():
     found = dp_fedavg.integers(of_integers(clip=2.0, sigma=3.0, unit=100.0))
 
     assert found.norm == pytest.approx(200 + math.sqrt(50))
@@ -158,7 +154,7 @@ def test_integers_are_those_of_the_clipped_vector_with_its_rounding() -> None:
     assert found.dim == 50
 
 
-def test_the_bit_is_one_more_coordinate() -> None:
+def test_the_bit_is_one_more_coordinate():
     # sigma = 3, sigma_count = 2: the bit weighs 3 / 2, and moves its coordinate by half of that.
     found = dp_fedavg.integers(of_integers(sigma=3.0, sigma_count=2.0, unit=100.0))
 
@@ -167,7 +163,7 @@ def test_the_bit_is_one_more_coordinate() -> None:
     assert found.sigma == math.ceil(2.4 * found.norm / 3)
 
 
-def test_fine_integers_cost_what_gaussian_noise_without_sampling_does() -> None:
+def test_fine_integers_cost_what_gaussian_noise_without_sampling_does():
     found = proven(of_integers(participations=7))
 
     assert found.epsilon == pytest.approx(
@@ -179,7 +175,7 @@ def test_fine_integers_cost_what_gaussian_noise_without_sampling_does() -> None:
     assert "at most 7 of the 100 rounds" in found.assumptions[1]
 
 
-def test_no_sampling_amplifies_distributed_noise() -> None:
+def test_no_sampling_amplifies_distributed_noise():
     amplified, plain = run(per_round=1, rounds=10), of_integers(per_round=1, rounds=10, honest=1)
 
     assert proven(plain).epsilon > 2 * proven(amplified).epsilon
@@ -187,7 +183,7 @@ def test_no_sampling_amplifies_distributed_noise() -> None:
         assert proven(of_integers(rounds=10, honest=1, **other)).epsilon == proven(plain).epsilon
 
 
-def test_fewer_honest_users_add_more_noise_each() -> None:
+def test_fewer_honest_users_add_more_noise_each():
     few, many = (dp_fedavg.integers(of_integers(honest=honest)) for honest in (4, 16))
 
     assert few.sigma == pytest.approx(2 * many.sigma, rel=1e-5)
@@ -198,7 +194,7 @@ def test_fewer_honest_users_add_more_noise_each() -> None:
     assert costs[0] == pytest.approx(costs[1], rel=1e-4)
 
 
-def test_rounds_are_charged_by_the_noise_that_was_there() -> None:
+def test_rounds_are_charged_by_the_noise_that_was_there():
     # Of 9 planned, 3 to 9 came: the multiplier of a round is smaller by sqrt(came / 9).
     came = (9, 3, 9, 5, 7)
     found = proven(of_integers(rounds=5, honest_by_round=came))
@@ -212,7 +208,7 @@ def test_rounds_are_charged_by_the_noise_that_was_there() -> None:
     )
 
 
-def test_the_worst_user_was_in_the_rounds_with_the_least_noise() -> None:
+def test_the_worst_user_was_in_the_rounds_with_the_least_noise():
     two = of_integers(rounds=5, honest_by_round=(9, 3, 9, 5, 7), participations=2)
 
     assert two.worst_rounds == (3, 5)
@@ -221,11 +217,11 @@ def test_the_worst_user_was_in_the_rounds_with_the_least_noise() -> None:
     )
 
 
-def test_a_round_without_honest_noise_proves_nothing() -> None:
+def test_a_round_without_honest_noise_proves_nothing():
     assert proven(of_integers(rounds=2, honest_by_round=(9, 0))).epsilon == math.inf
 
 
-def test_failures_are_taken_off_delta() -> None:
+def test_failures_are_taken_off_delta():
     for make in (run, of_integers):
         found = proven(make(rounds=4, failure=2e-6))
         assert found.delta == 1e-5
@@ -236,7 +232,7 @@ def test_failures_are_taken_off_delta() -> None:
 
 @pytest.mark.parametrize("unit", [0.01, 0.7, 3.0])
 @pytest.mark.parametrize("sigma", [0.4, 1.5])
-def test_what_is_proven_holds_for_the_exact_sum(unit: float, sigma: float) -> None:
+def test_what_is_proven_holds_for_the_exact_sum(unit, sigma):
     settings = run(rounds=3, sigma=sigma, noise="distributed", honest=3, unit=unit, dim=1)
     integers, found = dp_fedavg.integers(settings), proven(settings)
 
@@ -264,7 +260,7 @@ def test_what_is_proven_holds_for_the_exact_sum(unit: float, sigma: float) -> No
     assert 0 < delta + unseen <= 1e-5
 
 
-def test_no_rounds_and_no_participation_cost_nothing() -> None:
+def test_no_rounds_and_no_participation_cost_nothing():
     assert proven(of_integers(participations=0)).epsilon == 0
     assert proven(of_integers(rounds=0)).epsilon == 0
     assert proven(run(rounds=0)).epsilon == 0
@@ -294,7 +290,7 @@ def test_no_rounds_and_no_participation_cost_nothing() -> None:
         ({"noise": "distributed", "honest": 3, "dim": 1}, "also needs unit$"),
     ],
 )
-def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> None:
+def test_wrong_settings_are_refused(settings, words):
     with pytest.raises(UsageError, match=words):
         run(**settings)
 
@@ -314,13 +310,11 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> Non
         ({"failure": -0.1}, "failure is -0.1"),
     ],
 )
-def test_wrong_settings_of_distributed_noise_are_refused(
-    settings: dict[str, Any], words: str
-) -> None:
+def test_wrong_settings_of_distributed_noise_are_refused(settings, words):
     with pytest.raises(UsageError, match=words):
         of_integers(**settings)
 
 
-def test_integers_that_no_float_can_count_are_refused() -> None:
+def test_integers_that_no_float_can_count_are_refused():
     with pytest.raises(UsageError, match="too large"):
         dp_fedavg.integers(of_integers(unit=1e200))

@@ -8,22 +8,22 @@ import pytest
 
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import fedsgd_dpc, sampling, zcdp
-from hpcfl.privacy.accounting.guarantee import ADD_RECORD, REPLACE_RECORD, Guarantee
+from hpcfl.privacy.accounting.guarantee import ADD_RECORD, REPLACE_RECORD
 
 
-def laplace(**changes: Any) -> fedsgd_dpc.Settings:
+def laplace(**changes):
     """Return 50 iterations of 3 out of 10 devices of 6000 samples each, with Laplace noise."""
     values: dict[str, Any] = {"sigma": 0.05, "rounds": 50, "devices": 10, "per_round": 3}
     return fedsgd_dpc.Settings(**{**values, "samples": 6000, **changes})
 
 
-def gaussian(**changes: Any) -> fedsgd_dpc.Settings:
+def gaussian(**changes):
     """Return the paper's 500 iterations on 1 % of a device's samples, with Gaussian noise."""
     values = {"noise": "gaussian", "rounds": 500, "per_round": 10, "fraction": 0.01}
     return laplace(**{**values, **changes})
 
 
-def proven(settings: fedsgd_dpc.Settings) -> Guarantee:
+def proven(settings):
     (found,) = fedsgd_dpc.bounds(settings)
     return found
 
@@ -32,7 +32,7 @@ def proven(settings: fedsgd_dpc.Settings) -> Guarantee:
 
 
 @pytest.mark.parametrize("epsilon", [1, 5, 10])
-def test_scale_of_theorem_1(epsilon: float) -> None:
+def test_scale_of_theorem_1(epsilon):
     # s = Delta T1 / epsilon, Delta = 2 xi / d, on MNIST: xi = 300, 6000 samples, T1 = T b / N.
     scale = (2 * 300 / 6000) * (50 * 3 / 10) / epsilon
     settings = laplace(sigma=scale, clip=300)
@@ -43,7 +43,7 @@ def test_scale_of_theorem_1(epsilon: float) -> None:
         assert (value.delta, value.adjacency) == (0, REPLACE_RECORD)
 
 
-def test_replies_are_whole_numbers() -> None:
+def test_replies_are_whole_numbers():
     # T = 22, b = 1: 2.2 replies by the paper's count, and three of some devices.
     settings = laplace(rounds=22, per_round=1, sigma=1 / 3000)
 
@@ -56,7 +56,7 @@ def test_replies_are_whole_numbers() -> None:
     )
 
 
-def test_schedule_by_turns_has_that_many_replies() -> None:
+def test_schedule_by_turns_has_that_many_replies():
     # b devices in turn, where b does not divide N: nobody is asked more than ceil(T b / N) times.
     for rounds in range(40):
         asked = np.bincount(np.arange(rounds * 3) % 10, minlength=10)
@@ -66,7 +66,7 @@ def test_schedule_by_turns_has_that_many_replies() -> None:
         assert settings.paper_replies == pytest.approx(asked.mean())
 
 
-def test_a_delta_lowers_the_epsilon_of_many_replies() -> None:
+def test_a_delta_lowers_the_epsilon_of_many_replies():
     settings = laplace(sigma=0.02, delta=1e-5)
     pure, approximate = fedsgd_dpc.bounds(settings)
 
@@ -78,7 +78,7 @@ def test_a_delta_lowers_the_epsilon_of_many_replies() -> None:
     assert fedsgd_dpc.paper(settings) == fedsgd_dpc.paper(laplace(sigma=0.02))
 
 
-def test_delta_of_two_laplace_replies_by_summation() -> None:
+def test_delta_of_two_laplace_replies_by_summation():
     z = 2.0
     settings = laplace(sigma=z / 3000, rounds=2, per_round=10, delta=1e-2)
     epsilon = fedsgd_dpc.bounds(settings)[1].epsilon
@@ -102,7 +102,7 @@ def test_delta_of_two_laplace_replies_by_summation() -> None:
 
 
 @pytest.mark.parametrize(("per_round", "z"), [(1, 1.052), (5, 1.158), (10, 1.258)])
-def test_multipliers_of_epsilon_1(per_round: int, z: float) -> None:
+def test_multipliers_of_epsilon_1(per_round, z):
     # An accountant's; by RDP they are 1.000 (the PLD proves less with the same noise).
     settings = gaussian(sigma=z / 60, per_round=per_round)
     by_rdp = sampling.poisson_gaussian_rdp(0.01, settings.multiplier, 50 * per_round, 1e-5)
@@ -114,7 +114,7 @@ def test_multipliers_of_epsilon_1(per_round: int, z: float) -> None:
     assert proven(settings).method == "PLD, Poisson sampling"
 
 
-def test_theorem_2_claims_epsilon_1_for_too_little_noise() -> None:
+def test_theorem_2_claims_epsilon_1_for_too_little_noise():
     # c2 = 1: sigma = Delta q sqrt(T1 ln(1 / delta)) / epsilon, which is less than 1.258.
     z = 0.01 * math.sqrt(500 * math.log(1e5))
     settings = gaussian(sigma=z / 60)
@@ -126,7 +126,7 @@ def test_theorem_2_claims_epsilon_1_for_too_little_noise() -> None:
     assert proven(settings).epsilon > 2
 
 
-def test_gaussian_noise_has_a_delta_unless_told() -> None:
+def test_gaussian_noise_has_a_delta_unless_told():
     assert gaussian().actual_delta == proven(gaussian(rounds=1)).delta == 1e-5
     assert gaussian(delta=1e-3).actual_delta == 1e-3
     assert laplace().actual_delta == laplace(delta=0).actual_delta == 0
@@ -143,9 +143,7 @@ def test_gaussian_noise_has_a_delta_unless_told() -> None:
         ({"fraction": 0.299, "samples": 100}, 1 / 29.9, ADD_RECORD),
     ],
 )
-def test_sensitivity_of_a_mean_gradient(
-    changes: dict[str, Any], sensitivity: float, adjacency: str
-) -> None:
+def test_sensitivity_of_a_mean_gradient(changes, sensitivity, adjacency):
     settings = gaussian(**changes)
 
     assert settings.sensitivity == pytest.approx(sensitivity, rel=1e-12)
@@ -153,7 +151,7 @@ def test_sensitivity_of_a_mean_gradient(
     assert settings.multiplier == pytest.approx(0.05 / sensitivity, rel=1e-12)
 
 
-def test_samples_of_a_fixed_size() -> None:
+def test_samples_of_a_fixed_size():
     settings = gaussian(sampling="fixed", rounds=20, sigma=0.05)
     found = proven(settings)
 
@@ -162,7 +160,7 @@ def test_samples_of_a_fixed_size() -> None:
     assert "an answer uses 60 of 6000 samples" in " / ".join(found.assumptions)
 
 
-def test_all_samples_are_the_plain_gaussian() -> None:
+def test_all_samples_are_the_plain_gaussian():
     settings = gaussian(sampling="fixed", fraction=1.0, rounds=20, sigma=3 / 6000)
 
     assert proven(settings).epsilon == pytest.approx(
@@ -171,7 +169,7 @@ def test_all_samples_are_the_plain_gaussian() -> None:
 
 
 @pytest.mark.parametrize("make", [laplace, gaussian])
-def test_no_rounds_cost_nothing(make: Any) -> None:
+def test_no_rounds_cost_nothing(make):
     assert proven(make(rounds=0)).epsilon == fedsgd_dpc.paper(make(rounds=0)).epsilon == 0
 
 
@@ -197,6 +195,6 @@ def test_no_rounds_cost_nothing(make: Any) -> None:
         ({"replies": -1}, "replies is -1"),
     ],
 )
-def test_wrong_settings_are_refused(changes: dict[str, Any], words: str) -> None:
+def test_wrong_settings_are_refused(changes, words):
     with pytest.raises(UsageError, match=words):
         laplace(**changes)

@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import locks, sampling, zcdp
-from hpcfl.privacy.accounting.guarantee import ADD_USER, REPLACE_USER, Guarantee
+from hpcfl.privacy.accounting.guarantee import ADD_USER, REPLACE_USER
 
 
-def run(**changes: Any) -> locks.Settings:
+def run(**changes):
     """Return the paper's experiment: 30 of 100 users, then 20."""
     values: dict[str, Any] = {"sigma": 1.32, "rounds": 100, "devices": 100}
     return locks.Settings(**{**values, "first_stage": 30, "per_round": 20, **changes})
 
 
-def proven(settings: locks.Settings) -> Guarantee:
+def proven(settings):
     (found,) = locks.bounds(settings)
     return found
 
 
-def test_the_papers_cost_adds_up_over_users() -> None:
+def test_the_papers_cost_adds_up_over_users():
     # Of eq. 92, with rho_s = C**2 / (2 sigma_s**2) and rho_0 = C**2 / (2 sigma_0**2).
     settings = run(sigma=6.0, sigma_norms=4.0, clip=3.0, rounds=7)
     rho = 7 * (30 * 9 / (2 * 16) + 20 * 9 / (2 * 36))
@@ -36,13 +36,13 @@ def test_the_papers_cost_adds_up_over_users() -> None:
     assert "costs of different users add up" in locks.paper(settings).assumptions[0]
 
 
-def test_norms_have_the_noise_of_updates_unless_told() -> None:
+def test_norms_have_the_noise_of_updates_unless_told():
     assert locks.bounds(run(sigma_norms=1.32, rounds=2)) == locks.bounds(run(rounds=2))
     assert run(sigma=6.0, clip=3.0).multipliers == pytest.approx((2, 2))
     assert run(sigma=6.0, clip=3.0, sigma_norms=1.5).multipliers == pytest.approx((0.5, 2))
 
 
-def test_users_noise_of_twenty_participations() -> None:
+def test_users_noise_of_twenty_participations():
     # Noise by users: 1.32, twenty times, norms not used, costs more than 50 where 10 is claimed.
     settings = run(variant="local", sigma_norms=math.inf, first_stages=20)
     rho = locks.local_rho(settings)
@@ -60,9 +60,7 @@ def test_users_noise_of_twenty_participations() -> None:
     updates=st.floats(0.5, 20),
     clip=st.floats(0.1, 10),
 )
-def test_users_noise_against_the_distance_of_gaussians(
-    first: int, second: int, norms: float, updates: float, clip: float
-) -> None:
+def test_users_noise_against_the_distance_of_gaussians(first, second, norms, updates, clip):
     # Replacing a user's data moves its norm from a to b, and its update by a + b at the most: all
     # pairs in every round with a reply, (0, C) in every other one.
     settings = run(
@@ -91,9 +89,7 @@ def test_users_noise_against_the_distance_of_gaussians(
         ({"first_stages": 40, "replies": 0}, 40, 0),
     ],
 )
-def test_a_user_is_in_a_stage_as_often_as_capped(
-    caps: dict[str, int], first: int, second: int
-) -> None:
+def test_a_user_is_in_a_stage_as_often_as_capped(caps, first, second):
     settings = run(variant="local", sigma=1.0, sigma_norms=1.0, **caps)
 
     assert locks.local_rho(settings) == pytest.approx((first - second) / 2 + 2 * second)
@@ -103,7 +99,7 @@ def test_a_user_is_in_a_stage_as_often_as_capped(
         assert (capped in text) == (name in caps)
 
 
-def test_a_trusted_aggregator_is_a_poisson_sample_of_both_releases() -> None:
+def test_a_trusted_aggregator_is_a_poisson_sample_of_both_releases():
     settings = run(sigma=2.0, sigma_norms=1.5, clip=0.5, rounds=3)
     together = (3**-2 + 4**-2) ** -0.5
 
@@ -114,7 +110,7 @@ def test_a_trusted_aggregator_is_a_poisson_sample_of_both_releases() -> None:
     assert "in stage 1 with probability 0.3," in " / ".join(proven(settings).assumptions)
 
 
-def test_trap_norms_of_little_noise_do_not_stand_for_both() -> None:
+def test_trap_norms_of_little_noise_do_not_stand_for_both():
     # An int 5 in a sampled composition is taken for the whole by dp-accounting: 2.76 not 16.73.
     settings = run(sigma_norms=5)
     by_rdp = sampling.poisson_gaussian_rdp(
@@ -125,7 +121,7 @@ def test_trap_norms_of_little_noise_do_not_stand_for_both() -> None:
     assert 14 < proven(settings).epsilon < by_rdp
 
 
-def test_a_norm_that_moves_far_costs_more_than_an_update_that_does() -> None:
+def test_a_norm_that_moves_far_costs_more_than_an_update_that_does():
     # 1 / z_s**2 + 1 / z_0**2 > 4 / z_0**2 where norms have little noise.
     quiet = run(variant="local", sigma=4.0, sigma_norms=1.0, clip=2.0, rounds=3)
     loud = run(variant="local", sigma=4.0, sigma_norms=40.0, clip=2.0, rounds=3)
@@ -134,7 +130,7 @@ def test_a_norm_that_moves_far_costs_more_than_an_update_that_does() -> None:
     assert locks.local_rho(loud) == pytest.approx(3 * (4 / 4) / 2)
 
 
-def test_exact_dropouts_move_both_sums_twice() -> None:
+def test_exact_dropouts_move_both_sums_twice():
     followed = run(rounds=3, exact_dropouts=True)
     half = run(rounds=3, sigma=0.66, sigma_norms=0.66)
 
@@ -144,7 +140,7 @@ def test_exact_dropouts_move_both_sums_twice() -> None:
 
 
 @pytest.mark.parametrize("variant", locks.VARIANTS)
-def test_failures_are_taken_off_delta(variant: str) -> None:
+def test_failures_are_taken_off_delta(variant):
     settings = run(rounds=4, variant=variant, failure=2e-6)
     found = proven(settings)
 
@@ -156,7 +152,7 @@ def test_failures_are_taken_off_delta(variant: str) -> None:
     assert proven(run(rounds=5, variant=variant, failure=2e-6)).epsilon == math.inf
 
 
-def test_norms_that_are_not_used_cost_nothing() -> None:
+def test_norms_that_are_not_used_cost_nothing():
     # Uniform samples of a fifth, which are those of dp-fedavg.
     settings = run(first_stage=20, sigma_norms=math.inf)
 
@@ -164,7 +160,7 @@ def test_norms_that_are_not_used_cost_nothing() -> None:
     assert locks.paper_rho(settings) == pytest.approx(100 * 20 / (2 * 1.32**2))
 
 
-def test_no_rounds_cost_nothing() -> None:
+def test_no_rounds_cost_nothing():
     for variant in locks.VARIANTS:
         assert proven(run(rounds=0, variant=variant)).epsilon == 0
     assert locks.paper(run(rounds=0)).epsilon == locks.tight(run(rounds=0)).epsilon == 0
@@ -193,6 +189,6 @@ def test_no_rounds_cost_nothing() -> None:
         ({"first_stages": -1, "variant": "local"}, "first stages is -1"),
     ],
 )
-def test_wrong_settings_are_refused(changes: dict[str, Any], words: str) -> None:
+def test_wrong_settings_are_refused(changes, words):
     with pytest.raises(UsageError, match=words):
         run(**changes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import mpmath
 import numpy as np
@@ -16,9 +15,7 @@ from scipy.stats import norm
 from hpcfl.privacy.accounting import pld, zcdp
 
 
-def by_dp_accounting(
-    rate: float, z: float, count: int, delta: float, width: float, up: bool
-) -> float:
+def by_dp_accounting(rate, z, count, delta, width, up):
     one = privacy_loss_distribution.from_gaussian_mechanism(
         z, pessimistic_estimate=up, value_discretization_interval=width, sampling_prob=rate,
         use_connect_dots=up,
@@ -26,7 +23,7 @@ def by_dp_accounting(
     return float(one.self_compose(count).get_epsilon_for_delta(delta))
 
 
-def poisson(rate: float, z: float, count: int, delta: float) -> float:
+def poisson(rate, z, count, delta):
     pairs = (pld.removal(rate, z), pld.addition(rate, z))
     return max(pld.epsilon(pair, count, delta) for pair in pairs)
 
@@ -42,9 +39,7 @@ def poisson(rate: float, z: float, count: int, delta: float) -> float:
         (1.0, 3.0, 20, 1e-5),
     ],
 )
-def test_poisson_samples_are_dp_accountings(
-    rate: float, z: float, count: int, delta: float
-) -> None:
+def test_poisson_samples_are_dp_accountings(rate, z, count, delta):
     found = poisson(rate, z, count, delta)
     width = found * 2e-4
     upper = by_dp_accounting(rate, z, count, delta, width, up=True)
@@ -55,7 +50,7 @@ def test_poisson_samples_are_dp_accountings(
 
 @pytest.mark.parametrize("count", [1, 30, 10**4, 10**6])
 @pytest.mark.parametrize("delta", [0.3, 1e-5, 1e-10, 1e-40])
-def test_gaussians_are_exact_at_any_delta(count: int, delta: float) -> None:
+def test_gaussians_are_exact_at_any_delta(count, delta):
     z = 2.5 * math.sqrt(count)
     exact = zcdp.exact_epsilon(count * zcdp.gaussian_rho(z), delta)
 
@@ -65,7 +60,7 @@ def test_gaussians_are_exact_at_any_delta(count: int, delta: float) -> None:
     )
 
 
-def test_a_tiny_delta_of_a_sample_by_exact_arithmetic() -> None:
+def test_a_tiny_delta_of_a_sample_by_exact_arithmetic():
     # One release of a sample: delta(eps) is q delta_G(ln(1 + (exp(eps) - 1) / q)).
     rate, z, delta = 0.1, 3.0, 1e-25
     found = pld.epsilon(pld.removal(rate, z), 1, delta)
@@ -76,7 +71,7 @@ def test_a_tiny_delta_of_a_sample_by_exact_arithmetic() -> None:
     assert 0.97 * delta < float(exact) <= delta
 
 
-def profile(pair: pld.Pair, epsilons: Any) -> Any:
+def profile(pair, epsilons):
     """Return the hockey-stick divergences of a pair from its masses."""
     p, q = pair.masses(np.concatenate([[-np.inf], epsilons, [np.inf]]))
     above_p, above_q = (np.cumsum(one[::-1])[::-1][1:] for one in (p, q))
@@ -84,8 +79,8 @@ def profile(pair: pld.Pair, epsilons: Any) -> Any:
 
 
 @pytest.mark.parametrize(("rate", "z"), [(0.2, 0.66), (0.05, 3.0), (0.7, 1.2)])
-def test_profile_of_a_replacement_is_the_theorems_and_a_pairs(rate: float, z: float) -> None:
-    def gaussians(epsilon: Any) -> Any:
+def test_profile_of_a_replacement_is_the_theorems_and_a_pairs(rate, z):
+    def gaussians(epsilon):
         return norm.cdf(1 / (2 * z) - z * epsilon) - np.exp(epsilon) * norm.cdf(
             -1 / (2 * z) - z * epsilon
         )
@@ -93,7 +88,7 @@ def test_profile_of_a_replacement_is_the_theorems_and_a_pairs(rate: float, z: fl
     epsilons = np.linspace(-4, 4, 801)
     found = profile(pld.replacement(rate, z), epsilons)
 
-    def above(epsilon: Any) -> Any:
+    def above(epsilon):
         return rate * gaussians(np.log1p(np.expm1(epsilon) / rate))
 
     inner = np.where(epsilons >= 0, epsilons, -epsilons)
@@ -111,13 +106,11 @@ def test_profile_of_a_replacement_is_the_theorems_and_a_pairs(rate: float, z: fl
     assert (p[0], q[0]) == pytest.approx((1, 1), abs=1e-12)
 
 
-def hockey_sticks(
-    first: list[tuple[float, ...]], second: list[tuple[float, ...]], z: float, epsilons: Any
-) -> Any:
+def hockey_sticks(first, second, z, epsilons):
     """Return them for noisy sums of two of the values, all pairs as likely; by integration."""
     x = np.linspace(-2.5 - 9 * z, 2.5 + 9 * z, 40_001)
 
-    def density(values: list[tuple[float, ...]]) -> Any:
+    def density(values):
         sums = [sum(one) for one in itertools.combinations([v for (v,) in values], 2)]
         return np.mean([norm.pdf(x, s, z) for s in sums], axis=0)
 
@@ -126,7 +119,7 @@ def hockey_sticks(
     return np.array([np.clip(p - math.exp(e) * q, 0, None).sum() * step for e in epsilons])
 
 
-def test_every_small_dataset_is_dominated_by_the_pair_of_a_replacement() -> None:
+def test_every_small_dataset_is_dominated_by_the_pair_of_a_replacement():
     """Two of four records, from -1/2 to 1/2, so that a replacement moves the sum by 1."""
     rng = np.random.default_rng(5)
     epsilons = np.array([-2, -0.7, -0.1, 0, 0.05, 0.3, 0.9, 2, 4])
@@ -145,7 +138,7 @@ def test_every_small_dataset_is_dominated_by_the_pair_of_a_replacement() -> None
         assert largest[3] > 0.85 * bound[3]
 
 
-def test_one_release_of_a_fixed_size_in_closed_form() -> None:
+def test_one_release_of_a_fixed_size_in_closed_form():
     rate, z, delta = 0.3, 0.8, 1e-4
     found = pld.epsilon(pld.replacement(rate, z), 1, delta)
     inner = math.log1p(math.expm1(found) / rate)
@@ -156,7 +149,7 @@ def test_one_release_of_a_fixed_size_in_closed_form() -> None:
 
 
 @pytest.mark.parametrize(("z", "count", "delta"), [(20.0, 100, 1e-5), (0.5, 3, 1e-3), (2, 2, 0.01)])
-def test_laplace_is_dp_accountings(z: float, count: int, delta: float) -> None:
+def test_laplace_is_dp_accountings(z, count, delta):
     found = pld.epsilon(pld.laplace(z), count, delta)
     one = privacy_loss_distribution.from_laplace_mechanism(z, value_discretization_interval=1e-4)
 
@@ -169,7 +162,7 @@ def test_laplace_is_dp_accountings(z: float, count: int, delta: float) -> None:
 @pytest.mark.parametrize(
     "pair", [pld.removal(0.2, 1.32), pld.addition(0.2, 1.32), pld.replacement(0.2, 0.66)]
 )
-def test_coarse_grids_err_upwards(pair: pld.Pair) -> None:
+def test_coarse_grids_err_upwards(pair):
     low, high = pair.span(1e-20)
     found = [
         grid.epsilon(10, 1e-5, grid.best_tilt(10, 1e-5, None))
@@ -181,7 +174,7 @@ def test_coarse_grids_err_upwards(pair: pld.Pair) -> None:
 
 
 @pytest.mark.parametrize("factor", [0.6, 0.8, 1.3, 1.7])
-def test_every_tilt_gives_the_same(factor: float) -> None:
+def test_every_tilt_gives_the_same(factor):
     pair = pld.removal(0.2, 1.32)
     grid = pld._Grid.of(pair, *pair.span(1e-20), 0.01)
     tilt = grid.best_tilt(100, 1e-5, None)
@@ -191,7 +184,7 @@ def test_every_tilt_gives_the_same(factor: float) -> None:
     )
 
 
-def test_losses_beyond_the_grid_count_as_infinite() -> None:
+def test_losses_beyond_the_grid_count_as_infinite():
     pair = pld.removal(0.2, 1.32)
     cut = pld._Grid.of(pair, *pair.span(2e-7), 0.003)  # 2e-7, ten times, of a delta of 1e-5
     whole = pld._Grid.of(pair, *pair.span(1e-20), 0.003)
@@ -207,9 +200,7 @@ MAKERS: list[Callable[[float, float], pld.Pair]] = [pld.removal, pld.addition, p
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize(("rate", "z"), [(0.3, 0.02), (0.3, 0.5), (1e-6, 1.0), (0.999, 1e5)])
-def test_masses_add_up_and_losses_are_ratios(
-    make: Callable[[float, float], pld.Pair], rate: float, z: float
-) -> None:
+def test_masses_add_up_and_losses_are_ratios(make, rate, z):
     pair = make(rate, z)
     low, high = pair.span(1e-12)
     pad = 1e-9 + 1e-6 * (high - low)  # a largest or smallest loss may have most of the mass
@@ -229,7 +220,7 @@ def test_masses_add_up_and_losses_are_ratios(
     assert (ratio <= edges[1:][seen] + slack).all()
 
 
-def test_what_need_not_be_undercut_is_not_refined() -> None:
+def test_what_need_not_be_undercut_is_not_refined():
     pair = pld.addition(0.2, 1.32)
 
     assert pld.epsilon(pair, 100, 1e-5) < pld.epsilon(pair, 100, 1e-5, enough=1e9)

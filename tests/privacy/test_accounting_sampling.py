@@ -1,16 +1,12 @@
-from __future__ import annotations
-
 import builtins
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 from absl import logging
 from dp_accounting import (
     ComposedDpEvent,
-    DpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
     NeighboringRelation,
@@ -32,14 +28,14 @@ ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = NeighboringRelation.REPLACE_ONE
 
 
-def by(accountant: Any, relation: NeighboringRelation, event: DpEvent, delta: float) -> float:
+def by(accountant, relation, event, delta):
     return float(accountant(neighboring_relation=relation).compose(event).get_epsilon(delta))
 
 
 # --- dp-accounting's traps: what it does, and what the wrapper does instead ---
 
 
-def test_trap_replace_one_doubles_the_sensitivity_in_a_pld_but_not_in_rdp() -> None:
+def test_trap_replace_one_doubles_the_sensitivity_in_a_pld_but_not_in_rdp():
     z = zcdp.gaussian_multiplier(1.817388)
     event = GaussianDpEvent(z)
 
@@ -53,8 +49,8 @@ def test_trap_replace_one_doubles_the_sensitivity_in_a_pld_but_not_in_rdp() -> N
     assert sampling.fixed_size_gaussian(10, 10, z, 1, 1e-4)[0] == pytest.approx(8.357, abs=1e-3)
 
 
-def test_trap_an_int_multiplier_is_taken_for_that_of_the_whole_composition() -> None:
-    def composed(first: float) -> float:
+def test_trap_an_int_multiplier_is_taken_for_that_of_the_whole_composition():
+    def composed(first):
         both = ComposedDpEvent([GaussianDpEvent(first), GaussianDpEvent(1.32)])
         accountant = RdpAccountant(neighboring_relation=ADD)
         return float(accountant.compose(PoissonSampledDpEvent(0.3, both), 100).get_epsilon(1e-5))
@@ -69,7 +65,7 @@ def test_trap_an_int_multiplier_is_taken_for_that_of_the_whole_composition() -> 
     )
 
 
-def test_trap_which_sampling_goes_with_which_adjacency() -> None:
+def test_trap_which_sampling_goes_with_which_adjacency():
     fixed = SampledWithoutReplacementDpEvent(100, 10, GaussianDpEvent(1.0))
     poisson = PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0))
 
@@ -92,7 +88,7 @@ def test_trap_which_sampling_goes_with_which_adjacency() -> None:
     assert sampling.poisson_gaussian(0.1, 1.0, 5, 1e-5)[0] < math.inf
 
 
-def test_trap_sampling_without_replacement_can_look_worse_than_no_sampling() -> None:
+def test_trap_sampling_without_replacement_can_look_worse_than_no_sampling():
     z, rounds = 0.05, 3
     unsampled = zcdp.exact_epsilon(rounds * zcdp.gaussian_rho(z), 1e-5)
 
@@ -109,17 +105,17 @@ def test_trap_sampling_without_replacement_can_look_worse_than_no_sampling() -> 
 # --- Against integrals and against each other ---
 
 
-def exact_poisson(rate: float, z: float, delta: float) -> float:
+def exact_poisson(rate, z, delta):
     """Return the epsilon of one Poisson-sampled release, by integrating both directions."""
 
-    def mixture(x: float) -> float:
+    def mixture(x):
         return float((1 - rate) * norm.pdf(x / z) + rate * norm.pdf((x - 1) / z)) / z
 
-    def plain(x: float) -> float:
+    def plain(x):
         return float(norm.pdf(x / z)) / z
 
-    def worst(epsilon: float) -> float:
-        def excess(x: float, p: Any, q: Any) -> float:
+    def worst(epsilon):
+        def excess(x, p, q):
             return max(0.0, p(x) - math.exp(epsilon) * q(x))
 
         points = np.linspace(-12 * z, 1 + 12 * z, 60)
@@ -132,7 +128,7 @@ def exact_poisson(rate: float, z: float, delta: float) -> float:
 
 
 @pytest.mark.full
-def test_one_poisson_release_by_integration() -> None:
+def test_one_poisson_release_by_integration():
     exact = exact_poisson(0.3, 1.1, 1e-3)
 
     pld = sampling.poisson_gaussian_pld(0.3, 1.1, 1, 1e-3)
@@ -140,7 +136,7 @@ def test_one_poisson_release_by_integration() -> None:
     assert exact <= sampling.poisson_gaussian_rdp(0.3, 1.1, 1, 1e-3)
 
 
-def test_without_replacement_is_no_less_than_what_a_dataset_shows() -> None:
+def test_without_replacement_is_no_less_than_what_a_dataset_shows():
     # One record +1 or -1 among zeros, a sum over half of them: the sensitivity is 2.
     z, delta, rate = 1.0, 1e-3, 0.5
     std = 2 * z
@@ -153,7 +149,7 @@ def test_without_replacement_is_no_less_than_what_a_dataset_shows() -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, 10, 200])
-def test_unsampled_composition_by_pld_is_the_exact_one(rounds: int) -> None:
+def test_unsampled_composition_by_pld_is_the_exact_one(rounds):
     z = 2.0 * math.sqrt(rounds)
     exact = zcdp.exact_epsilon(rounds * zcdp.gaussian_rho(z), 1e-5)
 
@@ -162,7 +158,7 @@ def test_unsampled_composition_by_pld_is_the_exact_one(rounds: int) -> None:
 
 
 @pytest.mark.parametrize(("rate", "z"), [(0.01, 5.0), (0.2, 30.0), (0.9, 2.0), (1.0, 3.0)])
-def test_curve_of_large_orders_is_dp_accountings(rate: float, z: float) -> None:
+def test_curve_of_large_orders_is_dp_accountings(rate, z):
     orders = (2.0, 17.0, 181.0, 1024.0)
     accountant = RdpAccountant(orders, ADD)
     accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(z)))
@@ -171,7 +167,7 @@ def test_curve_of_large_orders_is_dp_accountings(rate: float, z: float) -> None:
     assert found == pytest.approx(np.array(accountant._rdp), rel=1e-6)
 
 
-def test_small_epsilons_have_orders() -> None:
+def test_small_epsilons_have_orders():
     # 2 ln(1 / delta) / epsilon = 4605: beyond the 1024 that used to be the last.
     found = sampling.poisson_gaussian_rdp(1, 1e4, 200, 1e-10)
 
@@ -179,13 +175,13 @@ def test_small_epsilons_have_orders() -> None:
     assert 0.005 < found < 0.012
 
 
-def test_unsampled_rdp_is_that_of_the_curve() -> None:
+def test_unsampled_rdp_is_that_of_the_curve():
     found = sampling.poisson_gaussian_rdp(1, 4.0, 20, 1e-5)
 
     assert found == pytest.approx(rdp.curve_epsilon(20 * rdp.gaussian_curve(4.0), 1e-5), rel=1e-9)
 
 
-def test_laplace_adds_up_or_composes_by_pld() -> None:
+def test_laplace_adds_up_or_composes_by_pld():
     assert sampling.laplace(20, 100, 0) == (5.0, "pure, by adding up")
     epsilon, method = sampling.laplace(20, 100, 1e-5)
     orders = np.array(rdp.ORDERS)
@@ -201,7 +197,7 @@ def test_laplace_adds_up_or_composes_by_pld() -> None:
     )
 
 
-def test_a_delta_too_small_for_few_laplace_releases_buys_nothing() -> None:
+def test_a_delta_too_small_for_few_laplace_releases_buys_nothing():
     # The losses are all the largest with the probability 1 / 8, so that delta is at least
     # (1 - exp(epsilon - 3 / z)) / 8.
     pure, _ = sampling.laplace(300, 3, 0)
@@ -211,7 +207,7 @@ def test_a_delta_too_small_for_few_laplace_releases_buys_nothing() -> None:
     assert sampling.laplace(300, 3, 1e-4)[0] < 0.999 * pure
 
 
-def test_one_laplace_release_is_pure() -> None:
+def test_one_laplace_release_is_pure():
     # One release: delta(eps) = 1 - exp((eps - 1/z) / 2).
     epsilon, _ = sampling.laplace(0.5, 1, 1e-3)
 
@@ -222,7 +218,7 @@ def test_one_laplace_release_is_pure() -> None:
     ("rate", "z", "rounds", "by_rdp", "by_pld"),
     [(0.2, 1.32, 100, 10.07, 9.18), (0.2, 1.326, 100, 10.0, 9.11), (0.2, 0.5, 100, 79.8, 57.2)],
 )
-def test_locks_experiment(rate: float, z: float, rounds: int, by_rdp: float, by_pld: float) -> None:
+def test_locks_experiment(rate, z, rounds, by_rdp, by_pld):
     assert sampling.poisson_gaussian_rdp(rate, z, rounds, 1e-5) == pytest.approx(by_rdp, rel=1e-3)
     assert sampling.poisson_gaussian(rate, z, rounds, 1e-5) == (
         pytest.approx(by_pld, rel=1e-3),
@@ -233,9 +229,7 @@ def test_locks_experiment(rate: float, z: float, rounds: int, by_rdp: float, by_
 @given(
     rate=st.floats(0.01, 0.9), z=st.floats(0.4, 8), rounds=st.integers(1, 50), more=st.floats(1, 2)
 )
-def test_sampling_never_costs_and_noise_never_hurts(
-    rate: float, z: float, rounds: int, more: float
-) -> None:
+def test_sampling_never_costs_and_noise_never_hurts(rate, z, rounds, more):
     epsilon, _ = sampling.fixed_size_gaussian(1000, math.ceil(1000 * rate), z, rounds, 1e-5)
 
     assert epsilon <= zcdp.exact_epsilon(rounds * zcdp.gaussian_rho(z), 1e-5)
@@ -247,16 +241,16 @@ def test_sampling_never_costs_and_noise_never_hurts(
 # --- No cliffs: whatever a total without sampling would be, sampling is counted ---
 
 
-def poisson(rate: float, z: float, rounds: int, delta: float) -> float:
+def poisson(rate, z, rounds, delta):
     return sampling.poisson_gaussian(rate, z, rounds, delta)[0]
 
 
-def fixed(rate: float, z: float, rounds: int, delta: float) -> float:
+def fixed(rate, z, rounds, delta):
     members = 10**9
     return sampling.fixed_size_gaussian(members, round(rate * members), z, rounds, delta)[0]
 
 
-def by_saddlepoint(rate: float, z: float, rounds: int, delta: float, replaced: bool) -> float:
+def by_saddlepoint(rate, z, rounds, delta, replaced):
     """Return the epsilon by the first term of the saddle-point approximation of delta.
 
     The loss of one release is integrated as it is: no grid of losses, and no transform.
@@ -270,7 +264,7 @@ def by_saddlepoint(rate: float, z: float, rounds: int, delta: float, replaced: b
         log_mass, loss = np.append(mixed[up], plain[down]), np.append(loss[up], -loss[down])
     mass = np.exp(log_mass) * (x[1] - x[0])
 
-    def at(tilt: float) -> tuple[float, float]:
+    def at(tilt):
         """Return the tilted mean of all releases, and ln delta there."""
         raised = mass * np.exp(tilt * loss)
         total = 1 + float((mass * np.expm1(tilt * loss)).sum())
@@ -285,7 +279,7 @@ def by_saddlepoint(rate: float, z: float, rounds: int, delta: float, replaced: b
     return at(math.exp(found))[0]
 
 
-def by_participations(rate: float, z: float, rounds: int, delta: float) -> float:
+def by_participations(rate, z, rounds, delta):
     """Return the epsilon of a removal where hardly any noise hides who is in a sample.
 
     Then the loss is 1 / (2 z**2) + ln(rate) for each round with the member in it, normal with a
@@ -296,7 +290,7 @@ def by_participations(rate: float, z: float, rounds: int, delta: float) -> float
     mean = count * (0.5 / z**2 + math.log(rate)) + (rounds - count) * math.log1p(-rate)
     spread = np.sqrt(count) / z
 
-    def excess(epsilon: float) -> float:
+    def excess(epsilon):
         upper = (mean - epsilon) / spread
         # E[(1 - exp(epsilon - L))+] of a normal L.
         log_second = epsilon - mean + spread**2 / 2 + norm.logcdf(upper - spread)
@@ -306,7 +300,7 @@ def by_participations(rate: float, z: float, rounds: int, delta: float) -> float
 
 
 @pytest.mark.parametrize("z", [0.6, 0.7, 0.72])
-def test_a_million_rounds_cost_what_others_find(z: float) -> None:
+def test_a_million_rounds_cost_what_others_find(z):
     """Without sampling 0.6 and 0.7 cost more than a million, and 0.72 less."""
     rate, rounds, delta = 1e-3, 10**6, 1e-5
     one = privacy_loss_distribution.from_gaussian_mechanism(
@@ -326,9 +320,7 @@ def test_a_million_rounds_cost_what_others_find(z: float) -> None:
     ("rate", "z", "rounds", "delta"),
     [(1e-4, 0.02, 1000, 1e-6), (0.2, 0.002, 100, 1e-5), (0.01, 1e-6, 10**4, 1e-5)],
 )
-def test_without_noise_the_rounds_with_a_member_count(
-    rate: float, z: float, rounds: int, delta: float
-) -> None:
+def test_without_noise_the_rounds_with_a_member_count(rate, z, rounds, delta):
     expected = by_participations(rate, z, rounds, delta)
 
     assert poisson(rate, z, rounds, delta) == pytest.approx(expected, rel=5e-3)
@@ -346,9 +338,7 @@ def test_without_noise_the_rounds_with_a_member_count(
         pytest.param(1e-9, 10**9, 1e-5, 60, marks=pytest.mark.full),
     ],
 )
-def test_no_cliff_in_the_noise(
-    account: Any, rate: float, rounds: int, delta: float, steepest: float
-) -> None:
+def test_no_cliff_in_the_noise(account, rate, rounds, delta, steepest):
     noise = np.geomspace(1e-5, 3, 20)
     found = np.array([account(rate, z, rounds, delta) for z in noise.tolist()])
 
@@ -367,7 +357,7 @@ def test_no_cliff_in_the_noise(
         pytest.param(1e-9, 0.3, marks=pytest.mark.full),
     ],
 )
-def test_no_cliff_in_the_rounds(account: Any, rate: float, z: float) -> None:
+def test_no_cliff_in_the_rounds(account, rate, z):
     rounds = [round(x) for x in np.geomspace(100, 1e10, 9)]
     found = np.array([account(rate, z, n, 1e-5) for n in rounds])
 
@@ -378,7 +368,7 @@ def test_no_cliff_in_the_rounds(account: Any, rate: float, z: float) -> None:
 
 
 @pytest.mark.full
-def test_noise_for_an_epsilon_is_not_found_at_a_jump() -> None:
+def test_noise_for_an_epsilon_is_not_found_at_a_jump():
     found = systems.noise("dp-fedavg", 20, rounds=10**6, devices=10_000, per_round=10)
     (proven,) = (one for one in found if one.by == "proven")
 
@@ -386,7 +376,7 @@ def test_noise_for_an_epsilon_is_not_found_at_a_jump() -> None:
     assert 20 < poisson(1e-3, 0.999 * proven.sigma, 10**6, 1e-5) < 20.2
 
 
-def test_more_rounds_than_a_transform_has_room_for() -> None:
+def test_more_rounds_than_a_transform_has_room_for():
     """So many small losses are nearly Gaussian: mu is the rate times sqrt(rounds) over z."""
     rate, z = 0.5, 3e4
     for rounds, limit in ((10**8, 1.005), (10**12, 1.08)):
@@ -395,7 +385,7 @@ def test_more_rounds_than_a_transform_has_room_for() -> None:
         assert exact * (1 - 1e-4) < poisson(rate, z, rounds, 1e-5) < limit * exact
 
 
-def test_many_laplace_releases_cost_less_than_their_sum() -> None:
+def test_many_laplace_releases_cost_less_than_their_sum():
     # The losses of 1e9 releases are nearly Gaussian: mu = sqrt(rounds) / z.
     nearly = zcdp.exact_epsilon(1e9 / 999**2 / 2, 1e-5)
 
@@ -406,13 +396,13 @@ def test_many_laplace_releases_cost_less_than_their_sum() -> None:
         assert 10**6 * (1 / z - 1) < sampling.laplace(z, 10**6, 1e-5)[0] <= 10**6 / z
 
 
-def test_no_rounds_cost_nothing() -> None:
+def test_no_rounds_cost_nothing():
     assert sampling.poisson_gaussian(0.2, 1, 0, 1e-5)[0] == 0
     assert sampling.fixed_size_gaussian(10, 2, 1, 0, 1e-5)[0] == 0
     assert sampling.laplace(1, 0, 1e-5)[0] == 0
 
 
-def test_warnings_of_orders_are_silent_and_others_are_not(capfd: pytest.CaptureFixture) -> None:
+def test_warnings_of_orders_are_silent_and_others_are_not(capfd):
     before = logging.get_verbosity()
     sampling.poisson_gaussian_rdp(0.2, 1.32, 1, 1e-5)
 
@@ -420,10 +410,10 @@ def test_warnings_of_orders_are_silent_and_others_are_not(capfd: pytest.CaptureF
     assert logging.get_verbosity() == before
 
 
-def test_a_missing_package_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_a_sentence(monkeypatch):
     real = builtins.__import__
 
-    def without(name: str, *arguments: Any, **options: Any) -> Any:
+    def without(name, *arguments, **options):
         if name == "dp_accounting":
             raise ImportError(name)
         return real(name, *arguments, **options)
@@ -448,6 +438,6 @@ def test_a_missing_package_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
         (lambda: sampling.laplace(1, 1, 1.0), "delta is 1"),
     ],
 )
-def test_wrong_values_are_refused(call: Any, words: str) -> None:
+def test_wrong_values_are_refused(call, words):
     with pytest.raises(UsageError, match=words):
         call()

@@ -1,18 +1,15 @@
 """Accounts are above the truth and near the tightest bound, in the settings of docs/privacy.md."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "accounting.py"
 
 
-def load() -> ModuleType:
+def load():
     spec = importlib.util.spec_from_file_location("benchmark_of_accounting", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
@@ -29,25 +26,25 @@ NAMES = [case.name for case in BENCHMARK.CASES]
 
 
 @pytest.mark.parametrize("case", BENCHMARK.CASES, ids=NAMES)
-def test_proven_is_between_the_truth_and_the_limit(case: object) -> None:
+def test_proven_is_between_the_truth_and_the_limit(case):
     row = BENCHMARK.spent(case)
     assert row.true <= row.proven <= row.case.limit * row.best
 
 
 @pytest.mark.parametrize("case", BENCHMARK.CASES, ids=NAMES)
-def test_noise_for_a_small_epsilon_is_enough_and_no_more_than_the_limit(case: object) -> None:
+def test_noise_for_a_small_epsilon_is_enough_and_no_more_than_the_limit(case):
     row = BENCHMARK.calibrated(case)
     assert row.true <= row.proven <= row.case.limit * row.best
 
 
-def test_all_private_systems_are_in_the_table() -> None:
+def test_all_private_systems_are_in_the_table():
     from hpcfl.privacy.accounting.systems import SYSTEMS
 
     assert len(NAMES) >= 20
     assert {case.algorithm for case in BENCHMARK.CASES} == set(SYSTEMS)
 
 
-def test_the_worked_example_of_a_fixed_size() -> None:
+def test_the_worked_example_of_a_fixed_size():
     # n = 100, b = 20, sigma 1.32, T = 100: 68.6 by Renyi divergences of sampling.
     (case,) = (one for one in BENCHMARK.CASES if one.name == "dp-fedavg, fixed")
     row = BENCHMARK.spent(case)

@@ -1,7 +1,5 @@
 """Worked numbers of every account, found independently of the code."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -9,12 +7,11 @@ from scipy.optimize import brentq
 
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import cdp, distributed, systems, zcdp
-from hpcfl.privacy.accounting.guarantee import Guarantee
 
 ADULT = {"devices": 16, "per_round": 10, "batch": 32, "samples": 2441, "delta": 1e-4}
 
 
-def bound(found: tuple[Guarantee, ...], name: str) -> float:
+def bound(found, name):
     (one,) = (guarantee for guarantee in found if guarantee.method.startswith(name))
     return one.epsilon
 
@@ -27,14 +24,7 @@ def bound(found: tuple[Guarantee, ...], name: str) -> float:
         (20, 2, 0.00605, (830.7, 90.9), (112.0, 16.8), 17.2),
     ],
 )
-def test_cdp_where_the_paper_says_10(
-    rounds: int,
-    steps: int,
-    sigma: float,
-    p1: tuple[float, float],
-    p2: tuple[float, float],
-    amplified: float,
-) -> None:
+def test_cdp_where_the_paper_says_10(rounds, steps, sigma, p1, p2, amplified):
     given = ADULT | {"rounds": rounds, "steps": steps, "convex": True}
     for shuffle, first, second in zip(("fresh", "continuing"), p1, p2, strict=True):
         account = systems.account("cdp", sigma=sigma, shuffle=shuffle, **given)
@@ -49,7 +39,7 @@ def test_cdp_where_the_paper_says_10(
     assert found == pytest.approx(amplified, rel=5e-3)
 
 
-def test_a_network_has_no_credit_for_the_sum() -> None:
+def test_a_network_has_no_credit_for_the_sum():
     account = systems.account(
         "cdp", sigma=0.01501, rounds=50, steps=5, shuffle="continuing", **ADULT
     )
@@ -58,7 +48,7 @@ def test_a_network_has_no_credit_for_the_sum() -> None:
 
 
 @pytest.mark.parametrize(("rounds", "sigma"), [(20, 0.0290), (50, 0.0458)])
-def test_the_baselines_noise_where_the_paper_says_10(rounds: int, sigma: float) -> None:
+def test_the_baselines_noise_where_the_paper_says_10(rounds, sigma):
     """With the fractions T r / n of rounds that a device is in: here the whole numbers above."""
     participations = rounds * 10 / 16
     expected = sigma * math.sqrt(math.ceil(participations) / participations)
@@ -67,7 +57,7 @@ def test_the_baselines_noise_where_the_paper_says_10(rounds: int, sigma: float) 
     assert paper.sigma == pytest.approx(expected, rel=3e-3)
 
 
-def test_sums_of_discrete_gaussians_lose_a_little_noise_and_no_more() -> None:
+def test_sums_of_discrete_gaussians_lose_a_little_noise_and_no_more():
     given = ADULT | {"rounds": 20, "steps": 1, "sigma": 0.03, "shuffle": "continuing"}
     plain, discrete = (cdp.bounds(cdp.Settings(**given, discrete=kind)) for kind in (False, True))
     rho = brentq(lambda rho: zcdp.exact_epsilon(rho, 1e-4) - bound(plain, "P2"), 1e-6, 1e6)
@@ -75,7 +65,7 @@ def test_sums_of_discrete_gaussians_lose_a_little_noise_and_no_more() -> None:
     assert bound(discrete, "P2") == pytest.approx(zcdp.exact_epsilon(rho * 64 / 60, 1e-4), rel=1e-6)
 
 
-def test_locks_adds_up_users_where_a_user_is_protected() -> None:
+def test_locks_adds_up_users_where_a_user_is_protected():
     given = {"rounds": 100, "devices": 100, "first_stage": 20, "per_round": 20, "delta": 1e-5}
     trusted = systems.account("locks", sigma=1.32, sigma_norms=math.inf, **given)
     # RDP 10.07, PLD 9.18: uniform sampling of a fifth, a hundred times.
@@ -87,7 +77,7 @@ def test_locks_adds_up_users_where_a_user_is_protected() -> None:
 
 
 @pytest.mark.parametrize(("per_round", "sigma"), [(1, 1.052), (5, 1.158), (10, 1.258)])
-def test_fedsgd_dpc_takes_the_accountants_noise(per_round: int, sigma: float) -> None:
+def test_fedsgd_dpc_takes_the_accountants_noise(per_round, sigma):
     """The published noise multipliers for epsilon 1, T = 500 and 1 % of the samples."""
     unit = 1 / (0.01 * 6000)
     account = systems.account(
@@ -108,7 +98,7 @@ def test_fedsgd_dpc_takes_the_accountants_noise(per_round: int, sigma: float) ->
     )
 
 
-def test_laplace_noise_is_counted_by_whole_replies() -> None:
+def test_laplace_noise_is_counted_by_whole_replies():
     account = systems.account(
         "fedsgd-dpc", sigma=0.1, rounds=22, devices=10, per_round=1, samples=6000, clip=300.0
     )
@@ -117,7 +107,7 @@ def test_laplace_noise_is_counted_by_whole_replies() -> None:
     assert account.proven.epsilon == pytest.approx(3 * sensitivity / 0.1)
 
 
-def test_tau_of_distributed_noise_is_the_sum_of_its_terms() -> None:
+def test_tau_of_distributed_noise_is_the_sum_of_its_terms():
     for summands, sigma in ((2, 0.5), (7, 0.6), (40, 0.9)):
         terms = [math.exp(-2 * math.pi**2 * sigma**2 * k / (k + 1)) for k in range(1, summands)]
         assert distributed.divergence(summands, sigma) == pytest.approx(10 * sum(terms))
@@ -127,9 +117,7 @@ def test_tau_of_distributed_noise_is_the_sum_of_its_terms() -> None:
 
 @pytest.mark.parametrize("sigma", [0.6, 1.0, 2.5])
 @pytest.mark.parametrize("summands", [2, 5])
-def test_distributed_noise_in_one_dimension_costs_no_more_than_its_rho(
-    summands: int, sigma: float
-) -> None:
+def test_distributed_noise_in_one_dimension_costs_no_more_than_its_rho(summands, sigma):
     """Against the Rényi divergences of the convolved distribution and its shifts."""
     import numpy as np
 
@@ -161,7 +149,7 @@ def test_distributed_noise_in_one_dimension_costs_no_more_than_its_rho(
         ("fedsgd-dpc", {"rounds": 20, "devices": 10, "per_round": 5, "samples": 600}),
     ],
 )
-def test_calibrated_noise_is_enough_and_no_more(name: str, settings: dict[str, object]) -> None:
+def test_calibrated_noise_is_enough_and_no_more(name, settings):
     for found in systems.noise(name, 3.0, **settings):
         side = {"paper": "paper", "proven": "proven", "same-rho tight": "tight"}[found.by]
         assert getattr(found.account, side).epsilon <= 3.0
@@ -169,7 +157,7 @@ def test_calibrated_noise_is_enough_and_no_more(name: str, settings: dict[str, o
         assert getattr(less, side).epsilon > 3.0
 
 
-def test_what_has_no_account_or_lacks_a_setting_is_refused_in_a_sentence() -> None:
+def test_what_has_no_account_or_lacks_a_setting_is_refused_in_a_sentence():
     with pytest.raises(UsageError, match="no account for 'fedavg'"):
         systems.account("fedavg", sigma=1.0)
     with pytest.raises(UsageError, match="also needs"):

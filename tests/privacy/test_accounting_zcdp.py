@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -16,12 +14,12 @@ RHOS = st.floats(1e-4, 200)
 DELTAS = st.floats(1e-12, 0.2)
 
 
-def hockey_stick(epsilon: float, rho: float) -> float:
+def hockey_stick(epsilon, rho):
     """Integrate the positive part of p - exp(epsilon) q for p = N(mu, 1), q = N(0, 1)."""
     mu = math.sqrt(2 * rho)
     start = epsilon / mu + mu / 2  # where the densities' ratio is exp(epsilon)
 
-    def excess(x: float) -> float:
+    def excess(x):
         return float(norm.pdf(x - mu) - math.exp(epsilon + norm.logpdf(x)))
 
     return quad(excess, start, start + 40, epsabs=0, epsrel=1e-10, limit=200)[0]
@@ -31,9 +29,7 @@ def hockey_stick(epsilon: float, rho: float) -> float:
     ("epsilon", "rdp_epsilon", "exact_epsilon"),
     [(1, 0.776, 0.694), (2, 1.640, 1.479), (5, 4.369, 3.982), (10, 9.092, 8.357)],
 )
-def test_conversions_at_delta_1e_4(
-    epsilon: float, rdp_epsilon: float, exact_epsilon: float
-) -> None:
+def test_conversions_at_delta_1e_4(epsilon, rdp_epsilon, exact_epsilon):
     rho = (math.sqrt(math.log(1e4) + epsilon) - math.sqrt(math.log(1e4))) ** 2
 
     assert zcdp.bun_steinke_epsilon(rho, 1e-4) == pytest.approx(epsilon, rel=1e-12)
@@ -41,13 +37,13 @@ def test_conversions_at_delta_1e_4(
     assert zcdp.exact_epsilon(rho, 1e-4) == pytest.approx(exact_epsilon, abs=6e-4)
 
 
-def test_epsilon_10_at_delta_1e_4_has_the_papers_rho() -> None:
+def test_epsilon_10_at_delta_1e_4_has_the_papers_rho():
     assert zcdp.bun_steinke_epsilon(1.81739, 1e-4) == pytest.approx(10, abs=2e-5)
 
 
 @pytest.mark.parametrize("rho", [0.005, 0.1, 1.8, 20])
 @pytest.mark.parametrize("part", [0, 0.3, 1, 1.5])
-def test_hockey_stick_is_the_integral(rho: float, part: float) -> None:
+def test_hockey_stick_is_the_integral(rho, part):
     epsilon = part * zcdp.bun_steinke_epsilon(rho, 1e-4)
 
     assert zcdp.log_hockey_stick(epsilon, rho) == pytest.approx(
@@ -56,7 +52,7 @@ def test_hockey_stick_is_the_integral(rho: float, part: float) -> None:
 
 
 @pytest.mark.parametrize("rho", [0.1, 20, 49.9, 50.1, 200, 1e4])
-def test_hockey_stick_is_smooth_where_its_formula_changes(rho: float) -> None:
+def test_hockey_stick_is_smooth_where_its_formula_changes(rho):
     # Where exp(epsilon) does not overflow, against the textbook formula.
     mu = math.sqrt(2 * rho)
     epsilon = 2.0
@@ -67,7 +63,7 @@ def test_hockey_stick_is_smooth_where_its_formula_changes(rho: float) -> None:
     assert math.exp(zcdp.log_hockey_stick(epsilon, rho)) == pytest.approx(textbook, rel=1e-9)
 
 
-def test_hockey_stick_keeps_digits_where_exp_overflows() -> None:
+def test_hockey_stick_keeps_digits_where_exp_overflows():
     # ln delta ~ -upper**2 / 2 far out; the naive formula is 0 - inf * 0 there.
     log_delta = zcdp.log_hockey_stick(5000, 50)
     upper = 5 - 500
@@ -75,13 +71,13 @@ def test_hockey_stick_keeps_digits_where_exp_overflows() -> None:
     assert -(upper**2) / 2 - 20 < log_delta < -(upper**2) / 2
 
 
-def test_exact_epsilon_is_zero_where_total_variation_is_below_delta() -> None:
+def test_exact_epsilon_is_zero_where_total_variation_is_below_delta():
     assert zcdp.exact_epsilon(1e-14, 1e-5) == 0
     assert zcdp.exact_epsilon(0, 1e-5) == zcdp.rdp_epsilon(0, 1e-5) == 0
 
 
 @pytest.mark.parametrize(("rho", "delta"), [(1e8, 1e-5), (1e-3, 1e-300), (4, 1e-300), (1, 0.999)])
-def test_extremes_are_ordered(rho: float, delta: float) -> None:
+def test_extremes_are_ordered(rho, delta):
     exact, loose = zcdp.exact_epsilon(rho, delta), zcdp.bun_steinke_epsilon(rho, delta)
 
     assert 0 <= exact <= zcdp.rdp_epsilon(rho, delta) * (1 + 1e-12) <= loose * (1 + 1e-12)
@@ -89,7 +85,7 @@ def test_extremes_are_ordered(rho: float, delta: float) -> None:
 
 
 @given(rho=RHOS, delta=DELTAS)
-def test_exact_is_below_rdp_is_below_bun_steinke(rho: float, delta: float) -> None:
+def test_exact_is_below_rdp_is_below_bun_steinke(rho, delta):
     exact, by_rdp = zcdp.exact_epsilon(rho, delta), zcdp.rdp_epsilon(rho, delta)
 
     assert exact <= by_rdp + 1e-9
@@ -100,9 +96,7 @@ def test_exact_is_below_rdp_is_below_bun_steinke(rho: float, delta: float) -> No
 @pytest.mark.parametrize(
     "conversion", [zcdp.bun_steinke_epsilon, zcdp.rdp_epsilon, zcdp.exact_epsilon]
 )
-def test_epsilon_grows_with_rho_and_with_less_delta(
-    conversion: object, rho: float, more: float, delta: float, less: float
-) -> None:
+def test_epsilon_grows_with_rho_and_with_less_delta(conversion, rho, more, delta, less):
     assert callable(conversion)
     epsilon = conversion(rho, delta)
     assume(epsilon > 1e-6)
@@ -112,7 +106,7 @@ def test_epsilon_grows_with_rho_and_with_less_delta(
 
 
 @given(rho=RHOS, delta=DELTAS)
-def test_exact_epsilon_has_just_that_delta(rho: float, delta: float) -> None:
+def test_exact_epsilon_has_just_that_delta(rho, delta):
     epsilon = zcdp.exact_epsilon(rho, delta)
     assume(epsilon > 0)
     slope = 1e-9 * (1 + epsilon)
@@ -121,7 +115,7 @@ def test_exact_epsilon_has_just_that_delta(rho: float, delta: float) -> None:
     assert zcdp.log_hockey_stick(epsilon - slope, rho) >= math.log(delta) - 1e-9
 
 
-def test_composition_adds_and_multipliers_combine() -> None:
+def test_composition_adds_and_multipliers_combine():
     assert zcdp.compose(0.1, 0.2, 0) == pytest.approx(0.3)
     assert zcdp.combined_multiplier(3, 4) == pytest.approx(2.4)
     assert zcdp.combined_multiplier(1.5, math.inf) == pytest.approx(1.5)
@@ -129,7 +123,7 @@ def test_composition_adds_and_multipliers_combine() -> None:
     assert zcdp.gaussian_multiplier(0) == math.inf
 
 
-def test_rdp_of_a_gaussian_is_that_of_its_rho() -> None:
+def test_rdp_of_a_gaussian_is_that_of_its_rho():
     z = 0.5245
     fine = (*rdp.ORDERS, *np.linspace(1.5, 5, 2000))
     epsilon = rdp.curve_epsilon(rdp.gaussian_curve(z, fine), 1e-4, fine)
@@ -138,7 +132,7 @@ def test_rdp_of_a_gaussian_is_that_of_its_rho() -> None:
     assert rdp.curve_epsilon(rdp.gaussian_curve(z), 1e-4) >= epsilon
 
 
-def test_rdp_curves_add_up() -> None:
+def test_rdp_curves_add_up():
     both = rdp.gaussian_curve(3) + rdp.gaussian_curve(4)
 
     assert both == pytest.approx(rdp.gaussian_curve(2.4), rel=1e-12)
@@ -157,7 +151,7 @@ def test_rdp_curves_add_up() -> None:
         (lambda: rdp.curve_epsilon(np.full(1, math.nan), 0.1, (2.0,)), "not a number"),
     ],
 )
-def test_wrong_values_are_refused(call: object, words: str) -> None:
+def test_wrong_values_are_refused(call, words):
     assert callable(call)
     with pytest.raises(UsageError, match=words):
         call()

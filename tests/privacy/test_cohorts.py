@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from itertools import combinations
 from math import comb
@@ -26,14 +23,14 @@ from hpcfl.rounds.dropouts import DropoutSchedule
 MODELS = ["exact", "bernoulli", "targeted"]
 
 
-def exact_below(devices: int, honest: int, cohort: int, floor: int) -> Fraction:
+def exact_below(devices, honest, cohort, floor):
     ways = (comb(honest, c) * comb(devices - honest, cohort - c) for c in range(floor))
     return Fraction(sum(ways), comb(devices, cohort))
 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_honest_survivors_are_those_of_all_cases(model: str, dropout: float) -> None:
+def test_honest_survivors_are_those_of_all_cases(model, dropout):
     population = Population(7, 2, dropout, model)
     expected = np.zeros(6)
     for honest, likely in honest_survivors(7, 2, dropout, model).items():
@@ -46,13 +43,13 @@ def test_honest_survivors_are_those_of_all_cases(model: str, dropout: float) -> 
     assert population.mean_honest_survivors == pytest.approx(expected @ np.arange(6))
 
 
-def test_as_many_drop_out_as_in_a_benchmark() -> None:
+def test_as_many_drop_out_as_in_a_benchmark():
     for rate, devices in [(0.29, 100), (0.3, 25), (0.1, 9), (0.07, 100)]:
         schedule = DropoutSchedule(devices, rate, "exact", "masked_input", 0)
         assert Population(devices, 0, rate).dropped == len(schedule.draw(0))
 
 
-def test_a_probability_is_exact_at_any_size() -> None:
+def test_a_probability_is_exact_at_any_size():
     for devices, colluding, dropout, cohort, floor in [
         (100, 33, 0.3, 20, 3),
         (1000, 333, 0.1, 60, 10),
@@ -68,7 +65,7 @@ def test_a_probability_is_exact_at_any_size() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_probability_is_the_mean_over_survivors(model: str) -> None:
+def test_probability_is_the_mean_over_survivors(model):
     population = Population(9, 3, 0.3, model)
     expected = sum(
         likely * exact_below(9, len(honest), 5, 3)
@@ -79,7 +76,7 @@ def test_probability_is_the_mean_over_survivors(model: str) -> None:
     assert honest_in_cohort(population, 5)[:3].sum() == pytest.approx(float(expected), rel=1e-12)
 
 
-def test_several_blocks_are_bounded_given_the_survivors() -> None:
+def test_several_blocks_are_bounded_given_the_survivors():
     population = Population(9, 3, 0.3, "bernoulli")
     expected = sum(
         likely * min(1, 4 * exact_below(9, len(honest), 6, 2))
@@ -90,7 +87,7 @@ def test_several_blocks_are_bounded_given_the_survivors() -> None:
     assert below_floor_probability(population, 6, 2, 10**9) <= 1
 
 
-def test_ten_of_a_hundred_are_too_few_for_every_block_to_hide_someone_among_two() -> None:
+def test_ten_of_a_hundred_are_too_few_for_every_block_to_hide_someone_among_two():
     population = Population(100, 33, 0.3)
 
     assert below_floor_probability(population, 10, 2, 162) > 0.99
@@ -98,7 +95,7 @@ def test_ten_of_a_hundred_are_too_few_for_every_block_to_hide_someone_among_two(
     assert below_floor_probability(population, 42, 2, 162) > 2**-40
 
 
-def of_cohorts(devices: int, here: int, cohort: int, count: Callable[[int], bool]) -> Fraction:
+def of_cohorts(devices, here, cohort, count):
     """Return the expected number of the cohorts of a ring for whose size among `here` it is true.
 
     Every placement of so many devices around a ring is looked at.
@@ -117,8 +114,8 @@ def of_cohorts(devices: int, here: int, cohort: int, count: Callable[[int], bool
 )
 @pytest.mark.parametrize("cohort", [1, 3, 5])
 def test_colluders_stay_and_the_honest_drop_out_of_cohorts(
-    devices: int, colluding: int, dropped: int, population: int, cohort: int
-) -> None:
+    devices, colluding, dropped, population, cohort
+):
     threat = Threat(devices, colluding, dropped, population)
     for floor in (1, 2, 3):
         expected = Fraction(0)
@@ -134,7 +131,7 @@ def test_colluders_stay_and_the_honest_drop_out_of_cohorts(
 
 @pytest.mark.parametrize("dropped", [0, 2, 5])
 @pytest.mark.parametrize("cohort", [1, 4, 8])
-def test_cohorts_are_refused_whose_survivors_are_too_few(dropped: int, cohort: int) -> None:
+def test_cohorts_are_refused_whose_survivors_are_too_few(dropped, cohort):
     threat = Threat(8, 3, dropped, 8)
     for least in range(cohort + 2):
         expected = of_cohorts(8, 8 - dropped, cohort, lambda size: size < least)  # noqa: B023
@@ -142,9 +139,7 @@ def test_cohorts_are_refused_whose_survivors_are_too_few(dropped: int, cohort: i
         assert found == pytest.approx(min(1.0, float(expected)), rel=1e-12, abs=1e-15)
 
 
-def test_where_devices_drop_out_by_chance_survivors_are_binomial_but_for_one_that_vanishes() -> (
-    None
-):
+def test_where_devices_drop_out_by_chance_survivors_are_binomial_but_for_one_that_vanishes():
     rate, devices, cohort = Fraction(3, 10), 20, 6
     threat = Threat(devices, 2, 11, devices, rate=0.3)
     for least in range(cohort + 1):
@@ -166,9 +161,7 @@ def test_where_devices_drop_out_by_chance_survivors_are_binomial_but_for_one_tha
     ],
 )
 @pytest.mark.parametrize("failure", [0.5, 1e-3, 2.0**-20])
-def test_so_many_survive_in_every_cohort_and_one_more_is_not_sure(
-    threat: Threat, cohort: int, failure: float
-) -> None:
+def test_so_many_survive_in_every_cohort_and_one_more_is_not_sure(threat, cohort, failure):
     least = fewest_survivors(threat, cohort, failure)
 
     assert refused(threat, cohort, least) <= failure
@@ -180,14 +173,14 @@ def test_so_many_survive_in_every_cohort_and_one_more_is_not_sure(
     [(100, 33, 43, -28.5, 51), (1000, 333, 60, -25.9, 81)],
 )
 def test_cohorts_are_larger_than_they_had_to_be_if_colluders_dropped_out_too(
-    devices: int, colluding: int, too_small: int, bits: float, enough: int
-) -> None:
+    devices, colluding, too_small, bits, enough
+):
     """Cohorts that were large enough, with 2^-40, if colluders left as everybody else does."""
     dropped = 3 * devices // 10
     threat = Threat(devices, colluding, dropped, devices)
     mild = Population(devices, colluding, 0.3)
 
-    def exactly(cohort: int) -> float:
+    def exactly(cohort):
         return float(devices * exact_below(devices, devices - colluding - dropped, cohort, 2))
 
     assert below_floor_probability(mild, too_small, 2, devices) <= 2.0**-40
@@ -197,11 +190,11 @@ def test_cohorts_are_larger_than_they_had_to_be_if_colluders_dropped_out_too(
     assert exactly(enough) <= 2.0**-40 < exactly(enough - 1)
 
 
-def test_a_floor_above_the_cohort_is_never_kept() -> None:
+def test_a_floor_above_the_cohort_is_never_kept():
     assert below_floor_probability(Population(10, 2), 3, 4) == pytest.approx(1)
 
 
-def test_cohort_sizes_are_rounded_half_up_as_written() -> None:
+def test_cohort_sizes_are_rounded_half_up_as_written():
     assert cohort_size(100, 0.1) == 10
     assert cohort_size(50, 0.25) == 13
     assert cohort_size(50, 0.29) == 15  # 14.5, though 0.29 * 50 is less in binary
@@ -210,14 +203,14 @@ def test_cohort_sizes_are_rounded_half_up_as_written() -> None:
     assert cohort_size(7, 1.0) == 7
 
 
-def test_fractions_of_devices_are_exact() -> None:
+def test_fractions_of_devices_are_exact():
     assert count_of(Fraction(1, 3), 99) == 33
     assert count_of(Fraction(1, 3), 100) == 33
     assert count_of(Fraction("0.29"), 100) == 29
 
 
 @pytest.mark.parametrize("fraction", [Fraction(-1, 2), Fraction(3, 2)])
-def test_impossible_fractions_are_refused(fraction: Fraction) -> None:
+def test_impossible_fractions_are_refused(fraction):
     with pytest.raises(UsageError, match="not between 0 and 1"):
         count_of(fraction, 10)
 
@@ -238,7 +231,7 @@ def test_impossible_fractions_are_refused(fraction: Fraction) -> None:
         ((7, 3, 0.45, "targeted"), None),
     ],
 )
-def test_impossible_populations_are_refused(arguments: tuple, words: str | None) -> None:
+def test_impossible_populations_are_refused(arguments, words):
     if words is None:
         assert Population(*arguments).mean_honest_survivors > 0
     else:
@@ -246,7 +239,7 @@ def test_impossible_populations_are_refused(arguments: tuple, words: str | None)
             Population(*arguments)
 
 
-def test_impossible_cohorts_floors_and_failures_are_refused() -> None:
+def test_impossible_cohorts_floors_and_failures_are_refused():
     population = Population(10, 3)
     for call, words in [
         (lambda: below_floor_probability(population, 11, 2), "cohort of 11"),

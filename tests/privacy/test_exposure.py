@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import math
 from itertools import combinations, permutations
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.crypto.sampling import GapSampler
 from hpcfl.errors import UsageError
 from hpcfl.privacy import exposure as exposures
-from hpcfl.privacy.exposure import Exposure, Figure, default_samples
+from hpcfl.privacy.exposure import Figure, default_samples
 from hpcfl.privacy.population import Population
 
 NAMES = (
@@ -31,23 +30,17 @@ NAMES = (
 MODELS = [("exact", 0.0), ("exact", 0.4), ("bernoulli", 0.3), ("targeted", 0.2)]
 
 
-def exposure(
-    protocol: str,
-    population: Population,
-    alpha: float = 0.1,
-    degree: int | None = None,
-    **options: Any,
-) -> Exposure:
+def exposure(protocol, population, alpha=0.1, degree=None, **options):
     masking = find(protocol).masking(population.devices, alpha, degree)
     return exposures.exposure(protocol, masking, population, **options)
 
 
-def formulas(found: Exposure) -> dict[str, float]:
+def formulas(found):
     known = {name: getattr(found, name).formula for name in NAMES}
     return {name: value for name, value in known.items() if value is not None}
 
 
-def assert_formulas_are(found: Exposure, sums: Sums) -> None:
+def assert_formulas_are(found, sums):
     expected = sums.expected()
     for name, value in formulas(found).items():
         assert value == pytest.approx(expected[name], rel=1e-10, abs=1e-14), name
@@ -56,9 +49,7 @@ def assert_formulas_are(found: Exposure, sums: Sums) -> None:
             assert figure.formula == pytest.approx(sums.sizes().get(size, 0.0), rel=1e-10)
 
 
-def sparse_case_by_case(
-    devices: int, colluding: int, dropout: float, model: str, probability: float
-) -> Sums:
+def sparse_case_by_case(devices, colluding, dropout, model, probability):
     pairs = list(combinations(range(devices), 2))
     sums = Sums()
     for selecting in subsets(range(len(pairs))):
@@ -72,9 +63,7 @@ def sparse_case_by_case(
 
 @pytest.mark.parametrize(("model", "dropout"), MODELS)
 @pytest.mark.parametrize(("colluding", "alpha"), [(0, 0.4), (2, 1.0)])
-def test_sparse_formulas_agree_with_all_cases(
-    model: str, dropout: float, colluding: int, alpha: float
-) -> None:
+def test_sparse_formulas_agree_with_all_cases(model, dropout, colluding, alpha):
     found = exposure("sparse", Population(5, colluding, dropout, model), alpha=alpha, samples=10)
 
     assert set(formulas(found)) == set(NAMES)
@@ -83,7 +72,7 @@ def test_sparse_formulas_agree_with_all_cases(
     )
 
 
-def cohort_case_by_case(population: Population, cohort: int, degree: int | None) -> Sums:
+def cohort_case_by_case(population, cohort, degree):
     """Draw each cohort in each order, as the order decides who is a neighbour."""
     edges = set(combinations(range(cohort), 2)) if degree is None else harary(cohort, degree)
     orders = list(permutations(range(population.devices), cohort))
@@ -100,9 +89,7 @@ def cohort_case_by_case(population: Population, cohort: int, degree: int | None)
 
 @pytest.mark.parametrize(("model", "dropout"), MODELS)
 @pytest.mark.parametrize("degree", [None, 2])
-def test_cohort_formulas_agree_with_all_cases(
-    model: str, dropout: float, degree: int | None
-) -> None:
+def test_cohort_formulas_agree_with_all_cases(model, dropout, degree):
     population = Population(6, 2, dropout, model)
     found = exposure("cohort", population, alpha=0.65, degree=degree, samples=10)
 
@@ -113,9 +100,7 @@ def test_cohort_formulas_agree_with_all_cases(
 
 @pytest.mark.parametrize(("model", "dropout"), MODELS)
 @pytest.mark.parametrize("degree", [None, 2, 4])
-def test_secagg_formulas_agree_with_all_cases(
-    model: str, dropout: float, degree: int | None
-) -> None:
+def test_secagg_formulas_agree_with_all_cases(model, dropout, degree):
     population = Population(6, 1, dropout, model)
     protocol = "secagg" if degree is None else "secagg-graph"
     found = exposure(protocol, population, degree=degree, samples=10)
@@ -124,7 +109,7 @@ def test_secagg_formulas_agree_with_all_cases(
 
 
 @pytest.mark.parametrize("degree", [None, 2])
-def test_of_common_coordinates_all_or_none_are_sent(degree: int | None) -> None:
+def test_of_common_coordinates_all_or_none_are_sent(degree):
     population = Population(6, 1, 0.3)
     found = exposure("common", population, alpha=0.3, degree=degree, samples=5000)
     secagg = formulas(exposure("secagg", population, degree=degree, samples=10))
@@ -139,7 +124,7 @@ def test_of_common_coordinates_all_or_none_are_sent(degree: int | None) -> None:
 
 
 @pytest.mark.parametrize(("model", "dropout"), MODELS)
-def test_fedavg_hides_nothing(model: str, dropout: float) -> None:
+def test_fedavg_hides_nothing(model, dropout):
     found = exposure("fedavg", Population(4, 1, dropout, model), samples=10)
     sums = Sums()
     for honest, likely in honest_survivors(4, 1, dropout, model).items():
@@ -168,9 +153,7 @@ def test_fedavg_hides_nothing(model: str, dropout: float) -> None:
     ],
 )
 @pytest.mark.parametrize(("model", "dropout"), MODELS)
-def test_simulation_agrees_with_the_formulas(
-    protocol: str, devices: int, colluding: int, options: dict, model: str, dropout: float
-) -> None:
+def test_simulation_agrees_with_the_formulas(protocol, devices, colluding, options, model, dropout):
     population = Population(devices, colluding, dropout, model)
     found = exposure(protocol, population, samples=10_000, floor=3, **options)
     figures = {name: getattr(found, name) for name in (*NAMES, "below_floor")}
@@ -187,7 +170,7 @@ def test_simulation_agrees_with_the_formulas(
             assert abs(figure.difference) <= 4.5 * max(figure.standard_error, rare) + 1e-9, size
 
 
-def test_the_patterns_that_devices_draw_expose_what_the_formula_says() -> None:
+def test_the_patterns_that_devices_draw_expose_what_the_formula_says():
     devices, colluding, dropped, dim = 20, 6, {8, 15}, 30_000
     honest = set(range(colluding, devices)) - dropped
     pairs = list(combinations(range(devices), 2))
@@ -229,9 +212,7 @@ def test_the_patterns_that_devices_draw_expose_what_the_formula_says() -> None:
         (100, 0.3, 4.46, "7.17", 252),
     ],
 )
-def test_metric_of_the_papers_figures(
-    devices: int, dropout: float, theorem_2: float, sole_percent: str, count: int
-) -> None:
+def test_metric_of_the_papers_figures(devices, dropout, theorem_2, sole_percent, count):
     population = Population(devices, devices // 3, dropout, "bernoulli")
     found = exposure("sparse", population, alpha=0.1, samples=10)
     decimals = len(sole_percent.partition(".")[2])
@@ -241,7 +222,7 @@ def test_metric_of_the_papers_figures(
     assert round(165_000 * found.sole_of_dim.formula) == count
 
 
-def test_the_papers_seven_in_ten_thousand_are_without_dropouts() -> None:
+def test_the_papers_seven_in_ten_thousand_are_without_dropouts():
     """N = 100, alpha = 0.2: "only 0.07 % can be singled out" (Ergün et al. 2021, Section VII)."""
     percent = [
         100 * exposure("sparse", Population(100, *rest), alpha=0.2, samples=10).sole.formula
@@ -251,7 +232,7 @@ def test_the_papers_seven_in_ten_thousand_are_without_dropouts() -> None:
     assert percent == pytest.approx([0.0604, 0.0656, 0.43, 0.46], rel=0.01)
 
 
-def test_a_third_to_a_half_of_what_sparse_sends_is_exposed_alone() -> None:
+def test_a_third_to_a_half_of_what_sparse_sends_is_exposed_alone():
     calm = exposure("sparse", Population(100, 33), samples=20_000)
     stormy = exposure("sparse", Population(100, 33, 0.3, "bernoulli"), samples=20_000)
     bench = exposure("sparse", Population(100, 33, 0.3, "exact"), samples=20_000)
@@ -266,7 +247,7 @@ def test_a_third_to_a_half_of_what_sparse_sends_is_exposed_alone() -> None:
     assert round(stormy.mean_set.formula, 1) == 1.5
 
 
-def test_sparse_exposes_without_any_adversary_and_with_everything_sent() -> None:
+def test_sparse_exposes_without_any_adversary_and_with_everything_sent():
     nobody = exposure("sparse", Population(100, 0), samples=10_000)
     everything = exposure("sparse", Population(100, 33), alpha=1.0, samples=10_000)
 
@@ -277,7 +258,7 @@ def test_sparse_exposes_without_any_adversary_and_with_everything_sent() -> None
     assert everything.alone_of_sent.simulation == pytest.approx(0.23, abs=0.005)
 
 
-def test_share_exposed_alone_hardly_depends_on_the_number_of_devices() -> None:
+def test_share_exposed_alone_hardly_depends_on_the_number_of_devices():
     for dropout, low, high in [(0.0, 0.32, 0.36), (0.3, 0.51, 0.55)]:
         shares = [
             exposure("sparse", Population(devices, devices // 3, dropout, "bernoulli"),
@@ -288,7 +269,7 @@ def test_share_exposed_alone_hardly_depends_on_the_number_of_devices() -> None:
         assert round(max(shares), 2) <= high
 
 
-def test_a_cohort_has_the_contributors_of_sparse_but_hides_each_among_them() -> None:
+def test_a_cohort_has_the_contributors_of_sparse_but_hides_each_among_them():
     sparse = exposure("sparse", Population(100, 33, 0.3), samples=10)
     cohort = exposure("cohort", Population(100, 33, 0.3), samples=10)
 
@@ -302,7 +283,7 @@ def test_a_cohort_has_the_contributors_of_sparse_but_hides_each_among_them() -> 
 # --- Large populations, tiny probabilities ---
 
 
-def test_a_thousand_devices() -> None:
+def test_a_thousand_devices():
     population = Population(1000, 333, 0.3, "bernoulli")
     found = exposure("sparse", population, alpha=1.0, samples=2000)
 
@@ -310,7 +291,7 @@ def test_a_thousand_devices() -> None:
     assert abs(found.mean_set.difference) < 4.5 * found.mean_set.standard_error
 
 
-def test_a_ring_of_a_thousand_falls_apart_as_rarely_as_enumeration_cannot_see() -> None:
+def test_a_ring_of_a_thousand_falls_apart_as_rarely_as_enumeration_cannot_see():
     found = exposure("secagg-graph", Population(1000, 333, 0.3), degree=40, samples=10)
     denser = exposure("secagg-graph", Population(1000, 333, 0.3), degree=100, samples=10)
     # About h**2 / 2 pairs of gaps, each pair of 40 places without any of the 46.7 % survivors.
@@ -320,7 +301,7 @@ def test_a_ring_of_a_thousand_falls_apart_as_rarely_as_enumeration_cannot_see() 
     assert 0 < denser.split.formula < 1e-22
 
 
-def test_what_was_never_met_is_not_given_as_certain() -> None:
+def test_what_was_never_met_is_not_given_as_certain():
     found = exposure("secagg-graph", Population(100, 0), degree=20, samples=500)
 
     assert found.split.simulation == 0
@@ -328,7 +309,7 @@ def test_what_was_never_met_is_not_given_as_certain() -> None:
     assert found.alone_of_sent.standard_error == 1 / (500 * 100)
 
 
-def test_estimates_spread_as_their_standard_error_says() -> None:
+def test_estimates_spread_as_their_standard_error_says():
     """Values at one coordinate depend on each other; the standard error must allow for that."""
     runs = [
         exposure("sparse", Population(60, 10, 0.2), alpha=0.8, samples=200, seed=seed)
@@ -344,7 +325,7 @@ def test_estimates_spread_as_their_standard_error_says() -> None:
 # --- What is returned ---
 
 
-def test_complete_graphs_are_not_called_regular() -> None:
+def test_complete_graphs_are_not_called_regular():
     population = Population(10, 3)
 
     assert exposure("secagg-graph", population, degree=9, samples=10).degree is None
@@ -352,7 +333,7 @@ def test_complete_graphs_are_not_called_regular() -> None:
     assert exposure("cohort", population, alpha=0.5, degree=2, samples=10).degree == 2
 
 
-def test_ranges_of_sizes_hold_all_sizes() -> None:
+def test_ranges_of_sizes_hold_all_sizes():
     found = exposure("secagg", Population(60, 20, 0.3), samples=3000)
     ranges = found.size_ranges
 
@@ -363,7 +344,7 @@ def test_ranges_of_sizes_hold_all_sizes() -> None:
             assert getattr(ranges[low, high], attribute) == pytest.approx(sum(parts), abs=1e-4)
 
 
-def test_floor_of_a_cohort() -> None:
+def test_floor_of_a_cohort():
     population = Population(50, 10, 0.2)
     found = exposure("cohort", population, alpha=0.2, floor=4, samples=5000)
     without = exposure("cohort", population, alpha=0.2, samples=10)
@@ -376,7 +357,7 @@ def test_floor_of_a_cohort() -> None:
     assert (without.cohort_below_floor, without.round_below_floor) == (None, None)
 
 
-def test_the_seed_repeats_a_simulation() -> None:
+def test_the_seed_repeats_a_simulation():
     a, b, c = (
         exposure("sparse", Population(20, 5, 0.2), samples=500, seed=seed) for seed in (1, 1, 2)
     )
@@ -385,7 +366,7 @@ def test_the_seed_repeats_a_simulation() -> None:
     assert a.contributors.simulation != c.contributors.simulation
 
 
-def test_nothing_to_estimate_from_is_none() -> None:
+def test_nothing_to_estimate_from_is_none():
     found = exposure("sparse", Population(10, 3), alpha=1e-9, samples=10)
 
     assert found.alone_of_sent.simulation is None
@@ -396,7 +377,7 @@ def test_nothing_to_estimate_from_is_none() -> None:
     json.dumps(found.as_dict(), allow_nan=False)
 
 
-def test_value_of_a_figure() -> None:
+def test_value_of_a_figure():
     assert Figure(0.5, 0.6, 0.1).value == 0.5
     assert Figure(None, 0.6, 0.1).value == 0.6
     assert math.isnan(Figure(None, None, None).value)
@@ -404,7 +385,7 @@ def test_value_of_a_figure() -> None:
     assert Figure(0.5, 0.6, 0.1).margin == pytest.approx(0.196, abs=1e-4)
 
 
-def test_dictionary_has_counts_and_sizes() -> None:
+def test_dictionary_has_counts_and_sizes():
     found = exposure("sparse", Population(20, 5, 0.2), dim=1000, samples=500)
     plain = found.as_dict()
 
@@ -418,7 +399,7 @@ def test_dictionary_has_counts_and_sizes() -> None:
     assert json.loads(json.dumps(plain)) == plain
 
 
-def test_default_number_of_samples() -> None:
+def test_default_number_of_samples():
     assert [default_samples(n) for n in (10, 200, 1000, 10_000)] == [100_000, 100_000, 20_000, 2000]
 
 
@@ -439,17 +420,17 @@ def test_default_number_of_samples() -> None:
         ("cohort", {"floor": 0}, "floor is 0"),
     ],
 )
-def test_impossible_parameters_are_refused(protocol: str, options: dict, words: str) -> None:
+def test_impossible_parameters_are_refused(protocol, options, words):
     with pytest.raises(UsageError, match=words):
         exposure(protocol, Population(10, 3), **options)
 
 
-def test_too_many_devices_are_refused() -> None:
+def test_too_many_devices_are_refused():
     with pytest.raises(UsageError, match="at most 10000"):
         exposure("sparse", Population(10_001, 3))
 
 
-def test_protocols_are_those_that_can_be_asked_for() -> None:
+def test_protocols_are_those_that_can_be_asked_for():
     for protocol in PROTOCOLS:
         degree = 4 if protocol == "secagg-graph" else None
         found = exposure(protocol, Population(10, 3), degree=degree, samples=10)

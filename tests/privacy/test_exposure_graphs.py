@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from fractions import Fraction
 from math import comb
 
@@ -23,7 +21,7 @@ EDGES = st.integers(1, 12).flatmap(
 
 
 @given(EDGES)
-def test_components_are_those_found_by_search(graph: tuple[int, list[tuple[int, int]]]) -> None:
+def test_components_are_those_found_by_search(graph):
     size, edges = graph
     left, right = np.array(edges, np.int64).reshape(-1, 2).T
     expected = {vertex: min(found) for found in components(range(size), edges) for vertex in found}
@@ -31,13 +29,13 @@ def test_components_are_those_found_by_search(graph: tuple[int, list[tuple[int, 
     assert dict(enumerate(connected_components(size, left, right).tolist())) == expected
 
 
-def test_components_of_long_paths() -> None:
+def test_components_of_long_paths():
     order = np.random.default_rng(0).permutation(5000)
 
     assert (connected_components(5000, order[:-1], order[1:]) == 0).all()
 
 
-def test_log_binomials_are_exact_to_ten_digits_and_impossible_outside() -> None:
+def test_log_binomials_are_exact_to_ten_digits_and_impossible_outside():
     assert np.exp(log_binomial(10_000, 4) - np.log(float(comb(10_000, 4)))) == pytest.approx(1)
     exact = Fraction(comb(10_000, 5000), 2**9900)
     assert np.exp(log_binomial(10_000, 5000) - 9900 * np.log(2)) == pytest.approx(
@@ -47,14 +45,14 @@ def test_log_binomials_are_exact_to_ten_digits_and_impossible_outside() -> None:
     assert log_binomial(np.array([0, 7]), np.array([0, 7])) == pytest.approx([0, 0])
 
 
-def test_probabilities_at_the_edges() -> None:
+def test_probabilities_at_the_edges():
     assert binomial(5, 0.0, np.arange(6)).tolist() == [1, 0, 0, 0, 0, 0]
     assert binomial(5, 1.0, np.arange(6)).tolist() == [0, 0, 0, 0, 0, 1]
     assert binomial(3, 0.25, np.arange(4)) * 64 == pytest.approx([27, 27, 9, 1])
     assert hypergeometric(5, 2, 3, np.arange(4)) * 10 == pytest.approx([1, 6, 3, 0])
 
 
-def connected_by_gilbert(size: int, probability: Fraction) -> Fraction:
+def connected_by_gilbert(size, probability):
     """Gilbert (1959): 1 minus the probability that vertex 1 is in a smaller component."""
     known = [Fraction(1), Fraction(1)]
     for s in range(2, size + 1):
@@ -67,7 +65,7 @@ def connected_by_gilbert(size: int, probability: Fraction) -> Fraction:
 
 @pytest.mark.parametrize("size", [2, 3, 7, 30])
 @pytest.mark.parametrize("devices", [31, 1000])
-def test_component_of_everybody_is_a_connected_graph(size: int, devices: int) -> None:
+def test_component_of_everybody_is_a_connected_graph(size, devices):
     graph = SparseGraph(devices, 0.5)
     together = graph.component_sizes(np.array([size]))[0, size]
     exact = connected_by_gilbert(size, Fraction(graph.pair_probability))
@@ -77,9 +75,7 @@ def test_component_of_everybody_is_a_connected_graph(size: int, devices: int) ->
 
 
 @given(st.integers(2, 300), st.floats(1e-6, 1), st.data())
-def test_each_value_sent_is_in_one_component(
-    devices: int, alpha: float, data: st.DataObject
-) -> None:
+def test_each_value_sent_is_in_one_component(devices, alpha, data):
     survivors = np.array([data.draw(st.integers(1, devices))])
     graph = SparseGraph(devices, alpha)
 
@@ -87,7 +83,7 @@ def test_each_value_sent_is_in_one_component(
 
 
 @given(st.integers(3, 200), st.floats(1e-3, 1), st.data())
-def test_alone_is_the_closed_form(devices: int, alpha: float, data: st.DataObject) -> None:
+def test_alone_is_the_closed_form(devices, alpha, data):
     h = data.draw(st.integers(1, devices))
     x = 1 - alpha / (devices - 1)
 
@@ -99,7 +95,7 @@ def test_alone_is_the_closed_form(devices: int, alpha: float, data: st.DataObjec
 @pytest.mark.parametrize(
     ("places", "degree"), [(3, 2), (6, 2), (9, 4), (9, 6), (10, 2), (7, 6), (6, 5)]
 )
-def test_ring_formulas_agree_with_all_choices_of_survivors(places: int, degree: int) -> None:
+def test_ring_formulas_agree_with_all_choices_of_survivors(places, degree):
     complete = degree == places - 1
     edges = harary(places, 2 * degree if complete else degree)
     for h in range(1, places + 1):
@@ -116,7 +112,7 @@ def test_ring_formulas_agree_with_all_choices_of_survivors(places: int, degree: 
         )
 
 
-def test_ring_split_of_many_is_what_all_terms_add_up_to() -> None:
+def test_ring_split_of_many_is_what_all_terms_add_up_to():
     for places, degree, h in [(400, 20, 200), (400, 4, 200), (300, 2, 10), (1000, 60, 467)]:
         reach, terms = degree // 2, []
         for j in range(2, h + 1):
@@ -126,7 +122,7 @@ def test_ring_split_of_many_is_what_all_terms_add_up_to() -> None:
         assert ring_split(places, degree, h) == pytest.approx(float(sum(terms)), rel=1e-14, abs=0)
 
 
-def test_a_ring_links_the_components_of_the_whole_graph() -> None:
+def test_a_ring_links_the_components_of_the_whole_graph():
     honest = np.random.default_rng(0).random((400, 12)) < 0.5
     drawn = ring(9, 4, honest, np.random.default_rng(1))
     # The same generator again: the order of devices is the first thing that is drawn.
@@ -146,7 +142,7 @@ def test_a_ring_links_the_components_of_the_whole_graph() -> None:
     assert 20 < split < 380
 
 
-def test_pairs_are_selected_alike_and_independently() -> None:
+def test_pairs_are_selected_alike_and_independently():
     samples, devices = 40_000, 5
     everybody = np.ones((samples, devices), np.bool_)
     for degree, pairs in [(4, 10), (2, 5)]:
@@ -171,8 +167,8 @@ def test_pairs_are_selected_alike_and_independently() -> None:
         assert (np.abs(each - per_pair) < 4.5 * np.sqrt(per_pair)).all()
 
 
-def test_observations_do_not_depend_on_where_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    def everybody_in_a_line(honest: np.ndarray, generator: np.random.Generator) -> object:
+def test_observations_do_not_depend_on_where_they_are_cut(monkeypatch):
+    def everybody_in_a_line(honest, generator):
         return ring(honest.shape[1], honest.shape[1], honest, generator)
 
     population = Population(6, 0)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import commandline
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.aggregation import find
@@ -33,21 +32,21 @@ class Local:
     momentum: float = 0.0
     weight_decay: float = 0.0
 
-    def rate(self, round_index: int) -> float:
+    def rate(self, round_index):
         return 0.5 / (round_index + 1)
 
 
 def algorithm(
-    name: str,
-    protocol: str,
-    privacy: dict[str, Any],
-    mode: str = "balanced",
-    devices: int = 40,
-    per_round: int | None = None,
-    local: Local = Local(),
-    dim: int = 100,
-    **parameters: Any,
-) -> Any:
+    name,
+    protocol,
+    privacy,
+    mode="balanced",
+    devices=40,
+    per_round=None,
+    local=Local(),
+    dim=100,
+    **parameters,
+):
     per_round = per_round or devices
     federation = Federation(
         sizes=np.full(devices, 64),
@@ -65,14 +64,14 @@ def algorithm(
 
 @pytest.mark.parametrize("name", ["cdp", "dp-dsgd"])
 @pytest.mark.parametrize("protocol", ["secagg", "prf"])
-def test_a_sum_of_an_unknown_number_of_noises_is_refused(name: str, protocol: str) -> None:
+def test_a_sum_of_an_unknown_number_of_noises_is_refused(name, protocol):
     """A round of three would be accounted as if it had the noise of ten."""
     with pytest.raises(UsageError, match="known number of devices"):
         algorithm(name, protocol, {"sigma": 1.0}, "poisson", per_round=10, dropout=0.0)
     algorithm(name, "fedavg", {"sigma": 1.0}, "poisson", per_round=10)  # each for itself
 
 
-def test_of_chance_dropouts_the_most_that_there_are_is_counted_on() -> None:
+def test_of_chance_dropouts_the_most_that_there_are_is_counted_on():
     """The most of 40 that is exceeded with at most 2^-20, or exactly 8; and one besides."""
     found = [
         algorithm("cdp", "secagg", {"sigma": 1.0}, dropout_model=model, dropout=0.2, gamma=0.1)
@@ -87,14 +86,14 @@ def test_of_chance_dropouts_the_most_that_there_are_is_counted_on() -> None:
     assert found[1].spent(3).proven > 1.1 * found[0].spent(3).proven
 
 
-def test_dropouts_are_counted_as_the_protocol_does() -> None:
+def test_dropouts_are_counted_as_the_protocol_does():
     """0.29 x 100 is 28.999... in floating point."""
     one = algorithm("cdp", "secagg", {"sigma": 1.0}, devices=100, dropout=0.29, gamma=0.0)
     # And one that may vanish besides.
     assert one.account_settings(1, 1.0)["colluding"] == 29 + 1
 
 
-def test_steps_that_move_models_apart_by_weight_decay_are_refused() -> None:
+def test_steps_that_move_models_apart_by_weight_decay_are_refused():
     local = Local(steps=3, weight_decay=4.1)
     with pytest.raises(UsageError, match="--weight-decay must be at most 2"):
         algorithm("cdp", "secagg", {"sigma": 1.0}, local=local)
@@ -104,16 +103,14 @@ def test_steps_that_move_models_apart_by_weight_decay_are_refused() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["sparse", "cohort"])
-def test_users_by_chance_do_not_go_with_coordinates_that_depend_on_who_is_there(
-    protocol: str,
-) -> None:
+def test_users_by_chance_do_not_go_with_coordinates_that_depend_on_who_is_there(protocol):
     privacy = {"noise_multiplier": 1.0}
     with pytest.raises(UsageError, match="which coordinates the others send"):
         algorithm("dp-fedavg", protocol, privacy, "poisson", per_round=20, alpha=0.5)
     algorithm("dp-fedavg", protocol, privacy, "exact", per_round=20, alpha=0.5)
 
 
-def test_a_user_by_chance_changes_the_integers_of_all_others() -> None:
+def test_a_user_by_chance_changes_the_integers_of_all_others():
     """The noise covers what one more user moves the decoded sum by, rounding of all included."""
     privacy = {"noise_multiplier": 1.0}
     given: dict[str, Any] = {"levels": 2**9, "dim": 500, "devices": 16, "per_round": 15}
@@ -136,7 +133,7 @@ def test_a_user_by_chance_changes_the_integers_of_all_others() -> None:
     assert std > 1.0 + moved
 
 
-def test_chance_that_leaves_too_few_to_sum_is_refused_before_it_comes() -> None:
+def test_chance_that_leaves_too_few_to_sum_is_refused_before_it_comes():
     """The run would otherwise end in that round, and by that tell how many came."""
     privacy = {"noise_multiplier": 1.0}
     given: dict[str, Any] = {"devices": 9, "dropout": 0.0}
@@ -148,7 +145,7 @@ def test_chance_that_leaves_too_few_to_sum_is_refused_before_it_comes() -> None:
     algorithm("dp-fedavg", "prf", privacy, "exact", per_round=2, **given)
 
 
-def test_a_cohorts_noise_covers_the_longest_run() -> None:
+def test_a_cohorts_noise_covers_the_longest_run():
     privacy = {"noise_multiplier": 0.7, "noise": "distributed"}
     dp = algorithm("dp-fedavg", "cohort", privacy, dropout=0.2, gamma=0.1, alpha=0.25, dim=1000)
     protocol = dp.federation.protocol
@@ -159,13 +156,13 @@ def test_a_cohorts_noise_covers_the_longest_run() -> None:
     assert noise.sigma * math.sqrt(protocol.honest_in_sum()) >= 0.7 * largest * (1 - 1e-9)
 
 
-def test_split_accesses_of_many_rounds_are_those_of_a_period_again_and_again() -> None:
+def test_split_accesses_of_many_rounds_are_those_of_a_period_again_and_again():
     plain: dict[str, Any] = {
         "sigma": 1.0, "devices": 4, "per_round": 4, "batch": 7, "samples": 60, "steps": 6,
         "shuffle": "straddling",
     }  # fmt: skip
 
-    def cost(accesses: int) -> float:
+    def cost(accesses):
         return accesses**2
 
     for rounds in (1, 3, 4, 5, 17, 100):
@@ -176,7 +173,7 @@ def test_split_accesses_of_many_rounds_are_those_of_a_period_again_and_again() -
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])
-def test_a_gradient_in_float32_is_not_longer_than_the_clip(norm: str) -> None:
+def test_a_gradient_in_float32_is_not_longer_than_the_clip(norm):
     torch = pytest.importorskip("torch")
     from hpcfl.learning import models
     from hpcfl.learning.persample import ClippedGradients
@@ -190,7 +187,7 @@ def test_a_gradient_in_float32_is_not_longer_than_the_clip(norm: str) -> None:
         assert np.linalg.norm(total.double().numpy(), 1 if norm == "l1" else 2) <= 0.37
 
 
-def clipped_gradient(weights: Any, x: Any, label: int, clip: float) -> Any:
+def clipped_gradient(weights, x, label, clip):
     """Return the clipped gradient of a sample's loss in softmax regression, shape (classes, d)."""
     scores = weights @ x
     chances = np.exp(scores - scores.max())
@@ -200,7 +197,7 @@ def clipped_gradient(weights: Any, x: Any, label: int, clip: float) -> Any:
     return gradient * min(1.0, clip / np.linalg.norm(gradient))
 
 
-def least_eigenvalue(weights: Any, x: Any, label: int, clip: float) -> tuple[float, Any]:
+def least_eigenvalue(weights, x, label, clip):
     """Return that of the symmetric part of the clipped gradient's Jacobian, and its direction."""
     columns, step = [], 1e-5
     for index in range(weights.size):
@@ -215,7 +212,7 @@ def least_eigenvalue(weights: Any, x: Any, label: int, clip: float) -> tuple[flo
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])
-def test_clipped_steps_of_two_classes_never_expand_and_of_three_do(classes: int) -> None:
+def test_clipped_steps_of_two_classes_never_expand_and_of_three_do(classes):
     """P2's condition: convexity is not enough, as clipping undoes it with three classes."""
     rng = np.random.default_rng(3)
     worst: tuple[float, Any] = (math.inf, None)
@@ -238,7 +235,7 @@ def test_clipped_steps_of_two_classes_never_expand_and_of_three_do(classes: int)
             assert growth > 1 + 1e-3 * rate
 
 
-def test_clipped_steps_of_two_classes_hold_far_apart_up_to_the_rate_that_is_promised() -> None:
+def test_clipped_steps_of_two_classes_hold_far_apart_up_to_the_rate_that_is_promised():
     rng = np.random.default_rng(4)
     for _ in range(2000):
         x = rng.normal(size=3) * 10 ** rng.uniform(-1, 1)
@@ -250,18 +247,18 @@ def test_clipped_steps_of_two_classes_hold_far_apart_up_to_the_rate_that_is_prom
         assert np.linalg.norm(first - second - rate * (steps[0] - steps[1])) <= before * (1 + 1e-12)
 
 
-def train(folder: Path, *arguments: object) -> Result:
+def train(folder, *arguments):
     options = (*arguments, "--devices", 3, "--rounds", 1, "--output", folder)
     return CliRunner().invoke(group, ["train", *map(str, options)])
 
 
-def test_a_run_whose_first_round_costs_too_much_says_so(tmp_path: Path) -> None:
+def test_a_run_whose_first_round_costs_too_much_says_so(tmp_path):
     result = train(tmp_path, "cdp", "--steps", "1", "--sigma", "0.001", "--epsilon", "0.1")
     assert result.exit_code == 0
     assert "no round is within epsilon 0.1" in result.stdout
 
 
-def test_a_pure_epsilon_is_shown_with_delta_0_and_its_neighbours(tmp_path: Path) -> None:
+def test_a_pure_epsilon_is_shown_with_delta_0_and_its_neighbours(tmp_path):
     plain = ("--sigma", 1)
     result = train(tmp_path, "fedsgd-dpc", "--mechanism", "laplace", *plain)
     assert "epsilon at delta 0:" in result.stdout
@@ -271,6 +268,6 @@ def test_a_pure_epsilon_is_shown_with_delta_0_and_its_neighbours(tmp_path: Path)
 
 
 @pytest.mark.parametrize("option", ["--per-round", "--first-stage"])
-def test_zero_devices_are_not_taken_for_all(tmp_path: Path, option: str) -> None:
+def test_zero_devices_are_not_taken_for_all(tmp_path, option):
     wrong = ("--noise-multiplier", 1, option, 0, "--output", tmp_path)
     assert f"{option} is 0; it must be at least 1" in commandline.refusal("train", "locks", *wrong)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from itertools import combinations, product
 from math import comb
@@ -23,7 +23,7 @@ Flags = tuple[bool, ...]
 Rings = Iterator[tuple[Fraction, Flags, Flags]]
 
 
-def rings(devices: int, colluding: int, dropped: int, population: int) -> Rings:
+def rings(devices, colluding, dropped, population):
     """Yield every ring: the devices are drawn from the population, colluders stay, honest drop."""
     for here in range(max(0, devices - population + colluding), min(colluding, devices) + 1):
         ways = comb(colluding, here) * comb(population - colluding, devices - here)
@@ -39,7 +39,7 @@ def rings(devices: int, colluding: int, dropped: int, population: int) -> Rings:
                 )
 
 
-def coin_rings(devices: int, rate: Fraction) -> Rings:
+def coin_rings(devices, rate):
     """Yield every ring of devices that all drop out by chance; none colludes."""
     for gone in product([False, True], repeat=devices):
         yield (
@@ -49,7 +49,7 @@ def coin_rings(devices: int, rate: Fraction) -> Rings:
         )
 
 
-def around(flags: Flags, place: int, degree: int) -> int:
+def around(flags, place, degree):
     """Return how many of a place's neighbours have a flag."""
     size, half = len(flags), degree // 2
     if degree == size - 1:
@@ -57,7 +57,7 @@ def around(flags: Flags, place: int, degree: int) -> int:
     return sum(flags[(place + k) % size] for k in range(-half, half + 1) if k)
 
 
-def runs(absent: Flags, half: int, expelled: int = 0) -> int:
+def runs(absent, half, expelled=0):
     """Return how many stretches of `half` places in a row are absent, or can be made so.
 
     Whoever knows the ring makes `expelled` devices absent besides.
@@ -67,12 +67,12 @@ def runs(absent: Flags, half: int, expelled: int = 0) -> int:
     return sum(left <= expelled for left in there)
 
 
-def without(absent: Flags, expelled: tuple[int, ...]) -> Flags:
+def without(absent, expelled):
     """Return who is absent once some are expelled."""
     return tuple(away or place in expelled for place, away in enumerate(absent))
 
 
-def parts(absent: Flags, half: int) -> int:
+def parts(absent, half):
     """Return into how many parts those who are there fall, linked over up to `half` places."""
     size = len(absent)
     left = {place for place in range(size) if not absent[place]}
@@ -88,7 +88,7 @@ def parts(absent: Flags, half: int) -> int:
     return count
 
 
-def expected(all_rings: Rings, failing: Callable[[Flags, Flags], list[int]]) -> list[float]:
+def expected(all_rings, failing):
     """Return the expected numbers of failures of several kinds."""
     totals: dict[Fraction, list[int]] = {}
     for likely, bad, gone in all_rings:
@@ -99,7 +99,7 @@ def expected(all_rings: Rings, failing: Callable[[Flags, Flags], list[int]]) -> 
     return [float(sum(column)) for column in zip(*weighted, strict=True)]
 
 
-def away(bad: Flags, gone: Flags) -> Flags:
+def away(bad, gone):
     """Return who collude or have dropped out."""
     return tuple(map(any, zip(bad, gone, strict=True)))
 
@@ -119,9 +119,7 @@ SMALL = [
 
 @pytest.mark.parametrize("who", SMALL)
 @pytest.mark.parametrize("degree", [2, 4, 6])
-def test_bounds_are_the_expected_numbers_of_failures_over_all_rings(
-    who: tuple[int, int, int, int], degree: int
-) -> None:
+def test_bounds_are_the_expected_numbers_of_failures_over_all_rings(who, degree):
     """So each is at least the probability of any, and not above what the union bound costs.
 
     Bounds count devices that may be honest, and that may drop out, as if they were and did. Of a
@@ -132,7 +130,7 @@ def test_bounds_are_the_expected_numbers_of_failures_over_all_rings(
     complete = degree == devices - 1
     thresholds = range(1, degree + 2)
 
-    def failing(bad: Flags, gone: Flags) -> list[int]:
+    def failing(bad, gone):
         left = tuple(not one for one in gone)
         colluders = [around(bad, place, degree) for place in range(devices) if not bad[place]]
         alive = [around(left, place, degree) for place in range(devices) if gone[place]]
@@ -169,14 +167,12 @@ def test_bounds_are_the_expected_numbers_of_failures_over_all_rings(
     ("who", "degree"), [((10, 3, 3, 10), 4), ((9, 2, 1, 9), 4), ((11, 3, 2, 11), 6)]
 )
 @pytest.mark.parametrize("expelled", [0, 1])
-def test_the_honest_are_only_split_where_half_a_degree_in_a_row_is_gone(
-    who: tuple[int, int, int, int], degree: int, expelled: int
-) -> None:
+def test_the_honest_are_only_split_where_half_a_degree_in_a_row_is_gone(who, degree, expelled):
     """Whomever somebody who knows the ring has expelled: the worst choice counts."""
     half = degree // 2
     bound = failures(Threat(*who), degree, 2, expelled).split
 
-    def failing(bad: Flags, gone: Flags) -> list[int]:
+    def failing(bad, gone):
         absent = away(bad, gone)
         choices = [without(absent, chosen) for chosen in combinations(range(who[0]), expelled)]
         apart = [left for left in choices if parts(left, half) > 1]
@@ -194,19 +190,17 @@ def test_the_honest_are_only_split_where_half_a_degree_in_a_row_is_gone(
 
 
 @pytest.mark.parametrize(("expelled", "bound"), [(0, 0), (1, 12 * 3 / 66), (2, 1)])
-def test_a_stretch_of_half_a_degree_lacks_no_more_than_are_expelled(
-    expelled: int, bound: float
-) -> None:
+def test_a_stretch_of_half_a_degree_lacks_no_more_than_are_expelled(expelled, bound):
     """Of 12, one colludes and one drops out: two of three in a row are gone in 3 of 66 cases."""
     assert failures(Threat(12, 1, 1, 12), 6, 2, expelled).split == pytest.approx(bound, rel=1e-12)
 
 
 @pytest.mark.parametrize("degree", [2, 4, 6])
-def test_where_devices_drop_out_by_chance_rings_fail_as_often_as_chance_says(degree: int) -> None:
+def test_where_devices_drop_out_by_chance_rings_fail_as_often_as_chance_says(degree):
     devices, rate, most = 8, Fraction(3, 10), 5
     thresholds = range(1, degree + 2)
 
-    def failing(bad: Flags, gone: Flags) -> list[int]:
+    def failing(bad, gone):
         # One neighbour vanishes whatever happens.
         lacking = {place: without(gone, ((place + 1) % devices,)) for place in range(devices)}
         alive = [
@@ -226,22 +220,22 @@ def test_where_devices_drop_out_by_chance_rings_fail_as_often_as_chance_says(deg
         assert 0 < split <= found.split
 
 
-def chance(total: int, marked: int, drawn: int, hits: Iterable[int]) -> Fraction:
+def chance(total, marked, drawn, hits):
     """Return how likely it is that so many of the drawn are marked."""
     ways = sum(comb(marked, k) * comb(total - marked, drawn - k) for k in hits if k <= drawn)
     return Fraction(ways, comb(total, drawn))
 
 
-def bits(probability: Fraction) -> float:
+def bits(probability):
     return math.log2(probability)
 
 
-def exactly(honest: int, total: int, marked: int, drawn: int, least: int) -> float:
+def exactly(honest, total, marked, drawn, least):
     """Return a union bound over so many devices that `least` of the drawn are marked, in bits."""
     return bits(honest * chance(total, marked, drawn, range(least, drawn + 1)))
 
 
-def cut(threat: Threat, degree: int, expelled: int = 1) -> Fraction:
+def cut(threat, degree, expelled=1):
     """Return the expected number of stretches of the ring that are gone, or nearly so."""
     devices, half, found = threat.devices, degree // 2, Fraction(0)
     for bad in range(devices + 1):
@@ -252,7 +246,7 @@ def cut(threat: Threat, degree: int, expelled: int = 1) -> Fraction:
     return devices * found
 
 
-def test_devices_that_are_drawn_from_a_population_hold_more_colluders_now_and_then() -> None:
+def test_devices_that_are_drawn_from_a_population_hold_more_colluders_now_and_then():
     """The degree that was chosen for 10 colluders among 100, in rounds of 100 from 1,000."""
     here = Threat(100, 10, 30, 100)
     chosen = choose(here, 40, 20)
@@ -271,7 +265,7 @@ def test_devices_that_are_drawn_from_a_population_hold_more_colluders_now_and_th
     assert math.log2(drawn.revealed + drawn.split) == pytest.approx(-33.8, abs=0.05)
 
 
-def test_bounds_are_exact_at_any_size() -> None:
+def test_bounds_are_exact_at_any_size():
     threat = Threat(1000, 333, 300, 1000)
     found = failures(threat, 150, 80)
 
@@ -288,13 +282,13 @@ def test_bounds_are_exact_at_any_size() -> None:
 @pytest.mark.parametrize(("gamma", "dropout"), [(0.05, 0.3), (0.1, 0.1), (0.3, 0.2)])
 @pytest.mark.parametrize(("drawn_from", "rate"), [(1, None), (10, None), (1, 0.1)])
 def test_the_smallest_degree_that_keeps_all_promises_is_chosen(
-    devices: int, gamma: float, dropout: float, drawn_from: int, rate: float | None
-) -> None:
+    devices, gamma, dropout, drawn_from, rate
+):
     population = drawn_from * devices
     threat = Threat(devices, int(gamma * population), int(dropout * devices), population, rate)
     chosen = choose(threat, 30, 15)
 
-    def kept(degree: int, threshold: int) -> bool:
+    def kept(degree, threshold):
         found = failures(threat, degree, threshold)
         return found.revealed + found.split <= 2.0**-30 and found.stuck <= 2.0**-15
 
@@ -310,7 +304,7 @@ def test_the_smallest_degree_that_keeps_all_promises_is_chosen(
 
 
 @pytest.mark.parametrize("least", [2, 39, 40, 60, 61, 70, 97, 98, 99, 500])
-def test_a_degree_that_is_needed_for_other_reasons_is_the_smallest(least: int) -> None:
+def test_a_degree_that_is_needed_for_other_reasons_is_the_smallest(least):
     """A round of these 100 is safe with 60 neighbours; with more, if they are asked for."""
     threat = Threat(100, 10, 30, 100)
     chosen = choose(threat, 40, 20, least)
@@ -330,7 +324,7 @@ def test_a_degree_that_is_needed_for_other_reasons_is_the_smallest(least: int) -
         assert (chosen.degree, chosen.threshold) == (99, 51)
 
 
-def test_a_round_that_is_drawn_from_more_devices_needs_more_neighbours() -> None:
+def test_a_round_that_is_drawn_from_more_devices_needs_more_neighbours():
     degrees = [
         choose(Threat(1000, population // 10, 300, population), 40, 20).degree
         for population in (1000, 2000, 100_000)
@@ -339,13 +333,13 @@ def test_a_round_that_is_drawn_from_more_devices_needs_more_neighbours() -> None
     assert degrees == sorted(set(degrees))
 
 
-def test_degrees_grow_as_the_logarithm_of_the_devices() -> None:
+def test_degrees_grow_as_the_logarithm_of_the_devices():
     degrees = [choose(Threat(n, n // 10, 3 * n // 10, n), 40, 20).degree for n in (1000, 10_000)]
 
     assert degrees[0] < degrees[1] < 1.4 * degrees[0]
 
 
-def test_the_complete_graph_fails_in_nothing_below_the_threshold() -> None:
+def test_the_complete_graph_fails_in_nothing_below_the_threshold():
     threat = Threat(100, 33, 30, 100)
     found = failures(threat, 99, 51)
 
@@ -357,13 +351,13 @@ def test_the_complete_graph_fails_in_nothing_below_the_threshold() -> None:
     assert best_threshold(threat, 99) == 51
 
 
-def test_even_the_complete_graph_fails_if_a_round_draws_too_many_colluders() -> None:
+def test_even_the_complete_graph_fails_if_a_round_draws_too_many_colluders():
     found = failures(Threat(100, 333, 30, 1000), 99, 51)
 
     assert math.log2(found.revealed) == pytest.approx(exactly(1, 1000, 333, 100, 51), abs=1e-6)
 
 
-def test_the_best_threshold_of_a_degree_lies_between_the_colluding_and_the_surviving() -> None:
+def test_the_best_threshold_of_a_degree_lies_between_the_colluding_and_the_surviving():
     threat = Threat(1000, 100, 300, 1000)
     best = best_threshold(threat, 40)
     total = [f.revealed + f.stuck for f in (failures(threat, 40, t) for t in range(1, 41))]
@@ -374,9 +368,7 @@ def test_the_best_threshold_of_a_degree_lies_between_the_colluding_and_the_survi
 
 @pytest.mark.parametrize("degree", [10, 40, 100])
 @pytest.mark.parametrize("who", [(1000, 100, 300, 1000), (200, 90, 80, 200), (120, 300, 20, 1000)])
-def test_the_best_threshold_is_that_of_all_counted_exactly(
-    who: tuple[int, int, int, int], degree: int
-) -> None:
+def test_the_best_threshold_is_that_of_all_counted_exactly(who, degree):
     """With two more survivors than the threshold, of a device that dropped out itself."""
     devices, colluding, dropped, population = who
     honest = devices - colluding if population == devices else devices
@@ -391,12 +383,12 @@ def test_the_best_threshold_is_that_of_all_counted_exactly(
 
 
 @pytest.mark.parametrize("degree", [0, 5, 100, 101])
-def test_impossible_degrees_are_refused(degree: int) -> None:
+def test_impossible_degrees_are_refused(degree):
     with pytest.raises(UsageError, match=f"100 devices cannot have {degree} neighbours each"):
         failures(Threat(100, 10, 10, 100), degree, 2)
 
 
-def test_a_revealed_secret_and_split_honest_devices_are_bounded_together() -> None:
+def test_a_revealed_secret_and_split_honest_devices_are_bounded_together():
     """With 300 devices, 90 colluding and 36 gone, each would do with 78 neighbours: not both."""
     threat = Threat(300, 90, 36, 300)
     chosen = choose(threat, 40, 20)
@@ -417,8 +409,8 @@ def test_a_revealed_secret_and_split_honest_devices_are_bounded_together() -> No
 @pytest.mark.parametrize("expelled", [0, 1, 2, 5, 12])
 @pytest.mark.parametrize("dropped", [0, 5, 12, 13, 16, 20])
 def test_a_round_is_judged_by_who_has_dropped_out_and_by_who_was_expelled_besides(
-    dropped: int, expelled: int
-) -> None:
+    dropped, expelled
+):
     """Planned with twelve that drop out and one that is expelled; refused where that is exceeded.
 
     Whoever is expelled has not dropped out as well: others know the ring when that happens.
@@ -454,8 +446,6 @@ def test_a_round_is_judged_by_who_has_dropped_out_and_by_who_was_expelled_beside
         (18, 5, "costs itself alone while at least 12 devices answer"),
     ],
 )
-def test_all_linked_with_all_say_how_many_must_answer_to_tell_who_is_false(
-    devices: int, dropped: int, said: str
-) -> None:
+def test_all_linked_with_all_say_how_many_must_answer_to_tell_who_is_false(devices, dropped, said):
     promise = Unopened(Threat(devices, 0, dropped, devices), devices - 1, devices // 2 + 1)
     assert re.search(said, promise.claim)

@@ -1,7 +1,5 @@
 """Who colludes and who drops out, against counting with fractions."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import combinations
 from math import comb
@@ -14,11 +12,11 @@ from hpcfl.errors import UsageError
 from hpcfl.privacy.threat import SPARE, Threat
 
 
-def hypergeometric(total: int, marked: int, drawn: int, hits: int) -> Fraction:
+def hypergeometric(total, marked, drawn, hits):
     return Fraction(comb(marked, hits) * comb(total - marked, drawn - hits), comb(total, drawn))
 
 
-def least_exceeded(chances: list[Fraction], failure: Fraction) -> int:
+def least_exceeded(chances, failure):
     """Return the least number that is exceeded with at most a probability."""
     return next(n for n in range(len(chances)) if sum(chances[n + 1 :]) <= failure)
 
@@ -32,13 +30,11 @@ def least_exceeded(chances: list[Fraction], failure: Fraction) -> int:
         ({"dropout": 0.0, "dropout_model": "bernoulli"}, Threat(100, 10, SPARE, 100)),
     ],
 )
-def test_fractions_are_of_the_population_and_of_the_round(
-    options: dict[str, float], expected: Threat
-) -> None:
+def test_fractions_are_of_the_population_and_of_the_round(options, expected):
     assert Threat.of(Parameters(100, 10, **options)) == expected  # type: ignore[arg-type]
 
 
-def test_one_device_may_always_vanish_besides_the_planned_ones() -> None:
+def test_one_device_may_always_vanish_besides_the_planned_ones():
     assert SPARE == 1
     assert [1, 1, 6] == [Threat.of(Parameters(n, 10, dropout=0.0)).dropped for n in (2, 7)] + [
         Threat.of(Parameters(12, 10, dropout=0.49)).dropped
@@ -46,9 +42,7 @@ def test_one_device_may_always_vanish_besides_the_planned_ones() -> None:
 
 
 @pytest.mark.parametrize(("devices", "rate", "bits"), [(100, 0.3, 20), (20, 0.05, 10), (7, 0.4, 3)])
-def test_so_many_drop_out_by_chance_and_one_besides_but_seldom_more(
-    devices: int, rate: float, bits: int
-) -> None:
+def test_so_many_drop_out_by_chance_and_one_besides_but_seldom_more(devices, rate, bits):
     parameters = Parameters(
         devices, 10, dropout=rate, dropout_model="bernoulli", correctness_bits=bits
     )
@@ -64,7 +58,7 @@ def test_so_many_drop_out_by_chance_and_one_besides_but_seldom_more(
 
 
 @pytest.mark.parametrize("who", [(8, 3, 2, 8), (8, 3, 2, 20), (5, 0, 1, 9), (6, 9, 0, 10)])
-def test_distributions_are_those_of_all_draws(who: tuple[int, int, int, int]) -> None:
+def test_distributions_are_those_of_all_draws(who):
     devices, colluding, dropped, population = who
     threat = Threat(*who)
     for count in range(1, devices):
@@ -95,9 +89,7 @@ def test_distributions_are_those_of_all_draws(who: tuple[int, int, int, int]) ->
 
 @pytest.mark.parametrize("who", [(6, 2, 1, 6), (6, 2, 2, 8), (5, 0, 2, 5), (5, 4, 3, 7)])
 @pytest.mark.parametrize("chosen", [0, 1, 2, 3])
-def test_all_in_a_row_are_gone_where_who_knows_their_places_can_see_to_it(
-    who: tuple[int, int, int, int], chosen: int
-) -> None:
+def test_all_in_a_row_are_gone_where_who_knows_their_places_can_see_to_it(who, chosen):
     """Over all ways in which some collude and some drop out, and all choices of whom to remove."""
     devices, colluding, dropped, population = who
     for count in range(1, devices + 1):
@@ -119,9 +111,7 @@ def test_all_in_a_row_are_gone_where_who_knows_their_places_can_see_to_it(
 
 @pytest.mark.parametrize(("who", "count"), [((100, 33, 30, 100), 43), ((100, 333, 30, 1000), 100)])
 @pytest.mark.parametrize("draws", [1, 100])
-def test_no_set_has_more_colluders_but_seldom(
-    who: tuple[int, int, int, int], count: int, draws: int
-) -> None:
+def test_no_set_has_more_colluders_but_seldom(who, count, draws):
     _, colluding, _, population = who
     chances = [hypergeometric(population, colluding, count, c) for c in range(count + 1)]
     expected = least_exceeded(chances, Fraction(1, 2**40 * draws))
@@ -129,23 +119,23 @@ def test_no_set_has_more_colluders_but_seldom(
     assert Threat(*who).most_colluding(count, 2.0**-40, draws) == expected
 
 
-def test_of_all_devices_as_many_collude_as_there_are() -> None:
+def test_of_all_devices_as_many_collude_as_there_are():
     assert Threat(100, 33, 30, 100).most_colluding(100, 2.0**-40) == 33
 
 
-def test_those_who_have_dropped_out_are_counted_not_expected() -> None:
+def test_those_who_have_dropped_out_are_counted_not_expected():
     threat = Threat(10, 2, 6, 10, rate=0.3).with_dropped(1)
 
     assert threat == Threat(10, 2, 1, 10)
     assert threat.surviving_neighbours(4) == pytest.approx([0, 0, 0, 0, 1])
 
 
-def test_a_threat_says_who_colludes() -> None:
+def test_a_threat_says_who_colludes():
     assert str(Threat(100, 10, 30, 100)) == "10 devices"
     assert str(Threat(100, 100, 30, 1000)) == "100 of 1000 devices, from which each round draws,"
 
 
 @pytest.mark.parametrize(("devices", "population"), [(1, 5), (6, 5)])
-def test_rounds_that_cannot_be_are_refused(devices: int, population: int) -> None:
+def test_rounds_that_cannot_be_are_refused(devices, population):
     with pytest.raises(UsageError, match=f"{devices} devices of {population} are in a round"):
         Threat(devices, 0, 0, population)

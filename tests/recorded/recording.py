@@ -13,7 +13,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,43 +57,43 @@ FILES = ("secagg", "sparse, active", "dp-fedavg, cohort")
 class Hearing(Loopback):
     """A loopback that keeps a digest of every message that moves."""
 
-    def __init__(self, devices: int) -> None:
+    def __init__(self, devices):
         super().__init__(devices)
         self.digest = hashlib.sha256()
         self.bytes = 0
 
-    def _hear(self, message: Any) -> None:
+    def _hear(self, message):
         raw = np.ascontiguousarray(message).tobytes()
         self.digest.update(len(raw).to_bytes(8, "little") + raw)
         self.bytes += len(raw)
 
-    def broadcast(self, message: Any, error: Any = None) -> Any:
+    def broadcast(self, message, error=None):
         heard = super().broadcast(message, error)
         self._hear(heard)
         return heard
 
-    def scatter(self, receivers: Sequence[int], produce: Any) -> Iterator[tuple[int, Any]]:
+    def scatter(self, receivers, produce):
         for receiver, message in super().scatter(receivers, produce):
             self._hear(message)
             yield receiver, message
 
-    def gather(self, senders: Sequence[int], produce: Any, largest: int) -> Any:
+    def gather(self, senders, produce, largest):
         for sender, message in super().gather(senders, produce, largest):
             self._hear(message)
             yield sender, message
 
-    def reduce(self, senders: Sequence[int], produce: Any, group: Any, dim: int) -> Any:
+    def reduce(self, senders, produce, group, dim):
         sent, total = super().reduce(senders, produce, group, dim)
         self._hear(total)
         return sent, total
 
-    def route(self, senders: Sequence[int], rows: Sequence[Any], width: int) -> Any:
+    def route(self, senders, rows, width):
         for block in rows:
             self._hear(block)
         return super().route(senders, rows, width)
 
 
-def wire(options: dict[str, Any]) -> dict[str, Any]:
+def wire(options):
     """Return a digest of what moved in a run, and what was counted of it."""
     transport, rounds = Hearing(DEVICES), Results[Played]()
     run = Experiment.prepare(asked(COMMON | options), DEVICES)
@@ -107,7 +106,7 @@ def wire(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def file(options: dict[str, Any], folder: Path) -> dict[str, Any]:
+def file(options, folder):
     """Return what the file of a run says, without what was measured: values or their digests."""
     path = folder / f"{len(list(folder.iterdir()))}.h5"
     given = COMMON | options | {"devices": DEVICES, "output": path}
@@ -117,7 +116,7 @@ def file(options: dict[str, Any], folder: Path) -> dict[str, Any]:
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     found: dict[str, Any] = {}
 
-    def visit(name: str, item: Any) -> None:
+    def visit(name, item):
         if name == "environment":
             return
         measured = any(word in name for word in OF_THE_RUN)
@@ -137,7 +136,7 @@ def file(options: dict[str, Any], folder: Path) -> dict[str, Any]:
     return found
 
 
-def record() -> dict[str, Any]:
+def record():
     """Return all runs as they are now."""
     with tempfile.TemporaryDirectory() as folder:
         return {

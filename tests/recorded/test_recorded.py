@@ -1,9 +1,6 @@
 """What is rebuilt moves the same bytes and writes the same files as before."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 import recording
@@ -11,16 +8,16 @@ import recording
 RECORDED = json.loads(recording.FILE.read_text())
 
 
-def test_everything_that_is_run_was_recorded() -> None:
+def test_everything_that_is_run_was_recorded():
     assert [*recording.RUNS] == [*RECORDED["wire"]]
     assert [*recording.FILES] == [*RECORDED["file"]]
 
 
 @pytest.mark.parametrize("name", recording.RUNS)
-def test_a_seeded_run_moves_the_bytes_that_were_recorded(name: str) -> None:
+def test_a_seeded_run_moves_the_bytes_that_were_recorded(name):
     assert RECORDED["wire"][name] == recording.wire(recording.RUNS[name])
 
 
 @pytest.mark.parametrize("name", recording.FILES)
-def test_a_seeded_run_writes_the_file_that_was_recorded(name: str, tmp_path: Path) -> None:
+def test_a_seeded_run_writes_the_file_that_was_recorded(name, tmp_path):
     assert RECORDED["file"][name] == recording.file(recording.RUNS[name], tmp_path)

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent.parent
 KEPT = ROOT / "results" / "reproduction"
 
 
-def test_all_tables_and_figures_with_results_are_there() -> None:
+def test_all_tables_and_figures_with_results_are_there():
     expected = {
         *(f"sparse-secagg/figure-{number}" for number in range(2, 7)),
         "sparse-secagg/table-1",
@@ -44,7 +44,7 @@ def test_all_tables_and_figures_with_results_are_there() -> None:
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_equal_settings_of_a_paper_are_run_in_the_same_way(paper: str) -> None:
+def test_equal_settings_of_a_paper_are_run_in_the_same_way(paper):
     runs: dict[str, Any] = {}
     for artefact in ARTEFACTS.values():
         if not artefact.id.startswith(f"{paper}/"):
@@ -60,16 +60,16 @@ def test_equal_settings_of_a_paper_are_run_in_the_same_way(paper: str) -> None:
     ("names", "count"),
     [(("zcdp",), 6), (("zcdp/figure-3",), 1), (("zcdp", "zcdp/figure-3", "locks"), 8)],
 )
-def test_a_paper_stands_for_all_of_its_artefacts(names: tuple[str, ...], count: int) -> None:
+def test_a_paper_stands_for_all_of_its_artefacts(names, count):
     assert len(select(names)) == count
 
 
-def test_an_unknown_name_is_refused() -> None:
+def test_an_unknown_name_is_refused():
     with pytest.raises(UsageError, match="hpcfl reproduce --list"):
         select(("zcdp/figure-99",))
 
 
-def test_the_scale_is_the_papers_where_time_allows() -> None:
+def test_the_scale_is_the_papers_where_time_allows():
     both = {"paper": Scale("", [], 100), "small": Scale("", [], 10)}
 
     assert Artefact("a/b", "", both).scale(None, 200) == "paper"
@@ -79,7 +79,7 @@ def test_the_scale_is_the_papers_where_time_allows() -> None:
     assert Artefact("a/b", "", {"paper": both["paper"]}).scale(None, 1) == "paper"
 
 
-def test_a_number_matches_within_its_tolerance_only() -> None:
+def test_a_number_matches_within_its_tolerance_only():
     assert within("x", 100, 102.9, 0.03, "MB", "why").verdict == MATCHES
     assert within("x", 100, 97.1, 0.03, "MB", "why").verdict == MATCHES
     far = within("x", 100, 103.1, 0.03, "MB", "why")
@@ -90,7 +90,7 @@ def test_a_number_matches_within_its_tolerance_only() -> None:
     assert tally([far, says("x", "up", "up", True)]) == "1 of 2 match"
 
 
-def test_table_1_of_queries_comes_out_whole() -> None:
+def test_table_1_of_queries_comes_out_whole():
     artefact = ARTEFACTS["queries/table-1"]
     context = Context(connect(), None)
     settings = artefact.scales["paper"].settings
@@ -100,7 +100,7 @@ def test_table_1_of_queries_comes_out_whole() -> None:
     assert {line.verdict for line in lines} == {MATCHES}
 
 
-def test_a_wrong_entry_of_table_1_would_be_seen() -> None:
+def test_a_wrong_entry_of_table_1_would_be_seen():
     artefact = ARTEFACTS["queries/table-1"]
     setting = artefact.scales["paper"].settings[0]
 
@@ -109,7 +109,7 @@ def test_a_wrong_entry_of_table_1_would_be_seen() -> None:
     assert [line.verdict for line in lines] == [MATCHES] * 3 + [DIFFERS]
 
 
-def test_bytes_of_table_1_are_those_of_real_rounds() -> None:
+def test_bytes_of_table_1_are_those_of_real_rounds():
     artefact = ARTEFACTS["sparse-secagg/table-1"]
     context = Context(connect(), None)
     chosen = [one for one in artefact.scales["paper"].settings if one["devices"] == 25]
@@ -119,8 +119,8 @@ def test_bytes_of_table_1_are_those_of_real_rounds() -> None:
     assert found[1].found["mean_bytes"] == pytest.approx(83_585, rel=0.01)
 
 
-def test_the_highest_loss_decides_what_figure_1_of_queries_says() -> None:
-    def result(queries_: int, loss: float | None) -> Result:
+def test_the_highest_loss_decides_what_figure_1_of_queries_says():
+    def result(queries_, loss):
         setting = {"mechanism": "laplace", "epsilon": 1.0, "T": queries_, "b": 1}
         last = [loss, None if loss is None else loss + 0.1]
         return Result(setting, {"loss": [3.0, loss], "last_loss": last})
@@ -134,7 +134,7 @@ def test_the_highest_loss_decides_what_figure_1_of_queries_says() -> None:
     assert optimum_loses[0].why == "lower by 0.5000, standard error 0.0707"
 
 
-def write_femnist(folder: Path) -> None:
+def write_femnist(folder):
     """Write a FEMNIST of twelve writers in LEAF's format."""
     for part in ("train", "test"):
         users = [f"f{number:04}_{number}" for number in range(12)]
@@ -148,9 +148,7 @@ def write_femnist(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
-def test_femnist_is_trained_on_where_it_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: str
-) -> None:
+def test_femnist_is_trained_on_where_it_is_there(tmp_path, monkeypatch, mechanism):
     pytest.importorskip("torch")
     write_femnist(tmp_path)
     monkeypatch.setattr(queries, "SEEDS", range(2))
@@ -165,7 +163,7 @@ def test_femnist_is_trained_on_where_it_is_there(
 
 
 @pytest.mark.parametrize("id", ARTEFACTS)
-def test_what_is_kept_can_be_compared_and_drawn(id: str) -> None:
+def test_what_is_kept_can_be_compared_and_drawn(id):
     artefact = ARTEFACTS[id]
     found = Store(KEPT, id.partition("/")[0]).results(artefact)
     if found is None:
@@ -185,7 +183,7 @@ def test_what_is_kept_can_be_compared_and_drawn(id: str) -> None:
 
 
 @pytest.mark.full
-def test_the_document_is_what_is_generated_from_what_is_kept(tmp_path: Path) -> None:
+def test_the_document_is_what_is_generated_from_what_is_kept(tmp_path):
     pytest.importorskip("matplotlib")
     write(tmp_path / "reproduction.md", KEPT)
 

@@ -1,7 +1,5 @@
 """Fixtures for tests of results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,10 +10,10 @@ MakeRun = Callable[..., Path]
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> MakeRun:
+def make_run(tmp_path):
     """Return :func:`run_files.write_run` for file names in a temporary folder."""
 
-    def make(name: str = "run.h5", *arguments: object, **options: object) -> Path:
+    def make(name="run.h5", *arguments, **options):
         return write_run(tmp_path / name, *arguments, **options)
 
     return make

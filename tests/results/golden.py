@@ -4,8 +4,6 @@ The files in git are never written again: they are what older releases have left
 version of the schema gets a new one.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -18,7 +16,7 @@ PHASES = ("model", "masked_input")
 ROUNDS = 2
 
 
-def record(index: int) -> RoundRecord:
+def record(index):
     """Return round 0 or 1 of three devices, all of whose figures are different numbers."""
     traffic = np.arange(6, dtype=np.uint64).reshape(2, 3) + np.uint64(100 * index)
     seconds = np.arange(8).reshape(2, 4) / 8 + index
@@ -36,7 +34,7 @@ def record(index: int) -> RoundRecord:
     )
 
 
-def write(path: Path) -> None:
+def write(path):
     """Write a run that was planned for three rounds and ended after two."""
     with ResultsWriter(
         path,

@@ -1,11 +1,5 @@
 """Small rounds with known figures, and the files that hold them."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 
 from hpcfl.results.record import RoundRecord
@@ -25,7 +19,7 @@ CONFIG = {
 ENVIRONMENT = {"transport": "loopback", "mpi_library": "none", "cpu": "abacus", "hosts": ["a", "b"]}
 
 
-def random_record(seed: int, phases: int = 3, devices: int = 4) -> RoundRecord:
+def random_record(seed, phases=3, devices=4):
     """Return a round in which every array element is a different number."""
     rng = np.random.default_rng(seed)
     traffic, times = (phases, devices), (phases, devices + 1)
@@ -43,7 +37,7 @@ def random_record(seed: int, phases: int = 3, devices: int = 4) -> RoundRecord:
     )
 
 
-def simple_record(scale: int = 1, *, warmup: bool = False, validated: bool = True) -> RoundRecord:
+def simple_record(scale=1, *, warmup=False, validated=True):
     """Return a round of 3 phases and 4 devices, of which the last drops out before phase 1.
 
     All bytes and seconds are `scale` times round numbers, chosen so that a test can work out
@@ -67,7 +61,7 @@ def simple_record(scale: int = 1, *, warmup: bool = False, validated: bool = Tru
     return record
 
 
-def assert_holds(run: Any, records: Iterable[RoundRecord]) -> None:
+def assert_holds(run, records):
     """Check that a run, or a dict of its arrays, holds exactly these rounds."""
     expected = list(records)
     for name in RoundRecord.__dataclass_fields__:
@@ -79,15 +73,7 @@ def assert_holds(run: Any, records: Iterable[RoundRecord]) -> None:
             np.testing.assert_array_equal(row, getattr(record, name), err_msg=name, strict=False)
 
 
-def write_run(
-    path: Path,
-    records: Iterable[RoundRecord] = (),
-    *,
-    protocol: str = "sparse",
-    status: str = "complete",
-    rounds: int | None = None,
-    **config: Any,
-) -> Path:
+def write_run(path, records=(), *, protocol="sparse", status="complete", rounds=None, **config):
     """Write a run file of rounds with 3 phases and 4 devices, and return its path."""
     records = list(records)
     writer = ResultsWriter(

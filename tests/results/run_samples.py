@@ -1,27 +1,21 @@
 """Runs with given round seconds."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
-
 from run_files import CONFIG, ENVIRONMENT, PHASES, simple_record
 
 from hpcfl.results.writer import ResultsWriter
 
 
 def write_seconds(
-    path: Path,
-    seconds: Iterable[float],
+    path,
+    seconds,
     *,
-    protocol: str = "secagg",
-    environment: Mapping[str, Any] | None = None,
-    scale: int = 1,
-    warmup: float | None = None,
-    status: str = "complete",
-    **config: Any,
-) -> Path:
+    protocol="secagg",
+    environment=None,
+    scale=1,
+    warmup=None,
+    status="complete",
+    **config,
+):
     """Write a run whose rounds, after one of warm-up where that is given, took so long."""
     path.parent.mkdir(exist_ok=True, parents=True)
     seconds = list(seconds)

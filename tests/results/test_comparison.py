@@ -1,11 +1,6 @@
 """Whether B is slower than A."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +9,7 @@ from run_samples import write_seconds
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results import comparison
-from hpcfl.results.comparison import Comparison, compare, one_configuration, remarks, verdict
+from hpcfl.results.comparison import compare, one_configuration, remarks, verdict
 from hpcfl.results.pooling import Pool
 from hpcfl.results.reader import load
 from hpcfl.results.statistics import mann_whitney
@@ -22,15 +17,15 @@ from hpcfl.results.statistics import mann_whitney
 TEN = [1.00, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06, 1.07, 1.08, 1.09]
 
 
-def pool(folder: Path, name: str, seconds: Any = TEN, **options: Any) -> Pool:
+def pool(folder, name, seconds=TEN, **options):
     return one_configuration([load(write_seconds(folder / f"{name}.h5", seconds, **options))], name)
 
 
-def compared(folder: Path, a: Any, b: Any, **options: Any) -> Comparison:
+def compared(folder, a, b, **options):
     return compare(pool(folder, "a", a), pool(folder, "b", b), **options)
 
 
-def test_a_slowdown_is_found_with_its_size(tmp_path: Path) -> None:
+def test_a_slowdown_is_found_with_its_size(tmp_path):
     found = compared(tmp_path, TEN, [1.5 * seconds for seconds in TEN])
 
     assert found.verdict == "more"
@@ -45,7 +40,7 @@ def test_a_slowdown_is_found_with_its_size(tmp_path: Path) -> None:
     assert not found.exceeds(0.49)
 
 
-def test_a_speedup_is_the_mirror_image(tmp_path: Path) -> None:
+def test_a_speedup_is_the_mirror_image(tmp_path):
     slow = [1.25 * seconds for seconds in TEN]
     there, back = compared(tmp_path / "1", TEN, slow), compared(tmp_path / "2", slow, TEN)
 
@@ -57,7 +52,7 @@ def test_a_speedup_is_the_mirror_image(tmp_path: Path) -> None:
     assert not back.exceeds(0.0)
 
 
-def test_equal_runs_are_not_distinguishable(tmp_path: Path) -> None:
+def test_equal_runs_are_not_distinguishable(tmp_path):
     found = compared(tmp_path, TEN, TEN)
 
     assert found.verdict == "not distinguishable"
@@ -65,7 +60,7 @@ def test_equal_runs_are_not_distinguishable(tmp_path: Path) -> None:
     assert not found.exceeds(0.0)
 
 
-def test_too_few_rounds_say_so_however_far_they_are_apart(tmp_path: Path) -> None:
+def test_too_few_rounds_say_so_however_far_they_are_apart(tmp_path):
     found = compared(tmp_path, [1, 2, 3], [100, 200, 300])
 
     assert found.verdict == "too few samples"
@@ -74,7 +69,7 @@ def test_too_few_rounds_say_so_however_far_they_are_apart(tmp_path: Path) -> Non
     assert compared(tmp_path / "4", [1, 2, 3, 4], [100, 200, 300, 400]).verdict == "more"
 
 
-def test_alpha_is_the_level_of_test_and_intervals(tmp_path: Path) -> None:
+def test_alpha_is_the_level_of_test_and_intervals(tmp_path):
     b = [seconds + 0.035 for seconds in TEN]
     loose, strict = (compared(tmp_path / str(x), TEN, b, alpha=x) for x in (0.05, 0.01))
 
@@ -86,9 +81,7 @@ def test_alpha_is_the_level_of_test_and_intervals(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("factor", "limit", "expected"), [(1.0, 0.0, 0.025), (1.05, 0.05, 0.025)])
-def test_false_alarms_are_as_seldom_as_said(
-    tmp_path: Path, factor: float, limit: float, expected: float
-) -> None:
+def test_false_alarms_are_as_seldom_as_said(tmp_path, factor, limit, expected):
     from dataclasses import replace
 
     rng = np.random.default_rng(11)
@@ -106,7 +99,7 @@ def test_false_alarms_are_as_seldom_as_said(
     assert 3 < alarms < runs * expected + 30
 
 
-def test_bytes_are_compared_exactly_where_all_rounds_agree(tmp_path: Path) -> None:
+def test_bytes_are_compared_exactly_where_all_rounds_agree(tmp_path):
     a, b = pool(tmp_path, "a", [1.0]), pool(tmp_path, "b", [1.0, 2.0], scale=2)
     found = compare(a, b, "bytes_up")
 
@@ -122,7 +115,7 @@ def test_bytes_are_compared_exactly_where_all_rounds_agree(tmp_path: Path) -> No
     assert remarks(found) == []
 
 
-def test_cpu_and_modelled_seconds_have_their_own_samples(tmp_path: Path) -> None:
+def test_cpu_and_modelled_seconds_have_their_own_samples(tmp_path):
     # simple_record: device 0 computes 7 ms, the server 60 ms, times the round's seconds here.
     a, b = pool(tmp_path, "a", [1.0] * 8), pool(tmp_path, "b", [2.0] * 8)
     medians = {
@@ -136,7 +129,7 @@ def test_cpu_and_modelled_seconds_have_their_own_samples(tmp_path: Path) -> None
     assert medians["modelled_seconds"] == pytest.approx(0.0741525 + 0.070, abs=1e-4)
 
 
-def test_a_zero_leaves_no_ratio(tmp_path: Path) -> None:
+def test_a_zero_leaves_no_ratio(tmp_path):
     found = compared(tmp_path, [0.0] * 6, [1.0] * 6)
 
     assert found.ratio is None
@@ -145,8 +138,8 @@ def test_a_zero_leaves_no_ratio(tmp_path: Path) -> None:
         found.exceeds(0.05)
 
 
-def test_launches_can_be_the_samples(tmp_path: Path) -> None:
-    def launches(side: str, places: list[float]) -> Pool:
+def test_launches_can_be_the_samples(tmp_path):
+    def launches(side, places):
         files = [
             write_seconds(tmp_path / side / f"{i}.h5", [place + s for s in TEN])
             for i, place in enumerate(places)
@@ -165,7 +158,7 @@ def test_launches_can_be_the_samples(tmp_path: Path) -> None:
     assert remarks(by_launch) == []
 
 
-def test_runs_of_other_sizes_are_refused_and_other_machines_warned_of(tmp_path: Path) -> None:
+def test_runs_of_other_sizes_are_refused_and_other_machines_warned_of(tmp_path):
     a = pool(tmp_path, "a")
     with pytest.raises(UsageError, match="A has 10 parameters and B has 11"):
         compare(a, pool(tmp_path, "b", dim=11))
@@ -182,17 +175,17 @@ def test_runs_of_other_sizes_are_refused_and_other_machines_warned_of(tmp_path: 
         compare(a, pool(tmp_path, "e", [], warmup=1.0))
 
 
-def test_a_side_is_one_configuration(tmp_path: Path) -> None:
+def test_a_side_is_one_configuration(tmp_path):
     runs = [load(write_seconds(tmp_path / f"{x}.h5", TEN, alpha=x)) for x in (0.1, 0.2)]
     with pytest.raises(UsageError, match="A holds 2 configurations, which differ in alpha"):
         one_configuration(runs, "A")
 
 
-def hpcfl_compare(*arguments: object) -> subprocess.CompletedProcess[str]:
+def hpcfl_compare(*arguments):
     return hpcfl("compare", *arguments)
 
 
-def test_the_command_says_it_with_its_exit_status(tmp_path: Path) -> None:
+def test_the_command_says_it_with_its_exit_status(tmp_path):
     a = write_seconds(tmp_path / "a" / "1.h5", TEN)
     write_seconds(tmp_path / "b" / "1.h5", [1.2 * seconds for seconds in TEN], seed=1)
     write_seconds(tmp_path / "b" / "2.h5", [1.2 * seconds for seconds in TEN], seed=2)
@@ -226,9 +219,7 @@ def test_the_command_says_it_with_its_exit_status(tmp_path: Path) -> None:
         (("--fail-if-slower", "-5%"), "is not a share like 5% or 0.05"),
     ],
 )
-def test_wrong_use_is_a_sentence_and_status_2(
-    tmp_path: Path, arguments: tuple[object, ...], sentence: str
-) -> None:
+def test_wrong_use_is_a_sentence_and_status_2(tmp_path, arguments, sentence):
     a = write_seconds(tmp_path / "a.h5", TEN)
 
     assert sentence in refusal("compare", a, a, *arguments)

@@ -14,11 +14,11 @@ from hpcfl.results.schema import SCHEMA
 GOLDEN = sorted(Path(__file__).parent.glob("golden-*.h5"))
 
 
-def layout(path: Path) -> dict[str, Any]:
+def layout(path):
     """Return type, axes and unit of all datasets, and type of all attributes that have no text."""
     found: dict[str, Any] = {}
 
-    def visit(name: str, item: Any) -> None:
+    def visit(name, item):
         if isinstance(item, h5py.Dataset):
             axes = [dimension.label for dimension in item.dims]
             found[name] = (item.dtype.str, item.shape, axes, item.attrs.get("unit"))
@@ -31,12 +31,12 @@ def layout(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_there_is_a_golden_file_of_this_schema() -> None:
+def test_there_is_a_golden_file_of_this_schema():
     assert f"golden-{SCHEMA.replace('/', '-')}.h5" in [path.name for path in GOLDEN]
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_a_file_of_an_older_release_is_read(path: Path) -> None:
+def test_a_file_of_an_older_release_is_read(path):
     run = load(path)
 
     assert (run.protocol, run.status, run.devices, run.dim, run.rounds) == (
@@ -74,7 +74,7 @@ def test_a_file_of_an_older_release_is_read(path: Path) -> None:
     assert run.environment["after_load_1min"] == 1.25
 
 
-def test_files_of_this_schema_are_still_written_so(tmp_path: Path) -> None:
+def test_files_of_this_schema_are_still_written_so(tmp_path):
     """A changed layout needs a new version of the schema, and a golden file of it."""
     golden.write(tmp_path / "new.h5")
     known = next(path for path in GOLDEN if path.stem == f"golden-{SCHEMA.replace('/', '-')}")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +5,7 @@ from hypothesis import strategies as st
 from hpcfl.results.linkmodel import LinkModel
 
 
-def seconds(link: LinkModel, up: list, down: list, cpu: list) -> np.ndarray:
+def seconds(link, up, down, cpu):
     up_bytes, down_bytes = np.array(up, np.uint64), np.array(down, np.uint64)
     return link.phase_seconds(
         up_bytes,
@@ -18,7 +16,7 @@ def seconds(link: LinkModel, up: list, down: list, cpu: list) -> np.ndarray:
     )
 
 
-def test_a_phase_lasts_as_long_as_its_slowest_device_and_then_the_server() -> None:
+def test_a_phase_lasts_as_long_as_its_slowest_device_and_then_the_server():
     link = LinkModel(uplink_mbps=8, downlink_mbps=80, latency_ms=100)
     # 1 MB takes 1 s up and 0.1 s down. Device 0: 1 + 0.1 + 2 * 0.1 + 0.5 = 1.8 s; device 1:
     # 1.5 + 0.1 = 1.6 s of sending, no latency for a direction without a message; server 0.25 s.
@@ -27,7 +25,7 @@ def test_a_phase_lasts_as_long_as_its_slowest_device_and_then_the_server() -> No
     np.testing.assert_allclose(found, [2.05], rtol=1e-14)
 
 
-def test_the_slowest_device_counts_not_the_sum_of_the_worst_of_each_part() -> None:
+def test_the_slowest_device_counts_not_the_sum_of_the_worst_of_each_part():
     link = LinkModel(uplink_mbps=8, downlink_mbps=8)
     # One device computes for 1 s, another sends for 1 s: together 1 s, not 2.
     found = seconds(link, [[0, 1e6]], [[0, 0]], [[1.0, 0.0, 0.0]])
@@ -35,20 +33,20 @@ def test_the_slowest_device_counts_not_the_sum_of_the_worst_of_each_part() -> No
     np.testing.assert_allclose(found, [1.0], rtol=1e-14)
 
 
-def test_a_phase_without_messages_has_no_latency() -> None:
+def test_a_phase_without_messages_has_no_latency():
     found = seconds(LinkModel(latency_ms=50), [[0, 0]], [[0, 0]], [[0.0, 0.0, 0.125]])
 
     assert found.tolist() == [0.125]
 
 
-def test_an_empty_message_still_has_latency() -> None:
+def test_an_empty_message_still_has_latency():
     none, one = np.zeros((1, 1), np.uint64), np.ones((1, 1), np.uint64)
     found = LinkModel(latency_ms=50).phase_seconds(none, none, one, one, np.zeros((1, 2)))
 
     np.testing.assert_allclose(found, [0.1], rtol=1e-14)
 
 
-def test_leading_axes_are_kept() -> None:
+def test_leading_axes_are_kept():
     rng = np.random.default_rng(1)
     up, down = rng.integers(0, 10**6, (2, 5, 3, 4)).astype(np.uint64)
     cpu = rng.random((5, 3, 5))
@@ -67,9 +65,7 @@ def test_leading_axes_are_kept() -> None:
     size=st.integers(0, 2**40),
     cpu=st.floats(0, 9),
 )
-def test_a_faster_link_never_makes_a_phase_longer(
-    slow: float, faster: float, size: int, cpu: float
-) -> None:
+def test_a_faster_link_never_makes_a_phase_longer(slow, faster, size, cpu):
     before, after = (
         seconds(
             LinkModel(uplink_mbps=rate, downlink_mbps=rate, latency_ms=5),

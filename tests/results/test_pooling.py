@@ -1,10 +1,6 @@
 """Launches of one configuration as repeats."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +10,7 @@ from run_samples import write_seconds
 from hpcfl.cli.report import command
 from hpcfl.results import pooling
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.reader import Run, load
+from hpcfl.results.reader import load
 from hpcfl.results.statistics import median_interval
 from hpcfl.results.tables import warnings_of
 
@@ -22,7 +18,7 @@ LINK = LinkModel(uplink_mbps=8, downlink_mbps=16, latency_ms=1)
 EIGHT = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7]
 
 
-def run(folder: Path, name: str, seconds: list[float] = EIGHT, **options: Any) -> Run:
+def run(folder, name, seconds=EIGHT, **options):
     return load(write_seconds(folder / f"{name}.h5", seconds, **options))
 
 
@@ -37,9 +33,7 @@ def run(folder: Path, name: str, seconds: list[float] = EIGHT, **options: Any) -
         {"status": "failed"},
     ],
 )
-def test_what_leaves_a_round_as_it_is_makes_repeats(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_what_leaves_a_round_as_it_is_makes_repeats(tmp_path, options):
     pools = pooling.group([run(tmp_path, "a"), run(tmp_path, "b", **options)])
 
     assert [[r.path.stem for r in pool.runs] for pool in pools] == [["a", "b"]]
@@ -62,9 +56,7 @@ def test_what_leaves_a_round_as_it_is_makes_repeats(
         {"environment": {"git_commit": "abc"}},
     ],
 )
-def test_what_changes_a_round_or_the_machine_keeps_runs_apart(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_what_changes_a_round_or_the_machine_keeps_runs_apart(tmp_path, options):
     runs = [run(tmp_path, "a"), run(tmp_path, "b", **options), run(tmp_path, "c")]
     pools = pooling.group(runs)
 
@@ -75,7 +67,7 @@ def test_what_changes_a_round_or_the_machine_keeps_runs_apart(
     assert list(found) == list(options.get("environment", options))
 
 
-def test_training_runs_stay_apart(tmp_path: Path) -> None:
+def test_training_runs_stay_apart(tmp_path):
     from dataclasses import replace
 
     plain = run(tmp_path, "a")
@@ -84,7 +76,7 @@ def test_training_runs_stay_apart(tmp_path: Path) -> None:
     assert [len(p.runs) for p in pooling.group([plain, trained, plain, trained])] == [2, 1, 1]
 
 
-def test_a_pool_has_all_rounds_and_their_interval(tmp_path: Path) -> None:
+def test_a_pool_has_all_rounds_and_their_interval(tmp_path):
     runs = [run(tmp_path, name, warmup=9.0 + i) for i, name in enumerate("abc")]
     (pool,) = pooling.group(runs)
     summary = pooling.summarise(pool, LINK)
@@ -100,7 +92,7 @@ def test_a_pool_has_all_rounds_and_their_interval(tmp_path: Path) -> None:
     assert warnings_of(summary) == []
 
 
-def test_launches_that_differ_are_told_of(tmp_path: Path) -> None:
+def test_launches_that_differ_are_told_of(tmp_path):
     slow = [seconds + 0.6 for seconds in EIGHT]
     pools = pooling.group(
         [run(tmp_path, "a"), run(tmp_path, "b", slow), run(tmp_path, "c", [], status="failed")]
@@ -115,9 +107,7 @@ def test_launches_that_differ_are_told_of(tmp_path: Path) -> None:
     assert "launches differ more than their rounds do" in warnings_of(summary)[0]
 
 
-def test_launches_that_do_not_differ_are_blamed_as_seldom_as_the_level_says(
-    tmp_path: Path,
-) -> None:
+def test_launches_that_do_not_differ_are_blamed_as_seldom_as_the_level_says(tmp_path):
     rng = np.random.default_rng(8)
     base = run(tmp_path, "a", [1.0] * 9)
     runs, blamed = 600, 0
@@ -130,17 +120,17 @@ def test_launches_that_do_not_differ_are_blamed_as_seldom_as_the_level_says(
     assert 5 < blamed < 60
 
 
-def _with(base: Run, seconds: Any) -> Run:
+def _with(base, seconds):
     from dataclasses import replace
 
     return replace(base, round_seconds=seconds)
 
 
-def report(*arguments: object) -> Any:
+def report(*arguments):
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
-def test_report_shows_repeats_as_one_row_unless_told_not_to(tmp_path: Path) -> None:
+def test_report_shows_repeats_as_one_row_unless_told_not_to(tmp_path):
     for name in "abc":
         run(tmp_path, name, environment={"transport": "mpi"})
     run(tmp_path, "other", protocol="sparse")
@@ -159,7 +149,7 @@ def test_report_shows_repeats_as_one_row_unless_told_not_to(tmp_path: Path) -> N
     assert "repeats       3 launches" in report(*(tmp_path / f"{n}.h5" for n in "abc")).stdout
 
 
-def test_any_file_of_a_pool_names_the_baseline(tmp_path: Path) -> None:
+def test_any_file_of_a_pool_names_the_baseline(tmp_path):
     for name in "ab":
         run(tmp_path, name)
     run(tmp_path, "other", protocol="sparse")

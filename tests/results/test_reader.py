@@ -1,13 +1,9 @@
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from conftest import MakeRun
 from run_files import CONFIG, PHASES, assert_holds, random_record, simple_record
 
 import hpcfl.results
@@ -15,7 +11,7 @@ from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.reader import find, load, load_many
 
 
-def test_a_run_says_what_it_was(make_run: MakeRun) -> None:
+def test_a_run_says_what_it_was(make_run):
     run = load(make_run("run.h5", [random_record(0), random_record(1)], protocol="cohort"))
 
     assert (run.protocol, run.command) == ("cohort", "hpcfl bench cohort")
@@ -26,7 +22,7 @@ def test_a_run_says_what_it_was(make_run: MakeRun) -> None:
     assert run.measured.tolist() == [False, True]
 
 
-def test_rounds_that_are_not_marked_finished_are_left_out(make_run: MakeRun) -> None:
+def test_rounds_that_are_not_marked_finished_are_left_out(make_run):
     path = make_run("run.h5", [random_record(seed) for seed in range(4)])
     with h5py.File(path, "r+") as file:
         file["rounds/finished"][2] = False
@@ -35,14 +31,14 @@ def test_rounds_that_are_not_marked_finished_are_left_out(make_run: MakeRun) -> 
     assert_holds(load(path), [random_record(0), random_record(1)])
 
 
-def test_a_file_without_its_number_of_parameters_says_so(make_run: MakeRun) -> None:
+def test_a_file_without_its_number_of_parameters_says_so(make_run):
     run = load(make_run("run.h5", dim=None))
 
     with pytest.raises(HpcflError, match=r"run\.h5 does not record the option dim"):
         _ = run.dim
 
 
-def one_sentence(path: Path) -> str:
+def one_sentence(path):
     with pytest.raises(HpcflError) as caught:
         load(path)
     message = str(caught.value)
@@ -51,18 +47,18 @@ def one_sentence(path: Path) -> str:
     return message
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_no_file(tmp_path):
     assert "there is no file" in one_sentence(tmp_path / "absent.h5")
 
 
-def test_a_file_of_another_kind(tmp_path: Path) -> None:
+def test_a_file_of_another_kind(tmp_path):
     path = tmp_path / "notes.h5"
     path.write_text("bytes were sent")
 
     assert "not an HDF5 file" in one_sentence(path)
 
 
-def test_an_hdf5_file_of_another_program(tmp_path: Path) -> None:
+def test_an_hdf5_file_of_another_program(tmp_path):
     path = tmp_path / "other.h5"
     with h5py.File(path, "w") as file:
         file["rounds/bytes_up"] = np.arange(3)
@@ -71,7 +67,7 @@ def test_an_hdf5_file_of_another_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schema", ["hpcfl/2", "hpcfl/10", "hpcfl/1x"])
-def test_another_major_version_is_refused(make_run: MakeRun, schema: str) -> None:
+def test_another_major_version_is_refused(make_run, schema):
     path = make_run("run.h5", [random_record(1)])
     with h5py.File(path, "r+") as file:
         file.attrs["schema"] = schema
@@ -79,7 +75,7 @@ def test_another_major_version_is_refused(make_run: MakeRun, schema: str) -> Non
     assert f"schema {schema}" in one_sentence(path)
 
 
-def test_a_minor_version_is_read(make_run: MakeRun) -> None:
+def test_a_minor_version_is_read(make_run):
     path = make_run("run.h5", [random_record(1)])
     with h5py.File(path, "r+") as file:
         file.attrs["schema"] = "hpcfl/1.3"
@@ -89,7 +85,7 @@ def test_a_minor_version_is_read(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize("name", ["phases", "config", "rounds/finished", "rounds/cpu_seconds"])
-def test_a_missing_part_is_damage(make_run: MakeRun, name: str) -> None:
+def test_a_missing_part_is_damage(make_run, name):
     path = make_run("run.h5", [random_record(1)])
     with h5py.File(path, "r+") as file:
         del file[name]
@@ -97,7 +93,7 @@ def test_a_missing_part_is_damage(make_run: MakeRun, name: str) -> None:
     assert "damaged" in one_sentence(path)
 
 
-def test_arrays_that_do_not_fit_together_are_damage(make_run: MakeRun) -> None:
+def test_arrays_that_do_not_fit_together_are_damage(make_run):
     path = make_run("run.h5", [random_record(1), random_record(2)])
     with h5py.File(path, "r+") as file:
         file["rounds/wall_seconds"].resize(1, axis=0)
@@ -106,7 +102,7 @@ def test_arrays_that_do_not_fit_together_are_damage(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize("part", [0.01, 0.1, 0.5, 0.9, 0.999])
-def test_a_file_cut_short_is_damage(make_run: MakeRun, part: float) -> None:
+def test_a_file_cut_short_is_damage(make_run, part):
     path = make_run("run.h5", [random_record(seed) for seed in range(20)])
     content = path.read_bytes()
     path.write_bytes(content[: int(part * len(content))])
@@ -114,7 +110,7 @@ def test_a_file_cut_short_is_damage(make_run: MakeRun, part: float) -> None:
     assert "damaged" in one_sentence(path)
 
 
-def test_a_folder_stands_for_its_files_sorted_by_name(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_folder_stands_for_its_files_sorted_by_name(make_run, tmp_path):
     (tmp_path / "runs.h5").mkdir()
     for name in ("runs.h5/b.h5", "runs.h5/a.h5", "z.h5"):
         make_run(name)
@@ -127,14 +123,14 @@ def test_a_folder_stands_for_its_files_sorted_by_name(make_run: MakeRun, tmp_pat
     assert find([folder / "b.h5", folder]) == [folder / "b.h5", folder / "a.h5"]
 
 
-def test_nothing_found_is_a_usage_error(tmp_path: Path) -> None:
+def test_nothing_found_is_a_usage_error(tmp_path):
     with pytest.raises(UsageError, match="no results"):
         find([tmp_path])
     with pytest.raises(UsageError, match="no file or folder"):
         find([tmp_path, tmp_path / "absent"])
 
 
-def test_a_table_has_a_row_for_each_run_round_phase_and_device(make_run: MakeRun) -> None:
+def test_a_table_has_a_row_for_each_run_round_phase_and_device(make_run):
     records = [random_record(0), random_record(1)]
     paths = [
         make_run("a.h5", [simple_record()], protocol="secagg"),
@@ -178,16 +174,14 @@ def test_a_table_has_a_row_for_each_run_round_phase_and_device(make_run: MakeRun
     assert second.groupby("round").validated.all().tolist() == [r.validated for r in records]
 
 
-def test_a_table_takes_a_folder_and_runs_without_rounds(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_table_takes_a_folder_and_runs_without_rounds(make_run, tmp_path):
     make_run("a.h5", [simple_record()])
     make_run("b.h5", rounds=3, status="failed")
 
     assert load_many(tmp_path).run_id.unique().tolist() == [load(tmp_path / "a.h5").run_id]
 
 
-def test_a_table_without_pandas_says_what_to_install(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_without_pandas_says_what_to_install(make_run, monkeypatch):
     path = make_run("a.h5", [simple_record()])
     monkeypatch.setitem(sys.modules, "pandas", None)
 
@@ -195,7 +189,7 @@ def test_a_table_without_pandas_says_what_to_install(
         load_many([path])
 
 
-def test_importing_the_package_imports_nothing_heavy() -> None:
+def test_importing_the_package_imports_nothing_heavy():
     program = (
         "import sys, hpcfl.results, hpcfl.cli.report;"
         "print(sorted({'h5py', 'pandas', 'tabulate', 'numpy', 'mpi4py'} & set(sys.modules)))"
@@ -205,7 +199,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_the_package_offers_the_reader() -> None:
+def test_the_package_offers_the_reader():
     assert hpcfl.results.load is load
     assert hpcfl.results.load_many is load_many
     assert hpcfl.results.Run.__name__ == "Run"

@@ -1,31 +1,27 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import h5py
 import pytest
-from click.testing import CliRunner, Result
-from conftest import MakeRun
+from click.testing import CliRunner
 from run_files import simple_record
 
 from hpcfl.cli.report import command
 from hpcfl.errors import HpcflError, UsageError
 
 
-def report(*arguments: object) -> Result:
+def report(*arguments):
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
 @pytest.fixture
-def pair(make_run: MakeRun) -> list[Path]:
+def pair(make_run):
     return [
         make_run("a.h5", [simple_record()]),
         make_run("b.h5", [simple_record(4)], protocol="secagg"),
     ]
 
 
-def test_one_file_is_shown_in_full(make_run: MakeRun) -> None:
+def test_one_file_is_shown_in_full(make_run):
     result = report(make_run("run.h5", [simple_record(9, warmup=True), simple_record()]))
 
     assert result.exit_code == 0
@@ -36,7 +32,7 @@ def test_one_file_is_shown_in_full(make_run: MakeRun) -> None:
     assert "link model    8 Mbit/s up, 16 Mbit/s down, 1 ms latency" in result.stdout
 
 
-def test_several_files_are_compared_with_the_secagg_run(pair: list[Path]) -> None:
+def test_several_files_are_compared_with_the_secagg_run(pair):
     result = report(*pair)
 
     assert result.exit_code == 0
@@ -44,17 +40,17 @@ def test_several_files_are_compared_with_the_secagg_run(pair: list[Path]) -> Non
     assert "4.00x" in result.stdout
 
 
-def test_a_folder_is_the_same_as_its_files(pair: list[Path], tmp_path: Path) -> None:
+def test_a_folder_is_the_same_as_its_files(pair, tmp_path):
     assert report(tmp_path).stdout == report(*pair).stdout
 
 
-def test_the_baseline_can_be_named(pair: list[Path]) -> None:
+def test_the_baseline_can_be_named(pair):
     assert "baseline: sparse" in report(*pair, "--baseline", "a").stdout
     result = report(*pair, "--baseline", "c")
     assert isinstance(result.exception, UsageError)
 
 
-def test_the_link_is_the_runs_own_unless_given(make_run: MakeRun) -> None:
+def test_the_link_is_the_runs_own_unless_given(make_run):
     path = make_run("run.h5", [simple_record()])
     old = make_run("old.h5", [simple_record()], uplink_mbps=None, downlink_mbps=None)
 
@@ -65,14 +61,14 @@ def test_the_link_is_the_runs_own_unless_given(make_run: MakeRun) -> None:
     assert isinstance(report(path, "--uplink-mbps", 0).exception, UsageError)
 
 
-def test_a_bad_link_is_not_blamed_on_the_files(pair: list[Path]) -> None:
+def test_a_bad_link_is_not_blamed_on_the_files(pair):
     result = report(*pair, "--uplink-mbps", -1)
 
     assert isinstance(result.exception, UsageError)
     assert "--uplink-mbps" in str(result.exception)
 
 
-def test_runs_for_different_links_are_not_compared(make_run: MakeRun) -> None:
+def test_runs_for_different_links_are_not_compared(make_run):
     paths = [
         make_run("a.h5", [simple_record()]),
         make_run("b.h5", [simple_record()], uplink_mbps=1.0),
@@ -85,9 +81,7 @@ def test_runs_for_different_links_are_not_compared(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize("status", ["failed", "running"])
-def test_a_run_that_did_not_end_well_is_shown_with_a_warning(
-    make_run: MakeRun, status: str
-) -> None:
+def test_a_run_that_did_not_end_well_is_shown_with_a_warning(make_run, status):
     path = make_run("run.h5", [simple_record()], rounds=5, status="failed")
     with h5py.File(path, "r+") as file:
         file.attrs["status"] = status
@@ -99,15 +93,13 @@ def test_a_run_that_did_not_end_well_is_shown_with_a_warning(
     assert f"status        {status}" in result.stdout
 
 
-def test_rounds_that_failed_validation_are_warned_of(make_run: MakeRun) -> None:
+def test_rounds_that_failed_validation_are_warned_of(make_run):
     path = make_run("run.h5", [simple_record(), simple_record(validated=False)])
 
     assert "1 rounds that failed validation" in report(path).stderr
 
 
-def test_a_damaged_file_among_others_is_left_out_and_the_status_is_1(
-    pair: list[Path], tmp_path: Path
-) -> None:
+def test_a_damaged_file_among_others_is_left_out_and_the_status_is_1(pair, tmp_path):
     bad = tmp_path / "c.h5"
     bad.write_text("junk")
     result = report(*pair, bad)
@@ -119,7 +111,7 @@ def test_a_damaged_file_among_others_is_left_out_and_the_status_is_1(
     assert str(bad) in result.stderr
 
 
-def test_nothing_but_damaged_files_is_an_error(tmp_path: Path) -> None:
+def test_nothing_but_damaged_files_is_an_error(tmp_path):
     for name in ("a.h5", "b.h5"):
         (tmp_path / name).write_text("junk")
     one, both = report(tmp_path / "a.h5"), report(tmp_path)
@@ -130,13 +122,13 @@ def test_nothing_but_damaged_files_is_an_error(tmp_path: Path) -> None:
     assert "none of the 2 files" in str(both.exception)
 
 
-def test_no_files_are_wrong_use(tmp_path: Path) -> None:
+def test_no_files_are_wrong_use(tmp_path):
     assert isinstance(report(tmp_path).exception, UsageError)
     assert isinstance(report(tmp_path / "absent.h5").exception, UsageError)
     assert report().exit_code == 2
 
 
-def test_json_holds_the_summaries_and_nothing_else(pair: list[Path]) -> None:
+def test_json_holds_the_summaries_and_nothing_else(pair):
     one, both = (
         json.loads(report(pair[0], "--json").stdout),
         json.loads(report(*pair, "--json").stdout),
@@ -150,14 +142,14 @@ def test_json_holds_the_summaries_and_nothing_else(pair: list[Path]) -> None:
     assert both["runs"][1]["baseline_over_run"]["bytes_up"] == 1
 
 
-def test_help_keeps_the_lines_of_its_examples() -> None:
+def test_help_keeps_the_lines_of_its_examples():
     lines = report("--help").stdout.splitlines()
 
     assert "    hpcfl report results/" in lines
     assert any("--baseline secagg" in line for line in lines)
 
 
-def test_a_report_is_printed_in_every_form(pair: list[Path]) -> None:
+def test_a_report_is_printed_in_every_form(pair):
     for asked in (pair, pair[:1]):
         lines = report(*asked, "--format", "markdown").stdout.splitlines()
         assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
@@ -174,7 +166,7 @@ def test_a_report_is_printed_in_every_form(pair: list[Path]) -> None:
         (["--html", "a.html", "--format", "csv"], "leave --format and --json out"),
     ],
 )
-def test_two_forms_at_once_are_refused(pair: list[Path], options: list[str], sentence: str) -> None:
+def test_two_forms_at_once_are_refused(pair, options, sentence):
     result = report(*pair, *options)
 
     assert isinstance(result.exception, UsageError)

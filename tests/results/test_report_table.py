@@ -22,7 +22,7 @@ ROWS = [["model", 400.0, 0.0105], ["a|*b*\nc", None, math.nan], RULE, ["total", 
 TABLE = Table(COLUMNS, ROWS, "A round <1>", ["up_load is _not_ [a link](x)"])
 
 
-def test_text_is_aligned_under_wrapped_headings_with_units() -> None:
+def test_text_is_aligned_under_wrapped_headings_with_units():
     assert TABLE.text().splitlines() == [
         "A round <1>",
         "",
@@ -41,14 +41,14 @@ def test_text_is_aligned_under_wrapped_headings_with_units() -> None:
     assert str(TABLE) == TABLE.text()
 
 
-def test_a_wide_table_has_its_columns_closer_together() -> None:
+def test_a_wide_table_has_its_columns_closer_together():
     table = Table([label(str(n), "x" * 9) for n in range(4)], [["y"] * 4])
 
     assert table.text(width=42).splitlines()[0] == "xxxxxxxxx  xxxxxxxxx  xxxxxxxxx  xxxxxxxxx"
     assert table.text(width=41).splitlines()[0] == "xxxxxxxxx xxxxxxxxx xxxxxxxxx xxxxxxxxx"
 
 
-def test_markdown_is_a_rectangle_in_which_nothing_is_markup() -> None:
+def test_markdown_is_a_rectangle_in_which_nothing_is_markup():
     title, table, notes = TABLE.markdown().split("\n\n")
     lines = table.splitlines()
 
@@ -63,7 +63,7 @@ def test_markdown_is_a_rectangle_in_which_nothing_is_markup() -> None:
     assert r"\<b\> &amp; \`c\`" in Table([label("x")], [["<b> & `c`"]]).markdown()
 
 
-def test_csv_and_json_hold_the_values_themselves() -> None:
+def test_csv_and_json_hold_the_values_themselves():
     rows = list(csv.reader(io.StringIO(TABLE.csv())))
 
     assert rows == [
@@ -79,7 +79,7 @@ def test_csv_and_json_hold_the_values_themselves() -> None:
     }
 
 
-def test_html_marks_headers_and_escapes_what_it_shows() -> None:
+def test_html_marks_headers_and_escapes_what_it_shows():
     shown = Table(COLUMNS, [["<script>", 1, 1]], "<b>", ["a < b"]).html()
 
     assert "<script>" not in shown
@@ -90,7 +90,7 @@ def test_html_marks_headers_and_escapes_what_it_shows() -> None:
     assert TABLE._repr_html_() == TABLE.html()
 
 
-def test_facts_leave_out_what_has_no_value() -> None:
+def test_facts_leave_out_what_has_no_value():
     facts = Facts({"hosts": ["a", "b"], "none": None, "nan": math.nan, "off": False}, "machine")
 
     assert facts.text() == "machine\n  hosts  a, b\n  off    False"
@@ -130,11 +130,11 @@ def test_facts_leave_out_what_has_no_value() -> None:
         (formats.words("\x1b[2J"), "\N{REPLACEMENT CHARACTER}[2J"),
     ],
 )
-def test_numbers_are_written_in_one_way(text: str, expected: str) -> None:
+def test_numbers_are_written_in_one_way(text, expected):
     assert text == expected
 
 
-def test_json_has_null_for_what_is_not_a_finite_number() -> None:
+def test_json_has_null_for_what_is_not_a_finite_number():
     document: dict[str, Any] = {"a": (math.inf, 1.5), "b": {"c": math.nan}, "d": True}
 
     assert json.loads(jsontext.dumps(document)) == {"a": [None, 1.5], "b": {"c": None}, "d": True}

@@ -1,10 +1,7 @@
 """Intervals and rank tests: against known values, an implementation of others, and by chance."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -32,7 +29,7 @@ samples_with_ties = st.lists(st.integers(0, 6).map(float), min_size=1, max_size=
 samples_apart = st.lists(st.floats(-1e6, 1e6), min_size=6, max_size=60)
 
 
-def test_the_interval_of_six_samples_is_all_of_them() -> None:
+def test_the_interval_of_six_samples_is_all_of_them():
     # Both tails are 1/64 = 1.6 %; five samples leave 1/32 = 3.1 % > 2.5 %.
     assert median_interval([3, 1, 2, 6, 5, 4]) == Interval(1, 6)
     assert not median_interval(range(5)).known
@@ -44,7 +41,7 @@ def test_the_interval_of_six_samples_is_all_of_them() -> None:
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.99])
-def test_ranks_are_the_narrowest_of_the_binomial_distribution(confidence: float) -> None:
+def test_ranks_are_the_narrowest_of_the_binomial_distribution(confidence):
     for count in (*range(1, 80), 500, 1000):
         interval = median_interval(range(1, count + 1), confidence)
         rank = int(interval.low) if interval.known else 0
@@ -55,13 +52,13 @@ def test_ranks_are_the_narrowest_of_the_binomial_distribution(confidence: float)
             assert interval.high == count + 1 - rank
 
 
-def test_many_samples_use_the_wider_normal_ranks() -> None:
+def test_many_samples_use_the_wider_normal_ranks():
     # floor((10^4 - 1.96 * 100) / 2) = 4902.
     assert median_interval(range(1, 10**4 + 1)) == Interval(4902, 5099)
 
 
 @pytest.mark.parametrize("count", [6, 15, 40])
-def test_the_interval_covers_the_median_as_often_as_it_says(count: int) -> None:
+def test_the_interval_covers_the_median_as_often_as_it_says(count):
     rng = np.random.default_rng(count)
     runs, median = 4000, math.exp(1.0)
     samples = rng.lognormal(1.0, 1.5, (runs, count))
@@ -76,9 +73,7 @@ def test_the_interval_covers_the_median_as_often_as_it_says(count: int) -> None:
 
 
 @given(samples_apart, st.floats(0.1, 100))
-def test_intervals_hold_the_median_and_scale_with_the_samples(
-    samples: list[float], factor: float
-) -> None:
+def test_intervals_hold_the_median_and_scale_with_the_samples(samples, factor):
     interval = median_interval(samples)
     scaled = median_interval(np.array(samples) * factor)
 
@@ -88,29 +83,29 @@ def test_intervals_hold_the_median_and_scale_with_the_samples(
     assert median_interval(samples[::-1]) == interval
 
 
-def test_no_outlier_is_dropped() -> None:
+def test_no_outlier_is_dropped():
     assert percentiles([1, 2, 3, 10**9], (0, 50, 100)) == [1, 2.5, 10**9]
     assert all(math.isnan(value) for value in percentiles([], (5, 95)))
     assert median_interval([1, 2, 3, 4, 5, 10**9]).high == 10**9
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=60), st.floats(0, 100))
-def test_percentiles_are_those_of_numpy(samples: list[float], percent: float) -> None:
+def test_percentiles_are_those_of_numpy(samples, percent):
     assert percentiles([samples], [percent]) == pytest.approx([np.percentile(samples, percent)])
     assert math.isnan(percentiles([*samples, math.nan], [percent])[0])
 
 
-def test_within_wants_both_ends_and_a_known_interval() -> None:
+def test_within_wants_both_ends_and_a_known_interval():
     assert Interval(9.5, 10.5).within(0.05, 10)
     assert not Interval(9.4, 10.1).within(0.05, 10)
     assert not Interval(9.9, 10.6).within(0.05, 10)
     assert not median_interval([1, 1]).within(0.5, 1)
 
 
-def counted(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+def counted(first, second):
     """Return U and its p value by trying every division of the samples."""
 
-    def u(x: Sequence[float], y: Sequence[float]) -> float:
+    def u(x, y):
         return sum((b > a) + 0.5 * (a == b) for a in x for b in y)
 
     everything, found, seen = [*first, *second], u(first, second), []
@@ -123,7 +118,7 @@ def counted(first: Sequence[float], second: Sequence[float]) -> tuple[float, flo
 
 
 @given(samples_with_ties, samples_with_ties)
-def test_small_samples_are_counted_ties_included(first: list[float], second: list[float]) -> None:
+def test_small_samples_are_counted_ties_included(first, second):
     if len(first) + len(second) > 9:
         first, second = first[:5], second[:4]
     test = mann_whitney(first, second)
@@ -133,7 +128,7 @@ def test_small_samples_are_counted_ties_included(first: list[float], second: lis
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (3, 3), (4, 9), (20, 30), (25, 25), (49, 1)])
-def test_the_exact_test_agrees_with_scipy(n: int, m: int) -> None:
+def test_the_exact_test_agrees_with_scipy(n, m):
     rng = np.random.default_rng(n)
     for place in (0.0, 0.4, 1.0):
         x, y = rng.normal(size=n), rng.normal(place, 1, m)
@@ -144,7 +139,7 @@ def test_the_exact_test_agrees_with_scipy(n: int, m: int) -> None:
 
 
 @pytest.mark.parametrize(("n", "m", "values"), [(30, 40, 8), (26, 25, 10**6), (300, 5, 3)])
-def test_the_approximate_test_agrees_with_scipy(n: int, m: int, values: int) -> None:
+def test_the_approximate_test_agrees_with_scipy(n, m, values):
     rng = np.random.default_rng(m)
     for place in (0, 1):
         x, y = rng.integers(0, values, n), rng.integers(0, values, m) + place
@@ -155,20 +150,20 @@ def test_the_approximate_test_agrees_with_scipy(n: int, m: int, values: int) -> 
 
 
 @pytest.mark.parametrize("count", [5, 40])
-def test_equal_samples_are_not_distinguishable(count: int) -> None:
+def test_equal_samples_are_not_distinguishable(count):
     assert mann_whitney([2.0] * count, [2.0] * count).p_value == 1
     assert kruskal_wallis([[2.0] * count] * 3).p_value == 1
 
 
 @pytest.mark.parametrize(("n", "m"), [(3, 3), (3, 5), (6, 6)])
-def test_the_least_p_value_is_that_of_samples_apart(n: int, m: int) -> None:
+def test_the_least_p_value_is_that_of_samples_apart(n, m):
     found = mann_whitney(range(n), range(100, 100 + m)).p_value
 
     assert found == pytest.approx(least_p_value(n, m))
 
 
 @pytest.mark.parametrize("groups", [3, 4, 5, 6])
-def test_several_groups_agree_with_scipy(groups: int) -> None:
+def test_several_groups_agree_with_scipy(groups):
     rng = np.random.default_rng(groups)
     for step in (0, 1):
         samples = [rng.integers(0, 9, 5 + i) + step * i for i in range(groups)]
@@ -178,7 +173,7 @@ def test_several_groups_agree_with_scipy(groups: int) -> None:
         assert test.p_value == pytest.approx(expected.pvalue, rel=1e-9)
 
 
-def test_two_groups_are_tested_as_a_pair_and_fewer_or_empty_ones_refused() -> None:
+def test_two_groups_are_tested_as_a_pair_and_fewer_or_empty_ones_refused():
     assert kruskal_wallis([[1, 2, 3], [4, 5, 6]]) == mann_whitney([1, 2, 3], [4, 5, 6])
     with pytest.raises(ValueError, match="two groups"):
         kruskal_wallis([[1.0]])
@@ -186,7 +181,7 @@ def test_two_groups_are_tested_as_a_pair_and_fewer_or_empty_ones_refused() -> No
         mann_whitney([], [1.0])
 
 
-def test_the_shift_of_known_samples() -> None:
+def test_the_shift_of_known_samples():
     # Differences 8, 9, 10, ... of {1..4} and {11..14}: median 10; of 4 and 4 all are needed.
     assert shift([1, 2, 3, 4], [11, 12, 13, 14]) == statistics.Shift(10.0, Interval(7.0, 13.0))
     assert not shift([1, 2, 3], [4, 5, 6]).interval.known
@@ -194,7 +189,7 @@ def test_the_shift_of_known_samples() -> None:
 
 
 @pytest.mark.parametrize(("n", "m"), [(4, 4), (6, 9), (25, 25), (40, 30)])
-def test_the_shifts_interval_is_what_the_test_does_not_reject(n: int, m: int) -> None:
+def test_the_shifts_interval_is_what_the_test_does_not_reject(n, m):
     rng = np.random.default_rng(n + m)
     x, y = rng.normal(size=n), rng.normal(0.7, 1, m)
     interval = shift(x, y).interval
@@ -206,7 +201,7 @@ def test_the_shifts_interval_is_what_the_test_does_not_reject(n: int, m: int) ->
         assert mann_whitney(x + within, y).p_value > 0.05 * (1 - 1e-9)
 
 
-def test_the_shifts_interval_covers_it_as_often_as_it_says() -> None:
+def test_the_shifts_interval_covers_it_as_often_as_it_says():
     rng = np.random.default_rng(5)
     runs = 3000
     x, y = rng.exponential(1, (runs, 7)), rng.exponential(1, (runs, 8)) + 0.5
@@ -222,16 +217,14 @@ def test_the_shifts_interval_covers_it_as_often_as_it_says() -> None:
     assert low <= covered <= high
 
 
-def _u_probabilities(n: int, m: int) -> list[float]:
+def _u_probabilities(n, m):
     ranks = itertools.combinations(range(1, n + m + 1), m)
     us = [sum(chosen) - m * (m + 1) // 2 for chosen in ranks]
     return (np.bincount(us) / len(us)).tolist()
 
 
 @given(samples_apart, samples_apart, st.floats(-1e3, 1e3))
-def test_the_shift_turns_around_and_moves_with_the_samples(
-    x: list[float], y: list[float], by: float
-) -> None:
+def test_the_shift_turns_around_and_moves_with_the_samples(x, y, by):
     there, back = shift(x, y), shift(y, x)
     moved = shift(x, np.array(y) + by)
 
@@ -241,7 +234,7 @@ def test_the_shift_turns_around_and_moves_with_the_samples(
     assert moved.estimate == pytest.approx(there.estimate + by, abs=1e-6)
 
 
-def test_very_many_pairs_give_the_same_without_being_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_many_pairs_give_the_same_without_being_held(monkeypatch):
     rng = np.random.default_rng(0)
     x, y = rng.exponential(1, 300), rng.exponential(2, 200).round(2)
     whole = shift(x, y)

@@ -1,33 +1,29 @@
-from __future__ import annotations
-
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import MakeRun
 from run_files import random_record, simple_record
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import load
 from hpcfl.results.statistics import Percentiles
-from hpcfl.results.summary import Summary, choose_baseline, ratios, summarise
+from hpcfl.results.summary import choose_baseline, ratios, summarise
 
 # 1 byte takes 1 us up and 0.5 us down.
 LINK = LinkModel(uplink_mbps=8, downlink_mbps=16, latency_ms=1)
 
 
-def summary_of(path: Path) -> Summary:
+def summary_of(path):
     return summarise(load(path), LINK)
 
 
-def approximately(median: float, p95: float, largest: float) -> Percentiles:
+def approximately(median, p95, largest):
     return Percentiles(*(pytest.approx(x, rel=1e-12) for x in (median, p95, largest)))  # type: ignore[arg-type]
 
 
-def test_one_round_summed_up_by_hand(make_run: MakeRun) -> None:
+def test_one_round_summed_up_by_hand(make_run):
     summary = summary_of(make_run("run.h5", [simple_record()]))
     keys, masked, unmask = summary.phases
 
@@ -70,7 +66,7 @@ def test_one_round_summed_up_by_hand(make_run: MakeRun) -> None:
     assert summary.modelled_round_seconds.max == pytest.approx(sum(modelled))
 
 
-def test_percentiles_are_over_rounds(make_run: MakeRun) -> None:
+def test_percentiles_are_over_rounds(make_run):
     summary = summary_of(make_run("run.h5", [simple_record(k) for k in (5, 1, 3)]))
 
     # 1, 3 and 5 times the round above: median 3, 95th percentile 3 + 0.9 * 2.
@@ -80,7 +76,7 @@ def test_percentiles_are_over_rounds(make_run: MakeRun) -> None:
     assert (summary.total.bytes_up_mean, summary.total.bytes_up_max) == (630, 1550)
 
 
-def test_warm_up_rounds_change_no_figure(make_run: MakeRun) -> None:
+def test_warm_up_rounds_change_no_figure(make_run):
     rounds = [simple_record(1), simple_record(2)]
     cold = simple_record(10**6, warmup=True)
     cold.survived[:] = True
@@ -96,7 +92,7 @@ def test_warm_up_rounds_change_no_figure(make_run: MakeRun) -> None:
     assert (warmed["rounds_total"], warmed["rounds_validated"]) == (3, 3)
 
 
-def test_the_slowest_device_is_reported_not_the_mean(make_run: MakeRun) -> None:
+def test_the_slowest_device_is_reported_not_the_mean(make_run):
     record = simple_record()
     record.cpu_seconds[1, :4] = [0, 0, 0.8, 0]
     summary = summary_of(make_run("run.h5", [record]))
@@ -104,7 +100,7 @@ def test_the_slowest_device_is_reported_not_the_mean(make_run: MakeRun) -> None:
     assert summary.phases[1].device_cpu_seconds.median == 0.8
 
 
-def test_the_server_does_not_count_as_a_device(make_run: MakeRun) -> None:
+def test_the_server_does_not_count_as_a_device(make_run):
     record, busy = simple_record(), simple_record()
     busy.cpu_seconds[:, -1] = 1000
     quiet = summary_of(make_run("quiet.h5", [record]))
@@ -114,7 +110,7 @@ def test_the_server_does_not_count_as_a_device(make_run: MakeRun) -> None:
     assert loud.total.server_cpu_seconds.median == 3000
 
 
-def test_survivors_and_validation_are_counted(make_run: MakeRun) -> None:
+def test_survivors_and_validation_are_counted(make_run):
     records = [simple_record(), simple_record(), simple_record(warmup=True)]
     records[0].survived[:] = [True, False, False, False]
     summary = summary_of(make_run("run.h5", records))
@@ -123,7 +119,7 @@ def test_survivors_and_validation_are_counted(make_run: MakeRun) -> None:
     assert (summary.rounds_validated, summary.rounds_total) == (3, 3)
 
 
-def test_a_round_with_a_wrong_aggregate_changes_no_figure(make_run: MakeRun) -> None:
+def test_a_round_with_a_wrong_aggregate_changes_no_figure(make_run):
     wrong = simple_record(1000, validated=False)
     summary = summary_of(make_run("run.h5", [simple_record(), wrong]))
 
@@ -131,7 +127,7 @@ def test_a_round_with_a_wrong_aggregate_changes_no_figure(make_run: MakeRun) -> 
     assert (summary.rounds_measured, summary.rounds_validated, summary.rounds_total) == (1, 1, 2)
 
 
-def test_what_the_run_was_is_copied(make_run: MakeRun) -> None:
+def test_what_the_run_was_is_copied(make_run):
     path = make_run("run.h5", [simple_record()], protocol="cohort", status="failed")
     summary = summary_of(path)
 
@@ -144,7 +140,7 @@ def test_what_the_run_was_is_copied(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize("records", [[], [simple_record(warmup=True)]], ids=["none", "warm-up"])
-def test_a_run_without_measured_rounds_has_no_figures(make_run: MakeRun, records: list) -> None:
+def test_a_run_without_measured_rounds_has_no_figures(make_run, records):
     summary = summary_of(make_run("run.h5", records, rounds=3, status="failed"))
 
     assert summary.rounds_measured == 0
@@ -156,7 +152,7 @@ def test_a_run_without_measured_rounds_has_no_figures(make_run: MakeRun, records
     assert summary.as_dict()["round_seconds"] == {"median": None, "p95": None, "max": None}
 
 
-def test_a_summary_is_plain_json(make_run: MakeRun) -> None:
+def test_a_summary_is_plain_json(make_run):
     for records in ([], [random_record(1)]):
         given = summary_of(make_run(f"{len(records)}.h5", records)).as_dict()
         text = json.dumps(given, allow_nan=False)
@@ -165,13 +161,13 @@ def test_a_summary_is_plain_json(make_run: MakeRun) -> None:
     assert given["link"] == {"uplink_mbps": 8, "downlink_mbps": 16, "latency_ms": 1}
 
 
-def test_a_run_without_its_number_of_parameters_is_an_error(make_run: MakeRun) -> None:
+def test_a_run_without_its_number_of_parameters_is_an_error(make_run):
     with pytest.raises(HpcflError, match="dim"):
         summary_of(make_run("run.h5", [simple_record()], dim=None))
 
 
 @pytest.fixture
-def three(make_run: MakeRun) -> list[Summary]:
+def three(make_run):
     return [
         summary_of(make_run("first.h5", [simple_record()], protocol="sparse")),
         summary_of(make_run("second.h5", [simple_record(4)], protocol="secagg")),
@@ -179,17 +175,17 @@ def three(make_run: MakeRun) -> list[Summary]:
     ]
 
 
-def test_the_baseline_is_the_first_secagg_run_or_the_first_run(three: list[Summary]) -> None:
+def test_the_baseline_is_the_first_secagg_run_or_the_first_run(three):
     assert choose_baseline(three) is three[1]
     assert choose_baseline([three[0]]) is three[0]
 
 
 @pytest.mark.parametrize("name", ["third.h5", "third"])
-def test_the_baseline_goes_by_its_file(three: list[Summary], name: str) -> None:
+def test_the_baseline_goes_by_its_file(three, name):
     assert choose_baseline(three, name) is three[2]
 
 
-def test_the_baseline_goes_by_its_protocol_if_that_is_unique(three: list[Summary]) -> None:
+def test_the_baseline_goes_by_its_protocol_if_that_is_unique(three):
     assert choose_baseline(three, "sparse") is three[0]
     with pytest.raises(UsageError, match=r"any of .*second\.h5, .*third\.h5"):
         choose_baseline(three, "secagg")
@@ -197,7 +193,7 @@ def test_the_baseline_goes_by_its_protocol_if_that_is_unique(three: list[Summary
         choose_baseline(three, "fedavg")
 
 
-def test_ratios_are_baseline_over_run(three: list[Summary]) -> None:
+def test_ratios_are_baseline_over_run(three):
     sparse, secagg, _ = three
     found = ratios(secagg, sparse)
 
@@ -208,7 +204,7 @@ def test_ratios_are_baseline_over_run(three: list[Summary]) -> None:
     assert ratios(sparse, secagg).bytes_up == 0.25
 
 
-def test_a_ratio_to_nothing_is_not_given(make_run: MakeRun, three: list[Summary]) -> None:
+def test_a_ratio_to_nothing_is_not_given(make_run, three):
     empty = summary_of(make_run("empty.h5", rounds=2))
     silent = simple_record()
     silent.messages_up[:] = 0

@@ -1,18 +1,14 @@
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import replace
 
 import pytest
-from conftest import MakeRun
 from run_files import PHASES, simple_record
 
 from hpcfl.errors import UsageError
-from hpcfl.report.table import Table
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import load
-from hpcfl.results.summary import Summary, choose_baseline, summarise
+from hpcfl.results.summary import choose_baseline, summarise
 from hpcfl.results.tables import (
     _rows,
     comparison,
@@ -27,7 +23,7 @@ LINK = LinkModel(uplink_mbps=8, downlink_mbps=16, latency_ms=1)
 
 
 @pytest.fixture
-def summaries(make_run: MakeRun) -> list[Summary]:
+def summaries(make_run):
     paths = [
         make_run("sparse.h5", [simple_record(k) for k in (1, 2, 3)]),
         make_run("secagg.h5", [simple_record(4)], protocol="secagg", alpha=None),
@@ -37,22 +33,22 @@ def summaries(make_run: MakeRun) -> list[Summary]:
     return [summarise(load(path), LINK) for path in paths]
 
 
-def compared(summaries: list[Summary], baseline: str | None = None) -> Table:
+def compared(summaries, baseline=None):
     return comparison(summaries, choose_baseline(summaries, baseline))
 
 
-def cells(table: Table, first: str) -> list[str]:
+def cells(table, first):
     """Return the cells of the table's row that has this name in one of its first two columns."""
     (row,) = [row for row in table.cells if first in row[:2]]
     return row
 
 
-def test_tables_fit_in_120_columns(summaries: list[Summary]) -> None:
+def test_tables_fit_in_120_columns(summaries):
     for table in (compared(summaries), *map(phases, summaries)):
         assert max(map(len, table.text().splitlines())) < 120
 
 
-def test_a_run_is_shown_phase_by_phase(summaries: list[Summary]) -> None:
+def test_a_run_is_shown_phase_by_phase(summaries):
     table = phases(summaries[0])
 
     # Rounds of scale 1, 2, 3: medians are those of scale 2, p95 those of scale 2.9.
@@ -70,7 +66,7 @@ def test_a_run_is_shown_phase_by_phase(summaries: list[Summary]) -> None:
     ]  # fmt: skip
 
 
-def test_a_run_says_what_was_measured_and_what_was_modelled(summaries: list[Summary]) -> None:
+def test_a_run_says_what_was_measured_and_what_was_modelled(summaries):
     lines = render_run(summaries[0]).splitlines()
 
     assert "protocol      sparse" in lines
@@ -89,9 +85,7 @@ def test_a_run_says_what_was_measured_and_what_was_modelled(summaries: list[Summ
     )
 
 
-def test_a_run_says_how_surely_it_is_known_why_it_stopped_and_what_disturbed_it(
-    make_run: MakeRun,
-) -> None:
+def test_a_run_says_how_surely_it_is_known_why_it_stopped_and_what_disturbed_it(make_run):
     rounds = [simple_record(k) for k in (50, 1, 2, 3, 4, 5, 6)]
     summary = summarise(load(make_run("run.h5", rounds)), LINK)
     summary = replace(summary, stop_reason="rel_ci", warnings=("3 ranks on 2 cores",))
@@ -116,7 +110,7 @@ def test_a_run_says_how_surely_it_is_known_why_it_stopped_and_what_disturbed_it(
     )
 
 
-def test_a_slow_first_round_is_no_matter_where_it_only_warmed_up(make_run: MakeRun) -> None:
+def test_a_slow_first_round_is_no_matter_where_it_only_warmed_up(make_run):
     rounds = [simple_record(50, warmup=True), simple_record(), simple_record()]
     summary = summarise(load(make_run("run.h5", rounds)), LINK)
 
@@ -124,7 +118,7 @@ def test_a_slow_first_round_is_no_matter_where_it_only_warmed_up(make_run: MakeR
     assert warnings_of(summary) == []
 
 
-def test_a_run_without_measured_rounds_has_dashes(make_run: MakeRun) -> None:
+def test_a_run_without_measured_rounds_has_dashes(make_run):
     path = make_run("run.h5", [simple_record(warmup=True)], rounds=3, status="failed")
     summary = summarise(load(path), LINK)
     text = render_run(summary)
@@ -135,9 +129,7 @@ def test_a_run_without_measured_rounds_has_dashes(make_run: MakeRun) -> None:
     assert "status        failed" in text
 
 
-def test_a_comparison_gives_ratios_and_the_absolute_values_of_its_base(
-    summaries: list[Summary],
-) -> None:
+def test_a_comparison_gives_ratios_and_the_absolute_values_of_its_base(summaries):
     table = compared(summaries[:2])
 
     assert table.notes[0].startswith("baseline: secagg, N = 4, d = 10 (secagg.h5);")
@@ -152,7 +144,7 @@ def test_a_comparison_gives_ratios_and_the_absolute_values_of_its_base(
     assert table.records()[0]["device_cpu_seconds_median"] == pytest.approx(0.014)
 
 
-def test_a_comparison_tells_the_active_variant_from_the_passive_one(make_run: MakeRun) -> None:
+def test_a_comparison_tells_the_active_variant_from_the_passive_one(make_run):
     runs = [
         make_run(f"{security}.h5", [simple_record(10**6)], protocol="secagg", security=security)
         for security in ("passive", "active")
@@ -164,7 +156,7 @@ def test_a_comparison_tells_the_active_variant_from_the_passive_one(make_run: Ma
     assert max(map(len, table.text().splitlines())) < 120
 
 
-def test_the_baseline_can_be_chosen(summaries: list[Summary]) -> None:
+def test_the_baseline_can_be_chosen(summaries):
     table = compared(summaries[:2], "sparse")
 
     assert table.notes[0].startswith("baseline: sparse")
@@ -173,7 +165,7 @@ def test_the_baseline_can_be_chosen(summaries: list[Summary]) -> None:
         compared(summaries, "fedavg")
 
 
-def test_a_comparison_names_files_and_marks_those_that_are_not_whole(make_run: MakeRun) -> None:
+def test_a_comparison_names_files_and_marks_those_that_are_not_whole(make_run):
     paths = [
         make_run("a.h5", [simple_record()]),
         make_run("b.h5", [simple_record(validated=False)], rounds=3, status="failed"),
@@ -183,7 +175,7 @@ def test_a_comparison_names_files_and_marks_those_that_are_not_whole(make_run: M
     assert table.notes[2:] == ["row 1: a.h5", "row 2: b.h5 (failed, validated 0/1)"]
 
 
-def test_every_figure_has_a_row_for_each_run_and_phase_and_the_total(make_run: MakeRun) -> None:
+def test_every_figure_has_a_row_for_each_run_and_phase_and_the_total(make_run):
     paths = [
         make_run("a.h5", [simple_record()]),
         make_run("b.h5", [simple_record(4)] * 6, protocol='se"c, agg'),
@@ -202,7 +194,7 @@ def test_every_figure_has_a_row_for_each_run_and_phase_and_the_total(make_run: M
     assert all(float(row["link_uplink_mbps"]) == 8 for row in rows)
 
 
-def test_details_show_what_has_a_value(make_run: MakeRun) -> None:
+def test_details_show_what_has_a_value(make_run):
     hosts = [f"node{i}" for i in range(100)]
     path = make_run("run.h5", [simple_record()], threshold=0, quiet=False, label="", hosts=hosts)
     text = "\n".join(facts.text() for facts in details(load(path)))
@@ -230,5 +222,5 @@ def test_details_show_what_has_a_value(make_run: MakeRun) -> None:
         ([2, 4, 5, 6], "rows 2, 4 to 6"),
     ],
 )
-def test_rows_with_one_warning_are_named_together(rows: list[int], words: str) -> None:
+def test_rows_with_one_warning_are_named_together(rows, words):
     assert _rows(rows) == words

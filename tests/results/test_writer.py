@@ -55,7 +55,7 @@ with ResultsWriter(sys.argv[2], protocol="p", command="c", config={{"dim": 1}}, 
 """
 
 
-def start_child(path: Path, rounds: int, appended: int, prepare: str = "") -> subprocess.Popen[str]:
+def start_child(path, rounds, appended, prepare=""):
     program = CHILD.format(prepare=prepare, rounds=rounds, appended=appended)
     return subprocess.Popen(
         [sys.executable, "-c", program, str(HERE), str(path)],
@@ -65,7 +65,7 @@ def start_child(path: Path, rounds: int, appended: int, prepare: str = "") -> su
     )
 
 
-def read_with_h5py(path: Path) -> tuple[str, int, dict[str, np.ndarray]]:
+def read_with_h5py(path):
     """Return status, number of finished rounds and those rounds, with nothing but h5py."""
     with h5py.File(path, "r") as file:
         status = file.attrs["status"].decode()
@@ -77,7 +77,7 @@ def read_with_h5py(path: Path) -> tuple[str, int, dict[str, np.ndarray]]:
         )
 
 
-def new_writer(path: Path, **changes: object) -> ResultsWriter:
+def new_writer(path, **changes):
     options: dict = {
         "protocol": "sparse",
         "command": "hpcfl bench sparse",
@@ -96,7 +96,7 @@ def new_writer(path: Path, **changes: object) -> ResultsWriter:
     devices=st.integers(1, 7),
     seeds=st.lists(st.integers(0, 2**32), min_size=1, max_size=5),
 )
-def test_what_is_written_is_read_back_exactly(phases: int, devices: int, seeds: list[int]) -> None:
+def test_what_is_written_is_read_back_exactly(phases, devices, seeds):
     records = [random_record(seed, phases, devices) for seed in seeds]
     names = [f"phase {p}" for p in range(phases)]
     with tempfile.TemporaryDirectory() as folder:
@@ -111,7 +111,7 @@ def test_what_is_written_is_read_back_exactly(phases: int, devices: int, seeds: 
     assert (run.status, run.devices, run.rounds) == ("complete", devices, len(seeds))
 
 
-def test_options_keep_their_types(tmp_path: Path) -> None:
+def test_options_keep_their_types(tmp_path):
     given_config = {
         "dim": 165_000,
         "alpha": 0.1,
@@ -147,7 +147,7 @@ def test_options_keep_their_types(tmp_path: Path) -> None:
     assert [type(config[name]) for name in ("dim", "alpha", "json")] == [int, float, bool]
 
 
-def test_text_longer_than_an_hdf5_header_is_kept(tmp_path: Path) -> None:
+def test_text_longer_than_an_hdf5_header_is_kept(tmp_path):
     hosts = [f"node{i:05}" for i in range(20_000)]
     path = tmp_path / "run.h5"
     new_writer(path, environment={"hosts": hosts}).close("complete")
@@ -155,7 +155,7 @@ def test_text_longer_than_an_hdf5_header_is_kept(tmp_path: Path) -> None:
     assert load(path).environment["hosts"] == hosts
 
 
-def test_the_root_says_what_the_file_is(tmp_path: Path) -> None:
+def test_the_root_says_what_the_file_is(tmp_path):
     with h5py.File(write_run(tmp_path / "run.h5", [random_record(1)]), "r") as file:
         attributes = dict(file.attrs)
         contents = set(file)
@@ -176,7 +176,7 @@ def test_the_root_says_what_the_file_is(tmp_path: Path) -> None:
     assert re.fullmatch("[0-9a-f]{32}", attributes["run_id"])
 
 
-def test_datasets_say_their_units_and_axes(tmp_path: Path) -> None:
+def test_datasets_say_their_units_and_axes(tmp_path):
     path = write_run(tmp_path / "run.h5", [random_record(1)])
     with h5py.File(path, "r") as file:
         rounds = file["rounds"]
@@ -203,7 +203,7 @@ def test_datasets_say_their_units_and_axes(tmp_path: Path) -> None:
     assert labels["round_seconds"] == ["round"]
 
 
-def test_a_round_overwrites_nothing_but_its_own_raw_data(tmp_path: Path) -> None:
+def test_a_round_overwrites_nothing_but_its_own_raw_data(tmp_path):
     path = tmp_path / "run.h5"
     with new_writer(path) as writer:
         before = path.read_bytes()
@@ -224,7 +224,7 @@ def test_a_round_overwrites_nothing_but_its_own_raw_data(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("wait_for", [1, 60, 199])
-def test_sigkill_leaves_all_finished_rounds(tmp_path: Path, wait_for: int) -> None:
+def test_sigkill_leaves_all_finished_rounds(tmp_path, wait_for):
     path = tmp_path / "run.h5"
     child = start_child(path, rounds=1000, appended=1000)
     assert child.stdout is not None
@@ -251,9 +251,7 @@ def test_sigkill_leaves_all_finished_rounds(tmp_path: Path, wait_for: int) -> No
     ("flush", "before", "finished"),
     [(9, True, 4), (9, False, 4), (10, True, 5), (10, False, 5), (1, True, 0), (1, False, 0)],
 )
-def test_sigkill_between_the_flushes_of_a_round(
-    tmp_path: Path, flush: int, before: bool, finished: int
-) -> None:
+def test_sigkill_between_the_flushes_of_a_round(tmp_path, flush, before, finished):
     path = tmp_path / "run.h5"
     prepare = f"h5py.File.flush = killing(h5py.File.flush, {flush}, {before})"
     child = start_child(path, rounds=20, appended=20, prepare=prepare)
@@ -265,7 +263,7 @@ def test_sigkill_between_the_flushes_of_a_round(
     assert_holds(arrays, map(random_record, range(finished)))
 
 
-def test_sigkill_during_creation_leaves_no_file_that_looks_like_results(tmp_path: Path) -> None:
+def test_sigkill_during_creation_leaves_no_file_that_looks_like_results(tmp_path):
     child = start_child(
         tmp_path / "run.h5",
         rounds=5,
@@ -289,7 +287,7 @@ def test_sigkill_during_creation_leaves_no_file_that_looks_like_results(tmp_path
         "os.replace = killing(os.replace, 2, False)",
     ],
 )
-def test_sigkill_while_the_file_is_closed_and_cut(tmp_path: Path, prepare: str) -> None:
+def test_sigkill_while_the_file_is_closed_and_cut(tmp_path, prepare):
     path = tmp_path / "run.h5"
     child = start_child(path, rounds=20, appended=7, prepare=prepare)
     child.communicate()
@@ -302,7 +300,7 @@ def test_sigkill_while_the_file_is_closed_and_cut(tmp_path: Path, prepare: str) 
     assert [file.name for file in tmp_path.glob("*.h5")] == ["run.h5"]
 
 
-def test_leaving_without_an_exception_completes_the_run(tmp_path: Path) -> None:
+def test_leaving_without_an_exception_completes_the_run(tmp_path):
     with new_writer(tmp_path / "run.h5", rounds=1) as writer:
         writer.append(random_record(1))
     run = load(writer.path)
@@ -314,10 +312,10 @@ def test_leaving_without_an_exception_completes_the_run(tmp_path: Path) -> None:
     assert run.started <= run.finished
 
 
-def test_an_exception_marks_the_run_failed_and_cuts_it(tmp_path: Path) -> None:
+def test_an_exception_marks_the_run_failed_and_cuts_it(tmp_path):
     path = tmp_path / "run.h5"
 
-    def fail() -> None:
+    def fail():
         with new_writer(path, rounds=10) as writer:
             writer.append(random_record(1))
             writer.append(random_record(2))
@@ -335,10 +333,8 @@ def test_an_exception_marks_the_run_failed_and_cuts_it(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["run.h5"]
 
 
-def test_a_full_disk_at_the_end_only_prevents_the_cutting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
+def test_a_full_disk_at_the_end_only_prevents_the_cutting(tmp_path, monkeypatch):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("shutil.copyfile", full)
@@ -348,7 +344,7 @@ def test_a_full_disk_at_the_end_only_prevents_the_cutting(
     assert [file.name for file in tmp_path.iterdir()] == ["run.h5"]
 
 
-def test_the_first_close_decides(tmp_path: Path) -> None:
+def test_the_first_close_decides(tmp_path):
     with new_writer(tmp_path / "run.h5") as writer:
         writer.append(random_record(1))
         writer.close("failed")
@@ -356,7 +352,7 @@ def test_the_first_close_decides(tmp_path: Path) -> None:
     assert load(writer.path).status == "failed"
 
 
-def test_a_run_without_a_finished_round_can_be_read(tmp_path: Path) -> None:
+def test_a_run_without_a_finished_round_can_be_read(tmp_path):
     run = load(write_run(tmp_path / "run.h5", rounds=4, status="failed"))
 
     assert run.rounds == 0
@@ -364,7 +360,7 @@ def test_a_run_without_a_finished_round_can_be_read(tmp_path: Path) -> None:
     assert run.bytes_up.shape == (0, 3, 4)
 
 
-def test_mistakes_of_the_caller_are_refused(tmp_path: Path) -> None:
+def test_mistakes_of_the_caller_are_refused(tmp_path):
     with new_writer(tmp_path / "run.h5", rounds=1) as writer:
         with pytest.raises(ValueError, match="bytes_up has the shape"):
             # One phase would be broadcast to three.
@@ -382,13 +378,13 @@ def test_mistakes_of_the_caller_are_refused(tmp_path: Path) -> None:
     assert_holds(load(writer.path), [random_record(1)])
 
 
-def test_absent_folders_are_created(tmp_path: Path) -> None:
+def test_absent_folders_are_created(tmp_path):
     path = write_run(tmp_path / "a" / "b" / "run.h5", [random_record(1)])
 
     assert load(path).rounds == 1
 
 
-def test_results_are_never_overwritten(tmp_path: Path) -> None:
+def test_results_are_never_overwritten(tmp_path):
     path = write_run(tmp_path / "run.h5", [random_record(1)])
     before = path.read_bytes()
     for attempt in (check_writable, new_writer):
@@ -398,7 +394,7 @@ def test_results_are_never_overwritten(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_an_unwritable_place_is_a_sentence(tmp_path: Path) -> None:
+def test_an_unwritable_place_is_a_sentence(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     for path in (tmp_path / "file" / "run.h5", tmp_path / "file" / "deeper" / "run.h5"):
         for attempt in (check_writable, new_writer):
@@ -410,14 +406,14 @@ def test_an_unwritable_place_is_a_sentence(tmp_path: Path) -> None:
         check_writable(tmp_path / "file")
 
 
-def test_checking_a_place_leaves_nothing_in_it(tmp_path: Path) -> None:
+def test_checking_a_place_leaves_nothing_in_it(tmp_path):
     check_writable(tmp_path / "new")
     check_writable(tmp_path / "new" / "run.h5")
 
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_too_little_space_is_found_before_the_first_round(tmp_path: Path) -> None:
+def test_too_little_space_is_found_before_the_first_round(tmp_path):
     program = f"""
 import resource, sys
 sys.path.insert(0, {str(HERE)!r})
@@ -435,7 +431,7 @@ except UsageError as error:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_file_names_tell_the_run_and_never_repeat(tmp_path: Path) -> None:
+def test_file_names_tell_the_run_and_never_repeat(tmp_path):
     names = {default_path(tmp_path, "secagg-graph", 100, 165_000).name for _ in range(100)}
 
     assert len(names) == 100
@@ -443,7 +439,7 @@ def test_file_names_tell_the_run_and_never_repeat(tmp_path: Path) -> None:
         assert re.fullmatch(r"secagg-graph-100x165000-\d{8}T\d{6}-[0-9a-f]{8}\.h5", name)
 
 
-def test_what_is_found_out_at_the_end_has_its_place_from_the_start(tmp_path: Path) -> None:
+def test_what_is_found_out_at_the_end_has_its_place_from_the_start(tmp_path):
     path = tmp_path / "run.h5"
     writer = new_writer(path, at_end={"stop_reason": str, "after_load_1min": float}, rounds=500)
     writer.append(random_record(1, 3, 4))
@@ -471,7 +467,7 @@ def test_what_is_found_out_at_the_end_has_its_place_from_the_start(tmp_path: Pat
         assert file.attrs.get_id("status").dtype == np.dtype("S11")
 
 
-def test_only_what_was_planned_can_be_recorded_at_the_end(tmp_path: Path) -> None:
+def test_only_what_was_planned_can_be_recorded_at_the_end(tmp_path):
     writer = new_writer(tmp_path / "run.h5", at_end={"stop_reason": str})
     for values in ({}, {"stop_reason": "x", "other": 1.0}, {"stop_reason": "x" * 17}):
         with pytest.raises(ValueError, match=r"planned|longer than 16 bytes"):

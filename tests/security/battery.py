@@ -25,7 +25,7 @@ from __future__ import annotations
 import lzma
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ LAGS = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
 WORD = 2**32
 
 
-def inspect(first: Rows, second: Rows, modulus: int) -> dict[str, float]:
+def inspect(first, second, modulus):
     """Return a bound of the p-value of every test.
 
     Parameters
@@ -64,22 +64,22 @@ def inspect(first: Rows, second: Rows, modulus: int) -> dict[str, float]:
     return {name: min(1.0, p * math.exp(words)) for name, p in found.items()}
 
 
-def alarms(found: dict[str, float], false_alarm: float) -> set[str]:
+def alarms(found, false_alarm):
     """Return the tests that see something, all of them together wrongly with `false_alarm`."""
     return {name for name, p in found.items() if p <= false_alarm / len(found)}
 
 
-def differences(one: Rows, other: Rows, modulus: int) -> Rows:
+def differences(one, other, modulus):
     """Return the differences modulo `modulus`; masks that are used twice are gone from them."""
     return ((one.astype(np.int64) - other) % modulus).astype(np.uint32)
 
 
-def byte_frequency(rows: Rows) -> float:
+def byte_frequency(rows):
     """Count bytes at each of the four places of a word."""
     return 4 * min(likelihood_ratio(place) for place in rows.view(np.uint8).reshape(-1, 4).T)
 
 
-def value_frequency(rows: Rows) -> float:
+def value_frequency(rows):
     """Count values in 16 parts of the group: few bins, so that a small slope shows.
 
     In 16 uploads at a time too: what devices have in different directions would cancel.
@@ -89,7 +89,7 @@ def value_frequency(rows: Rows) -> float:
     return len(parts) * min(likelihood_ratio(part.reshape(-1), 16) for part in parts)
 
 
-def likelihood_ratio(values: NDArray[np.uint8], bins: int = 256) -> float:
+def likelihood_ratio(values, bins=256):
     """Return Agrawal's bound for the frequencies of uniform values below `bins`."""
     counts = np.bincount(values, minlength=bins)
     parts = counts[counts > 0] / values.size
@@ -100,12 +100,12 @@ def likelihood_ratio(values: NDArray[np.uint8], bins: int = 256) -> float:
     return math.exp(-x + free * (1 + math.log(x / free)))
 
 
-def coordinates(rows: Rows) -> float:
+def coordinates(rows):
     """Count every bit of every coordinate, over the uploads."""
     return smallest(bits_of(rows).sum(axis=0, dtype=np.uint16).astype(np.int64), len(rows))
 
 
-def serial_correlation(rows: Rows) -> float:
+def serial_correlation(rows):
     """Compare every bit with the same bit some coordinates on; the exclusive ors are fair coins."""
     found = []
     for lag in (lag for lag in LAGS if lag < rows.shape[1]):
@@ -114,25 +114,25 @@ def serial_correlation(rows: Rows) -> float:
     return len(found) * min(found)
 
 
-def across_uploads(rows: Rows) -> float:
+def across_uploads(rows):
     """Compare every bit with the same bit of the same coordinate in the next upload."""
     changed = rows[1:] ^ rows[:-1]
     return smallest(ones_of(changed), changed.size)
 
 
-def runs(rows: Rows) -> float:
+def runs(rows):
     """Find a bit's longest run of one value; L coins in a row are the same with 2^(1 - L)."""
     bits = bits_of(rows).reshape(-1, 32)
     longest = max(_longest(bits[:, bit]) for bit in range(32))
     return 32 * len(bits) * 2.0 ** (1 - longest)
 
 
-def _longest(bits: NDArray[np.uint8]) -> int:
+def _longest(bits):
     changes = np.flatnonzero(np.diff(bits)) + 1
     return int(np.diff(np.concatenate([[0], changes, [bits.size]])).max())
 
 
-def repeats(rows: Rows) -> float:
+def repeats(rows):
     """Count uploads in which a value comes twice."""
     ordered = np.sort(rows, axis=1)
     repeated = int((ordered[:, 1:] == ordered[:, :-1]).any(axis=1).sum())
@@ -140,7 +140,7 @@ def repeats(rows: Rows) -> float:
     return float(binom.sf(repeated - 1, len(rows), by_chance))
 
 
-def compression(rows: Rows) -> float:
+def compression(rows):
     """Compress with zlib and LZMA, upload by upload and coordinate by coordinate, byte by byte."""
     forms = rows, rows.T, rows.view(np.uint8).reshape(-1, 4).T
     found = []
@@ -155,25 +155,25 @@ def compression(rows: Rows) -> float:
 _LZMA = {"id": lzma.FILTER_LZMA2, "preset": 6}
 
 
-def _saved(raw: bytes, compressed: int) -> float:
+def _saved(raw, compressed):
     saved = len(raw) - compressed
     return 256.0 ** (1 - min(saved, 100)) / 255 if saved > 0 else 1.0
 
 
-def bits_of(rows: Rows) -> NDArray[np.uint8]:
+def bits_of(rows):
     """Return the bits, shape (n, length, 32)."""
     raw = rows.view(np.uint8).reshape(*rows.shape, 4)
     return np.unpackbits(raw, axis=2)
 
 
-def ones_of(words: Rows) -> NDArray[np.int64]:
+def ones_of(words):
     """Return how many of the words have each of the 32 bits set."""
     places = np.ascontiguousarray(words).view(np.uint8).reshape(-1, 4).T
     bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int64)
     return np.concatenate([np.bincount(place, minlength=256) @ bits for place in places])
 
 
-def smallest(ones: NDArray[np.int64], coins: int, part: float = 0.5) -> float:
+def smallest(ones, coins, part=0.5):
     """Return the smallest two-sided tail of many binomial counts, times their number."""
     low, high = int(ones.min()), int(ones.max())
     tail = min(binom.cdf(low, coins, part), binom.sf(high - 1, coins, part))
@@ -192,17 +192,17 @@ TESTS: tuple[tuple[str, Callable[[Rows], float]], ...] = (
 )
 
 
-def regression_on_features(first: Rows, second: Rows) -> float:
+def regression_on_features(first, second):
     """Try a logistic regression on summaries of an upload."""
     return held_out(features(first), features(second), logistic)
 
 
-def regression_on_bits(first: Rows, second: Rows) -> float:
+def regression_on_bits(first, second):
     """Try a logistic regression on an upload's bits."""
     return held_out(flat_bits(first), flat_bits(second), logistic)
 
 
-def network_on_bytes(first: Rows, second: Rows) -> float:
+def network_on_bytes(first, second):
     """Try a network with one hidden layer on an upload's bytes."""
     bytes_of = [rows.view(np.uint8) / np.float32(127.5) - 1 for rows in (first, second)]
     return held_out(*bytes_of, network)
@@ -217,7 +217,7 @@ CLASSIFIERS = (
 Decide = Callable[[Floats], Floats]
 
 
-def held_out(first: Floats, second: Floats, fit: Callable[[Floats, Floats], Decide]) -> float:
+def held_out(first, second, fit):
     """Return how likely a coin is right as often as a classifier about the half it did not see."""
     seen = np.arange(len(first)) % 4 < 2  # whole pairs: a pair may share what it should not
     train = np.vstack([first[seen], second[seen]])
@@ -232,7 +232,7 @@ def held_out(first: Floats, second: Floats, fit: Callable[[Floats, Floats], Deci
     return 1.0 if right <= truth.size // 2 else float(binom.sf(right - 1, truth.size, 0.5))
 
 
-def logistic(inputs: Floats, labels: Floats) -> Decide:
+def logistic(inputs, labels):
     """Return a logistic regression, fitted by 200 steps of gradient descent.
 
     Its weights are a combination of the inputs, whose coefficients are all that changes.
@@ -246,7 +246,7 @@ def logistic(inputs: Floats, labels: Floats) -> Decide:
     return lambda values: values @ weights
 
 
-def network(inputs: Floats, labels: Floats, hidden: int = 8) -> Decide:
+def network(inputs, labels, hidden=8):
     """Return a network of one layer of tanh, fitted by Adam; it starts from fixed numbers."""
     generator = np.random.default_rng(0)
     weights = [generator.normal(0, 1, (inputs.shape[1], hidden)), generator.normal(0, 0.3, hidden)]
@@ -263,7 +263,7 @@ def network(inputs: Floats, labels: Floats, hidden: int = 8) -> Decide:
     return lambda values: np.tanh(values @ weights[0]) @ weights[1]
 
 
-def features(rows: Rows) -> Floats:
+def features(rows):
     """Return for every upload: moments, frequencies of bits and of leading bytes, correlations."""
     values = rows / WORD - 0.5
     bits = bits_of(rows)
@@ -276,14 +276,12 @@ def features(rows: Rows) -> Floats:
     return np.hstack(parts).astype(np.float64)
 
 
-def flat_bits(rows: Rows) -> Floats:
+def flat_bits(rows):
     """Return an upload's bits as -1 and 1."""
     return bits_of(rows).reshape(len(rows), -1) * np.float32(2) - np.float32(1)
 
 
-def inspect_locations(
-    first: NDArray[np.bool_], second: NDArray[np.bool_], part: float
-) -> dict[str, float]:
+def inspect_locations(first, second, part):
     """Return a bound of the p-value of every test of where uploads have values.
 
     Under the hypothesis every coordinate is sent with the probability `part`, independently, and
@@ -299,9 +297,7 @@ def inspect_locations(
     return dict(_locations(first, second, part))
 
 
-def _locations(
-    first: NDArray[np.bool_], second: NDArray[np.bool_], part: float
-) -> Iterator[tuple[str, float]]:
+def _locations(first, second, part):
     for what, sent in (("first", first), ("second", second)):
         yield f"coordinates, {what}", smallest(sent.sum(axis=0), len(sent), part)
         yield f"uploads, {what}", smallest(sent.sum(axis=1), sent.shape[1], part)

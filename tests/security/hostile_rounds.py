@@ -43,24 +43,24 @@ Generator = np.random.Generator
 Spoil = Callable[[Rows, Rows, Generator], Sequence[Rows]]
 
 
-def foreign(row: Rows, other: Rows, generator: Generator) -> list[Rows]:
+def foreign(row, other, generator):
     """Put it into an envelope of another round, step, sender or receiver."""
     spoiled = row.copy()
     spoiled[int(generator.choice([0, 1, 2, 4, 8]))] ^= 1 + int(generator.integers(200))
     return [spoiled]
 
 
-def instead(row: Rows, other: Rows, generator: Generator) -> list[Rows]:
+def instead(row, other, generator):
     """Send two rows to somebody else's address, and none to the victim."""
     return []
 
 
-def twice(row: Rows, other: Rows, generator: Generator) -> list[Rows]:
+def twice(row, other, generator):
     """Send a second row behind the first."""
     return [row, foreign(row, other, generator)[0], row]
 
 
-def garbled(row: Rows, other: Rows, generator: Generator) -> list[Rows]:
+def garbled(row, other, generator):
     """Change some bytes of the ciphertext."""
     spoiled = row.copy()
     places = generator.integers(ENVELOPE, row.size, 1 + int(generator.integers(4)))
@@ -68,20 +68,20 @@ def garbled(row: Rows, other: Rows, generator: Generator) -> list[Rows]:
     return [spoiled]
 
 
-def anything(row: Rows, other: Rows, generator: Generator) -> list[Rows]:
+def anything(row, other, generator):
     """Send random bytes, as many rows as it likes."""
     count = int(generator.integers(4))
     return [generator.integers(0, 256, row.size).astype(np.uint8) for _ in range(count)]
 
 
-def of_another(row: Rows, other: Rows, generator: Generator) -> list[Rows]:
+def of_another(row, other, generator):
     """Send what was meant for another device, under the victim's address."""
     spoiled = other.copy()
     spoiled[12:16] = row[12:16]
     return [spoiled]
 
 
-def to_nobody(row: Rows, other: Rows, generator: Generator) -> list[Rows]:
+def to_nobody(row, other, generator):
     """Address it to a device that does not exist."""
     spoiled = row.copy()
     spoiled[12:16].view("<u4")[0] = int(generator.choice([2**31, 10**6, 2**32 - 1, 2**32 - 2]))
@@ -156,7 +156,7 @@ class Plan:
     seed: int = 0
 
     @property
-    def tampered(self) -> bool:
+    def tampered(self):
         """Whether they mask with other secrets than all take them to: as with another vector."""
         return self.other or self.copy == "mask"
 
@@ -177,17 +177,17 @@ class Outcome:
     identities: Mapping[int, Any] = field(default_factory=dict)
 
     @property
-    def accepted(self) -> bool:
+    def accepted(self):
         return self.error is None
 
     @property
-    def honest(self) -> list[int]:
+    def honest(self):
         """The honest devices that did not drop out by themselves."""
         hostile = {*self.plan.hostile}
         return [id for id in self.devices if id not in hostile and id not in self.dropouts]
 
     @property
-    def survivors(self) -> list[int]:
+    def survivors(self):
         return list(self.server.survivors)
 
 
@@ -202,22 +202,22 @@ class Scene:
 class Wrapped:
     """A party that does what another does, but for what its class says."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner):
         self._inner = inner
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._inner, name)
 
 
 class Hostile(Wrapped):
     """A device that sends what it likes where it likes, and otherwise plays along."""
 
-    def __init__(self, inner: Any, plan: Plan, generator: Generator, scene: Scene) -> None:
+    def __init__(self, inner, plan, generator, scene):
         super().__init__(inner)
         self._plan, self._generator = plan, generator
         self._scene, self._answered = scene, False
 
-    def send_advertise_keys(self) -> Any:
+    def send_advertise_keys(self):
         payload = self._inner.send_advertise_keys()
         if not self._plan.copy:
             return payload
@@ -234,7 +234,7 @@ class Hostile(Wrapped):
         inner._transport_pair, inner._mask_pair = pairs
         return np.frombuffer(pairs[0].public + pairs[1].public, np.uint8)
 
-    def send_share_keys(self) -> Any:
+    def send_share_keys(self):
         receivers, rows = self._inner.send_share_keys()
         limbs = rows.shape[1] // 4 - 4
         if self._plan.contradict:
@@ -253,7 +253,7 @@ class Hostile(Wrapped):
             rows[some] = self._sealed(receivers[some], shares)
         return receivers, rows
 
-    def _sealed(self, receivers: Any, shares: NDArray[np.int64]) -> Rows:
+    def _sealed(self, receivers, shares):
         """Return rows with any shares, sealed as the device would seal its own."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -267,7 +267,7 @@ class Hostile(Wrapped):
             sealed[k] = np.frombuffer(cipher.encrypt(nonce, share, associated), np.uint8)
         return sealed
 
-    def send_checks(self) -> Any:
+    def send_checks(self):
         payload = self._inner.send_checks()
         if self._plan.complain:
             return np.full_like(payload, 255)
@@ -285,7 +285,7 @@ class Hostile(Wrapped):
             answers[rows] = np.where(which, uniform, answers[rows])
         return answers.reshape(-1).view(np.uint8)
 
-    def send_unmask(self) -> Any:
+    def send_unmask(self):
         payload = self._inner.send_unmask()
         limbs = payload.view("<u4").copy()
         if self._plan.lie:
@@ -294,7 +294,7 @@ class Hostile(Wrapped):
             self._deny(limbs)
         return limbs.view(np.uint8)
 
-    def _deny(self, limbs: NDArray[np.uint32]) -> None:
+    def _deny(self, limbs):
         """Say that it has no share of those who are gone, and about whom it has answered falsely.
 
         What does not fit its answers would give it away, and the round is to end well.
@@ -312,16 +312,16 @@ class Vanishing:
     To the others a device that says why it leaves is one that is gone.
     """
 
-    def __init__(self, inner: Any, before: str) -> None:
+    def __init__(self, inner, before):
         self._inner, self._before = inner, before
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         if name == f"send_{self._before}":
             raise RefusedError("it is gone")
         return getattr(self._inner, name)
 
 
-def moments(protocol: Any) -> list[str]:
+def moments(protocol):
     """Return the phases before which a device can disappear, and the message within one."""
     found = [phase for phase in protocol.phases() if phase not in ("model", "result")]
     if any(step.name == CHECKS for step in protocol.steps):
@@ -330,7 +330,7 @@ def moments(protocol: Any) -> list[str]:
     return found
 
 
-def advertised(device: Any) -> bytes:
+def advertised(device):
     """Return the keys that a device will advertise, or has, as who listens first knows them."""
     if hasattr(device, "_mask_pair"):
         return bytes(device._transport_pair.public + device._mask_pair.public)
@@ -342,25 +342,25 @@ def advertised(device: Any) -> bytes:
 class Careless(Wrapped):
     """What a server that does not ask whether promises hold takes for its protocol."""
 
-    def promises(self) -> list[Any]:
+    def promises(self):
         return []
 
 
 class Network(Loopback):
     """A loopback in which hostile devices' rows are spoiled on the way out."""
 
-    def __init__(self, devices: int, plan: Plan, generator: Generator) -> None:
+    def __init__(self, devices, plan, generator):
         super().__init__(devices)
         self._plan, self._generator = plan, generator
 
-    def route(self, senders: Any, rows: Any, *rest: Any) -> Any:
+    def route(self, senders, rows, *rest):
         spoiled = [
             self._spoil(block) if sender in self._plan.hostile else block
             for sender, block in zip(senders, rows, strict=True)
         ]
         return super().route(senders, spoiled, *rest)
 
-    def _spoil(self, block: Rows) -> Rows:
+    def _spoil(self, block):
         if not self._plan.spoil or not len(block):
             return block
         sent: list[Rows] = []
@@ -375,23 +375,23 @@ class Network(Loopback):
         return np.array(sent, np.uint8).reshape(-1, block.shape[1])
 
 
-def make(name: str, devices: int, dim: int = 24, **options: Any) -> Any:
+def make(name, devices, dim=24, **options):
     """Return a protocol, with few levels."""
     security = options.get("security", "passive")
     return find(name, security)(Parameters(devices, dim, **{"levels": 1000, **options}))
 
 
 def play(
-    protocol: Any,
-    plan: Plan,
+    protocol,
+    plan,
     *,
-    index: int = 0,
-    dropouts: Mapping[int, str] | None = None,
-    choose: Callable[[Any], Mapping[int, str]] | None = None,
-    wrap: Callable[[int, Any, Scene], Any] | None = None,
-    careless: bool = False,
-    identities: Mapping[int, Any] | None = None,
-) -> Outcome:
+    index=0,
+    dropouts=None,
+    choose=None,
+    wrap=None,
+    careless=False,
+    identities=None,
+):
     """Play a round.
 
     Parameters
@@ -439,7 +439,7 @@ def play(
     outcome.identities = identities or {}
 
     class Choosing(RoundObserver):
-        def at(self, index: int, moment: str, phase: str) -> None:
+        def at(self, index, moment, phase):
             if choose is not None and (moment, phase) == (AFTER, "advertise_keys"):
                 leaving.update(choose(server))
 
@@ -464,7 +464,7 @@ def play(
     return outcome
 
 
-def routes(protocol: Any) -> bool:
+def routes(protocol):
     """Return whether devices of a protocol send each other anything."""
     return any(step.pattern is Pattern.ROUTE for step in protocol.steps)
 
@@ -472,7 +472,7 @@ def routes(protocol: Any) -> bool:
 # What must hold of a round that was accepted
 
 
-def wrong_sum(outcome: Outcome) -> list[int]:
+def wrong_sum(outcome):
     """Return the coordinates at which the sum is not that of the survivors.
 
     A device that masks with other secrets than all take them to has uploaded another vector: where
@@ -490,23 +490,23 @@ def wrong_sum(outcome: Outcome) -> list[int]:
     return np.flatnonzero(differs).tolist()
 
 
-def missing_honest(outcome: Outcome) -> list[int]:
+def missing_honest(outcome):
     """Return the honest devices that stayed, and whose vectors are not in the sum."""
     return sorted({*outcome.honest} - {*outcome.survivors})
 
 
-def ring_of(outcome: Outcome) -> list[int] | None:
+def ring_of(outcome):
     """Return the ids around the ring as the server has it, None if there is none."""
     return order_of(outcome.server)
 
 
-def order_of(server: Any) -> list[int] | None:
+def order_of(server):
     """Return the same of a server, once it has drawn the order."""
     order = getattr(getattr(server, "_links", None), "order", None)
     return None if order is None else order.tolist()
 
 
-def opened(outcome: Outcome) -> list[int]:
+def opened(outcome):
     """Return the honest devices of whose holders as many collude as reconstruct a secret."""
     links, hostile = outcome.server._links, {*outcome.plan.hostile}
     order = ring_of(outcome)
@@ -519,7 +519,7 @@ def opened(outcome: Outcome) -> list[int]:
     ]
 
 
-def parts(outcome: Outcome, among: set[int]) -> list[set[int]]:
+def parts(outcome, among):
     """Return the parts into which some honest survivors fall, each connected by masks."""
     left, found = {*among}, []
     while left:
@@ -534,7 +534,7 @@ def parts(outcome: Outcome, among: set[int]) -> list[set[int]]:
     return found
 
 
-def sums(outcome: Outcome) -> list[set[int]]:
+def sums(outcome):
     """Return whose values are in the sum of a coordinate, for all coordinates: each set once."""
     survivors = sorted(outcome.survivors)
     sends = np.zeros((len(survivors), outcome.protocol.parameters.dim), np.bool_)
@@ -545,7 +545,7 @@ def sums(outcome: Outcome) -> list[set[int]]:
     ]
 
 
-def honest_sums(outcome: Outcome) -> list[list[set[int]]]:
+def honest_sums(outcome):
     """Return for every sum its honest devices, in the parts that masks of theirs connect.
 
     Of each part the server learns the sum, if there are several. Masks that a pair has at a
@@ -555,13 +555,13 @@ def honest_sums(outcome: Outcome) -> list[list[set[int]]]:
     return [parts(outcome, one - hostile) for one in sums(outcome)]
 
 
-def gaussian_epsilon(sigma: float, delta: float = 1e-5) -> float:
+def gaussian_epsilon(sigma, delta=1e-5):
     """Return the epsilon of Gaussian noise, for a sensitivity of 1 (Balle and Wang 2018)."""
 
-    def normal(x: float) -> float:
+    def normal(x):
         return math.erfc(-x / math.sqrt(2)) / 2
 
-    def reached(epsilon: float) -> float:
+    def reached(epsilon):
         first, second = 1 / (2 * sigma) - epsilon * sigma, -1 / (2 * sigma) - epsilon * sigma
         return normal(first) - math.exp(epsilon) * normal(second)
 
@@ -572,7 +572,7 @@ def gaussian_epsilon(sigma: float, delta: float = 1e-5) -> float:
     return high
 
 
-def violations(outcome: Outcome) -> list[str]:
+def violations(outcome):
     """Return what was promised of an accepted round and does not hold."""
     protocol, found = outcome.protocol, []
     if wrong_sum(outcome):
@@ -599,7 +599,7 @@ def violations(outcome: Outcome) -> list[str]:
     return found
 
 
-def little_noise(outcome: Outcome, summed: int) -> list[str]:
+def little_noise(outcome, summed):
     """Return in which sum less noise is than what an account of the round goes by.
 
     Parameters

@@ -8,7 +8,6 @@ from itertools import takewhile
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import find
@@ -35,19 +34,17 @@ Secrets = Callable[[int, int], SecretSource]
 """Returns the source of a device's secrets in a round."""
 
 
-def system(round_index: int, device: int) -> SecretSource:
+def system(round_index, device):
     """Return the operating system's generator."""
     return os.urandom
 
 
-def make(name: str, group: str, dim: int, devices: int = DEVICES, **options: Any) -> Any:
+def make(name, group, dim, devices=DEVICES, **options):
     """Return a protocol, whose groups have room for vectors up to 1 in magnitude."""
     return find(name)(Parameters(devices, dim, group=group, **OPTIONS.get(name, {}) | options))
 
 
-def received(
-    protocol: Any, vector: NDArray[np.floating], rounds: int, secrets: Secrets = system
-) -> list[list[Payload]]:
+def received(protocol, vector, rounds, secrets=system):
     """Return what each device uploads in rounds with fresh keys, by device and round."""
     count = protocol.parameters.devices
     transport = Loopback(count)
@@ -59,7 +56,7 @@ def received(
     uploads: list[list[Payload]] = [[] for _ in range(count)]
 
     class Keeping(RoundObserver):
-        def heard(self, index: int, step: str, sender: int, message: Payload) -> None:
+        def heard(self, index, step, sender, message):
             if step == protocol.upload_phase():
                 uploads[sender].append(message[envelope.BYTES :].copy())
 
@@ -81,13 +78,7 @@ def received(
     return uploads
 
 
-def values(
-    protocol: Any,
-    vector: NDArray[np.floating],
-    rounds: int,
-    length: int,
-    secrets: Secrets = system,
-) -> NDArray[np.uint32]:
+def values(protocol, vector, rounds, length, secrets=system):
     """Return the first `length` values of every upload, those of a device one after the other.
 
     The last device's are left out: together the uploads of a round of prf are as many equations as
@@ -102,9 +93,7 @@ def values(
     return np.array(rows)
 
 
-def sent_coordinates(
-    protocol: Any, vector: NDArray[np.floating], rounds: int, secrets: Secrets = system
-) -> NDArray[np.bool_]:
+def sent_coordinates(protocol, vector, rounds, secrets=system):
     """Return which coordinates the first device sends in each round, shape (rounds, d)."""
     sent = np.zeros((rounds, protocol.parameters.dim), np.bool_)
     for row, upload in zip(sent, received(protocol, vector, rounds, secrets)[0], strict=True):

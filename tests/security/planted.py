@@ -15,11 +15,9 @@ import re
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import CipherContext
@@ -42,36 +40,36 @@ class Planted:
         What each is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.secrets: dict[bytes, str] = {}
 
-    def plant(self, patch: pytest.MonkeyPatch) -> Planted:
+    def plant(self, patch):
         """Remember what the system's generator, key agreement and derivation give from now on."""
         derive, agree = keys.derive, keys.agree
 
-        def drawn(count: int) -> bytes:
+        def drawn(count):
             return self._keep(os.urandom(count), "drawn")
 
-        def derived(*arguments: Any, **named: Any) -> bytes:
+        def derived(*arguments, **named):
             return self._keep(derive(*arguments, **named), "derived")
 
-        def agreed(private: bytes, public: list[bytes]) -> list[bytes]:
+        def agreed(private, public):
             return [self._keep(secret, "agreed on") for secret in agree(private, public)]
 
         replace(patch, {keys.system_secrets: drawn, derive: derived, agree: agreed})
         return self
 
-    def _keep(self, secret: bytes, what: str) -> bytes:
+    def _keep(self, secret, what):
         self.secrets.setdefault(bytes(secret), what)
         return secret
 
-    def search(self) -> Search:
+    def search(self):
         """Return a search for what is known by now; there must be something."""
         assert {"drawn", "derived"} <= set(self.secrets.values())
         return Search(self.secrets)
 
 
-def replace(patch: pytest.MonkeyPatch, others: dict[Any, Any]) -> None:
+def replace(patch, others):
     """Put other functions in the place of some, under all names that the package has for them."""
     for name, module in sorted(sys.modules.items()):
         if name.partition(".")[0] == "hpcfl":
@@ -90,7 +88,7 @@ class Search:
         What to look for, and what each is.
     """
 
-    def __init__(self, secrets: dict[bytes, str]) -> None:
+    def __init__(self, secrets):
         self._secrets = dict(secrets)
         owners, starts = [], []
         for secret in self._secrets:
@@ -102,7 +100,7 @@ class Search:
         self._places = places[order]
         self._owners = [owners[place] for place in order.tolist()]
 
-    def __call__(self, *haystacks: bytes | str) -> set[str]:
+    def __call__(self, *haystacks):
         """Return what was found, in words; bytes and text alike."""
         raw = [one.encode() if isinstance(one, str) else one for one in haystacks]
         # Lists and arrays are printed with other white space than here.
@@ -123,7 +121,7 @@ class Search:
         return found
 
 
-def encodings(secret: bytes) -> Iterator[tuple[str, bytes]]:
+def encodings(secret):
     """Yield the forms in which a part of a secret could be written, eight bytes long or more."""
     for offset in range(0, len(secret) - CHUNK + 1, CHUNK):
         chunk = secret[offset : offset + CHUNK]
@@ -152,12 +150,12 @@ def encodings(secret: bytes) -> Iterator[tuple[str, bytes]]:
         yield "limbs", f"{one} {other}".encode().ljust(CHUNK)
 
 
-def _digits(number: int) -> bytes:
+def _digits(number):
     """Return a number in digits, of which a secret has enough."""
     return str(number).rjust(15, "0").encode()
 
 
-def contents(roots: Iterable[tuple[str, object]]) -> Iterator[tuple[str, bytes | object]]:
+def contents(roots):
     """Yield the bytes, text and large numbers that can be reached from objects, with the way there.
 
     What belongs to other packages is not followed: their modules and classes, and the globals of
@@ -187,7 +185,7 @@ def contents(roots: Iterable[tuple[str, object]]) -> Iterator[tuple[str, bytes |
             queue.extend((f"{way}{name}", value) for name, value in _referents(thing))
 
 
-def _followed(thing: object) -> bool:
+def _followed(thing):
     if isinstance(thing, types.ModuleType):
         return thing.__name__.partition(".")[0] == "hpcfl"
     if isinstance(thing, type):
@@ -195,7 +193,7 @@ def _followed(thing: object) -> bool:
     return not isinstance(thing, Planted | Search | types.CodeType | types.FrameType)
 
 
-def _referents(thing: object) -> Iterator[tuple[str, object]]:
+def _referents(thing):
     if isinstance(thing, types.ModuleType | type):
         yield from ((f".{name}", value) for name, value in vars(thing).items())
     elif isinstance(thing, types.FunctionType):
@@ -219,7 +217,7 @@ def _referents(thing: object) -> Iterator[tuple[str, object]]:
         yield from ((f".{kind}", value) for value in gc.get_referents(thing))
 
 
-def modules() -> list[tuple[str, object]]:
+def modules():
     """Return all modules of the package that are loaded."""
     return [
         (name, module)
@@ -228,7 +226,7 @@ def modules() -> list[tuple[str, object]]:
     ]
 
 
-def left_behind(search: Callable[..., set[str]], *roots: tuple[str, object]) -> set[str]:
+def left_behind(search, *roots):
     """Return the ways on which secrets can be reached from `roots` and from all modules."""
     ways = [*contents([*modules(), *roots])]
     found = {

@@ -26,7 +26,7 @@ import copy
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -36,9 +36,7 @@ from typing import Any
 import hostile_rounds
 import numpy as np
 from hostile_rounds import (
-    Outcome,
     Plan,
-    Scene,
     Wrapped,
     advertised,
     make,
@@ -100,7 +98,7 @@ class Finding:
     chance: float = 0.0
 
 
-def _made(case: str, devices: int, **options: Any) -> Any:
+def _made(case, devices, **options):
     name, fixed = CASES[case]
     protocol = make(name, devices, **{"dropout": 0.2, "gamma": 0.1, **fixed, **options})
     if protocol.topology.degree in SMALL_THRESHOLDS and "degree" in fixed:
@@ -108,9 +106,7 @@ def _made(case: str, devices: int, **options: Any) -> Any:
     return protocol
 
 
-def _finding(
-    strategy: str, case: str, outcome: Outcome, *broken: str, chance: float | Fraction = 0.0
-) -> Finding:
+def _finding(strategy, case, outcome, *broken, chance=0.0):
     """Return what a round has come to.
 
     Where a promise may fail with a chance, all that is found of an accepted round but a wrong sum
@@ -126,7 +122,7 @@ def _finding(
     return found
 
 
-def _honest_lost(outcome: Outcome) -> str:
+def _honest_lost(outcome):
     """Return in words whether an attack has cost honest devices their round."""
     if not outcome.accepted:
         return f"the round ended: {outcome.error}"
@@ -134,12 +130,12 @@ def _honest_lost(outcome: Outcome) -> str:
     return f"honest devices {missing} were lost" if missing else ""
 
 
-def to_spare(protocol: Any) -> int:
+def to_spare(protocol):
     """Return how many holders of a secret can be gone, and two more than needed answer."""
     return int(protocol.topology.degree + 1 - protocol.topology.threshold - 2)
 
 
-def _part(rate: float, count: int) -> int:
+def _part(rate, count):
     """Return as many of some devices as a rate says, rounded down."""
     return math.floor(Fraction(repr(rate)) * count)
 
@@ -152,16 +148,16 @@ TRICKS = (
 )
 
 
-def _one_device(generator: Generator, protocol: Any, me: int, trick: str, seed: int) -> Plan:
+def _one_device(generator, protocol, me, trick, seed):
     """Return what a device does, of what there is to choose from."""
     devices = protocol.parameters.devices
     others = [id for id in range(devices) if id != me]
 
-    def some() -> tuple[int, ...]:
+    def some():
         count = int(generator.choice([1, 2, devices // 2, devices - 1]))
         return tuple(generator.choice(others, count, replace=False).tolist())
 
-    def one_of(names: Iterable[str], wanted: str) -> str:
+    def one_of(names, wanted):
         return str(generator.choice([*names])) if wanted in trick.split() else ""
 
     return Plan(
@@ -182,7 +178,7 @@ def _one_device(generator: Generator, protocol: Any, me: int, trick: str, seed: 
     )
 
 
-def _before(plan: Plan, protocol: Any) -> list[str]:
+def _before(plan, protocol):
     """Return the moments at which others may drop out, so that one device alone is to blame.
 
     A device that vanishes, and has shared another mask key than its own, needs all others to tell
@@ -194,7 +190,7 @@ def _before(plan: Plan, protocol: Any) -> list[str]:
     return found
 
 
-def one_hostile_device(generator: Generator, seed: int) -> Finding:
+def one_hostile_device(generator, seed):
     """Let one device do what it likes, beside dropouts as planned: nobody else may be missing."""
     case, devices = str(generator.choice(list(CASES))), int(generator.integers(10, 15))
     protocol, me = _made(case, devices), int(generator.integers(devices))
@@ -202,7 +198,7 @@ def one_hostile_device(generator: Generator, seed: int) -> Finding:
     return _beside_dropouts(generator, "one hostile device", case, protocol, plan, 0.2)
 
 
-def hostile_on_large_rings(generator: Generator, seed: int) -> Finding:
+def hostile_on_large_rings(generator, seed):
     """Let one device do what it likes where the program chooses degree and threshold."""
     name = str(generator.choice(["secagg-graph", "cohort"]))
     devices = int(generator.choice([20, 30, 40]))
@@ -216,9 +212,7 @@ def hostile_on_large_rings(generator: Generator, seed: int) -> Finding:
     return found
 
 
-def _beside_dropouts(
-    generator: Generator, strategy: str, case: str, protocol: Any, plan: Plan, rate: float
-) -> Finding:
+def _beside_dropouts(generator, strategy, case, protocol, plan, rate):
     """Play a plan with as many dropouts as are planned, and as leave two answers to spare."""
     devices, before = protocol.parameters.devices, _before(plan, protocol)
     others = [id for id in range(devices) if id not in plan.hostile]
@@ -234,14 +228,14 @@ def _beside_dropouts(
     return _finding(strategy, case, outcome, _honest_lost(outcome))
 
 
-def removed_devices(generator: Generator, seed: int) -> Finding:
+def removed_devices(generator, seed):
     """Let one device spoil its rows to those that share a victim's cohorts, or its links."""
     case = str(generator.choice(["cohort", "secagg-graph"]))
     devices = 20
     protocol = _made(case, devices, alpha=0.4, min_cohort=1)
     victim, me = 0, devices - 1
 
-    def mates(server: Any) -> list[int]:
+    def mates(server):
         order = server._links.order.tolist()
         place, reach = order.index(victim), 7
         near = [order[(place + k) % len(order)] for k in range(-reach, reach + 1) if k]
@@ -249,7 +243,7 @@ def removed_devices(generator: Generator, seed: int) -> Finding:
 
     plan = Plan(hostile=(me,), spoil="foreign", seed=seed)
 
-    def choose(server: Any) -> Mapping[int, str]:
+    def choose(server):
         plan.victims = tuple(mates(server))
         return {}
 
@@ -260,7 +254,7 @@ def removed_devices(generator: Generator, seed: int) -> Finding:
 # Departures
 
 
-def early_leavers(generator: Generator, seed: int) -> Finding:
+def early_leavers(generator, seed):
     """Let honest devices vanish while colluders stay, as many as are planned, or far more."""
     heavy, above = generator.random() < 0.2, bool(generator.integers(2))
     protocol, colluding = ring_for_leavers(heavy)
@@ -276,7 +270,7 @@ def early_leavers(generator: Generator, seed: int) -> Finding:
     )
 
 
-def ring_for_leavers(heavy: bool = False) -> tuple[Any, int]:
+def ring_for_leavers(heavy=False):
     """Return a protocol whose rounds can end when many more are gone than planned, and its A.
 
     With many that collude, they weigh more on a ring that lacks those who advertised no keys.
@@ -287,7 +281,7 @@ def ring_for_leavers(heavy: bool = False) -> tuple[Any, int]:
     return protocol, _part(gamma, devices)
 
 
-def above_plan(protocol: Any, colluding: int) -> int:
+def above_plan(protocol, colluding):
     """Return how many must be gone for the bound to be eight times what was promised."""
     devices, degree = protocol.parameters.devices, protocol.topology.degree
     limit = limit_of(protocol)
@@ -298,15 +292,7 @@ def above_plan(protocol: Any, colluding: int) -> int:
     )
 
 
-def leave(
-    generator: Generator,
-    protocol: Any,
-    colluding: int,
-    count: int,
-    phase: str,
-    careless: bool,
-    seed: int,
-) -> Outcome:
+def leave(generator, protocol, colluding, count, phase, careless, seed):
     """Play a round in which chance says who colludes, and who of the others leaves."""
     ids = generator.permutation(protocol.parameters.devices).tolist()
     plan = Plan(hostile=tuple(ids[:colluding]), seed=seed)
@@ -314,7 +300,7 @@ def leave(
     return play(protocol, plan, dropouts=gone, careless=careless)
 
 
-def ring_kept(outcome: Outcome, expelled: int = 0) -> str:
+def ring_kept(outcome, expelled=0):
     """Return in words what is wrong with how likely an accepted round is said to fail."""
     if not outcome.accepted:
         return ""
@@ -333,7 +319,7 @@ def ring_kept(outcome: Outcome, expelled: int = 0) -> str:
     return ""
 
 
-def smallest_cohorts(devices: int, dim: int, **options: Any) -> Any:
+def smallest_cohorts(devices, dim, **options):
     """Return the protocol with the smallest cohorts that the program accepts."""
     for size in range(2, devices + 1):
         try:
@@ -343,7 +329,7 @@ def smallest_cohorts(devices: int, dim: int, **options: Any) -> Any:
     raise AssertionError("no cohorts at all are accepted")
 
 
-def chosen_departures(generator: Generator, seed: int) -> Finding:
+def chosen_departures(generator, seed):
     """Once the ring is known, let the honest of the cohort with most colluders leave."""
     protocol = cohorts_of_all()
     floor = protocol.parameters.min_cohort
@@ -352,20 +338,20 @@ def chosen_departures(generator: Generator, seed: int) -> Finding:
     return _finding("chosen departures", "cohort", outcome, floor_kept(outcome), chance=2.0**-BITS)
 
 
-def cohorts_of_all() -> Any:
+def cohorts_of_all():
     """Return a protocol with cohorts in which all are linked: only their floor can be missed."""
     devices = 31
     options = {"degree": devices - 1, "security_bits": BITS, "correctness_bits": 4}
     return smallest_cohorts(devices, devices, min_cohort=3, dropout=0.1, gamma=0.2, **options)
 
 
-def depart(generator: Generator, protocol: Any, keep: int, careless: bool, seed: int) -> Outcome:
+def depart(generator, protocol, keep, careless, seed):
     """Play a round in which all honest devices but some leave the cohort with most colluders."""
     devices, size = protocol.parameters.devices, protocol.cohort_size
     ids = generator.permutation(devices).tolist()
     colluding = {*ids[: _part(protocol.parameters.gamma, devices)]}
 
-    def choose(server: Any) -> Mapping[int, str]:
+    def choose(server):
         order = server._links.order.tolist()
         cohorts = [[order[(s + k) % devices] for k in range(size)] for s in range(devices)]
         honest = min(([id for id in cohort if id not in colluding] for cohort in cohorts), key=len)
@@ -376,7 +362,7 @@ def depart(generator: Generator, protocol: Any, keep: int, careless: bool, seed:
     )
 
 
-def floor_kept(outcome: Outcome) -> str:
+def floor_kept(outcome):
     """Return in words whether a round was accepted, or not, that should not, or should."""
     there = {*range(outcome.protocol.parameters.devices)} - {*outcome.dropouts}
     least = least_survivors(outcome)
@@ -389,14 +375,14 @@ def floor_kept(outcome: Outcome) -> str:
     return ""
 
 
-def cohorts(outcome: Outcome) -> list[set[int]]:
+def cohorts(outcome):
     """Return who is in each cohort."""
     order = hostile_rounds.ring_of(outcome) or []
     size = outcome.protocol.cohort_size
     return [{order[(s + k) % len(order)] for k in range(size)} for s in range(len(order))]
 
 
-def least_survivors(outcome: Outcome) -> int:
+def least_survivors(outcome):
     """Return how many must survive of a cohort: its floor, and as many as may collude."""
     parameters, size = outcome.protocol.parameters, outcome.protocol.cohort_size
     devices, colluding = parameters.devices, len(outcome.plan.hostile)
@@ -404,7 +390,7 @@ def least_survivors(outcome: Outcome) -> int:
     return int(parameters.min_cohort + most_colluding(devices, colluding, size, failure))
 
 
-def cut_cohorts(generator: Generator, seed: int) -> Finding:
+def cut_cohorts(generator, seed):
     """Once the ring is known, let those leave that link a victim with others of its cohorts."""
     devices, gamma, floor = 60, 0.1, int(generator.integers(2, 4))
     options = {"dropout": 0.3, "gamma": gamma, "min_cohort": floor, "security_bits": BITS}
@@ -417,7 +403,7 @@ def cut_cohorts(generator: Generator, seed: int) -> Finding:
     # As many as leave every cohort what devices insist on, and secrets as many holders as planned.
     most = min(size - least, _part(0.3, devices))
 
-    def choose(server: Any) -> Mapping[int, str]:
+    def choose(server):
         order = server._links.order.tolist()
         found: list[list[int]] = []
         for place, victim in enumerate(order):
@@ -433,7 +419,7 @@ def cut_cohorts(generator: Generator, seed: int) -> Finding:
 # The order of the ring
 
 
-def ground_keys(generator: Generator, seed: int) -> Finding:
+def ground_keys(generator, seed):
     """Let the last device try keys until the ring suits it, knowing what all others know."""
     devices, gamma, tries = 40, 0.3, 1 << 8
     protocol = make("cohort", devices, 80, alpha=0.3, dropout=0.0, gamma=gamma)
@@ -441,13 +427,13 @@ def ground_keys(generator: Generator, seed: int) -> Finding:
     size = protocol.cohort_size
     grinders: list[Grinder] = []
 
-    def worst(order: list[int]) -> int:
+    def worst(order):
         """Return how many honest devices the cohort has that has the fewest."""
         flags = np.array([id not in colluding for id in order] * 2, np.int64)
         sums = np.concatenate([[0], np.cumsum(flags)])
         return int((sums[size : size + devices] - sums[:devices]).min())
 
-    def wrap(id: int, player: Any, scene: Scene) -> Any:
+    def wrap(id, player, scene):
         if id != colluding[-1]:
             return player
         grinders.append(Grinder(player, scene, protocol, worst, tries))
@@ -477,19 +463,12 @@ class Grinder(Wrapped):
         The order that it is out for.
     """
 
-    def __init__(
-        self,
-        inner: Any,
-        scene: Scene,
-        protocol: Any,
-        worst: Callable[[list[int]], int],
-        tries: int,
-    ) -> None:
+    def __init__(self, inner, scene, protocol, worst, tries):
         super().__init__(inner)
         self._scene, self._protocol, self._worst, self._tries = scene, protocol, worst, tries
         self.foreseen: list[int] = []
 
-    def send_advertise_keys(self) -> Any:
+    def send_advertise_keys(self):
         from hpcfl.algorithms.aggregation.topology import ring_order
 
         inner = self._inner
@@ -516,7 +495,7 @@ class Grinder(Wrapped):
 # Noise
 
 
-def few_noises(generator: Generator, seed: int) -> Finding:
+def few_noises(generator, seed):
     """Let devices vanish, so that less noise is in a sum than was promised."""
     case = str(generator.choice(["secagg", "secagg-graph", "cohort"]))
     gone = int(generator.integers(0, 6))
@@ -525,14 +504,14 @@ def few_noises(generator: Generator, seed: int) -> Finding:
     return _finding("few noises", case, outcome, ended)
 
 
-def leave_noise(case: str, gone: int, careless: bool, seed: int) -> Outcome:
+def leave_noise(case, gone, careless, seed):
     """Play a round with noise, in which so many of a sum's honest devices leave."""
     devices, gamma = 12, 0.17
     protocol = _made(case, devices, dropout=0.2, gamma=gamma, alpha=0.75)
     protocol.add_noise(IntegerNoise(3, bytes(16)))
     colluding = tuple(range(_part(gamma, devices)))
 
-    def choose(server: Any) -> Mapping[int, str]:
+    def choose(server):
         order = hostile_rounds.order_of(server) or [*range(devices)]
         count = len(order)
         size = protocol.cohort_size if case == "cohort" else count
@@ -543,7 +522,7 @@ def leave_noise(case: str, gone: int, careless: bool, seed: int) -> Outcome:
     return play(protocol, Plan(hostile=colluding, seed=seed), choose=choose, careless=careless)
 
 
-def drawn_from_many(generator: Generator, seed: int) -> Finding:
+def drawn_from_many(generator, seed):
     """Draw the devices of a round from many, with as many colluders as chance gives, or may."""
     protocol, among = sampled()
     devices, population = protocol.parameters.devices, len(MANY)
@@ -562,7 +541,7 @@ def drawn_from_many(generator: Generator, seed: int) -> Finding:
 MANY = [id < 14 for id in range(120)]
 
 
-def sampled() -> tuple[Any, list[Fraction]]:
+def sampled():
     """Return a protocol with noise for devices of a population, and how many of them collude."""
     devices, population = 12, len(MANY)
     options = {"gamma": 0.12, "population": population, "security_bits": BITS}
@@ -571,7 +550,7 @@ def sampled() -> tuple[Any, list[Fraction]]:
     return protocol, drawn(population, sum(MANY), devices)
 
 
-def sample(generator: Generator, protocol: Any, count: int, gone: int, seed: int) -> Outcome:
+def sample(generator, protocol, count, gone, seed):
     """Play a round of which so many collude; one device more than are planned may be gone."""
     ids = generator.permutation(protocol.parameters.devices).tolist()
     leaving = dict.fromkeys(ids[count : count + gone], "masked_input")
@@ -581,7 +560,7 @@ def sample(generator: Generator, protocol: Any, count: int, gone: int, seed: int
 # Dealers that are framed
 
 
-def framed_dealers(generator: Generator, seed: int) -> Finding:
+def framed_dealers(generator, seed):
     """Let colluders answer falsely about honest dealers of their choice, so that these are out."""
     case = str(generator.choice(["secagg", "secagg-graph", "secagg-graph", "cohort"]))
     protocol = frameable(case)
@@ -597,13 +576,13 @@ def framed_dealers(generator: Generator, seed: int) -> Finding:
     return _finding("framed dealers", case, outcome, kept, chance=chance)
 
 
-def at_most_gone(protocol: Any, framed: int) -> int:
+def at_most_gone(protocol, framed):
     """Return how many may drop out beside so many framed, with one more than planned gone."""
     parameters = protocol.parameters
     return max(0, _part(parameters.dropout, parameters.devices) + 1 - framed)
 
 
-def frameable(case: str) -> Any:
+def frameable(case):
     """Return a protocol with noise, of which a few honest devices can be cut off."""
     if case == "secagg":
         protocol = make(case, 14, dropout=0.2, gamma=0.22)
@@ -614,15 +593,7 @@ def frameable(case: str) -> Any:
     return protocol
 
 
-def frame(
-    generator: Generator,
-    protocol: Any,
-    count: int,
-    gone: int,
-    answer: str,
-    seed: int,
-    careless: bool = False,
-) -> Outcome:
+def frame(generator, protocol, count, gone, answer, seed, careless=False):
     """Play a round in which colluders frame so many dealers, or for 0 those that cut a part off.
 
     Others of the honest, as many as are to be gone, drop out by chance.
@@ -632,7 +603,7 @@ def frame(
     colluding = {*ids[: _part(protocol.parameters.gamma, devices)]}
     plan = Plan(hostile=tuple(colluding), answer=answer, seed=seed)
 
-    def choose(server: Any) -> Mapping[int, str]:
+    def choose(server):
         order = hostile_rounds.order_of(server) or ids
         if count:
             honest = [id for id in order if id not in colluding]
@@ -645,11 +616,11 @@ def frame(
     return play(protocol, plan, choose=choose, careless=careless)
 
 
-def cheapest_cut(protocol: Any, order: list[int], colluding: set[int]) -> set[int]:
+def cheapest_cut(protocol, order, colluding):
     """Return the fewest honest devices without which some of the others are on their own."""
     count, half = len(order), protocol.topology.degree // 2
 
-    def gap(place: int) -> set[int]:
+    def gap(place):
         return {order[(place + k) % count] for k in range(half)} - colluding
 
     gaps = [gap(place) for place in range(count)]
@@ -666,7 +637,7 @@ def cheapest_cut(protocol: Any, order: list[int], colluding: set[int]) -> set[in
     return min(pairs, key=len)
 
 
-def limit_of(protocol: Any) -> Fraction:
+def limit_of(protocol):
     """Return how often the promises of a ring may fail, by what is printed and was asked for."""
     return max(printed_ring(protocol), Fraction(1, 2**protocol.parameters.security_bits))
 
@@ -674,7 +645,7 @@ def limit_of(protocol: Any) -> Fraction:
 # What is said before
 
 
-def printed_numbers(generator: Generator, seed: int) -> Finding:
+def printed_numbers(generator, seed):
     """Compute what is printed before a round for the worst that it reckons with."""
     what = str(generator.choice(list(PRINTED)))
     found = Finding("printed numbers", what, False)
@@ -706,7 +677,7 @@ class Reckoned:
     gone: int
 
     @classmethod
-    def draw(cls, generator: Generator, **more: Any) -> Reckoned:
+    def draw(cls, generator, **more):
         """Return one of many plans."""
         devices = int(generator.integers(12, 121))
         population = devices * int(generator.choice([1, 1, 3, 10]))
@@ -728,18 +699,18 @@ class Reckoned:
         return cls(options, devices, population, _part(gamma, population), gone)
 
     @property
-    def failure(self) -> Fraction:
+    def failure(self):
         return Fraction(1, 2 ** self.options["security_bits"])
 
-    def among(self, size: int) -> list[Fraction]:
+    def among(self, size):
         """Return the distribution of the colluders among some devices of a round."""
         return drawn(self.population, self.colluding, size)
 
-    def made(self, name: str, dim: int = 200) -> Any:
+    def made(self, name, dim=200):
         return make(name, self.devices, dim, **self.options)
 
 
-def _printed_ring(generator: Generator) -> list[str]:
+def _printed_ring(generator):
     """Compare what is printed of a ring."""
     plan = Reckoned.draw(generator)
     protocol = plan.made("secagg-graph")
@@ -768,7 +739,7 @@ def _printed_ring(generator: Generator) -> list[str]:
     ]
 
 
-def _printed_threshold(generator: Generator) -> list[str]:
+def _printed_threshold(generator):
     """Compare how likely a secret is opened where all are linked with all."""
     plan = Reckoned.draw(generator)
     protocol = plan.made("secagg")
@@ -777,7 +748,7 @@ def _printed_threshold(generator: Generator) -> list[str]:
     return [_too_small("revealed", _power(found), true)]
 
 
-def _printed_noise(generator: Generator) -> list[str]:
+def _printed_noise(generator):
     """Compare whose noise is promised."""
     plan = Reckoned.draw(generator)
     protocol = plan.made("secagg")
@@ -788,7 +759,7 @@ def _printed_noise(generator: Generator) -> list[str]:
     return [f"the noise of {said} is promised, and {there} may be there" if said > there else ""]
 
 
-def _printed_floor(generator: Generator) -> list[str]:
+def _printed_floor(generator):
     """Compare how many survivors of a cohort devices insist on."""
     floor = int(generator.integers(2, 6))
     plan = Reckoned.draw(generator, min_cohort=floor)
@@ -805,7 +776,7 @@ def _printed_floor(generator: Generator) -> list[str]:
     ]
 
 
-def _printed_cohort(generator: Generator) -> list[str]:
+def _printed_cohort(generator):
     """Compare how likely a cohort is left with fewer than two, where no floor is promised."""
     plan = Reckoned.draw(generator)
     plan.options["alpha"] = float(generator.uniform(0.1, 0.6))
@@ -820,7 +791,7 @@ def _printed_cohort(generator: Generator) -> list[str]:
     return [_too_small("fewer than 2", said, true)]
 
 
-def _refused_active(generator: Generator) -> list[str]:
+def _refused_active(generator):
     """Ask for a round against a server that cheats, with more colluders than that bears."""
     plan = Reckoned.draw(generator, security="active")
     protocol = plan.made("secagg")
@@ -839,7 +810,7 @@ PRINTED: dict[str, Callable[[Generator], list[str]]] = {
 }
 
 
-def _said(pattern: str, protocol: Any, otherwise: str | None = None) -> str:
+def _said(pattern, protocol, otherwise=None):
     """Return what a protocol's promises say where a pattern has its group."""
     for one in protocol.promises():
         found = re.search(pattern, one.claim)
@@ -849,7 +820,7 @@ def _said(pattern: str, protocol: Any, otherwise: str | None = None) -> str:
     return otherwise
 
 
-def _too_small(what: str, said: Fraction, true: Fraction) -> str:
+def _too_small(what, said, true):
     # Floating-point numbers end somewhere.
     if min(true, 1) <= ROUNDED * said or true < Fraction(1, 2**300):
         return ""
@@ -859,7 +830,7 @@ def _too_small(what: str, said: Fraction, true: Fraction) -> str:
 # What was sent before
 
 
-def replays(generator: Generator, seed: int) -> Finding:
+def replays(generator, seed):
     """Let a device send what another, or it itself in another round, has sent."""
     case = str(generator.choice([case for case in CASES if "active" not in case]))
     devices = int(generator.integers(10, 14))
@@ -868,7 +839,7 @@ def replays(generator: Generator, seed: int) -> Finding:
     what = str(generator.choice(["send_advertise_keys", "send_share_keys", "send_unmask"]))
     other = (me + 1 + int(generator.integers(devices - 1))) % devices
 
-    def wrap(id: int, player: Any, scene: Scene) -> Any:
+    def wrap(id, player, scene):
         source = scene.devices[other] if generator.integers(2) else before.devices[me]
         return Replayer(player, source, what) if id == me else player
 
@@ -879,10 +850,10 @@ def replays(generator: Generator, seed: int) -> Finding:
 class Replayer:
     """A device that sends again, in one step, what another device sends there."""
 
-    def __init__(self, inner: Any, source: Any, what: str) -> None:
+    def __init__(self, inner, source, what):
         self._inner, self._source, self._what = inner, source, what
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         if name != self._what:
             return getattr(self._inner, name)
         if name == "send_share_keys":
@@ -892,12 +863,12 @@ class Replayer:
             return lambda: np.frombuffer(advertised(self._source), np.uint8)
         return lambda: np.roll(self._inner.send_unmask(), 4)
 
-    def _rows(self) -> Any:
+    def _rows(self):
         receivers, rows = self._inner.send_share_keys()
         return receivers, np.roll(rows, 1, axis=0)
 
 
-def old_endorsements(generator: Generator, seed: int) -> Finding:
+def old_endorsements(generator, seed):
     """Let a server that cheats play a round twice, to have two lists of survivors endorsed."""
     case = str(generator.choice([case for case in CASES if "active" in case]))
     protocol = _made(case, 10)
@@ -917,16 +888,14 @@ def old_endorsements(generator: Generator, seed: int) -> Finding:
     return found
 
 
-def _endorsed(
-    protocol: Any, identities: Mapping[int, Any], seed: int
-) -> tuple[Outcome, dict[int, list[bytes]]]:
+def _endorsed(protocol, identities, seed):
     """Play round 1, and return the tags by which each device has endorsed its survivors."""
     tags: dict[int, list[bytes]] = {}
 
-    def wrap(id: int, player: Any, scene: Scene) -> Any:
+    def wrap(id, player, scene):
         send = player.send_consistency_check
 
-        def recorded() -> Any:
+        def recorded():
             payload = send()
             raw = payload.tobytes()
             tags[id] = [raw[start : start + 16] for start in range(0, len(raw), 16)]
@@ -942,14 +911,14 @@ def _endorsed(
 # What is uploaded, and what is made of it
 
 
-def bad_values(generator: Generator, seed: int) -> Finding:
+def bad_values(generator, seed):
     """Let a device's vector hold what is not a number, or is infinite."""
     case = str(generator.choice(list(CASES)))
     devices = int(generator.integers(10, 14))
     me = int(generator.integers(devices))
     value = float(generator.choice([np.nan, np.inf, -np.inf]))
 
-    def wrap(id: int, player: Any, scene: Scene) -> Any:
+    def wrap(id, player, scene):
         return BadValues(player, value) if id == me else player
 
     outcome = play(_made(case, devices), Plan(hostile=(me,), seed=seed), wrap=wrap)
@@ -960,17 +929,17 @@ def bad_values(generator: Generator, seed: int) -> Finding:
 class BadValues(Wrapped):
     """A device whose vector is spoiled."""
 
-    def __init__(self, inner: Any, value: float) -> None:
+    def __init__(self, inner, value):
         super().__init__(inner)
         self._value = value
 
-    def send_masked_input(self, vector: Any) -> Any:
+    def send_masked_input(self, vector):
         spoiled = vector.copy()
         spoiled[:] = self._value
         return self._inner.send_masked_input(spoiled)
 
 
-def saved_sums(generator: Generator, seed: int) -> Finding:
+def saved_sums(generator, seed):
     """Let others drop out than are planned: sum and mean are those of who is there."""
     case, devices = str(generator.choice(list(CASES))), int(generator.integers(10, 15))
     weights = generator.uniform(0.5, 1.5, devices)
@@ -986,7 +955,7 @@ def saved_sums(generator: Generator, seed: int) -> Finding:
     return found
 
 
-def wrong_mean(outcome: Outcome) -> list[str]:
+def wrong_mean(outcome):
     """Return how the sum and the mean that are saved differ from those of the survivors."""
     protocol = outcome.protocol
     parameters = protocol.parameters
@@ -1029,7 +998,7 @@ WEIGHTS = (36, 6, 4, 4, 4, 8, 3, 2, 8, 6, 7, 4, 2, 4, 2)
 # What is printed, and what it should be
 
 
-def _ring_numbers(protocol: Any) -> tuple[str, str, str]:
+def _ring_numbers(protocol):
     """Return what is printed of a ring: revealed, not all linked, too few left to end well."""
     text = " ".join(one.claim for one in protocol.promises())
     found = re.search(
@@ -1041,26 +1010,24 @@ def _ring_numbers(protocol: Any) -> tuple[str, str, str]:
     return found[1], found[2], found[3]
 
 
-def printed_ring(protocol: Any) -> Fraction:
+def printed_ring(protocol):
     """Return what is printed as the probability that a ring's promises fail, both together."""
     revealed, split, _ = _ring_numbers(protocol)
     return _power(revealed) + _power(split)
 
 
-def _power(text: str) -> Fraction:
+def _power(text):
     return Fraction(0) if text == "0" else Fraction(2 ** float(text.removeprefix("2^")))
 
 
-def _bits(chance: Fraction) -> str:
+def _bits(chance):
     if not chance:
         return "0"
     return f"2^{math.log2(chance.numerator) - math.log2(chance.denominator):.1f}"
 
 
 @lru_cache(maxsize=512)
-def ring_bound(
-    ring: int, colluding: int, absent: int, degree: int, threshold: int, expelled: int = 0
-) -> Fraction:
+def ring_bound(ring, colluding, absent, degree, threshold, expelled=0):
     """Return the bound of what happened: a secret is revealed, or the honest are split; exactly.
 
     Parameters
@@ -1085,25 +1052,25 @@ def ring_bound(
 
 
 @lru_cache(maxsize=2048)
-def _drawn(whole: int, marked: int, size: int) -> tuple[Fraction, ...]:
+def _drawn(whole, marked, size):
     ways = comb(whole, size)
     return tuple(
         Fraction(comb(marked, c) * comb(whole - marked, size - c), ways) for c in range(size + 1)
     )
 
 
-def drawn(whole: int, marked: int, size: int) -> list[Fraction]:
+def drawn(whole, marked, size):
     """Return with what probability 0, 1, ... of some devices that chance has drawn are marked."""
     return [*_drawn(whole, marked, size)]
 
 
-def by_chance(count: int, rate: float | Fraction) -> list[Fraction]:
+def by_chance(count, rate):
     """Return with what probability 0, 1, ... of some devices do what each does with a rate."""
     each = Fraction(repr(rate)) if isinstance(rate, float) else rate
     return [comb(count, k) * each**k * (1 - each) ** (count - k) for k in range(count + 1)]
 
 
-def exceeded_seldom(chances: list[Fraction], failure: Fraction) -> int:
+def exceeded_seldom(chances, failure):
     """Return the least number that is exceeded with at most a probability."""
     beyond = Fraction(0)
     for count in range(len(chances) - 1, 0, -1):
@@ -1113,12 +1080,12 @@ def exceeded_seldom(chances: list[Fraction], failure: Fraction) -> int:
     return 0
 
 
-def most_colluding(devices: int, colluding: int, size: int, failure: Fraction) -> int:
+def most_colluding(devices, colluding, size, failure):
     """Return the most colluders of any cohort, but for a probability; exactly."""
     return exceeded_seldom(drawn(devices, colluding, size), failure / devices)
 
 
-def at_least(failures: int, chances: list[float]) -> float:
+def at_least(failures, chances):
     """Return the probability of so many failures, where each has its chance, on its own."""
     # Of 0, 1, ... and of `failures` or more.
     likely = np.zeros(failures + 1)
@@ -1131,12 +1098,12 @@ def at_least(failures: int, chances: list[float]) -> float:
     return float(likely[-1])
 
 
-def too_many(failures: int, chances: list[float], alarm: float = ALARM) -> bool:
+def too_many(failures, chances, alarm=ALARM):
     """Return whether chance gives so many failures with less than a probability."""
     return failures > 0 and at_least(failures, chances) < alarm
 
 
-def run(rounds: int, seed: int) -> list[Finding]:
+def run(rounds, seed):
     """Return what was found in so many rounds."""
     generator = np.random.default_rng(seed)
     names, weights = list(STRATEGIES), np.array(WEIGHTS) / sum(WEIGHTS)
@@ -1145,7 +1112,7 @@ def run(rounds: int, seed: int) -> list[Finding]:
     return [STRATEGIES[name](generator, seed * 10**6 + k) for k, name in enumerate(chosen[:rounds])]
 
 
-def alarming(findings: list[Finding]) -> list[Finding]:
+def alarming(findings):
     """Return the rounds with what must not be, and those of promises that failed too often."""
     found = [one for one in findings if one.broken]
     for strategy in dict.fromkeys(one.strategy for one in findings):
@@ -1156,7 +1123,7 @@ def alarming(findings: list[Finding]) -> list[Finding]:
     return found
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -4,15 +4,12 @@ With `CRASH_IN` in the environment, a device's method of that name raises an err
 HpcflError, as a mistake in the program would.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
 import pkgutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from planted import Planted
@@ -23,7 +20,7 @@ import hpcfl.cli
 import hpcfl.rounds.timed
 
 
-def main() -> None:
+def main():
     file, *arguments = sys.argv[1:]
     planted = Planted()
     sys.argv = ["hpcfl", *arguments]
@@ -40,10 +37,10 @@ def main() -> None:
             Path(file).write_text(json.dumps(found))
 
 
-def crash(method: str, patch: pytest.MonkeyPatch) -> None:
+def crash(method, patch):
     from hpcfl.algorithms.aggregation.secagg import SecAggDevice
 
-    def crashing(device: Any, *arguments: Any) -> None:
+    def crashing(device, *arguments):
         secret, pair, seed = device._secrets(16), device._mask_pair, device._seed
         raise RuntimeError(f"a mistake in {method}, with {len(secret + pair.private + seed)} bytes")
 

@@ -12,18 +12,15 @@ for shows only when devices vanish. And the sum of many poor masks is a good one
 bits, 4 are seen and 8 are not.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from itertools import product
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 from battery import alarms, inspect, inspect_locations
-from masked_uploads import DEVICES, PROTOCOLS, Secrets, make, sent_coordinates, values
+from masked_uploads import DEVICES, PROTOCOLS, make, sent_coordinates, values
 from masked_uploads import system as system_secrets
 from numpy.typing import NDArray
 
@@ -46,16 +43,14 @@ SHORT = {"sparse": 256, "cohort": 512}
 Change = Callable[[NDArray[np.uint32]], None]
 
 
-def structured(dim: int) -> NDArray[np.float64]:
+def structured(dim):
     """Return a vector of extreme values: two constants, alternating ones, a slope."""
     quarter = dim // 4
     parts = [np.ones(quarter), -np.ones(quarter), np.tile([1.0, -1.0], quarter // 2)]
     return np.concatenate([*parts, np.linspace(-1, 1, dim - 3 * quarter)])
 
 
-def look(
-    name: str, group: str, source: Secrets = system_secrets, devices: int = DEVICES
-) -> dict[str, float]:
+def look(name, group, source=system_secrets, devices=DEVICES):
     """Return what the battery makes of a protocol's uploads of zeros and of `structured`."""
     protocol = make(name, group, DIM, devices, levels=2**29)
     vectors = np.zeros(DIM), structured(DIM)
@@ -69,25 +64,25 @@ def look(
 QUICK = {("secagg", "fq"), ("sparse", "fq"), ("cohort", "ring32"), ("prf", "ring32"), ("gaps",)}
 
 
-def each(*choices: tuple[str, ...]) -> list[Any]:
+def each(*choices):
     return [pytest.param(*c, marks=() if c in QUICK else pytest.mark.full) for c in choices]
 
 
 @pytest.mark.parametrize(("name", "group"), each(*product(PROTOCOLS, GROUPS)))
-def test_uploads_of_two_vectors_cannot_be_told_apart(name: str, group: str) -> None:
+def test_uploads_of_two_vectors_cannot_be_told_apart(name, group):
     found = look(name, group)
 
     assert set() == alarms(found, FALSE_ALARM / CONFIGURATIONS), found
 
 
 @pytest.mark.parametrize("sampler", each(*product(SAMPLERS)))
-def test_locations_say_nothing_about_the_vector(sampler: str) -> None:
+def test_locations_say_nothing_about_the_vector(sampler):
     found = look_at_locations(sampler)
 
     assert set() == alarms(found, FALSE_ALARM / CONFIGURATIONS), found
 
 
-def look_at_locations(sampler: str) -> dict[str, float]:
+def look_at_locations(sampler):
     """Return what the battery makes of where three devices send zeros and `structured`."""
     protocol = make("sparse", "fq", 256, devices=3, sampler=sampler)
     first, second = (
@@ -96,14 +91,14 @@ def look_at_locations(sampler: str) -> dict[str, float]:
     return inspect_locations(first, second, protocol.parameters.selection_probability)
 
 
-def broken(change: Change) -> SimpleNamespace:
+def broken(change):
     """Return a keystream for masks whose words are changed; coordinates are selected as ever."""
 
-    def fill(stream: Any, out: NDArray[np.uint8]) -> None:
+    def fill(stream, out):
         keystream.fill(stream, out)
         change(out.view("<u4"))
 
-    def read(keys: list[bytes], sizes: list[int]) -> NDArray[np.uint8]:
+    def read(keys, sizes):
         parts = [keystream.read([key], [size]) for key, size in zip(keys, sizes, strict=True)]
         for part in parts:
             change(part.view("<u4"))
@@ -114,27 +109,27 @@ def broken(change: Change) -> SimpleNamespace:
     )
 
 
-def no_mask(words: NDArray[np.uint32]) -> None:
+def no_mask(words):
     words[:] = 0
 
 
-def of_31_bits(words: NDArray[np.uint32]) -> None:
+def of_31_bits(words):
     words &= np.uint32(2**31 - 1)
 
 
-def of_24_bits(words: NDArray[np.uint32]) -> None:
+def of_24_bits(words):
     words &= np.uint32(2**32 - 2**8)
 
 
-def half_of_the_coordinates(words: NDArray[np.uint32]) -> None:
+def half_of_the_coordinates(words):
     words[words.size // 2 :] = 0
 
 
-def one_coordinate_in_the_clear(words: NDArray[np.uint32]) -> None:
+def one_coordinate_in_the_clear(words):
     words[words.size // 2] = 0
 
 
-def with_a_period(words: NDArray[np.uint32]) -> None:
+def with_a_period(words):
     words[:] = np.resize(words[:100].copy(), words.size)
 
 
@@ -148,16 +143,14 @@ BREAKAGES = {
 }
 
 
-def kinds(found: set[str]) -> set[str]:
+def kinds(found):
     """Return the tests without what they looked at."""
     return {name.partition(",")[0] for name in found}
 
 
 @pytest.mark.parametrize("group", ["fq", pytest.param("ring32", marks=pytest.mark.full)])
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda change: change.__name__)
-def test_a_broken_mask_is_seen(
-    breakage: Change, group: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_mask_is_seen(breakage, group, monkeypatch):
     monkeypatch.setattr(groups, "keystream", broken(breakage))
     found = alarms(look("secagg", group, devices=4), FALSE_ALARM / CONFIGURATIONS)
 
@@ -173,18 +166,14 @@ def test_a_broken_mask_is_seen(
     ],
 )
 @pytest.mark.parametrize("name", ["secagg-graph", "sparse", "cohort", "prf"])
-def test_a_broken_mask_is_seen_in_every_protocol(
-    name: str, breakage: Change, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_mask_is_seen_in_every_protocol(name, breakage, monkeypatch):
     monkeypatch.setattr(groups, "keystream", broken(breakage))
 
     assert alarms(look(name, "fq", devices=4), FALSE_ALARM / CONFIGURATIONS)
 
 
 @pytest.mark.parametrize("name", ["sparse", "cohort", "prf"])
-def test_a_keystream_that_masks_two_uploads_is_seen(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_keystream_that_masks_two_uploads_is_seen(name, monkeypatch):
     """Each upload by itself is uniform: only the difference of two shows it."""
     seed = secrets.randbits(32)
     for kind, method in ((SecAgg, "pair_context"), (SecAgg, "private_mask_key")):
@@ -192,7 +181,7 @@ def test_a_keystream_that_masks_two_uploads_is_seen(
     context = prf.round_context
     monkeypatch.setattr(prf, "round_context", lambda index, *rest: context(index // 2, *rest))
 
-    def source(index: int, device: int) -> Any:
+    def source(index, device):
         return insecure_secrets(seed, index // 2, device)
 
     found = alarms(look(name, "fq", source, devices=4), FALSE_ALARM / CONFIGURATIONS)
@@ -201,11 +190,11 @@ def test_a_keystream_that_masks_two_uploads_is_seen(
     assert "byte frequency, first" not in found
 
 
-def without_round(method: Callable[..., bytes]) -> Callable[..., bytes]:
+def without_round(method):
     return lambda self, index, *rest: method(self, index // 2, *rest)
 
 
-def test_locations_that_leave_out_zeros_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locations_that_leave_out_zeros_are_seen(monkeypatch):
     send = sparse.SparseDevice.send_masked_input
     monkeypatch.setattr(
         sparse.SparseDevice,
@@ -217,7 +206,7 @@ def test_locations_that_leave_out_zeros_are_seen(monkeypatch: pytest.MonkeyPatch
     assert {"all, first", "regression", "network"} <= found
 
 
-def without_zeros(payload: NDArray[np.uint8], vector: NDArray[np.float64]) -> NDArray[np.uint8]:
+def without_zeros(payload, vector):
     """Return an upload that leaves out a third of the zeros: nobody needs them."""
     where, used = locations.decode(payload, vector.size)
     kept = (vector[where] != 0) | (where % 3 > 0)
@@ -225,13 +214,13 @@ def without_zeros(payload: NDArray[np.uint8], vector: NDArray[np.float64]) -> ND
     return np.concatenate([coded, payload[used:].view("<u4")[kept].view(np.uint8)])
 
 
-def test_locations_that_repeat_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locations_that_repeat_are_seen(monkeypatch):
     """Of one key for two rounds."""
     monkeypatch.setattr(SecAgg, "pair_context", without_round(SecAgg.pair_context))
     protocol = make("sparse", "fq", 256, devices=3)
     seed = secrets.randbits(32)
 
-    def source(index: int, device: int) -> Any:
+    def source(index, device):
         return insecure_secrets(seed, index // 2, device)
 
     sent = sent_coordinates(protocol, np.zeros(256), 100, source)
@@ -242,7 +231,7 @@ def test_locations_that_repeat_are_seen(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.full
-def test_every_test_of_the_battery_sees_some_broken_mask() -> None:
+def test_every_test_of_the_battery_sees_some_broken_mask():
     """Serial correlation and the next upload have breakages of their own."""
     generator = np.random.default_rng(1)
     uniform = generator.integers(0, 2**32, (2, 64, 512), dtype=np.uint32)
@@ -255,7 +244,7 @@ def test_every_test_of_the_battery_sees_some_broken_mask() -> None:
     shifted = uniform.copy()
     shifted[1] >>= np.uint32(1)
 
-    def seen(rows: NDArray[np.uint32]) -> set[str]:
+    def seen(rows):
         return kinds(alarms(inspect(rows[0], rows[1], 2**32), FALSE_ALARM))
 
     assert set() == seen(uniform)
@@ -264,7 +253,7 @@ def test_every_test_of_the_battery_sees_some_broken_mask() -> None:
     assert {"regression on features", "regression on bits", "network on bytes"} <= seen(shifted)
 
 
-def test_every_test_of_locations_sees_some_that_are_not_independent() -> None:
+def test_every_test_of_locations_sees_some_that_are_not_independent():
     generator = np.random.default_rng(3)
     sent = generator.random((2, 120, 256)) < 0.3
     favourite, crowded, paired = sent.copy(), sent.copy(), sent.copy()
@@ -272,7 +261,7 @@ def test_every_test_of_locations_sees_some_that_are_not_independent() -> None:
     crowded[1, 3] |= generator.random(256) < 0.5
     paired[0, :, 1::2] = paired[0, :, 0::2]
 
-    def seen(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> set[str]:
+    def seen(first, second):
         return alarms(inspect_locations(first, second, 0.3), FALSE_ALARM)
 
     assert set() == seen(*sent)
@@ -282,7 +271,7 @@ def test_every_test_of_locations_sees_some_that_are_not_independent() -> None:
 
 
 @pytest.mark.parametrize("modulus", [pytest.param(2**32, marks=pytest.mark.full), 2**32 - 5])
-def test_the_battery_is_silent_about_uniform_words(modulus: int) -> None:
+def test_the_battery_is_silent_about_uniform_words(modulus):
     """Of 10 fixed samples at most 2 alarm at a level of 5 %: its p-values are bounds."""
     generator = np.random.default_rng(2)
     alarmed = 0

@@ -19,7 +19,6 @@ import pytest
 from hostile_rounds import (
     ANSWERS,
     CHECKS,
-    Outcome,
     Plan,
     make,
     missing_honest,
@@ -68,7 +67,7 @@ ROUNDS = {
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_a_round_that_is_accepted_keeps_its_promises(strategy: str) -> None:
+def test_a_round_that_is_accepted_keeps_its_promises(strategy):
     generator = np.random.default_rng(7)
     findings = [STRATEGIES[strategy](generator, seed) for seed in range(ROUNDS[strategy])]
     assert [] == alarming(findings)
@@ -78,7 +77,7 @@ def test_a_round_that_is_accepted_keeps_its_promises(strategy: str) -> None:
 # One device that does what it likes
 
 
-def costs_itself_alone(outcome: Outcome) -> None:
+def costs_itself_alone(outcome):
     assert outcome.error is None
     assert [] == missing_honest(outcome)
     assert [] == violations(outcome)
@@ -88,7 +87,7 @@ def costs_itself_alone(outcome: Outcome) -> None:
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("spoil", sorted(hostile_rounds.SPOILS))
 @pytest.mark.parametrize("case", ROUTED)
-def test_rows_of_one_device_make_no_other_leave(case: str, spoil: str, many: bool) -> None:
+def test_rows_of_one_device_make_no_other_leave(case, spoil, many):
     devices, me = 10, 3
     victims = tuple(id for id in range(devices) if id != me) if many else (1,)
     plan = Plan(hostile=(me,), victims=victims, spoil=spoil, vanish="unmask", seed=2)
@@ -117,9 +116,7 @@ VANISHING += [("lie", "unmask"), ("complain", "unmask")]
 
 @pytest.mark.parametrize(("cheat", "vanish"), [*((cheat, "") for cheat in CHEATS), *VANISHING])
 @pytest.mark.parametrize("case", ROUTED)
-def test_a_device_that_cheats_with_shares_costs_itself_alone(
-    case: str, cheat: str, vanish: str
-) -> None:
+def test_a_device_that_cheats_with_shares_costs_itself_alone(case, cheat, vanish):
     plan = Plan(hostile=(3,), vanish=vanish, seed=4, **CHEATS[cheat])
     outcome = play(campaign._made(case, 10), plan)
     costs_itself_alone(outcome)
@@ -131,7 +128,7 @@ def test_a_device_that_cheats_with_shares_costs_itself_alone(
 
 @pytest.mark.parametrize("cheat", ["contradict", "answer uniform of all"])
 @pytest.mark.parametrize("case", ROUTED)
-def test_so_it_does_beside_dropouts_as_planned(case: str, cheat: str) -> None:
+def test_so_it_does_beside_dropouts_as_planned(case, cheat):
     for number, moment in enumerate(moments(campaign._made(case, 13))):
         protocol = campaign._made(case, 13)
         gone = [0, 7][: to_spare(protocol)]
@@ -141,9 +138,7 @@ def test_so_it_does_beside_dropouts_as_planned(case: str, cheat: str) -> None:
 
 @pytest.mark.parametrize("devices", [20, 40])
 @pytest.mark.parametrize("name", RINGS)
-def test_false_answers_cost_a_device_itself_alone_with_the_degree_that_is_chosen(
-    name: str, devices: int
-) -> None:
+def test_false_answers_cost_a_device_itself_alone_with_the_degree_that_is_chosen(name, devices):
     protocol = hostile_rounds.make(name, devices, gamma=0.1, dropout=0.3, alpha=0.5)
     everybody = tuple(range(devices))
     for seed in range(3):
@@ -156,7 +151,7 @@ def test_false_answers_cost_a_device_itself_alone_with_the_degree_that_is_chosen
 @pytest.mark.parametrize("me", [0, 9])
 @pytest.mark.parametrize("copy", ["both", "mask", "of two"])
 @pytest.mark.parametrize("case", ROUTED)
-def test_a_copied_key_costs_its_owner_nothing(case: str, copy: str, me: int) -> None:
+def test_a_copied_key_costs_its_owner_nothing(case, copy, me):
     plan = Plan(hostile=(me,), copy=copy, owners=(5, 6), seed=3)
     costs_itself_alone(play(campaign._made(case, 10), plan))
 
@@ -164,7 +159,7 @@ def test_a_copied_key_costs_its_owner_nothing(case: str, copy: str, me: int) -> 
 # More departures than a promise bears
 
 
-def ends_with_a_promise(outcome: Outcome, careless: bool) -> None:
+def ends_with_a_promise(outcome, careless):
     """Expect that the server ends a round, or, if it does not care, all honest devices refuse."""
     assert outcome.error is not None
     if careless:
@@ -173,13 +168,13 @@ def ends_with_a_promise(outcome: Outcome, careless: bool) -> None:
         assert "before anything is revealed" in str(outcome.error)
 
 
-def refusing(outcome: Outcome) -> set[int]:
+def refusing(outcome):
     return {id for id, error in outcome.left.items() if "refuses to unmask" in str(error)}
 
 
 @pytest.mark.parametrize("careless", [False, True])
 @pytest.mark.parametrize("phase", ["advertise_keys", "share_keys", "masked_input"])
-def test_a_ring_that_far_more_leave_than_are_planned_ends(phase: str, careless: bool) -> None:
+def test_a_ring_that_far_more_leave_than_are_planned_ends(phase, careless):
     protocol, colluding = campaign.ring_for_leavers()
     generator = np.random.default_rng(3)
     count = campaign.above_plan(protocol, colluding)
@@ -193,9 +188,7 @@ def test_a_ring_that_far_more_leave_than_are_planned_ends(phase: str, careless: 
 
 @pytest.mark.parametrize("phase", ["advertise_keys", "masked_input"])
 @pytest.mark.parametrize("heavy", [False, True])
-def test_a_ring_that_as_many_leave_as_are_planned_says_how_it_is_left(
-    heavy: bool, phase: str
-) -> None:
+def test_a_ring_that_as_many_leave_as_are_planned_says_how_it_is_left(heavy, phase):
     protocol, colluding = campaign.ring_for_leavers(heavy)
     generator = np.random.default_rng(3)
     planned = campaign._part(protocol.parameters.dropout, protocol.parameters.devices)
@@ -204,7 +197,7 @@ def test_a_ring_that_as_many_leave_as_are_planned_says_how_it_is_left(
     assert "" == campaign.ring_kept(outcome)
 
 
-def test_a_cohort_below_its_floor_ends_the_round_and_one_above_does_not() -> None:
+def test_a_cohort_below_its_floor_ends_the_round_and_one_above_does_not():
     protocol = campaign.cohorts_of_all()
     floor, accepted = protocol.parameters.min_cohort, []
     for keep in range(floor - 1, protocol.cohort_size, 2):
@@ -218,7 +211,7 @@ def test_a_cohort_below_its_floor_ends_the_round_and_one_above_does_not() -> Non
     assert {False, True} == {*accepted}
 
 
-def test_neighbours_that_are_too_few_for_a_floor_are_refused() -> None:
+def test_neighbours_that_are_too_few_for_a_floor_are_refused():
     options = {"alpha": 0.5, "min_cohort": 2, "dropout": 0.1, "security_bits": BITS}
     size = hostile_rounds.make("cohort", 40, **options).cohort_size
     hostile_rounds.make("cohort", 40, degree=2 * (size - 1), **options)
@@ -226,7 +219,7 @@ def test_neighbours_that_are_too_few_for_a_floor_are_refused() -> None:
         hostile_rounds.make("cohort", 40, degree=2 * (size - 2), **options)
 
 
-def test_devices_of_a_cohort_below_its_floor_refuse_by_themselves() -> None:
+def test_devices_of_a_cohort_below_its_floor_refuse_by_themselves():
     protocol = campaign.cohorts_of_all()
     floor = protocol.parameters.min_cohort
     outcome = campaign.depart(np.random.default_rng(5), protocol, floor - 1, True, 5)
@@ -240,7 +233,7 @@ def test_devices_of_a_cohort_below_its_floor_refuse_by_themselves() -> None:
 
 @pytest.mark.parametrize("careless", [False, True])
 @pytest.mark.parametrize("case", ["secagg", "cohort"])
-def test_a_sum_with_less_noise_than_was_promised_is_not_unmasked(case: str, careless: bool) -> None:
+def test_a_sum_with_less_noise_than_was_promised_is_not_unmasked(case, careless):
     accepted = []
     for gone in range(6):
         outcome = campaign.leave_noise(case, gone, careless, 5)
@@ -253,7 +246,7 @@ def test_a_sum_with_less_noise_than_was_promised_is_not_unmasked(case: str, care
     assert [True] * 4 + [False] * 2 == accepted
 
 
-def test_as_many_colluders_as_a_sample_may_hold_are_reckoned_with() -> None:
+def test_as_many_colluders_as_a_sample_may_hold_are_reckoned_with():
     protocol, among = campaign.sampled()
     most = campaign.exceeded_seldom(among, Fraction(1, 2**BITS))
     assert most > 3 * sum(campaign.MANY) * protocol.parameters.devices / len(campaign.MANY)
@@ -264,7 +257,7 @@ def test_as_many_colluders_as_a_sample_may_hold_are_reckoned_with() -> None:
 
 
 @pytest.mark.parametrize("case", ROUTED)
-def test_two_that_answer_falsely_cost_whom_they_name_at_the_most(case: str) -> None:
+def test_two_that_answer_falsely_cost_whom_they_name_at_the_most(case):
     plan = Plan(hostile=(3, 8), answer="uniform", about=(5,), seed=2)
     outcome = play(campaign._made(case, 12), plan)
     assert outcome.error is None
@@ -273,7 +266,7 @@ def test_two_that_answer_falsely_cost_whom_they_name_at_the_most(case: str) -> N
 
 
 @pytest.mark.parametrize("case", RINGS)
-def test_dealers_that_are_framed_so_as_to_cut_a_ring_end_the_round(case: str) -> None:
+def test_dealers_that_are_framed_so_as_to_cut_a_ring_end_the_round(case):
     protocol = campaign.frameable(case)
     outcome = campaign.frame(np.random.default_rng(1), protocol, 0, 0, "uniform", 1)
     ends_with_a_promise(outcome, False)
@@ -281,9 +274,7 @@ def test_dealers_that_are_framed_so_as_to_cut_a_ring_end_the_round(case: str) ->
 
 @pytest.mark.parametrize("careless", [False, True])
 @pytest.mark.parametrize("case", RINGS)
-def test_dealers_that_are_framed_weigh_more_than_those_that_chance_takes(
-    case: str, careless: bool
-) -> None:
+def test_dealers_that_are_framed_weigh_more_than_those_that_chance_takes(case, careless):
     """Two of a dealer's holders that answer falsely are enough to leave it out."""
     protocol, framed = campaign.frameable(case), 3
     # No more are gone, together, than the noise and the number of holders bear.
@@ -295,7 +286,7 @@ def test_dealers_that_are_framed_weigh_more_than_those_that_chance_takes(
 
 
 @pytest.mark.parametrize("case", RINGS)
-def test_an_account_is_charged_enough_for_a_round_with_one_that_is_expelled(case: str) -> None:
+def test_an_account_is_charged_enough_for_a_round_with_one_that_is_expelled(case):
     """A degree with which masks fail often, so that it matters; all that may drop out do."""
     protocol = make(case, 40, degree=14, dropout=0.1, gamma=0.1)
     protocol.add_noise(campaign.IntegerNoise(3, bytes(16)))
@@ -309,16 +300,14 @@ def test_an_account_is_charged_enough_for_a_round_with_one_that_is_expelled(case
     assert 1e-6 < sum(one.failure(outcome) for one in protocol.promises()) <= charged < 1
 
 
-def test_masks_that_fail_for_sure_are_nothing_that_an_account_can_rely_on() -> None:
+def test_masks_that_fail_for_sure_are_nothing_that_an_account_can_rely_on():
     protocol = make("secagg-graph", 20, degree=4, dropout=0.3, gamma=0.1)
     with pytest.raises(UsageError, match="raise --degree, or leave it out"):
         protocol.hidden_failure()
 
 
 @pytest.mark.parametrize("case", ["secagg", "sparse"])
-def test_a_false_dealer_that_does_not_answer_itself_is_expelled_by_t_plus_1_answers(
-    case: str,
-) -> None:
+def test_a_false_dealer_that_does_not_answer_itself_is_expelled_by_t_plus_1_answers(case):
     """Seven devices, t = 4. Nobody who answers loses anything, so the round goes on."""
     protocol = make(case, 7, dropout=0.3, alpha=0.5)
     plan = Plan(hostile=(2,), contradict=True, vanish=CHECKS, seed=1)
@@ -329,9 +318,7 @@ def test_a_false_dealer_that_does_not_answer_itself_is_expelled_by_t_plus_1_answ
 
 
 @pytest.mark.parametrize("case", ["secagg", "secagg-graph", "cohort"])
-def test_one_device_may_vanish_where_dropouts_are_drawn_and_next_to_none_are_expected(
-    case: str,
-) -> None:
+def test_one_device_may_vanish_where_dropouts_are_drawn_and_next_to_none_are_expected(case):
     options = {"dropout": 1e-8, "dropout_model": "bernoulli", "gamma": 0.05, "alpha": 0.5}
     protocol = make(case, 20, **options)
     protocol.add_noise(campaign.IntegerNoise(3, bytes(16)))
@@ -342,7 +329,7 @@ def test_one_device_may_vanish_where_dropouts_are_drawn_and_next_to_none_are_exp
 
 
 @pytest.mark.parametrize("case", RINGS)
-def test_one_that_is_framed_is_planned_for(case: str) -> None:
+def test_one_that_is_framed_is_planned_for(case):
     protocol = campaign.frameable(case)
     gone = campaign.at_most_gone(protocol, 1)
     outcome = campaign.frame(np.random.default_rng(1), protocol, 1, gone, "uniform", 1)
@@ -355,7 +342,7 @@ def test_one_that_is_framed_is_planned_for(case: str) -> None:
 
 
 @pytest.mark.parametrize("what", sorted(PRINTED))
-def test_what_is_printed_before_a_round_is_true_of_the_worst_it_reckons_with(what: str) -> None:
+def test_what_is_printed_before_a_round_is_true_of_the_worst_it_reckons_with(what):
     generator, kept = np.random.default_rng(11), 0
     for _ in range(60):
         try:
@@ -367,7 +354,7 @@ def test_what_is_printed_before_a_round_is_true_of_the_worst_it_reckons_with(wha
 
 
 @pytest.mark.parametrize("case", ROUTED)
-def test_sum_and_mean_are_those_of_the_survivors(case: str) -> None:
+def test_sum_and_mean_are_those_of_the_survivors(case):
     for gone in range(3):
         outcome = play(
             campaign._made(case, 13, levels=2**20),
@@ -381,7 +368,7 @@ def test_sum_and_mean_are_those_of_the_survivors(case: str) -> None:
 # What the campaign counts, it can find
 
 
-def test_a_wrong_sum_is_found() -> None:
+def test_a_wrong_sum_is_found():
     outcome = play(campaign._made("secagg", 10, levels=2**20), Plan(seed=1))
     assert [] == violations(outcome)
     assert [] == campaign.wrong_mean(outcome)
@@ -390,13 +377,13 @@ def test_a_wrong_sum_is_found() -> None:
     assert "the sum that is saved is wrong by up to 0.0156" in campaign.wrong_mean(outcome)
 
 
-def test_devices_that_were_made_to_leave_are_found() -> None:
+def test_devices_that_were_made_to_leave_are_found():
     outcome = play(campaign._made("secagg", 10), Plan(seed=1))
     outcome.server.survivors.remove(4)
     assert [4] == missing_honest(outcome)
 
 
-def test_colluders_that_open_a_secret_or_split_the_honest_are_found() -> None:
+def test_colluders_that_open_a_secret_or_split_the_honest_are_found():
     protocol = campaign._made("secagg-graph", 12)
     protocol.add_noise(campaign.IntegerNoise(3, bytes(16)))
     outcome = play(protocol, Plan(seed=1))
@@ -412,7 +399,7 @@ def test_colluders_that_open_a_secret_or_split_the_honest_are_found() -> None:
     assert "a sum holds the noise of 2 honest devices, 8 were promised" in found
 
 
-def test_a_cohort_that_is_left_with_one_is_found() -> None:
+def test_a_cohort_that_is_left_with_one_is_found():
     protocol = hostile_rounds.make("cohort", 12, alpha=0.25, dropout=0.0, gamma=0.0, min_cohort=2)
     outcome = play(protocol, Plan(seed=1))
     assert [] == violations(outcome)
@@ -420,7 +407,7 @@ def test_a_cohort_that_is_left_with_one_is_found() -> None:
     assert ["a cohort is left with 1 honest survivors"] == violations(outcome)
 
 
-def test_a_cohort_that_masks_do_not_connect_is_found() -> None:
+def test_a_cohort_that_masks_do_not_connect_is_found():
     protocol = hostile_rounds.make("cohort", 40, 40, alpha=0.3, degree=10)
     outcome = play(protocol, Plan(seed=1))
     assert [] == violations(outcome)
@@ -431,7 +418,7 @@ def test_a_cohort_that_masks_do_not_connect_is_found() -> None:
     assert ["the honest survivors of a cohort fall into 2 parts"] == violations(outcome)
 
 
-def test_epsilon_of_gaussian_noise_is_that_of_the_accountant() -> None:
+def test_epsilon_of_gaussian_noise_is_that_of_the_accountant():
     from hpcfl.privacy.accounting import zcdp
 
     for sigma in (0.3, 1.0, 5.0):
@@ -439,7 +426,7 @@ def test_epsilon_of_gaussian_noise_is_that_of_the_accountant() -> None:
         assert expected == pytest.approx(hostile_rounds.gaussian_epsilon(sigma), rel=1e-6)
 
 
-def test_failures_count_as_too_many_where_chance_does_not_explain_them() -> None:
+def test_failures_count_as_too_many_where_chance_does_not_explain_them():
     assert too_many(1, [0.0] * 100)
     assert not too_many(0, [0.0] * 100)
     assert not too_many(2, [2.0**-10] * 1000)
@@ -449,7 +436,7 @@ def test_failures_count_as_too_many_where_chance_does_not_explain_them() -> None
     assert not too_many(1, [2.0**-BITS] * 2)
 
 
-def test_the_probability_of_so_many_failures_is_exact() -> None:
+def test_the_probability_of_so_many_failures_is_exact():
     chances = [0.5, 0.25, 0.1, 0.01]
     for failures in range(5):
         expected = sum(
@@ -461,7 +448,7 @@ def test_the_probability_of_so_many_failures_is_exact() -> None:
     assert ALARM == 1e-4
 
 
-def test_what_must_not_be_is_alarming_at_once() -> None:
+def test_what_must_not_be_is_alarming_at_once():
     broken = campaign.Finding("a", "x", True, ["the sum is wrong"], [], 0.5)
     failed = campaign.Finding("a", "x", True, [], ["a cohort is left with 1"], 0.5)
     assert [broken] == alarming([broken, failed])
@@ -470,7 +457,7 @@ def test_what_must_not_be_is_alarming_at_once() -> None:
 
 
 @pytest.mark.parametrize("expelled", [0, 1])
-def test_the_campaigns_own_bounds_are_exact(expelled: int) -> None:
+def test_the_campaigns_own_bounds_are_exact(expelled):
     """Counted out over all subsets of a ring of eight, three of which collude."""
     ring, colluding, degree, threshold = 8, 3, 4, 3
     subsets = list(combinations(range(1, ring), colluding))
@@ -485,7 +472,7 @@ def test_the_campaigns_own_bounds_are_exact(expelled: int) -> None:
     )
 
 
-def test_the_campaigns_own_quantiles_are_exact() -> None:
+def test_the_campaigns_own_quantiles_are_exact():
     """Counted out over all samples of four of nine devices, five of which are marked."""
     samples = list(combinations(range(9), 4))
     chances = [

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import traceback
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from click.testing import CliRunner
 from planted import KEY_HOLDERS, Planted, Search, contents, left_behind
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.benchmark import session
 from hpcfl.benchmark.experiment import Experiment
@@ -36,7 +35,6 @@ from hpcfl.cli import group
 from hpcfl.cli.watching import Spoken
 from hpcfl.comm import envelope
 from hpcfl.comm.loopback import Loopback
-from hpcfl.comm.phases import Payload
 from hpcfl.comm.world import World
 from hpcfl.crypto import keys, shamir
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
@@ -62,30 +60,30 @@ PHASES = ("advertise_keys", "share_keys", "masked_input", "unmask")
 QUICK = ("sparse", "cohort", "prf", "secagg active")
 
 
-def each(*names: str) -> list[Any]:
+def each(*names):
     """Return protocols to look at, those that add no code of their own for the full tier."""
     quick = (*QUICK, "dp-fedavg")
     return [pytest.param(n, marks=() if n in quick else pytest.mark.full) for n in names]
 
 
 @pytest.fixture
-def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
+def planted(monkeypatch):
     for name in PROTOCOLS:
         kind(name)
     return Planted().plant(monkeypatch)
 
 
-def kind(name: str) -> type[AggregationProtocol]:
+def kind(name):
     protocol, _, security = name.partition(" ")
     return find(protocol, security or "passive")
 
 
-def options(name: str, **others: Any) -> BenchOptions:
+def options(name, **others):
     few = {"dim": DIM, "rounds": 2, "warmup": 0, "levels": 2**16}
     return BenchOptions(name.partition(" ")[0], **few | OPTIONS.get(name, {}) | others)
 
 
-def everything_in(folder: Path) -> Iterator[bytes]:
+def everything_in(folder):
     """Yield the names and contents of all files, those that are compressed too."""
     for path in sorted(folder.rglob("*")):
         yield str(path).encode()
@@ -100,11 +98,11 @@ def everything_in(folder: Path) -> Iterator[bytes]:
                     yield archive.read(name)
 
 
-def inside(path: Path) -> Iterator[bytes]:
+def inside(path):
     """Yield the values and attributes of a results file, decompressed."""
     found: list[Any] = []
 
-    def keep(name: str, node: Any) -> None:
+    def keep(name, node):
         found.extend([name, *node.attrs, *node.attrs.values()])
         if isinstance(node, h5py.Dataset):
             found.append(node[()])
@@ -142,13 +140,13 @@ FORMS: dict[str, Callable[[bytes], bytes | str]] = {
 }
 
 
-def limbs_of(secret: bytes) -> np.ndarray[Any, Any]:
+def limbs_of(secret):
     return shamir.to_limbs(secret)
 
 
 @pytest.mark.parametrize("length", [16, 32])
 @pytest.mark.parametrize("form", FORMS)
-def test_the_search_finds_a_secret_in_every_form(form: str, length: int) -> None:
+def test_the_search_finds_a_secret_in_every_form(form, length):
     secret, others = os.urandom(length), [os.urandom(length) for _ in range(50)]
     search = Search(dict.fromkeys([secret, *others], "drawn"))
     around = os.urandom(999)
@@ -172,7 +170,7 @@ def test_the_search_finds_a_secret_in_every_form(form: str, length: int) -> None
         lambda secret: np.array([None, bytearray(secret)], object),
     ],
 )
-def test_the_search_follows_references(hide: Callable[[bytes], object]) -> None:
+def test_the_search_follows_references(hide):
     secret = os.urandom(32)
     search = Search({secret: "drawn"})
 
@@ -180,7 +178,7 @@ def test_the_search_follows_references(hide: Callable[[bytes], object]) -> None:
     assert set() == left_behind(search, ("root", [hide(os.urandom(32))]))
 
 
-def test_the_search_sees_objects_that_hold_a_key() -> None:
+def test_the_search_sees_objects_that_hold_a_key():
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     found = [thing for _, thing in contents([("root", {"cipher": AESGCM(bytes(16))})])]
@@ -191,7 +189,7 @@ def test_the_search_sees_objects_that_hold_a_key() -> None:
 # Results, output and checkpoints
 
 
-def command(planted: Planted, *arguments: object) -> str:
+def command(planted, *arguments):
     """Run a command in this process; return all that it printed."""
     done = CliRunner().invoke(group, [*map(str, arguments)])
     assert done.exit_code == 0, done.output
@@ -199,9 +197,7 @@ def command(planted: Planted, *arguments: object) -> str:
 
 
 @pytest.mark.parametrize("name", each(*PROTOCOLS, "dp-fedavg"))
-def test_results_and_output_of_a_run_hold_no_secret(
-    name: str, planted: Planted, tmp_path: Path
-) -> None:
+def test_results_and_output_of_a_run_hold_no_secret(name, planted, tmp_path):
     more = [f"--{key}={value}" for key, value in OPTIONS.get(name, {}).items()]
     shown = command(
         *(planted, "bench", name.partition(" ")[0], "--devices", DEVICES, "--dim", DIM),
@@ -215,7 +211,7 @@ def test_results_and_output_of_a_run_hold_no_secret(
     assert set() == search(shown, *told, *everything_in(tmp_path))
 
 
-def test_checkpoints_of_a_training_hold_no_secret(planted: Planted, tmp_path: Path) -> None:
+def test_checkpoints_of_a_training_hold_no_secret(planted, tmp_path):
     pytest.importorskip("torch")
     shown = command(
         *(planted, "train", "fedavg", "--aggregate", "secagg", "--devices", 4, "--rounds", 2),
@@ -226,9 +222,7 @@ def test_checkpoints_of_a_training_hold_no_secret(planted: Planted, tmp_path: Pa
     assert set() == planted.search()(shown, *everything_in(tmp_path))
 
 
-def recorded(
-    folder: Path, *arguments: object, **variables: str
-) -> tuple[subprocess.CompletedProcess[str], Search]:
+def recorded(folder, *arguments, **variables):
     """Run a command in a process of its own; return it, and a search for its secrets."""
     launchers = ("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
@@ -245,7 +239,7 @@ def recorded(
     return done, Search({bytes.fromhex(key): what for key, what in json.loads(written).items()})
 
 
-def test_output_of_a_process_holds_no_secret(tmp_path: Path) -> None:
+def test_output_of_a_process_holds_no_secret(tmp_path):
     done, search = recorded(
         *(tmp_path, "bench", "secagg", "--devices", DEVICES, "--dim", DIM, "--rounds", 1),
         *("--output", tmp_path),
@@ -264,7 +258,7 @@ def test_output_of_a_process_holds_no_secret(tmp_path: Path) -> None:
         pytest.param("send_unmask", marks=pytest.mark.full),
     ],
 )
-def test_the_traceback_of_a_crash_holds_no_secret(method: str, tmp_path: Path) -> None:
+def test_the_traceback_of_a_crash_holds_no_secret(method, tmp_path):
     done, search = recorded(
         *(tmp_path, "bench", "secagg", "--devices", DEVICES, "--dim", DIM, "--output", tmp_path),
         CRASH_IN=method,
@@ -281,54 +275,54 @@ def test_the_traceback_of_a_crash_holds_no_secret(method: str, tmp_path: Path) -
 class Spoiled(Loopback):
     """Hands messages over, those of one step changed, and keeps the reasons of refusals."""
 
-    def __init__(self, devices: int, step: int, change: Callable[[Payload], Payload]) -> None:
+    def __init__(self, devices, step, change):
         super().__init__(devices)
         self._step = step
         self._change = change
         self.said: list[bytes] = []
 
-    def _spoil(self, message: Payload) -> Payload:
+    def _spoil(self, message):
         if message.size > envelope.BYTES and int(message[1]) == self._step:
             return self._change(message.copy())
         return message
 
-    def broadcast(self, *arguments: Any) -> Payload:
+    def broadcast(self, *arguments):
         return self._spoil(super().broadcast(*arguments))
 
-    def scatter(self, *arguments: Any) -> Iterator[tuple[int, Payload]]:
+    def scatter(self, *arguments):
         for receiver, message in super().scatter(*arguments):
             yield receiver, self._spoil(message)
 
-    def gather(self, *arguments: Any) -> Iterator[tuple[int, Payload]]:
+    def gather(self, *arguments):
         for sender, message in super().gather(*arguments):
             if int(message[1]) == envelope.REFUSAL:
                 self.said.append(message.tobytes())
             yield sender, self._spoil(message)
 
-    def route(self, senders: Any, rows: Any, width: int) -> Any:
+    def route(self, senders, rows, width):
         return super().route(senders, [self._each(block) for block in rows], width)
 
-    def _each(self, rows: Any) -> Any:
+    def _each(self, rows):
         spoiled = [self._spoil(row) for row in rows]
         short = min(row.size for row in spoiled)
         return np.array([row[:short] for row in spoiled])
 
 
-def truncated(message: Payload) -> Payload:
+def truncated(message):
     return message[:-1]
 
 
-def flipped(message: Payload) -> Payload:
+def flipped(message):
     message[envelope.BYTES :] ^= 0xFF
     return message
 
 
-def last_byte(message: Payload) -> Payload:
+def last_byte(message):
     message[-1] ^= 0x10
     return message
 
 
-def of_another_round(message: Payload) -> Payload:
+def of_another_round(message):
     message[4] += 1
     return message
 
@@ -336,9 +330,7 @@ def of_another_round(message: Payload) -> Payload:
 CHANGES = (truncated, flipped, last_byte, of_another_round)
 
 
-def failed_round(
-    name: str, transport: Loopback, dropouts: dict[int, str], ended: list[object] | None = None
-) -> tuple[HpcflError | None, list[object]]:
+def failed_round(name, transport, dropouts, ended=None):
     """Play a round; return its error and all parties, and put what is left of it in `ended`."""
     protocol = build(name.partition(" ")[0], options(name), DEVICES, DIM)[0]
     parties: list[object] = []
@@ -361,13 +353,13 @@ def failed_round(
     return None, parties
 
 
-def told(error: BaseException) -> str:
+def told(error):
     """Return what is printed of an error, of those before it too, traceback and all."""
     return "".join([str(error), repr(error), repr(vars(error)), *traceback.format_exception(error)])
 
 
 @pytest.mark.parametrize("name", each(*PROTOCOLS))
-def test_no_error_of_a_round_that_fails_holds_a_secret(name: str, planted: Planted) -> None:
+def test_no_error_of_a_round_that_fails_holds_a_secret(name, planted):
     steps = kind(name).steps
     kinds, texts, ended = set(), [], []
     for number, change in itertools.product(range(len(steps)), CHANGES):
@@ -395,13 +387,13 @@ def test_no_error_of_a_round_that_fails_holds_a_secret(name: str, planted: Plant
 
 
 @pytest.mark.parametrize("name", each(*RINGS))
-def test_no_refusal_holds_a_secret(name: str, planted: Planted) -> None:
+def test_no_refusal_holds_a_secret(name, planted):
     """A device that has shared keys is asked for what it must not give."""
     protocol = build(name.partition(" ")[0], options(name), DEVICES, DIM)[0]
     texts: list[str] = []
     asked = 0
 
-    def ask(devices: Any) -> None:
+    def ask(devices):
         nonlocal asked
         for device in devices.values():
             calls: list[Callable[[], object]] = [
@@ -433,12 +425,12 @@ def test_no_refusal_holds_a_secret(name: str, planted: Planted) -> None:
 
 
 @pytest.mark.parametrize("name", each(*PROTOCOLS))
-def test_no_object_shows_a_secret_when_it_is_printed(name: str, planted: Planted) -> None:
+def test_no_object_shows_a_secret_when_it_is_printed(name, planted):
     """Every object of the package that is alive within a round, while there are secrets."""
     shown: list[str] = []
     kinds: set[str] = set()
 
-    def look(live: Any) -> None:
+    def look(live):
         gc.collect()
         for thing in gc.get_objects():
             if str(type(thing).__module__).startswith("hpcfl."):
@@ -463,7 +455,7 @@ def test_no_object_shows_a_secret_when_it_is_printed(name: str, planted: Planted
     assert set() == planted.search()(*shown)
 
 
-def test_no_dataclass_shows_what_looks_like_a_secret() -> None:
+def test_no_dataclass_shows_what_looks_like_a_secret():
     """A field of bytes, or of objects that hold keys, is left out of what is printed."""
     secret = os.urandom(16)
     things = [
@@ -479,7 +471,7 @@ def test_no_dataclass_shows_what_looks_like_a_secret() -> None:
 # What stays
 
 
-def alive() -> list[str]:
+def alive():
     """Return the classes of living parties of a round or an enrolment, and of key pairs."""
     parties = ("Device", "Server", "KeyPair", "Round", "Member", "Identity", "Directory")
     found = [type(thing) for thing in gc.get_objects() if not isinstance(thing, type)]
@@ -491,7 +483,7 @@ def alive() -> list[str]:
 
 
 @pytest.mark.parametrize("name", each(*PROTOCOLS))
-def test_nothing_that_stays_holds_a_secret_of_a_round(name: str, planted: Planted) -> None:
+def test_nothing_that_stays_holds_a_secret_of_a_round(name, planted):
     """Parties die with their round, at once; what is left between rounds leads to no secret."""
     experiment = Experiment.prepare(options(name, rounds=3), DEVICES)
     transport = Loopback(DEVICES)
@@ -502,7 +494,7 @@ def test_nothing_that_stays_holds_a_secret_of_a_round(name: str, planted: Plante
     gc.disable()
     try:
 
-        def look() -> None:
+        def look():
             roots = (
                 ("experiment", experiment),
                 ("transport", transport),
@@ -520,7 +512,7 @@ def test_nothing_that_stays_holds_a_secret_of_a_round(name: str, planted: Plante
     assert [set()] * 4 == between
 
 
-def test_distributed_noise_keeps_one_secret_for_all_rounds_and_no_other(planted: Planted) -> None:
+def test_distributed_noise_keeps_one_secret_for_all_rounds_and_no_other(planted):
     """It must be the same when a round is validated; the next rounds' noise follows from it."""
     experiment = Experiment.prepare(options("dp-fedavg"), DEVICES)
     experiment.run(Loopback(DEVICES))
@@ -533,10 +525,10 @@ def test_distributed_noise_keeps_one_secret_for_all_rounds_and_no_other(planted:
     assert set() == left_behind(planted.search(), ("experiment", experiment))
 
 
-def test_the_secret_of_noise_dies_with_its_run(tmp_path: Path) -> None:
+def test_the_secret_of_noise_dies_with_its_run(tmp_path):
     alive_then: list[list[int]] = []
 
-    def look() -> None:
+    def look():
         gc.collect()
         experiments = [one for one in gc.get_objects() if type(one) is Experiment]
         alive_then.append(sorted(one.devices for one in experiments))
@@ -548,9 +540,7 @@ def test_the_secret_of_noise_dies_with_its_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", each(*RINGS))
-def test_the_parties_of_a_failed_round_are_held_by_its_error_alone(
-    name: str, planted: Planted
-) -> None:
+def test_the_parties_of_a_failed_round_are_held_by_its_error_alone(name, planted):
     before = alive()
     error, parties = failed_round(name, Loopback(DEVICES), dict.fromkeys(range(4), "unmask"))
     assert isinstance(error, BelowThresholdError)
@@ -580,8 +570,8 @@ def test_the_parties_of_a_failed_round_are_held_by_its_error_alone(
     ],
 )
 def test_an_insecure_seed_is_announced_and_recorded_and_nothing_else_is_insecure(
-    arguments: list[str], planted: Planted, tmp_path: Path
-) -> None:
+    arguments, planted, tmp_path
+):
     from hpcfl.results import load
 
     if arguments[0] == "train":
@@ -603,7 +593,7 @@ def test_an_insecure_seed_is_announced_and_recorded_and_nothing_else_is_insecure
         planted.secrets.clear()
 
 
-def test_a_sweep_announces_and_records_an_insecure_seed(planted: Planted, tmp_path: Path) -> None:
+def test_a_sweep_announces_and_records_an_insecure_seed(planted, tmp_path):
     from hpcfl.results import load
 
     plan = tmp_path / "plan.toml"

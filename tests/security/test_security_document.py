@@ -1,7 +1,5 @@
 """docs/security.md says what pyproject.toml and the tests say."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path
@@ -15,14 +13,14 @@ DEVELOPMENT = {"test", "lint"}
 GUARDS = sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", TEXT)))
 
 
-def tabled(heading: str) -> list[list[str]]:
+def tabled(heading):
     """Return the rows of the table below a heading, without the marks of code."""
     section = TEXT.partition(f"\n## {heading}")[2].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("|")][2:]
     return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_every_dependency_is_in_the_table_with_its_version() -> None:
+def test_every_dependency_is_in_the_table_with_its_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     by_extra = {"": project["dependencies"]} | {
         extra: listed
@@ -39,18 +37,18 @@ def test_every_dependency_is_in_the_table_with_its_version() -> None:
     assert all(row[3] for row in tabled("Dependencies"))
 
 
-def test_every_protocol_is_in_the_table() -> None:
+def test_every_protocol_is_in_the_table():
     from hpcfl.algorithms.aggregation import PROTOCOLS
 
     assert {*PROTOCOLS, "dp-fedavg"} == {row[0] for row in tabled("What each protocol promises")}
 
 
 @pytest.mark.parametrize(("file", "function"), GUARDS)
-def test_every_rule_has_the_test_that_is_named(file: str, function: str) -> None:
+def test_every_rule_has_the_test_that_is_named(file, function):
     assert f"def {function or 'test_'}" in (ROOT / file).read_text()
 
 
-def test_every_rule_names_a_test() -> None:
+def test_every_rule_names_a_test():
     rules = tabled("Rules, and the test that guards each")
 
     assert len(rules) > 10

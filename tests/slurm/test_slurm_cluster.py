@@ -1,7 +1,5 @@
 """Jobs on a real Slurm of two nodes, which cluster.sh starts on this machine."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -11,7 +9,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +34,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[dict[str, str]]:
+def cluster():
     """Yield the environment in which sbatch finds the cluster."""
     # Under /tmp: the path of a Unix socket must be short.
     folder = Path(tempfile.mkdtemp(prefix="hpcfl-slurm-"))
@@ -89,13 +86,13 @@ def cluster() -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, cluster: dict[str, str]) -> Iterator[Path]:
+def folder(tmp_path, cluster):
     """Yield a folder to submit from; no job outlives its test."""
     yield tmp_path
     run(cluster, tmp_path, "scancel", "--user=root")
 
 
-def run(variables: dict[str, str], folder: Path, *command: object) -> str:
+def run(variables, folder, *command):
     """Return what a command prints that must succeed."""
     done = subprocess.run(
         [str(part) for part in command],
@@ -110,13 +107,13 @@ def run(variables: dict[str, str], folder: Path, *command: object) -> str:
     return done.stdout
 
 
-def facts(variables: dict[str, str], folder: Path, job: str) -> list[dict[str, str]]:
+def facts(variables, folder, job):
     """Return what Slurm knows of a job, of each of its tasks if it is an array."""
     lines = run(variables, folder, "scontrol", "--oneliner", "show", "job", job).splitlines()
     return [dict(re.findall(r"(\w+)=(\S*)", line)) for line in lines]
 
 
-def finish(variables: dict[str, str], folder: Path, job: str) -> list[str]:
+def finish(variables, folder, job):
     """Wait for a job; return the states in which its tasks ended."""
     deadline = time.monotonic() + JOB_SECONDS
     while True:
@@ -127,11 +124,11 @@ def finish(variables: dict[str, str], folder: Path, job: str) -> list[str]:
         time.sleep(0.3)
 
 
-def logs(folder: Path) -> str:
+def logs(folder):
     return "\n".join(path.read_text() for path in sorted(folder.glob("*.out")))
 
 
-def test_a_rendered_script_runs_across_both_nodes(cluster: dict[str, str], folder: Path) -> None:
+def test_a_rendered_script_runs_across_both_nodes(cluster, folder):
     options = ("--nodes", 2, "--ntasks-per-node", 3, "--time", 5, "--results", "my results")
     arguments = ("fedavg", "--dim", 500, "--rounds", 3, "--warmup", 0)
     script = run(cluster, folder, "hpcfl", "slurm", "render", "bench", *options, "--", *arguments)
@@ -154,7 +151,7 @@ def test_a_rendered_script_runs_across_both_nodes(cluster: dict[str, str], folde
     assert "fedavg" in report
 
 
-def test_an_array_runs_every_cell_of_a_frozen_sweep(cluster: dict[str, str], folder: Path) -> None:
+def test_an_array_runs_every_cell_of_a_frozen_sweep(cluster, folder):
     (folder / "plan.toml").write_text(
         "[fixed]\ndim = 100\nrounds = 2\nwarmup = 0\n"
         '[grid]\nprotocol = ["fedavg", "secagg"]\ndevices = [3]\n'
@@ -177,9 +174,7 @@ def test_an_array_runs_every_cell_of_a_frozen_sweep(cluster: dict[str, str], fol
     assert "secagg" in report
 
 
-def test_a_training_that_meets_its_time_limit_goes_on_when_submitted_again(
-    cluster: dict[str, str], folder: Path
-) -> None:
+def test_a_training_that_meets_its_time_limit_goes_on_when_submitted_again(cluster, folder):
     pytest.importorskip("torch")
     learn = ("fedavg", "--devices", 4, "--epochs", 3, "--checkpoint-every", 5, "--rounds")
     options = ("--nodes", 2, "--ntasks-per-node", 2, "--time", 5, "--lead", 10, "--results", "r")

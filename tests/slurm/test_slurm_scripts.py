@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -18,7 +16,7 @@ NASTY = 'a\'b "c" $(touch broken) `touch broken`; touch broken # $HOME \\ {{laun
 LIMIT_SECONDS = 60
 
 
-def program(folder: Path, name: str, body: str) -> None:
+def program(folder, name, body):
     """Put a program of a few lines of shell into a folder."""
     folder.mkdir(exist_ok=True)
     path = folder / name
@@ -26,7 +24,7 @@ def program(folder: Path, name: str, body: str) -> None:
     path.chmod(0o755)
 
 
-def run_script(script: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_script(script, folder, **variables):
     """Run a job script as Slurm would, with the programs of folder/bin before all others."""
     return subprocess.run(
         ["bash", "-c", script],
@@ -49,7 +47,7 @@ def run_script(script: str, folder: Path, **variables: str) -> subprocess.Comple
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Path:
+def recorded(tmp_path):
     """Return the file in which a stand-in for mpirun writes its arguments, NUL after each."""
     file = tmp_path / "arguments"
     program(
@@ -60,18 +58,18 @@ def recorded(tmp_path: Path) -> Path:
     return file
 
 
-def words(file: Path) -> list[str]:
+def words(file):
     return file.read_text().split("\0")[:-1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_committed_scripts_are_the_templates_with_the_defaults(kind: str) -> None:
+def test_the_committed_scripts_are_the_templates_with_the_defaults(kind):
     committed = (ROOT / "jobs" / "slurm" / f"{kind}.sbatch").read_text()
 
     assert render(Job(kind)) == committed, f"hpcfl slurm render {kind} > jobs/slurm/{kind}.sbatch"
 
 
-def test_nothing_else_is_committed_as_a_script() -> None:
+def test_nothing_else_is_committed_as_a_script():
     assert {path.stem for path in (ROOT / "jobs" / "slurm").glob("*")} == set(KINDS)
 
 
@@ -84,7 +82,7 @@ def test_nothing_else_is_committed_as_a_script() -> None:
         {"arguments": (NASTY,), "results": NASTY, "nodes": 2, "tasks_per_node": 8},
     ],
 )
-def test_scripts_are_valid_shell(kind: str, options: dict[str, object], tmp_path: Path) -> None:
+def test_scripts_are_valid_shell(kind, options, tmp_path):
     script = tmp_path / "job.sbatch"
     script.write_text(render(Job(kind, **options)))  # type: ignore[arg-type]
     checkers = [["bash", "-n"]]
@@ -106,9 +104,7 @@ def test_scripts_are_valid_shell(kind: str, options: dict[str, object], tmp_path
     assert not any(line.startswith("#SBATCH") for line in lines[first:])
 
 
-def test_the_shell_takes_arguments_and_folders_as_they_were_given(
-    tmp_path: Path, recorded: Path
-) -> None:
+def test_the_shell_takes_arguments_and_folders_as_they_were_given(tmp_path, recorded):
     done = run_script(render(Job("bench", ("sparse", "--x", NASTY), results=NASTY)), tmp_path)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -119,9 +115,7 @@ def test_the_shell_takes_arguments_and_folders_as_they_were_given(
     assert not (tmp_path / "broken").exists()
 
 
-def test_modules_are_loaded_before_the_environment_is_activated(
-    tmp_path: Path, recorded: Path
-) -> None:
+def test_modules_are_loaded_before_the_environment_is_activated(tmp_path, recorded):
     folder = tmp_path / NASTY
     (folder / "bin").mkdir(parents=True)
     # Scripts of others use variables that are not set.
@@ -144,7 +138,7 @@ def test_modules_are_loaded_before_the_environment_is_activated(
         ("activate", "source ./activate"),
     ],
 )
-def test_what_is_activated(given: str, sourced: str) -> None:
+def test_what_is_activated(given, sourced):
     assert sourced in render(Job("bench", activate=given)).splitlines()
 
 
@@ -157,9 +151,7 @@ def test_what_is_activated(given: str, sourced: str) -> None:
         ({"SLURM_TASKS_PER_NODE": "1(x4)"}, 5, True),
     ],
 )
-def test_ranks_that_share_cores_are_not_bound(
-    tmp_path: Path, recorded: Path, variables: dict[str, str], ranks: int | None, shared: bool
-) -> None:
+def test_ranks_that_share_cores_are_not_bound(tmp_path, recorded, variables, ranks, shared):
     done = run_script(render(Job("bench", ranks=ranks)), tmp_path, **variables)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -170,9 +162,7 @@ def test_ranks_that_share_cores_are_not_bound(
     assert ("share cores" in done.stdout) == shared
 
 
-def test_an_mpirun_of_another_mpi_gets_no_options_of_open_mpi(
-    tmp_path: Path, recorded: Path
-) -> None:
+def test_an_mpirun_of_another_mpi_gets_no_options_of_open_mpi(tmp_path, recorded):
     mpirun = tmp_path / "bin" / "mpirun"
     mpirun.write_text(mpirun.read_text().replace("mpirun (Open MPI) 5", "HYDRA build details"))
     run_script(render(Job("bench", ranks=9)), tmp_path)
@@ -181,7 +171,7 @@ def test_an_mpirun_of_another_mpi_gets_no_options_of_open_mpi(
     assert command[: command.index("hpcfl")] == ["-n", "9"]
 
 
-def test_srun_starts_the_ranks_or_says_that_it_cannot(tmp_path: Path) -> None:
+def test_srun_starts_the_ranks_or_says_that_it_cannot(tmp_path):
     script = render(Job("bench", launcher="srun", ranks=9))
     program(tmp_path / "bin", "srun", 'if [ "$1" = --mpi=list ]; then echo pmi2 >&2; fi')
     refused = run_script(script, tmp_path)
@@ -200,7 +190,7 @@ def test_srun_starts_the_ranks_or_says_that_it_cannot(tmp_path: Path) -> None:
     )
 
 
-def test_a_cell_of_the_array_is_run(tmp_path: Path, recorded: Path) -> None:
+def test_a_cell_of_the_array_is_run(tmp_path, recorded):
     done = run_script(render(Job("sweep-array", ("p.toml",), results="-r")), tmp_path)
 
     assert done.returncode == 0
@@ -210,7 +200,7 @@ def test_a_cell_of_the_array_is_run(tmp_path: Path, recorded: Path) -> None:
     ]
 
 
-def test_a_training_goes_on_from_the_newest_checkpoint(tmp_path: Path, recorded: Path) -> None:
+def test_a_training_goes_on_from_the_newest_checkpoint(tmp_path, recorded):
     folder = tmp_path / "my runs"
     script = render(Job("train", ("fedavg", "--checkpoint-every=2"), results="my runs"))
     first = run_script(script, tmp_path)
@@ -233,7 +223,7 @@ def test_a_training_goes_on_from_the_newest_checkpoint(tmp_path: Path, recorded:
 
 
 @pytest.mark.parametrize("requeue", [False, True])
-def test_the_signal_is_passed_on_and_the_status_comes_back(tmp_path: Path, requeue: bool) -> None:
+def test_the_signal_is_passed_on_and_the_status_comes_back(tmp_path, requeue):
     # The run gets the signal from the script, twice, and takes its time to leave.
     program(
         tmp_path / "bin",
@@ -255,7 +245,7 @@ def test_the_signal_is_passed_on_and_the_status_comes_back(tmp_path: Path, reque
     assert directive in render(Job("train", requeue=requeue)).splitlines()
 
 
-def test_a_training_that_fails_says_so_and_is_not_queued_again(tmp_path: Path) -> None:
+def test_a_training_that_fails_says_so_and_is_not_queued_again(tmp_path):
     program(tmp_path / "bin", "mpirun", "exit 3")
     program(tmp_path / "bin", "scontrol", 'echo "scontrol $*"')
     done = run_script(render(Job("train", requeue=True)), tmp_path)
@@ -264,7 +254,7 @@ def test_a_training_that_fails_says_so_and_is_not_queued_again(tmp_path: Path) -
     assert "scontrol" not in done.stdout
 
 
-def test_directives_say_what_was_asked_for() -> None:
+def test_directives_say_what_was_asked_for():
     job = Job(
         "sweep-array", nodes=2, tasks_per_node=8, time="1-02:03", partition="a,b", account="x_1",
         name="me", log="logs/%A.out", array="1-9:2%3", directives=("qos=debug", "exclusive"),
@@ -291,14 +281,14 @@ def test_directives_say_what_was_asked_for() -> None:
         ("1-02:03:04", 86400 + 7200 + 184),
     ],
 )
-def test_time_limits(text: str, expected: int) -> None:
+def test_time_limits(text, expected):
     assert seconds(text) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["", "soon", "1h", "-1", "1:2:3:4", "1-", "0", "00:00:00", "١", "5\n"]
 )
-def test_what_is_no_time_limit(text: str) -> None:
+def test_what_is_no_time_limit(text):
     with pytest.raises(UsageError, match="--time"):
         Job("bench", time=text)
 
@@ -337,14 +327,12 @@ def test_what_is_no_time_limit(text: str) -> None:
         ({"kind": "prune"}, "prune"),
     ],
 )
-def test_what_cannot_be_in_a_script_is_refused(options: dict[str, object], sentence: str) -> None:
+def test_what_cannot_be_in_a_script_is_refused(options, sentence):
     with pytest.raises(UsageError, match=sentence):
         Job(**{"kind": "bench"} | options)  # type: ignore[arg-type]
 
 
-def test_auto_takes_srun_only_where_only_srun_can(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_takes_srun_only_where_only_srun_can(tmp_path, monkeypatch):
     system = tmp_path / "system"
     system.mkdir()
     (system / "bash").symlink_to(shutil.which("bash") or "bash")
@@ -365,7 +353,7 @@ def test_auto_takes_srun_only_where_only_srun_can(
         launchers.choose("srun")
 
 
-def test_submitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submitting(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     with pytest.raises(UsageError, match="no sbatch on this machine"):
         submit("x")
@@ -395,8 +383,8 @@ def test_submitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_wrong_use_is_refused_before_anything_is_submitted(
-    arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    arguments, sentence, tmp_path, monkeypatch
+):
     program(tmp_path / "bin", "sbatch", f"touch {tmp_path}/submitted")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
@@ -408,9 +396,7 @@ def test_wrong_use_is_refused_before_anything_is_submitted(
     assert not (tmp_path / "submitted").exists()
 
 
-def test_the_array_has_the_cells_of_the_frozen_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_array_has_the_cells_of_the_frozen_sweep(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("p.toml").write_text("[fixed]\ndim = 10\n[grid]\nprotocol=['fedavg']\ndevices=[2,3,4]\n")
     frozen = hpcfl("sweep", "p.toml", "--freeze", "--output", "r")

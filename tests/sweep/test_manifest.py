@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from hpcfl.sweeping.states import Claims, set_aside, state
 PLAN = Path("plan.toml")
 
 
-def some_cells(number: int) -> list[Cell]:
+def some_cells(number):
     """Return cells that differ."""
     return [
         Cell(i, f"id{i}", f"id{i}.h5", ("secagg", f"--devices={i + 1}"), "secagg", i + 1, 9, 2, 0)
@@ -21,7 +19,7 @@ def some_cells(number: int) -> list[Cell]:
     ]
 
 
-def test_the_order_is_shuffled_by_the_seed_and_numbered() -> None:
+def test_the_order_is_shuffled_by_the_seed_and_numbered():
     cells = some_cells(30)
     orders = [[cell.id for cell in arrange(PLAN, cells, seed).cells] for seed in (1, 1, 2, None)]
 
@@ -31,7 +29,7 @@ def test_the_order_is_shuffled_by_the_seed_and_numbered() -> None:
     assert [cell.index for cell in arrange(PLAN, cells, 1).cells] == list(range(30))
 
 
-def test_a_frozen_manifest_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_frozen_manifest_stays_as_it_is(tmp_path):
     folder = tmp_path / "new" / "sweep"
     first = freeze(folder, arrange(PLAN, some_cells(9), 1))
     content = (folder / NAME).read_bytes()
@@ -44,14 +42,14 @@ def test_a_frozen_manifest_stays_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [2, 4])
-def test_other_cells_are_refused(tmp_path: Path, number: int) -> None:
+def test_other_cells_are_refused(tmp_path, number):
     freeze(tmp_path, arrange(PLAN, some_cells(3), 1))
 
     with pytest.raises(UsageError, match="holds another sweep"):
         freeze(tmp_path, arrange(PLAN, some_cells(number), 1))
 
 
-def test_no_manifest_is_none_and_a_damaged_one_is_an_error(tmp_path: Path) -> None:
+def test_no_manifest_is_none_and_a_damaged_one_is_an_error(tmp_path):
     assert load(tmp_path) is None
     for text in ("{", "[]", '{"schema": "hpcfl-sweep/2"}', '{"schema": "hpcfl-sweep/1"}'):
         (tmp_path / NAME).write_text(text)
@@ -60,12 +58,12 @@ def test_no_manifest_is_none_and_a_damaged_one_is_an_error(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("index", [-1, 3])
-def test_a_cell_that_is_not_there_is_refused(index: int) -> None:
+def test_a_cell_that_is_not_there_is_refused(index):
     with pytest.raises(UsageError, match="3 cells are numbered from 0"):
         arrange(PLAN, some_cells(3), 1).cell(index)
 
 
-def test_what_is_left_of_an_attempt_is_kept_aside(tmp_path: Path) -> None:
+def test_what_is_left_of_an_attempt_is_kept_aside(tmp_path):
     (cell,) = some_cells(1)
     assert set_aside(tmp_path, cell) is None
     for text in ("first", "second"):
@@ -80,7 +78,7 @@ def test_what_is_left_of_an_attempt_is_kept_aside(tmp_path: Path) -> None:
     ]
 
 
-def test_a_cell_is_claimed_by_one_process_until_it_ends(tmp_path: Path) -> None:
+def test_a_cell_is_claimed_by_one_process_until_it_ends(tmp_path):
     first, second = some_cells(2)
     reader, writer = os.pipe()
     child = os.fork()

@@ -1,27 +1,23 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from hpcfl.errors import UsageError
-from hpcfl.sweeping.cells import Cell, resolve
+from hpcfl.sweeping.cells import resolve
 from hpcfl.sweeping.plan import read
 
 
-def plan(folder: Path, text: str) -> Path:
+def plan(folder, text):
     """Write a plan."""
     path = folder / "plan.toml"
     path.write_text(text)
     return path
 
 
-def cells(folder: Path, text: str) -> list[Cell]:
+def cells(folder, text):
     """Return the cells of a plan."""
     return resolve(read(plan(folder, text)))
 
 
-def test_cells_are_the_products_of_all_lists_and_repeats(tmp_path: Path) -> None:
+def test_cells_are_the_products_of_all_lists_and_repeats(tmp_path):
     found = cells(
         tmp_path,
         """
@@ -47,7 +43,7 @@ def test_cells_are_the_products_of_all_lists_and_repeats(tmp_path: Path) -> None
     assert len({cell.id for cell in found}) == len({cell.file for cell in found}) == 16
 
 
-def test_several_grids_add_up(tmp_path: Path) -> None:
+def test_several_grids_add_up(tmp_path):
     found = cells(
         tmp_path,
         """
@@ -67,7 +63,7 @@ def test_several_grids_add_up(tmp_path: Path) -> None:
     assert found[3].arguments == ("sparse", "--devices=3", "--locations=gaps", "--rounds=7")
 
 
-def test_an_option_without_effect_makes_no_second_cell(tmp_path: Path) -> None:
+def test_an_option_without_effect_makes_no_second_cell(tmp_path):
     found = cells(
         tmp_path,
         '[grid]\nprotocol = ["secagg", "sparse"]\ndevices = [5]\nalpha = [0.1, 0.2]\nrepeats = 2',
@@ -77,7 +73,7 @@ def test_an_option_without_effect_makes_no_second_cell(tmp_path: Path) -> None:
     assert [cell.repeat for cell in found[:2]] == [0, 1]
 
 
-def test_the_id_is_of_the_whole_configuration_however_it_is_written(tmp_path: Path) -> None:
+def test_the_id_is_of_the_whole_configuration_however_it_is_written(tmp_path):
     grid = '[grid]\nprotocol = ["secagg"]\ndevices = [5]\n'
     (plain,) = cells(tmp_path, grid)
     (spelled,) = cells(
@@ -92,7 +88,7 @@ def test_the_id_is_of_the_whole_configuration_however_it_is_written(tmp_path: Pa
     assert len({plain.id, *(cell.id for cell in others)}) == 6
 
 
-def test_noise_makes_another_cell(tmp_path: Path) -> None:
+def test_noise_makes_another_cell(tmp_path):
     grid = "devices = [20]\ndim = [100]\nrounds = [1]\n[fixed]\ndropout = 0.0\n"
     found = cells(tmp_path, '[grid]\nprotocol = ["secagg", "dp-fedavg"]\n' + grid)
     noisy = cells(tmp_path, '[grid]\nprotocol = ["dp-fedavg"]\nnoise-multiplier = [2]\n' + grid)
@@ -101,7 +97,7 @@ def test_noise_makes_another_cell(tmp_path: Path) -> None:
     assert len({cell.id for cell in found + noisy}) == 3
 
 
-def test_a_configuration_that_cannot_work_is_a_cell_too(tmp_path: Path) -> None:
+def test_a_configuration_that_cannot_work_is_a_cell_too(tmp_path):
     found = cells(
         tmp_path,
         '[grid]\nprotocol = ["cohort"]\ndevices = [10]\nmin-cohort = [1, 1000]\ndim = [100]',
@@ -161,9 +157,7 @@ GRID = '[grid]\nprotocol = ["secagg"]\ndevices = [3]\n'
         ("[grid", "plan.toml", "is not TOML"),
     ],
 )
-def test_a_wrong_plan_is_refused_with_file_table_and_key(
-    tmp_path: Path, text: str, place: str, sentence: str
-) -> None:
+def test_a_wrong_plan_is_refused_with_file_table_and_key(tmp_path, text, place, sentence):
     with pytest.raises(UsageError) as caught:
         cells(tmp_path, text)
 
@@ -173,6 +167,6 @@ def test_a_wrong_plan_is_refused_with_file_table_and_key(
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_plan_is_refused(tmp_path: Path) -> None:
+def test_a_missing_plan_is_refused(tmp_path):
     with pytest.raises(UsageError, match="No such file"):
         read(tmp_path / "plan.toml")

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from commandline import hpcfl, refusal
@@ -26,24 +25,24 @@ repeats = 2
 
 
 @pytest.fixture(autouse=True)
-def _no_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_calibration(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
 
 
-def write(folder: Path, text: str) -> Path:
+def write(folder, text):
     """Write a plan beside the sweep's folder."""
     path = folder / "plan.toml"
     path.write_text(text)
     return path
 
 
-def cells(folder: Path) -> list[dict[str, object]]:
+def cells(folder):
     """Return the cells of a frozen manifest."""
     found: list[dict[str, object]] = json.loads((folder / "sweep.json").read_text())["cells"]
     return found
 
 
-def test_a_sweep_runs_every_cell_once_and_then_nothing(tmp_path: Path) -> None:
+def test_a_sweep_runs_every_cell_once_and_then_nothing(tmp_path):
     plan, folder = write(tmp_path, PLAN), tmp_path / "out"
     first = hpcfl("sweep", plan, "--output", folder)
     runs = {path.name: load(path) for path in find(folder)}
@@ -66,7 +65,7 @@ def test_a_sweep_runs_every_cell_once_and_then_nothing(tmp_path: Path) -> None:
     assert again == {name: run.run_id for name, run in runs.items()}
 
 
-def test_a_sweep_that_was_killed_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_sweep_that_was_killed_goes_on_where_it_stopped(tmp_path):
     text = PLAN.replace("rounds = 2", "rounds = 40").replace("dim = 300", "dim = 3_000")
     plan, folder = write(tmp_path, text), tmp_path / "out"
     sweep = subprocess.Popen(
@@ -101,7 +100,7 @@ def test_a_sweep_that_was_killed_goes_on_where_it_stopped(tmp_path: Path) -> Non
     assert load(aside).run_id == before[killed].run_id != after[killed].run_id
 
 
-def test_a_cell_that_cannot_work_is_listed_and_stops_nothing(tmp_path: Path) -> None:
+def test_a_cell_that_cannot_work_is_listed_and_stops_nothing(tmp_path):
     plan = write(
         tmp_path,
         """
@@ -129,7 +128,7 @@ def test_a_cell_that_cannot_work_is_listed_and_stops_nothing(tmp_path: Path) -> 
     assert "nothing is left to run" in dry.stdout
 
 
-def test_jobs_of_an_array_run_their_cell_of_the_frozen_manifest(tmp_path: Path) -> None:
+def test_jobs_of_an_array_run_their_cell_of_the_frozen_manifest(tmp_path):
     plan, folder = write(tmp_path, PLAN), tmp_path / "out"
     early = hpcfl("sweep", plan, "--output", folder, "--cell", 0)
     frozen = hpcfl("sweep", plan, "--output", folder, "--freeze", "--seed", 4)
@@ -149,7 +148,7 @@ def test_jobs_of_an_array_run_their_cell_of_the_frozen_manifest(tmp_path: Path) 
     assert "no cell 8" in beyond.stderr
 
 
-def test_a_dry_run_lists_cells_with_their_time_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_lists_cells_with_their_time_and_leaves_nothing(tmp_path):
     plan, folder = write(tmp_path, PLAN), tmp_path / "out"
     dry = hpcfl("sweep", plan, "--output", folder, "--dry-run", "--seed", 3)
     assert not folder.exists()
@@ -169,7 +168,7 @@ def test_a_dry_run_lists_cells_with_their_time_and_leaves_nothing(tmp_path: Path
     assert "shuffled with seed 3" in later.stdout
 
 
-def test_a_changed_plan_needs_another_folder(tmp_path: Path) -> None:
+def test_a_changed_plan_needs_another_folder(tmp_path):
     plan, folder = write(tmp_path, PLAN), tmp_path / "out"
     hpcfl("sweep", plan, "--output", folder, "--freeze")
     plan.write_text(PLAN.replace("[3, 5]", "[3, 5, 7]"))
@@ -186,11 +185,11 @@ def test_a_changed_plan_needs_another_folder(tmp_path: Path) -> None:
         (["--output", "/proc/nothing"], "/proc/nothing"),
     ],
 )
-def test_wrong_use_is_a_sentence(tmp_path: Path, options: list[str], sentence: str) -> None:
+def test_wrong_use_is_a_sentence(tmp_path, options, sentence):
     assert sentence in refusal("sweep", write(tmp_path, PLAN), *options)
 
 
-def test_merged_jobs_are_one_folder_with_an_index(tmp_path: Path) -> None:
+def test_merged_jobs_are_one_folder_with_an_index(tmp_path):
     plan, array, merged = write(tmp_path, PLAN), tmp_path / "array", tmp_path / "merged"
     hpcfl("sweep", plan, "--output", array, "--freeze")
     hpcfl("sweep", plan, "--output", array, "--cell", 1)
@@ -221,9 +220,7 @@ def test_merged_jobs_are_one_folder_with_an_index(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("twice")) + list(tmp_path.glob(".twice*"))
 
 
-def test_the_cost_model_estimates_where_nothing_was_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cost_model_estimates_where_nothing_was_run(tmp_path, monkeypatch):
     from click.testing import CliRunner
 
     from hpcfl.cli.sweep import command

@@ -1,16 +1,13 @@
 """A file that is replaced is whole at any moment, and nothing is left beside it."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 
 from hpcfl.system.files import replacing
 
 
-def test_a_file_appears_with_its_folder_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_file_appears_with_its_folder_and_nothing_beside_it(tmp_path):
     path = tmp_path / "new" / "file"
     with replacing(path) as draft:
         draft.write_text("whole")
@@ -20,11 +17,11 @@ def test_a_file_appears_with_its_folder_and_nothing_beside_it(tmp_path: Path) ->
     assert os.listdir(path.parent) == ["file"]
 
 
-def test_a_file_stays_as_it_was_if_writing_fails(tmp_path: Path) -> None:
+def test_a_file_stays_as_it_was_if_writing_fails(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
 
-    def interrupted() -> None:
+    def interrupted():
         with replacing(path) as draft:
             draft.write_text("half")
             raise KeyboardInterrupt
@@ -37,12 +34,10 @@ def test_a_file_stays_as_it_was_if_writing_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_a_file_that_is_to_be_kept_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
-) -> None:
+def test_a_file_that_is_to_be_kept_is_not_replaced(tmp_path, monkeypatch, links):
     if not links:
 
-        def refuse(source: Path, target: Path) -> None:
+        def refuse(source, target):
             raise OSError("this file system has no hard links")
 
         monkeypatch.setattr(os, "link", refuse)

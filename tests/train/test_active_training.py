@@ -1,9 +1,5 @@
 """Training through sums that a server that cheats learns no more from."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -11,12 +7,11 @@ from hpcfl.comm.world import World
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
 from hpcfl.training import session
-from hpcfl.training.session import Trained
 
 pytest.importorskip("torch")
 
 
-def train(folder: Path, security: str) -> Trained:
+def train(folder, security):
     """Train softmax regression on the bundled digits, 6 of 9 devices a round, in one process."""
     folder.mkdir()
     asked = TrainOptions(
@@ -35,7 +30,7 @@ def train(folder: Path, security: str) -> Trained:
     return trained
 
 
-def test_it_comes_to_the_model_of_the_passive_variant(tmp_path: Path) -> None:
+def test_it_comes_to_the_model_of_the_passive_variant(tmp_path):
     active, passive = (train(tmp_path / security, security) for security in ("active", "passive"))
     run = load(active.path)
 

@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from hpcfl.algorithms.federated.queries import Constants
 from hpcfl.comm.world import World
@@ -19,11 +17,11 @@ pytest.importorskip("torch")
 from hpcfl.learning import datasets, models, partition
 
 
-def test_a_quadratic_is_explored_as_by_hand() -> None:
+def test_a_quadratic_is_explored_as_by_hand():
     """F = (4 (x - 1)**2 + (y + 1)**2) / 2: lambda and mu are the curvatures along the axes."""
     curvature, least = np.array([4.0, 1.0]), np.array([1.0, -1.0])
 
-    def gradients(weights: NDArray[np.float32]) -> tuple[float, NDArray[np.float32]]:
+    def gradients(weights):
         apart = weights - least
         return float(curvature @ apart**2 / 2), (curvature * apart).astype(np.float32)
 
@@ -53,17 +51,17 @@ def test_a_quadratic_is_explored_as_by_hand() -> None:
     )
 
 
-def reference(name: str, spec: str, devices: int, steps: int, rate: float) -> dict[str, Any]:
+def reference(name, spec, devices, steps, rate):
     """Return the figures of softmax regression, in double precision and without torch."""
     data = datasets.load(name, None, 5)
     parts = partition.make(spec, data, devices, 5)
     shape, classes = data.train_inputs.shape[1:], data.classes
 
-    def start(seed: int) -> NDArray[np.float64]:
+    def start(seed):
         weights = models.get_flat(models.build("softmax", shape, classes, seed))
         return weights.astype(float).reshape(classes, -1)
 
-    def descend(weights: NDArray[np.float64], x: Any, y: Any, count: int) -> Any:
+    def descend(weights, x, y, count):
         visited = []
         for step in range(count + 1):
             logits = x @ weights.T
@@ -103,9 +101,7 @@ def reference(name: str, spec: str, devices: int, steps: int, rate: float) -> di
 
 
 @pytest.mark.parametrize(("spec", "steps"), [("iid", 7), ("dirichlet:0.5", 2)])
-def test_estimates_are_those_of_a_reference_in_double_precision(
-    spec: str, steps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_estimates_are_those_of_a_reference_in_double_precision(spec, steps, monkeypatch):
     monkeypatch.setattr(estimate, "_CHUNK", 100)  # several pieces of a device's data
     options = EstimateOptions(
         "digits", spec, "softmax", seed=5, steps=steps, learning_rate=0.3, l1_clip=2.0
@@ -141,7 +137,7 @@ TABLE = np.array(
 )
 
 
-def test_the_server_weighs_by_samples_and_takes_extremes() -> None:
+def test_the_server_weighs_by_samples_and_takes_extremes():
     found = combine(TABLE, np.array([30, 10]), dim=12)
 
     assert found.constants == Constants(
@@ -163,14 +159,14 @@ def test_the_server_weighs_by_samples_and_takes_extremes() -> None:
         (3, 0.0, "the gradient of device 1 did not change"),
     ],
 )
-def test_devices_that_went_astray_are_named(row: int, value: float, sentence: str) -> None:
+def test_devices_that_went_astray_are_named(row, value, sentence):
     table = TABLE.copy()
     table[row, 1] = value
     with pytest.raises(HpcflError, match=sentence):
         combine(table, np.array([30, 10]), 12)
 
 
-def test_a_learning_rate_that_is_too_great_is_a_sentence() -> None:
+def test_a_learning_rate_that_is_too_great_is_a_sentence():
     options = EstimateOptions(model="2nn", steps=8, learning_rate=1e30)
     with pytest.raises(HpcflError, match="diverged: give a smaller --learning-rate"):
         estimate.run(World(None), options, 2)
@@ -180,6 +176,6 @@ def test_a_learning_rate_that_is_too_great_is_a_sentence() -> None:
     ("options", "sentence"),
     [({"steps": 1}, "at least 2 steps"), ({"learning_rate": 0.0}, "--learning-rate is 0.0")],
 )
-def test_options_that_cannot_be_are_refused(options: dict[str, Any], sentence: str) -> None:
+def test_options_that_cannot_be_are_refused(options, sentence):
     with pytest.raises(UsageError, match=sentence):
         EstimateOptions(**options)

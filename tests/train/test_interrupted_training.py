@@ -1,12 +1,9 @@
 """Training that is told to leave, and training whose round does not end in time after a signal."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +15,6 @@ from hpcfl.results import load
 from hpcfl.rounds.observer import RoundObserver
 from hpcfl.system.interruption import LEFT_STATUS, noting_signals
 from hpcfl.training import session
-from hpcfl.training.experiment import RoundResult
 
 pytest.importorskip("torch")
 
@@ -55,15 +51,7 @@ with interruption.noting_signals():
 """
 
 
-def train(
-    folder: Path,
-    rounds: int = 4,
-    number: int | None = None,
-    after: int = 2,
-    algorithm: str = "fedavg",
-    dropout: float = 0.3,
-    **options: object,
-) -> np.ndarray:
+def train(folder, rounds=4, number=None, after=2, algorithm="fedavg", dropout=0.3, **options):
     """Train, and send this process a signal in a round; return the model."""
     asked = TrainOptions(
         algorithm,
@@ -76,7 +64,7 @@ def train(
     )
 
     class Signalled(RoundObserver):
-        def finished(self, index: int, result: RoundResult) -> None:
+        def finished(self, index, result):
             if number is not None and index + 1 == after:
                 os.kill(os.getpid(), number)
 
@@ -87,9 +75,7 @@ def train(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_lets_the_round_end_and_leaves_a_checkpoint(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_signal_lets_the_round_end_and_leaves_a_checkpoint(tmp_path, number):
     for name in ("told", "resumed", "whole"):
         (tmp_path / name).mkdir()
     before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGUSR1)]
@@ -108,13 +94,13 @@ def test_a_signal_lets_the_round_end_and_leaves_a_checkpoint(
         train(tmp_path, rounds=2, resume=checkpoint)
 
 
-def test_a_signal_in_the_last_round_is_none(tmp_path: Path) -> None:
+def test_a_signal_in_the_last_round_is_none(tmp_path):
     train(tmp_path, rounds=2, number=signal.SIGUSR1)
 
     assert load(tmp_path / "run.h5").status == "complete"
 
 
-def test_what_cannot_be_resumed_leaves_without_a_checkpoint(tmp_path: Path) -> None:
+def test_what_cannot_be_resumed_leaves_without_a_checkpoint(tmp_path):
     with pytest.raises(AgreedError, match="nothing can go on") as told:
         train(tmp_path, number=signal.SIGUSR1, algorithm="top-k", error_feedback=True)
 
@@ -122,7 +108,7 @@ def test_what_cannot_be_resumed_leaves_without_a_checkpoint(tmp_path: Path) -> N
     assert not list(tmp_path.glob("*.npz"))
 
 
-def test_a_round_that_does_not_end_costs_nothing_but_itself(tmp_path: Path) -> None:
+def test_a_round_that_does_not_end_costs_nothing_but_itself(tmp_path):
     job = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "run.h5")],
         stdout=subprocess.PIPE,

@@ -1,10 +1,5 @@
 """Training through masks from one enrolment, of which a part takes part in a round."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -13,7 +8,6 @@ from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
 from hpcfl.training import checkpoint, session
-from hpcfl.training.session import Trained
 
 pytest.importorskip("torch")
 
@@ -21,9 +15,7 @@ pytest.importorskip("torch")
 DEVICES = 9
 
 
-def train(
-    folder: Path, aggregate: str, *, rounds: int = 4, dropout: float = 0.0, **options: Any
-) -> Trained:
+def train(folder, aggregate, *, rounds=4, dropout=0.0, **options):
     """Train softmax regression on the bundled digits in one process."""
     folder.mkdir(exist_ok=True)
     asked = TrainOptions(
@@ -42,9 +34,7 @@ def train(
 
 
 @pytest.mark.parametrize("sampling", ["exact", "poisson"])
-def test_the_selected_of_the_enrolled_devices_give_secaggs_model(
-    tmp_path: Path, sampling: str
-) -> None:
+def test_the_selected_of_the_enrolled_devices_give_secaggs_model(tmp_path, sampling):
     """The same vectors, roundings and sums: only the masks differ, and they cancel."""
     options = {"per_round": 5, "sampling": sampling}
     masked = train(tmp_path, "prf", **options)
@@ -59,7 +49,7 @@ def test_the_selected_of_the_enrolled_devices_give_secaggs_model(
     assert len({tuple(row) for row in run.survived.tolist()}) > 1
 
 
-def test_all_devices_enrol_once_and_the_selected_send_a_vector(tmp_path: Path) -> None:
+def test_all_devices_enrol_once_and_the_selected_send_a_vector(tmp_path):
     trained = train(tmp_path, "prf", per_round=4)
     run = load(trained.path)
     dim = trained.weights.size
@@ -78,7 +68,7 @@ def test_all_devices_enrol_once_and_the_selected_send_a_vector(tmp_path: Path) -
     assert run.training["modelled_seconds"][0] > run.cpu_seconds[0, 0, :DEVICES].max()
 
 
-def test_a_resumed_run_enrols_anew_and_goes_on_to_the_same_model(tmp_path: Path) -> None:
+def test_a_resumed_run_enrols_anew_and_goes_on_to_the_same_model(tmp_path):
     whole = train(tmp_path / "whole", "prf", rounds=4, per_round=3, checkpoint_every=2)
     first = train(tmp_path / "first", "prf", rounds=2, per_round=3, checkpoint_every=2)
     resumed = train(
@@ -97,12 +87,12 @@ def test_a_resumed_run_enrols_anew_and_goes_on_to_the_same_model(tmp_path: Path)
     assert run.bytes_up[1:, 0].sum() == 0
 
 
-def test_one_selected_device_alone_is_refused(tmp_path: Path) -> None:
+def test_one_selected_device_alone_is_refused(tmp_path):
     with pytest.raises(UsageError, match="prf needs at least 2 devices, but there are 1"):
         train(tmp_path, "prf", per_round=1)
 
 
-def test_a_round_for_which_chance_selects_one_device_is_refused(tmp_path: Path) -> None:
+def test_a_round_for_which_chance_selects_one_device_is_refused(tmp_path):
     with pytest.raises(HpcflError, match="prf needs at least 2 devices, but there are 1"):
         train(tmp_path, "prf", per_round=3, sampling="poisson", rounds=200)
     (path,) = tmp_path.glob("*.h5")
@@ -111,7 +101,7 @@ def test_a_round_for_which_chance_selects_one_device_is_refused(tmp_path: Path) 
     assert (load(path).survived.sum(axis=1) >= 2).all()
 
 
-def test_dropouts_are_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_dropouts_are_refused_before_anything_starts(tmp_path):
     with pytest.raises(UsageError, match="prf has no dropouts"):
         train(tmp_path, "prf", dropout=0.2)
     assert [] == list(tmp_path.iterdir())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,12 @@ from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
-from hpcfl.results.reader import Run
 from hpcfl.training import checkpoint, session
-from hpcfl.training.session import Trained
 
 pytest.importorskip("torch")
 
 
-def train(
-    folder: Path, algorithm: str, aggregate: str = "fedavg", devices: int = 8, **options: Any
-) -> Trained:
+def train(folder, algorithm, aggregate="fedavg", devices=8, **options):
     """Train softmax regression on the bundled digits in one process."""
     options = {
         "rounds": 3,
@@ -43,7 +38,7 @@ def train(
     return trained
 
 
-def recorded(trained: Trained) -> Run:
+def recorded(trained):
     return load(trained.path)
 
 
@@ -57,7 +52,7 @@ SYSTEMS = {
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_every_system_trains_and_spends(tmp_path: Path, name: str) -> None:
+def test_every_system_trains_and_spends(tmp_path, name):
     trained = train(tmp_path, name, rounds=20, **SYSTEMS[name])
     first, last = trained.results[0].figures, trained.results[-1].figures
 
@@ -72,9 +67,7 @@ def test_every_system_trains_and_spends(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("aggregate", ["secagg", "secagg-graph", "prf"])
 @pytest.mark.parametrize("name", ["cdp", "dp-dsgd", "dp-fedavg"])
-def test_noise_within_a_protocol_is_validated_with_the_sum(
-    tmp_path: Path, name: str, aggregate: str
-) -> None:
+def test_noise_within_a_protocol_is_validated_with_the_sum(tmp_path, name, aggregate):
     noise = {"noise": "distributed"} if name == "dp-fedavg" else {}
     trained = train(tmp_path, name, aggregate, **SYSTEMS[name], **noise)
     assert all(result.record.validated for result in trained.results)
@@ -86,9 +79,7 @@ def test_noise_within_a_protocol_is_validated_with_the_sum(
     )
 
 
-def test_without_noise_to_speak_of_a_private_algorithm_is_federated_averaging(
-    tmp_path: Path,
-) -> None:
+def test_without_noise_to_speak_of_a_private_algorithm_is_federated_averaging(tmp_path):
     options: dict[str, Any] = {"steps": 1, "batch_size": 0}
     plain = train(tmp_path, "fedavg", **options)
     for name in ("cdp", "dp-fedavg"):
@@ -96,7 +87,7 @@ def test_without_noise_to_speak_of_a_private_algorithm_is_federated_averaging(
         assert np.abs(private.weights - plain.weights).max() < 1e-5
 
 
-def test_virtual_devices_train_the_same_model_whatever_their_noise_is_from(tmp_path: Path) -> None:
+def test_virtual_devices_train_the_same_model_whatever_their_noise_is_from(tmp_path):
     first, again = (train(tmp_path, "cdp", sigma=0.1) for _ in range(2))
     other = train(tmp_path, "cdp", sigma=0.1, fast_noise=False)
 
@@ -105,7 +96,7 @@ def test_virtual_devices_train_the_same_model_whatever_their_noise_is_from(tmp_p
 
 
 @pytest.mark.parametrize("by", ["paper", "proven"])
-def test_no_round_begins_that_would_cost_more_than_there_is(tmp_path: Path, by: str) -> None:
+def test_no_round_begins_that_would_cost_more_than_there_is(tmp_path, by):
     spent = [
         result.figures[f"epsilon_{by}"]
         for result in train(tmp_path, "cdp", sigma=0.1, rounds=12, shuffle="fresh").results
@@ -118,7 +109,7 @@ def test_no_round_begins_that_would_cost_more_than_there_is(tmp_path: Path, by: 
     assert recorded(stopped).status == "complete"
 
 
-def test_noise_for_an_epsilon_is_chosen_and_recorded(tmp_path: Path) -> None:
+def test_noise_for_an_epsilon_is_chosen_and_recorded(tmp_path):
     trained = train(tmp_path, "cdp", epsilon=5.0, delta=1e-4, rounds=4, shuffle="fresh")
     run = recorded(trained)
 
@@ -130,7 +121,7 @@ def test_noise_for_an_epsilon_is_chosen_and_recorded(tmp_path: Path) -> None:
     assert run.config["fast_noise"]
 
 
-def test_a_resumed_private_run_ends_with_the_model_of_an_undisturbed_one(tmp_path: Path) -> None:
+def test_a_resumed_private_run_ends_with_the_model_of_an_undisturbed_one(tmp_path):
     """The order of the data goes on where it was, and an adapted norm is not forgotten."""
     for name, options in (
         ("cdp", {"sigma": 0.05, "per_round": 3}),
@@ -149,7 +140,7 @@ def test_a_resumed_private_run_ends_with_the_model_of_an_undisturbed_one(tmp_pat
         )
 
 
-def test_rounds_that_may_have_been_played_twice_are_accounted_for_twice(tmp_path: Path) -> None:
+def test_rounds_that_may_have_been_played_twice_are_accounted_for_twice(tmp_path):
     """Whoever saw a killed run's last rounds has seen other noise on the same data."""
     options: dict[str, Any] = {"sigma": 0.05, "per_round": 3, "shuffle": "fresh"}
     cost = [
@@ -169,7 +160,7 @@ def test_rounds_that_may_have_been_played_twice_are_accounted_for_twice(tmp_path
     assert [figures["epsilon_proven"] for figures in spent] == cost[1:]
 
 
-def test_a_norm_that_is_too_small_grows_and_the_model_moves_faster(tmp_path: Path) -> None:
+def test_a_norm_that_is_too_small_grows_and_the_model_moves_faster(tmp_path):
     options: dict[str, Any] = {"noise_multiplier": 1e-4, "clip_norm": 0.001, "rounds": 40}
     fixed = train(tmp_path, "dp-fedavg", **options)
     adaptive = train(tmp_path, "dp-fedavg", quantile=0.9, **options)
@@ -180,7 +171,7 @@ def test_a_norm_that_is_too_small_grows_and_the_model_moves_faster(tmp_path: Pat
 # locks
 
 
-def test_the_first_stage_of_locks_is_measured(tmp_path: Path) -> None:
+def test_the_first_stage_of_locks_is_measured(tmp_path):
     run = recorded(train(tmp_path, "locks", devices=30, rounds=5, **SYSTEMS["locks"]))
     assert ["model", "norms", "upload", "result"] == run.phases
     up = {name: run.bytes_up[:, k] for k, name in enumerate(run.phases)}
@@ -197,7 +188,7 @@ def test_the_first_stage_of_locks_is_measured(tmp_path: Path) -> None:
     assert np.array_equal(kept, run.survived)
 
 
-def test_larger_updates_are_kept_more_often_and_the_mean_stays_right(tmp_path: Path) -> None:
+def test_larger_updates_are_kept_more_often_and_the_mean_stays_right(tmp_path):
     """Without noise, the mean over many rounds is that of all devices' clipped updates."""
     from hpcfl.algorithms import federated
     from hpcfl.algorithms.aggregation import find
@@ -241,7 +232,7 @@ def test_larger_updates_are_kept_more_often_and_the_mean_stays_right(tmp_path: P
     assert np.abs(mean * devices - norms).max() < 5 * 2 / np.sqrt(draws)
 
 
-def test_options_of_private_algorithms_are_refused_before_data_are_read(tmp_path: Path) -> None:
+def test_options_of_private_algorithms_are_refused_before_data_are_read(tmp_path):
     for name, options in (
         ("cdp", {"sigma": 1.0, "momentum": 0.5}),
         ("locks", {"sigma": 1.0, "sampling": "exact"}),
@@ -258,9 +249,7 @@ def test_options_of_private_algorithms_are_refused_before_data_are_read(tmp_path
         ({"model": "tests:own"}, "this is tests:own,"),
     ],
 )
-def test_steps_that_may_expand_are_not_taken_for_convex(
-    tmp_path: Path, options: dict[str, Any], what: str
-) -> None:
+def test_steps_that_may_expand_are_not_taken_for_convex(tmp_path, options, what):
     with pytest.raises(UsageError, match=f"--convex is for .* {what} .* leave it out"):
         train(tmp_path, "cdp", sigma=1.0, convex=True, **options)
     # With one step there is nothing that could expand.
@@ -269,7 +258,7 @@ def test_steps_that_may_expand_are_not_taken_for_convex(
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_clipped_steps_of_two_classes_never_expand_and_those_of_three_do(classes: int) -> None:
+def test_clipped_steps_of_two_classes_never_expand_and_those_of_three_do(classes):
     """What --convex is for: by the least eigenvalue of the symmetric part of the Jacobian."""
     import torch
 
@@ -279,7 +268,7 @@ def test_clipped_steps_of_two_classes_never_expand_and_those_of_three_do(classes
         x = torch.randn(3, generator=generator, dtype=torch.float64) * 3
         label = int(torch.randint(classes, (), generator=generator))
 
-        def clipped(weights: torch.Tensor, x: torch.Tensor = x, label: int = label) -> torch.Tensor:
+        def clipped(weights, x=x, label=label):
             logits = weights.view(classes, 3) @ x
             gradient = torch.outer(
                 torch.softmax(logits, 0)
@@ -296,7 +285,7 @@ def test_clipped_steps_of_two_classes_never_expand_and_those_of_three_do(classes
     assert least > -1e-12 or classes == 3
 
 
-def test_what_the_account_counts_on_is_told_and_recorded(tmp_path: Path) -> None:
+def test_what_the_account_counts_on_is_told_and_recorded(tmp_path):
     trained = train(
         tmp_path, "dp-fedavg", sampling="poisson", noise_multiplier=1.0, dropout=0.25, rounds=1
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,35 +16,34 @@ from hpcfl.errors import UsageError
 from hpcfl.learning import private
 from hpcfl.results import load
 from hpcfl.training import checkpoint
-from hpcfl.training.session import Trained
 
 # The setting of the audit: an epoch has more steps than there are rounds, and a record is used once
 # in it at the most.
 CDP: dict[str, Any] = {"devices": 5, "steps": 1, "sigma": 0.05, "batch_size": 28}
 
 
-def exact_epsilon(mu: float, delta: float = 1e-5) -> float:
+def exact_epsilon(mu, delta=1e-5):
     """Solve Balle and Wang's (2018) equation of the Gaussian mechanism for epsilon."""
 
-    def excess(epsilon: float) -> float:
+    def excess(epsilon):
         first = stats.norm.cdf(mu / 2 - epsilon / mu)
         return float(first - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu) - delta)
 
     return float(optimize.brentq(excess, 0, 100))
 
 
-def killed(folder: Path, rounds: int, every: int, name: str = "cdp", **options: Any) -> Path:
+def killed(folder, rounds, every, name="cdp", **options):
     """Train beyond the last checkpoint, as a run does that is killed then; return it."""
     run = train(folder, name, rounds=rounds, checkpoint_every=every, **options)
     return checkpoint.path_for(run.path)
 
 
-def count_uses(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, int]]:
+def count_uses(monkeypatch):
     """Count in how many batches each record of each device is, from now on."""
     uses: Counter[tuple[int, int]] = Counter()
     batches = private.batches
 
-    def counted(*settings: Any) -> Any:
+    def counted(*settings):
         for batch in batches(*settings):
             uses.update((settings[-1].spawn_key[-1], record) for record in batch.tolist())
             yield batch
@@ -54,20 +52,15 @@ def count_uses(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[int, int]]:
     return uses
 
 
-def printed(trained: Trained) -> float:
+def printed(trained):
     return trained.results[-1].figures["epsilon_proven"]
 
 
 @pytest.mark.parametrize(("resumes", "shown", "before"), [(1, 6.652, 10.12), (3, 10.12, 15.66)])
 @pytest.mark.parametrize("old", [False, True])
 def test_what_is_printed_holds_for_all_that_was_seen(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    old: bool,
-    resumes: int,
-    shown: float,
-    before: float,
-) -> None:
+    tmp_path, monkeypatch, old, resumes, shown, before
+):
     """The true value is that of the accesses that there were, of the record that had the most.
 
     If what is played again had the batches that it had, as it once was, it would be above.
@@ -87,7 +80,7 @@ def test_what_is_printed_holds_for_all_that_was_seen(
         assert printed(last) >= true * (1 - 1e-6)
 
 
-def test_all_that_was_played_after_a_checkpoint_is_charged(tmp_path: Path) -> None:
+def test_all_that_was_played_after_a_checkpoint_is_charged(tmp_path):
     """However it came about: checkpoints less often than before, or none; no round after them."""
     options = CDP | {"shuffle": "fresh"}
     whole = [
@@ -109,8 +102,8 @@ def test_all_that_was_played_after_a_checkpoint_is_charged(tmp_path: Path) -> No
 
 
 def test_rounds_before_the_first_checkpoint_are_charged_and_drawn_anew_as_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """A job that dies early goes on, when it is started again, from a file that knows of them."""
     options = CDP | {"shuffle": "fresh"}
     whole = [
@@ -128,7 +121,7 @@ def test_rounds_before_the_first_checkpoint_are_charged_and_drawn_anew_as_well(
     assert first - uses, "other batches than before"
 
 
-def test_there_is_one_checkpoint_to_go_on_from(tmp_path: Path) -> None:
+def test_there_is_one_checkpoint_to_go_on_from(tmp_path):
     """Two files that can be gone on from would not know of each other's rounds."""
     state = killed(tmp_path, 4, 3, **CDP)
     times = state.stat().st_mtime_ns
@@ -142,9 +135,7 @@ def test_there_is_one_checkpoint_to_go_on_from(tmp_path: Path) -> None:
     assert len(train(tmp_path, "cdp", rounds=6, resume=successor, **CDP).results) == 1
 
 
-def test_a_run_without_privacy_goes_on_from_the_same_file_as_often_as_it_likes(
-    tmp_path: Path,
-) -> None:
+def test_a_run_without_privacy_goes_on_from_the_same_file_as_often_as_it_likes(tmp_path):
     options: dict[str, Any] = {"epochs": 1, "steps": None, "devices": 4}
     whole = train(tmp_path, "fedavg", rounds=4, **options)
     state = killed(tmp_path, 3, 2, "fedavg", **options)
@@ -156,7 +147,7 @@ def test_a_run_without_privacy_goes_on_from_the_same_file_as_often_as_it_likes(
 
 
 @pytest.mark.parametrize("name", ["dp-fedavg", "locks"])
-def test_participants_of_a_replayed_round_are_drawn_anew(tmp_path: Path, name: str) -> None:
+def test_participants_of_a_replayed_round_are_drawn_anew(tmp_path, name):
     options: dict[str, Any] = {
         "devices": 30,
         "per_round": 10,

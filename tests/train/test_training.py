@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import h5py
@@ -15,7 +14,6 @@ from hpcfl.results import load
 from hpcfl.rounds import build
 from hpcfl.training import build as training
 from hpcfl.training import checkpoint, experiment, session
-from hpcfl.training.session import Trained
 
 pytest.importorskip("torch")
 
@@ -27,14 +25,8 @@ RATE = 0.1
 
 
 def train(
-    folder: Path,
-    aggregate: str = "fedavg",
-    devices: int = 6,
-    epochs: int = 1,
-    momentum: float = 0.5,
-    algorithm: str = "fedavg",
-    **options: Any,
-) -> Trained:
+    folder, aggregate="fedavg", devices=6, epochs=1, momentum=0.5, algorithm="fedavg", **options
+):
     """Train softmax regression on the bundled digits in one process."""
     common = {"aggregate": aggregate, "epochs": epochs, "momentum": momentum, "rounds": 3}
     common |= {"batch_size": 20, "learning_rate": RATE, "dropout": 0.0}
@@ -45,9 +37,7 @@ def train(
 
 
 @pytest.mark.parametrize("aggregate", ["secagg", "sparse"])
-def test_training_through_a_protocol_learns_and_is_validated(
-    tmp_path: Path, aggregate: str
-) -> None:
+def test_training_through_a_protocol_learns_and_is_validated(tmp_path, aggregate):
     trained = train(tmp_path, aggregate, rounds=12, dropout=0.2, alpha=1.0)
     run = load(trained.path)
 
@@ -59,7 +49,7 @@ def test_training_through_a_protocol_learns_and_is_validated(
     assert run.training["bytes_up_total"][-1] == run.bytes_up.sum()
 
 
-def test_secagg_gives_fedavgs_model_up_to_quantisation(tmp_path: Path) -> None:
+def test_secagg_gives_fedavgs_model_up_to_quantisation(tmp_path):
     # Each of N devices rounds by less than one level; after the first round the models differ, so
     # the bound is for one round: N / levels a coordinate, and float32 of both models and updates.
     levels, devices = 2**20, 6
@@ -70,7 +60,7 @@ def test_secagg_gives_fedavgs_model_up_to_quantisation(tmp_path: Path) -> None:
     assert not np.array_equal(secure.weights, plain.weights)
 
 
-def test_after_many_rounds_secagg_is_fedavg_up_to_the_sum_of_its_roundings(tmp_path: Path) -> None:
+def test_after_many_rounds_secagg_is_fedavg_up_to_the_sum_of_its_roundings(tmp_path):
     """A bound that holds because training itself brings two models no further apart.
 
     The loss of softmax regression is convex and its gradient Lipschitz with max |x|^2 / 2 (the
@@ -98,7 +88,7 @@ def test_after_many_rounds_secagg_is_fedavg_up_to_the_sum_of_its_roundings(tmp_p
     assert np.linalg.norm(plain.weights) > 20 * (rounds * rounding + float32)
 
 
-def test_sparse_at_alpha_1_is_fedavg_on_average_and_not_in_a_round(tmp_path: Path) -> None:
+def test_sparse_at_alpha_1_is_fedavg_on_average_and_not_in_a_round(tmp_path):
     """At alpha = 1 a device still sends only a part p of its coordinates (eq. 14), 0.598 of 6.
 
     So no round gives fedavg's model; the mean over the choices does. Fresh keys choose anew every
@@ -120,9 +110,7 @@ def test_sparse_at_alpha_1_is_fedavg_on_average_and_not_in_a_round(tmp_path: Pat
 
 @pytest.mark.parametrize("algorithm", ["rand-k", "top-k"])
 @pytest.mark.parametrize("error_feedback", [False, True])
-def test_sparsified_training_learns_and_sends_what_it_chose(
-    tmp_path: Path, algorithm: str, error_feedback: bool
-) -> None:
+def test_sparsified_training_learns_and_sends_what_it_chose(tmp_path, algorithm, error_feedback):
     trained = train(
         tmp_path, algorithm=algorithm, rounds=40, alpha=0.1, error_feedback=error_feedback
     )
@@ -136,7 +124,7 @@ def test_sparsified_training_learns_and_sends_what_it_chose(
     assert ((0 < overlap) & (overlap < 1)).all()
 
 
-def test_the_overlap_of_rand_k_is_k_over_d_and_top_k_has_more_in_common(tmp_path: Path) -> None:
+def test_the_overlap_of_rand_k_is_k_over_d_and_top_k_has_more_in_common(tmp_path):
     drawn = load(train(tmp_path, algorithm="rand-k", devices=12, rounds=30).path)
     largest = load(train(tmp_path, algorithm="top-k", devices=12, rounds=30).path)
 
@@ -146,13 +134,13 @@ def test_the_overlap_of_rand_k_is_k_over_d_and_top_k_has_more_in_common(tmp_path
     assert (largest.training["overlap"] > 0.2).all()
 
 
-def test_only_devices_of_the_same_round_have_coordinates_in_common(tmp_path: Path) -> None:
+def test_only_devices_of_the_same_round_have_coordinates_in_common(tmp_path):
     run = load(train(tmp_path, algorithm="top-k", devices=3, per_round=1, rounds=4).path)
 
     assert np.isnan(run.training["overlap"]).all()
 
 
-def test_error_feedback_makes_top_k_reach_the_model_of_whole_updates(tmp_path: Path) -> None:
+def test_error_feedback_makes_top_k_reach_the_model_of_whole_updates(tmp_path):
     """Without it, coordinates whose updates are always small are never learned."""
     same = {"rounds": 60, "momentum": 0.0}
     whole = train(tmp_path, **same).weights
@@ -163,7 +151,7 @@ def test_error_feedback_makes_top_k_reach_the_model_of_whole_updates(tmp_path: P
     assert np.linalg.norm(with_memory.weights - whole) < far / 2
 
 
-def test_the_loss_of_every_device_is_that_of_the_model_it_received(tmp_path: Path) -> None:
+def test_the_loss_of_every_device_is_that_of_the_model_it_received(tmp_path):
     trained = train(tmp_path, devices=9, per_round=4, rounds=3, device_loss=True)
     run = load(trained.path)
     losses = run.training["device_loss"]
@@ -176,7 +164,7 @@ def test_the_loss_of_every_device_is_that_of_the_model_it_received(tmp_path: Pat
     assert np.nanmean(losses[2]) < np.nanmean(losses[0])
 
 
-def test_rounding_and_clipping_are_reported(tmp_path: Path) -> None:
+def test_rounding_and_clipping_are_reported(tmp_path):
     plain = train(tmp_path, "fedavg", rounds=1).results[0].figures
     fine = train(tmp_path, "secagg", rounds=1, levels=2**20).results[0].figures
     coarse = train(tmp_path, "secagg", rounds=1, levels=2**10).results[0].figures
@@ -192,14 +180,14 @@ def test_rounding_and_clipping_are_reported(tmp_path: Path) -> None:
     assert narrow["quantisation_error"] > 100 * fine["quantisation_error"]
 
 
-def test_the_same_seed_gives_the_same_model(tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_model(tmp_path):
     one, two, other = (train(tmp_path, "secagg", seed=seed) for seed in (1, 1, 2))
 
     np.testing.assert_array_equal(one.weights, two.weights)
     assert not np.array_equal(one.weights, other.weights)
 
 
-def test_training_stops_at_the_target_and_keeps_its_rounds(tmp_path: Path) -> None:
+def test_training_stops_at_the_target_and_keeps_its_rounds(tmp_path):
     trained = train(tmp_path, rounds=50, target_accuracy=0.7)
     run = load(trained.path)
 
@@ -210,11 +198,11 @@ def test_training_stops_at_the_target_and_keeps_its_rounds(tmp_path: Path) -> No
     assert run.status == "complete"
 
 
-def test_training_stops_when_its_time_is_over(tmp_path: Path) -> None:
+def test_training_stops_when_its_time_is_over(tmp_path):
     assert len(train(tmp_path, rounds=50, max_seconds=0.0).results) == 1
 
 
-def test_only_the_devices_drawn_send_anything(tmp_path: Path) -> None:
+def test_only_the_devices_drawn_send_anything(tmp_path):
     run = load(train(tmp_path, "secagg", 9, per_round=4, rounds=4).path)
     senders = run.bytes_up.sum(axis=1) > 0
 
@@ -224,7 +212,7 @@ def test_only_the_devices_drawn_send_anything(tmp_path: Path) -> None:
     assert run.training["participants"].tolist() == [4] * 4
 
 
-def test_devices_weigh_as_much_as_their_data(tmp_path: Path) -> None:
+def test_devices_weigh_as_much_as_their_data(tmp_path):
     trained = train(tmp_path, "fedavg", 3, rounds=1, partition="dirichlet:0.3")
     with h5py.File(trained.path) as file:
         table = file["partition"][()]
@@ -233,7 +221,7 @@ def test_devices_weigh_as_much_as_their_data(tmp_path: Path) -> None:
     assert len(set(table.sum(axis=1).tolist())) > 1
 
 
-def test_a_server_of_momentum_moves_on_by_itself(tmp_path: Path) -> None:
+def test_a_server_of_momentum_moves_on_by_itself(tmp_path):
     plain = train(tmp_path, rounds=2)
     momentum = train(tmp_path, rounds=2, server_momentum=0.9)
     first = train(tmp_path, rounds=1)
@@ -245,7 +233,7 @@ def test_a_server_of_momentum_moves_on_by_itself(tmp_path: Path) -> None:
     )
 
 
-def test_a_resumed_run_ends_with_the_model_of_an_undisturbed_one(tmp_path: Path) -> None:
+def test_a_resumed_run_ends_with_the_model_of_an_undisturbed_one(tmp_path):
     options: dict[str, Any] = {"server_momentum": 0.5, "per_round": 4, "dropout": 0.2}
     whole = train(tmp_path, "secagg", rounds=6, **options)
     begun = train(tmp_path, "secagg", rounds=4, checkpoint_every=3, **options)
@@ -260,7 +248,7 @@ def test_a_resumed_run_ends_with_the_model_of_an_undisturbed_one(tmp_path: Path)
         ]
 
 
-def test_a_checkpoint_of_other_options_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_options_is_refused(tmp_path):
     begun = train(tmp_path, rounds=1, checkpoint_every=1)
     saved = checkpoint.path_for(begun.path)
     with pytest.raises(UsageError, match="is of a run with seed 0, not 1: resume with the same"):
@@ -268,7 +256,7 @@ def test_a_checkpoint_of_other_options_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"junk", b"PK\x03\x04junk"])
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path, content: bytes | None) -> None:
+def test_a_damaged_checkpoint_is_refused(tmp_path, content):
     path = tmp_path / "state.npz"
     if content is not None:
         path.write_bytes(content)
@@ -276,7 +264,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, content: bytes | None) 
         train(tmp_path, resume=path)
 
 
-def test_what_the_protocol_promises_is_recorded(tmp_path: Path) -> None:
+def test_what_the_protocol_promises_is_recorded(tmp_path):
     run = load(train(tmp_path, "cohort", devices=20, rounds=1, alpha=0.2).path)
 
     assert (run.config["cohort_size"], run.config["degree"]) == (4, 10)
@@ -286,11 +274,11 @@ def test_what_the_protocol_promises_is_recorded(tmp_path: Path) -> None:
 
 
 def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     built = []
 
-    def remember(*arguments: Any, **named: Any) -> Any:
+    def remember(*arguments, **named):
         found = build.build(*arguments, **named)
         built.append(found[0].parameters)
         return found
@@ -330,13 +318,11 @@ def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
         ),
     ],
 )
-def test_options_that_cannot_work_are_refused(
-    tmp_path: Path, options: dict[str, Any], sentence: str
-) -> None:
+def test_options_that_cannot_work_are_refused(tmp_path, options, sentence):
     with pytest.raises(UsageError, match=sentence):
         train(tmp_path, **options)
 
 
-def test_an_unknown_algorithm_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_algorithm_is_refused(tmp_path):
     with pytest.raises(UsageError, match="there is no algorithm 'nonsense'; choose one of fedavg"):
         train(tmp_path, algorithm="nonsense")

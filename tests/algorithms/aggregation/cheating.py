@@ -6,7 +6,6 @@ Neither the driver nor a transport takes part: the server decides what every dev
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,14 +26,14 @@ from hpcfl.errors import HpcflError
 from hpcfl.rounds.enrolment import enrol
 
 
-def enrolled(name: str, devices: int, seed: int | None = 5) -> Mapping[int, Any]:
+def enrolled(name, devices, seed=5):
     """Return devices of the active variant that enrolled together, over a transport."""
     found = enrol(find(name, "active"), Loopback(devices), first_round=0, insecure_seed=seed)
     assert found is not None
     return found.devices
 
 
-def enrolled_with_strangers(name: str, devices: int, strangers: Iterable[int]) -> dict[int, Any]:
+def enrolled_with_strangers(name, devices, strangers):
     """Return devices that enrolled together, some of which nobody has registered.
 
     A server could have made them: their identity keys are signed with keys of their own, and what
@@ -54,16 +53,7 @@ def enrolled_with_strangers(name: str, devices: int, strangers: Iterable[int]) -
     return found
 
 
-def make(
-    name: str,
-    devices: int,
-    dim: int = 20,
-    *,
-    security: str = "active",
-    identities: Mapping[int, Any] | None = None,
-    members: Sequence[int] | None = None,
-    **options: Any,
-) -> Any:
+def make(name, devices, dim=20, *, security="active", identities=None, members=None, **options):
     """Return a protocol whose devices have enrolled; passive ones need not."""
     defaults: dict[str, Any] = {"levels": 1000, "alpha": 0.5, "security": security}
     protocol = find(name, security)(Parameters(devices, dim, **{**defaults, **options}))
@@ -88,15 +78,7 @@ class Conversation:
     earlier: Conversation | None = None
 
 
-def converse(
-    protocol: Any,
-    server: Any | None = None,
-    *,
-    index: int = 0,
-    seed: int = 1,
-    before: tuple[str, Pattern] | None = None,
-    dropouts: Mapping[int, str] | None = None,
-) -> Conversation:
+def converse(protocol, server=None, *, index=0, seed=1, before=None, dropouts=None):
     """Play a round, or what comes before a step; a device that refuses takes no further part."""
     count = protocol.parameters.devices
     if server is None:
@@ -121,7 +103,7 @@ def converse(
     return found
 
 
-def server_of(protocol: Any, index: int = 0, kind: type | None = None) -> Any:
+def server_of(protocol, index=0, kind=None):
     """Return the protocol's server, or one of another kind, which draws the same every time."""
     model = np.zeros(protocol.parameters.dim, np.float32)
     secrets = insecure_secrets(1, index, -1)
@@ -130,12 +112,12 @@ def server_of(protocol: Any, index: int = 0, kind: type | None = None) -> Any:
     return protocol.server(index, model, secrets)
 
 
-def _is_past(protocol: Any, dropped: str, phase: str) -> bool:
+def _is_past(protocol, dropped, phase):
     order = protocol.phases()
     return order.index(phase) >= order.index(dropped)
 
 
-def _play(found: Conversation, step: Any, live: list[int]) -> None:
+def _play(found, step, live):
     server, name = found.server, step.name
     if step.pattern is Pattern.BROADCAST and name in ("model", "challenge"):
         told = getattr(server, f"send_{name}")()
@@ -165,12 +147,12 @@ def _play(found: Conversation, step: Any, live: list[int]) -> None:
         getattr(server, f"finish_{name}")()
 
 
-def _tell(found: Conversation, name: str, id: int, told: Payload) -> None:
+def _tell(found, name, id, told):
     found.told.setdefault(name, {})[id] = told.tobytes()
     _let(found, id, f"receive_{name}", told)
 
 
-def _let(found: Conversation, id: int, action: str, *arguments: Any) -> Any:
+def _let(found, id, action, *arguments):
     try:
         return getattr(found.devices[id], action)(*arguments)
     except HpcflError as error:
@@ -188,31 +170,31 @@ class TwoFaced(SecAggServer):
     victim: int
     deceived: frozenset[int]
 
-    def scheme(self, victim: int, deceived: Iterable[int], accomplices: Mapping[int, Any]) -> None:
+    def scheme(self, victim, deceived, accomplices):
         self.victim, self.deceived = victim, frozenset(deceived)
         self._knows = accomplices
         self._seed_shares_of_victim: dict[int, NDArray[np.uint32]] = {}
         self._key_shares_of_victim: dict[int, NDArray[np.uint32]] = {}
 
-    def receive_masked_input(self, sender: int, payload: Payload) -> None:
+    def receive_masked_input(self, sender, payload):
         super().receive_masked_input(sender, payload)
         if sender == self.victim:
             self.upload = payload.view("<u4").copy()
 
-    def lists_for(self, receiver: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def lists_for(self, receiver):
         survived, gone = self._survived.copy(), self._gone.copy()
         if receiver in self.deceived:
             survived[self.victim], gone[self.victim] = False, True
         return survived, gone
 
-    def request_for(self, receiver: int) -> Payload:
+    def request_for(self, receiver):
         return self._links.request(receiver, *self.lists_for(receiver))
 
-    def send_unmask(self, receiver: int | None = None) -> Payload:
+    def send_unmask(self, receiver=None):
         assert receiver is not None
         return self.request_for(receiver)
 
-    def receive_unmask(self, sender: int, payload: Payload) -> None:
+    def receive_unmask(self, sender, payload):
         survived, gone = self.lists_for(sender)
         shares = payload.view("<u4")
         cut = SEED_SHARE * int(survived.sum())
@@ -223,13 +205,13 @@ class TwoFaced(SecAggServer):
             place = int(survived[: self.victim].sum())
             self._seed_shares_of_victim[sender] = shares[:cut].reshape(-1, SEED_SHARE)[place]
 
-    def finish_unmask(self) -> None:
+    def finish_unmask(self):
         """Take no sum: it is after another thing."""
 
-    def finish_result(self) -> None:
+    def finish_result(self):
         pass
 
-    def stolen(self) -> NDArray[np.int64] | None:
+    def stolen(self):
         """Return the victim's integers, if there are shares enough."""
         protocol, victim = self._protocol, self.victim
         for id, device in self._knows.items():
@@ -255,7 +237,7 @@ class TwoFaced(SecAggServer):
         return self._group.decode(self._group.add_masks(self.upload, masks, signs))
 
 
-def combined(shares: Mapping[int, NDArray[np.uint32]], threshold: int) -> NDArray[np.uint32]:
+def combined(shares, threshold):
     """Return the limbs of the secret that the first t shares give."""
     holders = tuple(sorted(shares)[:threshold])
     return shamir.combine(np.stack([shares[id] for id in holders]), holders)
@@ -264,18 +246,18 @@ def combined(shares: Mapping[int, NDArray[np.uint32]], threshold: int) -> NDArra
 class TwoFacedActive(TwoFaced, ActiveServer):
     """The same towards devices that compare their lists: accomplices endorse either list."""
 
-    def send_consistency_check(self, receiver: int | None = None) -> Payload:
+    def send_consistency_check(self, receiver=None):
         assert receiver is not None
         return self.request_for(receiver)
 
-    def receive_consistency_check(self, sender: int, payload: Payload) -> None:
+    def receive_consistency_check(self, sender, payload):
         if sender in self.deceived:
             # It has no tag for the victim, which it was told is gone.
             place = [id for id in self.survivors if id != sender].index(self.victim)
             payload = np.insert(payload, 16 * place, np.zeros(16, np.uint8))
         super().receive_consistency_check(sender, payload)
 
-    def send_unmask(self, receiver: int | None = None) -> Payload:
+    def send_unmask(self, receiver=None):
         assert receiver is not None
         told = digest(self._protocol, self._public, self.request_for(receiver).tobytes())
         for id, device in self._knows.items():
@@ -287,16 +269,14 @@ class TwoFacedActive(TwoFaced, ActiveServer):
         return payload
 
 
-def digest(protocol: Any, public: Mapping[int, bytes], request: bytes) -> bytes:
+def digest(protocol, public, request):
     """Return what an endorsement is of: who is who, all keys of the round, and the request."""
     advertised = hashlib.sha256(b"".join(public[id] for id in sorted(public))).digest()
     members = b"".join(int(id).to_bytes(8, "little") for id in protocol.members)
     return hashlib.sha256(members + advertised + request).digest()
 
 
-def endorsement(
-    protocol: Any, identity: Any, sender: int, receiver: int, told: bytes, index: int = 0
-) -> NDArray[np.uint8]:
+def endorsement(protocol, identity, sender, receiver, told, index=0):
     """Return the tag with which one who has an identity endorses for a device."""
     context = f"hpcfl/1 {protocol.name} round {index} request from {sender} to {receiver}"
     secret = identity.tagging_secret(protocol.members[receiver])

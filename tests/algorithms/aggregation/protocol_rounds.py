@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,8 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.loopback import Loopback
-from hpcfl.comm.phases import Pattern, Step
-from hpcfl.crypto.keys import KeyPair, SecretSource, insecure_secrets
+from hpcfl.comm.phases import Pattern
+from hpcfl.crypto.keys import KeyPair, insecure_secrets
 from hpcfl.errors import HpcflError
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.driver import Round
@@ -46,11 +46,11 @@ Change = Callable[["Header", NDArray[np.uint8]], NDArray[np.uint8]]
 class Source:
     """Hands out secret bytes and remembers them."""
 
-    def __init__(self, source: SecretSource) -> None:
+    def __init__(self, source):
         self._source = source
         self.drawn: list[bytes] = []
 
-    def __call__(self, count: int) -> bytes:
+    def __call__(self, count):
         self.drawn.append(self._source(count))
         return self.drawn[-1]
 
@@ -67,11 +67,11 @@ class Header:
     receiver: int
 
     @classmethod
-    def of(cls, message: NDArray[np.uint8]) -> Header:
+    def of(cls, message):
         return cls(*struct.unpack("<BBHIII", message[:ENVELOPE_BYTES].tobytes()))
 
     @classmethod
-    def receivers_of(cls, rows: NDArray[np.uint8]) -> NDArray[np.int64]:
+    def receivers_of(cls, rows):
         """Return to whom the rows of a route are addressed."""
         return np.array([cls.of(row).receiver for row in rows], np.int64)
 
@@ -85,14 +85,14 @@ class Message:
     sealed: bytes
 
     @property
-    def payload(self) -> bytes:
+    def payload(self):
         return self.sealed[ENVELOPE_BYTES:]
 
 
-def spoiling(dealer: int, victims: Sequence[int]) -> Change:
+def spoiling(dealer, victims):
     """Return a change of the rows that a device sends to some others, who cannot open them."""
 
-    def change(header: Header, block: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def change(header, block):
         if block.ndim == 1 or header.sender != dealer:
             return block
         block = block.copy()
@@ -109,46 +109,40 @@ class Wire(Loopback):
     sender's rows and all of them.
     """
 
-    def __init__(self, devices: int, change: Change | None = None) -> None:
+    def __init__(self, devices, change=None):
         super().__init__(devices)
         self._change = change or (lambda header, message: message)
         self.messages: list[Message] = []
         self.summed: dict[int, bytes] = {}
         self.announced: list[tuple[int, int]] = []
 
-    def broadcast(
-        self, message: NDArray[np.uint8] | None, error: HpcflError | None = None
-    ) -> NDArray[np.uint8]:
+    def broadcast(self, message, error=None):
         message = super().broadcast(message, error)
         self._keep(Pattern.BROADCAST, message)
         return self._change(Header.of(message), message)
 
-    def scatter(
-        self, receivers: Sequence[int], produce: Any
-    ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    def scatter(self, receivers, produce):
         for receiver, message in super().scatter(receivers, produce):
             if message.size:
                 self._keep(Pattern.SCATTER, message)
                 message = self._change(Header.of(message), message)
             yield receiver, message
 
-    def gather(
-        self, senders: Sequence[int], produce: Any, largest: int
-    ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    def gather(self, senders, produce, largest):
         for sender, message in super().gather(senders, produce, largest):
             self._keep(Pattern.GATHER, message)
             self.announced.append((message.size, largest))
             yield sender, self._change(Header.of(message), message)
 
-    def reduce(self, senders: Sequence[int], produce: Any, group: Any, dim: int) -> Any:
-        def keep(sender: int) -> NDArray[np.uint8]:
+    def reduce(self, senders, produce, group, dim):
+        def keep(sender):
             payload = produce(sender)
             self.summed[sender] = payload.tobytes()
             return payload
 
         return super().reduce(senders, keep, group, dim)
 
-    def route(self, senders: Sequence[int], rows: Sequence[NDArray[np.uint8]], width: int) -> Any:
+    def route(self, senders, rows, width):
         """Change what a device sends: a block of rows, as many and as long as the change likes."""
         blocks = []
         for block in rows:
@@ -157,7 +151,7 @@ class Wire(Loopback):
             blocks.append(self._change(Header.of(block[0]), block) if len(block) else block)
         return super().route(senders, blocks, width)
 
-    def _keep(self, pattern: Pattern, message: NDArray[np.uint8]) -> None:
+    def _keep(self, pattern, message):
         self.messages.append(Message(pattern, Header.of(message), message.tobytes()))
 
 
@@ -179,25 +173,25 @@ class Played:
     left: dict[int, HpcflError] = field(default_factory=dict)
 
     @property
-    def parameters(self) -> Parameters:
+    def parameters(self):
         return self.protocol.parameters
 
     @property
-    def nonce(self) -> bytes:
+    def nonce(self):
         """What the server drew first, once it had all keys."""
         return self.servers.drawn[0]
 
     @property
-    def label(self) -> str:
+    def label(self):
         """How all that is derived in the round calls it."""
         return f"{self.protocol.name} round {self.index}"
 
-    def order(self, keys: Mapping[int, bytes] | None = None) -> list[int]:
+    def order(self, keys=None):
         """Return the ids around the ring that these keys give; those that devices sent."""
         keys = self.sent("advertise_keys") if keys is None else keys
         return ring_order(self.parameters.devices, keys, self.nonce, self.label)
 
-    def messages(self, name: str, pattern: Pattern) -> list[Message]:
+    def messages(self, name, pattern):
         """Return the messages of one exchange, in the order in which they were sent.
 
         An exchange goes by the name of its step: that of its phase, or challenge, checks, expelled,
@@ -212,23 +206,23 @@ class Played:
             and self.protocol.steps[message.header.step].name == name
         ]
 
-    def sent(self, name: str) -> dict[int, bytes]:
+    def sent(self, name):
         """Return what each device sent to the server in an exchange, without envelopes."""
         found = {m.header.sender: m.payload for m in self.messages(name, Pattern.GATHER)}
         if not found and name == self.protocol.upload_phase():
             return dict(self.wire.summed)
         return found
 
-    def told(self, name: str) -> bytes:
+    def told(self, name):
         """Return what the server told all devices in an exchange, without envelope."""
         (message,) = self.messages(name, Pattern.BROADCAST)
         return message.payload
 
-    def told_each(self, name: str) -> dict[int, bytes]:
+    def told_each(self, name):
         """Return what the server told each device alone in an exchange, without envelopes."""
         return {m.header.receiver: m.payload for m in self.messages(name, Pattern.SCATTER)}
 
-    def taking_part(self, phase: str) -> list[int]:
+    def taking_part(self, phase):
         """Return the devices that have not dropped out before the end of a phase."""
         order = self.protocol.phases()
         return [
@@ -237,7 +231,7 @@ class Played:
             if id not in self.dropouts or order.index(self.dropouts[id]) > order.index(phase)
         ]
 
-    def refused(self, kind: type[HpcflError], call: Callable[..., Any], *arguments: Any) -> Any:
+    def refused(self, kind, call, *arguments):
         """Return the error of exactly `kind` that a call ends with; no secret may be in it."""
         with pytest.raises(HpcflError) as caught:
             call(*arguments)
@@ -246,13 +240,13 @@ class Played:
         return caught.value
 
 
-def assert_tells_no_secret(error: BaseException, sources: Mapping[int, Source]) -> None:
+def assert_tells_no_secret(error, sources):
     """Assert that an error, and what a traceback shows of the errors before it, hold no secret."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     assert [] == secrets_in(f"{error} {error!r} {before!r}", sources.values())
 
 
-def secrets_in(text: str, sources: Iterable[Source]) -> list[str]:
+def secrets_in(text, sources):
     """Return what `text` shows of the drawn secrets: any six bytes of one, or a limb of one."""
     found = []
     for secret in (secret for source in sources for secret in source.drawn):
@@ -268,7 +262,7 @@ def secrets_in(text: str, sources: Iterable[Source]) -> list[str]:
     return found
 
 
-def make(name: str, devices: int, dim: int, **options: Any) -> Any:
+def make(name, devices, dim, **options):
     """Return a protocol; few levels, so that no choice of the other parameters overflows.
 
     A ring is complete unless a degree is given: all others are neighbours, as in SecAgg. Half of
@@ -282,7 +276,7 @@ def make(name: str, devices: int, dim: int, **options: Any) -> Any:
     return find(name)(Parameters(devices, dim, **{**defaults, **options}))
 
 
-def on_ring(name: str, devices: int, dim: int, degree: int, threshold: int, **options: Any) -> Any:
+def on_ring(name, devices, dim, degree, threshold, **options):
     """Return a protocol on a ring of this degree, whose shares combine from `threshold` on.
 
     The threshold that the protocol chose by itself would depend on the probabilities that it was
@@ -293,7 +287,7 @@ def on_ring(name: str, devices: int, dim: int, degree: int, threshold: int, **op
     return protocol
 
 
-def updates(protocol: AggregationProtocol, seed: int = 0) -> NDArray[np.float64]:
+def updates(protocol, seed=0):
     """Return a vector for every device, some coordinates of which lie beyond the clip."""
     parameters = protocol.parameters
     generator = np.random.default_rng(seed)
@@ -301,23 +295,23 @@ def updates(protocol: AggregationProtocol, seed: int = 0) -> NDArray[np.float64]
     return generator.uniform(-1.2, 1.2, shape) * parameters.clip
 
 
-def seeded_sources(devices: int, index: int = 0, seed: int = 0) -> dict[int, Source]:
+def seeded_sources(devices, index=0, seed=0):
     """Return sources that repeat themselves, so that a test that fails can be repeated."""
     return {id: Source(insecure_secrets(seed, index, id)) for id in range(devices)}
 
 
 def play(
-    protocol: AggregationProtocol,
-    vectors: NDArray[np.floating] | None = None,
-    dropouts: Mapping[int, str] | None = None,
+    protocol,
+    vectors=None,
+    dropouts=None,
     *,
-    index: int = 0,
-    sources: dict[int, Source] | None = None,
-    upload: str = "gather",
-    before: str | tuple[str, Pattern] | None = None,
-    order: Sequence[int] | None = None,
-    change: Change | None = None,
-) -> Played:
+    index=0,
+    sources=None,
+    upload="gather",
+    before=None,
+    order=None,
+    change=None,
+):
     """Play a round over the loopback transport.
 
     `dropouts` maps a device to the phase before which it disappears. With `before`, a phase or one
@@ -367,17 +361,17 @@ def play(
     return played
 
 
-def _is(step: Step, named: str | tuple[str, Pattern] | None) -> bool:
+def _is(step, named):
     return named in (step.phase, (step.phase, step.pattern))
 
 
-def places(played: Played) -> dict[int, int]:
+def places(played):
     """Return the position on the ring that the server told each device."""
     told = played.told_each("advertise_keys")
     return {id: int.from_bytes(message[16:20], "little") for id, message in told.items()}
 
 
-def sent_by(played: Played, id: int) -> NDArray[np.int64] | slice:
+def sent_by(played, id):
     """Return the coordinates that a device sent, in their order, from what was on the wire."""
     parameters = played.parameters
     if played.protocol.name == "sparse":
@@ -390,12 +384,12 @@ def sent_by(played: Played, id: int) -> NDArray[np.int64] | slice:
     return slice(None)
 
 
-def plain_sum(played: Played) -> NDArray[np.int64]:
+def plain_sum(played):
     """Return the sum of the survivors' quantised vectors, from the vectors and the wire alone."""
     return sum_of(played, played.taking_part(played.protocol.upload_phase()))
 
 
-def sum_of(played: Played, ids: Iterable[int]) -> NDArray[np.int64]:
+def sum_of(played, ids):
     """Return the same of some devices."""
     total = np.zeros(played.parameters.dim, np.int64)
     for id in ids:
@@ -404,14 +398,12 @@ def sum_of(played: Played, ids: Iterable[int]) -> NDArray[np.int64]:
     return total
 
 
-def integers_of(played: Played, id: int, where: Any) -> NDArray[np.int64]:
+def integers_of(played, id, where):
     """Return the integers that stand for a device's values at `where` in this round."""
     return played.protocol.quantise(played.vectors[id][where], id, played.index)
 
 
-def shares_by_receiver(
-    devices: Mapping[int, Any],
-) -> dict[int, tuple[NDArray[np.int64], NDArray[np.uint8]]]:
+def shares_by_receiver(devices):
     """Let every device share its keys; return who sent what to each, by sender."""
     sent: dict[int, list[tuple[int, NDArray[np.uint8]]]] = {id: [] for id in devices}
     for sender in sorted(devices):
@@ -423,7 +415,7 @@ def shares_by_receiver(
     }
 
 
-def bits(ids: Sequence[int], devices: int) -> bytes:
+def bits(ids, devices):
     """Return a bitmap of devices, the first bit of a byte being its most significant."""
     text = "".join("1" if id in ids else "0" for id in range(devices)).ljust(
         -(-devices // 8) * 8, "0"
@@ -431,7 +423,7 @@ def bits(ids: Sequence[int], devices: int) -> bytes:
     return bytes(int(text[k : k + 8], 2) for k in range(0, len(text), 8))
 
 
-def key_list(played: Played, receiver: int, keys: Mapping[int, bytes]) -> NDArray[np.uint8]:
+def key_list(played, receiver, keys):
     """Return the server's message with these keys to a device; on a ring, in the order they give.
 
     On a ring a device is not sent its own keys, but they decide its place.
@@ -444,9 +436,7 @@ def key_list(played: Played, receiver: int, keys: Mapping[int, bytes]) -> NDArra
     return ring_list(played.nonce, order, order.index(receiver), keys, parameters.degree)
 
 
-def ring_list(
-    nonce: bytes, order: list[int], position: int, keys: Mapping[int, bytes], degree: int
-) -> NDArray[np.uint8]:
+def ring_list(nonce, order, position, keys, degree):
     """Return the server's message to the device at a position of a ring."""
     around = slots(order, order[position], degree)
     present = bits([slot for slot, id in enumerate(around) if id in keys], len(around))
@@ -455,9 +445,7 @@ def ring_list(
     return raw(nonce + struct.pack("<I", position) + present + entries)
 
 
-def request(
-    played: Played, receiver: int, survivors: Sequence[int], dropped: Sequence[int]
-) -> NDArray[np.uint8]:
+def request(played, receiver, survivors, dropped):
     """Return the server's message that asks a device to unmask."""
     parameters = played.parameters
     if parameters.degree is None:
@@ -465,9 +453,7 @@ def request(
     return ring_request(played, receiver, survivors, dropped, len(survivors))
 
 
-def ring_request(
-    played: Played, receiver: int, survivors: Sequence[int], dropped: Sequence[int], total: int
-) -> NDArray[np.uint8]:
+def ring_request(played, receiver, survivors, dropped, total):
     """Return the same on a ring, with any number of survivors in all."""
     parameters, order = played.parameters, played.order()
     assert parameters.degree is not None
@@ -483,9 +469,7 @@ def ring_request(
     return raw(content)
 
 
-def expelled_list(
-    played: Played, receiver: int, expelled: Sequence[int], total: int | None = None
-) -> NDArray[np.uint8]:
+def expelled_list(played, receiver, expelled, total=None):
     """Return the server's message to a device about who is expelled.
 
     On a ring it names those that the device is linked with, and says how many there are in all.
@@ -501,13 +485,13 @@ def expelled_list(
 # secrets of pairs, and keys that are another device's
 
 
-def agreed(played: Played, id: int, public: bytes) -> bytes:
+def agreed(played, id, public):
     """Return what a device's mask key agrees on with one that has this mask key (X25519)."""
     private = X25519PrivateKey.from_private_bytes(played.sources[id].drawn[1])
     return private.exchange(X25519PublicKey.from_public_bytes(public))
 
 
-def pair_secret(played: Played, id: int, other: int, public: bytes | None = None) -> bytes:
+def pair_secret(played, id, other, public=None):
     """Return what the masks of a device with another one follow from.
 
     The other has this mask key, or that which it sent.
@@ -518,16 +502,16 @@ def pair_secret(played: Played, id: int, other: int, public: bytes | None = None
     return bytes(found)
 
 
-def advertising(protocol: Any, id: int, change: Callable[[bytes], bytes]) -> Any:
+def advertising(protocol, id, change):
     """Let a device advertise other keys than it has, and go on as if they were its own."""
     make_device = protocol.device
 
-    def device(one: int, *arguments: Any) -> Any:
+    def device(one, *arguments):
         made = make_device(one, *arguments)
         if one == id:
             send = made.send_advertise_keys
 
-            def send_changed() -> NDArray[np.uint8]:
+            def send_changed():
                 public = change(send().tobytes())
                 made._transport_pair = KeyPair(made._transport_pair.private, public[:32])
                 made._mask_pair = KeyPair(made._mask_pair.private, public[32:])
@@ -540,6 +524,6 @@ def advertising(protocol: Any, id: int, change: Callable[[bytes], bytes]) -> Any
     return protocol
 
 
-def raw(content: bytes) -> NDArray[np.uint8]:
+def raw(content):
     """Return bytes as a payload."""
     return np.frombuffer(content, np.uint8)

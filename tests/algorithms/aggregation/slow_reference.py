@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -29,24 +29,24 @@ KEY_SHARE, SEED_SHARE = MASK_KEY_LIMBS + 1, SEED_LIMBS + 1
 ABSENT = 2**32 - 1
 
 
-def hkdf(secret: bytes, context: str) -> bytes:
+def hkdf(secret, context):
     """Return the first 16 bytes of HKDF-SHA256 without salt (RFC 5869)."""
     key = hmac.digest(bytes(32), secret, hashlib.sha256)
     return hmac.digest(key, context.encode() + b"\x01", hashlib.sha256)[:16]
 
 
-def stream(key: bytes, length: int, number: int = 0) -> bytes:
+def stream(key, length, number=0):
     """Return the first bytes of a numbered AES-128-CTR keystream."""
     counter = number.to_bytes(8, "big") + bytes(8)
     return Cipher(algorithms.AES128(key), modes.CTR(counter)).encryptor().update(bytes(length))
 
 
-def words(key: bytes, count: int, size: int, number: int = 0) -> list[int]:
+def words(key, count, size, number=0):
     content = stream(key, size * count, number)
     return [int.from_bytes(content[k : k + size], "little") for k in range(0, len(content), size)]
 
 
-def elements(key: bytes, count: int, modulus: int) -> list[int]:
+def elements(key, count, modulus):
     """Return uniform group elements; a word that is none is replaced from the next stream."""
     found = words(key, count, 4)
     for k in range(count):
@@ -57,13 +57,13 @@ def elements(key: bytes, count: int, modulus: int) -> list[int]:
     return found
 
 
-def dense_pattern(key: bytes, dim: int, probability: Fraction) -> set[int]:
+def dense_pattern(key, dim, probability):
     """Return the coordinates whose field element lies in the first part of the field (eq. 13)."""
     below = math.floor(Q * probability)
     return {k for k, value in enumerate(elements(key, dim, Q)) if value < below}
 
 
-def gap_pattern(key: bytes, dim: int, probability: Fraction) -> set[int]:
+def gap_pattern(key, dim, probability):
     """Return the coordinates between which lie geometric gaps, one 64-bit word each."""
     tails = [math.floor(2**64 * (1 - probability) ** gap) for gap in range(1, dim + 1)]
     selected: set[int] = set()
@@ -82,14 +82,14 @@ PATTERNS: dict[str, Callable[[bytes, int, Fraction], set[int]]] = {
 }
 
 
-def limbs(secret: bytes) -> list[int]:
+def limbs(secret):
     """Return 31-bit limbs, least significant first."""
     number = int.from_bytes(secret, "little")
     count = -(-8 * len(secret) // LIMB_BITS)
     return [number >> LIMB_BITS * k & (2**LIMB_BITS - 1) for k in range(count)]
 
 
-def lagrange(points: Iterable[tuple[int, int]], at: int) -> int:
+def lagrange(points, at):
     """Return the value at a point of the polynomial through the points, over F_q."""
     known = list(points)
     total = 0
@@ -118,7 +118,7 @@ class SlowRound:
     played: Played
     expelled: tuple[int, ...] = ()
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         parameters = self.played.parameters
         self.devices, self.dim = parameters.devices, parameters.dim
         self.modulus = MODULUS[parameters.group]
@@ -142,20 +142,20 @@ class SlowRound:
 
     # keys
 
-    def drawn(self, device: int, what: str) -> bytes:
+    def drawn(self, device, what):
         """Return one of the secrets that a device drew, in the order of the protocol."""
         position = ("transport key", "mask key", "seed", "coefficients").index(what)
         return self.played.sources[device].drawn[position]
 
-    def public(self, device: int, what: str) -> bytes:
+    def public(self, device, what):
         private = X25519PrivateKey.from_private_bytes(self.drawn(device, what))
         return private.public_key().public_bytes_raw()
 
-    def advertised(self, device: int) -> bytes:
+    def advertised(self, device):
         """Return the two public keys that a device sends."""
         return self.public(device, "transport key") + self.public(device, "mask key")
 
-    def agreed(self, i: int, j: int, what: str) -> bytes:
+    def agreed(self, i, j, what):
         """Return what two devices' transport keys, or mask keys, agree on (X25519)."""
         low, high = min(i, j), max(i, j)
         if (what, low, high) not in self._secrets:
@@ -164,14 +164,14 @@ class SlowRound:
             self._secrets[what, low, high] = private.exchange(other.public_key())
         return self._secrets[what, low, high]
 
-    def mask_secret(self, i: int, j: int) -> bytes:
+    def mask_secret(self, i, j):
         """Return what all masks of a pair follow from, and what is told of a pair.
 
         It holds for these two ids alone, whichever keys they have.
         """
         return self._of_pair(self.agreed(i, j, "mask key"), i, j, "additive mask")
 
-    def pair_key(self, i: int, j: int, use: str) -> bytes:
+    def pair_key(self, i, j, use):
         """Return the key of a pair of devices for one use.
 
         Shares travel under one that is derived from what transport keys agree on. SecAgg has one
@@ -185,40 +185,40 @@ class SlowRound:
         assert use == "additive mask"
         return secret
 
-    def _of_pair(self, secret: bytes, i: int, j: int, use: str) -> bytes:
+    def _of_pair(self, secret, i, j, use):
         low, high = min(i, j), max(i, j)
         return hkdf(secret, f"hpcfl/1 {self._label} pair {low} {high} {use}")
 
     @property
-    def _label(self) -> str:
+    def _label(self):
         return f"{self.played.protocol.name} round {self.played.index}"
 
     # shares
 
     @property
-    def threshold(self) -> int:
+    def threshold(self):
         return self.played.protocol.topology.threshold if self.on_ring else self.devices // 2 + 1
 
-    def holders(self, device: int) -> list[int]:
+    def holders(self, device):
         """Return who is given shares of a device's secrets, in their order in messages."""
         if self.on_ring:
             return holders(self.order, device, self.degree, self.members)
         return self.members
 
-    def point(self, owner: int, holder: int) -> int:
+    def point(self, owner, holder):
         """Return the point at which a holder's shares are: its slot, or its id, plus 1."""
         if self.on_ring:
             return 1 + slots(self.order, owner, self.degree).index(holder)
         return 1 + holder
 
-    def secret_values(self, device: int) -> list[int]:
+    def secret_values(self, device):
         """Return what a device shares: the limbs of both its secrets, a check behind each."""
         count = 2 + (self.threshold - 1) * (KEY_SHARE + SEED_SHARE)
         checks = elements(self.drawn(device, "coefficients"), count, Q)[:2]
         key, seed = limbs(self.drawn(device, "mask key")), limbs(self.drawn(device, "seed"))
         return [*key, checks[0], *seed, checks[1]]
 
-    def shares_of(self, device: int) -> dict[int, list[int]]:
+    def shares_of(self, device):
         """Return each holder's share of every value that a device shares."""
         degree = self.threshold - 1
         values = self.secret_values(device)
@@ -236,12 +236,12 @@ class SlowRound:
     # the challenge
 
     @property
-    def challenge(self) -> list[int]:
+    def challenge(self):
         """Return a coefficient for each of the limbs, those of the mask key first."""
         drawn = self.played.servers.drawn[1]
         return elements(drawn, MASK_KEY_LIMBS + SEED_LIMBS, Q)
 
-    def answer(self, share: list[int]) -> list[int]:
+    def answer(self, share):
         """Return the answers for both secrets: the check plus the combination of the limbs."""
         key, seed = share[:KEY_SHARE], share[KEY_SHARE:]
         coefficients = self.challenge
@@ -253,12 +253,12 @@ class SlowRound:
             )
         ]
 
-    def checks(self, holder: int) -> list[int]:
+    def checks(self, holder):
         """Return what a holder answers to the challenge, for those who shared with it."""
         owners = [i for i in self.holders(holder) if i in self.dealers]
         return [value for i in owners for value in self.answer(self.shares_of(i)[holder])]
 
-    def reply(self, holder: int) -> list[int]:
+    def reply(self, holder):
         """Return what a holder answers to the unmasking request, share by share."""
         owners = self.holders(holder)
         seeds = [i for i in owners if i in self.survivors]
@@ -267,41 +267,41 @@ class SlowRound:
             share for i in private for share in self.shares_of(i)[holder][:KEY_SHARE]
         ]
 
-    def decrypt(self, sender: int, receiver: int, ciphertext: bytes) -> list[int]:
+    def decrypt(self, sender, receiver, ciphertext):
         """Return the limbs' shares within a row, as its receiver reads them."""
         content = self._cipher(sender, receiver).decrypt(
             *self._sealing(sender, receiver, ciphertext)
         )
         return [int.from_bytes(content[k : k + 4], "little") for k in range(0, len(content), 4)]
 
-    def encrypt(self, sender: int, receiver: int, share: list[int]) -> bytes:
+    def encrypt(self, sender, receiver, share):
         """Return the row that holds a share."""
         content = b"".join(value.to_bytes(4, "little") for value in share)
         return self._cipher(sender, receiver).encrypt(*self._sealing(sender, receiver, content))
 
-    def _cipher(self, i: int, j: int) -> AESGCM:
+    def _cipher(self, i, j):
         return AESGCM(self.pair_key(i, j, "share transport"))
 
-    def _sealing(self, sender: int, receiver: int, content: bytes) -> tuple[bytes, bytes, bytes]:
+    def _sealing(self, sender, receiver, content):
         """Return the nonce of a row, what is sealed or opened, and what it is bound to."""
         nonce = sender.to_bytes(4, "little") + receiver.to_bytes(4, "little") + bytes(4)
         return nonce, content, f"hpcfl/1 {self._label} from {sender} to {receiver}".encode()
 
     # masks
 
-    def private_mask(self, i: int) -> list[int]:
+    def private_mask(self, i):
         """Return the elements of r_i (eq. 12) in the order in which they are used."""
         key = hkdf(self.drawn(i, "seed"), f"hpcfl/1 {self._label} device {i} private mask")
         return elements(key, self.dim, self.modulus)
 
-    def run(self, i: int) -> list[int]:
+    def run(self, i):
         """Return the coordinates that a device of a cohort sends, in their order."""
         if i not in self._runs:
             size = cohort_size(self.devices, self.played.parameters.alpha)
             self._runs[i] = run(self.dim, self.devices, size, self.order.index(i))
         return self._runs[i]
 
-    def b(self, i: int, j: int) -> set[int]:
+    def b(self, i, j):
         """Return the coordinates l with b_ij(l) = 1 (eq. 13): those that a pair masks."""
         pair = (min(i, j), max(i, j))
         if pair not in self._patterns:
@@ -317,7 +317,7 @@ class SlowRound:
                 self._patterns[pair] = set(range(self.dim))
         return self._patterns[pair]
 
-    def r(self, i: int, j: int, position: int) -> int:
+    def r(self, i, j, position):
         """Return r_ij(l) (eq. 11).
 
         The pair's stream is used from its beginning for the coordinates that it selected. The
@@ -339,7 +339,7 @@ class SlowRound:
                 self._masks[pair] = mask
         return self._masks[pair][position]
 
-    def _cohort_mask(self, i: int, j: int) -> list[int]:
+    def _cohort_mask(self, i, j):
         """Return the mask that two devices of cohorts have in common.
 
         What both send are up to two runs, each with a stream of its own. Of the two devices, the
@@ -356,7 +356,7 @@ class SlowRound:
                     mask[coordinate] = stream[runs[follower][coordinate]]
         return mask
 
-    def u(self, i: int) -> list[int]:
+    def u(self, i):
         """Return U_i (eq. 19), what device i sends: for sparse, where some pair selected."""
         if self.played.protocol.name == "cohort":
             return self.run(i)
@@ -364,11 +364,11 @@ class SlowRound:
             return list(range(self.dim))
         return sorted(set().union(*(self.b(i, j) for j in self.peers(i))))
 
-    def peers(self, i: int) -> list[int]:
+    def peers(self, i):
         """Return those with which device i has masks: who shared keys rightly, and is linked."""
         return [j for j in self.sharers if j != i and j in self.holders(i)]
 
-    def pairwise(self, i: int, position: int) -> int:
+    def pairwise(self, i, position):
         """Return what the pairs of device i add at a coordinate: the last two sums of eq. 18."""
         added = [
             self.r(i, j, position) for j in self.peers(i) if i < j and position in self.b(i, j)
@@ -378,16 +378,14 @@ class SlowRound:
         ]
         return sum(added) - sum(taken)
 
-    def upload(self, i: int, quantised: dict[int, int]) -> dict[int, int]:
+    def upload(self, i, quantised):
         """Return x_i (eq. 18) from the device's quantised vector, at the coordinates it sends."""
         private = dict(zip(self.u(i), self.private_mask(i), strict=False))
         return {
             k: (quantised[k] + private[k] + self.pairwise(i, k)) % self.modulus for k in self.u(i)
         }
 
-    def unmask(
-        self, x: list[int], *, right_signs: bool = True, right_indicator: bool = True
-    ) -> list[int]:
+    def unmask(self, x, *, right_signs=True, right_indicator=True):
         """Return eq. 21 of the server's sum x: corrected, or with either mistake of the paper.
 
         The paper adds with both signs swapped, and where the dropped device would have sent
@@ -405,6 +403,6 @@ class SlowRound:
                     result[k] += (sign if j > i else -sign) * self.r(i, j, k)
         return [value % self.modulus for value in result]
 
-    def signed(self, element: int) -> int:
+    def signed(self, element):
         """Return phi^-1."""
         return element if element <= (self.modulus - 1) // 2 else element - self.modulus

@@ -6,7 +6,6 @@ Nothing here calls the protocols' code or knows a formula of theirs but the ones
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import cache
 from math import isqrt
@@ -14,7 +13,7 @@ from math import isqrt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 
-def ring_order(devices: int, public: Mapping[int, bytes], nonce: bytes, label: str) -> list[int]:
+def ring_order(devices, public, nonce, label):
     """Return all N ids around the ring: sorted by 128 bits of a keystream each.
 
     The nonce and the keys of those that advertised any decide on the keystream.
@@ -32,7 +31,7 @@ def ring_order(devices: int, public: Mapping[int, bytes], nonce: bytes, label: s
     return [id for _, _, id in sorted(ranks)]
 
 
-def slots(order: list[int], id: int, degree: int) -> list[int]:
+def slots(order, id, degree):
     """Return who is in a device's slots, whether there or not."""
     ring, place = len(order), order.index(id)
     if degree >= ring - 1:
@@ -40,19 +39,19 @@ def slots(order: list[int], id: int, degree: int) -> list[int]:
     return [order[(place - degree // 2 + slot) % ring] for slot in range(degree + 1)]
 
 
-def holders(order: list[int], id: int, degree: int, members: Iterable[int]) -> list[int]:
+def holders(order, id, degree, members):
     """Return who holds a device's shares, by slot: those in its slots that advertised keys."""
     there = {*members}
     return [one for one in slots(order, id, degree) if one in there]
 
 
-def cohort_size(devices: int, alpha: float) -> int:
+def cohort_size(devices, alpha):
     """Return alpha N, rounded half up."""
     return int(Fraction(str(alpha)) * devices + Fraction(1, 2))
 
 
 @cache
-def segments(dim: int, ring: int) -> list[list[int]]:
+def segments(dim, ring):
     """Return the coordinates of every segment, as they are dealt out.
 
     In steps of about the golden section of d, from 0 on; segment s ends before place (s + 1) d / n.
@@ -68,23 +67,23 @@ def segments(dim: int, ring: int) -> list[list[int]]:
     return found
 
 
-def _multiples(step: int, dim: int) -> set[int]:
+def _multiples(step, dim):
     return {place * step % dim for place in range(dim)}
 
 
 @cache
-def segment_of(dim: int, ring: int) -> dict[int, int]:
+def segment_of(dim, ring):
     """Return the segment of every coordinate."""
     return {at: s for s, one in enumerate(segments(dim, ring)) for at in one}
 
 
-def run(dim: int, ring: int, size: int, position: int) -> list[int]:
+def run(dim, ring, size, position):
     """Return the coordinates that the device at a position sends, in their order."""
     ahead = [(position + k) % ring for k in range(size)]
     return [at for s in ahead for at in segments(dim, ring)[s]]
 
 
-def leads(dim: int, ring: int, coordinate: int, position: int, other: int) -> bool:
+def leads(dim, ring, coordinate, position, other):
     """Return whether, of two runs that hold a coordinate, the one at `position` began earlier."""
     segment = segment_of(dim, ring)[coordinate]
     return (segment - position) % ring > (segment - other) % ring

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from cheating import converse, enrolled, enrolled_with_strangers, make
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from protocol_rounds import Header, bits, plain_sum, play, raw, sum_of, updates
 from slow_reference import ABSENT, Q
 
@@ -30,16 +28,14 @@ DROPPABLE = ("advertise_keys", "share_keys", "masked_input", "consistency_check"
 
 
 @pytest.fixture(params=NAMES)
-def name(request: pytest.FixtureRequest) -> str:
+def name(request):
     found: str = request.param
     return found
 
 
 @pytest.mark.parametrize("group", ["fq", "ring32"])
 @pytest.mark.parametrize("phase", DROPPABLE)
-def test_the_sum_is_exact_whatever_the_phase_of_the_dropouts(
-    name: str, phase: str, group: str
-) -> None:
+def test_the_sum_is_exact_whatever_the_phase_of_the_dropouts(name, phase, group):
     played = play(make(name, 10, group=group), dropouts=dict.fromkeys([0, 4, 9], phase))
 
     assert played.server.survivors == played.taking_part("masked_input")
@@ -47,7 +43,7 @@ def test_the_sum_is_exact_whatever_the_phase_of_the_dropouts(
 
 
 @given(st.data())
-def test_the_sum_is_exact_whoever_drops_out_when(data: st.DataObject) -> None:
+def test_the_sum_is_exact_whoever_drops_out_when(data):
     name, devices = data.draw(st.sampled_from(NAMES)), data.draw(st.integers(2, 13))
     most = devices - (2 * devices // 3 + 1)
     ids = data.draw(st.lists(st.integers(0, devices - 1), unique=True, max_size=most))
@@ -60,7 +56,7 @@ def test_the_sum_is_exact_whoever_drops_out_when(data: st.DataObject) -> None:
     assert played.server.total.tolist() == plain_sum(played).tolist()
 
 
-def test_the_active_sum_is_the_passive_one(name: str) -> None:
+def test_the_active_sum_is_the_passive_one(name):
     dropouts = {3: "masked_input", 5: "unmask"}
     active, passive = (
         play(make(name, 10, security=security), dropouts=dropouts)
@@ -73,7 +69,7 @@ def test_the_active_sum_is_the_passive_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("phase", DROPPABLE)
-def test_a_round_ends_at_the_server_below_the_threshold(name: str, phase: str) -> None:
+def test_a_round_ends_at_the_server_below_the_threshold(name, phase):
     with pytest.raises(BelowThresholdError, match=r"6 of 10 devices .* at least 7 are needed"):
         play(make(name, 10), dropouts=dict.fromkeys([1, 2, 3, 4], phase))
 
@@ -81,7 +77,7 @@ def test_a_round_ends_at_the_server_below_the_threshold(name: str, phase: str) -
 @pytest.mark.parametrize(
     ("devices", "threshold"), [(2, 2), (3, 3), (4, 3), (5, 4), (6, 5), (9, 7), (10, 7), (100, 67)]
 )
-def test_the_threshold_is_more_than_two_thirds(devices: int, threshold: int) -> None:
+def test_the_threshold_is_more_than_two_thirds(devices, threshold):
     parameters = Parameters(devices, 5, security="active")
 
     assert threshold == parameters.threshold
@@ -90,7 +86,7 @@ def test_the_threshold_is_more_than_two_thirds(devices: int, threshold: int) -> 
 
 
 @given(st.integers(2, 10**6), st.floats(0, 1, exclude_max=True))
-def test_no_two_lists_are_endorsed_by_a_threshold_each(devices: int, part: float) -> None:
+def test_no_two_lists_are_endorsed_by_a_threshold_each(devices, part):
     threshold = Parameters(devices, 5, security="active").threshold
     colluding = int(part * (-(-devices // 3)))  # fewer than a third
 
@@ -108,7 +104,7 @@ def test_no_two_lists_are_endorsed_by_a_threshold_each(devices: int, part: float
         ({"security": "paranoid"}, "security is 'paranoid'; choose one of passive, act"),
     ],
 )
-def test_what_would_not_be_safe_is_refused(options: dict[str, Any], sentence: str) -> None:
+def test_what_would_not_be_safe_is_refused(options, sentence):
     with pytest.raises(UsageError, match=sentence):
         Parameters(10, 5, **{"security": "active", **options})
 
@@ -127,14 +123,14 @@ class Bare(AggregationProtocol):
         ("test_active_rounds:Bare", "there is no such variant of it"),
     ],
 )
-def test_protocols_without_the_variant_are_refused(name: str, reason: str) -> None:
+def test_protocols_without_the_variant_are_refused(name, reason):
     with pytest.raises(
         UsageError, match=f"{name} cannot be run with --security active: .*{reason}"
     ):
         find(name, "active")
 
 
-def test_only_some_of_the_enrolled_devices_take_part(name: str) -> None:
+def test_only_some_of_the_enrolled_devices_take_part(name):
     identities = enrolled(name, 9)
     members = [1, 2, 5, 8]
     played = play(make(name, 4, identities=identities, members=members))
@@ -142,7 +138,7 @@ def test_only_some_of_the_enrolled_devices_take_part(name: str) -> None:
     assert played.server.total.tolist() == plain_sum(played).tolist()
 
 
-def test_messages_are_as_documented(name: str) -> None:
+def test_messages_are_as_documented(name):
     played = play(make(name, 10), dropouts={4: "masked_input", 7: "consistency_check"})
     survivors = [0, 1, 2, 3, 5, 6, 7, 8, 9]
     endorsers = [id for id in survivors if id != 7]
@@ -160,7 +156,7 @@ def test_messages_are_as_documented(name: str) -> None:
         assert expected == told[receiver]
 
 
-def test_what_travels_before_the_check_is_as_large_as_in_the_passive_variant(name: str) -> None:
+def test_what_travels_before_the_check_is_as_large_as_in_the_passive_variant(name):
     active, passive = (play(make(name, 10, security=kind)) for kind in ("active", "passive"))
 
     for phase in ("advertise_keys", "share_keys"):
@@ -169,7 +165,7 @@ def test_what_travels_before_the_check_is_as_large_as_in_the_passive_variant(nam
     assert 5 == active.protocol.phases().index("consistency_check") + 1
 
 
-def test_wrong_endorsements_of_a_few_devices_do_not_stop_the_others(name: str) -> None:
+def test_wrong_endorsements_of_a_few_devices_do_not_stop_the_others(name):
     found = converse(make(name, 10), before=("unmask", Pattern.SCATTER))
     for id in (1, 5, 6):
         found.server._tags[id] ^= 1
@@ -179,7 +175,7 @@ def test_wrong_endorsements_of_a_few_devices_do_not_stop_the_others(name: str) -
         assert found.devices[id].send_unmask().size
 
 
-def test_the_server_refuses_what_no_survivor_sends(name: str) -> None:
+def test_the_server_refuses_what_no_survivor_sends(name):
     found = converse(
         make(name, 10), before=("consistency_check", Pattern.GATHER), dropouts={4: "masked_input"}
     )
@@ -200,9 +196,7 @@ EXPELLED = "two holders or more have no right share of its secrets: it is expell
 
 
 @pytest.mark.parametrize("strangers", [[4], [0, 4], [2, 4, 9]], ids=str)
-def test_a_device_whose_identity_is_not_signed_takes_no_part_and_all_others_stay(
-    name: str, strangers: list[int]
-) -> None:
+def test_a_device_whose_identity_is_not_signed_takes_no_part_and_all_others_stay(name, strangers):
     """With t = 7, three of ten may be absent. Nobody masks with them, or is asked about them."""
     identities = enrolled_with_strangers(name, 10, strangers)
     played = play(make(name, 10, identities=identities))
@@ -224,7 +218,7 @@ def test_a_device_whose_identity_is_not_signed_takes_no_part_and_all_others_stay
     assert {} == played.sent("pairs")
 
 
-def test_with_one_stranger_more_than_can_be_spared_devices_go_no_further(name: str) -> None:
+def test_with_one_stranger_more_than_can_be_spared_devices_go_no_further(name):
     identities = enrolled_with_strangers(name, 10, [0, 2, 4, 9])
     with pytest.raises(BelowThresholdError, match="0 of 10 devices answered the challenge"):
         play(make(name, 10, identities=identities))
@@ -238,9 +232,7 @@ def test_with_one_stranger_more_than_can_be_spared_devices_go_no_further(name: s
 
 
 @pytest.mark.parametrize("dropouts", [{}, {7: "unmask"}, {7: "masked_input"}], ids=str)
-def test_strangers_and_planned_dropouts_do_not_add_up_to_more(
-    name: str, dropouts: dict[int, str]
-) -> None:
+def test_strangers_and_planned_dropouts_do_not_add_up_to_more(name, dropouts):
     identities = enrolled_with_strangers(name, 10, [4])
     played = play(make(name, 10, identities=identities), dropouts=dropouts)
     survivors = [id for id in played.taking_part("masked_input") if id != 4]
@@ -248,13 +240,11 @@ def test_strangers_and_planned_dropouts_do_not_add_up_to_more(
     assert sum_of(played, survivors).tolist() == played.server.total.tolist()
 
 
-def test_a_run_goes_on_without_a_device_whose_identity_key_did_not_arrive(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_run_goes_on_without_a_device_whose_identity_key_did_not_arrive(capsys):
     """Its message is cut. It takes no part in any round; each round ends, and is validated."""
 
     class Cutting(Loopback):
-        def gather(self, senders: Any, produce: Any, largest: int) -> Any:
+        def gather(self, senders, produce, largest):
             for sender, message in super().gather(senders, produce, largest):
                 header = Header.of(message)
                 cut = (header.round, header.sender) == (2**32 - 1, 3)
@@ -272,7 +262,7 @@ def test_a_run_goes_on_without_a_device_whose_identity_key_did_not_arrive(
         assert "device 3 refuses to take part: it has not enrolled" in str(played.refused[3])
 
 
-def change_sent(protocol: Any, step: str, sender: int, change: Any) -> Any:
+def change_sent(protocol, step, sender, change):
     """Return a change of what one device sends in a step."""
     (number,) = [
         number
@@ -280,7 +270,7 @@ def change_sent(protocol: Any, step: str, sender: int, change: Any) -> Any:
         if one.name == step and one.pattern in (Pattern.GATHER, Pattern.ROUTE)
     ]
 
-    def changed(header: Header, message: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def changed(header, message):
         return (
             change(message.copy()) if (header.step, header.sender) == (number, sender) else message
         )
@@ -288,8 +278,8 @@ def change_sent(protocol: Any, step: str, sender: int, change: Any) -> Any:
     return changed
 
 
-def spoil_for(*victims: int) -> Any:
-    def spoil(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def spoil_for(*victims):
+    def spoil(block):
         block[np.isin(Header.receivers_of(block), victims), -1] ^= 1
         return block
 
@@ -298,8 +288,8 @@ def spoil_for(*victims: int) -> Any:
 
 @pytest.mark.parametrize("dropouts", [{}, {7: "unmask"}, {7: "masked_input"}], ids=str)
 def test_a_dealer_is_expelled_if_two_holders_have_no_share_of_it_and_not_if_one_has_none(
-    name: str, dropouts: dict[int, str]
-) -> None:
+    name, dropouts
+):
     for victims in ([5], [5, 8]):
         protocol = make(name, 10)
         change = change_sent(protocol, "share_keys", 3, spoil_for(*victims))
@@ -319,12 +309,10 @@ def test_a_dealer_is_expelled_if_two_holders_have_no_share_of_it_and_not_if_one_
 
 @pytest.mark.parametrize("lie", ["uniform", "all ones"])
 @pytest.mark.parametrize("dropouts", [{1: "share_keys"}, {1: "unmask"}], ids=str)
-def test_one_liar_about_all_dealers_costs_at_most_itself_where_nine_answer(
-    name: str, dropouts: dict[int, str], lie: str
-) -> None:
+def test_one_liar_about_all_dealers_costs_at_most_itself_where_nine_answer(name, dropouts, lie):
     """T + 2 of ten, or one more: who then vanishes is not missed."""
 
-    def change(message: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def change(message):
         words = np.full(message.size // 4 - 4, ABSENT, "<u4")
         if lie == "uniform":
             words = np.random.default_rng(2).integers(0, Q, words.size).astype("<u4")
@@ -339,7 +327,7 @@ def test_one_liar_about_all_dealers_costs_at_most_itself_where_nine_answer(
     assert sum_of(played, survivors).tolist() == played.server.total.tolist()
 
 
-def test_noise_counts_on_as_few_honest_devices_as_a_server_may_choose() -> None:
+def test_noise_counts_on_as_few_honest_devices_as_a_server_may_choose():
     active, passive = (
         make("secagg", 30, security=kind, dropout=0.1) for kind in ("active", "passive")
     )
@@ -349,7 +337,7 @@ def test_noise_counts_on_as_few_honest_devices_as_a_server_may_choose() -> None:
     assert 30 - 3 - 1 - 3 == passive.honest_in_sum()
 
 
-def test_a_bench_run_enrols_once_and_records_what_it_ran() -> None:
+def test_a_bench_run_enrols_once_and_records_what_it_ran():
     options = BenchOptions(
         protocol="secagg", dim=30, rounds=2, warmup=1, security="active", levels=1000
     )
@@ -369,7 +357,7 @@ def test_a_bench_run_enrols_once_and_records_what_it_ran() -> None:
     assert any("a server that cheats" in sentence for sentence in config["promises"])
 
 
-def test_a_transcript_is_of_a_curious_server(tmp_path: Any) -> None:
+def test_a_transcript_is_of_a_curious_server(tmp_path):
     options = BenchOptions(
         protocol="secagg", security="active", insecure_seed=1, keep_transcript=tmp_path / "t.npz"
     )
@@ -377,7 +365,7 @@ def test_a_transcript_is_of_a_curious_server(tmp_path: Any) -> None:
         Experiment.prepare(options, 10)
 
 
-def test_rounds_differ_though_identities_stay() -> None:
+def test_rounds_differ_though_identities_stay():
     protocol = make("secagg", 5)
     vectors = updates(protocol)
     first, second = (play(protocol, vectors, index=index) for index in (0, 1))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from cheating import (
-    Conversation,
     TwoFaced,
     TwoFacedActive,
     combined,
@@ -40,7 +38,7 @@ BEFORE_REQUEST = ("consistency_check", Pattern.BROADCAST)
 BEFORE_ANSWER = ("unmask", Pattern.SCATTER)
 
 
-def refused(call: Callable[..., Any], *arguments: Any) -> str:
+def refused(call, *arguments):
     """Return in which words a device refuses."""
     with pytest.raises(HpcflError) as caught:
         call(*arguments)
@@ -51,7 +49,7 @@ def refused(call: Callable[..., Any], *arguments: Any) -> str:
 # Different survivors to different devices, so as to get both secrets of one
 
 
-def two_lists(security: str, accomplices: list[int], threshold: int | None = None) -> Any:
+def two_lists(security, accomplices, threshold=None):
     """Play a round in which the server is after the vector of the victim."""
     protocol = make("secagg", N, security=security)
     if threshold is not None:
@@ -62,7 +60,7 @@ def two_lists(security: str, accomplices: list[int], threshold: int | None = Non
     knows: dict[int, Any] = {}
     device = protocol.device
 
-    def made(id: int, *arguments: Any) -> Any:
+    def made(id, *arguments):
         one = device(id, *arguments)
         if id in accomplices:
             knows[id] = one
@@ -73,19 +71,19 @@ def two_lists(security: str, accomplices: list[int], threshold: int | None = Non
     return converse(protocol, server)
 
 
-def integers_of_victim(found: Conversation) -> list[int]:
+def integers_of_victim(found):
     integers = found.protocol.quantise(found.vectors[VICTIM], VICTIM, 0)
     return [int(value) for value in integers]
 
 
-def test_two_lists_tell_the_server_a_vector_of_the_passive_variant() -> None:
+def test_two_lists_tell_the_server_a_vector_of_the_passive_variant():
     found = two_lists("passive", accomplices=[0, 1])
 
     assert {} == found.refusals
     assert integers_of_victim(found) == found.server.stolen().tolist()
 
 
-def test_devices_that_compare_refuse_two_lists() -> None:
+def test_devices_that_compare_refuse_two_lists():
     found = two_lists("active", accomplices=[0, 1])
 
     honest = [id for id in range(N) if id > 1]
@@ -98,14 +96,14 @@ def test_devices_that_compare_refuse_two_lists() -> None:
     assert found.server.stolen() is None
 
 
-def test_with_as_many_accomplices_as_are_allowed_for_only_one_list_is_answered() -> None:
+def test_with_as_many_accomplices_as_are_allowed_for_only_one_list_is_answered():
     found = two_lists("active", accomplices=[0, 1, 8])
 
     assert [5, 6, 7] == [id for id in sorted(found.refusals) if id not in (0, 1, 8)]
     assert found.server.stolen() is None
 
 
-def test_endorsements_alone_do_not_help_below_two_thirds() -> None:
+def test_endorsements_alone_do_not_help_below_two_thirds():
     found = two_lists("active", accomplices=[0, 1], threshold=6)
 
     assert {} == found.refusals
@@ -115,9 +113,7 @@ def test_endorsements_alone_do_not_help_below_two_thirds() -> None:
 # Keys that are not the devices'
 
 
-def as_far_as_known(
-    protocol: Any, i: int, j: int, secret: bytes, public: dict[int, bytes]
-) -> bytes:
+def as_far_as_known(protocol, i, j, secret, public):
     """Return the key of a pair's shares but for what only the pair has: all that goes into it."""
     low, high = min(i, j), max(i, j)
     context = f"hpcfl/1 {protocol.name} round 0 pair {low} {high} share transport ".encode()
@@ -127,7 +123,7 @@ def as_far_as_known(
 class Pretender:
     """What a server makes in the place of all other devices, to have one for itself."""
 
-    def __init__(self, protocol: Any) -> None:
+    def __init__(self, protocol):
         self.protocol = protocol
         self.transport = {id: KeyPair.generate(insecure_secrets(8, 0, id)) for id in range(N)}
         self.mask = {id: KeyPair.generate(insecure_secrets(9, 0, id)) for id in range(N)}
@@ -135,7 +131,7 @@ class Pretender:
         self.vector = updates(protocol)[VICTIM]
         self.others = [id for id in range(N) if id != VICTIM]
 
-    def open(self) -> tuple[Any, Any, dict[int, NDArray[np.uint32]]]:
+    def open(self):
         """Give the victim keys of the server's own; return the shares it sends, as far as read."""
         self.advertised = self.victim.send_advertise_keys().tobytes()
         public = {id: self.transport[id].public + self.mask[id].public for id in self.others}
@@ -154,7 +150,7 @@ class Pretender:
             shares[receiver] = np.frombuffer(plain, "<u4")
         return receivers, rows, shares
 
-    def key(self, id: int) -> bytes:
+    def key(self, id):
         """Return the key that the server knows for shares between the victim and one other."""
         pair, size = self.transport[id], keys.KEY_BYTES
         (secret,) = keys.agree(pair.private, [self.advertised[:size]])
@@ -163,7 +159,7 @@ class Pretender:
             return key
         return as_far_as_known(self.protocol, id, VICTIM, secret, self.public)
 
-    def forged(self) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    def forged(self):
         """Return shares of nothing, as if the others had sent them."""
         rows = np.empty((len(self.others), SHARE_BYTES), np.uint8)
         for k, id in enumerate(self.others):
@@ -174,7 +170,7 @@ class Pretender:
         return np.array(self.others), rows
 
 
-def test_keys_of_the_servers_own_open_a_vector_of_the_passive_variant() -> None:
+def test_keys_of_the_servers_own_open_a_vector_of_the_passive_variant():
     pretender = Pretender(make("secagg", N, security="passive"))
     protocol, victim = pretender.protocol, pretender.victim
     _, _, shares = pretender.open()
@@ -196,7 +192,7 @@ def test_keys_of_the_servers_own_open_a_vector_of_the_passive_variant() -> None:
     assert protocol.quantise(pretender.vector, VICTIM, 0).tolist() == seen.tolist()
 
 
-def test_keys_of_the_servers_own_open_nothing_of_the_active_variant() -> None:
+def test_keys_of_the_servers_own_open_nothing_of_the_active_variant():
     pretender = Pretender(make("secagg", N))
     _, _, shares = pretender.open()
 
@@ -205,12 +201,12 @@ def test_keys_of_the_servers_own_open_nothing_of_the_active_variant() -> None:
     assert "the shares of 1 devices, itself included, are sealed by them for the keys" in reason
 
 
-def substituting(protocol: Any, part: str, told: set[int]) -> Any:
+def substituting(protocol, part, told):
     """Return a server that tells some devices another key of device 5, in one of its parts."""
     other = KeyPair.generate(insecure_secrets(3, 0, 0)).public
 
     class Substitutes(type(server_of(protocol))):  # type: ignore[misc]
-        def send_advertise_keys(self, receiver: int | None = None) -> NDArray[np.uint8]:
+        def send_advertise_keys(self, receiver=None):
             listed: NDArray[np.uint8] = super().send_advertise_keys(receiver).copy()
             if receiver in told:
                 start = 2 + 64 * 5 + (0 if part == "transport" else 32)
@@ -221,7 +217,7 @@ def substituting(protocol: Any, part: str, told: set[int]) -> Any:
 
 
 @pytest.mark.parametrize("part", ["transport", "mask"])
-def test_one_substituted_key_is_noticed_at_both_ends(part: str) -> None:
+def test_one_substituted_key_is_noticed_at_both_ends(part):
     """The shares of the two do not open; whoever was told another list than t unmasks nothing."""
     protocol = make("secagg", N)
     found = converse(protocol, substituting(protocol, part, {2}), before=("result", Pattern.LOCAL))
@@ -237,7 +233,7 @@ def test_one_substituted_key_is_noticed_at_both_ends(part: str) -> None:
 
 @pytest.mark.parametrize("part", ["transport", "mask"])
 @pytest.mark.parametrize("count", [4, 5])
-def test_a_server_that_shows_two_lists_of_keys_finds_no_threshold(part: str, count: int) -> None:
+def test_a_server_that_shows_two_lists_of_keys_finds_no_threshold(part, count):
     """Though every device sees the same survivors, and all but device 5 open seven's shares."""
     protocol = make("secagg", N)
     server = substituting(protocol, part, {*range(count + 1)} - {5})
@@ -252,7 +248,7 @@ def test_a_server_that_shows_two_lists_of_keys_finds_no_threshold(part: str, cou
         refused(device.send_unmask)
 
 
-def test_an_added_device_gets_no_share_that_can_be_read_and_counts_for_nothing() -> None:
+def test_an_added_device_gets_no_share_that_can_be_read_and_counts_for_nothing():
     # Device 8 has vanished; the server has keys in its place.
     protocol = make("secagg", N)
     found = converse(
@@ -277,7 +273,7 @@ def test_an_added_device_gets_no_share_that_can_be_read_and_counts_for_nothing()
     assert "the shares of 1 devices, itself included, are sealed by them for the keys" in reason
 
 
-def rows_to_device_2(found: Any, *altered: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def rows_to_device_2(found, *altered):
     """Return from whom rows of shares come to device 2, and the rows; those of some are altered."""
     senders = [id for id in range(N) if id != 2]
     rows = []
@@ -290,9 +286,7 @@ def rows_to_device_2(found: Any, *altered: int) -> tuple[NDArray[np.int64], NDAr
 
 
 @pytest.mark.parametrize("genuine", [5, 6])
-def test_a_device_goes_on_if_the_shares_of_seven_open_and_not_if_those_of_six_do(
-    genuine: int,
-) -> None:
+def test_a_device_goes_on_if_the_shares_of_seven_open_and_not_if_those_of_six_do(genuine):
     """Rows of three more are no use to it, and no reason to leave."""
     found = converse(make("secagg", N), before=("share_keys", Pattern.ROUTE))
     altered, device = [id for id in range(N) if id != 2][genuine:], found.devices[2]
@@ -308,7 +302,7 @@ def test_a_device_goes_on_if_the_shares_of_seven_open_and_not_if_those_of_six_do
     assert [f"device {id}" for id in altered] == [e.sender for e in device.ignored]
 
 
-def test_survivors_of_whom_fewer_than_seven_opened_are_not_endorsed() -> None:
+def test_survivors_of_whom_fewer_than_seven_opened_are_not_endorsed():
     """A server that adds devices of its own, and lets real ones vanish, finds it out here."""
     found = converse(make("secagg", N), before=("share_keys", Pattern.ROUTE))
     device = found.devices[2]
@@ -325,7 +319,7 @@ def test_survivors_of_whom_fewer_than_seven_opened_are_not_endorsed() -> None:
 # Devices that are expelled
 
 
-def test_a_device_counts_those_whose_shares_opened_again_when_one_is_expelled() -> None:
+def test_a_device_counts_those_whose_shares_opened_again_when_one_is_expelled():
     """Seven with itself are just enough; of the three others any may be expelled."""
     for expelled, enough in ((9, True), (0, False), (5, False)):
         found = converse(make("secagg", N), before=("share_keys", Pattern.ROUTE))
@@ -341,7 +335,7 @@ def test_a_device_counts_those_whose_shares_opened_again_when_one_is_expelled() 
             assert "the threshold is 7" in words
 
 
-def test_nobody_is_expelled_before_devices_have_answered_nor_twice() -> None:
+def test_nobody_is_expelled_before_devices_have_answered_nor_twice():
     found = converse(make("secagg", N), before=("checks", Pattern.GATHER))
     device, nobody = found.devices[2], raw(bits([], N))
     for ids in ([5], []):
@@ -353,7 +347,7 @@ def test_nobody_is_expelled_before_devices_have_answered_nor_twice() -> None:
     assert list(range(N)) == device._members()
 
 
-def expelling(told: set[int]) -> tuple[Conversation, Callable[[int], bytes]]:
+def expelling(told):
     """Return a round whose server has told some devices that device 5 is expelled.
 
     And which request each of them endorses: one that names exactly its members.
@@ -376,7 +370,7 @@ def expelling(told: set[int]) -> tuple[Conversation, Callable[[int], bytes]]:
 
 
 @pytest.mark.parametrize("count", [4, 5, 6])
-def test_a_server_that_expels_a_device_for_some_only_finds_no_threshold(count: int) -> None:
+def test_a_server_that_expels_a_device_for_some_only_finds_no_threshold(count):
     """Those who were told count as many of their kind, and so do the others: neither are seven."""
     told = {*[id for id in range(N) if id != 5][:count]}
     found, request = expelling(told)
@@ -394,7 +388,7 @@ def test_a_server_that_expels_a_device_for_some_only_finds_no_threshold(count: i
         refused(device.send_unmask)
 
 
-def test_a_device_that_is_not_registered_is_beyond_the_last() -> None:
+def test_a_device_that_is_not_registered_is_beyond_the_last():
     protocol = make("secagg", N)
     found = converse(protocol, before=("advertise_keys", Pattern.BROADCAST))
     told = found.server.send_advertise_keys(2)
@@ -407,7 +401,7 @@ def test_a_device_that_is_not_registered_is_beyond_the_last() -> None:
 # The list of survivors
 
 
-def ask(found: Conversation, id: int, survivors: list[int], dropped: list[int]) -> None:
+def ask(found, id, survivors, dropped):
     found.devices[id].receive_consistency_check(raw(bits(survivors, N) + bits(dropped, N)))
 
 
@@ -420,7 +414,7 @@ def ask(found: Conversation, id: int, survivors: list[int], dropped: list[int]) 
         ([0, 1, 3, 4, 5, 6, 7, 8, 9], [2], "it is named as dropped"),
     ],
 )
-def test_a_list_that_is_no_ones_is_refused(survivors: Any, dropped: Any, reason: str) -> None:
+def test_a_list_that_is_no_ones_is_refused(survivors, dropped, reason):
     found = converse(make("secagg", N), before=BEFORE_REQUEST)
 
     assert reason in refused(ask, found, 2, list(survivors), list(dropped))
@@ -435,7 +429,7 @@ def test_a_list_that_is_no_ones_is_refused(survivors: Any, dropped: Any, reason:
         (bits(range(N), N) + bits([10], 16), "it names a device beyond the last, 9"),
     ],
 )
-def test_a_malformed_list_is_named(message: bytes, reason: str) -> None:
+def test_a_malformed_list_is_named(message, reason):
     found = converse(make("secagg", N), before=BEFORE_REQUEST)
     words = f"malformed consistency_check message from the server: {reason}"
 
@@ -443,7 +437,7 @@ def test_a_malformed_list_is_named(message: bytes, reason: str) -> None:
         found.devices[2].receive_consistency_check(raw(message))
 
 
-def test_a_list_is_endorsed_once() -> None:
+def test_a_list_is_endorsed_once():
     found = converse(make("secagg", N), before=BEFORE_REQUEST)
     everybody = list(range(N))
     ask(found, 2, everybody, [])
@@ -453,7 +447,7 @@ def test_a_list_is_endorsed_once() -> None:
     assert "a second unmasking request" in refused(ask, found, 2, everybody[:-1], everybody[-1:])
 
 
-def test_nothing_is_unmasked_unless_it_was_checked() -> None:
+def test_nothing_is_unmasked_unless_it_was_checked():
     found = converse(make("secagg", N), before=BEFORE_REQUEST)
     refused(found.devices[2].send_consistency_check)
     refused(found.devices[2].send_unmask)
@@ -466,12 +460,12 @@ def test_nothing_is_unmasked_unless_it_was_checked() -> None:
 # Endorsements
 
 
-def endorse(tags: Mapping[int, bytes]) -> NDArray[np.uint8]:
+def endorse(tags):
     """Return the message with which the server hands over tags, by who made them."""
     return raw(bits(list(tags), N) + b"".join(tags[id] for id in sorted(tags)))
 
 
-def tags_for(found: Conversation, receiver: int) -> dict[int, bytes]:
+def tags_for(found, receiver):
     """Return the tags that all survivors sent for one."""
     everybody = sorted(found.sent["consistency_check"])
     found_tags = {}
@@ -482,7 +476,7 @@ def tags_for(found: Conversation, receiver: int) -> dict[int, bytes]:
     return found_tags
 
 
-def test_six_others_are_enough_and_five_are_not() -> None:
+def test_six_others_are_enough_and_five_are_not():
     found = converse(make("secagg", N), before=BEFORE_ANSWER)
     for count, receiver in ((5, 2), (6, 3)):
         tags = tags_for(found, receiver)
@@ -498,7 +492,7 @@ def test_six_others_are_enough_and_five_are_not() -> None:
             assert device.send_unmask().size
 
 
-def test_the_own_name_does_not_count_twice() -> None:
+def test_the_own_name_does_not_count_twice():
     found = converse(make("secagg", N), before=BEFORE_ANSWER)
     tags = tags_for(found, 2)
     senders = sorted(tags)[:5]
@@ -507,7 +501,7 @@ def test_the_own_name_does_not_count_twice() -> None:
     assert "6 devices, itself included" in refused(found.devices[2].receive_unmask, message)
 
 
-def test_who_is_no_survivor_endorses_nothing() -> None:
+def test_who_is_no_survivor_endorses_nothing():
     protocol = make("secagg", N)
     found = converse(protocol, before=BEFORE_ANSWER, dropouts={8: "masked_input"})
     tags = tags_for(found, 2)
@@ -519,31 +513,31 @@ def test_who_is_no_survivor_endorses_nothing() -> None:
     assert "6 devices, itself included" in refused(found.devices[2].receive_unmask, message)
 
 
-def swapped(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
+def swapped(found, tags):
     """Return tags under the names of others."""
     ids = sorted(tags)
     return {id: tags[ids[(k + 1) % len(ids)]] for k, id in enumerate(ids)}
 
 
-def replayed(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
+def replayed(found, tags):
     """Return the tags of the round before."""
     return tags_for(found.earlier, 2)
 
 
-def of_others(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
+def of_others(found, tags):
     """Return the tags that were meant for another device."""
     meant = tags_for(found, 3)
     return {id: meant[id] if id in meant else bytes(16) for id in tags}
 
 
-def reflected(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
+def reflected(found, tags):
     """Return the tags that the device made itself, for the others."""
     others = [id for id in sorted(found.devices) if id != 2]
     own = found.sent["consistency_check"][2]
     return {id: own[16 * k : 16 * (k + 1)] for k, id in enumerate(others)}
 
 
-def strangers(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
+def strangers(found, tags):
     """Return the tags of devices with the same ids, registered with other keys."""
     protocol = found.protocol
     told = digest(protocol, found.sent["advertise_keys"], found.told["consistency_check"][2])
@@ -551,7 +545,7 @@ def strangers(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
     return {id: endorsement(protocol, others[id], id, 2, told, 1).tobytes() for id in tags}
 
 
-def of_another_list(found: Conversation, tags: dict[int, bytes]) -> dict[int, bytes]:
+def of_another_list(found, tags):
     """Return tags, by the right devices, of another list."""
     protocol = found.protocol
     told = digest(protocol, found.sent["advertise_keys"], bits(range(9), N) + bits([9], N))
@@ -563,9 +557,7 @@ def of_another_list(found: Conversation, tags: dict[int, bytes]) -> dict[int, by
 @pytest.mark.parametrize(
     "forge", [swapped, replayed, of_others, reflected, strangers, of_another_list]
 )
-def test_endorsements_by_others_of_others_and_of_old_count_for_nothing(
-    forge: Callable[..., dict[int, bytes]],
-) -> None:
+def test_endorsements_by_others_of_others_and_of_old_count_for_nothing(forge):
     protocol = make("secagg", N)
     earlier = converse(protocol, index=0, before=BEFORE_ANSWER)
     found = converse(protocol, index=1, before=BEFORE_ANSWER)
@@ -583,12 +575,12 @@ def test_endorsements_by_others_of_others_and_of_old_count_for_nothing(
     assert "endorsements twice" in refused(device.receive_unmask, endorse(tags))
 
 
-def test_an_identity_takes_part_in_every_round_once() -> None:
+def test_an_identity_takes_part_in_every_round_once():
     """What was said in a round could be shown again in another one of its number."""
     identities = enrolled("secagg", N)
     protocol = make("secagg", N, identities=identities)
 
-    def enter(index: int) -> Any:
+    def enter(index):
         return protocol.device(2, index, insecure_secrets(7, index, 2)).send_advertise_keys()
 
     assert 64 == enter(3).size
@@ -607,7 +599,7 @@ def test_an_identity_takes_part_in_every_round_once() -> None:
     )
 
 
-def test_two_rounds_of_one_number_under_one_enrolment_have_no_tag_in_common() -> None:
+def test_two_rounds_of_one_number_under_one_enrolment_have_no_tag_in_common():
     """Even of an identity that was put back: the round's keys are in what is endorsed."""
     identities = enrolled("secagg", N)
     rounds = []
@@ -628,7 +620,7 @@ def test_two_rounds_of_one_number_under_one_enrolment_have_no_tag_in_common() ->
     assert "1 devices, itself included" in refused(other.devices[2].receive_unmask, message)
 
 
-def test_devices_that_took_part_under_other_numbers_endorse_nothing() -> None:
+def test_devices_that_took_part_under_other_numbers_endorse_nothing():
     # Slot 3 is device 30 to some and device 31 to others: the lists read the same.
     identities = enrolled("secagg", 12)
     one = make("secagg", N, identities=identities, members=range(N))
@@ -650,7 +642,7 @@ def test_devices_that_took_part_under_other_numbers_endorse_nothing() -> None:
         (bits(range(7), N) + bytes(16 * 7), "received 112 bytes, expected 96"),
     ],
 )
-def test_malformed_endorsements_are_named(message: bytes, reason: str) -> None:
+def test_malformed_endorsements_are_named(message, reason):
     found = converse(make("secagg", N), before=BEFORE_ANSWER)
 
     with pytest.raises(MessageError, match=f"malformed unmask message from the server: {reason}"):
@@ -663,7 +655,7 @@ def test_malformed_endorsements_are_named(message: bytes, reason: str) -> None:
 class Meeting:
     """Devices that are about to hear of each other's identity keys."""
 
-    def __init__(self, devices: int = 5, seed: int = 1, protocol: str = "secagg") -> None:
+    def __init__(self, devices=5, seed=1, protocol="secagg"):
         registration = Registration(protocol, devices)
         self.devices: list[Identity] = [
             registration.device(id, insecure_secrets(seed, 0, id)) for id in range(devices)
@@ -673,15 +665,15 @@ class Meeting:
             device.learn(self.registry)
         self.sent = [device.send_advertise_keys().tobytes() for device in self.devices]
 
-    def tell(self, id: int, sent: list[bytes]) -> None:
+    def tell(self, id, sent):
         self.devices[id].receive_advertise_keys(raw(b"".join(sent)))
 
 
-def changed(sent: list[bytes], id: int, to: bytes) -> list[bytes]:
+def changed(sent, id, to):
     return [*sent[:id], to, *sent[id + 1 :]]
 
 
-def test_pairs_have_two_secrets_that_nobody_else_has() -> None:
+def test_pairs_have_two_secrets_that_nobody_else_has():
     meeting = Meeting()
     for id in range(5):
         meeting.tell(id, meeting.sent)
@@ -697,13 +689,13 @@ def test_pairs_have_two_secrets_that_nobody_else_has() -> None:
     assert 20 == len(secrets)
 
 
-def identity_key(id: int, seed: int = 1) -> KeyPair:
+def identity_key(id, seed=1):
     """Return the pair of identity keys that a device of a meeting has drawn."""
     draw = insecure_secrets(seed, 0, id)
     return [KeyPair.from_private(draw(32)) for _ in range(2)][1]
 
 
-def as_if_agreed(i: int, j: int, listed: list[bytes], secret: bytes) -> tuple[bytes, bytes]:
+def as_if_agreed(i, j, listed, secret):
     """Return the two secrets of a pair that has agreed on this, each having seen this list."""
     low, high = min(i, j), max(i, j)
     context = f"hpcfl/1 secagg pair {low} {high} of 5 identities ".encode()
@@ -711,11 +703,11 @@ def as_if_agreed(i: int, j: int, listed: list[bytes], secret: bytes) -> tuple[by
     return both[:32], both[32:]
 
 
-def secrets_with(device: Identity, id: int) -> tuple[bytes, bytes]:
+def secrets_with(device, id):
     return device.sealing_secret(id), device.tagging_secret(id)
 
 
-def absent_for_all(meeting: Meeting, sent: list[bytes], absent: int, known: KeyPair) -> None:
+def absent_for_all(meeting, sent, absent, known):
     """Assert that what a device sent is worth nothing to the others, who agree among themselves.
 
     Of the private half of its identity key nothing follows that they have in common with it, nor
@@ -744,9 +736,7 @@ def absent_for_all(meeting: Meeting, sent: list[bytes], absent: int, known: KeyP
 
 
 @pytest.mark.parametrize("case", ["key", "signature", "of another", "old", "protocol", "unsigned"])
-def test_a_device_without_a_valid_signature_on_its_identity_key_is_absent_for_all_others(
-    case: str,
-) -> None:
+def test_a_device_without_a_valid_signature_on_its_identity_key_is_absent_for_all_others(case):
     meeting = Meeting()
     own = meeting.sent[3]
     other = KeyPair.generate(insecure_secrets(4, 0, 0))
@@ -762,7 +752,7 @@ def test_a_device_without_a_valid_signature_on_its_identity_key_is_absent_for_al
     absent_for_all(meeting, changed(meeting.sent, 3, told), 3, known)
 
 
-def test_a_device_whose_identity_key_is_as_it_sent_it_but_for_the_signature_enrols_alone() -> None:
+def test_a_device_whose_identity_key_is_as_it_sent_it_but_for_the_signature_enrols_alone():
     """It knows those of the others, who know nothing of it."""
     meeting = Meeting()
     sent = changed(meeting.sent, 3, meeting.sent[3][:32] + bytes(64))
@@ -773,7 +763,7 @@ def test_a_device_whose_identity_key_is_as_it_sent_it_but_for_the_signature_enro
         assert not {*secrets_with(one, id)} & {*secrets_with(other, 3)}
 
 
-def test_a_device_that_signs_a_key_with_which_nothing_can_be_agreed_is_absent() -> None:
+def test_a_device_that_signs_a_key_with_which_nothing_can_be_agreed_is_absent():
     for number in (0, 1, 2**255 - 20):
         meeting = Meeting()
         device, low = meeting.devices[3], number.to_bytes(32, "little")
@@ -782,7 +772,7 @@ def test_a_device_that_signs_a_key_with_which_nothing_can_be_agreed_is_absent() 
         absent_for_all(meeting, sent, 3, identity_key(3))
 
 
-def test_of_absent_devices_nobody_has_the_same_secrets_in_another_run() -> None:
+def test_of_absent_devices_nobody_has_the_same_secrets_in_another_run():
     """They are drawn: what stands for a device that enrolled with nobody is nobody's to know."""
     drawn = set()
     for seed in (1, 2):
@@ -794,21 +784,21 @@ def test_of_absent_devices_nobody_has_the_same_secrets_in_another_run() -> None:
     assert 16 == len(drawn)
 
 
-def test_all_others_may_be_absent() -> None:
+def test_all_others_may_be_absent():
     meeting = Meeting()
     meeting.tell(0, [meeting.sent[0], *[bytes(96)] * 4])
     secrets = {one for id in range(5) for one in secrets_with(meeting.devices[0], id)}
     assert 10 == len(secrets)
 
 
-def test_a_device_knows_its_own_identity_key() -> None:
+def test_a_device_knows_its_own_identity_key():
     meeting = Meeting()
     other = Meeting(seed=2).sent[0]
 
     assert "own identity key" in refused(meeting.tell, 0, changed(meeting.sent, 0, other))
 
 
-def test_a_device_enrols_once_and_not_without_a_registry() -> None:
+def test_a_device_enrols_once_and_not_without_a_registry():
     meeting = Meeting()
     meeting.tell(0, meeting.sent)
     assert "refuses to enrol twice" in refused(meeting.tell, 0, meeting.sent)
@@ -818,14 +808,14 @@ def test_a_device_enrols_once_and_not_without_a_registry() -> None:
     assert "knows no registered keys" in refused(stranger.receive_advertise_keys, told)
 
 
-def test_a_list_of_identities_that_lacks_one_is_malformed() -> None:
+def test_a_list_of_identities_that_lacks_one_is_malformed():
     meeting = Meeting()
 
     with pytest.raises(MessageError, match="received 384 bytes, expected 480"):
         meeting.tell(0, meeting.sent[:-1])
 
 
-def test_the_server_keeps_one_identity_key_of_each() -> None:
+def test_the_server_keeps_one_identity_key_of_each():
     meeting, server = Meeting(), Registration("secagg", 5).server()
     for id in range(4):
         server.receive_advertise_keys(id, raw(meeting.sent[id]))
@@ -846,14 +836,14 @@ def test_the_server_keeps_one_identity_key_of_each() -> None:
     assert b"".join(meeting.sent) == server.send_advertise_keys().tobytes()
 
 
-def test_a_server_that_nobody_sent_an_identity_key_lists_zeros() -> None:
+def test_a_server_that_nobody_sent_an_identity_key_lists_zeros():
     assert bytes(96 * 5) == Registration("secagg", 5).server().send_advertise_keys().tobytes()
 
 
 # Rounds with devices that nobody knows
 
 
-def test_a_server_can_endorse_nothing_for_a_device_whose_identity_is_not_signed() -> None:
+def test_a_server_can_endorse_nothing_for_a_device_whose_identity_is_not_signed():
     """Though it says that this device is a survivor, has made it itself, and expels nobody."""
     identities = enrolled_with_strangers("secagg", N, [4])
     protocol = make("secagg", N, identities=identities)
@@ -887,7 +877,7 @@ def test_a_server_can_endorse_nothing_for_a_device_whose_identity_is_not_signed(
     assert found.devices[2].send_unmask().size
 
 
-def test_identities_come_from_the_operating_system_unless_seeded() -> None:
+def test_identities_come_from_the_operating_system_unless_seeded():
     seeded, again = Meeting().sent, Meeting().sent
     assert seeded == again
 
@@ -895,7 +885,7 @@ def test_identities_come_from_the_operating_system_unless_seeded() -> None:
     assert one[0].tagging_secret(1) != other[0].tagging_secret(1)
 
 
-def test_no_secret_is_shown() -> None:
+def test_no_secret_is_shown():
     meeting = Meeting()
     meeting.tell(0, meeting.sent)
     device = meeting.devices[0]

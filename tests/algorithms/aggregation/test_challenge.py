@@ -17,7 +17,6 @@ import pytest
 from cheating import converse, make
 from protocol_rounds import (
     LINKED,
-    Played,
     advertising,
     agreed,
     bits,
@@ -41,7 +40,7 @@ SMALL = 5
 POINTS = (1, 2, 3)
 
 
-def views(secret: tuple[int, int], challenges: list[tuple[int, int]], seen: int) -> Counter[Any]:
+def views(secret, challenges, seen):
     """Return how often each view comes about, over all that a dealer can draw.
 
     Two limbs and a check are shared on lines (t = 2) among three holders, whose answers the server
@@ -66,26 +65,24 @@ def views(secret: tuple[int, int], challenges: list[tuple[int, int]], seen: int)
 
 
 @pytest.mark.parametrize("challenge", [(0, 0), (0, 1), (1, 1), (3, 1), (4, 2)], ids=str)
-def test_all_answers_and_a_share_fewer_than_needed_come_alike_from_every_secret(
-    challenge: tuple[int, int],
-) -> None:
+def test_all_answers_and_a_share_fewer_than_needed_come_alike_from_every_secret(challenge):
     of_zero = views((0, 0), [challenge], seen=1)
     assert 625 == of_zero.total()
     for secret in itertools.product(range(SMALL), repeat=2):
         assert of_zero == views(secret, [challenge], seen=1)
 
 
-def test_answers_to_two_challenges_tell_secrets_apart() -> None:
+def test_answers_to_two_challenges_tell_secrets_apart():
     """So that a device answers one, and all are given the same."""
     of_zero = {*views((0, 0), [(1, 1), (2, 1)], seen=1)}
     assert not of_zero & {*views((1, 0), [(1, 1), (2, 1)], seen=1)}
 
 
-def test_as_many_shares_as_needed_tell_secrets_apart() -> None:
+def test_as_many_shares_as_needed_tell_secrets_apart():
     assert not {*views((0, 0), [(1, 1)], seen=2)} & {*views((1, 0), [(1, 1)], seen=2)}
 
 
-def rank(rows: list[list[int]]) -> int:
+def rank(rows):
     """Return the rank of a matrix over F_q, by elimination in whole numbers."""
     rows, found = [row.copy() for row in rows], 0
     for column in range(len(rows[0])):
@@ -103,7 +100,7 @@ def rank(rows: list[list[int]]) -> int:
     return found
 
 
-def is_independent(challenges: list[list[int]], threshold: int, holders: int, seen: int) -> bool:
+def is_independent(challenges, threshold, holders, seen):
     """Return whether what is seen of both secrets is independent of them.
 
     Columns are the limbs, the checks, and the coefficients; rows are the shares of `seen` holders
@@ -113,7 +110,7 @@ def is_independent(challenges: list[list[int]], threshold: int, holders: int, se
     checks = (KEY_SHARE - 1, width - 1)
     powers = [[pow(x, p, Q) for p in range(threshold)] for x in range(1, holders + 1)]
 
-    def row(weights: dict[int, int], x: int) -> list[int]:
+    def row(weights, x):
         """Return the weighted sum of a holder's values, by what each of them is made of."""
         return [weights.get(k, 0) * power % Q for power in powers[x] for k in range(width)]
 
@@ -125,7 +122,7 @@ def is_independent(challenges: list[list[int]], threshold: int, holders: int, se
     return rank(rows) == rank([[one[k] for k in drawn] for one in rows])
 
 
-def coefficients_of(seed: bytes) -> list[int]:
+def coefficients_of(seed):
     """Return a challenge by value of a share, the checks with 1, and check the project's."""
     limbs = elements(seed, KEY_SHARE + SEED_SHARE - 2, Q)
     found = [*limbs[: KEY_SHARE - 1], 1, *limbs[KEY_SHARE - 1 :], 1]
@@ -134,9 +131,7 @@ def coefficients_of(seed: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize(("threshold", "holders"), [(2, 3), (3, 5), (4, 7)])
-def test_over_the_field_itself_answers_say_nothing_about_either_secret(
-    threshold: int, holders: int
-) -> None:
+def test_over_the_field_itself_answers_say_nothing_about_either_secret(threshold, holders):
     first, second = (coefficients_of(bytes([k]) * 16) for k in (3, 4))
     known = [1] * (KEY_SHARE + SEED_SHARE)
     assert known == Challenge.known().coefficients.tolist()
@@ -154,12 +149,12 @@ def test_over_the_field_itself_answers_say_nothing_about_either_secret(
 
 
 @pytest.fixture(params=LINKED)
-def dealt(request: pytest.FixtureRequest) -> Played:
+def dealt(request):
     """Return a round in which all shares are dealt, and the challenge is about to come."""
     return play(make_passive(request.param, 5, 12), before=("share_keys", Pattern.BROADCAST))
 
 
-def test_a_second_challenge_is_refused(dealt: Played) -> None:
+def test_a_second_challenge_is_refused(dealt):
     device = dealt.devices[2]
     dealt.refused(RefusedError, device.send_checks)
     device.receive_challenge(raw(bytes(16)))
@@ -173,14 +168,14 @@ def test_a_second_challenge_is_refused(dealt: Played) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 15, 17, 32])
-def test_a_challenge_of_another_size_is_refused(dealt: Played, size: int) -> None:
+def test_a_challenge_of_another_size_is_refused(dealt, size):
     error = dealt.refused(MessageError, dealt.devices[2].receive_challenge, raw(bytes(size)))
     assert ("share_keys", "the server") == (error.phase, error.sender)
     assert f"received {size} bytes, expected 16" in error.reason
 
 
 @pytest.mark.parametrize("name", ["secagg", "sparse"])
-def test_with_a_server_that_may_cheat_there_is_no_challenge(name: str) -> None:
+def test_with_a_server_that_may_cheat_there_is_no_challenge(name):
     found = converse(make(name, 10), before=("masked_input", Pattern.GATHER))
     assert "challenge" not in {step.name for step in found.protocol.steps}
     assert "challenge" not in found.told
@@ -196,7 +191,7 @@ def test_with_a_server_that_may_cheat_there_is_no_challenge(name: str) -> None:
 GONE = {0: "masked_input", 3: "masked_input", 8: "share_keys"}
 
 
-def wanted(played: Played, ids: list[int]) -> Any:
+def wanted(played, ids):
     """Return the message to device 2 that asks for secrets of pairs."""
     if played.parameters.degree is None:
         return raw(bits(ids, 9))
@@ -205,7 +200,7 @@ def wanted(played: Played, ids: list[int]) -> Any:
 
 
 @pytest.fixture(params=LINKED)
-def answered(request: pytest.FixtureRequest) -> Played:
+def answered(request):
     """Return a round in which all have been asked to unmask; 0 and 3 have dropped out."""
     protocol = make_passive(request.param, 9, 12)
     return play(protocol, dropouts=GONE, before=("unmask", Pattern.GATHER))
@@ -214,9 +209,7 @@ def answered(request: pytest.FixtureRequest) -> Played:
 @pytest.mark.parametrize(
     "ids", [[1], [2], [0, 1], [0, 3, 7], [1, 4, 5, 6, 7]], ids=lambda ids: f"of {ids}"
 )
-def test_secrets_with_others_than_dropped_devices_are_not_told(
-    answered: Played, ids: list[int]
-) -> None:
+def test_secrets_with_others_than_dropped_devices_are_not_told(answered, ids):
     """A survivor's would take its masks off; its seed is known already."""
     device = answered.devices[2]
     error = answered.refused(RefusedError, device.receive_pairs, wanted(answered, ids))
@@ -224,14 +217,14 @@ def test_secrets_with_others_than_dropped_devices_are_not_told(
     answered.refused(RefusedError, device.send_pairs)
 
 
-def test_a_device_that_shared_no_keys_is_no_dropped_one(answered: Played) -> None:
+def test_a_device_that_shared_no_keys_is_no_dropped_one(answered):
     device = answered.devices[2]
     answered.refused(RefusedError, device.receive_pairs, wanted(answered, [8]))
     answered.refused(RefusedError, device.send_pairs)
 
 
 @pytest.mark.parametrize("ids", [[0], [3], [0, 3], []])
-def test_secrets_of_pairs_are_told_once(answered: Played, ids: list[int]) -> None:
+def test_secrets_of_pairs_are_told_once(answered, ids):
     device = answered.devices[2]
     device.receive_pairs(wanted(answered, ids))
     told = b"".join(pair_secret(answered, 2, id) for id in answered.devices[2]._wanted)
@@ -244,7 +237,7 @@ def test_secrets_of_pairs_are_told_once(answered: Played, ids: list[int]) -> Non
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_secrets_of_pairs_are_not_told_before_the_request_to_unmask(name: str) -> None:
+def test_secrets_of_pairs_are_not_told_before_the_request_to_unmask(name):
     played = play(make_passive(name, 9, 12), dropouts=GONE, before="unmask")
     device = played.devices[2]
     error = played.refused(RefusedError, device.receive_pairs, wanted(played, [0]))
@@ -253,14 +246,12 @@ def test_secrets_of_pairs_are_not_told_before_the_request_to_unmask(name: str) -
 
 
 @pytest.mark.parametrize("size", [0, 1, 3])
-def test_a_list_of_wanted_pairs_of_another_size_is_refused(answered: Played, size: int) -> None:
+def test_a_list_of_wanted_pairs_of_another_size_is_refused(answered, size):
     answered.refused(MessageError, answered.devices[2].receive_pairs, raw(bytes(size)))
 
 
 @pytest.mark.parametrize("name", ["secagg", "sparse"])
-def test_a_server_that_may_cheat_learns_no_pair_before_the_survivors_are_endorsed(
-    name: str,
-) -> None:
+def test_a_server_that_may_cheat_learns_no_pair_before_the_survivors_are_endorsed(name):
     found = converse(
         make(name, 10), before=("unmask", Pattern.SCATTER), dropouts={4: "masked_input"}
     )
@@ -282,7 +273,7 @@ def test_a_server_that_may_cheat_learns_no_pair_before_the_survivors_are_endorse
 # what is told of a device with another one's key
 
 
-def with_a_copier(name: str, copier: int, owner: int = 5) -> tuple[Played, bytes]:
+def with_a_copier(name, copier, owner=5):
     """Return a round and a mask key: another device has advertised its owner's, and vanishes.
 
     The copier has shared the private half that it has: it gives no key that it has advertised, so
@@ -298,9 +289,7 @@ def with_a_copier(name: str, copier: int, owner: int = 5) -> tuple[Played, bytes
 
 @pytest.mark.parametrize("copier", [0, 8])
 @pytest.mark.parametrize("name", LINKED)
-def test_what_is_told_of_a_copier_tells_nothing_of_the_device_whose_key_it_has_copied(
-    name: str, copier: int
-) -> None:
+def test_what_is_told_of_a_copier_tells_nothing_of_the_device_whose_key_it_has_copied(name, copier):
     """Though the two keys are one, and all that each teller has in common with them is one."""
     played, copied = with_a_copier(name, copier)
     others = [id for id in range(9) if id != copier]
@@ -333,9 +322,7 @@ def test_what_is_told_of_a_copier_tells_nothing_of_the_device_whose_key_it_has_c
 
 @pytest.mark.parametrize("copier", [0, 8])
 @pytest.mark.parametrize("name", ["secagg", "secagg-graph"])
-def test_if_devices_told_what_their_keys_agree_on_a_copy_would_open_its_owners_vector(
-    name: str, copier: int
-) -> None:
+def test_if_devices_told_what_their_keys_agree_on_a_copy_would_open_its_owners_vector(name, copier):
     """Which is why they tell what follows for the two ids: it takes no mask off."""
     played, copied = with_a_copier(name, copier)
     told, protocol, index = played.sent("pairs"), played.protocol, played.index
@@ -346,11 +333,11 @@ def test_if_devices_told_what_their_keys_agree_on_a_copy_would_open_its_owners_v
     peers = [id for id in range(9) if id not in (5, copier)]
     signs = [-1, -pair_sign(5, copier), *(-pair_sign(5, id) for id in peers)]
 
-    def opened(masks: list[bytes]) -> list[int]:
+    def opened(masks):
         taken = group.add_masks(upload.copy(), [private, told[5], *masks], signs)
         return group.decode(taken).tolist()
 
-    def with_5(secrets: list[bytes]) -> list[bytes]:
+    def with_5(secrets):
         return protocol.mask_secrets(index, 5, peers, secrets)
 
     integers = integers_of(played, 5, slice(None)).tolist()
@@ -367,9 +354,7 @@ def test_if_devices_told_what_their_keys_agree_on_a_copy_would_open_its_owners_v
 @pytest.mark.parametrize(
     "name", ["fedavg", "secagg", "sparse", "cohort", "secagg active", "sparse active"]
 )
-def test_a_vector_with_a_value_that_is_not_finite_is_its_devices_refusal(
-    name: str, value: float
-) -> None:
+def test_a_vector_with_a_value_that_is_not_finite_is_its_devices_refusal(name, value):
     """Before it uploads: the others' sum is right. Every device sends some of its values."""
     bare = name.split()[0]
     protocol = make(bare, 9) if "active" in name else make_passive(bare, 9, 20, alpha=0.9)
@@ -394,7 +379,7 @@ def test_a_vector_with_a_value_that_is_not_finite_is_its_devices_refusal(
 
 @pytest.mark.parametrize("name", ["secagg", "secagg-graph", "fedavg"])
 @pytest.mark.parametrize("place", [0, 11, 19])
-def test_one_value_is_enough(name: str, place: int) -> None:
+def test_one_value_is_enough(name, place):
     vectors = np.random.default_rng(3).uniform(-1, 1, (5, 20))
     vectors[1, place] = np.nan
     played = play(make_passive(name, 5, 20), vectors)

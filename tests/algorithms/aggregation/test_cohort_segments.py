@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import comb, gcd
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,11 +23,11 @@ DIMS = (1, 2, 3, 5, 7, 8, 12, 19)
 SHAPES = [(dim, ring, size) for dim in DIMS for ring in range(1, 9) for size in range(1, ring + 1)]
 
 
-def slow_runs(dim: int, ring: int, size: int) -> list[list[int]]:
+def slow_runs(dim, ring, size):
     return [slow_ring.run(dim, ring, size, position) for position in range(ring)]
 
 
-def test_every_coordinate_is_sent_by_exactly_m_devices_and_by_none_twice() -> None:
+def test_every_coordinate_is_sent_by_exactly_m_devices_and_by_none_twice():
     for dim, ring, size in SHAPES:
         segments = Segments(dim, ring, size)
         sent = [segments.coordinates(position).tolist() for position in range(ring)]
@@ -38,7 +36,7 @@ def test_every_coordinate_is_sent_by_exactly_m_devices_and_by_none_twice() -> No
         assert [at for at in range(dim) for _ in range(size)] == together
 
 
-def test_a_device_sends_the_m_segments_from_its_position_on_in_order() -> None:
+def test_a_device_sends_the_m_segments_from_its_position_on_in_order():
     for dim, ring, size in SHAPES:
         segments = Segments(dim, ring, size)
         for position, expected in enumerate(slow_runs(dim, ring, size)):
@@ -46,7 +44,7 @@ def test_a_device_sends_the_m_segments_from_its_position_on_in_order() -> None:
             assert len(expected) == segments.length(position)
 
 
-def test_the_cohort_of_a_segment_is_the_m_positions_that_end_with_it() -> None:
+def test_the_cohort_of_a_segment_is_the_m_positions_that_end_with_it():
     for dim, ring, size in SHAPES:
         segments = Segments(dim, ring, size)
         for at in range(dim):
@@ -55,7 +53,7 @@ def test_the_cohort_of_a_segment_is_the_m_positions_that_end_with_it() -> None:
             assert cohort == {p for p in range(ring) if at in segments.coordinates(p).tolist()}
 
 
-def test_what_two_devices_have_in_common_is_the_intersection_of_their_runs() -> None:
+def test_what_two_devices_have_in_common_is_the_intersection_of_their_runs():
     """Each coordinate once, and both sides have the same coordinates in the same order."""
     for dim, ring, size in SHAPES:
         segments = Segments(dim, ring, size)
@@ -75,7 +73,7 @@ def test_what_two_devices_have_in_common_is_the_intersection_of_their_runs() -> 
                     assert [first] * len(part) == leads
 
 
-def test_two_runs_that_meet_at_both_ends_have_two_parts_in_common() -> None:
+def test_two_runs_that_meet_at_both_ends_have_two_parts_in_common():
     for ring in range(2, 9):
         for size in range(1, ring + 1):
             for ahead in range(1, ring):
@@ -87,9 +85,7 @@ def test_two_runs_that_meet_at_both_ends_have_two_parts_in_common() -> None:
 
 
 @given(st.integers(1, 2**32 - 1), st.integers(1, 2**31), st.data())
-def test_segments_are_of_equal_length_to_one_coordinate_at_any_size(
-    dim: int, ring: int, data: st.DataObject
-) -> None:
+def test_segments_are_of_equal_length_to_one_coordinate_at_any_size(dim, ring, data):
     size = data.draw(st.integers(1, ring))
     position = data.draw(st.integers(0, ring - 1))
     segments = Segments(dim, ring, size)
@@ -119,7 +115,7 @@ def test_segments_are_of_equal_length_to_one_coordinate_at_any_size(
         (3, 1.0, 3),
     ],
 )
-def test_a_cohort_has_alpha_n_devices_rounded(devices: int, alpha: float, size: int) -> None:
+def test_a_cohort_has_alpha_n_devices_rounded(devices, alpha, size):
     protocol = make("cohort", devices, 50, alpha=alpha)
 
     assert size == protocol.cohort_size
@@ -127,7 +123,7 @@ def test_a_cohort_has_alpha_n_devices_rounded(devices: int, alpha: float, size: 
     assert slow_ring.cohort_size(devices, alpha) == size
 
 
-def test_a_coordinate_is_sent_by_the_part_of_the_devices_that_a_cohort_is() -> None:
+def test_a_coordinate_is_sent_by_the_part_of_the_devices_that_a_cohort_is():
     """Not alpha, of which the cohorts are rounded: 3 of 10 devices."""
     protocol = make("cohort", 10, 50, alpha=0.25, dropout=0.2)
 
@@ -138,7 +134,7 @@ def test_a_coordinate_is_sent_by_the_part_of_the_devices_that_a_cohort_is() -> N
 
 
 @pytest.mark.parametrize("absent", [0, 1, 3])
-def test_cohorts_are_as_large_whoever_is_absent(absent: int) -> None:
+def test_cohorts_are_as_large_whoever_is_absent(absent):
     """Who advertised nothing has a place on the ring, and counts as dropped in its cohorts."""
     dropouts = dict.fromkeys(range(absent), "advertise_keys")
     played = play(make("cohort", 9, 90, alpha=0.4), dropouts=dropouts)
@@ -154,9 +150,7 @@ def test_cohorts_are_as_large_whoever_is_absent(absent: int) -> None:
 @pytest.mark.parametrize(
     ("devices", "alpha", "least"), [(10, 0.1, "0.2"), (10, 0.149, "0.2"), (100, 0.014, "0.02")]
 )
-def test_a_cohort_of_one_is_refused_with_the_least_alpha_that_is_not(
-    devices: int, alpha: float, least: str
-) -> None:
+def test_a_cohort_of_one_is_refused_with_the_least_alpha_that_is_not(devices, alpha, least):
     sentence = (
         f"a cohort of alpha N = {alpha:g} x {devices} devices hides nobody: raise alpha to at "
         f"least {least}"
@@ -172,13 +166,13 @@ FLOOR = {"alpha": 0.3, "dropout": 0.1, "gamma": 0.1, "security_bits": 20}
 N, COLLUDING, DROPPED = 200, 20, 20
 
 
-def tail(special: int, size: int, numbers: Iterable[int]) -> Fraction:
+def tail(special, size, numbers):
     """Return how likely it is that so many of a cohort's devices are among some, exactly."""
     ways = sum(comb(special, k) * comb(N - special, size - k) for k in numbers if k <= size)
     return Fraction(ways, comb(N, size))
 
 
-def colluding_at_most(size: int, bits: int) -> int:
+def colluding_at_most(size, bits):
     """Return what no cohort of a round has more colluders than, by a union bound over all."""
     return next(
         most
@@ -187,13 +181,13 @@ def colluding_at_most(size: int, bits: int) -> int:
     )
 
 
-def is_kept(size: int, floor: int, bits: int = 20) -> bool:
+def is_kept(size, floor, bits=20):
     """Return whether devices seldom refuse a round of cohorts of this size, with this floor."""
     least = floor + colluding_at_most(size, bits)
     return N * tail(N - DROPPED, size, range(least)) <= Fraction(1, 2**20)
 
 
-def test_a_floor_is_accepted_as_long_as_devices_seldom_refuse() -> None:
+def test_a_floor_is_accepted_as_long_as_devices_seldom_refuse():
     """Of cohorts of 60 up to 18 may collude, and at least 42 survive, almost surely."""
     accepted = []
     for floor in range(1, 50, 3):
@@ -208,7 +202,7 @@ def test_a_floor_is_accepted_as_long_as_devices_seldom_refuse() -> None:
     ][-2:]
 
 
-def test_a_floor_reckons_with_the_worst_colluders_of_any_cohort() -> None:
+def test_a_floor_reckons_with_the_worst_colluders_of_any_cohort():
     protocol = make("cohort", N, 5, min_cohort=10, **FLOOR)
     (floor,) = [one for one in protocol.promises() if isinstance(one, Floor)]
     most = colluding_at_most(60, 20)
@@ -224,7 +218,7 @@ def test_a_floor_reckons_with_the_worst_colluders_of_any_cohort() -> None:
         assert kept == (floor.broken(Outcome(N, 180, cohorts)) is None)
 
 
-def test_a_floor_that_is_refused_comes_with_the_smallest_alpha_that_keeps_it() -> None:
+def test_a_floor_that_is_refused_comes_with_the_smallest_alpha_that_keeps_it():
     with pytest.raises(UsageError, match="raise alpha to") as caught:
         make("cohort", N, 5, min_cohort=45, **FLOOR)
     found = re.search(r"raise alpha to ([0-9.]+), for cohorts of (\d+), or", str(caught.value))
@@ -240,7 +234,7 @@ def test_a_floor_that_is_refused_comes_with_the_smallest_alpha_that_keeps_it() -
     make("cohort", N, 5, min_cohort=45, **{**FLOOR, "alpha": (size - 1) / N, "security_bits": 3})
 
 
-def test_the_advice_on_a_floor_that_is_refused_names_the_degree_that_goes_with_it() -> None:
+def test_the_advice_on_a_floor_that_is_refused_names_the_degree_that_goes_with_it():
     asked = FLOOR | {"degree": 2 * (60 - 1)}
     with pytest.raises(UsageError, match="raise alpha to") as caught:
         make("cohort", N, 5, min_cohort=45, **asked)
@@ -252,13 +246,13 @@ def test_the_advice_on_a_floor_that_is_refused_names_the_degree_that_goes_with_i
         make("cohort", N, 5, min_cohort=45, **{**asked, "alpha": alpha, "degree": degree - 2})
 
 
-def test_a_floor_that_no_cohort_keeps_is_refused() -> None:
+def test_a_floor_that_no_cohort_keeps_is_refused():
     """All 180 that survive, of whom 20 may collude, are not 190."""
     with pytest.raises(UsageError, match="so would they with cohorts of all devices: lower --min-"):
         make("cohort", N, 5, min_cohort=190, **FLOOR)
 
 
-def all_linked(order: list[int], size: int, neighbours: Mapping[int, set[int]]) -> bool:
+def all_linked(order, size, neighbours):
     """Return whether any two devices of any stretch of a ring are neighbours, counting places."""
     ring = len(order)
     cohorts = [{order[(start + k) % ring] for k in range(size)} for start in range(ring)]
@@ -271,9 +265,7 @@ SIZES = [(9, 3), (9, 4), (9, 5), (9, 6), (10, 4), (10, 5), (10, 6), (10, 10), (1
 
 
 @pytest.mark.parametrize(("devices", "size"), SIZES)
-def test_with_a_floor_all_of_a_cohort_are_neighbours_or_the_degree_is_refused(
-    devices: int, size: int
-) -> None:
+def test_with_a_floor_all_of_a_cohort_are_neighbours_or_the_degree_is_refused(devices, size):
     """So that those who survive are linked, whoever they are; without a floor, nothing is said."""
     options = {"alpha": size / devices, "dropout": 0.0, "gamma": 0.0, "security_bits": 10}
     # All have no more than the other devices, and who asks gives an even number.
@@ -301,9 +293,7 @@ def test_with_a_floor_all_of_a_cohort_are_neighbours_or_the_degree_is_refused(
 
 @pytest.mark.parametrize(("devices", "size"), SIZES)
 @pytest.mark.parametrize("asked", [True, False])
-def test_the_keys_that_devices_are_told_are_those_of_all_of_their_cohorts(
-    devices: int, size: int, asked: bool
-) -> None:
+def test_the_keys_that_devices_are_told_are_those_of_all_of_their_cohorts(devices, size, asked):
     """Counted on the wire of a round, whatever the order; with the degree asked for or chosen."""
     options = {"alpha": size / devices, "dropout": 0.0, "gamma": 0.0, "min_cohort": 2}
     degree = 2 * (size - 1) if asked else None
@@ -323,7 +313,7 @@ def test_the_keys_that_devices_are_told_are_those_of_all_of_their_cohorts(
         assert min(2 * (size - 1), devices - 1) == held - 1
 
 
-def smallest_degree(devices: int, gamma: float, least: int) -> int:
+def smallest_degree(devices, gamma, least):
     """Return the smallest degree from `least` on that the ring's own promises allow, exactly.
 
     One device besides may vanish, and one be expelled by somebody who knows the ring.
@@ -349,7 +339,7 @@ def smallest_degree(devices: int, gamma: float, least: int) -> int:
 
 
 @pytest.mark.parametrize("size", [5, 6, 7, 20, 50, 51, 60])
-def test_with_a_floor_the_degree_is_the_smallest_that_is_safe_and_links_a_cohort(size: int) -> None:
+def test_with_a_floor_the_degree_is_the_smallest_that_is_safe_and_links_a_cohort(size):
     options = {"alpha": size / 100, "dropout": 0.0, "gamma": 0.02, "security_bits": 20}
     chosen = [
         make("cohort", 100, 200, degree=None, min_cohort=floor, **options).topology.degree
@@ -366,14 +356,14 @@ def test_with_a_floor_the_degree_is_the_smallest_that_is_safe_and_links_a_cohort
 SMALL = {"alpha": 2 / 3, "dropout": 0.1, "gamma": 0.1, "min_cohort": 5, "security_bits": 10}
 
 
-def neighbours_gone(count: int) -> tuple[Any, dict[int, str]]:
+def neighbours_gone(count):
     """Return a protocol, and dropouts that are next to each other on its ring."""
     protocol = make("cohort", 12, 24, correctness_bits=3, **SMALL)
     order = play(protocol, before="share_keys").order()
     return protocol, dict.fromkeys(order[2 : 2 + count], "masked_input")
 
 
-def test_a_round_with_too_few_survivors_of_a_cohort_ends_before_anything_is_revealed() -> None:
+def test_a_round_with_too_few_survivors_of_a_cohort_ends_before_anything_is_revealed():
     protocol, dropouts = neighbours_gone(2)
     played = play(protocol, dropouts=dropouts)
     assert 6 == played.server.survivors_of_cohorts().min()
@@ -384,9 +374,7 @@ def test_a_round_with_too_few_survivors_of_a_cohort_ends_before_anything_is_reve
         play(protocol, dropouts=dropouts)
 
 
-def test_devices_of_a_cohort_with_too_few_survivors_refuse_whatever_the_server_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_devices_of_a_cohort_with_too_few_survivors_refuse_whatever_the_server_does(monkeypatch):
     """A server that goes on without looking is refused by those who send a thin segment."""
     monkeypatch.setattr(CohortServer, "outcome", lambda server: Outcome(12, 12))
     protocol, dropouts = neighbours_gone(3)
@@ -406,7 +394,7 @@ def test_devices_of_a_cohort_with_too_few_survivors_refuse_whatever_the_server_d
 
 
 @given(st.integers(1, 2**32 - 1))
-def test_coordinates_are_dealt_out_in_steps_that_reach_all_of_them(dim: int) -> None:
+def test_coordinates_are_dealt_out_in_steps_that_reach_all_of_them(dim):
     step = golden_step(dim)
 
     assert 1 == gcd(step, dim)
@@ -420,12 +408,12 @@ def test_coordinates_are_dealt_out_in_steps_that_reach_all_of_them(dim: int) -> 
 
 
 @pytest.mark.parametrize(("dim", "step"), [(1, 1), (2, 1), (3, 2), (10, 7), (165_000, 101_977)])
-def test_the_step_is_what_it_was_where_this_test_was_written(dim: int, step: int) -> None:
+def test_the_step_is_what_it_was_where_this_test_was_written(dim, step):
     assert step == golden_step(dim)
 
 
 @pytest.mark.parametrize("dim", [1000, 165_000, 2**17])
-def test_what_a_device_sends_is_spread_evenly_over_the_vector(dim: int) -> None:
+def test_what_a_device_sends_is_spread_evenly_over_the_vector(dim):
     segments = Segments(dim, 25, 3)
     for position in range(25):
         where = np.sort(segments.coordinates(position))

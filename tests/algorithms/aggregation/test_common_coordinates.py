@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from hpcfl.algorithms.aggregation.common import CommonCoordinates
@@ -15,7 +13,7 @@ from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
 
 
-def test_a_round_has_alpha_d_coordinates_and_another_one_others() -> None:
+def test_a_round_has_alpha_d_coordinates_and_another_one_others():
     protocol = CommonCoordinates(Parameters(5, 1000, alpha=0.13))
     first, second = protocol.sent_in(0), protocol.sent_in(1)
 
@@ -24,7 +22,7 @@ def test_a_round_has_alpha_d_coordinates_and_another_one_others() -> None:
     assert protocol.sent_in(0).tolist() == first.tolist()
 
 
-def test_every_coordinate_is_sent_equally_often() -> None:
+def test_every_coordinate_is_sent_equally_often():
     protocol = CommonCoordinates(Parameters(3, 50, alpha=0.2))
     rounds = 2000
     counts = sum(np.bincount(protocol.sent_in(index), minlength=50) for index in range(rounds))
@@ -33,7 +31,7 @@ def test_every_coordinate_is_sent_equally_often() -> None:
     np.testing.assert_allclose(counts / rounds, 0.2, atol=0.056)
 
 
-def test_the_sum_is_that_of_the_survivors_over_the_part_that_is_sent(tmp_path: Path) -> None:
+def test_the_sum_is_that_of_the_survivors_over_the_part_that_is_sent(tmp_path):
     saved = tmp_path / "sum.npy"
     options = BenchOptions("common", dim=200, rounds=1, warmup=0, alpha=0.25, save_aggregate=saved)
     experiment = Experiment.prepare(options, 8)

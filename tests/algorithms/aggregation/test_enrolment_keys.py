@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from hpcfl.algorithms.aggregation import find
@@ -15,13 +13,13 @@ DEVICES = 5
 
 @pytest.mark.parametrize(("name", "security"), [("prf", "passive"), ("secagg", "active")])
 def test_the_key_that_pairs_agreed_with_is_forgotten_after_the_enrolment(
-    name: str, security: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, security, monkeypatch
+):
     """All secrets of pairs would follow from it, also for who breaks in years later."""
     made: list[bytes] = []
     generate = keys.KeyPair.generate
 
-    def noted(secrets: keys.SecretSource) -> keys.KeyPair:
+    def noted(secrets):
         pair = generate(secrets)
         made.append(pair.private)
         return pair
@@ -41,7 +39,7 @@ def test_the_key_that_pairs_agreed_with_is_forgotten_after_the_enrolment(
     built.join(enrolled.devices, range(DEVICES), enrolled.population)
 
 
-def everything_in(thing: Any) -> list[bytes]:
+def everything_in(thing):
     """Return all bytes in the attributes of an object, and in those of what they hold."""
     found = []
     for value in vars(thing).values():

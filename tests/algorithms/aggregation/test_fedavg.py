@@ -12,7 +12,7 @@ from hpcfl.algorithms import locations
 from hpcfl.errors import BelowThresholdError, MessageError
 
 
-def test_the_total_is_the_sum_of_the_weighted_vectors_in_float64() -> None:
+def test_the_total_is_the_sum_of_the_weighted_vectors_in_float64():
     """Multiples of 2**-20 weighted by 1/8 are exact in float32, and so is their sum in float64."""
     generator = np.random.default_rng(0)
     vectors = generator.integers(-(2**20), 2**20, (8, 500)) / 2**20
@@ -25,7 +25,7 @@ def test_the_total_is_the_sum_of_the_weighted_vectors_in_float64() -> None:
 
 
 @pytest.mark.parametrize(("scaling", "planned"), [("survivors", 1.0), ("paper", 0.75)])
-def test_weights_and_dropouts_scale_the_vectors(scaling: str, planned: float) -> None:
+def test_weights_and_dropouts_scale_the_vectors(scaling, planned):
     generator = np.random.default_rng(1)
     weights = generator.dirichlet(np.ones(12))
     vectors = generator.standard_normal((12, 200))
@@ -41,7 +41,7 @@ def test_weights_and_dropouts_scale_the_vectors(scaling: str, planned: float) ->
     assert np.all(np.abs(played.server.total - total) <= bound)
 
 
-def test_vectors_are_summed_in_float64_not_float32() -> None:
+def test_vectors_are_summed_in_float64_not_float32():
     """In float32, 1 + 2**-30 is 1."""
     vectors = np.array([[1.0], [2.0**-30], [-1.0], [2.0**-30]])
     played = play(make("fedavg", 4, 1, dropout=0.0), vectors)
@@ -50,12 +50,12 @@ def test_vectors_are_summed_in_float64_not_float32() -> None:
 
 
 @pytest.mark.parametrize("devices", [1, 4])
-def test_a_round_without_uploads_fails_with_a_sentence(devices: int) -> None:
+def test_a_round_without_uploads_fails_with_a_sentence(devices):
     with pytest.raises(BelowThresholdError, match="no device sent its vector: there is nothing to"):
         play(make("fedavg", devices, 5), dropouts=dict.fromkeys(range(devices), "upload"))
 
 
-def test_one_upload_is_enough() -> None:
+def test_one_upload_is_enough():
     played = play(make("fedavg", 3, 5, dropout=0.0), np.ones((3, 5)), {0: "upload", 1: "upload"})
 
     assert [2] == played.server.survivors
@@ -63,7 +63,7 @@ def test_one_upload_is_enough() -> None:
 
 
 @pytest.mark.parametrize("size", [21, 24, 40])
-def test_the_server_refuses_a_vector_of_another_size(size: int) -> None:
+def test_the_server_refuses_a_vector_of_another_size(size):
     server = make("fedavg", 3, 5).server(0, np.zeros(5, np.float32))
 
     with pytest.raises(MessageError, match=f"received {size} bytes, expected 20") as caught:
@@ -72,7 +72,7 @@ def test_the_server_refuses_a_vector_of_another_size(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 7, 8, 9, 16, 19])
-def test_the_server_refuses_a_vector_that_is_cut_short(size: int) -> None:
+def test_the_server_refuses_a_vector_that_is_cut_short(size):
     server = make("fedavg", 3, 5).server(0, np.zeros(5, np.float32))
     # A bitmap of five locations, three of them in use, and two of three values.
     sparse = np.frombuffer(
@@ -87,7 +87,7 @@ def test_the_server_refuses_a_vector_that_is_cut_short(size: int) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_the_server_refuses_what_would_make_the_sum_worthless(value: float) -> None:
+def test_the_server_refuses_what_would_make_the_sum_worthless(value):
     server = make("fedavg", 3, 5).server(0, np.zeros(5, np.float32))
     vector = np.array([1, 2, value, 4, 5], "<f4")
     with pytest.raises(MessageError, match="a value is not finite"):
@@ -100,7 +100,7 @@ def test_the_server_refuses_what_would_make_the_sum_worthless(value: float) -> N
 
 
 @pytest.mark.parametrize("extra", [1, 4])
-def test_the_server_refuses_bytes_after_the_last_value(extra: int) -> None:
+def test_the_server_refuses_bytes_after_the_last_value(extra):
     device = make("fedavg", 3, 50).device(1, 0, bytes)
     payload = device.send_upload(np.eye(50)[7])
     server = make("fedavg", 3, 50).server(0, np.zeros(50, np.float32))
@@ -113,7 +113,7 @@ def test_the_server_refuses_bytes_after_the_last_value(extra: int) -> None:
 
 @pytest.mark.parametrize("coding", ["auto", "bitmap", "gaps"])
 @pytest.mark.parametrize("nonzero", [0, 1, 30, 150, 290, 299, 300])
-def test_zeros_are_left_out_where_that_is_shorter(coding: str, nonzero: int) -> None:
+def test_zeros_are_left_out_where_that_is_shorter(coding, nonzero):
     """With 300 coordinates, a bitmap of locations takes 38 bytes and their header 8."""
     generator = np.random.default_rng(nonzero)
     vectors = np.zeros((3, 300))
@@ -129,7 +129,7 @@ def test_zeros_are_left_out_where_that_is_shorter(coding: str, nonzero: int) -> 
     np.testing.assert_allclose(played.server.total, expected, rtol=0, atol=1e-15)
 
 
-def test_an_upload_is_the_float32_vector_itself() -> None:
+def test_an_upload_is_the_float32_vector_itself():
     vectors = np.random.default_rng(2).standard_normal((4, 30))
     played = play(make("fedavg", 4, 30, dropout=0.0), vectors)
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from protocol_rounds import Played, integers_of, make, on_ring, play, seeded_sources
+from protocol_rounds import integers_of, make, on_ring, play, seeded_sources
 from slow_reference import SlowRound
 from slow_ring import leads
 
@@ -23,7 +22,7 @@ DEVICES, DIM = 8, 24
 GONE = {1: "masked_input", 6: "masked_input", 3: "share_keys"}
 
 
-def stripped(played: Played, slow: SlowRound) -> dict[int, dict[int, int]]:
+def stripped(played, slow):
     """Return what the server makes of every survivor's values with all masks that it knows."""
     found = {}
     for i in slow.survivors:
@@ -43,7 +42,7 @@ def stripped(played: Played, slow: SlowRound) -> dict[int, dict[int, int]]:
     return found
 
 
-def plain(played: Played, slow: SlowRound) -> dict[int, dict[int, int]]:
+def plain(played, slow):
     """Return what every survivor quantised, by coordinate."""
     found = {}
     for i in slow.survivors:
@@ -53,7 +52,7 @@ def plain(played: Played, slow: SlowRound) -> dict[int, dict[int, int]]:
     return found
 
 
-def components(slow: SlowRound, at: int) -> list[set[int]]:
+def components(slow, at):
     """Return the components of the graph of survivors that mask a coordinate with each other."""
     left = {i for i in slow.survivors if at in slow.u(i)}
     found = []
@@ -68,12 +67,7 @@ def components(slow: SlowRound, at: int) -> list[set[int]]:
     return found
 
 
-def sums_in_the_clear(
-    masked: Mapping[int, Mapping[int, int]],
-    vectors: Mapping[int, Mapping[int, int]],
-    modulus: int,
-    at: int,
-) -> list[set[int]]:
+def sums_in_the_clear(masked, vectors, modulus, at):
     """Return the sets of devices whose stripped values add up to what their vectors add up to."""
     sending = [i for i in masked if at in masked[i]]
     return [
@@ -100,8 +94,8 @@ def sums_in_the_clear(
     ],
 )
 def test_the_only_sums_in_the_clear_are_those_over_whole_components(
-    name: str, degree: int, options: dict, split: bool | None, dropouts: dict[int, str]
-) -> None:
+    name, degree, options, split, dropouts
+):
     """`split` is whether there is a coordinate with several components; None: as it happens.
 
     By chance, one of some 5,000 other sums is in the clear once in 900,000 rounds.
@@ -133,8 +127,8 @@ def test_the_only_sums_in_the_clear_are_those_over_whole_components(
 
 @pytest.mark.parametrize("vanishing", [(0, 1), (1, 2), (2, 5), (3, 4), (0, 9)])
 def test_whoever_vanishes_a_cohort_with_a_floor_is_one_component_of_any_two_that_are_left(
-    vanishing: tuple[int, int],
-) -> None:
+    vanishing,
+):
     """Cohorts of 4 among 10, of which two vanish by their places; each has 3 next to it, or 2."""
     for floor, degree in ((2, 6), (1, 4)):
         options = {"alpha": 0.4, "dropout": 0.1, "gamma": 0.0, "degree": degree}
@@ -160,7 +154,7 @@ def test_whoever_vanishes_a_cohort_with_a_floor_is_one_component_of_any_two_that
         assert cut == (3 if floor == 1 and adjacent else 0)
 
 
-def test_a_value_of_a_cohort_is_never_in_the_clear_and_one_of_sparse_often_is() -> None:
+def test_a_value_of_a_cohort_is_never_in_the_clear_and_one_of_sparse_often_is():
     bare: Counter[str] = Counter()
     for name in ("cohort", "sparse"):
         protocol = make(name, 9, 60, degree=8, alpha=0.6, locations="bitmap")
@@ -179,8 +173,8 @@ def test_a_value_of_a_cohort_is_never_in_the_clear_and_one_of_sparse_often_is() 
 
 @pytest.mark.parametrize(("group", "dropouts"), [("fq", {}), ("ring32", {1: "masked_input"})])
 def test_two_devices_of_a_cohort_can_exchange_any_amount_without_the_server_seeing_it(
-    group: str, dropouts: dict[int, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    group, dropouts, monkeypatch
+):
     """Every message stays the same to the bit, so the server's view fits both cases equally well.
 
     Of two devices of a cohort, one has more at a coordinate and the other as much less; the element
@@ -208,13 +202,7 @@ def test_two_devices_of_a_cohort_can_exchange_any_amount_without_the_server_seei
     assert exchanged >= 7 * 3
 
 
-def exchange(
-    protocol: object,
-    slow: SlowRound,
-    at: int,
-    amounts: Mapping[int, int],
-    patch: pytest.MonkeyPatch,
-) -> list[bytes]:
+def exchange(protocol, slow, at, amounts, patch):
     """Let two devices' vectors differ by these amounts, and their mask by what makes up for it.
 
     The list that is returned has an entry for every time that the mask is used.
@@ -223,7 +211,7 @@ def exchange(
     quantise, group = protocol.quantise, protocol.parameters.arithmetic
     elements = group.elements
 
-    def quantise_others(values: np.ndarray, device: int, *rest: float) -> np.ndarray:
+    def quantise_others(values, device, *rest):
         integers = quantise(values, device, *rest)
         if device in amounts:
             integers[slow.u(device).index(at)] += amounts[device]
@@ -235,7 +223,7 @@ def exchange(
     place = slow.u(follower).index(at)
     used: list[bytes] = []
 
-    def other_elements(keys: list[bytes], counts: list[int]) -> np.ndarray:
+    def other_elements(keys, counts):
         found = elements(keys, counts)
         if key in keys:
             used.append(key)
@@ -248,7 +236,7 @@ def exchange(
     return used
 
 
-def test_cohorts_that_lose_devices_do_so_in_the_open_however_they_vanish() -> None:
+def test_cohorts_that_lose_devices_do_so_in_the_open_however_they_vanish():
     """Of 10 devices with cohorts of 3, a floor of 2 is kept where one is missing, whichever."""
     options = {"alpha": 0.3, "dropout": 0.0, "gamma": 0.0, "min_cohort": 2}
     protocol = make("cohort", 10, 30, **options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from protocol_rounds import Header, Wire, bits, play, raw, updates
 from scipy import stats
 from slow_reference import MODULUS, elements, hkdf, stream
@@ -24,7 +22,7 @@ from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto.keys import KeyPair, insecure_secrets
-from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError, UsageError
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.driver import Round
@@ -40,20 +38,14 @@ DEVICES = 7
 NO_ROUND = 2**32 - 1
 
 
-def enrolled(devices: int = DEVICES, seed: int | None = 5) -> dict[int, Member]:
+def enrolled(devices=DEVICES, seed=5):
     """Return devices that enrolled together, over a transport."""
     found = enrol(Prf, Loopback(devices), first_round=0, insecure_seed=seed)
     assert found is not None
     return dict(found.devices)
 
 
-def selection(
-    members: Sequence[int],
-    devices: dict[int, Member],
-    dim: int = 40,
-    weights: Sequence[int] | None = None,
-    **options: Any,
-) -> Prf:
+def selection(members, devices, dim=40, weights=None, **options):
     """Return the protocol of a round in which some enrolled devices are selected."""
     shares = None if weights is None else np.array(weights, np.float64) / sum(weights)
     parameters = Parameters(len(members), dim, dropout=0.0, levels=1000, weights=shares, **options)
@@ -62,13 +54,13 @@ def selection(
     return protocol
 
 
-def uploads(played: Any) -> NDArray[np.int64]:
+def uploads(played):
     """Return the masked vectors, a row for each device of the round."""
     sent = played.sent("masked_input")
     return np.stack([np.frombuffer(sent[slot], "<u4") for slot in sorted(sent)]).astype(np.int64)
 
 
-def plain(protocol: Prf, vectors: NDArray[np.floating], index: int) -> list[int]:
+def plain(protocol, vectors, index):
     """Return the sum of the quantised vectors, as Python integers."""
     rows = [protocol.quantise(vector, slot, index).tolist() for slot, vector in enumerate(vectors)]
     return [sum(column) for column in zip(*rows, strict=True)]
@@ -78,9 +70,7 @@ def plain(protocol: Prf, vectors: NDArray[np.floating], index: int) -> list[int]
 
 
 @given(data=st.data(), group=st.sampled_from(GROUPS), upload=st.sampled_from(["gather", "reduce"]))
-def test_the_sum_is_exact_for_any_devices_selected_in_any_rounds(
-    data: st.DataObject, group: str, upload: str
-) -> None:
+def test_the_sum_is_exact_for_any_devices_selected_in_any_rounds(data, group, upload):
     count = data.draw(st.integers(2, 9))
     devices = enrolled(count)
     rounds = sorted(data.draw(st.sets(st.integers(0, 2**32 - 2), min_size=1, max_size=3)))
@@ -99,7 +89,7 @@ def test_the_sum_is_exact_for_any_devices_selected_in_any_rounds(
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_the_sum_of_the_largest_values_does_not_wrap_around(group: str) -> None:
+def test_the_sum_of_the_largest_values_does_not_wrap_around(group):
     devices = enrolled(4)
     protocol = Prf(Parameters(4, 6, dropout=0.0, group=group, levels=2**29))
     protocol.join(devices, range(4), 4)
@@ -108,7 +98,7 @@ def test_the_sum_of_the_largest_values_does_not_wrap_around(group: str) -> None:
         assert [sign * 2**29] * 6 == played.server.total.tolist()
 
 
-def test_uploads_summed_on_the_way_are_those_that_are_gathered() -> None:
+def test_uploads_summed_on_the_way_are_those_that_are_gathered():
     for group in GROUPS:
         gathered, summed = (
             play(selection([1, 3, 4], enrolled(), group=group), upload=upload)
@@ -121,7 +111,7 @@ def test_uploads_summed_on_the_way_are_those_that_are_gathered() -> None:
 # Keys and masks by an independent path
 
 
-def x25519(scalar: bytes, point: bytes) -> bytes:
+def x25519(scalar, point):
     """Return the shared secret: the Montgomery ladder of RFC 7748, section 5, on integers."""
     prime = 2**255 - 19
     k = (int.from_bytes(scalar, "little") & (2**255 - 8) | 2**254) & (2**255 - 1)
@@ -140,26 +130,26 @@ def x25519(scalar: bytes, point: bytes) -> bytes:
     return (x2 * pow(z2, -1, prime) % prime).to_bytes(32, "little")
 
 
-def slow_seed(i: int, j: int, private: bytes, public: bytes) -> bytes:
+def slow_seed(i, j, private, public):
     """Return the seed of a pair, 32 bytes: HKDF-SHA256 without salt, its first block."""
     key = hmac.digest(bytes(32), x25519(private, public), hashlib.sha256)
     info = f"hpcfl/1 prf pair {min(i, j)} {max(i, j)} seed".encode()
     return hmac.digest(key, info + b"\x01", hashlib.sha256)
 
 
-def slow_mask_key(seed: bytes, index: int, members: Sequence[int], devices: int) -> bytes:
+def slow_mask_key(seed, index, members, devices):
     """Return the key of a pair's mask in a round."""
     digest = hashlib.sha256(bits(members, devices)).hexdigest()
     context = f"hpcfl/1 prf round {index} selected {digest} of {devices} additive mask"
     return hkdf(seed, context)
 
 
-def private_key(id: int) -> bytes:
+def private_key(id):
     """Return the private key that a device of `enrolled` drew."""
     return insecure_secrets(5, NO_ROUND, id)(32)
 
 
-def test_the_ladder_gives_the_public_key_and_the_secret_of_rfc_7748() -> None:
+def test_the_ladder_gives_the_public_key_and_the_secret_of_rfc_7748():
     bob = bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
     alice = bytes.fromhex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a")
     public = "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
@@ -170,7 +160,7 @@ def test_the_ladder_gives_the_public_key_and_the_secret_of_rfc_7748() -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_uploads_are_vectors_and_masks_as_a_slow_implementation_has_them(group: str) -> None:
+def test_uploads_are_vectors_and_masks_as_a_slow_implementation_has_them(group):
     members, index, dim = [0, 2, 5, 6], 11, 33
     protocol = selection(members, enrolled(), dim, group=group)
     vectors = updates(protocol)
@@ -190,7 +180,7 @@ def test_uploads_are_vectors_and_masks_as_a_slow_implementation_has_them(group: 
         assert [value % MODULUS[group] for value in expected] == sent[slot].tolist()
 
 
-def test_no_two_pairs_rounds_or_selections_have_a_mask_key_in_common() -> None:
+def test_no_two_pairs_rounds_or_selections_have_a_mask_key_in_common():
     keys: dict[tuple[Any, ...], bytes] = {}
     for index, members in enumerate([[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 4], range(DEVICES)]):
         devices = enrolled()
@@ -206,7 +196,7 @@ def test_no_two_pairs_rounds_or_selections_have_a_mask_key_in_common() -> None:
     assert first[1] != second[1]
 
 
-def test_the_operating_systems_keys_are_never_the_same() -> None:
+def test_the_operating_systems_keys_are_never_the_same():
     one, other = enrolled(3, seed=None), enrolled(3, seed=None)
 
     assert one[0].mask_keys(0, [0, 1]) != other[0].mask_keys(0, [0, 1])
@@ -215,14 +205,14 @@ def test_the_operating_systems_keys_are_never_the_same() -> None:
 # What an upload hides
 
 
-def assert_uniform(values: NDArray[np.int64], modulus: int) -> None:
+def assert_uniform(values, modulus):
     """Assert that values spread evenly over 64 parts of a group; wrong once in a billion times."""
     observed = np.bincount(values * 64 // modulus, minlength=64)
     assert stats.chisquare(observed).pvalue > 1e-9
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_uploads_and_sums_of_a_part_are_uniform_and_differ_between_rounds(group: str) -> None:
+def test_uploads_and_sums_of_a_part_are_uniform_and_differ_between_rounds(group):
     """The devices send the same vector in two rounds; only the sum of all of them is plain."""
     modulus, dim = MODULUS[group], 20_000
     protocol = selection([0, 2, 3, 6], enrolled(seed=None), dim, group=group)
@@ -238,7 +228,7 @@ def test_uploads_and_sums_of_a_part_are_uniform_and_differ_between_rounds(group:
     assert [1000] * dim == (first.sum(axis=0) % modulus).tolist()
 
 
-def test_who_colludes_with_the_server_learns_the_sum_of_the_others_alone() -> None:
+def test_who_colludes_with_the_server_learns_the_sum_of_the_others_alone():
     """Device 6 gives its keys away: what is left of the other three are masks of their own."""
     modulus, dim = 2**32, 20_000
     members = [0, 2, 3, 6]
@@ -253,7 +243,7 @@ def test_who_colludes_with_the_server_learns_the_sum_of_the_others_alone() -> No
     assert [750] * dim == (sent[:3].sum(axis=0) % modulus).tolist()
 
 
-def test_a_server_that_selects_differently_towards_devices_gets_no_sum() -> None:
+def test_a_server_that_selects_differently_towards_devices_gets_no_sum():
     """It tells device 0 of one more than the others: that could cancel, and does not."""
     devices = enrolled()
     protocol = selection([0, 1, 2], devices, 20_000)
@@ -272,7 +262,7 @@ def test_a_server_that_selects_differently_towards_devices_gets_no_sum() -> None
 # What a device refuses
 
 
-def test_a_device_masks_once_for_a_round_and_never_for_an_earlier_one() -> None:
+def test_a_device_masks_once_for_a_round_and_never_for_an_earlier_one():
     devices = enrolled()
     play(selection([0, 1], devices), index=4)
     for index in (4, 3, 0):
@@ -287,9 +277,7 @@ def test_a_device_masks_once_for_a_round_and_never_for_an_earlier_one() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_vector_with_a_value_that_is_not_finite_ends_the_round_in_its_devices_words(
-    value: float,
-) -> None:
+def test_a_vector_with_a_value_that_is_not_finite_ends_the_round_in_its_devices_words(value):
     """The masks of a missing device cannot be taken off: it costs the round all the same."""
     protocol = selection([0, 1, 2], enrolled())
     vectors = np.zeros((3, protocol.parameters.dim))
@@ -298,7 +286,7 @@ def test_a_vector_with_a_value_that_is_not_finite_ends_the_round_in_its_devices_
         play(protocol, vectors)
 
 
-def test_a_second_upload_within_a_round_is_refused() -> None:
+def test_a_second_upload_within_a_round_is_refused():
     played = play(selection([0, 1], enrolled()))
 
     error = played.refused(
@@ -317,15 +305,13 @@ def test_a_second_upload_within_a_round_is_refused() -> None:
         ([2, 3, 4, 8], MessageError, "bytes, expected 1"),
     ],
 )
-def test_a_selection_that_would_not_hide_a_vector_is_refused(
-    told: list[int], kind: type[HpcflError], sentence: str
-) -> None:
+def test_a_selection_that_would_not_hide_a_vector_is_refused(told, kind, sentence):
     devices = enrolled()
     protocol = selection([2, 3], devices)
     device = protocol.device(0, 0, insecure_secrets(1, 0, 0))
     model = bytes(4 * protocol.parameters.dim)
 
-    def take_part() -> None:
+    def take_part():
         device.receive_model(raw(model + bits(told, 9 if 8 in told else 8)))
         device.send_masked_input(np.zeros(protocol.parameters.dim))
 
@@ -335,14 +321,14 @@ def test_a_selection_that_would_not_hide_a_vector_is_refused(
     play(protocol)
 
 
-def test_a_device_that_was_told_nothing_sends_nothing() -> None:
+def test_a_device_that_was_told_nothing_sends_nothing():
     protocol = selection([2, 3], enrolled())
     with pytest.raises(RefusedError, match="not among the selected"):
         protocol.device(0, 0, insecure_secrets(1, 0, 0)).send_masked_input(np.zeros(40))
 
 
 @pytest.mark.parametrize("cut", [1, 4, 160])
-def test_a_model_of_another_size_is_refused(cut: int) -> None:
+def test_a_model_of_another_size_is_refused(cut):
     protocol = selection([2, 3], enrolled())
     device = protocol.device(0, 0, insecure_secrets(1, 0, 0))
     whole = bytes(160) + bits([2, 3], DEVICES)
@@ -351,7 +337,7 @@ def test_a_model_of_another_size_is_refused(cut: int) -> None:
             device.receive_model(raw(message))
 
 
-def listed(change: str) -> bytes:
+def listed(change):
     """Return the list of the keys of `DEVICES` devices, wrong for device 0 in one way."""
     public = [KeyPair.from_private(private_key(id)).public for id in range(DEVICES)]
     if change == "own":
@@ -374,20 +360,20 @@ def listed(change: str) -> bytes:
         ("long", "received 256 bytes, expected 224"),
     ],
 )
-def test_a_wrong_list_of_keys_is_refused(change: str, sentence: str) -> None:
+def test_a_wrong_list_of_keys_is_refused(change, sentence):
     member = Member(0, DEVICES, insecure_secrets(5, NO_ROUND, 0))
     with pytest.raises(MessageError, match=sentence):
         member.receive_advertise_keys(raw(listed(change)))
 
 
-def test_a_device_enrols_once() -> None:
+def test_a_device_enrols_once():
     member = Member(0, DEVICES, insecure_secrets(5, NO_ROUND, 0))
     member.receive_advertise_keys(raw(listed("")))
     with pytest.raises(RefusedError, match="device 0 refuses to enrol twice"):
         member.receive_advertise_keys(raw(listed("")))
 
 
-def test_a_device_shows_no_secret_of_itself() -> None:
+def test_a_device_shows_no_secret_of_itself():
     member = enrolled()[0]
     seed = slow_seed(0, 1, private_key(0), KeyPair.from_private(private_key(1)).public)
     found = enrol(Prf, Loopback(2), first_round=0, insecure_seed=5)
@@ -405,9 +391,7 @@ def test_a_device_shows_no_secret_of_itself() -> None:
     ("gone", "named"),
     [([1], "device 3"), ([0, 2], "devices 0, 5"), ([0, 1, 2, 3], "devices 0, 3, 5, 6")],
 )
-def test_a_round_in_which_a_device_is_missing_is_refused_with_its_id(
-    upload: str, gone: list[int], named: str
-) -> None:
+def test_a_round_in_which_a_device_is_missing_is_refused_with_its_id(upload, gone, named):
     protocol = selection([0, 3, 5, 6], enrolled())
     with pytest.raises(BelowThresholdError) as caught:
         play(protocol, dropouts=dict.fromkeys(gone, "masked_input"), index=8, upload=upload)
@@ -417,14 +401,14 @@ def test_a_round_in_which_a_device_is_missing_is_refused_with_its_id(
     )
 
 
-def test_of_many_missing_devices_some_are_named() -> None:
+def test_of_many_missing_devices_some_are_named():
     protocol = selection(range(20), enrolled(20))
     gone = dict.fromkeys(range(2, 20), "model")
     with pytest.raises(BelowThresholdError, match="devices 2, 3, 4, 5, 6 and 13 more"):
         play(protocol, dropouts=gone)
 
 
-def test_without_the_refusal_the_sum_would_be_noise() -> None:
+def test_without_the_refusal_the_sum_would_be_noise():
     """So the refusal is not a formality: masks of the missing device are in the sum."""
     protocol = selection([0, 1, 2], enrolled(), 20_000, group="ring32")
     sent = uploads(play(protocol, np.zeros((3, 20_000))))
@@ -432,7 +416,7 @@ def test_without_the_refusal_the_sum_would_be_noise() -> None:
     assert_uniform(sent[:2].sum(axis=0) % 2**32, 2**32)
 
 
-def test_an_upload_that_comes_twice_or_is_malformed_is_refused() -> None:
+def test_an_upload_that_comes_twice_or_is_malformed_is_refused():
     protocol = selection([0, 1], enrolled(), 3)
     server = protocol.server(0, np.zeros(3, np.float32))
     for content, sentence in [
@@ -452,7 +436,7 @@ def test_an_upload_that_comes_twice_or_is_malformed_is_refused() -> None:
         server.receive_sum_masked_input([1], np.full(3, 2**32 - 1, np.uint32))
 
 
-def test_an_enrolment_without_all_devices_is_refused() -> None:
+def test_an_enrolment_without_all_devices_is_refused():
     enrolment = PairwiseSeeds(4)
     devices = {id: enrolment.device(id, insecure_secrets(1, 0, id)) for id in range(4)}
     with pytest.raises(BelowThresholdError, match="cannot end: device 2 advertised no key"):
@@ -470,7 +454,7 @@ def test_an_enrolment_without_all_devices_is_refused() -> None:
         ).play()
 
 
-def test_a_key_that_comes_twice_or_is_no_key_is_refused() -> None:
+def test_a_key_that_comes_twice_or_is_no_key_is_refused():
     directory = KeyDirectory(2)
     with pytest.raises(MessageError, match="device 1: received 31 bytes, expected 32"):
         directory.receive_advertise_keys(1, raw(bytes(31)))
@@ -483,7 +467,7 @@ def test_a_key_that_comes_twice_or_is_no_key_is_refused() -> None:
         directory.receive_advertise_keys(0, raw(bytes(range(32))))
 
 
-def test_what_cannot_work_is_refused_at_the_start() -> None:
+def test_what_cannot_work_is_refused_at_the_start():
     with pytest.raises(UsageError, match=r"prf has no dropouts, but the dropout rate is 0\.1: it"):
         Prf(Parameters(4, 5, dropout=0.1))
     with pytest.raises(UsageError, match="prf needs at least 2 devices, but there are 1"):
@@ -499,7 +483,7 @@ def test_what_cannot_work_is_refused_at_the_start() -> None:
 # What it costs
 
 
-def bench(devices: int = 6, **options: Any) -> list[RoundRecord]:
+def bench(devices=6, **options):
     options = {"dim": 50, "rounds": 2, "warmup": 0, "dropout": 0.0} | options
     rounds = Results[Played]()
     Experiment.prepare(BenchOptions("prf", **options), devices).run(Loopback(devices), rounds)
@@ -508,9 +492,7 @@ def bench(devices: int = 6, **options: Any) -> list[RoundRecord]:
 
 @pytest.mark.parametrize("upload", ["gather", "reduce"])
 @pytest.mark.parametrize("group", GROUPS)
-def test_rounds_are_validated_and_the_enrolment_is_charged_to_the_first(
-    group: str, upload: str
-) -> None:
+def test_rounds_are_validated_and_the_enrolment_is_charged_to_the_first(group, upload):
     devices, dim = 9, 50
     first, second = bench(devices, group=group, upload=upload)
     envelope = 16
@@ -533,7 +515,7 @@ def test_rounds_are_validated_and_the_enrolment_is_charged_to_the_first(
     assert first.round_seconds > first.wall_seconds[0].max()
 
 
-def test_the_enrolment_goes_over_the_transport_with_its_envelopes() -> None:
+def test_the_enrolment_goes_over_the_transport_with_its_envelopes():
     wire = Wire(3)
     enrol(Prf, wire, first_round=0, insecure_seed=5)
 
@@ -546,7 +528,7 @@ def test_the_enrolment_goes_over_the_transport_with_its_envelopes() -> None:
     assert wire.announced
 
 
-def test_the_record_says_who_masks_with_whom_and_what_is_promised() -> None:
+def test_the_record_says_who_masks_with_whom_and_what_is_promised():
     experiment = Experiment.prepare(BenchOptions("prf", dim=5, dropout=0.0), 20)
     config = experiment.config()
 
@@ -561,7 +543,7 @@ def test_the_record_says_who_masks_with_whom_and_what_is_promised() -> None:
     assert "colluding" not in alone.config()["promises"][0]
 
 
-def test_quantisation_is_measured_for_the_selected_devices() -> None:
+def test_quantisation_is_measured_for_the_selected_devices():
     """Half the values lie beyond the clip; the others are multiples of a level, so exact."""
     found = enrol(Prf, Loopback(5), first_round=0, insecure_seed=5)
     assert found is not None
@@ -594,7 +576,7 @@ def test_quantisation_is_measured_for_the_selected_devices() -> None:
             assert member.mask_keys(0, [id, 4])
 
 
-def test_a_charge_is_entered_in_the_first_round_alone() -> None:
+def test_a_charge_is_entered_in_the_first_round_alone():
     cost = RoundRecord.empty(4, 3)
     cost.bytes_up[0] = 48
     cost.round_seconds = 2.0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from protocol_rounds import UPLOADING, Played, make, play, seeded_sources
+from protocol_rounds import UPLOADING, make, play, seeded_sources
 
 from hpcfl.comm.phases import Pattern
 
 DROPOUTS = {0: "share_keys", 4: "masked_input", 7: "masked_input", 2: "unmask"}
 
 
-def by_parties(played: Played) -> dict[tuple[int, int, int], bytes]:
+def by_parties(played):
     found = {
         (m.header.step, m.header.sender, m.header.receiver): m.sealed for m in played.wire.messages
     }
@@ -21,9 +21,7 @@ def by_parties(played: Played) -> dict[tuple[int, int, int], bytes]:
 
 @pytest.mark.parametrize(("group", "sampler"), [("fq", "gaps"), ("ring32", "dense")])
 @pytest.mark.parametrize("name", UPLOADING)
-def test_the_same_secrets_and_seed_give_the_same_messages_to_the_bit(
-    name: str, group: str, sampler: str
-) -> None:
+def test_the_same_secrets_and_seed_give_the_same_messages_to_the_bit(name, group, sampler):
     protocol = make(name, 9, 70, alpha=0.6, group=group, sampler=sampler)
     one, other = play(protocol, dropouts=DROPOUTS), play(protocol, dropouts=DROPOUTS)
 
@@ -32,7 +30,7 @@ def test_the_same_secrets_and_seed_give_the_same_messages_to_the_bit(
 
 
 @pytest.mark.parametrize("name", UPLOADING)
-def test_the_same_secrets_with_another_seed_give_another_rounding_only(name: str) -> None:
+def test_the_same_secrets_with_another_seed_give_another_rounding_only(name):
     one, other = (play(make(name, 9, 70, alpha=0.6, seed=seed)) for seed in (0, 1))
 
     for phase in ("advertise_keys", "unmask"):
@@ -43,7 +41,7 @@ def test_the_same_secrets_with_another_seed_give_another_rounding_only(name: str
 
 
 @pytest.mark.parametrize("name", UPLOADING)
-def test_other_secrets_change_every_message_but_model_challenge_and_requests(name: str) -> None:
+def test_other_secrets_change_every_message_but_model_challenge_and_requests(name):
     """The server draws the same in both: only the keys decide on the places of a ring."""
     protocol = make(name, 9, 70, alpha=0.6)
     one = by_parties(play(protocol))
@@ -61,7 +59,7 @@ def test_other_secrets_change_every_message_but_model_challenge_and_requests(nam
 
 
 @pytest.mark.parametrize("name", UPLOADING)
-def test_the_order_in_which_devices_are_played_does_not_matter(name: str) -> None:
+def test_the_order_in_which_devices_are_played_does_not_matter(name):
     protocol = make(name, 9, 70, alpha=0.6)
     one = play(protocol, dropouts=DROPOUTS)
     other = play(protocol, dropouts=DROPOUTS, order=[3, 0, 8, 1, 6, 2, 7, 5, 4])

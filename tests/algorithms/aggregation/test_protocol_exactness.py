@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from protocol_rounds import (
     DROP_PHASES,
     SECURE,
     UPLOADING,
-    Played,
     make,
     on_ring,
     play,
@@ -28,7 +25,7 @@ from hpcfl.algorithms.quantisation import largest_levels
 from hpcfl.errors import BelowThresholdError, UsageError
 
 
-def assert_exact(played: Played, survivors: list[int] | None = None) -> None:
+def assert_exact(played, survivors=None):
     """Check the sum over the survivors: by default all that were there to upload."""
     if survivors is None:
         survivors = played.taking_part("masked_input")
@@ -40,7 +37,7 @@ def assert_exact(played: Played, survivors: list[int] | None = None) -> None:
 
 
 @st.composite
-def dropouts(draw: st.DrawFn, devices: int, most: int | None = None) -> dict[int, str]:
+def dropouts(draw, devices, most=None):
     """Draw at most N - t devices that disappear, each before a phase of its own."""
     most = devices - (devices // 2 + 1) if most is None else most
     ids = draw(st.lists(st.integers(0, devices - 1), unique=True, max_size=most))
@@ -48,7 +45,7 @@ def dropouts(draw: st.DrawFn, devices: int, most: int | None = None) -> dict[int
 
 
 @st.composite
-def options(draw: st.DrawFn, name: str, devices: int, dim: int) -> dict[str, Any]:
+def options(draw, name, devices, dim):
     """Draw a protocol's parameters; where a ring is not asked for, everybody is a neighbour."""
     weights = None
     if draw(st.booleans()):
@@ -74,7 +71,7 @@ def options(draw: st.DrawFn, name: str, devices: int, dim: int) -> dict[str, Any
 
 
 @st.composite
-def configurations(draw: st.DrawFn, name: str) -> tuple[Any, dict[int, str], int]:
+def configurations(draw, name):
     """Draw a protocol with its parameters, its dropouts, and the number of the round."""
     devices, dim = draw(st.integers(3, 20)), draw(st.integers(1, 300))
     protocol = make(name, devices, dim, **draw(options(name, devices, dim)))
@@ -82,7 +79,7 @@ def configurations(draw: st.DrawFn, name: str) -> tuple[Any, dict[int, str], int
 
 
 @st.composite
-def rings(draw: st.DrawFn) -> tuple[Any, dict[int, str], int]:
+def rings(draw):
     """Draw a protocol on a ring of any degree and threshold, and dropouts that may be too many.
 
     It promises nothing, so that no round ends because of how likely a promise is to fail.
@@ -98,7 +95,7 @@ def rings(draw: st.DrawFn) -> tuple[Any, dict[int, str], int]:
     return protocol, draw(dropouts(devices, most)), draw(st.integers(0, 2**32 - 1))
 
 
-def survivors_of(protocol: Any, dropouts: Mapping[int, str], index: int) -> list[int] | None:
+def survivors_of(protocol, dropouts, index):
     """Return who is in the sum of a round on a ring, worked out from sets of devices.
 
     A device that finds too few of its neighbours refuses, and leaves. None for a round that has to
@@ -128,7 +125,7 @@ def survivors_of(protocol: Any, dropouts: Mapping[int, str], index: int) -> list
 
 @pytest.mark.parametrize("name", SECURE)
 @given(data=st.data())
-def test_a_round_sums_exactly_what_the_survivors_sent(name: str, data: st.DataObject) -> None:
+def test_a_round_sums_exactly_what_the_survivors_sent(name, data):
     protocol, dropouts, index = data.draw(configurations(name))
     # Whole vectors can be summed on the way.
     whole = name in ("secagg", "secagg-graph")
@@ -137,7 +134,7 @@ def test_a_round_sums_exactly_what_the_survivors_sent(name: str, data: st.DataOb
 
 
 @given(rings())
-def test_a_round_on_a_ring_ends_exactly_or_for_want_of_neighbours(drawn: tuple) -> None:
+def test_a_round_on_a_ring_ends_exactly_or_for_want_of_neighbours(drawn):
     """Which of the two it is follows from who is whose neighbour and who is still there."""
     protocol, dropouts, index = drawn
     survivors = survivors_of(protocol, dropouts, index)
@@ -149,7 +146,7 @@ def test_a_round_on_a_ring_ends_exactly_or_for_want_of_neighbours(drawn: tuple) 
         play(protocol, dropouts=dropouts, index=index)
 
 
-def test_a_ring_that_is_too_small_for_a_secret_ends_the_round_at_the_server() -> None:
+def test_a_ring_that_is_too_small_for_a_secret_ends_the_round_at_the_server():
     """Two of three devices are a majority, but a secret takes three holders."""
     protocol = on_ring("secagg-graph", 3, 10, 2, 3)
 
@@ -161,9 +158,7 @@ def test_a_ring_that_is_too_small_for_a_secret_ends_the_round_at_the_server() ->
 
 
 @pytest.mark.parametrize("name", UPLOADING)
-def test_any_number_of_devices_loses_all_it_can_spare_in_mixed_phases_and_ends_exactly(
-    name: str,
-) -> None:
+def test_any_number_of_devices_loses_all_it_can_spare_in_mixed_phases_and_ends_exactly(name):
     generator = np.random.default_rng(1)
     for devices in [*range(3, 12), 25, 40]:
         spare = devices - (devices // 2 + 1)
@@ -176,9 +171,7 @@ def test_any_number_of_devices_loses_all_it_can_spare_in_mixed_phases_and_ends_e
 
 
 @pytest.mark.parametrize("name", UPLOADING)
-def test_every_way_in_which_five_devices_can_drop_out_ends_exactly_or_below_the_threshold(
-    name: str,
-) -> None:
+def test_every_way_in_which_five_devices_can_drop_out_ends_exactly_or_below_the_threshold(name):
     protocol = make(name, 5, 20, alpha=0.9)
     ways = [
         {id: phase for id, phase in enumerate(way) if phase is not None}
@@ -197,9 +190,7 @@ def test_every_way_in_which_five_devices_can_drop_out_ends_exactly_or_below_the_
 
 @pytest.mark.parametrize("name", SECURE)
 @pytest.mark.parametrize("phase", DROP_PHASES)
-def test_devices_that_drop_before_one_phase_cost_the_round_nothing_but_themselves(
-    name: str, phase: str
-) -> None:
+def test_devices_that_drop_before_one_phase_cost_the_round_nothing_but_themselves(name, phase):
     played = play(make(name, 12, 150, alpha=0.5), dropouts=dict.fromkeys([0, 3, 4, 10, 11], phase))
 
     assert_exact(played)
@@ -209,16 +200,14 @@ def test_devices_that_drop_before_one_phase_cost_the_round_nothing_but_themselve
 
 
 @pytest.mark.parametrize("name", SECURE)
-def test_two_devices_are_enough_for_a_round(name: str) -> None:
+def test_two_devices_are_enough_for_a_round(name):
     assert_exact(play(make(name, 2, 50, alpha=1.0)))
 
 
 @pytest.mark.parametrize("group", ["fq", "ring32"])
 @pytest.mark.parametrize("name", UPLOADING)
 @pytest.mark.parametrize("side", [-1.0, 1.0])
-def test_the_largest_admissible_levels_do_not_wrap_around(
-    name: str, group: str, side: float
-) -> None:
+def test_the_largest_admissible_levels_do_not_wrap_around(name, group, side):
     options = {"group": group, "alpha": 1.0, "dropout": 0.0, "clip": 0.5}
     tentative = make(name, 8, 40, **options)
     levels = largest_levels(tentative.summed_in, 8, 0.5, tentative.inclusion)
@@ -233,8 +222,8 @@ def test_the_largest_admissible_levels_do_not_wrap_around(
 @pytest.mark.parametrize("group", ["fq", "ring32"])
 @pytest.mark.parametrize("side", [-1.0, 1.0])
 def test_the_largest_levels_do_not_wrap_around_where_devices_vanish_before_there_is_a_ring(
-    side: float, group: str
-) -> None:
+    side, group
+):
     """Of 10 devices 3 make a cohort, whoever vanishes: vectors are scaled by 10 / 3.
 
     One device has all the weight, so that its vector alone is at the end of the range.
@@ -254,7 +243,7 @@ def test_the_largest_levels_do_not_wrap_around_where_devices_vanish_before_there
 
 
 @pytest.mark.parametrize("name", SECURE)
-def test_a_device_that_drops_out_before_unmask_is_still_in_the_sum(name: str) -> None:
+def test_a_device_that_drops_out_before_unmask_is_still_in_the_sum(name):
     protocol = make(name, 6, 60, alpha=0.8)
     leaving, staying = play(protocol, dropouts={1: "unmask", 5: "unmask"}), play(protocol)
 
@@ -262,7 +251,7 @@ def test_a_device_that_drops_out_before_unmask_is_still_in_the_sum(name: str) ->
     assert staying.server.total.tolist() == leaving.server.total.tolist()
 
 
-def test_a_device_that_selects_nothing_sends_no_value_and_is_a_survivor() -> None:
+def test_a_device_that_selects_nothing_sends_no_value_and_is_a_survivor():
     played = play(make("sparse", 4, 3, alpha=1e-6, levels=1))
 
     assert [0, 1, 2, 3] == played.server.survivors
@@ -270,7 +259,7 @@ def test_a_device_that_selects_nothing_sends_no_value_and_is_a_survivor() -> Non
     assert [8 + 0] * 4 == [len(payload) for payload in played.sent("masked_input").values()]
 
 
-def test_selection_depends_on_the_round_so_that_every_coordinate_gets_its_turn() -> None:
+def test_selection_depends_on_the_round_so_that_every_coordinate_gets_its_turn():
     protocol = make("sparse", 5, 40, alpha=0.3)
     sums = [play(protocol, updates(protocol) + 2, index=index).server.total for index in range(30)]
 

@@ -9,7 +9,6 @@ import itertools
 import re
 from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +16,7 @@ from numpy.typing import NDArray
 from protocol_rounds import (
     LINKED,
     UPLOADING,
-    Change,
     Header,
-    Played,
     advertising,
     assert_tells_no_secret,
     expelled_list,
@@ -36,7 +33,7 @@ from slow_reference import ABSENT, KEY_SHARE, MASK_KEY_LIMBS, SEED_SHARE, Q, Slo
 from hpcfl.algorithms.aggregation import sharing
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto.keys import insecure_secrets
-from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
 
 DEVICES = 5
 VICTIM, SENDER = 2, 3
@@ -48,14 +45,7 @@ on_both_topologies = pytest.mark.parametrize("name", LINKED)
 with_each_upload = pytest.mark.parametrize("name", UPLOADING)
 
 
-def refused_in(
-    phase: str,
-    sender: int | str,
-    reason: str,
-    call: Callable[..., Any],
-    *arguments: Any,
-    of: Played | None = None,
-) -> None:
+def refused_in(phase, sender, reason, call, *arguments, of=None):
     """Assert that a call ends with the right error, which holds no secret of the round `of`."""
     with pytest.raises(MessageError) as caught:
         call(*arguments)
@@ -67,30 +57,30 @@ def refused_in(
     assert f"malformed {phase} message from {sender}: {caught.value.reason}" == str(caught.value)
 
 
-def assert_named(error: HpcflError, phase: str, sender: str, reason: str) -> None:
+def assert_named(error, phase, sender, reason):
     """Assert that an error says what was wrong, and with whose message."""
     assert f"malformed {phase} message from {sender}: " in str(error)
     assert reason in str(error)
 
 
-def goes_on(played: Played, survivors: list[int]) -> None:
+def goes_on(played, survivors):
     """Assert that a round ended with the sum over these devices."""
     assert survivors == played.server.survivors
     assert (sum_of(played, survivors) == played.server.total).all()
 
 
-def nobody_left(played: Played) -> None:
+def nobody_left(played):
     assert ({}, {}) == (played.kept_out, played.left)
 
 
-def only_at_fault(played: Played, id: int, phase: str, reason: str) -> None:
+def only_at_fault(played, id, phase, reason):
     """Assert that no device left but the one at fault, whose honest part finds itself left out."""
     assert {*played.left} <= {id}
     assert [id] == list(played.kept_out)
     assert_named(played.kept_out[id], phase, f"device {id}", reason)
 
 
-def assert_uses_all_shares(played: Played) -> None:
+def assert_uses_all_shares(played):
     """Assert that no device was without a share."""
     assert [] == [error for device in played.devices.values() for error in device.ignored]
 
@@ -98,12 +88,12 @@ def assert_uses_all_shares(played: Played) -> None:
 # rows of shares: device 3 sends them, device 2 is the victim
 
 
-def play_with_rows(name: str, change: RowChange, **options: Any) -> Played:
+def play_with_rows(name, change, **options):
     """Play a round in which the rows that device 3 sends in share_keys are changed."""
     protocol = make(name, DEVICES, 8)
     route = [step.pattern for step in protocol.steps].index(Pattern.ROUTE)
 
-    def changed(header: Header, message: Rows) -> Rows:
+    def changed(header, message):
         at_fault = (header.step, header.sender) == (route, SENDER)
         return change(message.copy()) if at_fault else message
 
@@ -113,7 +103,7 @@ def play_with_rows(name: str, change: RowChange, **options: Any) -> Played:
 EXPELLED = "two holders or more have no right share of its secrets: it is expelled"
 
 
-def is_expelled(played: Played, survivors: list[int] | None = None) -> None:
+def is_expelled(played, survivors=None):
     """Assert that device 3 was expelled before anybody masked, and that nobody else left.
 
     All who answered were told, nobody masked with it, and nothing of it was ever asked for.
@@ -139,11 +129,11 @@ def is_expelled(played: Played, survivors: list[int] | None = None) -> None:
     assert {} == played.sent("pairs")
 
 
-def row_to(rows: Rows, receiver: int = VICTIM) -> int:
+def row_to(rows, receiver=VICTIM):
     return Header.receivers_of(rows).tolist().index(receiver)
 
 
-def does_without(played: Played) -> None:
+def does_without(played):
     """Assert that device 2 has no share of device 3's, all others have, and everybody stays."""
     nobody_left(played)
     ignored = {id: device.ignored for id, device in played.devices.items() if device.ignored}
@@ -155,20 +145,20 @@ def does_without(played: Played) -> None:
     goes_on(played, played.taking_part("masked_input"))
 
 
-def altered(place: int, bits: int = 1) -> RowChange:
+def altered(place, bits=1):
     """Return a change of one byte of the row to the victim."""
 
-    def alter(rows: Rows) -> Rows:
+    def alter(rows):
         rows[row_to(rows), place] ^= bits
         return rows
 
     return alter
 
 
-def written(field: str, id: int) -> RowChange:
+def written(field, id):
     """Return a change of a device in the envelope of the row to the victim."""
 
-    def write(rows: Rows) -> Rows:
+    def write(rows):
         start = OFFSETS[field]
         rows[row_to(rows), start : start + 4] = raw(id.to_bytes(4, "little"))
         return rows
@@ -176,7 +166,7 @@ def written(field: str, id: int) -> RowChange:
     return write
 
 
-def preceded(change: RowChange) -> RowChange:
+def preceded(change):
     """Return a change that puts the changed row in front of the honest ones."""
     return lambda rows: np.vstack([change(rows.copy())[row_to(rows)], rows])
 
@@ -200,12 +190,12 @@ LOST_ROWS: dict[str, RowChange] = {
 
 @pytest.mark.parametrize("change", LOST_ROWS.values(), ids=LOST_ROWS)
 @on_both_topologies
-def test_a_row_that_is_not_as_it_was_sent_is_a_missing_share(name: str, change: RowChange) -> None:
+def test_a_row_that_is_not_as_it_was_sent_is_a_missing_share(name, change):
     does_without(play_with_rows(name, change))
 
 
 @on_both_topologies
-def test_of_several_rows_the_first_counts(name: str) -> None:
+def test_of_several_rows_the_first_counts(name):
     played = play_with_rows(name, lambda rows: np.vstack([rows, altered(-1)(rows.copy()), rows]))
     nobody_left(played)
     assert_uses_all_shares(played)
@@ -214,8 +204,8 @@ def test_of_several_rows_the_first_counts(name: str) -> None:
 
 
 @on_both_topologies
-def test_a_row_to_another_device_is_missing_here_and_ignored_there(name: str) -> None:
-    def readdress(rows: Rows) -> Rows:
+def test_a_row_to_another_device_is_missing_here_and_ignored_there(name):
+    def readdress(rows):
         rows = written("receiver", 4)(rows)
         # The rows are sorted by receiver on the way, in the order in which they were sent.
         return rows[np.argsort(Header.receivers_of(rows) == 4, kind="stable")]
@@ -235,10 +225,10 @@ def test_a_row_to_another_device_is_missing_here_and_ignored_there(name: str) ->
 
 @pytest.mark.parametrize("size", [None, 0, 15, 16, 16 + 79, 16 + 81, 16 + 160])
 @on_both_topologies
-def test_who_sends_rows_of_another_size_has_sent_none(name: str, size: int | None) -> None:
+def test_who_sends_rows_of_another_size_has_sent_none(name, size):
     """Or no row at all. It takes no part, which everybody is told alike: nobody masks with it."""
 
-    def cut(rows: Rows) -> Rows:
+    def cut(rows):
         return rows[:0] if size is None else np.pad(rows, ((0, 0), (0, 99)))[:, :size]
 
     played = play_with_rows(name, cut)
@@ -247,22 +237,22 @@ def test_who_sends_rows_of_another_size_has_sent_none(name: str, size: int | Non
     goes_on(played, [0, 1, 2, 4])
 
 
-def envelopes_of_another_round(rows: Rows, chosen: Any) -> Rows:
+def envelopes_of_another_round(rows, chosen):
     rows[chosen, OFFSETS["round"]] ^= 1
     return rows
 
 
-def random_bytes(rows: Rows, chosen: Any) -> Rows:
+def random_bytes(rows, chosen):
     noise = np.random.default_rng(5).integers(0, 256, rows.shape).astype(np.uint8)
     rows[chosen, 16:] = noise[chosen, 16:]
     return rows
 
 
-def none(rows: Rows, chosen: Any) -> Rows:
+def none(rows, chosen):
     return rows[~chosen]
 
 
-def of_each_other(rows: Rows, chosen: Any) -> Rows:
+def of_each_other(rows, chosen):
     rows[chosen, 16:] = np.roll(rows, 1, axis=0)[chosen, 16:]
     return rows
 
@@ -275,9 +265,7 @@ def of_each_other(rows: Rows, chosen: Any) -> Rows:
     ],
 )
 @on_both_topologies
-def test_no_row_of_one_device_makes_another_one_leave(
-    name: str, victims: tuple[int, ...], spoil: Callable[[Rows, Any], Rows]
-) -> None:
+def test_no_row_of_one_device_makes_another_one_leave(name, victims, spoil):
     """Whomever it spoils them to: if that are two or more, it is expelled itself."""
     played = play_with_rows(name, lambda rows: spoil(rows, np.isin(rows[:, 12], victims)))
     if len(victims) > 1:
@@ -291,7 +279,7 @@ def test_no_row_of_one_device_makes_another_one_leave(
 
 
 @on_both_topologies
-def test_a_device_says_which_shares_it_was_not_sent(name: str) -> None:
+def test_a_device_says_which_shares_it_was_not_sent(name):
     """All ones stand for a share; the secret is reconstructed from the others' shares."""
     played = play_with_rows(name, altered(-1, 0x40))
     slow = SlowRound(played)
@@ -303,12 +291,10 @@ def test_a_device_says_which_shares_it_was_not_sent(name: str) -> None:
 
 
 @on_both_topologies
-def test_a_share_of_another_round_or_direction_is_refused_even_if_all_keys_are_the_same(
-    name: str,
-) -> None:
+def test_a_share_of_another_round_or_direction_is_refused_even_if_all_keys_are_the_same(name):
     """A round's name and both ends go into a share: both directions of a pair have the same key."""
 
-    def sealed(index: int, sender: int, receiver: int) -> Rows:
+    def sealed(index, sender, receiver):
         other = play(make(name, DEVICES, 8), index=index, sources=seeded_sources(DEVICES))
         (row,) = (
             m.sealed
@@ -323,7 +309,7 @@ def test_a_share_of_another_round_or_direction_is_refused_even_if_all_keys_are_t
         (sealed(0, VICTIM, SENDER), 16),
     ]:
 
-        def replay(rows: Rows, row: Rows = row, start: int = start) -> Rows:
+        def replay(rows, row=row, start=start):
             rows[row_to(rows), start:] = row[start:]
             return rows
 
@@ -336,19 +322,19 @@ def test_a_share_of_another_round_or_direction_is_refused_even_if_all_keys_are_t
 Deal = Callable[[NDArray[np.uint32]], NDArray[np.uint32]]
 
 
-def unchanged(shares: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def unchanged(shares):
     return shares
 
 
 @pytest.fixture
-def deals(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def deals(monkeypatch):
     """Return what lets devices of so many change the shares that they deal, or their secrets."""
     dealt = sharing.deal
 
-    def let(dealers: set[int], change: Deal, devices: int = DEVICES, **secrets: bytes) -> None:
+    def let(dealers, change, devices=DEVICES, **secrets):
         calls = itertools.count()
 
-        def deal(private: bytes, seed: bytes, *rest: Any) -> NDArray[np.uint32]:
+        def deal(private, seed, *rest):
             if next(calls) % devices not in dealers:
                 return dealt(private, seed, *rest)
             both = {"private": private, "seed": seed} | secrets
@@ -359,23 +345,23 @@ def deals(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return let
 
 
-def contradicting(shares: NDArray[np.uint32], columns: slice = slice(None)) -> NDArray[np.uint32]:
+def contradicting(shares, columns=slice(None)):
     """Return shares of no polynomial of degree t - 1, in these columns."""
     generator = np.random.default_rng(1)
     shares[:, columns] = generator.integers(0, Q, shares.shape).astype(np.uint32)[:, columns]
     return shares
 
 
-def wrong_at(shares: NDArray[np.uint32], holder: int, limb: int = 0) -> NDArray[np.uint32]:
+def wrong_at(shares, holder, limb=0):
     """Return shares of which one holder's is another one."""
     shares[holder, limb] = (int(shares[holder, limb]) + 1) % Q
     return shares
 
 
-def limb_moved(limb: int) -> Deal:
+def limb_moved(limb):
     """Return a change of a limb of the secret: a constant is added to all shares of it."""
 
-    def move(shares: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    def move(shares):
         shares[:, limb] = ((shares[:, limb].astype(np.uint64) + 2**31) % Q).astype(np.uint32)
         return shares
 
@@ -384,17 +370,15 @@ def limb_moved(limb: int) -> Deal:
 
 @pytest.mark.parametrize("columns", [slice(None), slice(0, KEY_SHARE), slice(KEY_SHARE, None)])
 @on_both_topologies
-def test_a_dealer_of_contradicting_shares_is_out_and_everybody_else_stays(
-    name: str, columns: slice, deals: Callable[..., None]
-) -> None:
+def test_a_dealer_of_contradicting_shares_is_out_and_everybody_else_stays(name, columns, deals):
     deals({SENDER}, lambda shares: contradicting(shares, columns))
     is_expelled(play(make(name, DEVICES, 8)), survivors=[0, 1, 2, 4])
 
 
 @pytest.mark.parametrize("name", ["secagg", "secagg-graph"])
 def test_uploads_that_are_summed_on_the_way_go_on_without_a_dealer_of_contradicting_shares(
-    name: str, deals: Callable[..., None]
-) -> None:
+    name, deals
+):
     """With `--upload reduce` nothing could be taken back: it is out before anybody uploads."""
     deals({SENDER}, contradicting)
     played = play(make(name, DEVICES, 8), upload="reduce")
@@ -403,9 +387,7 @@ def test_uploads_that_are_summed_on_the_way_go_on_without_a_dealer_of_contradict
 
 
 @pytest.mark.parametrize("name", ["secagg", "secagg-graph"])
-def test_uploads_that_are_summed_on_the_way_hold_that_of_a_dealer_of_one_wrong_share(
-    name: str, deals: Callable[..., None]
-) -> None:
+def test_uploads_that_are_summed_on_the_way_hold_that_of_a_dealer_of_one_wrong_share(name, deals):
     deals({SENDER}, lambda shares: wrong_at(shares, 1))
     played = play(make(name, DEVICES, 8), upload="reduce")
     assert [0, 1, 2, 3, 4] == list(played.wire.summed)
@@ -414,9 +396,7 @@ def test_uploads_that_are_summed_on_the_way_hold_that_of_a_dealer_of_one_wrong_s
 
 
 @pytest.mark.parametrize("upload", ["gather", "reduce"])
-def test_the_server_takes_no_upload_of_a_device_that_is_expelled(
-    upload: str, deals: Callable[..., None]
-) -> None:
+def test_the_server_takes_no_upload_of_a_device_that_is_expelled(upload, deals):
     deals({SENDER}, contradicting)
     played = play(make("secagg", DEVICES, 8), upload=upload, before="masked_input")
     vector = played.devices[0].send_masked_input(played.vectors[0])
@@ -444,8 +424,8 @@ def test_the_server_takes_no_upload_of_a_device_that_is_expelled(
 )
 @on_both_topologies
 def test_whoever_vanishes_beside_a_dealer_of_contradicting_shares_the_round_ends(
-    name: str, dropouts: dict[int, str], deals: Callable[..., None]
-) -> None:
+    name, dropouts, deals
+):
     """An honest device before it unmasks, or before it uploads, or the dealer itself.
 
     Nobody needs a secret of the dealer, nor what anybody has in common with it.
@@ -457,9 +437,7 @@ def test_whoever_vanishes_beside_a_dealer_of_contradicting_shares_the_round_ends
 
 
 @on_both_topologies
-def test_of_two_dealers_of_contradicting_shares_both_are_expelled_while_t_are_left(
-    name: str, deals: Callable[..., None]
-) -> None:
+def test_of_two_dealers_of_contradicting_shares_both_are_expelled_while_t_are_left(name, deals):
     """Of seven, with t = 4, three can be; with four the round ends, before anybody masks."""
     for dealers in ({1, 5}, {1, 2, 5}):
         deals(dealers, contradicting, devices=7)
@@ -477,9 +455,7 @@ def test_of_two_dealers_of_contradicting_shares_both_are_expelled_while_t_are_le
 
 @pytest.mark.parametrize("limb", [0, KEY_SHARE - 1, KEY_SHARE, KEY_SHARE + SEED_SHARE - 1])
 @on_both_topologies
-def test_one_wrong_share_of_a_dealer_is_found_before_anything_is_unmasked(
-    name: str, limb: int, deals: Callable[..., None]
-) -> None:
+def test_one_wrong_share_of_a_dealer_is_found_before_anything_is_unmasked(name, limb, deals):
     """With t + 2 holders it is clear which; four right ones are left of the other secrets."""
     deals({SENDER}, lambda shares: wrong_at(shares, 1, limb))
     played = play(make(name, DEVICES, 8))
@@ -498,10 +474,8 @@ def test_one_wrong_share_of_a_dealer_is_found_before_anything_is_unmasked(
 
 @pytest.mark.parametrize("value", [Q, 2**32 - 1])
 @on_both_topologies
-def test_shares_that_are_no_field_elements_are_missing_shares(
-    name: str, value: int, deals: Callable[..., None]
-) -> None:
-    def of_all(shares: NDArray[np.uint32]) -> NDArray[np.uint32]:
+def test_shares_that_are_no_field_elements_are_missing_shares(name, value, deals):
+    def of_all(shares):
         shares[:, -1] = value
         return shares
 
@@ -529,8 +503,8 @@ WRONG_KEY = insecure_secrets(9, 9, 9)(32)
 )
 @with_each_upload
 def test_a_wrong_mask_key_of_a_vanished_device_is_made_up_for_by_secrets_of_pairs(
-    name: str, change: Deal, secrets: dict[str, bytes], deals: Callable[..., None]
-) -> None:
+    name, change, secrets, deals
+):
     deals({1}, change, **secrets)
     played = play(make(name, DEVICES, 8), dropouts={1: "masked_input"})
     nobody_left(played)
@@ -542,9 +516,7 @@ def test_a_wrong_mask_key_of_a_vanished_device_is_made_up_for_by_secrets_of_pair
 
 
 @on_both_topologies
-def test_a_wrong_mask_key_and_another_device_that_vanishes_later_end_a_round(
-    name: str, deals: Callable[..., None]
-) -> None:
+def test_a_wrong_mask_key_and_another_device_that_vanishes_later_end_a_round(name, deals):
     """What one device can still do: the masks of those two nobody can tell."""
     deals({1}, unchanged, private=WRONG_KEY)
     with pytest.raises(BelowThresholdError) as caught:
@@ -556,7 +528,7 @@ def test_a_wrong_mask_key_and_another_device_that_vanishes_later_end_a_round(
 
 
 @on_both_topologies
-def test_pairs_are_not_asked_for_where_mask_keys_are_right(name: str) -> None:
+def test_pairs_are_not_asked_for_where_mask_keys_are_right(name):
     played = play(make(name, DEVICES, 8), dropouts={1: "masked_input"})
     assert {} == played.sent("pairs")
     phases = played.protocol.phases()
@@ -565,9 +537,7 @@ def test_pairs_are_not_asked_for_where_mask_keys_are_right(name: str) -> None:
 
 
 @with_each_upload
-def test_a_seed_that_is_no_string_of_16_bytes_costs_its_dealer(
-    name: str, deals: Callable[..., None]
-) -> None:
+def test_a_seed_that_is_no_string_of_16_bytes_costs_its_dealer(name, deals):
     """Its upload is in the sum, under a mask of its own making: it could have sent anything."""
     deals({SENDER}, limb_moved(KEY_SHARE))
     played = play(make(name, DEVICES, 8))
@@ -583,12 +553,12 @@ def test_a_seed_that_is_no_string_of_16_bytes_costs_its_dealer(
 # answers, and shares that do not fit them
 
 
-def change_gathered(name: str, step: str, change: RowChange, id: int = VICTIM) -> Change:
+def change_gathered(name, step, change, id=VICTIM):
     """Return a change of what one device sends to the server in a step."""
     number = [one.name if one.pattern is Pattern.GATHER else "" for one in make(name, 5, 1).steps]
     of = number.index(step)
 
-    def changed(header: Header, message: Rows) -> Rows:
+    def changed(header, message):
         if (header.step, header.sender) != (of, id):
             return message
         return np.concatenate([message[:16], change(message[16:].copy())])
@@ -598,13 +568,11 @@ def change_gathered(name: str, step: str, change: RowChange, id: int = VICTIM) -
 
 @pytest.mark.parametrize("word", range(5))
 @on_both_topologies
-def test_a_holder_that_sends_another_share_than_it_answered_for_is_refused_by_name(
-    name: str, word: int
-) -> None:
+def test_a_holder_that_sends_another_share_than_it_answered_for_is_refused_by_name(name, word):
     """Any word of any share; of survivors' seeds, and of the mask key of device 4 behind them."""
     places = [0, SEED_SHARE - 1, SEED_SHARE * 4 - 1, SEED_SHARE * 4, SEED_SHARE * 4 + KEY_SHARE - 1]
 
-    def move(answer: Rows) -> Rows:
+    def move(answer):
         words = answer.view("<u4").copy()
         words[places[word]] = (int(words[places[word]]) + 2**20) % Q
         return words.view(np.uint8)
@@ -620,21 +588,21 @@ def test_a_holder_that_sends_another_share_than_it_answered_for_is_refused_by_na
     goes_on(played, [0, 1, 2, 3])
 
 
-def uniform(answers: Rows) -> Rows:
+def uniform(answers):
     """Return answers about all dealers that have nothing to do with any share."""
     words = np.random.default_rng(2).integers(0, Q, answers.size // 4)
     return words.astype("<u4").view(np.uint8)
 
 
-def all_ones(answers: Rows) -> Rows:
+def all_ones(answers):
     """Return that no dealer's share came."""
     return np.full_like(answers, 255)
 
 
-def about(place: int) -> RowChange:
+def about(place):
     """Return a lie about the dealer at a place of the answers."""
 
-    def lie(answers: Rows) -> Rows:
+    def lie(answers):
         words = answers.view("<u4").copy().reshape(-1, 2)
         words[place] = (words[place].astype(np.uint64) + 12345) % Q
         return words.reshape(-1).view(np.uint8)
@@ -647,9 +615,7 @@ NOT_AS_ANSWERED = "is not what it answered for"
 
 @pytest.mark.parametrize("place", range(DEVICES))
 @on_both_topologies
-def test_a_wrong_answer_makes_the_holders_share_useless_and_no_dealer_suspect(
-    name: str, place: int
-) -> None:
+def test_a_wrong_answer_makes_the_holders_share_useless_and_no_dealer_suspect(name, place):
     """One wrong answer among five is found, about itself too; the holder's other shares count."""
     played = play(make(name, DEVICES, 8), change=change_gathered(name, "checks", about(place)))
     goes_on(played, [0, 1, 2, 3, 4])
@@ -673,8 +639,8 @@ def test_a_wrong_answer_makes_the_holders_share_useless_and_no_dealer_suspect(
 @pytest.mark.parametrize("lie", [uniform, all_ones])
 @on_both_topologies
 def test_one_liar_about_all_dealers_costs_at_most_itself_where_t_and_two_more_answer(
-    name: str, lie: RowChange, devices: int, dropouts: dict[int, str]
-) -> None:
+    name, lie, devices, dropouts
+):
     """Who vanishes after the answers vanishes as if nobody had lied."""
     change = change_gathered(name, "checks", lie)
     played = play(make(name, devices, 8), change=change, dropouts=dropouts)
@@ -693,16 +659,14 @@ def test_one_liar_about_all_dealers_costs_at_most_itself_where_t_and_two_more_an
 
 @pytest.mark.parametrize("lies", [uniform, about(0)], ids=["all", "one"])
 @on_both_topologies
-def test_with_one_answer_less_a_liar_ends_the_round_and_nobody_is_expelled(
-    name: str, lies: RowChange
-) -> None:
+def test_with_one_answer_less_a_liar_ends_the_round_and_nobody_is_expelled(name, lies):
     """Of t + 1 answers any t fit, and nobody can tell whether dealer or holder is wrong.
 
     The round ends before anybody has masked anything.
     """
     uploads = []
 
-    def change(header: Header, message: Rows) -> Rows:
+    def change(header, message):
         if header.step < len(steps) and steps[header.step].upload:
             uploads.append(header.sender)
         return lie(header, message)
@@ -720,9 +684,7 @@ def test_with_one_answer_less_a_liar_ends_the_round_and_nobody_is_expelled(
 
 
 @on_both_topologies
-def test_with_one_answer_less_who_says_that_it_has_no_shares_is_still_not_believed(
-    name: str,
-) -> None:
+def test_with_one_answer_less_who_says_that_it_has_no_shares_is_still_not_believed(name):
     """The t others fit, as any t do, and one holder without a share expels nobody."""
     change, dropouts = change_gathered(name, "checks", all_ones), {4: "share_keys"}
     played = play(make(name, DEVICES, 8), change=change, dropouts=dropouts)
@@ -731,11 +693,11 @@ def test_with_one_answer_less_who_says_that_it_has_no_shares_is_still_not_believ
 
 
 @on_both_topologies
-def test_a_holder_whose_answers_are_lost_costs_nobody_anything(name: str) -> None:
+def test_a_holder_whose_answers_are_lost_costs_nobody_anything(name):
     """Its vector is in the sum. What it has of others is of no use, as it has not answered."""
     lose = change_gathered(name, "checks", lambda answers: answers)
 
-    def change(header: Header, message: Rows) -> Rows:
+    def change(header, message):
         return message[:0] if lose(header, message) is not message else message
 
     played = play(make(name, DEVICES, 8), change=change)
@@ -747,8 +709,8 @@ def test_a_holder_whose_answers_are_lost_costs_nobody_anything(name: str) -> Non
 @pytest.mark.parametrize("wrong", range(DEVICES))
 @on_both_topologies
 def test_a_dealer_of_a_wrong_share_that_lies_about_another_dealer_costs_nobody_else(
-    name: str, wrong: int, deals: Callable[..., None]
-) -> None:
+    name, wrong, deals
+):
     """Whom it gives the wrong share, and whom it lies about: the same, another one, or itself."""
     for place in range(DEVICES):
         deals({SENDER}, lambda shares: wrong_at(shares, wrong))
@@ -766,9 +728,7 @@ def test_a_dealer_of_a_wrong_share_that_lies_about_another_dealer_costs_nobody_e
 
 @pytest.mark.parametrize("silent", [0, 6])
 @on_both_topologies
-def test_it_costs_nobody_else_either_if_an_honest_device_vanishes_as_planned(
-    name: str, silent: int, deals: Callable[..., None]
-) -> None:
+def test_it_costs_nobody_else_either_if_an_honest_device_vanishes_as_planned(name, silent, deals):
     """Seven devices, t = 4, of whom six answer in the end; whomever it wrongs and frames."""
     for wrong, place in [(k, (k + shift) % 7) for k in range(7) for shift in (0, 2)]:
         deals({SENDER}, lambda shares, at=wrong: wrong_at(shares, at), devices=7)
@@ -790,15 +750,13 @@ def test_it_costs_nobody_else_either_if_an_honest_device_vanishes_as_planned(
     ],
 )
 @on_both_topologies
-def test_malformed_answers_cost_their_holder_the_round(
-    name: str, change: RowChange, reason: str
-) -> None:
+def test_malformed_answers_cost_their_holder_the_round(name, change, reason):
     played = play(make(name, DEVICES, 8), change=change_gathered(name, "checks", change))
     only_at_fault(played, VICTIM, "share_keys", reason)
     goes_on(played, [0, 1, 3, 4])
 
 
-def test_the_server_takes_answers_of_those_that_shared_keys_and_once() -> None:
+def test_the_server_takes_answers_of_those_that_shared_keys_and_once():
     protocol, before = make("secagg", DEVICES, 8), ("share_keys", Pattern.GATHER)
     played = play(protocol, dropouts={4: "share_keys"}, before=before)
     answers, take = played.devices[2].send_checks(), played.server.receive_checks
@@ -811,7 +769,7 @@ def test_the_server_takes_answers_of_those_that_shared_keys_and_once() -> None:
 # envelopes
 
 
-def phase_of(protocol: Any, header: Header) -> tuple[str, Pattern | None]:
+def phase_of(protocol, header):
     """Return the phase and pattern of a message; a refusal is of none."""
     if header.step >= len(protocol.steps):
         return "", None
@@ -820,10 +778,10 @@ def phase_of(protocol: Any, header: Header) -> tuple[str, Pattern | None]:
 
 @pytest.mark.parametrize("field", ["version", "step", "reserved", "round", "sender", "receiver"])
 @pytest.mark.parametrize("phase", ["advertise_keys", "masked_input", "unmask"])
-def test_the_server_refuses_a_message_with_a_wrong_envelope(phase: str, field: str) -> None:
+def test_the_server_refuses_a_message_with_a_wrong_envelope(phase, field):
     protocol = make("cohort", DEVICES, 8)
 
-    def change(header: Header, message: Rows) -> Rows:
+    def change(header, message):
         if phase_of(protocol, header)[0] == phase and header.sender == 3:
             message = message.copy()
             message[OFFSETS[field]] ^= 1
@@ -837,10 +795,10 @@ def test_the_server_refuses_a_message_with_a_wrong_envelope(phase: str, field: s
 
 @pytest.mark.parametrize("phase", ["model", "advertise_keys", "unmask"])
 @on_both_topologies
-def test_a_device_refuses_a_message_of_the_server_of_another_round(name: str, phase: str) -> None:
+def test_a_device_refuses_a_message_of_the_server_of_another_round(name, phase):
     protocol = make(name, DEVICES, 8)
 
-    def change(header: Header, message: Rows) -> Rows:
+    def change(header, message):
         told = (Pattern.BROADCAST, Pattern.SCATTER)
         if phase_of(protocol, header) in [(phase, pattern) for pattern in told]:
             message = message.copy()
@@ -852,8 +810,8 @@ def test_a_device_refuses_a_message_of_the_server_of_another_round(name: str, ph
     assert_named(caught.value, phase, "the server", "its round is 1, expected 0 (and 4 more)")
 
 
-def test_a_message_without_room_for_an_envelope_is_refused() -> None:
-    def change(header: Header, message: Rows) -> Rows:
+def test_a_message_without_room_for_an_envelope_is_refused():
+    def change(header, message):
         return message[:15] if header.sender == 3 and header.step == 1 else message
 
     played = play(make("secagg", DEVICES, 8), change=change)
@@ -863,10 +821,10 @@ def test_a_message_without_room_for_an_envelope_is_refused() -> None:
 
 @pytest.mark.parametrize("phase", ["advertise_keys", "masked_input", "unmask"])
 @on_both_topologies
-def test_of_several_malformed_messages_the_first_is_reported(name: str, phase: str) -> None:
+def test_of_several_malformed_messages_the_first_is_reported(name, phase):
     protocol = make(name, DEVICES, 8)
 
-    def change(header: Header, message: Rows) -> Rows:
+    def change(header, message):
         gathered = phase_of(protocol, header) == (phase, Pattern.GATHER)
         return message[:20] if header.sender in (1, 2, 4) and gathered else message
 
@@ -879,25 +837,25 @@ def test_of_several_malformed_messages_the_first_is_reported(name: str, phase: s
 
 
 @pytest.fixture(params=UPLOADING)
-def collecting(request: pytest.FixtureRequest) -> Played:
+def collecting(request):
     """Return a round in which devices 0 to 3 are about to upload; device 4 shared no keys."""
     protocol = make(request.param, DEVICES, 12, alpha=0.9, locations="bitmap")
     return play(protocol, dropouts={4: "share_keys"}, before="masked_input")
 
 
 @pytest.fixture(params=LINKED)
-def unmasking(request: pytest.FixtureRequest) -> Played:
+def unmasking(request):
     """Return a round in which devices 0, 2 and 3 are about to answer; 1 uploaded nothing."""
     protocol = make(request.param, DEVICES, 12)
     dropouts = {1: "masked_input", 4: "share_keys"}
     return play(protocol, dropouts=dropouts, before=("unmask", Pattern.GATHER))
 
 
-def upload_of(played: Played, id: int) -> Rows:
+def upload_of(played, id):
     return played.devices[id].send_masked_input(played.vectors[id])
 
 
-def test_the_model_has_d_numbers() -> None:
+def test_the_model_has_d_numbers():
     receive = make("secagg", DEVICES, 12).device(0, 0, seeded_sources(1)[0]).receive_model
     for size in (0, 47, 49, 96):
         reason = f"received {size} bytes, expected 48"
@@ -905,7 +863,7 @@ def test_the_model_has_d_numbers() -> None:
 
 
 @on_both_topologies
-def test_the_server_takes_public_keys_of_64_bytes_and_once(name: str) -> None:
+def test_the_server_takes_public_keys_of_64_bytes_and_once(name):
     """None of low order, nor one that is written otherwise than any device would."""
     take = make(name, DEVICES, 12).server(0, np.zeros(12, np.float32)).receive_advertise_keys
     for number, start in product(
@@ -922,32 +880,32 @@ def test_the_server_takes_public_keys_of_64_bytes_and_once(name: str) -> None:
 
 
 @on_both_topologies
-def test_the_server_refuses_shares_of_a_device_without_keys(name: str) -> None:
+def test_the_server_refuses_shares_of_a_device_without_keys(name):
     played = play(make(name, DEVICES, 12), dropouts={1: "advertise_keys"}, before="share_keys")
     take, ids = played.server.receive_share_keys, np.array([0, 1, 2, 3])
     refused_in("share_keys", 1, "it advertised no keys", take, ids, of=played)
 
 
-def test_the_server_refuses_an_upload_of_another_size(collecting: Played) -> None:
+def test_the_server_refuses_an_upload_of_another_size(collecting):
     upload, take = upload_of(collecting, 2), collecting.server.receive_masked_input
     for wrong in (upload[:-1], upload[:-4], upload[:0], np.append(upload, np.zeros(4, np.uint8))):
         refused_in("masked_input", 2, "", take, 2, wrong, of=collecting)
 
 
-def test_the_server_refuses_an_upload_of_a_device_that_shared_no_keys(collecting: Played) -> None:
+def test_the_server_refuses_an_upload_of_a_device_that_shared_no_keys(collecting):
     upload, take = upload_of(collecting, 2), collecting.server.receive_masked_input
     for sender in (4, 5, 2**32 - 1):
         refused_in("masked_input", sender, "it shared no keys", take, sender, upload, of=collecting)
 
 
-def test_the_server_refuses_a_second_upload_of_a_device(collecting: Played) -> None:
+def test_the_server_refuses_a_second_upload_of_a_device(collecting):
     upload, take = upload_of(collecting, 2), collecting.server.receive_masked_input
     take(2, upload)
     refused_in("masked_input", 2, "it was received twice", take, 2, upload, of=collecting)
 
 
 @on_both_topologies
-def test_the_server_takes_keys_that_another_device_has_advertised(name: str) -> None:
+def test_the_server_takes_keys_that_another_device_has_advertised(name):
     """Of a lower or a higher id, for one use or the other: it refuses the keys of nobody."""
     server = make(name, DEVICES, 12).server(0, np.zeros(12, np.float32))
     both = bytes(range(64))
@@ -960,7 +918,7 @@ def test_the_server_takes_keys_that_another_device_has_advertised(name: str) -> 
 # keys that are another device's
 
 
-def advertised_by_all(name: str) -> dict[int, bytes]:
+def advertised_by_all(name):
     return play(make(name, DEVICES, 8), before="share_keys").sent("advertise_keys")
 
 
@@ -969,9 +927,7 @@ COPIES = pytest.mark.parametrize(("copier", "owner"), [(1, 3), (3, 1), (4, 0)])
 
 @pytest.mark.parametrize("part", ["transport", "both"])
 @on_both_topologies
-def test_who_has_copied_a_transport_key_shares_nothing_and_is_expelled(
-    name: str, part: str
-) -> None:
+def test_who_has_copied_a_transport_key_shares_nothing_and_is_expelled(name, part):
     """Nothing that it seals opens, and it opens nothing; its owner and all others stay."""
     copied = advertised_by_all(name)[1]
     cut = 32 if part == "transport" else 64
@@ -987,9 +943,7 @@ def test_who_has_copied_a_transport_key_shares_nothing_and_is_expelled(
 @pytest.mark.parametrize("dropouts", [{}, {2: "masked_input"}], ids=str)
 @COPIES
 @on_both_topologies
-def test_who_has_copied_a_mask_key_makes_nobody_leave(
-    name: str, copier: int, owner: int, dropouts: dict[int, str]
-) -> None:
+def test_who_has_copied_a_mask_key_makes_nobody_leave(name, copier, owner, dropouts):
     """It does not know the masks that others add for it: its vector is whatever it is."""
     copied = advertised_by_all(name)[owner][32:]
     protocol = advertising(make(name, DEVICES, 8), copier, lambda own: own[:32] + copied)
@@ -1001,9 +955,7 @@ def test_who_has_copied_a_mask_key_makes_nobody_leave(
 
 @COPIES
 @on_both_topologies
-def test_the_sum_without_a_device_that_has_copied_a_mask_key_is_right(
-    name: str, copier: int, owner: int
-) -> None:
+def test_the_sum_without_a_device_that_has_copied_a_mask_key_is_right(name, copier, owner):
     """It vanishes, and its shares do not give the key: all tell what they masked with it."""
     copied = advertised_by_all(name)[owner][32:]
     protocol = advertising(make(name, DEVICES, 8), copier, lambda own: own[:32] + copied)
@@ -1017,7 +969,7 @@ def test_the_sum_without_a_device_that_has_copied_a_mask_key_is_right(
 
 
 @on_both_topologies
-def test_a_device_with_one_key_for_both_uses_is_like_any_other(name: str) -> None:
+def test_a_device_with_one_key_for_both_uses_is_like_any_other(name):
     played = play(advertising(make(name, DEVICES, 8), SENDER, lambda own: own[:32] * 2))
     nobody_left(played)
     assert_uses_all_shares(played)
@@ -1033,15 +985,15 @@ def test_a_device_with_one_key_for_both_uses_is_like_any_other(name: str) -> Non
     ],
 )
 def test_the_server_refuses_a_sum_of_another_form_or_with_a_device_that_shared_no_keys(
-    senders: list[int], total: np.ndarray, at_fault: int | str, reason: str
-) -> None:
+    senders, total, at_fault, reason
+):
     played = play(make("secagg", DEVICES, 4), dropouts={4: "share_keys"}, before="masked_input")
     take = played.server.receive_sum_masked_input
     refused_in("masked_input", at_fault, reason, take, senders, total, of=played)
     assert [] == played.server.survivors
 
 
-def test_the_server_refuses_a_value_that_is_no_field_element(collecting: Played) -> None:
+def test_the_server_refuses_a_value_that_is_no_field_element(collecting):
     upload, take = upload_of(collecting, 2), collecting.server.receive_masked_input
     for value in (Q, Q + 1, 2**32 - 1):
         wrong = np.append(upload[:-4], raw(value.to_bytes(4, "little")))
@@ -1051,7 +1003,7 @@ def test_the_server_refuses_a_value_that_is_no_field_element(collecting: Played)
 
 
 @with_each_upload
-def test_every_word_is_an_element_of_the_ring(name: str) -> None:
+def test_every_word_is_an_element_of_the_ring(name):
     played = play(make(name, 3, 12, alpha=0.9, group="ring32"), before="masked_input")
     upload = upload_of(played, 2).copy()
     upload[-4:] = 255
@@ -1076,7 +1028,7 @@ NO_LOCATIONS: dict[str, tuple[bytes, int]] = {
 }
 
 
-def test_the_server_refuses_locations_that_no_device_writes() -> None:
+def test_the_server_refuses_locations_that_no_device_writes():
     played = play(make("sparse", DEVICES, 12), before="masked_input")
     take = played.server.receive_masked_input
     for body, values in NO_LOCATIONS.values():
@@ -1085,9 +1037,7 @@ def test_the_server_refuses_locations_that_no_device_writes() -> None:
     take(1, raw(b"\0\0\0\0\1\0\0\0\0\x10" + bytes(4)))
 
 
-def test_the_server_takes_shares_of_survivors_of_the_right_size_and_once(
-    unmasking: Played,
-) -> None:
+def test_the_server_takes_shares_of_survivors_of_the_right_size_and_once(unmasking):
     reply, take = unmasking.devices[2].send_unmask(), unmasking.server.receive_unmask
     for sender in (1, 4, 5):
         refused_in("unmask", sender, "it is not a survivor", take, sender, reply, of=unmasking)
@@ -1101,7 +1051,7 @@ def test_the_server_takes_shares_of_survivors_of_the_right_size_and_once(
     refused_in("unmask", 2, "it was received twice", take, 2, reply, of=unmasking)
 
 
-def finish_with(played: Played, word: int | None) -> None:
+def finish_with(played, word):
     """Let the survivors answer, device 2 with one word changed; take off the masks."""
     for id in (0, 2, 3):
         shares = played.devices[id].send_unmask().view("<u4").copy()
@@ -1114,12 +1064,12 @@ def finish_with(played: Played, word: int | None) -> None:
 @pytest.mark.parametrize(
     "word", [0, SEED_SHARE - 1, 3 * SEED_SHARE - 1, 3 * SEED_SHARE, 3 * SEED_SHARE + KEY_SHARE - 1]
 )
-def test_the_last_share_that_is_needed_is_checked_too(unmasking: Played, word: int) -> None:
+def test_the_last_share_that_is_needed_is_checked_too(unmasking, word):
     """Three shares of three are consistent whatever they are: what tells is the holder's answer."""
     refused_in("unmask", 2, NOT_AS_ANSWERED, finish_with, unmasking, word, of=unmasking)
 
 
-def test_unaltered_shares_combine(unmasking: Played) -> None:
+def test_unaltered_shares_combine(unmasking):
     finish_with(unmasking, None)
     unmasking.server.finish_result()
 

@@ -13,7 +13,7 @@ import os
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from protocol_rounds import UPLOADING, Played, Source, make, play
+from protocol_rounds import UPLOADING, Source, make, play
 from scipy import stats
 from slow_reference import SlowRound
 
@@ -23,7 +23,7 @@ GROUPS = ("fq", "ring32")
 Values = NDArray[np.int64]
 
 
-def assert_uniform(values: Values, modulus: int) -> None:
+def assert_uniform(values, modulus):
     """Assert that group elements are uniform: each of their bytes, and their size.
 
     In F_q a byte is off from uniform by less than 5 / 2**32, which 24,000 values cannot show.
@@ -37,14 +37,14 @@ def assert_uniform(values: Values, modulus: int) -> None:
     assert stats.chisquare(np.bincount(parts, minlength=500)).pvalue > LEVEL
 
 
-def play_with_system_keys(name: str, group: str) -> tuple[Played, SlowRound]:
+def play_with_system_keys(name, group):
     protocol = make(name, DEVICES, DIM, alpha=1.0, group=group, sampler="dense")
     sources = {id: Source(os.urandom) for id in range(DEVICES)}
     played = play(protocol, np.ones((DEVICES, DIM)), sources=sources)
     return played, SlowRound(played)
 
 
-def values_of(played: Played, device: int) -> Values:
+def values_of(played, device):
     content = played.sent("masked_input")[device]
     if played.protocol.name == "sparse":
         sent = int.from_bytes(content[4:8], "little")
@@ -54,9 +54,7 @@ def values_of(played: Played, device: int) -> Values:
 
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("name", UPLOADING)
-def test_an_upload_is_uniform_and_stays_so_when_either_of_its_masks_is_known(
-    name: str, group: str
-) -> None:
+def test_an_upload_is_uniform_and_stays_so_when_either_of_its_masks_is_known(name, group):
     """Private masks are known to the server after the round, a late device's pairwise ones too."""
     played, slow = play_with_system_keys(name, group)
     values, where = values_of(played, 1), slow.u(1)
@@ -75,7 +73,7 @@ def test_an_upload_is_uniform_and_stays_so_when_either_of_its_masks_is_known(
 
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("name", UPLOADING)
-def test_two_uploads_of_the_same_vector_have_nothing_in_common(name: str, group: str) -> None:
+def test_two_uploads_of_the_same_vector_have_nothing_in_common(name, group):
     (one, slow), (other, _) = play_with_system_keys(name, group), play_with_system_keys(name, group)
     first, second = values_of(one, 1), values_of(other, 1)
     common = min(first.size, second.size)
@@ -86,7 +84,7 @@ def test_two_uploads_of_the_same_vector_have_nothing_in_common(name: str, group:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_secagg_shows_no_sum_of_a_part_of_the_devices(group: str) -> None:
+def test_secagg_shows_no_sum_of_a_part_of_the_devices(group):
     """The server knows all private masks in the end; only all devices' sum may then be plain."""
     played, slow = play_with_system_keys("secagg", group)
     stripped = {

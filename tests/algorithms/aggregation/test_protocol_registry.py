@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from protocol_rounds import SECURE, play
 
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
@@ -15,10 +12,9 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern, Step
-from hpcfl.crypto.keys import SecretSource, system_secrets
+from hpcfl.crypto.keys import system_secrets
 from hpcfl.errors import UsageError, ValidationError
 from hpcfl.options.bench import BenchOptions
-from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
 
@@ -29,52 +25,48 @@ class PlainIntegers(QuantisedProtocol):
     name = "plain-integers"
     steps = (Step("upload", Pattern.GATHER, upload=True), Step("result", Pattern.LOCAL))
 
-    def device(self, id: int, round_index: int, secrets: Any) -> PlainDevice:
+    def device(self, id, round_index, secrets):
         return PlainDevice(self, id, round_index)
 
-    def server(
-        self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
-    ) -> PlainServer:
+    def server(self, round_index, model, secrets=system_secrets):
         return PlainServer(self)
 
 
 class PlainDevice:
-    def __init__(self, protocol: PlainIntegers, id: int, round_index: int) -> None:
+    def __init__(self, protocol, id, round_index):
         self.id = id
         self._protocol, self._round = protocol, round_index
 
-    def send_upload(self, vector: NDArray[np.floating]) -> NDArray[np.int64]:
+    def send_upload(self, vector):
         return self._protocol.quantise(vector, self.id, self._round)
 
-    def contribution(self, vector: NDArray[np.floating]) -> tuple[slice, NDArray[np.int64]]:
+    def contribution(self, vector):
         return slice(None), self._protocol.quantise(vector, self.id, self._round)
 
 
 class PlainServer:
-    def __init__(self, protocol: PlainIntegers) -> None:
+    def __init__(self, protocol):
         self.survivors: list[int] = []
         self.total = np.zeros(protocol.parameters.dim, np.int64)
 
-    def receive_upload(self, sender: int, payload: NDArray[np.uint8]) -> None:
+    def receive_upload(self, sender, payload):
         self.total += parse_vector(payload, "<i8", self.total.size, "upload", f"device {sender}")
         self.survivors.append(sender)
 
-    def finish_result(self) -> None:
+    def finish_result(self):
         pass
 
 
 class Forgetful(PlainIntegers):
     """A protocol whose server loses the first vector."""
 
-    def server(
-        self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
-    ) -> PlainServer:
+    def server(self, round_index, model, secrets=system_secrets):
         server = PlainServer(self)
         server.total[:] = 1
         return server
 
 
-def run(name: str, **options: Any) -> list[RoundRecord]:
+def run(name, **options):
     rounds = Results[Played]()
     experiment = Experiment.prepare(
         BenchOptions(name, **{"dim": 30, "rounds": 2, "warmup": 0, **options}), devices=10
@@ -83,7 +75,7 @@ def run(name: str, **options: Any) -> list[RoundRecord]:
     return rounds.records
 
 
-def test_a_protocol_of_ones_own_is_played_by_the_same_driver() -> None:
+def test_a_protocol_of_ones_own_is_played_by_the_same_driver():
     protocol = find(f"{__name__}:PlainIntegers")(Parameters(6, 40, dropout=0.0, levels=1000))
     played = play(protocol, dropouts={1: "upload"})
 
@@ -94,7 +86,7 @@ def test_a_protocol_of_ones_own_is_played_by_the_same_driver() -> None:
     assert [16 + 8 * 40] * 5 == sizes
 
 
-def test_a_protocol_of_ones_own_is_measured_and_validated_as_the_built_in_ones() -> None:
+def test_a_protocol_of_ones_own_is_measured_and_validated_as_the_built_in_ones():
     for record in run(f"{__name__}:PlainIntegers"):
         assert record.validated
         assert 7 == record.survived.sum()
@@ -102,13 +94,13 @@ def test_a_protocol_of_ones_own_is_measured_and_validated_as_the_built_in_ones()
         assert 7 * (16 + 8 * 30) == record.bytes_up.sum()
 
 
-def test_a_protocol_of_ones_own_that_sums_wrongly_fails_the_run() -> None:
+def test_a_protocol_of_ones_own_that_sums_wrongly_fails_the_run():
     with pytest.raises(ValidationError, match="the aggregate of round 0 is wrong"):
         run(f"{__name__}:Forgetful")
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_the_built_in_protocols_are_found_under_the_name_that_they_have(name: str) -> None:
+def test_the_built_in_protocols_are_found_under_the_name_that_they_have(name):
     kind = find(name)
 
     assert name == kind.name
@@ -117,7 +109,7 @@ def test_the_built_in_protocols_are_found_under_the_name_that_they_have(name: st
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_the_built_in_protocols_run_validated_rounds_in_an_experiment(name: str) -> None:
+def test_the_built_in_protocols_run_validated_rounds_in_an_experiment(name):
     dropout = 0.3 if find(name).tolerates_dropouts else 0.0
     records = run(name, alpha=0.5, dropout=dropout)
 
@@ -125,7 +117,7 @@ def test_the_built_in_protocols_run_validated_rounds_in_an_experiment(name: str)
     assert [10 - int(10 * dropout)] * 2 == [record.survived.sum() for record in records]
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(UsageError) as caught:
         find("secag")
     sentence = (
@@ -140,24 +132,24 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     "name",
     ["no_such_module:Class", "hpcfl.errors:NoSuchClass", "hpcfl.errors:", "no.such.module:C", ":C"],
 )
-def test_a_class_that_cannot_be_loaded_is_wrong_use(name: str) -> None:
+def test_a_class_that_cannot_be_loaded_is_wrong_use(name):
     with pytest.raises(UsageError, match=f"the protocol '{name}' cannot be loaded"):
         find(name)
 
 
 @pytest.mark.parametrize("name", [".relative:Class", "..:Class"])
-def test_a_relative_module_is_wrong_use(name: str) -> None:
+def test_a_relative_module_is_wrong_use(name):
     with pytest.raises(UsageError, match="cannot be loaded"):
         find(name)
 
 
 @pytest.mark.parametrize("name", ["os:path", "hpcfl.errors:UsageError", "json:dumps"])
-def test_something_that_is_no_protocol_is_wrong_use(name: str) -> None:
+def test_something_that_is_no_protocol_is_wrong_use(name):
     with pytest.raises(UsageError):
         find(name)
 
 
 @pytest.mark.parametrize("name", SECURE)
-def test_a_protocol_of_pairs_needs_two_devices(name: str) -> None:
+def test_a_protocol_of_pairs_needs_two_devices(name):
     with pytest.raises(UsageError, match=f"{name} needs at least 2 devices, but there are 1"):
         find(name)(Parameters(1, 5))

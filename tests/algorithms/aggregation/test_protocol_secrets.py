@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -31,7 +30,7 @@ from hpcfl.options.bench import BenchOptions
 DEVICES = 5
 
 
-def run(name: str, **options: object) -> tuple[Wire, Experiment]:
+def run(name, **options):
     """Run an experiment as `hpcfl bench` does; return what moved."""
     wire = Wire(DEVICES)
     prepared = Experiment.prepare(
@@ -42,7 +41,7 @@ def run(name: str, **options: object) -> tuple[Wire, Experiment]:
     return wire, prepared
 
 
-def payloads(wire: Wire, prepared: Experiment, phase: str, pattern: Pattern) -> list[bytes]:
+def payloads(wire, prepared, phase, pattern):
     steps = prepared.protocol.steps
     return [
         message.payload
@@ -51,27 +50,25 @@ def payloads(wire: Wire, prepared: Experiment, phase: str, pattern: Pattern) -> 
     ]
 
 
-def public_keys(wire: Wire, prepared: Experiment) -> list[bytes]:
+def public_keys(wire, prepared):
     both = payloads(wire, prepared, "advertise_keys", Pattern.GATHER)
     return [part for pair in both for part in (pair[:32], pair[32:])]
 
 
 @pytest.fixture
-def fixed_system(monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
+def fixed_system(monkeypatch):
     """Put a source that repeats itself in the place of the operating system's generator."""
     source = Source(keys.insecure_secrets(5, 0, 0))
     monkeypatch.setattr(keys, "system_secrets", source)
     return source
 
 
-def test_secrets_are_the_operating_systems_random_bytes() -> None:
+def test_secrets_are_the_operating_systems_random_bytes():
     assert keys.secrets_of(None, 0, 0) is os.urandom
 
 
 @pytest.mark.parametrize("name", UPLOADING)
-def test_every_secret_of_a_run_is_drawn_from_the_systems_source(
-    name: str, fixed_system: Source
-) -> None:
+def test_every_secret_of_a_run_is_drawn_from_the_systems_source(name, fixed_system):
     wire, prepared = run(name, rounds=2, warmup=1)
 
     # Two private keys a device, the server's nonce, then a private-mask seed and the key of checks
@@ -84,7 +81,7 @@ def test_every_secret_of_a_run_is_drawn_from_the_systems_source(
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_nothing_but_the_given_source_decides_what_a_device_sends(name: str) -> None:
+def test_nothing_but_the_given_source_decides_what_a_device_sends(name):
     """That what is drawn is used, the slow reference checks: for keys, seed and coefficients."""
     one = play(make(name, DEVICES, 20))
     other = play(make(name, DEVICES, 20))
@@ -96,13 +93,13 @@ def test_nothing_but_the_given_source_decides_what_a_device_sends(name: str) -> 
 
 @pytest.mark.parametrize("place", range(4))
 @pytest.mark.parametrize("name", UPLOADING)
-def test_every_secret_that_a_device_draws_matters(name: str, place: int) -> None:
+def test_every_secret_that_a_device_draws_matters(name, place):
     one = play(make(name, DEVICES, 20, alpha=0.9))
     sources = seeded_sources(DEVICES)
     inner = sources[3]
     drawn: list[bytes] = []
 
-    def changed(count: int) -> bytes:
+    def changed(count):
         drawn.append(inner(count))
         return bytes(255 - byte for byte in drawn[-1]) if len(drawn) == place + 1 else drawn[-1]
 
@@ -134,9 +131,7 @@ def test_every_secret_that_a_device_draws_matters(name: str, place: int) -> None
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_the_experiments_seed_changes_the_vectors_and_no_key(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_experiments_seed_changes_the_vectors_and_no_key(name, monkeypatch):
     found = []
     for seed in (0, 1):
         source = Source(keys.insecure_secrets(5, 0, 0))
@@ -152,7 +147,7 @@ def test_the_experiments_seed_changes_the_vectors_and_no_key(
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_runs_with_the_same_seed_have_no_key_in_common(name: str) -> None:
+def test_runs_with_the_same_seed_have_no_key_in_common(name):
     public = [key for _ in range(2) for key in public_keys(*run(name, seed=4))]
 
     assert 2 * 2 * DEVICES == len(set(public))
@@ -160,13 +155,13 @@ def test_runs_with_the_same_seed_have_no_key_in_common(name: str) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"insecure_seed": 3}], ids=["system", "insecure"])
 @pytest.mark.parametrize("name", LINKED)
-def test_keys_are_fresh_in_every_round(name: str, options: dict[str, int]) -> None:
+def test_keys_are_fresh_in_every_round(name, options):
     public = public_keys(*run(name, rounds=3, warmup=1, **options))
 
     assert 4 * 2 * DEVICES == len(set(public))
 
 
-def test_an_insecure_seed_fixes_keys_and_another_gives_others() -> None:
+def test_an_insecure_seed_fixes_keys_and_another_gives_others():
     public = [public_keys(*run("secagg", insecure_seed=seed)) for seed in (3, 3, 4)]
 
     assert public[0] == public[1]
@@ -174,7 +169,7 @@ def test_an_insecure_seed_fixes_keys_and_another_gives_others() -> None:
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_no_secret_is_shown_by_the_names_of_the_parties_and_their_keys(name: str) -> None:
+def test_no_secret_is_shown_by_the_names_of_the_parties_and_their_keys(name):
     played = play(make(name, DEVICES, 20), dropouts={1: "masked_input"})
     shown = "".join(
         f"{thing!r} {thing!s}"
@@ -191,7 +186,7 @@ def test_no_secret_is_shown_by_the_names_of_the_parties_and_their_keys(name: str
 
 
 @pytest.mark.parametrize("name", UPLOADING)
-def test_no_secret_moves_in_the_clear(name: str) -> None:
+def test_no_secret_moves_in_the_clear(name):
     """Of a survivor, at most its seed leaves it, in shares; this looks for whole secrets."""
     played = play(make(name, DEVICES, 20), dropouts={1: "masked_input"})
     moved = b"".join(message.sealed for message in played.wire.messages)
@@ -202,7 +197,7 @@ def test_no_secret_moves_in_the_clear(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_the_server_is_never_sent_t_shares_of_a_survivors_mask_key(name: str) -> None:
+def test_the_server_is_never_sent_t_shares_of_a_survivors_mask_key(name):
     """Rule 1 over a whole round, read from the replies: one secret a device, never both."""
     played = play(make(name, 7, 10), dropouts={2: "masked_input", 5: "masked_input"})
     slow = SlowRound(played)
@@ -217,7 +212,7 @@ def test_the_server_is_never_sent_t_shares_of_a_survivors_mask_key(name: str) ->
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_no_share_of_an_expelled_device_is_ever_sent_to_the_server(name: str) -> None:
+def test_no_share_of_an_expelled_device_is_ever_sent_to_the_server(name):
     """Of neither secret: those of its holders that have one keep it, and so do its peers theirs."""
     change = spoiling(3, [1, 5])
     played = play(make(name, 7, 10), dropouts={2: "masked_input"}, change=change)
@@ -231,7 +226,7 @@ def test_no_share_of_an_expelled_device_is_ever_sent_to_the_server(name: str) ->
     assert {} == played.sent("pairs")
 
 
-def test_the_sentence_of_a_failed_round_holds_no_secret() -> None:
+def test_the_sentence_of_a_failed_round_holds_no_secret():
     played: Played = play(make("sparse", DEVICES, 10), before="unmask")
 
     error = played.refused(BelowThresholdError, played.server.finish_unmask)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from protocol_rounds import make, on_ring, play, sent_by
 from scipy import stats
 
@@ -23,9 +22,7 @@ THRESHOLD = 7
 FALSE_ALARM = 1e-6
 
 
-def decoded_rounds(
-    name: str, degree: int | None, vectors: NDArray[np.float64], weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def decoded_rounds(name, degree, vectors, weights):
     """Return the decoded aggregates of rounds in which each device drops with probability theta.
 
     Where too few would stay, all dropouts are drawn anew.
@@ -47,7 +44,7 @@ def decoded_rounds(
     return np.array(rounds)
 
 
-def assert_mean(expected: float, samples: NDArray[np.float64], false_alarm: float) -> float:
+def assert_mean(expected, samples, false_alarm):
     """Assert by Student's t that samples may have the expected mean; return the margin."""
     quantile = stats.t.ppf(1 - false_alarm / 2, samples.size - 1)
     margin = float(quantile * samples.std(ddof=1) / np.sqrt(samples.size))
@@ -57,9 +54,7 @@ def assert_mean(expected: float, samples: NDArray[np.float64], false_alarm: floa
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "degree"), [("secagg", None), ("sparse", None), ("cohort", 8)])
-def test_scaled_as_in_the_paper_the_mean_aggregate_is_the_weighted_sum_of_the_vectors(
-    name: str, degree: int | None
-) -> None:
+def test_scaled_as_in_the_paper_the_mean_aggregate_is_the_weighted_sum_of_the_vectors(name, degree):
     """One block of coordinates a device, where only its vector is not zero, and a common one."""
     weights = np.arange(1.0, DEVICES + 1)
     weights /= weights.sum()
@@ -87,7 +82,7 @@ WEIGHTS = np.arange(1.0, 13) / 78
 GONE = {2: "share_keys", 11: "masked_input", 7: "masked_input"}
 
 
-def of_survivors(vectors: NDArray[np.float64], survivors: list[int]) -> tuple[Any, Any]:
+def of_survivors(vectors, survivors):
     """Return the weighted sum and mean of the survivors' vectors; all weights add up to 1."""
     weighted = [[WEIGHTS[id] * x for x in vectors[id].tolist()] for id in survivors]
     total = np.array([math.fsum(column) for column in zip(*weighted, strict=True)])
@@ -96,9 +91,7 @@ def of_survivors(vectors: NDArray[np.float64], survivors: list[int]) -> tuple[An
 
 @pytest.mark.parametrize("dropouts", [{}, GONE], ids=["nobody", "three"])
 @pytest.mark.parametrize("name", ["fedavg", "secagg", "secagg-graph"])
-def test_whole_vectors_give_sum_and_mean_of_the_survivors(
-    name: str, dropouts: dict[int, str]
-) -> None:
+def test_whole_vectors_give_sum_and_mean_of_the_survivors(name, dropouts):
     protocol = make(name, 12, 30, weights=WEIGHTS, levels=2**20)
     if name == "fedavg":
         dropouts = dict.fromkeys(dropouts, "upload")
@@ -114,7 +107,7 @@ def test_whole_vectors_give_sum_and_mean_of_the_survivors(
     assert math.fsum(WEIGHTS[survivors]) == pytest.approx(aggregate.survived)
 
 
-def test_with_the_papers_scaling_the_sum_is_off_by_what_is_nominal() -> None:
+def test_with_the_papers_scaling_the_sum_is_off_by_what_is_nominal():
     """At N = 12 and theta = 0.3 nine devices stay where 8.4 are assumed."""
     vectors = np.full((12, 30), 0.5)
     dropouts = dict.fromkeys([1, 2, 3], "masked_input")
@@ -128,9 +121,7 @@ def test_with_the_papers_scaling_the_sum_is_off_by_what_is_nominal() -> None:
 @pytest.mark.parametrize(
     ("name", "degree"), [("sparse", None), pytest.param("cohort", 8, marks=pytest.mark.full)]
 )
-def test_parts_of_vectors_estimate_sum_and_mean_of_the_survivors(
-    name: str, degree: int | None
-) -> None:
+def test_parts_of_vectors_estimate_sum_and_mean_of_the_survivors(name, degree):
     """The same two devices drop out in each of 60 rounds; which coordinates are sent changes.
 
     Of equal weights the estimate is unbiased, of a cohort's even of a coordinate that each time
@@ -162,7 +153,7 @@ def test_parts_of_vectors_estimate_sum_and_mean_of_the_survivors(
 
 @pytest.mark.parametrize("scaling", ["survivors", "paper"])
 @pytest.mark.parametrize("phase", ["advertise_keys", "share_keys", "masked_input"])
-def test_a_cohorts_mean_is_that_of_those_who_sent_a_coordinate(phase: str, scaling: str) -> None:
+def test_a_cohorts_mean_is_that_of_those_who_sent_a_coordinate(phase, scaling):
     """Whenever they vanished; by the paper, their sum over m / N (1 - theta)."""
     options = {"alpha": 0.4, "weights": WEIGHTS, "levels": 2**20, "scaling": scaling}
     protocol = make("cohort", 12, 36, **options)
@@ -183,7 +174,7 @@ def test_a_cohorts_mean_is_that_of_those_who_sent_a_coordinate(phase: str, scali
     np.testing.assert_allclose(aggregate.sum, np.multiply(expected, survived), atol=1e-4, rtol=0)
 
 
-def test_a_coordinate_that_nobody_sent_is_zero_and_no_division() -> None:
+def test_a_coordinate_that_nobody_sent_is_zero_and_no_division():
     """Cohorts of 2 of 10; the two of one segment have vanished."""
     protocol = make("cohort", 10, 40, alpha=0.2, levels=10_000)
     order = play(protocol, before="share_keys").order()

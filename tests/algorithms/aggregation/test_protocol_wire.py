@@ -9,14 +9,12 @@ import struct
 import numpy as np
 import pytest
 import slow_ring
-from numpy.typing import NDArray
 from protocol_rounds import (
     ALL,
     SCATTERING,
     SECURE,
     SERVER,
     Header,
-    Played,
     make,
     on_ring,
     places,
@@ -37,7 +35,7 @@ ENVELOPE = 16
 SHARE = ENVELOPE + 4 * (10 + 6) + 16
 
 
-def play_with_dropouts(name: str, **options: object) -> Played:
+def play_with_dropouts(name, **options):
     dropouts = {3: "upload", 5: "upload"} if name == "fedavg" else DROPOUTS
     protocol = make(name, DEVICES, 50, alpha=0.8, **options)
     return play(protocol, dropouts=dropouts, index=2**32 - 1)
@@ -48,7 +46,7 @@ def play_with_dropouts(name: str, **options: object) -> Played:
 
 @pytest.mark.parametrize("dim", [1, 7, 64, 1000])
 @pytest.mark.parametrize("group", ["fq", "ring32"])
-def test_a_secagg_upload_is_16_bytes_and_4_for_every_coordinate(dim: int, group: str) -> None:
+def test_a_secagg_upload_is_16_bytes_and_4_for_every_coordinate(dim, group):
     played = play(make("secagg", 3, dim, group=group))
 
     uploads = played.messages("masked_input", Pattern.GATHER)
@@ -56,9 +54,7 @@ def test_a_secagg_upload_is_16_bytes_and_4_for_every_coordinate(dim: int, group:
 
 
 @pytest.mark.parametrize("dim", [1, 7, 64, 65, 1000])
-def test_a_sparse_upload_with_a_bitmap_is_24_bytes_the_bitmap_and_4_for_every_location(
-    dim: int,
-) -> None:
+def test_a_sparse_upload_with_a_bitmap_is_24_bytes_the_bitmap_and_4_for_every_location(dim):
     played = play(make("sparse", 4, dim, alpha=0.5, locations="bitmap"))
 
     for message in played.messages("masked_input", Pattern.GATHER):
@@ -67,7 +63,7 @@ def test_a_sparse_upload_with_a_bitmap_is_24_bytes_the_bitmap_and_4_for_every_lo
 
 
 @pytest.mark.parametrize("alpha", [0.01, 0.1, 0.5, 1.0])
-def test_locations_chosen_automatically_are_those_of_the_shorter_coding(alpha: float) -> None:
+def test_locations_chosen_automatically_are_those_of_the_shorter_coding(alpha):
     sizes = {}
     for coding in ("auto", "bitmap", "gaps"):
         played = play(make("sparse", 4, 999, alpha=alpha, locations=coding))
@@ -78,7 +74,7 @@ def test_locations_chosen_automatically_are_those_of_the_shorter_coding(alpha: f
 
 
 @pytest.mark.parametrize("name", SECURE)
-def test_keys_shares_and_requests_have_the_documented_sizes(name: str) -> None:
+def test_keys_shares_and_requests_have_the_documented_sizes(name):
     played = play_with_dropouts(name)
     sizes = {
         (phase, pattern): {len(message.sealed) for message in played.messages(phase, pattern)}
@@ -116,9 +112,7 @@ def test_keys_shares_and_requests_have_the_documented_sizes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SECURE)
-def test_the_list_of_expelled_devices_has_the_documented_size_and_is_sent_only_if_there_are(
-    name: str,
-) -> None:
+def test_the_list_of_expelled_devices_has_the_documented_size_and_is_sent_only_if_there_are(name):
     """A bitmap of nine devices, or of nine slots behind a number."""
     protocol = make(name, DEVICES, 50)
     pattern = protocol.topology.pattern
@@ -157,9 +151,7 @@ def test_the_list_of_expelled_devices_has_the_documented_size_and_is_sent_only_i
 
 @pytest.mark.parametrize("count", [12, 7])
 @pytest.mark.parametrize("name", SECURE)
-def test_on_a_ring_what_moves_depends_on_the_degree_and_not_on_the_devices(
-    name: str, count: int
-) -> None:
+def test_on_a_ring_what_moves_depends_on_the_degree_and_not_on_the_devices(name, count):
     """All but the last advertise keys; of the rest, one drops out and one more after it."""
     protocol = on_ring(name, count + 1, 40, 6, 2, alpha=0.5)
     played = play(protocol, dropouts={count: "advertise_keys", 1: "masked_input"})
@@ -182,7 +174,7 @@ def test_on_a_ring_what_moves_depends_on_the_degree_and_not_on_the_devices(
 
 
 @pytest.mark.parametrize("degree", [2, 6, 8, 14, 16])
-def test_a_request_has_a_bit_for_every_slot(degree: int) -> None:
+def test_a_request_has_a_bit_for_every_slot(degree):
     played = play(on_ring("secagg-graph", 20, 5, degree, 2))
 
     requests = played.told_each("unmask")
@@ -196,8 +188,8 @@ def test_a_request_has_a_bit_for_every_slot(degree: int) -> None:
 @pytest.mark.parametrize("dim", [1, 4, 10, 1003])
 @pytest.mark.parametrize("gone", [0, 2])
 def test_an_upload_of_a_cohort_is_4_bytes_for_every_coordinate_of_its_run_and_no_more(
-    dim: int, alpha: float, gone: int
-) -> None:
+    dim, alpha, gone
+):
     protocol = make("cohort", 10, dim, alpha=alpha, levels=1)
     dropouts = dict.fromkeys(range(gone), "advertise_keys")
     played = play(protocol, dropouts=dropouts)
@@ -214,7 +206,7 @@ def test_an_upload_of_a_cohort_is_4_bytes_for_every_coordinate_of_its_run_and_no
         assert sizes[id] <= protocol.largest_message
 
 
-def test_on_a_ring_a_sparse_device_sends_as_many_coordinates_as_among_all() -> None:
+def test_on_a_ring_a_sparse_device_sends_as_many_coordinates_as_among_all():
     """Each of 6 neighbours selects with alpha / 6, so p = 1 - (1 - alpha / 6)^6.
 
     The keys are fixed; with fresh ones, 9 devices with 20,000 coordinates each would be off by
@@ -229,7 +221,7 @@ def test_on_a_ring_a_sparse_device_sends_as_many_coordinates_as_among_all() -> N
 
 
 @pytest.fixture(scope="module")
-def main_case() -> dict[str, float]:
+def main_case():
     """Average size of an upload of 100 devices with 165,000 coordinates, per coding.
 
     All keys are fixed, so this is one fixed number a coding. With fresh keys, the average over 50
@@ -248,16 +240,12 @@ def main_case() -> dict[str, float]:
 P = 1 - (1 - 0.1 / 99) ** 99
 
 
-def test_100_devices_send_4dp_bytes_of_values_and_d_bits_of_bitmap(
-    main_case: dict[str, float],
-) -> None:
+def test_100_devices_send_4dp_bytes_of_values_and_d_bits_of_bitmap(main_case):
     paper = 4 * 165_000 * P + 165_000 / 8
     assert abs(main_case["bitmap"] / paper - 1) < 0.01
 
 
-def test_100_devices_send_4dp_bytes_of_values_and_gaps_near_the_entropy(
-    main_case: dict[str, float],
-) -> None:
+def test_100_devices_send_4dp_bytes_of_values_and_gaps_near_the_entropy(main_case):
     entropy = -P * math.log2(P) - (1 - P) * math.log2(1 - P)
     assert main_case["gaps"] <= 1.01 * (4 * 165_000 * P + 165_000 * entropy / 8)
 
@@ -265,9 +253,7 @@ def test_100_devices_send_4dp_bytes_of_values_and_gaps_near_the_entropy(
 @pytest.mark.parametrize(("devices", "alpha"), [(3, 0.001), (3, 0.3), (3, 1.0), (2, 1.0)])
 @pytest.mark.parametrize("coding", ["auto", "bitmap", "gaps"])
 @pytest.mark.parametrize("dim", [1, 7, 200])
-def test_no_upload_is_larger_than_announced(
-    dim: int, coding: str, devices: int, alpha: float
-) -> None:
+def test_no_upload_is_larger_than_announced(dim, coding, devices, alpha):
     """Two devices with alpha = 1 select every coordinate."""
     protocol = make("sparse", devices, dim, alpha=alpha, locations=coding, levels=1)
     played = play(protocol)
@@ -278,9 +264,7 @@ def test_no_upload_is_larger_than_announced(
 
 @pytest.mark.parametrize("dim", [1, 500])
 @pytest.mark.parametrize("name", SECURE)
-def test_no_message_to_the_server_is_larger_than_the_transport_was_told(
-    name: str, dim: int
-) -> None:
+def test_no_message_to_the_server_is_larger_than_the_transport_was_told(name, dim):
     """A transport decides by that bound how many messages it holds at once."""
     played = play(make(name, 20, dim, alpha=1.0), dropouts=dict.fromkeys(range(9), "masked_input"))
 
@@ -291,7 +275,7 @@ def test_no_message_to_the_server_is_larger_than_the_transport_was_told(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_message_says_its_step_round_sender_and_receiver(name: str) -> None:
+def test_every_message_says_its_step_round_sender_and_receiver(name):
     played = play_with_dropouts(name)
     seen: dict[int, list[tuple[int, int]]] = {}
     for message in played.wire.messages:
@@ -321,7 +305,7 @@ def test_every_message_says_its_step_round_sender_and_receiver(name: str) -> Non
 # ledger
 
 
-def moved(played: Played) -> tuple[NDArray[np.uint64], ...]:
+def moved(played):
     """Return bytes and messages up, and bytes and messages down, from the messages themselves."""
     names, devices = played.protocol.phases(), played.parameters.devices
     totals = np.zeros((4, len(names), devices), np.uint64)
@@ -343,7 +327,7 @@ def moved(played: Played) -> tuple[NDArray[np.uint64], ...]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_ledger_holds_the_sizes_and_numbers_of_the_messages_that_moved(name: str) -> None:
+def test_the_ledger_holds_the_sizes_and_numbers_of_the_messages_that_moved(name):
     played = play_with_dropouts(name)
     bytes_up, messages_up, bytes_down, messages_down = moved(played)
 
@@ -354,9 +338,7 @@ def test_the_ledger_holds_the_sizes_and_numbers_of_the_messages_that_moved(name:
 
 
 @pytest.mark.parametrize("name", SECURE)
-def test_what_devices_send_each_other_is_what_they_receive_but_for_those_that_left(
-    name: str,
-) -> None:
+def test_what_devices_send_each_other_is_what_they_receive_but_for_those_that_left(name):
     """Beside the challenge and the answers to it, two numbers for everybody of U2."""
     row = make(name, DEVICES, 50).phases().index("share_keys")
     everybody = play(make(name, DEVICES, 50)).record
@@ -374,10 +356,10 @@ def test_what_devices_send_each_other_is_what_they_receive_but_for_those_that_le
     assert 7 * (SHARE + answers - challenge) == between
 
 
-def test_of_a_row_that_was_not_sent_the_relay_passes_on_an_envelope() -> None:
+def test_of_a_row_that_was_not_sent_the_relay_passes_on_an_envelope():
     """So that its receiver knows that its sender takes part, and masks with it."""
 
-    def leave_out(header: Header, message: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def leave_out(header, message):
         if header.sender == 3 and message.ndim == 2:
             return message[Header.receivers_of(message) != 5]
         return message
@@ -393,7 +375,7 @@ def test_of_a_row_that_was_not_sent_the_relay_passes_on_an_envelope() -> None:
     assert list(range(DEVICES)) == played.server.survivors
 
 
-def test_a_device_that_left_is_charged_nothing_from_then_on() -> None:
+def test_a_device_that_left_is_charged_nothing_from_then_on():
     played = play_with_dropouts("secagg")
     phases = played.protocol.phases()
     for device, phase in DROPOUTS.items():
@@ -403,7 +385,7 @@ def test_a_device_that_left_is_charged_nothing_from_then_on() -> None:
         assert not moved[there:].any()
 
 
-def test_with_reduce_the_ledger_holds_the_vectors_without_envelopes() -> None:
+def test_with_reduce_the_ledger_holds_the_vectors_without_envelopes():
     protocol = make("secagg", DEVICES, 50)
     played = play(protocol, dropouts=DROPOUTS, upload="reduce")
     row = protocol.phases().index("masked_input")
@@ -414,7 +396,7 @@ def test_with_reduce_the_ledger_holds_the_vectors_without_envelopes() -> None:
     assert [size // 200 for size in uploads] == played.record.messages_up[row].tolist()
 
 
-def test_reduce_and_gather_end_with_the_same_total_from_the_same_uploads() -> None:
+def test_reduce_and_gather_end_with_the_same_total_from_the_same_uploads():
     gathered, reduced = (
         play(make("secagg", DEVICES, 50), dropouts=DROPOUTS, upload=upload)
         for upload in ("gather", "reduce")

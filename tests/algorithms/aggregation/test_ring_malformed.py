@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import numpy as np
 import pytest
 import slow_ring
-from numpy.typing import NDArray
 from protocol_rounds import (
     SCATTERING,
     Header,
-    Played,
     bits,
     expelled_list,
     on_ring,
@@ -26,7 +23,7 @@ from protocol_rounds import (
 
 from hpcfl.algorithms.aggregation.topology import RingLinks
 from hpcfl.comm.phases import Pattern
-from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
 
 DEVICES, DEGREE, DEVICE = 11, 4, 2
 ENTRY = 4 + 64
@@ -34,7 +31,7 @@ ENTRY = 4 + 64
 PLACE, BITS, LISTED = 16, 20, 21
 
 
-def listing(name: str, degree: int = DEGREE) -> tuple[Played, list[int]]:
+def listing(name, degree=DEGREE):
     """Return a round in which the server is about to send key lists, and the order on its ring."""
     protocol = on_ring(name, DEVICES, 12, degree, 3, alpha=0.5)
     played = play(protocol, before=("advertise_keys", Pattern.SCATTER))
@@ -42,28 +39,22 @@ def listing(name: str, degree: int = DEGREE) -> tuple[Played, list[int]]:
 
 
 @pytest.fixture
-def listed() -> tuple[Played, list[int]]:
+def listed():
     return listing("cohort")
 
 
-def slots_of(order: list[int], id: int = DEVICE) -> list[int]:
+def slots_of(order, id=DEVICE):
     return slow_ring.slots(order, id, DEGREE)
 
 
-def honest_list(played: Played, order: list[int], degree: int = DEGREE) -> bytes:
+def honest_list(played, order, degree=DEGREE):
     keys = played.sent("advertise_keys")
     content = ring_list(played.nonce, order, order.index(DEVICE), keys, degree).tobytes()
     assert content == played.server.send_advertise_keys(DEVICE).tobytes()
     return content
 
 
-def refuse_list(
-    played: Played,
-    content: bytes,
-    reason: str,
-    kind: type[HpcflError] = MessageError,
-    sender: str = "the server",
-) -> None:
+def refuse_list(played, content, reason, kind=MessageError, sender="the server"):
     """Assert that device 2 refuses a key list, and for which reason."""
     error = played.refused(kind, played.devices[DEVICE].receive_advertise_keys, raw(content))
     assert reason in str(error)
@@ -74,14 +65,14 @@ def refuse_list(
 # key lists
 
 
-def test_a_list_without_a_whole_place_is_refused(listed: tuple[Played, list[int]]) -> None:
+def test_a_list_without_a_whole_place_is_refused(listed):
     played, order = listed
     for size in range(LISTED):
         content = honest_list(played, order)[:size]
         refuse_list(played, content, f"{size} bytes hold no place on a ring")
 
 
-def test_a_list_of_another_size_is_refused(listed: tuple[Played, list[int]]) -> None:
+def test_a_list_of_another_size_is_refused(listed):
     played, order = listed
     content = honest_list(played, order)
     for other in (
@@ -95,13 +86,11 @@ def test_a_list_of_another_size_is_refused(listed: tuple[Played, list[int]]) -> 
         refuse_list(played, other, f"received {len(other) - LISTED} bytes, expected {4 * ENTRY}")
 
 
-def with_slots(content: bytes, slots: list[int], count: int = DEGREE + 1) -> bytes:
+def with_slots(content, slots, count=DEGREE + 1):
     return content[:BITS] + bits(slots, count) + content[LISTED:]
 
 
-def test_a_list_has_an_entry_for_every_slot_that_somebody_else_is_in(
-    listed: tuple[Played, list[int]],
-) -> None:
+def test_a_list_has_an_entry_for_every_slot_that_somebody_else_is_in(listed):
     played, order = listed
     content = honest_list(played, order)
     for slots in ([2], [1, 2, 3], [0, 1, 2, 3]):
@@ -110,30 +99,26 @@ def test_a_list_has_an_entry_for_every_slot_that_somebody_else_is_in(
 
 
 @pytest.mark.parametrize("slots", [[], [0], [0, 1, 3, 4], [0, 1, 2, 3, 4, 5], [2, 7], [5], [7]])
-def test_slots_without_the_device_or_beyond_the_last_are_refused(
-    listed: tuple[Played, list[int]], slots: list[int]
-) -> None:
+def test_slots_without_the_device_or_beyond_the_last_are_refused(listed, slots):
     played, order = listed
     wrong = with_slots(honest_list(played, order), slots, 8)
     refuse_list(played, wrong, "its slots are not those of this device")
 
 
 @pytest.mark.parametrize("position", [11, 12, 2**31, 2**32 - 1])
-def test_a_position_beyond_the_ring_is_refused(
-    listed: tuple[Played, list[int]], position: int
-) -> None:
+def test_a_position_beyond_the_ring_is_refused(listed, position):
     played, order = listed
     content = honest_list(played, order)
     content = content[:PLACE] + struct.pack("<I", position) + content[BITS:]
     refuse_list(played, content, f"there is no position {position} of 11")
 
 
-def test_a_ring_of_nobody_else_is_refused(listed: tuple[Played, list[int]]) -> None:
+def test_a_ring_of_nobody_else_is_refused(listed):
     content = with_slots(honest_list(*listed)[:LISTED], [2])
     refuse_list(listed[0], content, "share keys with 1 devices", RefusedError)
 
 
-def replaced(content: bytes, entry: int, id: int | None = None, keys: bytes | None = None) -> bytes:
+def replaced(content, entry, id=None, keys=None):
     """Return a list in which one neighbour has another id or other keys."""
     changed = bytearray(content)
     start = LISTED + ENTRY * entry
@@ -145,9 +130,7 @@ def replaced(content: bytes, entry: int, id: int | None = None, keys: bytes | No
 
 
 @pytest.mark.parametrize("entry", [0, DEGREE - 1])
-def test_a_neighbour_that_is_listed_twice_is_refused(
-    listed: tuple[Played, list[int]], entry: int
-) -> None:
+def test_a_neighbour_that_is_listed_twice_is_refused(listed, entry):
     played, order = listed
     neighbours = [id for id in slots_of(order) if id != DEVICE]
     content = honest_list(played, order)
@@ -158,7 +141,7 @@ def test_a_neighbour_that_is_listed_twice_is_refused(
     refuse_list(played, replaced(content, entry, id=DEVICE), "a neighbour is listed twice")
 
 
-def test_a_neighbour_beyond_the_last_device_is_refused() -> None:
+def test_a_neighbour_beyond_the_last_device_is_refused():
     """Else a row of shares would go to a device that does not exist: under MPI, a traceback."""
     played, order = listing("cohort")
     for id in (DEVICES, 2**31, 2**32 - 2, 2**32 - 1):
@@ -167,13 +150,11 @@ def test_a_neighbour_beyond_the_last_device_is_refused() -> None:
 
 
 @pytest.mark.parametrize("phase", ["advertise_keys", "unmask"])
-def test_a_device_for_which_the_server_has_nothing_drops_out(
-    phase: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_for_which_the_server_has_nothing_drops_out(phase, monkeypatch):
     message = {"advertise_keys": "key_list", "unmask": "request"}[phase]
     send = getattr(RingLinks, message)
 
-    def send_less(links: RingLinks, receiver: int, *rest: Any) -> Any:
+    def send_less(links, receiver, *rest):
         return None if receiver in (3, 7) else send(links, receiver, *rest)
 
     monkeypatch.setattr(RingLinks, message, send_less)
@@ -190,7 +171,7 @@ def test_a_device_for_which_the_server_has_nothing_drops_out(
 # places
 
 
-def test_on_a_complete_ring_only_the_place_that_follows_from_nonce_and_keys_is_taken() -> None:
+def test_on_a_complete_ring_only_the_place_that_follows_from_nonce_and_keys_is_taken():
     played, order = listing("cohort", degree=DEVICES - 1)
     keys, nonce = played.sent("advertise_keys"), played.nonce
     place = order.index(DEVICE)
@@ -221,7 +202,7 @@ def test_on_a_complete_ring_only_the_place_that_follows_from_nonce_and_keys_is_t
 
 
 @pytest.mark.parametrize("gone", [1, 3, 5])
-def test_the_place_on_a_complete_ring_is_checked_with_absentees_too(gone: int) -> None:
+def test_the_place_on_a_complete_ring_is_checked_with_absentees_too(gone):
     """They have places of their own; without their keys, the keys of the others decide."""
     left = DEVICES - gone
     dropouts = dict.fromkeys(range(left, DEVICES), "advertise_keys")
@@ -241,7 +222,7 @@ def test_the_place_on_a_complete_ring_is_checked_with_absentees_too(gone: int) -
     device.receive_advertise_keys(ring_list(nonce, order, order.index(DEVICE), keys, DEVICES - 1))
 
 
-def test_who_knows_only_its_neighbours_takes_the_order_on_trust() -> None:
+def test_who_knows_only_its_neighbours_takes_the_order_on_trust():
     played, order = listing("cohort", degree=6)
     keys = played.sent("advertise_keys")
     rotated = order[1:] + order[:1]
@@ -252,13 +233,13 @@ def test_who_knows_only_its_neighbours_takes_the_order_on_trust() -> None:
 # shares
 
 
-def test_a_row_of_a_device_that_is_no_neighbour_is_nothing_to_its_receiver() -> None:
+def test_a_row_of_a_device_that_is_no_neighbour_is_nothing_to_its_receiver():
     """The transport delivers it; a device hears only of those that it sends to."""
     protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
     order = play(protocol, before="share_keys").order()
     stranger = next(id for id in order if id not in slots_of(order))
 
-    def also(header: Header, block: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def also(header, block):
         if block.ndim == 1 or header.sender != stranger:
             return block
         extra = block[:1].copy()
@@ -272,14 +253,14 @@ def test_a_row_of_a_device_that_is_no_neighbour_is_nothing_to_its_receiver() -> 
     assert (sum_of(played, range(DEVICES)) == played.server.total).all()
 
 
-def test_a_row_to_a_stranger_in_place_of_one_to_a_neighbour_is_a_missing_row() -> None:
+def test_a_row_to_a_stranger_in_place_of_one_to_a_neighbour_is_a_missing_row():
     """Its sender takes part, so that both mask for each other; a share of it is missing."""
     protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
     order = play(protocol, before="share_keys").order()
     stranger = next(id for id in order if id not in slots_of(order))
     neighbour = slots_of(order)[0]
 
-    def elsewhere(header: Header, block: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def elsewhere(header, block):
         if block.ndim == 1 or header.sender != neighbour:
             return block
         block = block.copy()
@@ -293,7 +274,7 @@ def test_a_row_to_a_stranger_in_place_of_one_to_a_neighbour_is_a_missing_row() -
     assert (sum_of(played, range(DEVICES)) == played.server.total).all()
 
 
-def test_shares_go_to_neighbours_only() -> None:
+def test_shares_go_to_neighbours_only():
     played = play(on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5), before="share_keys")
     order = played.order()
     for id, device in played.devices.items():
@@ -302,7 +283,7 @@ def test_shares_go_to_neighbours_only() -> None:
         assert (DEGREE, 80) == rows.shape
 
 
-def test_a_device_with_too_few_neighbours_left_does_not_go_on() -> None:
+def test_a_device_with_too_few_neighbours_left_does_not_go_on():
     played = play(on_ring("cohort", DEVICES, 12, DEGREE, 4, alpha=0.5), before="share_keys")
     senders, rows = shares_by_receiver(played.devices)[DEVICE]
     device = played.devices[DEVICE]
@@ -316,9 +297,7 @@ def test_a_device_with_too_few_neighbours_left_does_not_go_on() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 5, DEVICES - 1])
-def test_a_dealer_is_expelled_by_two_neighbours_and_all_others_are_told_the_number(
-    place: int,
-) -> None:
+def test_a_dealer_is_expelled_by_two_neighbours_and_all_others_are_told_the_number(place):
     """Who is not linked with it is told of it too: what is promised depends on how many are."""
     protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
     order = play(protocol, before="share_keys").order()
@@ -348,7 +327,7 @@ def test_a_dealer_is_expelled_by_two_neighbours_and_all_others_are_told_the_numb
     assert {(DEVICES, DEVICES - 1, 1)} == {(o.devices, o.survivors, o.expelled) for o in outcomes}
 
 
-def test_a_dealer_that_fails_one_neighbour_stays() -> None:
+def test_a_dealer_that_fails_one_neighbour_stays():
     protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
     order = play(protocol, before="share_keys").order()
     for slot in (0, 1, 3, 4):
@@ -359,7 +338,7 @@ def test_a_dealer_that_fails_one_neighbour_stays() -> None:
         assert (sum_of(played, range(DEVICES)) == played.server.total).all()
 
 
-def test_a_device_with_too_few_neighbours_left_after_an_expulsion_does_not_go_on() -> None:
+def test_a_device_with_too_few_neighbours_left_after_an_expulsion_does_not_go_on():
     protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
     for count in (2, 3):
         played = play(protocol, before="masked_input")
@@ -377,7 +356,7 @@ def test_a_device_with_too_few_neighbours_left_after_an_expulsion_does_not_go_on
 
 
 @pytest.fixture(params=SCATTERING)
-def asked(request: pytest.FixtureRequest) -> Played:
+def asked(request):
     """Return a round in which the server is about to ask for shares."""
     protocol = on_ring(request.param, DEVICES, 12, DEGREE, 3, alpha=0.5)
     begun = play(protocol, before="share_keys")
@@ -385,9 +364,7 @@ def asked(request: pytest.FixtureRequest) -> Played:
     return play(protocol, dropouts={first: "share_keys"}, before="unmask")
 
 
-def slots_request(
-    played: Played, survivors: list[int], dropped: list[int], total: int = DEVICES - 1
-) -> bytes:
+def slots_request(played, survivors, dropped, total=DEVICES - 1):
     """Return a request to device 2 with these slots named."""
     content = struct.pack("<I", total) + bits(survivors, DEGREE + 1) + bits(dropped, DEGREE + 1)
     if played.protocol.name == "cohort":
@@ -396,14 +373,14 @@ def slots_request(
     return content
 
 
-def ask(played: Played, survivors: list[int], dropped: list[int]) -> NDArray[np.uint8]:
+def ask(played, survivors, dropped):
     """Ask device 2 with these slots named; return its answer."""
     device = played.devices[DEVICE]
     device.receive_unmask(raw(slots_request(played, survivors, dropped)))
     return device.send_unmask()
 
 
-def test_a_request_names_slots_and_is_answered_for_each(asked: Played) -> None:
+def test_a_request_names_slots_and_is_answered_for_each(asked):
     honest = asked.server.send_unmask(DEVICE).tobytes()
     assert struct.pack("<I", 10) + bits([1, 2, 3, 4], 5) + bits([], 5) == honest[:6]
     assert 4 * (3 * 6 + 10) == ask(asked, [1, 2, 4], [3]).size
@@ -424,9 +401,7 @@ def test_a_request_names_slots_and_is_answered_for_each(asked: Played) -> None:
         ([1, 3, 4], [2], "it is named as dropped"),
     ],
 )
-def test_a_request_that_could_reveal_more_than_a_sum_is_refused(
-    asked: Played, survivors: list[int], dropped: list[int], reason: str
-) -> None:
+def test_a_request_that_could_reveal_more_than_a_sum_is_refused(asked, survivors, dropped, reason):
     error = asked.refused(RefusedError, ask, asked, survivors, dropped)
     assert reason in str(error)
     asked.refused(RefusedError, asked.devices[DEVICE].send_unmask)
@@ -434,7 +409,7 @@ def test_a_request_that_could_reveal_more_than_a_sum_is_refused(
 
 @pytest.mark.parametrize("place", [4, 5])
 @pytest.mark.parametrize("slot", [0, 5, 6, 7])
-def test_a_slot_beyond_the_last_is_refused(asked: Played, slot: int, place: int) -> None:
+def test_a_slot_beyond_the_last_is_refused(asked, slot, place):
     """In slot 0 is a neighbour that shared no keys: there it is a request that cannot be."""
     request = bytearray(slots_request(asked, [1, 2, 3, 4], []))
     request[place] |= 1 << (7 - slot)
@@ -448,14 +423,14 @@ def test_a_slot_beyond_the_last_is_refused(asked: Played, slot: int, place: int)
 
 
 @pytest.mark.parametrize("change", [-1, -2, 1, 2])
-def test_a_request_of_another_size_is_refused(asked: Played, change: int) -> None:
+def test_a_request_of_another_size_is_refused(asked, change):
     honest = slots_request(asked, [1, 2, 3, 4], [])
     request = (honest + bytes(2))[: len(honest) + change]
     error = asked.refused(MessageError, asked.devices[DEVICE].receive_unmask, raw(request))
     assert f"received {6 + change} bytes, expected 6" in str(error)
 
 
-def test_a_request_too_short_for_its_cohorts_is_refused() -> None:
+def test_a_request_too_short_for_its_cohorts_is_refused():
     protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
     played = play(protocol, before="unmask")
     for size in (0, 1):
@@ -468,7 +443,7 @@ def test_a_request_too_short_for_its_cohorts_is_refused() -> None:
 # what the server does with answers
 
 
-def answering(name: str, silent: list[int], threshold: int = 3) -> tuple[Played, list[int]]:
+def answering(name, silent, threshold=3):
     """Return a round that is all but unmasked; devices at these places stay silent."""
     protocol = on_ring(name, DEVICES, 12, DEGREE, threshold, alpha=0.5)
     order = play(protocol, before="share_keys").order()
@@ -479,7 +454,7 @@ def answering(name: str, silent: list[int], threshold: int = 3) -> tuple[Played,
     return played, order
 
 
-def test_a_secret_of_which_too_few_shares_came_is_not_reconstructed() -> None:
+def test_a_secret_of_which_too_few_shares_came_is_not_reconstructed():
     """Places 3 to 5 are silent: of the five holders around each of them, two are left."""
     played, order = answering("secagg-graph", [3, 4, 5])
     error = played.refused(BelowThresholdError, played.server.finish_unmask)
@@ -490,7 +465,7 @@ def test_a_secret_of_which_too_few_shares_came_is_not_reconstructed() -> None:
 
 
 @pytest.mark.parametrize("silent", [[3, 4], [3, 5], [0, 5], [10, 0], []])
-def test_a_secret_of_which_just_enough_shares_came_is(silent: list[int]) -> None:
+def test_a_secret_of_which_just_enough_shares_came_is(silent):
     played, _ = answering("secagg-graph", silent)
     played.server.finish_unmask()
     played.server.finish_result()
@@ -503,7 +478,7 @@ def test_a_secret_of_which_just_enough_shares_came_is(silent: list[int]) -> None
 # uploads of cohorts
 
 
-def test_the_server_refuses_a_run_of_another_length() -> None:
+def test_the_server_refuses_a_run_of_another_length():
     """35 coordinates in 11 segments, of which a device has 4."""
     played = play(on_ring("cohort", DEVICES, 35, DEGREE, 3, alpha=0.35), before="masked_input")
     order = played.order()

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 import slow_ring
-from protocol_rounds import Played, bits, integers_of, on_ring, places, play
+from protocol_rounds import bits, integers_of, on_ring, places, play
 from slow_reference import SlowRound
 
 from hpcfl.algorithms.aggregation.topology import Ring
@@ -43,7 +43,7 @@ CASES = [
 
 
 @cache
-def played_on_ring(number: int, dropouts: str) -> tuple[Played, SlowRound]:
+def played_on_ring(number, dropouts):
     name, degree, options = KINDS[number]
     weights = np.arange(1.0, DEVICES + 1)
     protocol = on_ring(
@@ -60,7 +60,7 @@ def played_on_ring(number: int, dropouts: str) -> tuple[Played, SlowRound]:
     return played, SlowRound(played)
 
 
-def quantised(played: Played, slow: SlowRound, id: int) -> dict[int, int]:
+def quantised(played, slow, id):
     """Return what a device quantised; the coordinates that it sent, in their order."""
     where = slow.u(id)
     integers = integers_of(played, id, where)
@@ -68,9 +68,7 @@ def quantised(played: Played, slow: SlowRound, id: int) -> dict[int, int]:
 
 
 @pytest.mark.parametrize(("number", "dropouts"), CASES)
-def test_an_upload_is_the_vector_plus_its_private_mask_plus_the_neighbours_masks(
-    number: int, dropouts: str
-) -> None:
+def test_an_upload_is_the_vector_plus_its_private_mask_plus_the_neighbours_masks(number, dropouts):
     played, slow = played_on_ring(number, dropouts)
 
     assert slow.survivors == list(played.sent("masked_input"))
@@ -84,9 +82,7 @@ def test_an_upload_is_the_vector_plus_its_private_mask_plus_the_neighbours_masks
 
 
 @pytest.mark.parametrize(("number", "dropouts"), CASES)
-def test_the_server_takes_off_private_masks_and_those_of_neighbours_that_vanished(
-    number: int, dropouts: str
-) -> None:
+def test_the_server_takes_off_private_masks_and_those_of_neighbours_that_vanished(number, dropouts):
     played, slow = played_on_ring(number, dropouts)
     received, plain = [0] * DIM, [0] * DIM
     for i in slow.survivors:
@@ -104,7 +100,7 @@ def test_the_server_takes_off_private_masks_and_those_of_neighbours_that_vanishe
 
 
 @pytest.mark.parametrize("number", range(len(KINDS)))
-def test_pairs_have_one_mask_between_them_and_it_cancels(number: int) -> None:
+def test_pairs_have_one_mask_between_them_and_it_cancels(number):
     """Without dropouts the pairwise masks add up to nothing, but each device's hide its vector."""
     _, slow = played_on_ring(number, "nobody")
     for k in range(DIM):
@@ -115,7 +111,7 @@ def test_pairs_have_one_mask_between_them_and_it_cancels(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 3, 4])
-def test_no_two_streams_of_a_cohort_and_no_two_uses_of_one_are_the_same(number: int) -> None:
+def test_no_two_streams_of_a_cohort_and_no_two_uses_of_one_are_the_same(number):
     """Every pair, every run and every coordinate has an element of its own."""
     _, slow = played_on_ring(number, "nobody")
     seen: list[int] = []
@@ -133,9 +129,7 @@ NONCE = bytes(range(100, 116))
 @pytest.mark.parametrize("devices", [3, 4, 5, 6, 7, 8, 13])
 @pytest.mark.parametrize("degree", [2, 4, 6, 12])
 @pytest.mark.parametrize("absent", [(), (1,), (0, 2)])
-def test_the_server_links_a_ring_as_the_slow_one_does(
-    devices: int, degree: int, absent: tuple[int, ...]
-) -> None:
+def test_the_server_links_a_ring_as_the_slow_one_does(devices, degree, absent):
     """Absentees have a place, and nothing to do."""
     degree = min(degree, devices - 1)
     there = [id for id in range(devices) if id not in absent]
@@ -158,9 +152,7 @@ def test_the_server_links_a_ring_as_the_slow_one_does(
         assert all(id in links.holders(one) for one in held)
 
 
-def test_the_order_on_the_ring_follows_from_the_nonce_every_key_the_round_and_the_protocol() -> (
-    None
-):
+def test_the_order_on_the_ring_follows_from_the_nonce_every_key_the_round_and_the_protocol():
     public = {id: bytes([id]) * 64 for id in range(30)}
     orders = [slow_ring.ring_order(30, public, NONCE, "some round 7")]
     ring, context = Ring(30, 4, 1), b"hpcfl/1 some round 7 links"
@@ -180,7 +172,7 @@ def test_the_order_on_the_ring_follows_from_the_nonce_every_key_the_round_and_th
     assert all(list(range(30)) == sorted(order) for order in orders)
 
 
-def test_the_nonce_is_drawn_once_all_keys_have_come() -> None:
+def test_the_nonce_is_drawn_once_all_keys_have_come():
     """So that no device can choose its keys to the order that they give."""
     protocol = on_ring("cohort", DEVICES, DIM, 4, 2, alpha=0.4)
     begun = play(protocol, before=("advertise_keys", Pattern.GATHER))
@@ -202,7 +194,7 @@ def test_the_nonce_is_drawn_once_all_keys_have_come() -> None:
     assert orders[0] != orders[1]
 
 
-def test_every_device_is_equally_often_at_every_place() -> None:
+def test_every_device_is_equally_often_at_every_place():
     """Over 400 rounds of 7 devices, in each of which only the nonce is another one."""
     counts = np.zeros((7, 7), np.int64)
     public = {id: bytes([id]) * 64 for id in range(6)}
@@ -213,7 +205,7 @@ def test_every_device_is_equally_often_at_every_place() -> None:
     assert 7 * ((counts - 400 / 7) ** 2 / 400).sum() < 110
 
 
-def test_the_places_that_devices_are_told_are_those_of_the_order() -> None:
+def test_the_places_that_devices_are_told_are_those_of_the_order():
     """Device 0, which advertised nothing, has one too."""
     played, slow = played_on_ring(0, "in every phase")
 

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from protocol_rounds import (
     ALL,
     BROADCASTING,
     ENVELOPE_BYTES,
-    Change,
     Header,
-    Played,
     bits,
     integers_of,
     make,
@@ -77,13 +73,13 @@ GRAPHS = [
 
 
 @cache
-def played_on(graph: Graph) -> tuple[Played, SlowRound]:
+def played_on(graph):
     dropouts = DROPOUTS | dict.fromkeys(graph.gone, "advertise_keys")
     played = play(protocol_on(graph), dropouts=dropouts, index=3)
     return played, SlowRound(played)
 
 
-def protocol_on(graph: Graph) -> Any:
+def protocol_on(graph):
     name, degree, threshold, _ = graph
     if degree is None or threshold is None:
         return make(name, DEVICES, 5)
@@ -92,9 +88,7 @@ def protocol_on(graph: Graph) -> Any:
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_shares_on_the_wire_lie_on_polynomials_of_degree_t_minus_1_through_the_secrets(
-    graph: Graph,
-) -> None:
+def test_shares_on_the_wire_lie_on_polynomials_of_degree_t_minus_1_through_the_secrets(graph):
     played, slow = played_on(graph)
     t = slow.threshold
     rows = {
@@ -128,9 +122,7 @@ def test_shares_on_the_wire_lie_on_polynomials_of_degree_t_minus_1_through_the_s
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_answers_to_the_challenge_are_the_check_plus_the_combined_limbs_of_every_owner(
-    graph: Graph,
-) -> None:
+def test_answers_to_the_challenge_are_the_check_plus_the_combined_limbs_of_every_owner(graph):
     played, slow = played_on(graph)
 
     assert played.servers.drawn[1] == played.told("challenge")
@@ -151,7 +143,7 @@ def test_answers_to_the_challenge_are_the_check_plus_the_combined_limbs_of_every
             assert [y for _, y in points[kind]] == [lagrange(first, at=x) for x, _ in points[kind]]
 
 
-def test_the_challenge_is_drawn_after_all_has_been_dealt() -> None:
+def test_the_challenge_is_drawn_after_all_has_been_dealt():
     for phase, pattern, count in [
         ("share_keys", Pattern.ROUTE, 1),
         ("masked_input", Pattern.GATHER, 2),
@@ -160,7 +152,7 @@ def test_the_challenge_is_drawn_after_all_has_been_dealt() -> None:
         assert count == len(played.servers.drawn)
 
 
-def test_every_limb_counts_in_an_answer() -> None:
+def test_every_limb_counts_in_an_answer():
     """A coefficient that were 0 would let its limb be shared as one likes."""
     _, slow = played_on(Graph("secagg"))
 
@@ -177,9 +169,7 @@ def test_every_limb_counts_in_an_answer() -> None:
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_unmasking_replies_hold_one_share_of_one_secret_of_every_device_that_shared_keys(
-    graph: Graph,
-) -> None:
+def test_unmasking_replies_hold_one_share_of_one_secret_of_every_device_that_shared_keys(graph):
     played, slow = played_on(graph)
 
     assert [j for j in (1, 3, 4, 7, 8, 9, 10, 11) if j not in graph.gone] == list(
@@ -190,9 +180,7 @@ def test_unmasking_replies_hold_one_share_of_one_secret_of_every_device_that_sha
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_a_request_is_two_bitmaps_of_survivors_and_of_those_that_uploaded_nothing(
-    graph: Graph,
-) -> None:
+def test_a_request_is_two_bitmaps_of_survivors_and_of_those_that_uploaded_nothing(graph):
     played, slow = played_on(graph)
     survivors = [id for id in (1, 3, 4, 6, 7, 8, 9, 10, 11) if id not in graph.gone]
 
@@ -218,9 +206,7 @@ def test_a_request_is_two_bitmaps_of_survivors_and_of_those_that_uploaded_nothin
 
 
 @pytest.mark.parametrize("name", BROADCASTING)
-def test_the_key_list_is_a_bitmap_of_devices_and_then_their_keys_as_they_sent_them(
-    name: str,
-) -> None:
+def test_the_key_list_is_a_bitmap_of_devices_and_then_their_keys_as_they_sent_them(name):
     played = play(make(name, 10, 4), dropouts={0: "advertise_keys"})
     sent = played.sent("advertise_keys")
 
@@ -231,9 +217,7 @@ def test_the_key_list_is_a_bitmap_of_devices_and_then_their_keys_as_they_sent_th
 
 
 @pytest.mark.parametrize("graph", [case for case in GRAPHS if case.values[0].degree])
-def test_on_a_ring_a_key_list_is_a_nonce_a_place_and_the_neighbours_ids_and_keys_by_slot(
-    graph: Graph,
-) -> None:
+def test_on_a_ring_a_key_list_is_a_nonce_a_place_and_the_neighbours_ids_and_keys_by_slot(graph):
     played, slow = played_on(graph)
     sent, told = played.sent("advertise_keys"), played.told_each("advertise_keys")
 
@@ -262,16 +246,16 @@ LATER = {5: "masked_input"}
 FALSELY = {"limb": 0, "check": KEY_SHARE - 1, "seed": KEY_SHARE + 2, "nothing": None}
 
 
-def victims_of(slow: SlowRound, dealer: int, count: int) -> list[int]:
+def victims_of(slow, dealer, count):
     """Return so many holders of a device's shares, none of whom drops out or deals falsely."""
     return [j for j in slow.peers(dealer) if j not in (3, 5, 9)][:count]
 
 
-def dealing_falsely(slow: SlowRound, victims: dict[int, list[int]], falsely: str) -> Change:
+def dealing_falsely(slow, victims, falsely):
     """Let devices send some of their holders another share than they dealt, or none."""
     at = FALSELY[falsely]
 
-    def change(header: Header, message: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def change(header, message):
         if header.step != ROUTE or header.sender not in victims:
             return message
         changed = message.copy()
@@ -290,9 +274,7 @@ def dealing_falsely(slow: SlowRound, victims: dict[int, list[int]], falsely: str
     return change
 
 
-def with_false_dealers(
-    graph: Graph, counts: dict[int, int], falsely: str = "limb"
-) -> tuple[Played, SlowRound, dict[int, list[int]]]:
+def with_false_dealers(graph, counts, falsely="limb"):
     """Return a round in which devices wrong so many of their holders, and whom."""
     honest = play(protocol_on(graph), dropouts=LATER, index=3)
     slow = SlowRound(honest)
@@ -304,7 +286,7 @@ def with_false_dealers(
     return played, SlowRound(played, expelled), victims
 
 
-def check_sum(played: Played, slow: SlowRound) -> None:
+def check_sum(played, slow):
     """Check uploads and their sum, which nobody that was expelled has any part in."""
     assert slow.survivors == list(played.server.survivors)
     for i in slow.survivors:
@@ -319,9 +301,7 @@ def check_sum(played: Played, slow: SlowRound) -> None:
 
 @pytest.mark.parametrize("graph", WHOLE)
 @pytest.mark.parametrize("counts", [{3: 2}, {3: 3, 9: 2}, {3: 2, 9: 1}], ids=str)
-def test_who_is_expelled_is_told_in_a_bitmap_and_behind_their_number_on_a_ring(
-    graph: Graph, counts: dict[int, int]
-) -> None:
+def test_who_is_expelled_is_told_in_a_bitmap_and_behind_their_number_on_a_ring(graph, counts):
     """One of whom a single holder has no right share is not named: it may be the holder's doing."""
     played, slow, _ = with_false_dealers(graph, counts)
     expelled = [3, 9] if counts.get(9) == 2 else [3]
@@ -357,9 +337,7 @@ def test_who_is_expelled_is_told_in_a_bitmap_and_behind_their_number_on_a_ring(
 
 @pytest.mark.parametrize("graph", WHOLE)
 @pytest.mark.parametrize("falsely", FALSELY)
-def test_two_holders_without_a_right_share_are_needed_to_expel_a_dealer(
-    graph: Graph, falsely: str
-) -> None:
+def test_two_holders_without_a_right_share_are_needed_to_expel_a_dealer(graph, falsely):
     for count in (1, 2):
         played, slow, victims = with_false_dealers(graph, {3: count}, falsely)
         told = [m for m in played.wire.messages if m.header.step == EXPELLED]
@@ -387,9 +365,7 @@ def test_two_holders_without_a_right_share_are_needed_to_expel_a_dealer(
 
 
 @pytest.mark.parametrize("graph", WHOLE)
-def test_answers_of_one_holder_expel_nobody_and_those_of_two_whom_both_answer_for(
-    graph: Graph,
-) -> None:
+def test_answers_of_one_holder_expel_nobody_and_those_of_two_whom_both_answer_for(graph):
     """Whoever answers falsely, one device costs nobody else the round."""
     honest = play(protocol_on(graph), dropouts=LATER, index=3)
     slow = SlowRound(honest)
@@ -402,9 +378,7 @@ def test_answers_of_one_holder_expel_nobody_and_those_of_two_whom_both_answer_fo
     )
     for liars in ([first], [first, second]):
 
-        def change(
-            header: Header, message: NDArray[np.uint8], liars: list[int] = liars
-        ) -> NDArray[np.uint8]:
+        def change(header, message, liars=liars):
             if header.step != CHECKS or header.sender not in liars:
                 return message
             if len(liars) == 1:
@@ -420,7 +394,7 @@ def test_answers_of_one_holder_expel_nobody_and_those_of_two_whom_both_answer_fo
         check_sum(played, SlowRound(played, expelled))
 
 
-def answering(message: NDArray[np.uint8], places: Iterable[int]) -> NDArray[np.uint8]:
+def answering(message, places):
     """Return a sealed message of answers with some of them changed."""
     changed = message.copy()
     values = changed[ENVELOPE_BYTES:].view("<u4")
@@ -429,7 +403,7 @@ def answering(message: NDArray[np.uint8], places: Iterable[int]) -> NDArray[np.u
     return changed
 
 
-def test_in_a_round_without_false_shares_nobody_speaks_of_expelling() -> None:
+def test_in_a_round_without_false_shares_nobody_speaks_of_expelling():
     for case in GRAPHS:
         played, _ = played_on(*case.values)
         steps = {m.header.step for m in played.wire.messages}
@@ -439,12 +413,12 @@ def test_in_a_round_without_false_shares_nobody_speaks_of_expelling() -> None:
 
 @pytest.mark.parametrize("graph", WHOLE)
 def test_what_is_told_of_pairs_is_what_their_masks_follow_from_and_not_what_their_keys_agree_on(
-    graph: Graph,
-) -> None:
+    graph,
+):
     """Nobody has a share of device 5's mask key any more: all tell what they have in common."""
     slow = SlowRound(play(protocol_on(graph), dropouts=LATER, index=3))
 
-    def change(header: Header, message: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def change(header, message):
         if header.step == REPLY and 5 in slow.peers(header.sender):
             changed = message.copy()
             changed[-4 * KEY_SHARE :] = 255

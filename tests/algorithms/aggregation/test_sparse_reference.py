@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from protocol_rounds import Played, make, play
+from protocol_rounds import make, play
 from slow_reference import SlowRound
 
 DEVICES, DIM = 7, 60
@@ -25,7 +25,7 @@ CASES = [
 ]
 
 
-def play_sparse(sampler: str, group: str, dropouts: dict[int, str]) -> Played:
+def play_sparse(sampler, group, dropouts):
     weights = np.arange(1.0, DEVICES + 1)
     protocol = make(
         "sparse",
@@ -42,7 +42,7 @@ def play_sparse(sampler: str, group: str, dropouts: dict[int, str]) -> Played:
     return play(protocol, dropouts=dropouts, index=3)
 
 
-def quantised(played: Played, i: int, where: list[int]) -> dict[int, int]:
+def quantised(played, i, where):
     """Return device i's quantised values at some coordinates, after checking them by eq. 16."""
     parameters = played.parameters
     pi = Fraction(parameters.alpha) / (DEVICES - 1)
@@ -58,7 +58,7 @@ def quantised(played: Played, i: int, where: list[int]) -> dict[int, int]:
     return dict(zip(where, integers, strict=True))
 
 
-def on_the_wire(played: Played, i: int) -> dict[int, int]:
+def on_the_wire(played, i):
     """Return x_i as device i sent it with a bitmap, read byte by byte."""
     payload = played.sent("masked_input")[i]
     assert (0, 0, 0) == (payload[0], payload[1], int.from_bytes(payload[2:4], "little"))
@@ -72,9 +72,7 @@ def on_the_wire(played: Played, i: int) -> dict[int, int]:
 
 
 @pytest.mark.parametrize(("sampler", "group", "dropouts"), CASES)
-def test_every_value_on_the_wire_is_that_of_equation_18(
-    sampler: str, group: str, dropouts: dict[int, str]
-) -> None:
+def test_every_value_on_the_wire_is_that_of_equation_18(sampler, group, dropouts):
     played = play_sparse(sampler, group, dropouts)
     slow = SlowRound(played)
 
@@ -90,8 +88,8 @@ def test_every_value_on_the_wire_is_that_of_equation_18(
 
 @pytest.mark.parametrize(("sampler", "group", "dropouts"), CASES)
 def test_the_server_removes_masks_by_the_corrected_equation_21_and_no_printed_form_would_do(
-    sampler: str, group: str, dropouts: dict[int, str]
-) -> None:
+    sampler, group, dropouts
+):
     played = play_sparse(sampler, group, dropouts)
     slow = SlowRound(played)
     received = [0] * DIM
@@ -116,9 +114,7 @@ def test_the_server_removes_masks_by_the_corrected_equation_21_and_no_printed_fo
 
 
 @pytest.mark.parametrize("group", ["fq", "ring32"])
-def test_a_secagg_upload_is_the_vector_plus_its_private_mask_plus_every_pairs_mask(
-    group: str,
-) -> None:
+def test_a_secagg_upload_is_the_vector_plus_its_private_mask_plus_every_pairs_mask(group):
     played = play(make("secagg", 6, 30, group=group), dropouts={4: "share_keys", 2: "masked_input"})
     slow = SlowRound(played)
     for i in slow.survivors:

@@ -10,11 +10,11 @@ from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.errors import UsageError
 
 
-def test_all_devices_take_part_if_as_many_are_asked_for() -> None:
+def test_all_devices_take_part_if_as_many_are_asked_for():
     assert Participation(5, 5, "poisson", 0).draw(3) == [0, 1, 2, 3, 4]
 
 
-def test_exact_takes_that_many_and_each_equally_often() -> None:
+def test_exact_takes_that_many_and_each_equally_often():
     counts = [0] * 10
     for round_index in range(2000):
         drawn = Participation(10, 3, "exact", 0).draw(round_index)
@@ -27,15 +27,15 @@ def test_exact_takes_that_many_and_each_equally_often() -> None:
     assert stats.chisquare(counts).pvalue > 1e-6
 
 
-def test_poisson_takes_each_device_by_chance() -> None:
+def test_poisson_takes_each_device_by_chance():
     sizes = [len(Participation(50, 10, "poisson", 0).draw(index)) for index in range(2000)]
 
     assert stats.binomtest(sum(sizes), 50 * len(sizes), 0.2).pvalue > 1e-6
     assert len(set(sizes)) > 5
 
 
-def test_the_draw_depends_on_seed_and_round_only() -> None:
-    def draw(seed: int, index: int) -> list[int]:
+def test_the_draw_depends_on_seed_and_round_only():
+    def draw(seed, index):
         return Participation(100, 20, "exact", seed).draw(index)
 
     assert draw(1, 4) == draw(1, 4)
@@ -44,13 +44,13 @@ def test_the_draw_depends_on_seed_and_round_only() -> None:
 
 
 @pytest.mark.parametrize("per_round", [0, 6])
-def test_more_devices_a_round_than_there_are_is_refused(per_round: int) -> None:
+def test_more_devices_a_round_than_there_are_is_refused(per_round):
     with pytest.raises(UsageError, match=f"{per_round} devices a round are asked for; there are 5"):
         Participation(5, per_round, "exact", 0)
 
 
 @given(st.integers(1, 12), st.data())
-def test_balanced_devices_take_turns(devices: int, data: st.DataObject) -> None:
+def test_balanced_devices_take_turns(devices, data):
     """So that ceil(T r / n) is the most that any device takes part in T rounds."""
     per_round = data.draw(st.integers(1, devices))
     participation = Participation(devices, per_round, "balanced", data.draw(st.integers(0, 99)))
@@ -66,7 +66,7 @@ def test_balanced_devices_take_turns(devices: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("mode", ["exact", "poisson"])
-def test_participations_are_counted_whatever_the_order_of_asking(mode: str) -> None:
+def test_participations_are_counted_whatever_the_order_of_asking(mode):
     participation = Participation(9, 4, mode, 1)
     counts = np.bincount(
         [id for index in range(7) for id in participation.draw(index)], minlength=9
@@ -75,7 +75,7 @@ def test_participations_are_counted_whatever_the_order_of_asking(mode: str) -> N
     assert participation.before(2).sum() == sum(len(participation.draw(k)) for k in range(2))
 
 
-def test_balanced_devices_are_in_a_random_order() -> None:
+def test_balanced_devices_are_in_a_random_order():
     firsts = [Participation(10, 1, "balanced", seed).draw(0)[0] for seed in range(500)]
     # The seeds are fixed, so this either holds or does not.
     assert stats.chisquare(np.bincount(firsts, minlength=10)).pvalue > 1e-6

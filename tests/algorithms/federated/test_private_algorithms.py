@@ -41,22 +41,22 @@ class Local:
     learning_rate: float = 0.5
     weight_decay: float = 0.0
 
-    def rate(self, round_index: int) -> float:
+    def rate(self, round_index):
         return self.learning_rate / (round_index + 1)
 
 
 def federation(
-    protocol: str = "fedavg",
-    devices: int = 12,
-    per_round: int | None = None,
-    dim: int = 400,
-    mode: str = "balanced",
-    invited: int | None = None,
-    local: Local = Local(),
-    sizes: NDArray[np.int64] | None = None,
-    rounds: int = 6,
-    **parameters: Any,
-) -> Federation:
+    protocol="fedavg",
+    devices=12,
+    per_round=None,
+    dim=400,
+    mode="balanced",
+    invited=None,
+    local=Local(),
+    sizes=None,
+    rounds=6,
+    **parameters,
+):
     per_round = per_round or devices
     given = {"dropout": 0.0, "gamma": 0.0, "levels": 2**20, "population": devices} | parameters
     return Federation(
@@ -69,7 +69,7 @@ def federation(
     )
 
 
-def algorithm(name: str, where: Federation, **privacy: Any) -> Any:
+def algorithm(name, where, **privacy):
     options = PrivacyOptions(**privacy)
     kind = federated.find(name)
     kind.check(where, options)
@@ -77,7 +77,7 @@ def algorithm(name: str, where: Federation, **privacy: Any) -> Any:
     return kind(where, options, insecure_noise(4))
 
 
-def assert_std(noise: NDArray[Any], std: float) -> None:
+def assert_std(noise, std):
     """Check the standard deviation of Gaussian noise of mean 0 by a chi-squared test."""
     total = float((noise**2).sum()) / std**2
     assert FALSE_ALARM < stats.chi2.cdf(total, noise.size) < 1 - FALSE_ALARM
@@ -86,13 +86,13 @@ def assert_std(noise: NDArray[Any], std: float) -> None:
 class Learner:
     """Stands for training: returns an update, and keeps the noise that it was given."""
 
-    def __init__(self, update: NDArray[Any], steps: int = 0) -> None:
+    def __init__(self, update, steps=0):
         self.update = update.astype(np.float32)
         self.steps = steps
         self.noise: list[NDArray[Any]] = []
         self.participation: Any = None
 
-    def __call__(self, noise: Any = None, participation: Any = None) -> NDArray[np.float32]:
+    def __call__(self, noise=None, participation=None):
         self.participation = participation
         self.noise = [noise(self.update.size) for _ in range(self.steps)]
         return self.update
@@ -104,7 +104,7 @@ NOTHING = np.empty(0, np.float32)
 # cdp, dp-dsgd, fedsgd-dpc: noise in every step
 
 
-def test_every_step_has_its_own_gaussian_noise() -> None:
+def test_every_step_has_its_own_gaussian_noise():
     cdp = algorithm("cdp", federation(dim=20_000, local=Local(steps=4)), sigma=0.3)
     learn = Learner(np.zeros(20_000), steps=4)
     cdp.contribution(5, 2, NOTHING, learn)
@@ -114,7 +114,7 @@ def test_every_step_has_its_own_gaussian_noise() -> None:
     assert not np.isin(learn.noise[0], np.concatenate(learn.noise[1:])).any()
 
 
-def test_a_device_is_told_how_often_it_has_taken_part() -> None:
+def test_a_device_is_told_how_often_it_has_taken_part():
     where = federation(devices=12, per_round=5)
     cdp = algorithm("cdp", where, sigma=0.3)
     for index in range(8):
@@ -125,7 +125,7 @@ def test_a_device_is_told_how_often_it_has_taken_part() -> None:
             assert sum(device in ids for ids in drawn) == learn.participation
 
 
-def test_where_integers_are_summed_the_last_steps_noise_is_discrete() -> None:
+def test_where_integers_are_summed_the_last_steps_noise_is_discrete():
     """The unit is that of a device's integers; the noise of one step is eta sigma."""
     where = federation("secagg", devices=10, dim=5000, local=Local(steps=3))
     cdp = algorithm("cdp", where, sigma=0.3)
@@ -141,7 +141,7 @@ def test_where_integers_are_summed_the_last_steps_noise_is_discrete() -> None:
     assert noise.norm is None
 
 
-def test_rounding_to_integers_is_paid_for() -> None:
+def test_rounding_to_integers_is_paid_for():
     """With few levels, rounding may move as much as a record does, and proven epsilon rises."""
     plain: dict[str, Any] = {"local": Local(steps=1), "devices": 10, "dim": 100}
     coarse, fine = (
@@ -156,12 +156,12 @@ def test_rounding_to_integers_is_paid_for() -> None:
     assert account.proven.epsilon < fine.spent(6).proven < 1.2 * account.proven.epsilon
 
 
-def test_noise_too_small_for_the_integers_proves_nothing() -> None:
+def test_noise_too_small_for_the_integers_proves_nothing():
     where = federation("secagg", devices=10, levels=2**6)
     assert math.isinf(algorithm("cdp", where, sigma=0.5).spent(1).proven)
 
 
-def test_dropouts_and_colluders_take_their_noise_with_them() -> None:
+def test_dropouts_and_colluders_take_their_noise_with_them():
     # One may vanish besides the planned ones.
     for gamma, dropout, hidden in ((0.0, 0.0, 9), (0.2, 0.0, 7), (0.2, 0.3, 4)):
         where = federation("secagg", devices=10, gamma=gamma, dropout=dropout)
@@ -170,7 +170,7 @@ def test_dropouts_and_colluders_take_their_noise_with_them() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
-def test_of_means_over_all_samples_those_of_fewer_have_more_noise(mechanism: str) -> None:
+def test_of_means_over_all_samples_those_of_fewer_have_more_noise(mechanism):
     sizes = np.array([10, 20, 40, 80])
     where = federation(
         devices=4, dim=20_000, sizes=sizes, local=Local(steps=1, batch_size=0), per_round=2
@@ -185,7 +185,7 @@ def test_of_means_over_all_samples_those_of_fewer_have_more_noise(mechanism: str
         assert stats.kstest(noise, kind, args=(0, scale)).pvalue > FALSE_ALARM
 
 
-def test_batches_of_the_same_size_have_the_same_noise_whatever_there_is() -> None:
+def test_batches_of_the_same_size_have_the_same_noise_whatever_there_is():
     sizes = np.array([10, 20, 40, 80])
     where = federation(devices=4, dim=20_000, sizes=sizes, local=Local(steps=1, batch_size=5))
     dpc = algorithm("fedsgd-dpc", where, sigma=0.8, shuffle="poisson")
@@ -224,9 +224,7 @@ def test_batches_of_the_same_size_have_the_same_noise_whatever_there_is() -> Non
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused(
-    name: str, where: dict[str, Any], privacy: dict[str, Any], sentence: str
-) -> None:
+def test_what_does_not_go_together_is_refused(name, where, privacy, sentence):
     with pytest.raises(UsageError, match=sentence):
         algorithm(name, federation(**where), sigma=1.0, **privacy)
 
@@ -234,12 +232,12 @@ def test_what_does_not_go_together_is_refused(
 # dp-fedavg: noise on the sum
 
 
-def whole(total: Any) -> Aggregate:
+def whole(total):
     """Return what a round gives in which nobody dropped out."""
     return Aggregate(np.asarray(total), 1.0, 1.0)
 
 
-def test_a_trusted_servers_noise_is_sigma_on_the_sum_of_updates() -> None:
+def test_a_trusted_servers_noise_is_sigma_on_the_sum_of_updates():
     where = federation(devices=40, per_round=8, mode="poisson", dim=20_000)
     dp = algorithm("dp-fedavg", where, noise_multiplier=1.5, clip_norm=2.0)
     aggregate = np.full(20_000, 0.25)  # the mean of the five that take part
@@ -250,7 +248,7 @@ def test_a_trusted_servers_noise_is_sigma_on_the_sum_of_updates() -> None:
 
 
 @pytest.mark.parametrize("scaling", ["survivors", "paper"])
-def test_a_trusted_servers_noise_is_on_the_sum_of_those_that_survive(scaling: str) -> None:
+def test_a_trusted_servers_noise_is_on_the_sum_of_those_that_survive(scaling):
     """Seven of ten are expected to; by the paper's scaling their sum is 1 / 0.7 of itself."""
     where = federation(devices=10, dim=20_000, dropout=0.3, scaling=scaling)
     dp = algorithm("dp-fedavg", where, noise_multiplier=1.5)
@@ -259,7 +257,7 @@ def test_a_trusted_servers_noise_is_on_the_sum_of_those_that_survive(scaling: st
     assert_std(update - 1, 1.5 / 0.7 / 10)
 
 
-def test_a_trusted_server_that_sums_integers_pays_for_their_rounding() -> None:
+def test_a_trusted_server_that_sums_integers_pays_for_their_rounding():
     where = federation("secagg", devices=10, dim=20_000, levels=2**12)
     dp = algorithm("dp-fedavg", where, noise_multiplier=1.5)
     unit = 2**12 / 10
@@ -270,7 +268,7 @@ def test_a_trusted_server_that_sums_integers_pays_for_their_rounding() -> None:
 
 @pytest.mark.parametrize("name", ["secagg", "secagg-graph", "cohort", "prf"])
 @pytest.mark.parametrize("quantile", [None, 0.5])
-def test_the_honest_survivors_noise_is_enough_by_itself(name: str, quantile: Any) -> None:
+def test_the_honest_survivors_noise_is_enough_by_itself(name, quantile):
     """Their sum has at least the multiplier times the most that a user's integers can be."""
     dropout = 0.0 if name == "prf" else 0.2
     where = federation(name, devices=40, dim=1000, dropout=dropout, gamma=0.1, alpha=0.5)
@@ -293,7 +291,7 @@ def test_the_honest_survivors_noise_is_enough_by_itself(name: str, quantile: Any
     assert dp.spent(6).proven == pytest.approx(zcdp.exact_epsilon(6 * rho, 1e-5))
 
 
-def test_a_cohorts_floor_is_the_largest_that_all_cohorts_keep() -> None:
+def test_a_cohorts_floor_is_the_largest_that_all_cohorts_keep():
     """The survivors that all cohorts have but with 2^-20, less the colluders, but with 2^-40."""
     where = federation("cohort", devices=200, dropout=0.1, gamma=0.1, alpha=0.3, degree=60)
     protocol = where.protocol
@@ -305,14 +303,14 @@ def test_a_cohorts_floor_is_the_largest_that_all_cohorts_keep() -> None:
     assert survivors - colluding == protocol.honest_in_sum() > 10
 
 
-def hypergeometric_tail(total: int, marked: int, drawn: int, below: int) -> Fraction:
+def hypergeometric_tail(total, marked, drawn, below):
     """Return the exact probability that fewer than so many of the drawn are marked."""
     hits = range(min(below, marked + 1))
     ways = sum(math.comb(marked, k) * math.comb(total - marked, drawn - k) for k in hits)
     return Fraction(ways, math.comb(total, drawn))
 
 
-def test_if_devices_drop_out_by_chance_the_most_that_do_are_reckoned_with() -> None:
+def test_if_devices_drop_out_by_chance_the_most_that_do_are_reckoned_with():
     """The most of 40 that is exceeded with at most 2^-20, exactly, and one besides."""
     exact = federation("secagg", devices=40, dropout=0.2, gamma=0.1).protocol
     chance = federation("secagg", devices=40, dropout=0.2, gamma=0.1, dropout_model="bernoulli")
@@ -332,9 +330,7 @@ def test_if_devices_drop_out_by_chance_the_most_that_do_are_reckoned_with() -> N
     st.floats(1e-3, 1e3),
     st.booleans(),
 )
-def test_a_users_vector_is_never_longer_than_is_accounted_for(
-    values: list[float], norm: float, adaptive: bool
-) -> None:
+def test_a_users_vector_is_never_longer_than_is_accounted_for(values, norm, adaptive):
     where = federation(dim=len(values), devices=5)
     privacy = {"quantile": 0.5} if adaptive else {}
     dp = algorithm("dp-fedavg", where, noise_multiplier=1.0, clip_norm=2.0, **privacy)
@@ -346,7 +342,7 @@ def test_a_users_vector_is_never_longer_than_is_accounted_for(
     assert np.linalg.norm(sent.astype(np.float64)) <= dp._norm * (1 + 1e-7)
 
 
-def test_the_norm_adapts_to_the_quantile() -> None:
+def test_the_norm_adapts_to_the_quantile():
     """Of 100 updates with norms 1 to 100, three quarters should be within it in the end."""
     where = federation(devices=100, dim=4)
     dp = algorithm("dp-fedavg", where, noise_multiplier=1e-6, clip_norm=5.0, quantile=0.75)
@@ -364,7 +360,7 @@ def test_the_norm_adapts_to_the_quantile() -> None:
     assert update[0] == pytest.approx(clipped, rel=0.01)
 
 
-def test_shortening_keeps_the_direction() -> None:
+def test_shortening_keeps_the_direction():
     vector = np.array([3.0, 4.0], np.float32)
     assert np.array_equal(clip_l2(vector, 5.0), vector)
     assert [0.6, 0.8] == pytest.approx(clip_l2(vector, 1.0))
@@ -372,9 +368,7 @@ def test_shortening_keeps_the_direction() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("adaptive", [False, True])
-def test_what_is_not_finite_stays_so_and_is_for_its_device_to_refuse(
-    bad: float, adaptive: bool
-) -> None:
+def test_what_is_not_finite_stays_so_and_is_for_its_device_to_refuse(bad, adaptive):
     assert np.isnan(clip_l2(np.array([1.0, bad]), 1.0)).all()
     where = federation("secagg", dim=2 + adaptive, devices=5)
     dp = algorithm("dp-fedavg", where, noise_multiplier=1.0, quantile=0.5 if adaptive else None)
@@ -389,7 +383,7 @@ def test_what_is_not_finite_stays_so_and_is_for_its_device_to_refuse(
 
 @pytest.mark.parametrize("multiplier", [0.5, 2.0, 30.0])
 @pytest.mark.parametrize("clip", [0.1, 1.0, 3.0])
-def test_the_bit_of_an_adapting_norm_is_never_cut_off(multiplier: float, clip: float) -> None:
+def test_the_bit_of_an_adapting_norm_is_never_cut_off(multiplier, clip):
     """All but one of ten updates are within the norm: what the sum of bits must say exactly."""
     where = federation("secagg", dim=3, devices=10, clip=clip)
     dp = algorithm("dp-fedavg", where, noise_multiplier=multiplier, quantile=0.5, clip_norm=0.05)
@@ -410,7 +404,7 @@ def test_the_bit_of_an_adapting_norm_is_never_cut_off(multiplier: float, clip: f
     assert settings["sigma_count"] == dp.sigma / dp._bit_weight(dp.sigma) >= 10 / 20
 
 
-def test_exact_dropouts_move_a_sum_by_two_norms_and_no_more() -> None:
+def test_exact_dropouts_move_a_sum_by_two_norms_and_no_more():
     """By enumeration of all sets that drop out, with one user more and without.
 
     Ten users send 1 each, one more sends -1; noise of standard deviation 2, one round. The account
@@ -419,7 +413,7 @@ def test_exact_dropouts_move_a_sum_by_two_norms_and_no_more() -> None:
     sigma, others, rate = 2.0, 9, 0.3
     dropped = {9: 2, 10: 3}
 
-    def density(x: NDArray[np.float64], canary: bool) -> NDArray[np.float64]:
+    def density(x, canary):
         count = others + canary
         sets = list(itertools.combinations(range(count), dropped[count]))
         sums = [sum(1 for i in range(others) if i not in out) for out in map(set, sets)]
@@ -438,7 +432,7 @@ def test_exact_dropouts_move_a_sum_by_two_norms_and_no_more() -> None:
     assert charged.exact_dropouts
     proven = charged.spent(1).proven
 
-    def delta(epsilon: float) -> float:
+    def delta(epsilon):
         apart = np.maximum(with_ - math.exp(epsilon) * without, 0)
         other = np.maximum(without - math.exp(epsilon) * with_, 0)
         return max(np.trapezoid(apart, x), np.trapezoid(other, x))
@@ -461,8 +455,8 @@ def test_exact_dropouts_move_a_sum_by_two_norms_and_no_more() -> None:
     ],
 )
 def test_dropouts_that_follow_from_who_is_there_are_charged_and_told(
-    name: str, changes: dict[str, Any], privacy: dict[str, Any], follow: bool
-) -> None:
+    name, changes, privacy, follow
+):
     given: dict[str, Any] = {"dropout": 0.25} | changes
     exact = algorithm(name, federation(**given), sigma=1.0, **privacy)
     chance = federation(**given, dropout_model="bernoulli")
@@ -477,7 +471,7 @@ def test_dropouts_that_follow_from_who_is_there_are_charged_and_told(
 
 
 @pytest.mark.parametrize("name", ["dp-fedavg", "cdp"])
-def test_the_account_of_distributed_noise_is_of_those_who_were_there(name: str) -> None:
+def test_the_account_of_distributed_noise_is_of_those_who_were_there(name):
     """By the sum of Gaussians of the noise that was there, integers being fine."""
     where = federation("secagg", devices=12, dim=10, dropout=0.25, levels=2**24)
     privacy = {"noise": "distributed"} if name == "dp-fedavg" else {}
@@ -502,8 +496,8 @@ def test_the_account_of_distributed_noise_is_of_those_who_were_there(name: str) 
     assert plan.spent(4).proven >= fresh.spent(1).proven
 
 
-def test_what_may_fail_is_told_to_the_account() -> None:
-    def failure(name: str, per_round: int) -> float:
+def test_what_may_fail_is_told_to_the_account():
+    def failure(name, per_round):
         where = federation(
             name, devices=90, per_round=per_round, gamma=0.2, alpha=0.9, dropout=0.1, mode="exact"
         )
@@ -522,7 +516,7 @@ def test_what_may_fail_is_told_to_the_account() -> None:
 # Noise within a protocol
 
 
-def test_a_devices_integers_have_their_noise_and_the_same_when_asked_again() -> None:
+def test_a_devices_integers_have_their_noise_and_the_same_when_asked_again():
     protocol = find("secagg")(Parameters(4, 20_000, dropout=0.0))
     assert isinstance(protocol, QuantisedProtocol)
     plain = protocol.quantise(np.zeros(20_000), 2, 7)
@@ -540,7 +534,7 @@ def test_a_devices_integers_have_their_noise_and_the_same_when_asked_again() -> 
         assert abs(np.corrcoef(different, noisy - plain)[0, 1]) < 5 / math.sqrt(20_000)
 
 
-def test_noise_with_which_a_sum_may_wrap_around_is_refused() -> None:
+def test_noise_with_which_a_sum_may_wrap_around_is_refused():
     protocol = find("secagg")(Parameters(100, 1000, dropout=0.0, levels=2**20))
     assert isinstance(protocol, QuantisedProtocol)
     protocol.add_noise(IntegerNoise(2**22, bytes(16)))
@@ -548,7 +542,7 @@ def test_noise_with_which_a_sum_may_wrap_around_is_refused() -> None:
         protocol.add_noise(IntegerNoise(2**25, bytes(16)))
 
 
-def test_the_bound_of_a_sums_noise_holds_and_is_not_idle() -> None:
+def test_the_bound_of_a_sums_noise_holds_and_is_not_idle():
     noise = IntegerNoise(30, bytes(16))
     bound = noise.bound(devices=10, dim=500, failure=0.05)
     worst = [
@@ -560,7 +554,7 @@ def test_the_bound_of_a_sums_noise_holds_and_is_not_idle() -> None:
     assert max(worst) > 0.75 * bound
 
 
-def test_the_secret_of_noise_is_not_shown() -> None:
+def test_the_secret_of_noise_is_not_shown():
     assert "secret" not in repr(IntegerNoise(3, b"0123456789abcdef"))
 
 
@@ -569,7 +563,7 @@ def test_the_secret_of_noise_is_not_shown() -> None:
 
 @pytest.mark.parametrize("epsilon_by", ["paper", "proven"])
 @pytest.mark.parametrize("name", ["cdp", "dp-fedavg", "fedsgd-dpc"])
-def test_the_noise_for_an_epsilon_has_it_after_all_rounds(name: str, epsilon_by: str) -> None:
+def test_the_noise_for_an_epsilon_has_it_after_all_rounds(name, epsilon_by):
     mode = "exact" if name == "dp-fedavg" else "balanced"
     where = federation(devices=12, per_round=5, rounds=9, mode=mode)
     privacy = {"shuffle": "poisson" if name == "fedsgd-dpc" else "fresh"}
@@ -592,17 +586,17 @@ def test_the_noise_for_an_epsilon_has_it_after_all_rounds(name: str, epsilon_by:
         ({"clip_norm": math.inf}, "--clip-norm is inf"),
     ],
 )
-def test_impossible_privacy_options_are_refused(options: dict[str, Any], sentence: str) -> None:
+def test_impossible_privacy_options_are_refused(options, sentence):
     with pytest.raises(UsageError, match=sentence):
         PrivacyOptions(**options)
 
 
-def test_a_slow_accountant_is_asked_seldom_and_never_for_fewer_rounds() -> None:
+def test_a_slow_accountant_is_asked_seldom_and_never_for_fewer_rounds():
     where = federation(devices=40, per_round=8, mode="poisson", rounds=100)
     found = algorithm("dp-fedavg", where, sigma=1.0)
     asked: list[int] = []
 
-    def record(rounds: int, sigma: float, survivors: Any = ()) -> float:
+    def record(rounds, sigma, survivors=()):
         asked.append(rounds)
         return float(rounds)
 
@@ -615,13 +609,13 @@ def test_a_slow_accountant_is_asked_seldom_and_never_for_fewer_rounds() -> None:
     assert 100 == spent[99]
 
 
-def test_a_private_algorithm_without_noise_is_refused() -> None:
+def test_a_private_algorithm_without_noise_is_refused():
     with pytest.raises(UsageError, match="give --sigma, --noise-multiplier, or --epsilon"):
         algorithm("cdp", federation())
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_a_round_that_is_played_again_has_other_noise(fast: bool) -> None:
+def test_a_round_that_is_played_again_has_other_noise(fast):
     secagg = federation("secagg", devices=6)
     found = algorithm("cdp", secagg, sigma=1.0, fast_noise=fast)
     before = found.noise(3, 4).gaussian(50, 1.0), found.integer_noise(secagg.protocol, 3).secret
@@ -636,7 +630,7 @@ def test_a_round_that_is_played_again_has_other_noise(fast: bool) -> None:
     )
 
 
-def test_with_an_insecure_seed_noise_is_the_same_on_every_rank_and_apart_for_every_owner() -> None:
+def test_with_an_insecure_seed_noise_is_the_same_on_every_rank_and_apart_for_every_owner():
     """Three ranks' noise adds up to that of three devices, not to three times that of one."""
     ranks = [algorithm("cdp", federation(), sigma=1.0) for _ in range(3)]
     apart = [rank.noise(0, id).gaussian(20_000, 1.0) for id, rank in enumerate(ranks)]
@@ -648,7 +642,7 @@ def test_with_an_insecure_seed_noise_is_the_same_on_every_rank_and_apart_for_eve
     assert_std(np.sum(rounds, axis=0), math.sqrt(3))
 
 
-def test_a_resumed_run_refuses_rounds_that_could_not_be_summed() -> None:
+def test_a_resumed_run_refuses_rounds_that_could_not_be_summed():
     where = federation("secagg", devices=6, per_round=2, mode="poisson", rounds=40)
     least = where.protocol.min_devices
     draws = [len(where.participation.draw(play)) for play in range(2000)]
@@ -662,7 +656,7 @@ def test_a_resumed_run_refuses_rounds_that_could_not_be_summed() -> None:
         dp.resume([], bad)
 
 
-def test_fast_noise_repeats_itself_and_secure_noise_does_not() -> None:
+def test_fast_noise_repeats_itself_and_secure_noise_does_not():
     for fast in (True, False):
         found = [
             federated.find("cdp")(

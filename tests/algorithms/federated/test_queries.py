@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from hpcfl.algorithms.federated.queries import (
-    Bound,
     Constants,
     GaussianBound,
     LaplaceBound,
@@ -34,11 +32,11 @@ ANY = {
 }
 
 
-def constants(**changes: Any) -> Constants:
+def constants(**changes):
     return Constants.from_dict(ANY | changes)
 
 
-def table_1(name: str, heterogeneity: float = 0.0) -> Constants:
+def table_1(name, heterogeneity=0.0):
     """Return constants with the paper's a', b' and gamma, which its Table I goes back to.
 
     a' = G**2 d**2 / (4 p xi1**2); b' = (8 lambda Gamma + mu**2 gamma Y0) d**2 / (32 p xi1**2).
@@ -72,7 +70,7 @@ def table_1(name: str, heterogeneity: float = 0.0) -> Constants:
         ("femnist", [[2, 22, 48], [1, 14, 31], [1, 2, 3], [11, 70, 145]]),
     ],
 )
-def test_all_entries_of_table_1(name: str, entries: list[list[int]], heterogeneity: float) -> None:
+def test_all_entries_of_table_1(name, entries, heterogeneity):
     """T* for b = 5 and b = 10, b* for T = 50, T* of the joint optimum; epsilon 1, 5 and 10."""
     bounds = [LaplaceBound(table_1(name, heterogeneity), epsilon) for epsilon in (1, 5, 10)]
 
@@ -92,7 +90,7 @@ positive = st.floats(0.05, 20)
 
 
 @st.composite
-def some_constants(draw: st.DrawFn) -> Constants:
+def some_constants(draw):
     mu = draw(st.floats(0.01, 2))
     return Constants(
         devices=draw(st.integers(1, 12)),
@@ -109,12 +107,12 @@ def some_constants(draw: st.DrawFn) -> Constants:
     )
 
 
-def both(found: Constants, epsilon: float, **options: Any) -> list[Bound]:
+def both(found, epsilon, **options):
     return [LaplaceBound(found, epsilon), GaussianBound(found, epsilon, **options)]
 
 
 @given(some_constants(), st.floats(0.1, 20), st.integers(1, 12), st.integers(0, 400))
-def test_u_is_theorem_3_and_4_written_out(found: Constants, epsilon: float, b: int, T: int) -> None:
+def test_u_is_theorem_3_and_4_written_out(found, epsilon, b, T):
     N, p, d, G, lam, mu = (
         found.devices, found.dim, found.samples, found.gradient_norm, found.smoothness,
         found.convexity,
@@ -143,9 +141,7 @@ def test_u_is_theorem_3_and_4_written_out(found: Constants, epsilon: float, b: i
 
 
 @given(some_constants(), st.floats(0.1, 20), st.integers(1, 12), st.floats(0.5, 500))
-def test_t_star_and_b_star_are_where_u_is_least(
-    found: Constants, epsilon: float, b: int, T: float
-) -> None:
+def test_t_star_and_b_star_are_where_u_is_least(found, epsilon, b, T):
     b = min(b, found.devices)
     for bound in both(found, epsilon):
         best = bound.best_rounds(b)
@@ -171,7 +167,7 @@ def test_t_star_and_b_star_are_where_u_is_least(
 
 @settings(deadline=None)
 @given(some_constants(), st.floats(0.1, 20))
-def test_the_joint_optimum_is_below_every_t_and_b(found: Constants, epsilon: float) -> None:
+def test_the_joint_optimum_is_below_every_t_and_b(found, epsilon):
     per_round = np.linspace(1, found.devices, 60)[:, None]
     for bound in both(found, epsilon):
         joint = bound.joint()
@@ -190,9 +186,7 @@ def test_the_joint_optimum_is_below_every_t_and_b(found: Constants, epsilon: flo
 
 @settings(deadline=None)
 @given(some_constants(), st.floats(0.1, 5), st.booleans(), st.integers(1, 300))
-def test_whole_optima_are_those_of_trying_everything(
-    found: Constants, epsilon: float, whole: bool, most: int
-) -> None:
+def test_whole_optima_are_those_of_trying_everything(found, epsilon, whole, most):
     devices = np.arange(1, found.devices + 1)[:, None]
     rounds = np.arange(1, most + 1)
     for bound in both(found, epsilon):
@@ -209,9 +203,7 @@ def test_whole_optima_are_those_of_trying_everything(
 
 
 @given(some_constants(), st.floats(0.1, 5))
-def test_without_a_largest_t_whole_laplace_optima_are_found_too(
-    found: Constants, epsilon: float
-) -> None:
+def test_without_a_largest_t_whole_laplace_optima_are_found_too(found, epsilon):
     bound = LaplaceBound(found, epsilon)
     b = found.devices
     rounds = np.arange(1, 4 * math.ceil(bound.best_rounds(b)) + 4 * found.devices)
@@ -221,7 +213,7 @@ def test_without_a_largest_t_whole_laplace_optima_are_found_too(
             assert bound.best_whole_rounds(b, whole=whole).bound == pytest.approx(least, rel=1e-12)
 
 
-def test_whole_replies_count_what_the_busiest_device_replies() -> None:
+def test_whole_replies_count_what_the_busiest_device_replies():
     bound = LaplaceBound(constants(), 1.0)
     # 22 rounds of one of ten devices: two devices reply three times.
     assert bound.value(22, 1, whole=True) == bound.with_noise(22, 1, bound.noise(1, 3))
@@ -235,7 +227,7 @@ def test_whole_replies_count_what_the_busiest_device_replies() -> None:
         )
 
 
-def test_gaussian_noise_takes_as_many_rounds_as_can_be() -> None:
+def test_gaussian_noise_takes_as_many_rounds_as_can_be():
     bound = GaussianBound(constants(l2_clip=0.01), 1.0, fraction=0.01)
     assert bound.joint().rounds == math.inf
     assert bound.joint().per_round == 10
@@ -245,7 +237,7 @@ def test_gaussian_noise_takes_as_many_rounds_as_can_be() -> None:
 
 
 @pytest.mark.parametrize("bound", [LaplaceBound, GaussianBound])
-def test_with_hardly_any_budget_the_start_is_kept(bound: type[Bound]) -> None:
+def test_with_hardly_any_budget_the_start_is_kept(bound):
     found = bound(constants(heterogeneity=50.0), 1e-6)
     assert (found.joint().rounds, found.joint().bound) == (0, 5.0)
     assert (found.integer(100).rounds, found.integer(100).bound) == (0, 5.0)
@@ -254,9 +246,7 @@ def test_with_hardly_any_budget_the_start_is_kept(bound: type[Bound]) -> None:
 @given(
     st.floats(0.05, 3), st.floats(1, 10), st.floats(0, 50), st.floats(0, 50), st.integers(0, 400)
 )
-def test_the_recursion_stays_below_its_bound(
-    mu: float, condition: float, step: float, start: float, rounds: int
-) -> None:
+def test_the_recursion_stays_below_its_bound(mu, condition, step, start, rounds):
     """Y <- (1 - mu eta) Y + eta**2 B never passes (4 B / mu**2 + gamma Y0) / (T + gamma)."""
     gamma = 2 * condition
     distance = start
@@ -270,9 +260,7 @@ def test_the_recursion_stays_below_its_bound(
 @pytest.mark.parametrize(
     ("epsilon", "gradient_norm", "tightness"), [(20.0, 4.0, 0.0005), (0.02, 8.0, 0.05)]
 )
-def test_u_bounds_the_algorithm_itself_on_quadratics(
-    epsilon: float, gradient_norm: float, tightness: float
-) -> None:
+def test_u_bounds_the_algorithm_itself_on_quadratics(epsilon, gradient_norm, tightness):
     """F_i = mu/2 ||theta - m_i||**2, of which all constants are known; noise is little, or all."""
     rng = np.random.default_rng(3)
     devices, dim, b, rounds, repetitions, mu = 6, 4, 2, 30, 4000, 0.8
@@ -304,7 +292,7 @@ def test_u_bounds_the_algorithm_itself_on_quadratics(
     assert tightness * value < measured < value
 
 
-def test_noise_terms_by_monte_carlo() -> None:
+def test_noise_terms_by_monte_carlo():
     """Propositions 1 and 2 for unequal devices, within five standard errors."""
     rng = np.random.default_rng(1)
     devices, b, rounds, dim, repetitions = 10, 3, 40, 5, 20000
@@ -339,7 +327,7 @@ def test_noise_terms_by_monte_carlo() -> None:
     assert abs(squares.mean() - found) < 5 * error
 
 
-def test_unequal_budgets_count_by_the_mean_of_their_inverse_squares() -> None:
+def test_unequal_budgets_count_by_the_mean_of_their_inverse_squares():
     epsilons = [1.0] * 5 + [5.0] * 5
     equal = 1 / math.sqrt(np.mean(np.array(epsilons) ** -2.0))
     for one, other in zip(both(constants(), epsilons), both(constants(), equal), strict=True):
@@ -360,12 +348,12 @@ def test_unequal_budgets_count_by_the_mean_of_their_inverse_squares() -> None:
         ({"mass": 3.0}, "there is no constant 'mass'"),
     ],
 )
-def test_constants_that_cannot_be_are_refused(changes: dict[str, Any], sentence: str) -> None:
+def test_constants_that_cannot_be_are_refused(changes, sentence):
     with pytest.raises(UsageError, match=sentence):
         constants(**changes)
 
 
-def test_missing_constants_are_named() -> None:
+def test_missing_constants_are_named():
     with pytest.raises(UsageError, match=r"the bound needs samples, .*, distance: give all"):
         Constants.from_dict({"devices": 1, "dim": 2})
     assert Constants.from_dict(constants().as_dict()) == constants()
@@ -384,6 +372,6 @@ def test_missing_constants_are_named() -> None:
         (lambda: GaussianBound(constants(), 1, c2=0), "c2 is 0"),
     ],
 )
-def test_bounds_that_cannot_be_are_refused(call: Any, sentence: str) -> None:
+def test_bounds_that_cannot_be_are_refused(call, sentence):
     with pytest.raises(UsageError, match=sentence):
         call()

@@ -22,13 +22,13 @@ from hpcfl.algorithms.federated.sparsification import (
 FALSE_ALARM = 1e-6
 
 
-def update_of(seed: int, dim: int = 200) -> np.ndarray:
+def update_of(seed, dim=200):
     return np.random.default_rng(seed).standard_normal(dim).astype(np.float32)
 
 
 @pytest.mark.parametrize("name", SPARSIFIERS)
 @pytest.mark.parametrize(("alpha", "kept"), [(0.1, 20), (0.001, 1), (1.0, 200), (0.5, 100)])
-def test_exactly_k_coordinates_are_sent(name: str, alpha: float, kept: int) -> None:
+def test_exactly_k_coordinates_are_sent(name, alpha, kept):
     sparsifier = SPARSIFIERS[name](alpha, seed=0)
     sent = sparsifier.sparsify(update_of(1), 3, 0)
 
@@ -36,7 +36,7 @@ def test_exactly_k_coordinates_are_sent(name: str, alpha: float, kept: int) -> N
     assert np.flatnonzero(sent).tolist() == sparsifier.selected[3].tolist()
 
 
-def test_top_k_sends_the_largest_magnitudes_as_they_are() -> None:
+def test_top_k_sends_the_largest_magnitudes_as_they_are():
     update = update_of(2)
     sent = TopK(0.1, seed=0).sparsify(update, 0, 0)
     largest = sorted(range(200), key=lambda k: -abs(float(update[k])))[:20]
@@ -45,7 +45,7 @@ def test_top_k_sends_the_largest_magnitudes_as_they_are() -> None:
     assert sent[largest].tolist() == update[largest].tolist()
 
 
-def test_rand_k_draws_every_coordinate_equally_often_and_is_unbiased() -> None:
+def test_rand_k_draws_every_coordinate_equally_often_and_is_unbiased():
     update = np.arange(1, 51, dtype=np.float32)
     sparsifier = RandK(0.2, seed=4)
     rounds = 4000
@@ -59,8 +59,8 @@ def test_rand_k_draws_every_coordinate_equally_often_and_is_unbiased() -> None:
     assert counts.max() <= high
 
 
-def test_rand_k_depends_on_seed_device_and_round_and_on_nothing_else() -> None:
-    def chosen(seed: int, device: int, round_index: int, data: int = 0) -> list[int]:
+def test_rand_k_depends_on_seed_device_and_round_and_on_nothing_else():
+    def chosen(seed, device, round_index, data=0):
         sparsifier = RandK(0.1, seed)
         sparsifier.sparsify(update_of(data), device, round_index)
         return sparsifier.selected[device].tolist()
@@ -70,7 +70,7 @@ def test_rand_k_depends_on_seed_device_and_round_and_on_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("name", SPARSIFIERS)
-def test_with_error_feedback_nothing_of_any_update_is_lost(name: str) -> None:
+def test_with_error_feedback_nothing_of_any_update_is_lost(name):
     """What was sent so far plus what is remembered is the sum of the updates, and it is sent."""
     sparsifier = SPARSIFIERS[name](0.1, seed=5, error_feedback=True)
     learned, sent = np.zeros(200), np.zeros(200)
@@ -88,7 +88,7 @@ def test_with_error_feedback_nothing_of_any_update_is_lost(name: str) -> None:
     np.testing.assert_allclose(everything, learned, rtol=0, atol=1e-4)
 
 
-def test_devices_do_not_share_what_they_remember() -> None:
+def test_devices_do_not_share_what_they_remember():
     sparsifier = TopK(0.1, seed=0, error_feedback=True)
     sparsifier.sparsify(update_of(1), 0, 0)
     fresh = TopK(0.1, seed=0, error_feedback=True)
@@ -99,7 +99,7 @@ def test_devices_do_not_share_what_they_remember() -> None:
 
 
 @given(st.lists(st.sets(st.integers(0, 29), min_size=6, max_size=6), min_size=2, max_size=8))
-def test_the_overlap_is_the_mean_over_all_pairs(chosen: list[set[int]]) -> None:
+def test_the_overlap_is_the_mean_over_all_pairs(chosen):
     pairs = list(itertools.combinations(chosen, 2))
     expected = sum(len(one & two) / 6 for one, two in pairs) / len(pairs)
     counts = selection_counts([np.array(sorted(one)) for one in chosen], 30)
@@ -107,7 +107,7 @@ def test_the_overlap_is_the_mean_over_all_pairs(chosen: list[set[int]]) -> None:
     assert pairwise_overlap(counts, len(chosen), 6) == pytest.approx(expected, abs=1e-12)
 
 
-def test_one_device_has_nothing_in_common_with_nobody() -> None:
+def test_one_device_has_nothing_in_common_with_nobody():
     counts = selection_counts([np.array([1, 2])], 5)
 
     assert np.isnan(pairwise_overlap(counts, 1, 2))
