@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcfl.errors import HpcflError
+from hpcfl.results.schema import Metric
 from hpcfl.rounds.observer import RoundObserver
 
 if TYPE_CHECKING:
@@ -55,11 +56,11 @@ class Rows(Spoken):
             )
         figures = result.figures
         click.echo(
-            f"{self._count:6}  {figures['accuracy']:8.4f}  {figures['loss']:7.4f}"
-            f"  {figures['bytes_up_total'] / 1e6:11.3f}  {result.record.round_seconds:8.3f}"
-            f"  {figures['train_seconds']:11.3f}  {figures['modelled_seconds']:11.3f}"
+            f"{self._count:6}  {figures[Metric.ACCURACY]:8.4f}  {figures[Metric.LOSS]:7.4f}"
+            f"  {figures[Metric.BYTES_UP_TOTAL] / 1e6:11.3f}  {result.record.round_seconds:8.3f}"
+            f"  {figures[Metric.TRAIN_SECONDS]:11.3f}  {figures[Metric.MODELLED_SECONDS]:11.3f}"
             + (
-                f"  {figures['epsilon_paper']:14.3f}  {figures['epsilon_proven']:8.3f}"
+                f"  {figures[Metric.EPSILON_PAPER]:14.3f}  {figures[Metric.EPSILON_PROVEN]:8.3f}"
                 if self._private
                 else ""
             )

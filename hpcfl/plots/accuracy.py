@@ -12,6 +12,7 @@ from hpcfl.errors import UsageError
 from hpcfl.plots import naming
 from hpcfl.plots.style import lacking_training, legend_below, line_style, new_figure
 from hpcfl.results.reader import Run
+from hpcfl.results.schema import Metric
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,12 +22,12 @@ AXES = {
     "bytes": "sent up by all devices, MB",
     "seconds": "modelled time, s",
 }
-_NEEDED = {"rounds": (), "bytes": ("bytes_up_total",), "seconds": ("modelled_seconds",)}
+_NEEDED = {"rounds": (), "bytes": (Metric.BYTES_UP_TOTAL,), "seconds": (Metric.MODELLED_SECONDS,)}
 
 
 def lacking(run: Run, against: str = "rounds", **_: object) -> str | None:
     """Return in words why a run's accuracy cannot be drawn, None if it can."""
-    return lacking_training(run, ("accuracy", *_NEEDED[against]))
+    return lacking_training(run, (Metric.ACCURACY, *_NEEDED[against]))
 
 
 def draw(
@@ -37,33 +38,15 @@ def draw(
 ) -> Figure:
     """Return a line for each run: its accuracy on held-out data after each round.
 
-    A round whose aggregate was wrong is left out.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        Training runs, none of them :func:`lacking` anything.
-    against : {"rounds", "bytes", "seconds"}
-        What is across: rounds, bytes that all devices sent (MB, 10^6 bytes), or modelled seconds,
-        since the start.
-    target : float, optional
-        An accuracy that is marked, from 0 to 1.
-    log_x : bool
-        Whether the axis across is logarithmic.
-
-    Raises
-    ------
-    UsageError
-        If the target is not an accuracy.
-    HpcflError
-        If matplotlib is not installed.
+    Across are rounds, bytes that all devices sent (MB, 10^6 bytes), or modelled seconds, since the
+    start. A round whose aggregate was wrong is left out. `target` is an accuracy that is marked.
     """
     if target is not None and not 0 <= target <= 1:
         raise UsageError(f"--target must be an accuracy from 0 to 1, not {target:g}")
     figure, (axes,) = new_figure()
     for number, (run, label) in enumerate(zip(runs, labels(runs, against), strict=True)):
         kept = run.validated
-        across, accuracy = spent(run, against)[kept], run.training["accuracy"][kept]
+        across, accuracy = spent(run, against)[kept], run.training[Metric.ACCURACY][kept]
         axes.plot(across, accuracy, label=label, **line_style(number, accuracy.size))
     if target is not None:
         axes.axhline(target, color="0.4", linewidth=1, dashes=(1, 2), label=f"target {target:g}")
@@ -84,9 +67,9 @@ def draw(
 def spent(run: Run, against: str) -> NDArray[np.float64]:
     """Return what a run had spent after each round, in the unit of `AXES`: shape (R,)."""
     if against == "bytes":
-        return run.training["bytes_up_total"] / 1e6
+        return run.training[Metric.BYTES_UP_TOTAL] / 1e6
     if against == "seconds":
-        return np.cumsum(run.training["modelled_seconds"])
+        return np.cumsum(run.training[Metric.MODELLED_SECONDS])
     return np.arange(1.0, run.rounds + 1)
 
 

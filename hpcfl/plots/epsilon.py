@@ -10,20 +10,21 @@ import numpy as np
 from hpcfl.plots import naming
 from hpcfl.plots.style import check_lines, lacking_training, legend_below, line_style, new_figure
 from hpcfl.results.reader import Run
+from hpcfl.results.schema import Metric
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Whose epsilon: the column of /training, and how its line differs from the other's.
 SIDES = {
-    "paper": ("epsilon_paper", {"linestyle": ":", "fillstyle": "none"}),
-    "proven": ("epsilon_proven", {"linestyle": "-", "fillstyle": "full"}),
+    "paper": (Metric.EPSILON_PAPER, {"linestyle": ":", "fillstyle": "none"}),
+    "proven": (Metric.EPSILON_PROVEN, {"linestyle": "-", "fillstyle": "full"}),
 }
 
 
 def lacking(run: Run, **_: object) -> str | None:
     """Return in words why a run cannot be drawn, None if it can."""
-    reason = lacking_training(run, ("accuracy", *(column for column, _ in SIDES.values())))
+    reason = lacking_training(run, (Metric.ACCURACY, *(column for column, _ in SIDES.values())))
     if reason is not None:
         return reason
     if not any(np.isfinite(run.training[column]).any() for column, _ in SIDES.values()):
@@ -35,29 +36,15 @@ def draw(runs: Sequence[Run], log_x: bool = False) -> Figure:
     """Return two panels: both epsilons over rounds, and accuracy over both epsilons.
 
     For each run a full line with filled markers shows what is proven for the mechanism as it was
-    run, a dotted one with empty markers what the paper claims. A round without a finite epsilon,
-    or with a wrong aggregate, is left out.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        Training runs, none of them :func:`lacking` anything.
-    log_x : bool
-        Whether epsilon is on logarithmic axes.
-
-    Raises
-    ------
-    UsageError
-        If there are more runs than can be told apart.
-    HpcflError
-        If matplotlib is not installed.
+    run, a dotted one with empty markers what the paper claims. A round without a finite epsilon, or
+    with a wrong aggregate, is left out.
     """
     check_lines(len(runs), "runs", each=len(SIDES))
     figure, (left, right) = new_figure(9.6, 3.8, columns=2)
     labels = naming.labels(runs, (*naming.TASK, *naming.TOLD_APART))
     for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
         rounds = np.arange(1, run.rounds + 1)
-        accuracy = run.training["accuracy"]
+        accuracy = run.training[Metric.ACCURACY]
         for side, (column, look) in SIDES.items():
             epsilon = run.training[column]
             kept = run.validated & np.isfinite(epsilon)

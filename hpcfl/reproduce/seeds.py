@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcfl.comm.world import World
 from hpcfl.options.training import TrainOptions
+from hpcfl.results.schema import Metric
 from hpcfl.training import session
 
 
@@ -50,7 +51,7 @@ def over_seeds(
         found[name] = np.round(values.mean(axis=0), 4).tolist()
         found[f"last_{name}"] = np.round(values[:, -1], 4).tolist()
     last = curves[0][-1]
-    found["bytes_up"] = float(np.mean([curve[-1]["bytes_up_total"] for curve in curves]))
+    found["bytes_up"] = float(np.mean([curve[-1][Metric.BYTES_UP_TOTAL] for curve in curves]))
     for side in ("paper", "proven"):
         epsilon = last[f"epsilon_{side}"]
         found[f"epsilon_{side}"] = epsilon if np.isfinite(epsilon) else None
@@ -75,12 +76,14 @@ def to_target(world: World, asked: TrainOptions, devices: int) -> dict[str, Any]
     found: dict[str, Any] = {
         "dim": int(trained.weights.size),
         "rounds": len(figures),
-        "reached": target is None or figures[-1]["accuracy"] >= target,
-        "accuracy": [round(one["accuracy"], 4) for one in figures],
-        "bytes_up_total": int(figures[-1]["bytes_up_total"]),
-        "modelled_seconds": round(sum(one["modelled_seconds"] for one in figures), 2),
-        "modelled_seconds_of_training": round(sum(one["train_cpu_seconds"] for one in figures), 2),
+        "reached": target is None or figures[-1][Metric.ACCURACY] >= target,
+        "accuracy": [round(one[Metric.ACCURACY], 4) for one in figures],
+        "bytes_up_total": int(figures[-1][Metric.BYTES_UP_TOTAL]),
+        "modelled_seconds": round(sum(one[Metric.MODELLED_SECONDS] for one in figures), 2),
+        "modelled_seconds_of_training": round(
+            sum(one[Metric.TRAIN_CPU_SECONDS] for one in figures), 2
+        ),
     }
-    if np.isfinite(figures[0]["overlap"]):
-        found["overlap"] = [round(one["overlap"], 4) for one in figures]
+    if np.isfinite(figures[0][Metric.OVERLAP]):
+        found["overlap"] = [round(one[Metric.OVERLAP], 4) for one in figures]
     return found

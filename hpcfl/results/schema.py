@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum, auto
 from typing import Any
 
 import numpy as np
@@ -50,30 +51,15 @@ _EVER = 1e12
 
 @dataclass(frozen=True)
 class Dataset:
-    """A dataset of the rounds.
-
-    Attributes
-    ----------
-    name : str
-        Also the field of :class:`~hpcfl.results.record.RoundRecord` that holds one round of it.
-    dtype : type
-        NumPy type of an element.
-    axes : tuple of str
-        Labels of the axes after the first, the round.
-    unit : str
-        ``bytes``, ``s``, or ``1`` for what has none.
-    limits : tuple of float, optional
-        Least and largest value; NaN is a value only where `unknown` is NaN.
-    unknown : float, optional
-        What stands for rounds that were measured without it, by an earlier version or by a run
-        that could not go on when ranks die. None where all files have it.
-    """
+    """A dataset of the rounds; one round of it is the field of `RoundRecord` with its name."""
 
     name: str
     dtype: type
-    axes: tuple[str, ...]
-    unit: str
-    limits: tuple[float, float] | None = None
+    axes: tuple[str, ...]  # labels of those after the first, the round
+    unit: str  # ``bytes``, ``s``, or ``1`` for what has none
+    limits: tuple[float, float] | None = None  # NaN is a value only where `unknown` is NaN
+    # What stands for rounds that were measured without it, by an earlier version or by a run that
+    # could not go on when ranks die. None where all files have it.
     unknown: float | None = None
 
     def shape(self, phases: int, devices: int) -> tuple[int, ...]:
@@ -113,8 +99,37 @@ FAILURES = (
     Dataset("recover_seconds", np.float64, (), "s", _SECONDS, math.nan),
 )
 MARKED = Dataset(MARKS, np.bool_, (), "1")
+KNOWN = (*DATASETS, *FAILURES)
 # What each phase cost each device, and the server where it takes part.
 SPENT = tuple(dataset.name for dataset in DATASETS if "phase" in dataset.axes)
+
+
+class Metric(StrEnum):
+    """A metric of each round of training, a dataset of the group `TRAINING`."""
+
+    ACCURACY = auto()  # on held-out data
+    LOSS = auto()  # on held-out data
+    PARTICIPANTS = auto()
+    BYTES_UP_TOTAL = auto()  # sent by all devices since the start
+    MODELLED_SECONDS = auto()  # of this round: protocol, and the slowest device's training
+    TRAIN_SECONDS = auto()  # elapsed, all ranks
+    TRAIN_CPU_SECONDS = auto()  # of the slowest device
+    EVALUATE_SECONDS = auto()  # elapsed
+    # Root mean square error that clipping and rounding made in a coordinate of the aggregate, and
+    # the fraction of the values sent that were clipped; NaN for protocols that do neither.
+    QUANTISATION_ERROR = auto()
+    CLIPPED_FRACTION = auto()
+    # Part of its coordinates that a pair of devices chose both; NaN where none are chosen.
+    OVERLAP = auto()
+    EPSILON_PAPER = auto()  # spent so far, as the paper claims
+    EPSILON_PROVEN = auto()  # spent so far, as is proven for the mechanism as it was run
+
+
+class DeviceMetric(StrEnum):
+    """A metric of each round and device, in the group `TRAINING` where it was asked for."""
+
+    # Of the model that a round starts from, on the device's own data; NaN if it did not train.
+    DEVICE_LOSS = auto()
 
 
 def encode(values: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
@@ -129,7 +144,7 @@ def encode(values: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
 def decode(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return options or facts from attributes: the opposite of `encode`.
 
-    None stands for ``"none"`` and for an empty text, which is found out when a launch ends. JSON
+    None stands for ``"none"``, and for an empty text, which is replaced when a launch ends. JSON
     text of a list or an object becomes a list or a dict.
     """
     return {name: _decoded(value) for name, value in attributes.items()}

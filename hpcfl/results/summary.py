@@ -23,32 +23,18 @@ from hpcfl.results.reader import Run
 from hpcfl.results.statistics import UNKNOWN, Interval, Percentiles, median_interval
 from hpcfl.system import disturbances
 
+# The protocol that others are compared with, where it was run.
+BASELINE = "secagg"
+
 
 @dataclass(frozen=True)
 class PhaseSummary:
-    """What one phase cost, or all phases of a round together.
+    """What one phase cost, or all phases of a round together (``total``).
 
     Bytes and messages are those of one device in one round. A phase's means are over the devices
     and rounds in which the device sent (up) or received (down) anything, the total's over those in
     which the device's vector reached the aggregate; 0 if there are none, None if no round was
     measured. All percentiles are over rounds.
-
-    Attributes
-    ----------
-    name : str
-        The phase, or ``total``.
-    bytes_up_mean, bytes_down_mean, messages_up_mean : float or None
-        Means over those devices and rounds.
-    bytes_up_max, bytes_down_max : int or None
-        Largest values.
-    device_cpu_seconds : Percentiles
-        CPU seconds of the slowest device of each round.
-    wall_seconds : Percentiles
-        Elapsed seconds of the slowest of the devices and the server, in each round.
-    server_cpu_seconds, server_wall_seconds : Percentiles
-        Seconds of the server.
-    modelled_seconds : float
-        Median of the seconds that the link model gives; NaN if no round was measured.
     """
 
     name: str
@@ -57,66 +43,16 @@ class PhaseSummary:
     bytes_down_mean: float | None
     bytes_down_max: int | None
     messages_up_mean: float | None
-    device_cpu_seconds: Percentiles
-    wall_seconds: Percentiles
+    device_cpu_seconds: Percentiles  # of the slowest device of each round
+    wall_seconds: Percentiles  # of the slowest of the devices and the server, in each round
     server_cpu_seconds: Percentiles
     server_wall_seconds: Percentiles
-    modelled_seconds: float
+    modelled_seconds: float  # median; NaN if no round was measured
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run cost.
-
-    Attributes
-    ----------
-    path : str
-        The results file.
-    status, protocol : str
-        As in :class:`~hpcfl.results.reader.Run`.
-    security : str or None
-        The option ``security``, where it has a value: ``passive`` or ``active``.
-    devices, dim : int
-        Number of devices N and of parameters d.
-    alpha, theta : float or None
-        The options ``alpha`` (density) and ``dropout`` (share of devices), where they have a
-        value.
-    transport, mpi_library : str or None
-        From the environment, where it tells.
-    link : LinkModel
-        The link that the modelled seconds stand for.
-    rounds_measured, rounds_warmup, rounds_total, rounds_validated : int
-        Numbers of finished rounds; the last two count warm-up too.
-    survivors_min, survivors_max : int or None
-        Fewest and most devices in the aggregate of a measured round.
-    survivors_mean : float or None
-        Mean number over measured rounds.
-    phases : tuple of PhaseSummary
-        One for each phase, in order.
-    total : PhaseSummary
-        The same figures after summing the phases of each round.
-    all_cpu_seconds : Percentiles
-        CPU seconds of all devices and the server together, in a round.
-    round_seconds : Percentiles
-        Measured seconds of a round.
-    modelled_round_seconds : Percentiles
-        Modelled seconds of a round.
-    round_seconds_interval : Interval
-        Rank-based 95 % interval of the median of the measured seconds; NaN below 6 rounds.
-    first_round_seconds : float or None
-        Measured seconds of the first round, warm-up or not; the slowest launch's.
-    stop_reason : str or None
-        Why no more rounds were measured: ``rounds``, ``rel_ci``, ``max_seconds`` or
-        ``max_rounds``.
-    warnings : tuple of str
-        What disturbed the run, a sentence each.
-    files : tuple of str
-        The results files: one, or those of launches that were pooled.
-    repeats : int
-        Number of launches.
-    repeats_p_value : float or None
-        Of a rank test whether launches differ in their round seconds; None for one launch.
-    """
+    """What a run cost."""
 
     path: str
     status: str
@@ -124,30 +60,30 @@ class Summary:
     security: str | None
     devices: int
     dim: int
-    alpha: float | None
-    theta: float | None
+    alpha: float | None  # density
+    theta: float | None  # share of devices that drop out
     transport: str | None
     mpi_library: str | None
-    link: LinkModel
+    link: LinkModel  # that the modelled seconds stand for
     rounds_measured: int
     rounds_warmup: int
-    rounds_total: int
+    rounds_total: int  # warm-up included, as in the next
     rounds_validated: int
-    survivors_min: int | None
+    survivors_min: int | None  # devices in the aggregate of a measured round
     survivors_mean: float | None
     survivors_max: int | None
     phases: tuple[PhaseSummary, ...]
-    total: PhaseSummary
-    all_cpu_seconds: Percentiles
+    total: PhaseSummary  # the same figures after summing the phases of each round
+    all_cpu_seconds: Percentiles  # of all devices and the server together, in a round
     round_seconds: Percentiles
     modelled_round_seconds: Percentiles
-    round_seconds_interval: Interval = UNKNOWN
-    first_round_seconds: float | None = None
-    stop_reason: str | None = None
-    warnings: tuple[str, ...] = ()
+    round_seconds_interval: Interval = UNKNOWN  # 95 %, of the median, by ranks
+    first_round_seconds: float | None = None  # warm-up or not; the slowest launch's
+    stop_reason: str | None = None  # rounds, rel_ci, max_seconds or max_rounds
+    warnings: tuple[str, ...] = ()  # what disturbed the run, a sentence each
     files: tuple[str, ...] = ()
-    repeats: int = 1
-    repeats_p_value: float | None = None
+    repeats: int = 1  # launches
+    repeats_p_value: float | None = None  # whether launches differ; None for one launch
 
     @property
     def name(self) -> str:
@@ -161,32 +97,14 @@ class Summary:
         return self.protocol if plain else f"{self.protocol}, {self.security}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as dict, list, str, int, float and None, ready for JSON.
-
-        What is not a finite number becomes None, because JSON has nothing else.
-        """
+        """Return everything as JSON takes it; what is not a finite number is None."""
         return dict(finite(dataclasses.asdict(self)))
 
 
 def summarise(run: Run, link: LinkModel) -> Summary:
-    """Summarise the measured rounds of a run.
+    """Summarise the measured rounds of a run; without any, figures are None or NaN.
 
-    Parameters
-    ----------
-    run : Run
-        The run.
-    link : LinkModel
-        The link of the devices, for the modelled seconds.
-
-    Returns
-    -------
-    Summary
-        The figures; where no round was measured they are None or NaN.
-
-    Raises
-    ------
-    HpcflError
-        If the run does not record its number of parameters.
+    HpcflError if the run does not record its number of parameters.
     """
     kept = run.measured
     up, down = run.bytes_up[kept], run.bytes_down[kept]
@@ -294,26 +212,12 @@ def _phase(
 def choose_baseline(summaries: Sequence[Summary], name: str | None = None) -> Summary:
     """Return the run that others are compared with.
 
-    Parameters
-    ----------
-    summaries : sequence of Summary
-        The runs, at least one.
-    name : str, optional
-        Name of its file, with or without the ending, or of its protocol. By default it is the
-        first ``secagg`` run, or else the first run.
-
-    Returns
-    -------
-    Summary
-        One of `summaries`.
-
-    Raises
-    ------
-    UsageError
-        If no run or more than one goes by that name.
+    `name` is that of its file, with or without the ending, or of its protocol. By default it is the
+    first run of `BASELINE`, or else the first run. It is a UsageError if no run or more than one
+    goes by that name.
     """
     if name is None:
-        return next((s for s in summaries if s.protocol == "secagg"), summaries[0])
+        return next((s for s in summaries if s.protocol == BASELINE), summaries[0])
     matching = [s for s in summaries if name in _file_names(s)]
     matching = matching or [s for s in summaries if s.protocol == name]
     if len(matching) == 1:
@@ -336,12 +240,8 @@ def _file_names(summary: Summary) -> set[str]:
 class Ratios:
     """How many times as much the baseline costs: baseline divided by run, of the summaries.
 
-    Attributes
-    ----------
-    bytes_up, device_cpu, modelled_round : float or None
-        Ratio of the mean bytes a device sends in a round, of the median CPU seconds of the
-        slowest device, and of the median modelled seconds of a round; None where a figure is
-        missing or the run's is 0.
+    Of the mean bytes a device sends in a round, the median CPU seconds of the slowest device, and
+    the median modelled seconds of a round; None where a figure is missing or the run's is 0.
     """
 
     bytes_up: float | None
@@ -350,18 +250,7 @@ class Ratios:
 
 
 def ratios(baseline: Summary, summary: Summary) -> Ratios:
-    """Return how many times as much the baseline costs as a run.
-
-    Parameters
-    ----------
-    baseline, summary : Summary
-        The two runs.
-
-    Returns
-    -------
-    Ratios
-        Above 1 where the run is cheaper than the baseline.
-    """
+    """Return how many times as much the baseline costs as a run: above 1 the run is cheaper."""
     return Ratios(
         bytes_up=_ratio(baseline.total.bytes_up_mean, summary.total.bytes_up_mean),
         device_cpu=_ratio(

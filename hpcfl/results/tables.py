@@ -14,6 +14,7 @@ from hpcfl.report import formats, jsontext
 from hpcfl.report.formats import seconds
 from hpcfl.report.table import RULE, Column, Facts, Table, label, paragraph
 from hpcfl.results.reader import Run
+from hpcfl.results.schema import Metric
 from hpcfl.results.statistics import Percentiles
 from hpcfl.results.summary import PhaseSummary, Summary, ratios
 
@@ -114,11 +115,12 @@ def facts(summary: Summary) -> Facts:
 
 
 def rounds(run: Run) -> Table:
-    """Return a row for every round of a run: what it took and, of training, what it reached.
-
-    Figures of training have the names of :data:`~hpcfl.training.experiment.FIGURES`.
-    """
-    reached = {name: values for name, values in run.training.items() if values.ndim == 1}
+    """Return a row for every round of a run: what it took and, of training, what it reached."""
+    reached = {
+        name: values
+        for name, values in run.training.items()
+        if values.ndim == 1 and name != Metric.BYTES_UP_TOTAL
+    }
     columns = [
         Column("round", "round", format=formats.count),
         Column("warmup", "warm-up", format=formats.words),
@@ -126,18 +128,14 @@ def rounds(run: Run) -> Table:
         Column("survivors", "survivors", format=formats.count),
         Column("round_seconds", "round", "s", seconds),
         Column("bytes_up_total", "up, all devices", "B", formats.count),
-        *(
-            Column(name, name.replace("_", " "), format=formats.number)
-            for name in reached
-            if name != "bytes_up_total"
-        ),
+        *(Column(name, name.replace("_", " "), format=formats.number) for name in reached),
     ]
     sent = run.bytes_up.sum(axis=(1, 2), dtype=np.int64).cumsum()
     rows = [
         [
             *(index, bool(run.warmup[index]), bool(run.validated[index])),
             *(int(run.survived[index].sum()), float(run.round_seconds[index]), int(sent[index])),
-            *(float(reached[name][index]) for name in reached if name != "bytes_up_total"),
+            *(float(values[index]) for values in reached.values()),
         ]
         for index in range(run.rounds)
     ]
@@ -146,15 +144,7 @@ def rounds(run: Run) -> Table:
 
 
 def comparison(summaries: Sequence[Summary], baseline: Summary) -> Table:
-    """Return runs side by side, one to a row, and how they compare with a baseline.
-
-    Parameters
-    ----------
-    summaries : sequence of Summary
-        The runs, all with the same link model.
-    baseline : Summary
-        One of them, see :func:`~hpcfl.results.summary.choose_baseline`.
-    """
+    """Return runs, all with the same link model, side by side and compared with one of them."""
     warned: dict[str, list[int]] = {}
     for row, summary in enumerate(summaries, 1):
         for sentence in warnings_of(summary):
@@ -177,9 +167,8 @@ def comparison(summaries: Sequence[Summary], baseline: Summary) -> Table:
 def every_figure(summaries: Sequence[Summary]) -> Table:
     """Return a tidy table: one row per run and phase, and one per run with the phase ``total``.
 
-    The columns are the fields of :class:`~hpcfl.results.summary.Summary` and
-    :class:`~hpcfl.results.summary.PhaseSummary`, with their units in their names. What concerns
-    whole rounds has a value in the rows of ``total`` only.
+    The columns are the fields of `Summary` and `PhaseSummary`, with their units in their names.
+    What concerns whole rounds has a value in the rows of ``total`` only.
     """
     rows = [row for summary in summaries for row in _figures(summary)]
     names = dict.fromkeys(name for row in rows for name in row)
@@ -189,13 +178,10 @@ def every_figure(summaries: Sequence[Summary]) -> Table:
 
 
 def to_json(summaries: Sequence[Summary], baseline: Summary) -> str:
-    """Return the summaries, and the ratios where there is something to compare.
+    """Return the summaries, and the ratios where there is something to compare, as JSON.
 
-    Returns
-    -------
-    str
-        An object with ``runs``, a list; with several runs also ``baseline``, its path, and in
-        each run ``baseline_over_run``. What is undefined is null.
+    An object with ``runs``, a list; with several runs also ``baseline``, its path, and in each run
+    ``baseline_over_run``. What is undefined is null.
     """
     runs = [summary.as_dict() for summary in summaries]
     report: dict[str, Any] = {"runs": runs}

@@ -21,7 +21,7 @@ from hpcfl.options.definition import part
 from hpcfl.options.training import TrainOptions
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
-from hpcfl.results.schema import SPENT
+from hpcfl.results.schema import SPENT, DeviceMetric, Metric
 from hpcfl.rounds.build import build
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round
@@ -36,23 +36,6 @@ from hpcfl.training.clients import Clients
 if TYPE_CHECKING:
     from hpcfl.learning.training import Trainer
 
-FIGURES = (
-    "accuracy",
-    "loss",
-    "participants",
-    "bytes_up_total",
-    "modelled_seconds",
-    "train_seconds",
-    "train_cpu_seconds",
-    "evaluate_seconds",
-    "quantisation_error",
-    "clipped_fraction",
-    "overlap",
-    "epsilon_paper",
-    "epsilon_proven",
-)
-DEVICE_FIGURES = ("device_loss",)
-
 
 @dataclass(frozen=True)
 class RoundResult:
@@ -63,16 +46,9 @@ class RoundResult:
     record : RoundRecord
         What the protocol cost, for all n devices.
     figures : dict of str to float
-        The names of `FIGURES`: accuracy and loss on the held-out data; bytes that all devices
-        sent since the start; modelled seconds of this round (protocol and the slowest device's
-        training); elapsed seconds of training (all ranks) and of evaluation; CPU seconds that the
-        slowest device trained; root mean square error that clipping and rounding made in a
-        coordinate of the aggregate, and the fraction of the values sent that were clipped (NaN for
-        protocols that do neither); part of its coordinates that a pair of devices chose both (NaN
-        for algorithms that choose none).
+        A value for each `Metric`.
     device_figures : dict of str to ndarray of float64, shape (n,)
-        The names of `DEVICE_FIGURES` if they were asked for: loss of the model that a round starts
-        from, on each device's own data (NaN for those that did not train).
+        A value for each `DeviceMetric`, if they were asked for.
     """
 
     record: RoundRecord
@@ -254,11 +230,13 @@ class Training:
         played = self._play(transport, observer, index, participants, work, first is None)
         slowest = transport.max_to_server(float(work.cpu.max()))
         overlap = self._overlap(transport)
-        device_figures = {}
+        device_figures: dict[str, NDArray[np.float64]] = {}
         if self._options.device_loss:
             summed = transport.sum_to_server(work.losses)
             if summed is not None:
-                device_figures["device_loss"] = np.where(summed[1] > 0, summed[0], np.nan)
+                device_figures[DeviceMetric.DEVICE_LOSS] = np.where(
+                    summed[1] > 0, summed[0], np.nan
+                )
         if slowest is None:
             transport.wait_for_all()
             return None
@@ -269,7 +247,7 @@ class Training:
             record = _joined(first.record, record)
             played = replace(played, prepare_seconds=first.prepare_seconds)
         played = replace(played, record=record)
-        figures = self._conclude(played, participants, index, slowest) | {"overlap": overlap}
+        figures = self._conclude(played, participants, index, slowest) | {Metric.OVERLAP: overlap}
         self._next_round = index + 1
         transport.wait_for_all()
         return RoundResult(record, figures, device_figures)
@@ -427,18 +405,18 @@ class Training:
         )
         self._bytes_up += int(record.bytes_up.sum())
         return {
-            "accuracy": accuracy,
-            "loss": loss,
-            "participants": float(len(participants)),
-            "bytes_up_total": float(self._bytes_up),
-            "modelled_seconds": float(modelled.sum()) + slowest,
-            "train_seconds": played.prepare_seconds,
-            "train_cpu_seconds": slowest,
-            "evaluate_seconds": evaluated,
-            "quantisation_error": played.quantisation_error,
-            "clipped_fraction": played.clipped_fraction,
-            "epsilon_paper": spent.paper,
-            "epsilon_proven": spent.proven,
+            Metric.ACCURACY: accuracy,
+            Metric.LOSS: loss,
+            Metric.PARTICIPANTS: float(len(participants)),
+            Metric.BYTES_UP_TOTAL: float(self._bytes_up),
+            Metric.MODELLED_SECONDS: float(modelled.sum()) + slowest,
+            Metric.TRAIN_SECONDS: played.prepare_seconds,
+            Metric.TRAIN_CPU_SECONDS: slowest,
+            Metric.EVALUATE_SECONDS: evaluated,
+            Metric.QUANTISATION_ERROR: played.quantisation_error,
+            Metric.CLIPPED_FRACTION: played.clipped_fraction,
+            Metric.EPSILON_PAPER: spent.paper,
+            Metric.EPSILON_PROVEN: spent.proven,
         }
 
     def _spent(self, index: int) -> Spent | None:
@@ -457,7 +435,7 @@ class Training:
 
     def _reason_to_stop(self, index: int, result: RoundResult, elapsed: float) -> str:
         target, limit = self._options.target_accuracy, self._options.max_seconds
-        if target is not None and result.figures["accuracy"] >= target:
+        if target is not None and result.figures[Metric.ACCURACY] >= target:
             return "target_accuracy"
         if limit is not None and elapsed >= limit:
             return "max_seconds"

@@ -6,6 +6,7 @@ import math
 
 from hpcfl.algorithms.federated import find
 from hpcfl.options.training import TrainOptions
+from hpcfl.results.schema import Metric
 from hpcfl.training.session import Trained
 
 
@@ -18,32 +19,33 @@ def render_end(trained: Trained, options: TrainOptions) -> str:
             f"--epsilon\n\nResults: {trained.path}"
         )
     last = rounds[-1]
-    modelled = sum(figures["modelled_seconds"] for figures in rounds)
+    modelled = sum(figures[Metric.MODELLED_SECONDS] for figures in rounds)
     lines = [
         f"\n{trained.model}, {trained.weights.size} parameters: accuracy "
-        f"{last['accuracy']:.4f} after {len(rounds)} rounds, all aggregates validated",
-        f"sent up by all devices: {last['bytes_up_total'] / 1e6:.3f} MB",
+        f"{last[Metric.ACCURACY]:.4f} after {len(rounds)} rounds, all aggregates validated",
+        f"sent up by all devices: {last[Metric.BYTES_UP_TOTAL] / 1e6:.3f} MB",
         f"modelled: {modelled:.1f} s, training included",
     ]
     if find(options.algorithm).private:
         pure = options.algorithm == "fedsgd-dpc" and options.mechanism == "laplace"
         lines.append(
             f"epsilon at delta {0 if pure else options.delta:g}: "
-            f"{last['epsilon_paper']:.4g} as the paper counts, "
-            f"{last['epsilon_proven']:.4g} proven "
+            f"{last[Metric.EPSILON_PAPER]:.4g} as the paper counts, "
+            f"{last[Metric.EPSILON_PROVEN]:.4g} proven "
             f"(neighbours: {trained.config['epsilon_neighbours']})"
         )
         lines += [f"  {note}" for note in trained.notes]
-    if not math.isnan(last["clipped_fraction"]):
-        clipped = max(figures["clipped_fraction"] for figures in rounds)
-        error = max(figures["quantisation_error"] for figures in rounds)
+    if not math.isnan(last[Metric.CLIPPED_FRACTION]):
+        clipped = max(figures[Metric.CLIPPED_FRACTION] for figures in rounds)
+        error = max(figures[Metric.QUANTISATION_ERROR] for figures in rounds)
         lines.append(
             f"clipped: at most {clipped:.2%} of the values of a round; "
             f"quantisation error of a coordinate: at most {error:.2e} (root mean square)"
         )
-    if not math.isnan(last["overlap"]):
+    if not math.isnan(last[Metric.OVERLAP]):
         lines.append(
-            f"coordinates that a pair of devices has in common: {rounds[0]['overlap']:.1%} in the "
-            f"first round, {last['overlap']:.1%} in the last"
+            "coordinates that a pair of devices has in common: "
+            f"{rounds[0][Metric.OVERLAP]:.1%} in the first round, "
+            f"{last[Metric.OVERLAP]:.1%} in the last"
         )
     return "\n".join([*lines, f"\nResults: {trained.path}"])

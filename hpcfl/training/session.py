@@ -21,6 +21,7 @@ from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.training import TrainOptions
+from hpcfl.results.schema import DeviceMetric, Metric
 from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.system import disturbances
@@ -33,7 +34,7 @@ from hpcfl.training.build import (
     make_federation,
     with_levels,
 )
-from hpcfl.training.experiment import DEVICE_FIGURES, FIGURES, RoundResult, Training
+from hpcfl.training.experiment import RoundResult, Training
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -189,8 +190,8 @@ def run(
                 phases=algorithm.phases(protocol),
                 devices=count,
                 rounds=options.rounds,
-                training=FIGURES,
-                device_training=DEVICE_FIGURES if options.device_loss else (),
+                training=tuple(Metric),
+                device_training=tuple(DeviceMetric) if options.device_loss else (),
                 partition=mine.table,
             )
         except HpcflError as problem:
