@@ -14,24 +14,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of figure that `hpcfl plot` draws.
+    """A kind of figure that `hpcfl plot` draws."""
 
-    Attributes
-    ----------
-    what : str
-        What it shows.
-    home : str
-        The module that draws it, imported only when it is asked for.
-    options : tuple of str
-        The options of `hpcfl plot` that it takes.
-    against : tuple of str
-        The values of the option `against` that it takes, the default first.
-    """
-
-    what: str
-    home: str
-    options: tuple[str, ...] = ()
-    against: tuple[str, ...] = ()
+    what: str  # it shows
+    home: str  # the module that draws it, imported only when it is asked for
+    options: tuple[str, ...] = ()  # of `hpcfl plot`
+    against: tuple[str, ...] = ()  # values of that option, the default first
 
     def module(self) -> Any:
         """Import the module that draws it."""

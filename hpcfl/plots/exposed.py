@@ -40,19 +40,9 @@ def exposed_alone(run: Run, protocol: str | None = None) -> float:
     """Return the share of what an honest survivor sends that the server learns by itself.
 
     By formula, for the run's protocol, devices, alpha, dropouts and degree, with a third of the
-    devices colluding.
-
-    Parameters
-    ----------
-    run : Run
-        The run.
-    protocol : str, optional
-        ``MODULE:CLASS`` of its protocol, if that does not come with hpcfl.
-
-    Raises
-    ------
-    UsageError
-        If the run's options make no population, or its protocol does not say what it exposes.
+    devices colluding. `protocol` is the ``MODULE:CLASS`` of one that does not come with hpcfl. It
+    is a UsageError if the run's options make no population, or its protocol does not say what it
+    exposes.
     """
     devices = run.devices
     population = Population(devices, count_of(COLLUDING, devices), _number(run, "dropout", 0.0))
@@ -70,20 +60,7 @@ def _number(run: Run, name: str, default: float) -> float:
 
 
 def draw(runs: Sequence[Run], protocol: str | None = None) -> Figure:
-    """Return a point for each run: bytes a survivor sent, and what is exposed alone of them.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        None of them :func:`lacking` anything.
-    protocol : str, optional
-        As in :func:`exposed_alone`.
-
-    Raises
-    ------
-    HpcflError
-        If matplotlib is not installed.
-    """
+    """Return a point for each run: bytes a survivor sent, and what is exposed alone of them."""
     figure, (axes,) = new_figure()
     labels = naming.labels(runs, naming.TOLD_APART)
     for number, (run, label) in enumerate(zip(runs, labels, strict=True)):

@@ -32,19 +32,7 @@ def draw(
 ) -> Figure:
     """Return two panels over alpha: contributors at a coordinate, and values exposed alone.
 
-    Parameters
-    ----------
-    protocol : type
-        The protocol, of sparse uploads.
-    devices, colluding : int
-        Numbers N of devices, and of those that collude with the server.
-    dropouts : sequence of float
-        Dropout rates theta, a line each.
-
-    Raises
-    ------
-    UsageError
-        If the protocol has no alpha.
+    There is a line for every dropout rate theta. A protocol without alpha is a UsageError.
     """
     if not protocol.sparse_upload:
         known = [name for name in PROTOCOLS if find(name).sparse_upload]

@@ -53,17 +53,8 @@ def labels(
 ) -> list[str]:
     """Return a name for each run, no two the same.
 
-    It holds protocol, devices, and those of the options in which the runs differ; the file's name
-    where that is not enough.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        The runs.
-    options : sequence of str
-        Options that may tell them apart.
-    remarks : sequence of str, optional
-        Words at the end of each name; "" for none.
+    It holds protocol, devices, those of the options in which the runs differ, and the run's remark;
+    the file's name where that is not enough.
     """
     names = differing(runs, options)
     found = [", ".join([named(run), f"N = {run.devices}", *words(run, names)]) for run in runs]

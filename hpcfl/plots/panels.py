@@ -32,15 +32,7 @@ class Curves(Protocol):
 def draw(panels: Sequence[Curves]) -> Figure:
     """Return a figure of panels, three or four in a row.
 
-    Parameters
-    ----------
-    panels : sequence of panels
-        At least one. A point that is None, or no finite number, is left out.
-
-    Raises
-    ------
-    HpcflError
-        If matplotlib is not installed.
+    A point that is None, or no finite number, is left out.
     """
     full = (count for count in (3, 4, 2) if len(panels) % count == 0)
     columns = next(full, min(3, len(panels)))

@@ -37,19 +37,8 @@ def lacking(run: Run) -> str | None:
 def draw(runs: Sequence[Run]) -> Figure:
     """Return a map of a training run's samples: devices across, classes up, numbers as colours.
 
-    The numbers are also written into the cells where they can be read.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        One run, not :func:`lacking` anything; its partition has the shape (N, classes).
-
-    Raises
-    ------
-    UsageError
-        If there are several runs.
-    HpcflError
-        If matplotlib is not installed.
+    The numbers are also written into the cells where they can be read. Several runs are a
+    UsageError.
     """
     if len(runs) > 1:
         raise UsageError(

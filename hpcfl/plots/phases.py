@@ -34,19 +34,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     slowest device, CPU seconds of the server, and bytes of a device, mean over those that survived
     the round. The medians of phases need not add up to the median of the round, and the slowest
     device need not be the same in all phases; the dot is the median of whole rounds, with its 95 %
-    interval where there are enough of them.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        None of them :func:`lacking` anything.
-
-    Raises
-    ------
-    UsageError
-        If there are more runs than bars fit.
-    HpcflError
-        If matplotlib is not installed.
+    interval where there are enough of them. More runs than bars fit are a UsageError.
     """
     if len(runs) > MOST_BARS:
         raise UsageError(

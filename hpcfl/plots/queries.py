@@ -22,22 +22,10 @@ def draw(
     title: str,
     start: float,
 ) -> Figure:
-    """Return a figure of U over T, a line for every b, and a star where it is least.
+    """Return a figure of U(T, b) over T, a line for every b, and a star where it is least.
 
-    Parameters
-    ----------
-    rounds : ndarray of float64, shape (points,)
-        T, above 0.
-    per_round : sequence of int
-        The b of the lines.
-    bounds : ndarray of float64, shape (lines, points)
-        U(T, b).
-    optima : sequence of (T, U) or None
-        Where each line is least; None where it has no least value.
-    title : str
-        Of the figure.
-    start : float
-        Y0, the value without a round, a horizontal line.
+    `rounds` holds T, shape (points,), `bounds` has the shape (lines, points), and `optima` holds
+    (T, U) or None. `start` is Y0, the value without a round, a horizontal line.
     """
     figure, (axes,) = new_figure()
     for number, (b, values) in enumerate(zip(per_round, bounds, strict=True)):

@@ -38,27 +38,11 @@ def draw(
 ) -> Figure:
     """Return two panels, the devices' seconds in whole rounds and the server's.
 
-    Parameters
-    ----------
-    runs : sequence of Run
-        None of them :func:`lacking` anything.
-    style : {"box", "ecdf"}
-        ``ecdf``: a line for each run, the share of values that are at most so large, over all
-        devices that survived and all measured rounds. ``box``: for one run a box for each device,
-        over the rounds that it survived; for several runs a box for each. A box is from the first
-        to the third quartile with a line at the median; whiskers reach to the smallest and largest
-        value, so that nothing is left out.
-    clock : {"cpu", "wall"}
-        CPU seconds of the protocol, or elapsed seconds.
-    log_x : bool
-        Whether the seconds are on a logarithmic axis.
-
-    Raises
-    ------
-    UsageError
-        If there is more to draw than can be told apart.
-    HpcflError
-        If matplotlib is not installed.
+    ``ecdf``: a line for each run, the share of values that are at most so large, over all devices
+    that survived and all measured rounds. ``box``: for one run a box for each device, over the
+    rounds that it survived; for several runs a box for each. A box is from the first to the third
+    quartile with a line at the median; whiskers reach to the smallest and largest value, so that
+    nothing is left out.
     """
     runs = naming.in_order(runs)
     labels = naming.labels(runs, ("dim", *naming.TASK, *naming.TOLD_APART))

@@ -33,21 +33,11 @@ _FOLLOWING = ("degree", "min_cohort")
 
 @dataclass(frozen=True)
 class _Panel:
-    """One of the four panels.
-
-    Attributes
-    ----------
-    label : str
-        Of the vertical axis.
-    samples : callable
-        Returns a value for every measured round of a run, shape (rounds,).
-    powers : dict of str to int
-        The power of N and of d that is ideal.
-    """
+    """One of the four panels."""
 
     label: str
-    samples: Callable[[Run], NDArray[np.float64]]
-    powers: dict[str, int]
+    samples: Callable[[Run], NDArray[np.float64]]  # a value for every measured round of a run
+    powers: dict[str, int]  # of N and of d that are ideal
 
 
 def lacking(run: Run, **_: object) -> str | None:
@@ -62,25 +52,11 @@ def lacking(run: Run, **_: object) -> str | None:
 def draw(runs: Sequence[Run], against: str = "devices") -> Figure:
     """Return four panels: seconds of a round measured and modelled, bytes of one and all devices.
 
-    Both axes are logarithmic. A line is a protocol with its options; a point is the median over
-    all measured rounds of the runs with the same number of devices and parameters, with its 95 %
+    Both axes are logarithmic. A line is a protocol with its options; a point is the median over all
+    measured rounds of the runs with the same number of devices and parameters, with its 95 %
     interval where there are enough rounds. A thin line through the first point of each says what
-    proportional cost would be; for the bytes of one device against N it is level.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        None of them :func:`lacking` anything.
-    against : {"devices", "dim"}
-        What is across.
-
-    Raises
-    ------
-    UsageError
-        If there are more lines than can be told apart, or the modelled seconds of the runs are
-        for different links.
-    HpcflError
-        If matplotlib is not installed.
+    proportional cost would be; for the bytes of one device against N it is level. Runs for
+    different links are a UsageError: their modelled seconds do not go together.
     """
     links = {run.link() for run in runs}
     if len(links) > 1:

@@ -40,12 +40,7 @@ def new_figure(
 ) -> tuple[Figure, list[Axes]]:
     """Return an empty figure of so many inches, and its axes, row by row.
 
-    Further arguments go to matplotlib's `Figure.subplots`.
-
-    Raises
-    ------
-    HpcflError
-        If matplotlib is not installed.
+    Further arguments go to matplotlib's `Figure.subplots`. Without matplotlib it is an HpcflError.
     """
     try:
         from matplotlib.figure import Figure
@@ -118,12 +113,7 @@ def lacking_training(run: Run, names: Sequence[str]) -> str | None:
 
 
 def check_lines(count: int, what: str = "lines to draw", each: int = 1) -> None:
-    """Refuse more lines than can be told apart, `each` for one of what is counted.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse more lines than can be told apart, `each` for one of what is counted."""
     if count * each > MOST_LINES:
         raise UsageError(
             f"there are {count} {what} and {MOST_LINES // each} can be told apart: name fewer files"
@@ -137,12 +127,7 @@ def tick_step(count: int) -> int:
 
 
 def check_path(path: Path) -> None:
-    """Refuse a name that says no known format.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse a name that says no known format."""
     if path.suffix.lower() not in FORMATS:
         raise UsageError(
             f"{path} does not end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}: "
@@ -151,13 +136,7 @@ def check_path(path: Path) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure; the same figure gives the same file.
-
-    Raises
-    ------
-    UsageError
-        If the name says no known format, or the file cannot be written.
-    """
+    """Write a figure; the same figure gives the same file."""
     check_path(path)
     undated: dict[str, Any] = {".pdf": {"CreationDate": None}}
     try:

@@ -22,23 +22,12 @@ _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A figure of the page.
+    """A figure of the page."""
 
-    Attributes
-    ----------
-    kind : str
-        Of `hpcfl.plots.KINDS`.
-    caption : str
-        What it shows and how it is read.
-    options : dict of str to str
-        Of its module's functions.
-    worthwhile : callable
-        Tells of the runs that can be drawn whether there is something to see.
-    """
-
-    kind: str
+    kind: str  # of `hpcfl.plots.KINDS`
     caption: str
     options: dict[str, str]
+    # Tells of the runs that can be drawn whether there is something to see.
     worthwhile: Callable[[Sequence[Run]], bool]
 
 
@@ -111,8 +100,7 @@ _WANTED = (
 def figures(runs: Sequence[Run]) -> Markup:
     """Return the figures that the runs give, each with a caption that says what it shows.
 
-    A figure that cannot be drawn, because of too many lines for one, is replaced by a sentence
-    that says why.
+    A figure with too many lines is replaced by a sentence that says why.
     """
     parts = []
     for number, wanted in enumerate(_WANTED):
@@ -137,14 +125,8 @@ def figures(runs: Sequence[Run]) -> Markup:
 def svg(figure: Figure, prefix: str, label: str) -> Markup:
     """Return a figure as an SVG element for use within a page.
 
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-        The figure.
-    prefix : str
-        Put before all names in it, so that no two elements of a page have the same.
-    label : str
-        What it shows, for those who cannot see it.
+    `prefix` is put before all names in it, so that no two elements of a page have the same; `label`
+    is for those who cannot see it.
     """
     found = _METADATA.sub("", style.svg(figure))
     found = found[found.index("<svg") :]

@@ -54,23 +54,9 @@ figcaption { font-size: .9rem; max-width: 60rem; padding-top: .3rem; }
 def write(
     path: Path, pools: Sequence[Pool], summaries: Sequence[Summary], baseline: Summary
 ) -> None:
-    """Write a page of runs.
+    """Write a page of runs, repeats together; UsageError if it cannot be written.
 
-    Parameters
-    ----------
-    path : Path
-        The file, overwritten; its folder is created when absent.
-    pools : sequence of Pool
-        The runs, repeats together.
-    summaries : sequence of Summary
-        One for each pool, in the same order, all with the same link model.
-    baseline : Summary
-        The one that the others are compared with.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be written.
+    Of every pool there is a summary, all with the same link model.
     """
     content = render(pools, summaries, baseline)
     try:

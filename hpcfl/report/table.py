@@ -28,25 +28,11 @@ _MARKDOWN = re.compile(r"[\\`*\[\]<>|]|(?<!\w)_|_(?!\w)")
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
+    """A column of a table."""
 
-    Attributes
-    ----------
-    name : str
-        In CSV and JSON, whose values are not formatted: ``device_cpu_seconds``.
-    title : str
-        In the heading of the other renderings.
-    unit : str
-        Of the formatted values, shown behind the title.
-    format : callable
-        From a value to its text, see :mod:`hpcfl.report.formats`.
-    align : {"left", "right"}
-        Words to the left, numbers to the right.
-    """
-
-    name: str
-    title: str
-    unit: str = ""
+    name: str  # in CSV and JSON, whose values are not formatted: ``device_cpu_seconds``
+    title: str  # in the heading of the other renderings
+    unit: str = ""  # of the formatted values
     format: Format = formats.words
     align: Literal["left", "right"] = "right"
 
@@ -63,22 +49,10 @@ def label(name: str, title: str | None = None) -> Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table, and what has to be said with it.
-
-    Attributes
-    ----------
-    columns : sequence of Column
-        The C columns.
-    rows : sequence of sequence
-        C values each, or `RULE`; None and NaN stand for no value.
-    title : str
-        What the table shows.
-    notes : sequence of str
-        Sentences to be read with it.
-    """
+    """A table, and what has to be said with it."""
 
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Any]]
+    rows: Sequence[Sequence[Any]]  # values, or `RULE`; None and NaN stand for no value
     title: str = ""
     notes: Sequence[str] = field(default=())
 
@@ -202,17 +176,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Facts:
-    """Names with their values.
+    """Names with their values."""
 
-    Attributes
-    ----------
-    values : mapping of str to object
-        What has no value is left out.
-    title : str
-        What they are about.
-    """
-
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  # what has no value is left out
     title: str = ""
 
     @property

@@ -40,94 +40,43 @@ _SINGULAR = {"rounds": "round", "launches": "launch"}
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two that are compared.
+    """One of the two that are compared."""
 
-    Attributes
-    ----------
-    files : tuple of str
-        Its launches.
-    samples : int
-        Number of samples: measured rounds, or launches.
-    median : float
-        Of the samples.
-    interval : Interval
-        Rank-based interval of the median; NaN with too few samples.
-    launches_p_value : float or None
-        Of a rank test whether its launches differ in their round seconds; None for one launch.
-    """
-
-    files: tuple[str, ...]
-    samples: int
+    files: tuple[str, ...]  # its launches
+    samples: int  # measured rounds, or launches
     median: float
-    interval: Interval
-    launches_p_value: float | None
+    interval: Interval  # of the median, by ranks
+    launches_p_value: float | None  # whether its launches differ; None for one launch
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """By how much B costs more than A.
-
-    Attributes
-    ----------
-    metric, unit : str
-        What is compared, and its unit.
-    sampled_by : str
-        ``rounds`` or ``launches``.
-    alpha : float
-        Level of the test; all intervals have the confidence 1 - alpha.
-    a, b : Side
-        The two.
-    exact : bool
-        Whether no sample differs from another on its side, so that the two values were compared
-        and no test was made.
-    p_value : float or None
-        Of the two-sided rank test; None where `exact`.
-    difference : float
-        B minus A: median of the differences of all pairs of samples.
-    difference_interval : Interval
-        Of the difference.
-    ratio : float or None
-        B over A: median of the ratios of all pairs; None where a sample is 0.
-    ratio_interval : Interval
-        Of the ratio.
-    verdict : {"more", "less", "equal", "not distinguishable", "too few samples"}
-        Whether B costs more than A.
-    configuration, machine : dict
-        Options, and facts about machine and software, in which the two differ, with both values.
-    """
+    """By how much B costs more than A."""
 
     metric: str
     unit: str
-    sampled_by: str
-    alpha: float
+    sampled_by: str  # ``rounds`` or ``launches``
+    alpha: float  # level of the test; all intervals have the confidence 1 - alpha
     a: Side
     b: Side
-    exact: bool
-    p_value: float | None
-    difference: float
+    exact: bool  # no sample differs from another on its side: two values, and no test
+    p_value: float | None  # of the two-sided rank test; None where `exact`
+    difference: float  # B minus A: median of the differences of all pairs of samples
     difference_interval: Interval
-    ratio: float | None
+    ratio: float | None  # B over A: median of the ratios of all pairs; None where a sample is 0
     ratio_interval: Interval
+    # Whether B costs more than A: more, less, equal, not distinguishable, or too few samples.
     verdict: str
+    # In what options and facts about machine and software the two differ, with both values.
     configuration: dict[str, tuple[Any, Any]]
     machine: dict[str, tuple[Any, Any]]
 
     def exceeds(self, limit: float) -> bool:
-        """Return whether B surely costs more than A by more than a share.
+        """Return whether B surely costs more than A by more than a share (0.05 for 5 %).
 
-        That is so where the whole interval of the ratio is above 1 + limit, or where both are
-        exact and their ratio is. A B that costs no more than 1 + limit times A is so blamed with
-        a probability of at most alpha / 2.
-
-        Parameters
-        ----------
-        limit : float
-            The share, 0.05 for 5 %.
-
-        Raises
-        ------
-        HpcflError
-            If there is no ratio, because a sample is 0.
+        That is so where the whole interval of the ratio is above 1 + limit, or where both are exact
+        and their ratio is. A B that costs no more than 1 + limit times A is so blamed with a
+        probability of at most alpha / 2. HpcflError if there is no ratio, because a sample is 0.
         """
         if self.ratio is None:
             raise HpcflError(
@@ -137,7 +86,7 @@ class Comparison:
         return self.ratio_interval.low > 1 + limit
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as dict, list, str, int, float and None, ready for JSON."""
+        """Return everything as JSON takes it."""
         return dict(finite(asdict(self)))
 
     def table(self) -> Table:
@@ -154,10 +103,7 @@ class Comparison:
 def one_configuration(runs: Sequence[Run], name: str) -> Pool:
     """Return the launches of a side.
 
-    Raises
-    ------
-    UsageError
-        If they are not of one configuration and machine, or of training.
+    It is a UsageError if they are of several configurations or machines, or of training.
     """
     pools = pooling.group(runs)
     if any(run.training for run in runs):
@@ -176,32 +122,11 @@ def one_configuration(runs: Sequence[Run], name: str) -> Pool:
 def compare(
     a: Pool, b: Pool, metric: str = "round_seconds", *, alpha: float = 0.05, by: str = "rounds"
 ) -> Comparison:
-    """Compare the measured rounds of two configurations.
+    """Compare the measured rounds of two configurations, and tell what these differ in.
 
-    Parameters
-    ----------
-    a, b : Pool
-        The launches of both.
-    metric : str
-        A name of `METRICS`. Seconds and bytes of devices are the slowest device's CPU seconds in
-        a round, and the mean that a device in the aggregate sent.
-    alpha : float
-        Level of the test.
-    by : {"rounds", "launches"}
-        What is one sample: a round, or the median of a launch's rounds.
-
-    Returns
-    -------
-    Comparison
-        With what the two differ in.
-
-    Raises
-    ------
-    UsageError
-        If the two have other numbers of devices or parameters, were made for other links and
-        modelled seconds are asked for, or an option is out of range.
-    HpcflError
-        If one has no measured round.
+    `metric` is a name of `METRICS`. A sample is a round, or (`by` launches) the median of a
+    launch's rounds. Runs of other sizes, of other links where modelled seconds are compared, and
+    options out of range are a UsageError; a side without a measured round is an HpcflError.
     """
     if metric not in METRICS:
         raise UsageError(f"--metric {metric} is none of {', '.join(METRICS)}")

@@ -22,12 +22,8 @@ _ALIGNED = 8
 def check(path: Path) -> None:
     """Go through all global heaps of a file.
 
-    Raises
-    ------
-    OSError
-        If it cannot be read.
-    ValueError
-        If a heap's objects do not end where it ends, or the file is empty.
+    Raises OSError if it cannot be read, and ValueError if a heap's objects do not end where it ends
+    or the file is empty.
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         at = content.find(_HEAP)

@@ -14,10 +14,9 @@ from hpcfl.options.shared import LinkOptions
 class LinkModel(LinkOptions):
     """The link between a device and the server; every device has its own.
 
-    The server's link is taken as wide enough for all devices at once.
-
-    Bandwidths are in Mbit/s (10^6 bits a second). The latency, in milliseconds, is paid once in
-    each direction in which a phase has anything to move.
+    The server's link is taken as wide enough for all devices at once. Bandwidths are in Mbit/s
+    (10^6 bits a second). The latency, in milliseconds, is paid once in each direction in which a
+    phase has anything to move.
     """
 
     def __str__(self) -> str:
@@ -34,22 +33,12 @@ class LinkModel(LinkOptions):
         messages_down: NDArray[np.uint64],
         cpu_seconds: NDArray[np.float64],
     ) -> NDArray[np.float64]:
-        """Return the modelled seconds of each phase.
+        """Return the modelled seconds of each phase, shape (..., P).
 
-        A phase lasts until its slowest device has computed, sent and received, one after the
-        other, and the server has then done its own work.
-
-        Parameters
-        ----------
-        bytes_up, bytes_down, messages_up, messages_down : ndarray, shape (..., P, N)
-            What each device sent and received.
-        cpu_seconds : ndarray, shape (..., P, N + 1)
-            CPU seconds of each device; the server is last.
-
-        Returns
-        -------
-        ndarray of float64, shape (..., P)
-            Modelled seconds; they never share a column or a name with measured ones.
+        Bytes and messages have the shape (..., P, N), CPU seconds (..., P, N + 1) with the server
+        last. A phase lasts until its slowest device has computed, sent and received, one after the
+        other, and the server has then done its own work. Modelled seconds never share a column or a
+        name with measured ones.
         """
         transfer = 8e-6 * bytes_up / self.uplink_mbps + 8e-6 * bytes_down / self.downlink_mbps
         directions = (np.asarray(messages_up) > 0).astype(int) + (np.asarray(messages_down) > 0)

@@ -34,13 +34,7 @@ MACHINE = (
 
 @dataclass(frozen=True)
 class Pool:
-    """Launches of one configuration on one kind of machine.
-
-    Attributes
-    ----------
-    runs : tuple of Run
-        At least one.
-    """
+    """Launches of one configuration on one kind of machine, at least one."""
 
     runs: tuple[Run, ...]
 
@@ -54,8 +48,7 @@ class Pool:
         if len(self.runs) == 1:
             return first
         rounds: dict[str, Any] = {
-            dataset.name: _all(self.runs, dataset.name)
-            for dataset in (*schema.DATASETS, *schema.FAILURES)
+            dataset.name: _all(self.runs, dataset.name) for dataset in schema.KNOWN
         }
         unfinished = [run.status for run in self.runs if run.status != "complete"]
         return dataclasses.replace(first, status=[*unfinished, "complete"][0], **rounds)
@@ -73,21 +66,11 @@ class Pool:
 
 
 def group(runs: Sequence[Run]) -> list[Pool]:
-    """Put together the runs of equal configuration and equal machine.
+    """Put together the runs of equal configuration and machine, in the order of their first runs.
 
     The configuration is the protocol, its phases, the number of devices and every option but the
     seed, the output and what decides how many rounds there are. Training runs stay apart: their
     rounds are not repeats.
-
-    Parameters
-    ----------
-    runs : sequence of Run
-        In any order.
-
-    Returns
-    -------
-    list of Pool
-        In the order in which their first runs come.
     """
     pools: dict[str, list[Run]] = {}
     for number, run in enumerate(runs):
@@ -137,22 +120,7 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str
 def summarise(pool: Pool, link: LinkModel) -> Summary:
     """Summarise the measured rounds of all launches together.
 
-    Parameters
-    ----------
-    pool : Pool
-        The launches.
-    link : LinkModel
-        The link of the devices, for the modelled seconds.
-
-    Returns
-    -------
-    Summary
-        As for one run, with the files of all launches, and what disturbed any of them.
-
-    Raises
-    ------
-    HpcflError
-        If the runs do not record their number of parameters.
+    As for one run, with the files of all launches, and what disturbed any of them.
     """
     whole = summaries.summarise(pool.run, link)
     if len(pool.runs) == 1:

@@ -28,63 +28,20 @@ if TYPE_CHECKING:
 class Run:
     """One run: what was asked for, where it ran, and every finished round.
 
-    ``R`` is the number of finished rounds, ``P`` of phases, ``N`` of devices.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    status : str
-        ``complete``, ``failed``, ``interrupted`` by a signal, or ``running``: not ended yet, or
-        killed.
-    protocol, command : str
-        Name of the protocol, and the command line.
-    started : str
-        ISO 8601 time, UTC.
-    finished : str or None
-        The same, None while the run has not ended.
-    run_id : str
-        Random identity of the run.
-    phases : list of str
-        Names of the phases, in order.
-    config, environment : dict
-        Options and environment: str, int, float, bool, list or dict; None where there is no value.
-    bytes_up, bytes_down, messages_up, messages_down : ndarray of uint64, shape (R, P, N)
-        What each device sent and received.
-    wall_seconds, cpu_seconds : ndarray of float64, shape (R, P, N + 1)
-        Seconds of each device; the server is last.
-    round_seconds : ndarray of float64, shape (R,)
-        Seconds of the whole round, the slowest rank's.
-    survived : ndarray of bool, shape (R, N)
-        Which devices are part of the aggregate.
-    validated, warmup : ndarray of bool, shape (R,)
-        Which rounds decoded to the right sum, and which only warmed up.
-    training : dict of str to ndarray of float64, shape (R,) or (R, N)
-        Figures of training, of the rounds or of the rounds and devices; empty where nothing was
-        trained.
-    partition : ndarray of int64, shape (N, classes), or None
-        Number of samples of every device and class, where something was trained.
-    resumed : list of dict
-        The launches after the first, in order: ``command``, ``started``, ``first_round``, and the
-        environment as above.
-    promise_failure : ndarray of float64, shape (R,), or None
-        At most how likely it is that a promise does not hold of what happened, NaN where nothing
-        is promised; None in files of earlier versions.
-    lost_phase : ndarray of int16, shape (R, N), or None
-        Phase in which the device failed with its rank, P for outside of all phases, -1 if it was
-        not, or before; None for a run that could not go on without a rank.
-    detect_seconds, recover_seconds : ndarray of float64, shape (R,), or None
-        Seconds that it took to find ranks dead and to go on, NaN for rounds without a loss.
+    Arrays have the R finished rounds along their first axis; along the others they are as in
+    :class:`~hpcfl.results.record.RoundRecord`, for P phases and N devices. Those that may be None
+    are missing in files of earlier versions, or of runs that could not go on without a rank.
     """
 
     path: Path
-    status: str
+    status: str  # one of `schema.STATUSES`; ``running`` also of a run that was killed
     protocol: str
     command: str
-    started: str
-    finished: str | None
-    run_id: str
+    started: str  # ISO 8601, UTC
+    finished: str | None  # the same, None while the run has not ended
+    run_id: str  # random
     phases: list[str]
+    # Str, int, float, bool, list or dict; None where there is no value.
     config: dict[str, Any]
     environment: dict[str, Any]
     bytes_up: NDArray[np.uint64]
@@ -97,8 +54,9 @@ class Run:
     survived: NDArray[np.bool_]
     validated: NDArray[np.bool_]
     warmup: NDArray[np.bool_]
-    training: dict[str, NDArray[np.float64]]
-    partition: NDArray[np.int64] | None = None
+    training: dict[str, NDArray[np.float64]]  # shapes (R,) or (R, N); empty without training
+    partition: NDArray[np.int64] | None = None  # samples, shape (N, classes)
+    # The launches after the first: ``command``, ``started``, ``first_round``, and environment.
     resumed: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     promise_failure: NDArray[np.float64] | None = None
     lost_phase: NDArray[np.int16] | None = None
@@ -117,13 +75,7 @@ class Run:
 
     @property
     def dim(self) -> int:
-        """Number of parameters d, from the options.
-
-        Raises
-        ------
-        HpcflError
-            If the file does not tell.
-        """
+        """Number of parameters d, from the options; HpcflError if the file does not tell."""
         found = self.config.get("dim")
         if type(found) is not int or not 0 < found < 2**32:  # the most that is ever run
             raise HpcflError(f"{self.path} does not record the option dim")
@@ -132,15 +84,8 @@ class Run:
     def link(self, **asked: float | None) -> LinkModel:
         """Return the link model: as asked for, else as stored with the run, else the default.
 
-        Parameters
-        ----------
-        **asked : float or None
-            Fields of :class:`~hpcfl.results.linkmodel.LinkModel`; None where nothing is asked.
-
-        Raises
-        ------
-        UsageError
-            If a value is out of range.
+        The names are the fields of `LinkModel`, None where nothing is asked. A value out of range
+        is a UsageError.
         """
         values = {}
         for field in dataclasses.fields(LinkModel):
@@ -181,10 +126,7 @@ class Run:
     def survivor_bytes(self) -> NDArray[np.float64]:
         """Return the mean bytes that a device in the aggregate sent, of every measured round.
 
-        Returns
-        -------
-        ndarray of float64, shape (measured,)
-            NaN for a round without survivors.
+        Shape (measured,); NaN for a round without survivors.
         """
         kept = self.measured
         # Whole numbers below 2^53 add up exactly.
@@ -197,26 +139,10 @@ _TEXT = h5py.h5t.py_create(h5py.string_dtype())
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """Read one run.
+    """Read one run; one that is still being written shows the rounds finished so far.
 
-    A run that another process is still writing can be read too: it shows the rounds finished so
-    far.
-
-    Parameters
-    ----------
-    path : path
-        A results file.
-
-    Returns
-    -------
-    Run
-        The run, with its finished rounds.
-
-    Raises
-    ------
-    HpcflError
-        If there is no such file, it is not a results file of hpcfl, it follows another major
-        version of the schema, or it is damaged.
+    Raises HpcflError if there is no such file, it is not a results file of hpcfl, it follows
+    another major version of the schema, or it is damaged.
     """
     path = Path(path)
     if not path.is_file():
@@ -250,24 +176,8 @@ def load_usable(
 ) -> tuple[list[Run], list[HpcflError]]:
     """Read several runs, and leave out what cannot be used.
 
-    Parameters
-    ----------
-    files : sequence of Path
-        Results files.
-    objection : callable
-        Returns why a run cannot be used, to be said after its path, or None.
-
-    Returns
-    -------
-    runs : list of Run
-        Those that can be used.
-    errors : list of HpcflError
-        One for each of the others; :class:`~hpcfl.errors.UsageError` for an objection.
-
-    Raises
-    ------
-    HpcflError
-        The error itself, if there is only one file.
+    `objection` returns why a run cannot be used, to be said after its path, or None. The errors are
+    one for each file left out, a UsageError for an objection; of a single file the error is raised.
     """
     runs: list[Run] = []
     errors: list[HpcflError] = []
@@ -309,7 +219,7 @@ def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
     _require(devices > 0, "it has no devices")
     arrays: dict[str, Any] = {
         dataset.name: _rounds_of(rounds, dataset, finished, len(phases), devices)
-        for dataset in (*schema.DATASETS, *schema.FAILURES)
+        for dataset in schema.KNOWN
     }
     lost = arrays["lost_phase"]
     _require(lost is None or bool((lost <= len(phases)).all()), "a device failed in no phase")
@@ -468,23 +378,10 @@ def _plain(value: Any) -> Any:
 
 
 def find(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """Return the results files that a list of files and folders stands for.
+    """Return the results files that files and folders stand for, in the order given, each once.
 
-    Parameters
-    ----------
-    paths : path or iterable of paths
-        Files are taken as they are; a folder stands for the ``*.h5`` files in it, sorted by
-        name.
-
-    Returns
-    -------
-    list of Path
-        The files in the order given, each once.
-
-    Raises
-    ------
-    UsageError
-        If a path does not exist, or there is no file at all.
+    A folder stands for the ``*.h5`` files in it, sorted by name. A path that does not exist, and no
+    file at all, are a UsageError.
     """
     asked = [Path(paths)] if isinstance(paths, str | os.PathLike) else [Path(p) for p in paths]
     files: list[Path] = []
@@ -506,27 +403,12 @@ def load_many(
 ) -> pd.DataFrame:
     """Read runs into one tidy table, one row per run, round, phase and device.
 
-    The server has rows too, with device -1. Bytes and messages are counted at the devices, so
-    they are NaN in the server's rows (and the columns float64, exact up to 2**53); select
-    ``device >= 0`` for the devices.
-
-    Parameters
-    ----------
-    paths : path or iterable of paths
-        Files and folders, as for :func:`find`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns run_id, protocol, devices, dim, round, warmup, validated, phase, device,
-        bytes_up, bytes_down, messages_up, messages_down, wall_seconds, cpu_seconds.
-
-    Raises
-    ------
-    HpcflError
-        If pandas is not installed, or a file cannot be read (see :func:`load`).
-    UsageError
-        If there is no file.
+    The server has rows too, with device -1. Bytes and messages are counted at the devices, so they
+    are NaN in the server's rows (and the columns float64, exact up to 2**53); select ``device >=
+    0`` for the devices. Paths are as for :func:`find`; the columns are run_id, protocol, devices,
+    dim, round, warmup, validated, phase, device, bytes_up, bytes_down, messages_up, messages_down,
+    wall_seconds and cpu_seconds. Without pandas, and for a file that cannot be read, it raises
+    HpcflError.
     """
     try:
         import pandas as pd

@@ -27,13 +27,9 @@ _PAIRS = 1 << 24
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Where the samples of a quantity lie; no distribution is assumed.
+    """Where the samples of a quantity lie, in their unit; all NaN if there are none.
 
-    Attributes
-    ----------
-    median, p95, max : float
-        In the unit of the samples; all NaN if there are none. With fewer than 20 samples the
-        95th percentile lies between the two largest.
+    With fewer than 20 samples the 95th percentile lies between the two largest.
     """
 
     median: float
@@ -55,15 +51,7 @@ class Percentiles:
 
 
 def percentiles(samples: ArrayLike, percents: Sequence[float]) -> list[float]:
-    """Return any percentiles of samples, interpolated linearly; NaN if one is NaN or there is none.
-
-    Parameters
-    ----------
-    samples : array_like of float
-        Of any shape.
-    percents : sequence of float
-        From 0 to 100.
-    """
+    """Return percentiles of samples, interpolated linearly; NaN if one is NaN or there is none."""
     ordered = np.sort(np.asarray(samples, np.float64), axis=None)
     if ordered.size == 0 or np.isnan(ordered[-1]):
         return [math.nan] * len(percents)
@@ -75,13 +63,7 @@ def percentiles(samples: ArrayLike, percents: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval, both ends included.
-
-    Attributes
-    ----------
-    low, high : float
-        In the unit of the samples; both NaN where there are too few samples for the confidence.
-    """
+    """A confidence interval, both ends included; NaN where there are too few samples for it."""
 
     low: float
     high: float
@@ -101,24 +83,13 @@ UNKNOWN = Interval(math.nan, math.nan)
 
 
 def median_interval(samples: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
-    """Return a confidence interval of the median whose ends are two of the samples.
+    """Return a confidence interval of the median whose ends are two of the independent samples.
 
     The ends are the k-th smallest and the k-th largest sample, with the largest k for which a
     binomial variable of n trials of probability 1/2 is below k with a probability of at most half
-    of what the confidence leaves (Hahn and Meeker 1991, section 5.2). Beyond `EXACT_MEDIAN`
-    samples k is floor((n - z sqrt(n)) / 2) (Hoefler and Belli 2015, section 3.1.3).
-
-    Parameters
-    ----------
-    samples : array_like of float
-        Of any shape, taken as independent.
-    confidence : float
-        The probability with which the interval covers the median is this or more.
-
-    Returns
-    -------
-    Interval
-        Unknown with too few samples: 95 % takes 6.
+    of what the confidence leaves (Hahn and Meeker 1991, section 5.2). Beyond `EXACT_MEDIAN` samples
+    k is floor((n - z sqrt(n)) / 2) (Hoefler and Belli 2015, section 3.1.3). It covers the median
+    with the given probability or more, and is unknown with too few samples: 95 % takes 6.
     """
     values = np.sort(np.asarray(samples, np.float64), axis=None)
     rank = _median_rank(values.size, confidence)
@@ -144,43 +115,21 @@ def _median_rank(count: int, confidence: float) -> int:
 
 @dataclass(frozen=True)
 class RankTest:
-    """The outcome of a rank test.
+    """The outcome of a two-sided rank test."""
 
-    Attributes
-    ----------
-    statistic : float
-        Mann and Whitney's U: in how many pairs the second sample is larger, ties counting half;
-        or Kruskal and Wallis's H.
-    p_value : float
-        Probability of a result at least as extreme where all samples come from one distribution;
-        two-sided.
-    """
-
+    # Mann and Whitney's U: in how many pairs the second sample is larger, ties counting half; or
+    # Kruskal and Wallis's H.
     statistic: float
+    # Probability of a result at least as extreme where all samples come from one distribution.
     p_value: float
 
 
 def mann_whitney(first: ArrayLike, second: ArrayLike) -> RankTest:
-    """Test whether one of two groups of samples tends to be larger (Mann and Whitney 1947).
+    """Test whether one of two groups of independent samples tends to be larger; U of the second.
 
-    Up to `EXACT_TEST` samples together, the probability is found by counting, among all ways to
-    divide the samples, ties included as they are. With more it is the normal approximation with
-    corrections for ties and continuity.
-
-    Parameters
-    ----------
-    first, second : array_like of float
-        At least one sample each, all independent.
-
-    Returns
-    -------
-    RankTest
-        U of the second group.
-
-    Raises
-    ------
-    ValueError
-        If a group is empty.
+    Mann and Whitney 1947. Up to `EXACT_TEST` samples together, the probability is found by
+    counting, among all ways to divide the samples, ties included as they are. With more it is the
+    normal approximation with corrections for ties and continuity. An empty group is a ValueError.
     """
     x, y = _flat(first), _flat(second)
     doubled, ties = _doubled_ranks(np.concatenate([x, y]))
@@ -207,17 +156,8 @@ def kruskal_wallis(groups: Sequence[ArrayLike]) -> RankTest:
     """Test whether one of several groups of samples tends to be larger (Kruskal and Wallis 1952).
 
     Two groups are tested by `mann_whitney`; for more the probability is that of the chi-squared
-    distribution, good from about 5 samples a group on.
-
-    Parameters
-    ----------
-    groups : sequence of array_like of float
-        Two or more, at least one sample each, all independent.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than two groups, or one is empty.
+    distribution, good from about 5 samples a group on. Fewer than two groups, and an empty one, are
+    a ValueError.
     """
     samples = [_flat(group) for group in groups]
     if len(samples) < 2:
@@ -237,43 +177,19 @@ def kruskal_wallis(groups: Sequence[ArrayLike]) -> RankTest:
 
 @dataclass(frozen=True)
 class Shift:
-    """By how much the second of two groups of samples is larger.
+    """By how much the second of two groups of samples is larger."""
 
-    Attributes
-    ----------
-    estimate : float
-        Median of the differences of all pairs, second minus first.
-    interval : Interval
-        Of the shift; its ends are differences of pairs.
-    """
-
-    estimate: float
-    interval: Interval
+    estimate: float  # median of the differences of all pairs, second minus first
+    interval: Interval  # its ends are differences of pairs
 
 
 def shift(first: ArrayLike, second: ArrayLike, confidence: float = CONFIDENCE) -> Shift:
     """Estimate the shift between two groups of samples (Hodges and Lehmann 1963).
 
-    The interval holds the shifts that the rank test would not reject. It takes the two
-    distributions to have one shape and to differ in their place.
-
-    Parameters
-    ----------
-    first, second : array_like of float
-        At least one sample each, all independent.
-    confidence : float
-        The probability with which the interval covers the shift is this or more (about this
-        beyond `EXACT_TEST` samples).
-
-    Returns
-    -------
-    Shift
-        Its interval is unknown with too few samples: 95 % takes 4 and 4, or 3 and 5.
-
-    Raises
-    ------
-    ValueError
-        If a group is empty.
+    The interval holds the shifts that the rank test would not reject, and covers the shift with the
+    given probability or more (about this beyond `EXACT_TEST` samples). It takes the two
+    distributions to have one shape and to differ in their place; it is unknown with too few
+    samples: 95 % takes 4 and 4, or 3 and 5. An empty group is a ValueError.
     """
     x, y = np.sort(_flat(first)), np.sort(_flat(second))
     pairs = x.size * y.size

@@ -48,40 +48,16 @@ _CACHE_BYTES = 1 << 18
 
 
 def default_path(folder: str | os.PathLike[str], protocol: str, devices: int, dim: int) -> Path:
-    """Return a new file name for a run, one that sorts by protocol, size and time.
-
-    Parameters
-    ----------
-    folder : path
-        Folder of the results; it need not exist.
-    protocol : str
-        Name of the protocol.
-    devices, dim : int
-        Number of devices N and of parameters d.
-
-    Returns
-    -------
-    Path
-        ``folder/<protocol>-<N>x<d>-<UTC time>-<8 random hex digits>.h5``.
-    """
+    """Return a new file name for a run, one that sorts by protocol, size and time."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     return Path(folder) / f"{protocol}-{devices}x{dim}-{now}-{secrets.token_hex(4)}.h5"
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Find out, before anything is measured, whether results can be written.
+    """Find out, before anything is measured, whether results can be written to a file or a folder.
 
-    Parameters
-    ----------
-    path : path
-        A file (a name that ends in ``.h5`` or ``.hdf5``) or else a folder. A folder that does
-        not exist is created, with its parents.
-
-    Raises
-    ------
-    UsageError
-        If the folder cannot be created or written to, or the file exists already: results are
-        never overwritten.
+    A name that ends in ``.h5`` or ``.hdf5`` is a file. Folders are created, with their parents. It
+    is a UsageError if that fails or the file exists: results are never overwritten.
     """
     target = Path(path)
     if target.suffix not in (".h5", ".hdf5"):
@@ -113,55 +89,16 @@ def _check_folder(folder: Path, wanted: Path) -> None:
 
 
 class ResultsWriter:
-    """The results file of one run, open for writing.
+    """The results file of one run, open for writing; `written` counts the finished rounds in it.
 
     A context manager: leaving it closes the file, with status ``complete``; ``interrupted`` if
-    `Left` is on its way out, ``failed`` if another exception is.
-
-    Parameters
-    ----------
-    path : path
-        The file to create; its folder is created when absent.
-    protocol : str
-        Name of the protocol.
-    command : str
-        The command line that was typed.
-    config : dict
-        Every option with its value, see :func:`hpcfl.results.schema.encode`.
-    environment : dict
-        What was found out about machine and software, stored in the same way.
-    phases : sequence of str
-        Names of the P phases, in order.
-    devices : int
-        Number of devices N.
-    rounds : int
-        Largest number of rounds, warm-up included. Space for all of them is allocated now.
-    at_end : mapping of str to type, optional
-        What of the environment is found out when the run ends, see `record_end`: ``float`` or
-        ``str``. Space for it is allocated now, and holds NaN or "" until then.
-    training : sequence of str, optional
-        Names of further figures of each round, kept under ``/training``; a name ends in its unit
-        where it has one.
-    device_training : sequence of str, optional
-        Names of further figures of each round and device, kept there too.
-    partition : array_like of int, shape (N, classes), optional
-        Number of samples of every device and class, kept under ``/partition``.
-    failures : bool
-        Keep which devices failed, and how long it took to go on without them.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    run_id : str
-        Random identity of the run, 32 hex digits.
-    written : int
-        Number of rounds that are finished and in the file.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be created, or exists already.
+    `Left` is on its way out, ``failed`` if another exception is. `config` and `environment` are
+    stored by `schema.encode`. `rounds` is the largest number of rounds, warm-up included: space for
+    all is allocated now, and so is space for `at_end`, what of the environment is found out when
+    the run ends (``float`` or ``str``, see `record_end`). `training` and `device_training` name
+    figures of each round, and of each round and device; `partition` has the shape (N, classes).
+    With `failures` it is kept which devices failed and how long it took to go on without them. A
+    file that exists or cannot be created is a UsageError.
     """
 
     def __init__(
@@ -230,27 +167,12 @@ class ResultsWriter:
         at_end: Mapping[str, type] | None = None,
         failures: bool = False,
     ) -> ResultsWriter:
-        """Open the file of a run that did not come to its end, to go on with it.
+        """Open the file of a run that did not come to its end, to go on behind its finished rounds.
 
         What the file says of run and machine stays. The launch that goes on is described in a group
-        of its own, ``/resumed/1`` and so on. The file is replaced as a whole.
-
-        Parameters
-        ----------
-        path : path
-            The file; of a run without training figures.
-        command, environment, rounds, at_end, failures
-            As for the class, of the launch that goes on; `rounds` counts those that are finished.
-
-        Returns
-        -------
-        ResultsWriter
-            Behind the rounds that are finished.
-
-        Raises
-        ------
-        UsageError
-            If the file cannot be opened or replaced, or another process is writing it.
+        of its own, ``/resumed/1`` and so on; `rounds` counts those that are finished too. The file
+        is replaced as a whole, and must be of a run without training figures. It is a UsageError if
+        it cannot be opened or replaced, or another process is writing it.
         """
         self = cls.__new__(cls)
         self.path = Path(path)
@@ -325,7 +247,7 @@ class ResultsWriter:
         self._launch = launch
         self._inode = _inode(self.path)
         group = self._file[schema.ROUNDS]
-        known = (dataset.name for dataset in (*schema.DATASETS, *schema.FAILURES))
+        known = (dataset.name for dataset in schema.KNOWN)
         self._datasets = {name: group[name] for name in known if name in group}
         self._finished = group[schema.MARKS]
         self._training = {name: self._file[schema.TRAINING][name] for name in training}
@@ -333,20 +255,9 @@ class ResultsWriter:
     def append(self, record: RoundRecord, training: Mapping[str, Any] | None = None) -> None:
         """Write one round and make it safe against the death of this process.
 
-        Parameters
-        ----------
-        record : RoundRecord
-            The round; its arrays must have the shapes given by phases and devices.
-        training : mapping of str to float or ndarray of shape (N,), optional
-            The round's values under `/training`, one for each name given at the start.
-
-        Raises
-        ------
-        ValueError
-            If the file is closed, all planned rounds are written, a shape does not fit, or other
-            values than the planned ones are given.
-        HpcflError
-            If the file system refuses the data, or the file is no longer there.
+        `training` has a value, or an array of shape (N,), for each name given at the start. Other
+        names and shapes than planned are a ValueError; HpcflError says that the file system refuses
+        the data, or that the file is no longer there.
         """
         if not self._file:
             raise ValueError("the results file is closed")
@@ -393,19 +304,10 @@ class ResultsWriter:
             self._file.flush()
 
     def record_end(self, values: Mapping[str, float | str]) -> None:
-        """Write what of the environment is found out when the run ends.
+        """Write what of the environment is found out when the run ends: text of at most 16 bytes.
 
-        Parameters
-        ----------
-        values : mapping of str to float or str
-            A value for each name of `at_end`; text of at most 16 bytes.
-
-        Raises
-        ------
-        ValueError
-            If the file is closed, other names are given, or a text is too long.
-        HpcflError
-            If the file system refuses the data.
+        Other names than those of `at_end`, and longer texts, are a ValueError; HpcflError says that
+        the file system refuses the data.
         """
         if not self._file:
             raise ValueError("the results file is closed")
@@ -422,19 +324,7 @@ class ResultsWriter:
     def close(self, status: str) -> None:
         """End the file: set its status and cut it to the rounds that are finished.
 
-        A second call does nothing.
-
-        Parameters
-        ----------
-        status : {"complete", "failed", "interrupted"}
-            How the run ended.
-
-        Raises
-        ------
-        ValueError
-            If the status is another one.
-        HpcflError
-            If the file system refuses the data.
+        A second call does nothing. HpcflError says that the file system refuses the data.
         """
         if status not in schema.STATUSES[1:]:
             raise ValueError(f"a run ends complete or failed or interrupted, not {status!r}")
@@ -500,13 +390,6 @@ def predicted_bytes(phases: int, devices: int, rounds: int, failures: bool = Fal
 
     Raw data, HDF5's index of chunks with one entry a round and dataset, and a flat amount for
     everything that does not grow with the rounds.
-
-    Parameters
-    ----------
-    phases, devices, rounds : int
-        Numbers P, N and R, warm-up included.
-    failures : bool
-        Whether the run can go on when ranks die, and records which devices failed.
     """
     a_round = 0.0
     for dataset in _datasets(failures):
@@ -559,12 +442,8 @@ def _inode(path: Path) -> tuple[int, int] | None:
 def _allocate_blocks(path: Path) -> None:
     """Let the file system allocate all blocks of a file, so that no later write needs room.
 
-    File systems that write every block anew to another place (btrfs, ZFS) promise nothing.
-
-    Raises
-    ------
-    OSError
-        If there is not enough room.
+    File systems that write every block anew to another place (btrfs, ZFS) promise nothing. OSError
+    says that there is not enough room.
     """
     if not hasattr(os, "posix_fallocate"):
         return

@@ -21,37 +21,17 @@ _NOT_IDENTITY = ("promises", "threshold", "scaled_by")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep.
+    """One run of a sweep."""
 
-    Attributes
-    ----------
-    index : int
-        Its place in the order of running, from 0.
-    id : str
-        Hash of its complete configuration and `repeat`, 16 hex digits.
-    file : str
-        Name of its results file within the sweep's folder.
-    arguments : tuple of str
-        What is typed after ``hpcfl bench`` for this configuration.
-    protocol : str
-        What is measured, as its results call it.
-    devices, dim : int
-        Number N of devices and d of parameters.
-    rounds : int
-        Number of planned rounds, warm-up included; the most there can be.
-    repeat : int
-        Which run of the same configuration it is, from 0.
-    """
-
-    index: int
-    id: str
-    file: str
-    arguments: tuple[str, ...]
-    protocol: str
+    index: int  # in the order of running, from 0
+    id: str  # hash of its complete configuration and `repeat`, 16 hex digits
+    file: str  # name of its results within the sweep's folder
+    arguments: tuple[str, ...]  # what is typed after ``hpcfl bench`` for this configuration
+    protocol: str  # as its results call it
     devices: int
     dim: int
-    rounds: int
-    repeat: int
+    rounds: int  # planned, warm-up included; the most there can be
+    repeat: int  # which run of the same configuration it is, from 0
 
     @property
     def title(self) -> str:
@@ -64,12 +44,8 @@ def resolve(settings: Iterable[Setting]) -> list[Cell]:
     """Return the cells of a plan, in its order, each configuration once.
 
     A configuration that cannot work is a cell as well: what speaks against it is found when it is
-    to run. Options without effect make no other cell, such as ``alpha`` of `secagg`.
-
-    Raises
-    ------
-    UsageError
-        If the options of a combination cannot be understood.
+    to run. Options without effect make no other cell, such as ``alpha`` of `secagg`. Options that
+    cannot be understood are a UsageError.
     """
     cells: dict[str, Cell] = {}
     for setting in settings:

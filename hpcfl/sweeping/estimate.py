@@ -15,21 +15,10 @@ from hpcfl.sweeping.plan import parse
 
 
 def estimate_seconds(cell: Cell, finished: Iterable[tuple[Cell, Run]]) -> float | None:
-    """Return the seconds that a cell will take.
+    """Return the seconds that a cell will take; None if no cell of its protocol is finished.
 
-    Parameters
-    ----------
-    cell : Cell
-        Any cell.
-    finished : iterable of (Cell, Run)
-        What has been run. Those of the same protocol with the nearest N and d are taken, the
-        median of their seconds a round, in proportion to N d. That is rough: masks between all
-        pairs grow faster.
-
-    Returns
-    -------
-    float or None
-        None if no cell of this protocol is finished.
+    Those of the same protocol with the nearest N and d are taken, the median of their seconds a
+    round, in proportion to N d. That is rough: masks between all pairs grow faster.
     """
     known = [
         (_distance(cell, other), elapsed_seconds(run) / run.rounds * _size(cell) / _size(other))
@@ -45,15 +34,7 @@ def estimate_seconds(cell: Cell, finished: Iterable[tuple[Cell, Run]]) -> float 
 def predicted_seconds(cell: Cell) -> float | None:
     """Return the seconds that the cost model gives a cell in one process.
 
-    Parameters
-    ----------
-    cell : Cell
-        Any cell.
-
-    Returns
-    -------
-    float or None
-        None without a calibration of this host, and for what the model does not know.
+    None without a calibration of this host, and for what the model does not know.
     """
     from hpcfl.costmodel.calibration import default_path, load
     from hpcfl.costmodel.model import predict

@@ -27,36 +27,16 @@ LARGEST_FILE = 2**28  # bytes; 100,000 cells have about a fifth of it
 
 @dataclass(frozen=True)
 class Manifest:
-    """The cells of a sweep in the order in which they run.
+    """The cells of a sweep in the order in which they run."""
 
-    Attributes
-    ----------
-    plan : str
-        The plan's path, as it was given.
-    seed : int or None
-        Seed of the order; None for the plan's own order.
-    cells : tuple of Cell
-        All cells; ``cells[i].index == i``.
-    created : str
-        ISO 8601 time, UTC.
-    version : str
-        Version of hpcfl that froze it.
-    """
-
-    plan: str
-    seed: int | None
-    cells: tuple[Cell, ...]
-    created: str
+    plan: str  # path, as it was given
+    seed: int | None  # of the order; None for the plan's own
+    cells: tuple[Cell, ...]  # ``cells[i].index == i``
+    created: str  # ISO 8601, UTC
     version: str = __version__
 
     def cell(self, index: int) -> Cell:
-        """Return a cell by its number.
-
-        Raises
-        ------
-        UsageError
-            If there is none.
-        """
+        """Return a cell by its number; UsageError if there is none."""
         if not 0 <= index < len(self.cells):
             raise UsageError(
                 f"the sweep has no cell {index}; its {len(self.cells)} cells are numbered from 0"
@@ -79,24 +59,9 @@ def arrange(plan: str | Path, cells: Sequence[Cell], seed: int | None) -> Manife
 
 
 def freeze(folder: Path, manifest: Manifest) -> Manifest:
-    """Write the manifest, whole or not at all; return the one that counts.
+    """Write the manifest, whole or not at all; return the one in the folder, if it has one already.
 
-    Parameters
-    ----------
-    folder : path
-        The sweep's folder; created when absent.
-    manifest : Manifest
-        What the plan says now.
-
-    Returns
-    -------
-    Manifest
-        The one in the folder, if there is one already.
-
-    Raises
-    ------
-    UsageError
-        If the folder holds the sweep of other cells, or cannot be written to.
+    It is a UsageError if the folder holds the sweep of other cells, or cannot be written to.
     """
     stored = load(folder)
     if stored is not None:
@@ -121,10 +86,7 @@ def freeze(folder: Path, manifest: Manifest) -> Manifest:
 def load(folder: Path) -> Manifest | None:
     """Return the manifest of a sweep's folder; None if there is none.
 
-    Raises
-    ------
-    HpcflError
-        If it cannot be read or another version of hpcfl wrote it.
+    It is an HpcflError if it cannot be read or another version of hpcfl wrote it.
     """
     path = folder / NAME
     try:
@@ -148,10 +110,8 @@ def load(folder: Path) -> Manifest | None:
 def _cell(number: int, stored: dict[str, Any]) -> Cell:
     """Return a cell as `freeze` stores it.
 
-    Raises
-    ------
-    ValueError, KeyError, TypeError
-        If it is something else: a file outside the folder, or options that write files.
+    ValueError, KeyError or TypeError if it is something else: a file outside the folder, or options
+    that write files.
     """
     arguments = stored["arguments"]
     _require(type(arguments) is list and all(type(one) is str for one in arguments))

@@ -21,75 +21,35 @@ SCHEMA = "hpcfl-index/1"
 
 @dataclass(frozen=True)
 class Entry:
-    """A run within a folder of merged results.
+    """A run within a folder of merged results."""
 
-    Attributes
-    ----------
-    file : str
-        Its name in the folder.
-    source : str
-        Where it was copied from.
-    run_id, protocol, status, started : str
-        As in the results file.
-    devices, dim, rounds : int
-        Number N of devices, d of parameters, and of finished rounds, warm-up included.
-    cell : int or None
-        Its number in the sweep that it belongs to, if any.
-    cell_id : str or None
-        That cell's id.
-    """
-
-    file: str
-    source: str
+    file: str  # in the folder
+    source: str  # where it was copied from
     run_id: str
     protocol: str
     devices: int
     dim: int
-    rounds: int
+    rounds: int  # finished, warm-up included
     status: str
     started: str
-    cell: int | None
+    cell: int | None  # number in the sweep that it belongs to, if any
     cell_id: str | None
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What was merged, and what is missing.
-
-    Attributes
-    ----------
-    entries : list of Entry
-        The copied runs, in the order of the index.
-    warnings : list of str
-        One sentence for every incomplete run, unreadable file and cell without results.
-    """
+    """What was merged, and what is missing."""
 
     entries: list[Entry]
-    warnings: list[str]
+    warnings: list[str]  # on incomplete runs, unreadable files and cells without results
 
 
 def merge(paths: Sequence[Path], output: Path) -> Merged:
-    """Copy results files into a new folder and write its index.
+    """Copy results files into a new folder, which appears whole or not at all, with an index.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        Results files and folders of them. The folder of a sweep names its cells.
-    output : Path
-        The new folder. It appears whole or not at all.
-
-    Returns
-    -------
-    Merged
-        The copied runs and what is missing.
-
-    Raises
-    ------
-    UsageError
-        If the folder is not empty or cannot be written to, a path does not exist, there are no
-        results, or two files hold the same run.
-    HpcflError
-        If none of the files can be read, or the copy fails.
+    The folder of a sweep among the paths names its cells. It is a UsageError if the new folder is
+    not empty or cannot be written to, a path does not exist, there are no results, or two files
+    hold the same run; an HpcflError if none of the files can be read.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(

@@ -27,39 +27,20 @@ LONGEST_VALUE = 1000  # letters; a path may be that long
 
 @dataclass(frozen=True)
 class Setting:
-    """One combination of a plan's values.
+    """One combination of a plan's values."""
 
-    Attributes
-    ----------
-    arguments : tuple of str
-        What is typed after ``hpcfl bench`` for it: the protocol, then ``--name=value`` by name.
-    repeats : int
-        How many runs of it are asked for.
-    """
-
+    # What is typed after ``hpcfl bench`` for it: the protocol, then ``--name=value`` by name.
     arguments: tuple[str, ...]
-    repeats: int
+    repeats: int  # how many runs of it are asked for
 
 
 def read(path: Path) -> list[Setting]:
     """Return all combinations of a plan in a file, in its order.
 
-    Parameters
-    ----------
-    path : path
-        The TOML file. A table ``[fixed]`` holds options of all cells, and ``[grid]``, or several
-        tables ``[[grid]]``, hold lists of values whose products are the cells. The keys are the
-        long options of `hpcfl bench` without their dashes, ``protocol`` and ``repeats``.
-
-    Returns
-    -------
-    list of Setting
-        At least one.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, or a key or value is wrong; it says in which table.
+    The TOML file's table ``[fixed]`` holds options of all cells, and ``[grid]``, or several tables
+    ``[[grid]]``, hold lists of values whose products are the cells. The keys are the long options
+    of `hpcfl bench` without their dashes, ``protocol`` and ``repeats``. A file that cannot be read,
+    and a wrong key or value, are a UsageError that says in which table.
     """
     try:
         content = tomllib.loads(files.text(path, LARGEST_PLAN))
@@ -74,19 +55,9 @@ def read(path: Path) -> list[Setting]:
 
 
 def combine(content: Mapping[str, Any], source: str) -> list[Setting]:
-    """Return all combinations of the tables of a plan, in its order.
+    """Return all combinations of the tables of a plan, in its order, as `read` does.
 
-    Parameters
-    ----------
-    content : mapping
-        ``"fixed"`` and ``"grid"``, as in the file of `read`.
-    source : str
-        Where they are from, for messages.
-
-    Raises
-    ------
-    UsageError
-        If a key or value is wrong; it says in which table.
+    `source` says where they are from, for messages.
     """
     unknown = sorted(content.keys() - {"fixed", "grid"})
     if unknown:
@@ -215,10 +186,7 @@ def _check(key: str, text: str) -> None:
 def parse(arguments: Sequence[str]) -> BenchOptions:
     """Return the options that the arguments of a `Setting` stand for.
 
-    Raises
-    ------
-    UsageError
-        If one of them is none that a plan may set, or does not go with the others.
+    One that no plan may set, or that does not go with the others, is a UsageError.
     """
     protocol, *options = arguments
     given: dict[str, Any] = {"protocol": protocol}

@@ -31,23 +31,12 @@ FAILED = "failed"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell in this launch.
-
-    Attributes
-    ----------
-    cell : Cell
-    state : str
-        ``done``, ``finished before``, ``at work in another process`` or ``failed``.
-    seconds : float
-        How long it took, start-up of the cell and checks included.
-    sentence : str
-        What went wrong, where it failed.
-    """
+    """What became of a cell in this launch."""
 
     cell: Cell
-    state: str
-    seconds: float = 0.0
-    sentence: str = ""
+    state: str  # `DONE`, `SKIPPED`, `BUSY` or `FAILED`
+    seconds: float = 0.0  # start-up of the cell and checks included
+    sentence: str = ""  # what went wrong, where it failed
 
 
 def plan_cells(
@@ -55,21 +44,9 @@ def plan_cells(
 ) -> list[Cell]:
     """Return, on every rank, the cells to go through, by what rank 0 finds in the files.
 
-    Parameters
-    ----------
-    world : World
-        The processes at hand.
-    output : path
-        The sweep's folder.
-    prepare : callable
-        Returns what the plan says now; called on rank 0 alone, not for a cell by its number.
-    index : int or None
-        Number of the only cell wanted, in a manifest that is there already.
-
-    Raises
-    ------
-    HpcflError
-        On every rank, if the plan or the folder cannot be used.
+    `prepare` returns what the plan says now; it is called on rank 0 alone, and not for the only
+    cell wanted by its number `index`, which is in a manifest that is there already. A plan or a
+    folder that cannot be used is an HpcflError on every rank.
     """
     cells: Sequence[Cell] = ()
     error = None
@@ -94,13 +71,7 @@ def plan_cells(
 
 
 def frozen(output: Path) -> Manifest:
-    """Return the manifest of a sweep's folder.
-
-    Raises
-    ------
-    HpcflError
-        If it holds none, or none that can be read.
-    """
+    """Return the manifest of a sweep's folder; HpcflError if it holds none that can be read."""
     manifest = manifests.load(output)
     if manifest is None:
         raise HpcflError(
@@ -118,34 +89,12 @@ def run(
     ended: Callable[[Outcome], None] = lambda outcome: None,
     observer: RoundObserver = NOBODY,
 ) -> list[Outcome]:
-    """Run the cells that are not finished, in order.
+    """Run the cells that are not finished, in order; return their outcomes on rank 0.
 
-    A cell that cannot work, or whose round fails at the server, is noted and the next one begins.
-    A failure of one rank alone ends the launch, as in `hpcfl bench`; the next launch goes on. So
-    does Ctrl-C, SIGTERM or SIGUSR1, once the round at hand has ended.
-
-    Parameters
-    ----------
-    world : World
-        The processes at hand.
-    cells : sequence of Cell
-        The same on every rank.
-    output : path
-        The sweep's folder.
-    begun, ended : callable
-        Called on rank 0 before a cell runs, and with the outcome of every cell.
-    observer : RoundObserver
-        Watches all rounds.
-
-    Returns
-    -------
-    list of Outcome
-        One for each cell on rank 0; empty elsewhere.
-
-    Raises
-    ------
-    HpcflError
-        On every rank, if it was told to leave.
+    A cell that cannot work, or whose round fails at the server, is noted and the next one begins. A
+    failure of one rank alone ends the launch, as in `hpcfl bench`; the next launch goes on. So does
+    Ctrl-C, SIGTERM or SIGUSR1, once the round at hand has ended: `Left` on every rank. `begun` and
+    `ended` are called on rank 0.
     """
     outcomes: list[Outcome] = []
     with ExitStack() as stack:

@@ -36,13 +36,9 @@ def finished_run(folder: Path, cell: Cell) -> Run | None:
 
 
 def state(folder: Path, cell: Cell) -> str:
-    """Return how far a cell is.
+    """Return how far a cell is: finished, pending (not begun), failed, or incomplete.
 
-    Returns
-    -------
-    str
-        ``finished``; ``pending``, not begun; ``failed``, ended by an error; or ``incomplete``:
-        killed, at work right now, or damaged.
+    Incomplete is what was killed, is at work right now, or is damaged.
     """
     path = folder / cell.file
     if not path.exists():
@@ -57,15 +53,7 @@ def state(folder: Path, cell: Cell) -> str:
 def set_aside(folder: Path, cell: Cell) -> Path | None:
     """Move what is left of an earlier attempt into the folder ``incomplete``; nothing is deleted.
 
-    Returns
-    -------
-    Path or None
-        Where it is now; None if there was nothing.
-
-    Raises
-    ------
-    HpcflError
-        If it cannot be moved.
+    Returns where it is now, None if there was nothing; HpcflError if it cannot be moved.
     """
     path = folder / cell.file
     if not path.exists():

@@ -26,17 +26,7 @@ _SHOWN = ("--devices=", "--dim=")
 def render_cells(folder: Path, manifest: Manifest) -> str:
     """Return the cells of a sweep in their order: what, how far, and how long it will take.
 
-    Parameters
-    ----------
-    folder : path
-        The sweep's folder; it need not exist.
-    manifest : Manifest
-        Its cells.
-
-    Returns
-    -------
-    str
-        A table, what cannot run, and the sum of the seconds.
+    A table, what cannot run, and the sum of the seconds. The folder need not exist.
     """
     runs = [(cell, states.finished_run(folder, cell)) for cell in manifest.cells]
     finished = [(cell, run) for cell, run in runs if run is not None]
@@ -105,17 +95,7 @@ def render_outcome(outcome: session.Outcome, cells: int) -> str:
 def render_results(folder: Path, outcomes: Sequence[session.Outcome]) -> str:
     """Return the finished cells side by side, and those that failed with what went wrong.
 
-    Parameters
-    ----------
-    folder : path
-        The sweep's folder.
-    outcomes : sequence of Outcome
-        What became of the cells.
-
-    Returns
-    -------
-    str
-        One table for every link model among the runs.
+    There is a table for every link model among the runs.
     """
     by_link: dict[LinkModel, list[Summary]] = {}
     for outcome in sorted(outcomes, key=lambda outcome: _by_size(outcome.cell)):
