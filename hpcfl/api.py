@@ -322,15 +322,17 @@ def compare(
     return comparison.compare(side(a, "A"), side(b, "B"), metric, alpha=alpha, by=by)
 
 
-def plot(runs: Iterable[reader.Run], kind: str, **options: Any) -> Figure:
+def plot(runs: Iterable[reader.Run], kind: str, *, pool: bool = True, **options: Any) -> Figure:
     """Draw a figure of runs.
 
     Parameters
     ----------
     runs : iterable of Run
-        What is drawn; launches of one configuration are pooled.
+        What is drawn.
     kind : str
         One of :data:`hpcfl.plots.KINDS`.
+    pool : bool
+        Whether launches of one configuration on equal machines are drawn as one.
     **options
         What `hpcfl plot` takes for this kind.
 
@@ -349,13 +351,13 @@ def plot(runs: Iterable[reader.Run], kind: str, **options: Any) -> Figure:
         raise UsageError(f"{unknown[0]!r} has no meaning for a figure of {kind}")
     if known.against:
         options.setdefault("against", known.against[0])
-    pools = [pool.run for pool in pooling.group([*runs])]
+    drawn = [one.run for one in pooling.group([*runs])] if pool else [*runs]
     module = known.module()
-    for run in pools:
+    for run in drawn:
         reason = module.lacking(run, **options)
         if reason is not None:
             raise UsageError(f"{run.path} {reason}")
-    figure: Figure = module.draw(pools, **options)
+    figure: Figure = module.draw(drawn, **options)
     return figure
 
 

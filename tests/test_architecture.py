@@ -21,6 +21,7 @@ LAYERS = {
     "audit": 4,
     "netlab": 4,
     "optimize": 4,
+    "slurm": 4,
     "rounds": 3,
     "algorithms": 2,
     "report.figures": 2,

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from hpcfl.algorithms.federated import PRIVATE
+from hpcfl.cli.terminal import alone, json_option, show
 from hpcfl.errors import HpcflError
 
 
@@ -30,7 +31,8 @@ def command() -> None:
     metavar="MODULE:CLASS",
     help="Class of the round's protocol, if it does not come with hpcfl.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@json_option("Print the findings as JSON.")
+@alone
 def components(transcript: Path, largest: int, protocol: str | None, as_json: bool) -> None:
     """Recover single values, and sums of few, from the messages of a round in TRANSCRIPT.
 
@@ -45,11 +47,6 @@ def components(transcript: Path, largest: int, protocol: str | None, as_json: bo
           --keep-transcript round.npz
       hpcfl attack components round.npz
     """
-    from hpcfl.system.launch import leave_to_first_rank
-
-    if leave_to_first_rank():
-        return  # started by mpirun all the same: one answer is enough
-
     from hpcfl.attack.components import attack
     from hpcfl.attack.tables import render
     from hpcfl.attack.transcript import load
@@ -59,12 +56,7 @@ def components(transcript: Path, largest: int, protocol: str | None, as_json: bo
         found = attack(held, largest)
     except HpcflError as error:
         raise HpcflError(f"{transcript}: {error}") from None
-    if as_json:
-        from hpcfl.report import jsontext
-
-        click.echo(jsontext.dumps(found.as_dict()))
-    else:
-        click.echo(render(found))
+    show(as_json, found.as_dict, lambda: render(found))
     if not found.agrees:
         raise HpcflError(
             f"{found.alone.correct} values were recovered alone, {found.prediction.count:.6g} are "
@@ -133,7 +125,8 @@ def components(transcript: Path, largest: int, protocol: str | None, as_json: bo
 )
 @click.option("--absent", type=int, help="Devices that are missing from every sum, unplanned.")
 @click.option("--ranks", type=int, help="Ranks of the devices, whose noise must be apart.")
-@click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
+@json_option("Print the audit as JSON.")
+@alone
 def audit(
     algorithm: str, runs: int, seed: int, confidence: float, as_json: bool, **settings: Any
 ) -> None:
@@ -150,11 +143,6 @@ def audit(
       hpcfl attack audit dp-dsgd --runs 2000 --sigma 1
       hpcfl attack audit fedsgd-dpc --mechanism laplace --samples 1 --sigma 0.5 --devices 4
     """
-    from hpcfl.system.launch import leave_to_first_rank
-
-    if leave_to_first_rank():
-        return
-
     from dataclasses import replace
 
     from hpcfl.audit.instance import DEFAULTS
@@ -163,12 +151,7 @@ def audit(
 
     given = {name: value for name, value in settings.items() if value is not None}
     found = measure(replace(DEFAULTS[algorithm], **given), runs, seed, confidence)
-    if as_json:
-        from hpcfl.report import jsontext
-
-        click.echo(jsontext.dumps(found.as_dict()))
-    else:
-        click.echo(render(found))
+    show(as_json, found.as_dict, lambda: render(found))
     if not found.agrees:
         raise HpcflError(
             f"an epsilon of at least {found.best:.6g} was measured, {found.proven:.6g} is proven: "

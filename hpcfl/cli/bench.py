@@ -9,13 +9,14 @@ import click
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.cli.options import given, listing, options
+from hpcfl.cli.terminal import json_option, progress_bar
 from hpcfl.options.bench import BenchOptions
 
 
 @click.command("bench")
 @click.argument("protocol")
 @options(BenchOptions)
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@json_option("Print the summary as JSON.")
 @listing(protocols=PROTOCOLS)
 def command(as_json: bool, **typed: Any) -> None:
     """Measure PROTOCOL on vectors, or MODULE:CLASS of your own.
@@ -45,7 +46,6 @@ def command(as_json: bool, **typed: Any) -> None:
     from hpcfl.benchmark.experiment import asked
     from hpcfl.cli.watching import Spoken
     from hpcfl.comm.world import connect
-    from hpcfl.system import launch
     from hpcfl.system.interruption import noting_signals
 
     wanted = given(typed)
@@ -82,24 +82,12 @@ def command(as_json: bool, **typed: Any) -> None:
                 parts.append(f"Transcript of the last round, insecure: {options.keep_transcript}")
             click.echo("\n\n".join(part for part in parts if part) + "\n")
 
-    stream = launch.terminal_for_progress() if first else None
-    with noting_signals(to_the_end=True):
-        if stream is None:
-            session.run(
-                world, options, counts, options.output, report, Spoken(), resume=options.resume
-            )
-        else:
-            rounds = len(counts) * options.planned_rounds
-            with click.progressbar(length=rounds, label=options.protocol, file=stream) as bar:
-                session.run(
-                    world,
-                    options,
-                    counts,
-                    options.output,
-                    report,
-                    Spoken(lambda: bar.update(1)),
-                    resume=options.resume,
-                )
+    with (
+        noting_signals(to_the_end=True),
+        progress_bar(len(counts) * options.planned_rounds, options.protocol) as bar,
+    ):
+        observer = Spoken(lambda: bar.update(1))
+        session.run(world, options, counts, options.output, report, observer, resume=options.resume)
     if first and as_json:
         from hpcfl.report import jsontext
 

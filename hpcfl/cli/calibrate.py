@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from hpcfl.errors import HpcflError
+from hpcfl.cli.terminal import progress_bar
+from hpcfl.errors import HpcflError
 
 
 @click.command("calibrate")
@@ -33,22 +32,15 @@ def command(output: Path | None) -> None:
     from hpcfl.costmodel.calibration import default_path
     from hpcfl.costmodel.kernels import OPERATIONS
     from hpcfl.costmodel.measuring import calibrate
-    from hpcfl.system import launch
 
     world = connect()
     path = output or default_path()
     # Found out before half a minute is spent.
     world.raise_everywhere(_refusal(path) if world.rank == 0 else None)
-    stream = launch.terminal_for_progress() if world.rank == 0 else None
-    if stream is None:
-        found = calibrate(world)
-    else:
-        with click.progressbar(length=len(OPERATIONS), label="calibrate", file=stream) as bar:
-            found = calibrate(world, lambda name: bar.update(1))
+    with progress_bar(len(OPERATIONS), "calibrate") as bar:
+        found = calibrate(world, lambda name: bar.update(1))
     error = None
     if world.rank == 0:
-        from hpcfl.errors import HpcflError
-
         try:
             found.save(path)
         except HpcflError as problem:
@@ -62,7 +54,6 @@ def command(output: Path | None) -> None:
 
 
 def _refusal(path: Path) -> HpcflError | None:
-    from hpcfl.errors import HpcflError
     from hpcfl.results.writer import check_writable
 
     try:

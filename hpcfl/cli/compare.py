@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from hpcfl.results.pooling import Pool
+from hpcfl.cli.terminal import alone, json_option, show
 
 SLOWER_STATUS = 3
+METRICS = (
+    *("round_seconds", "device_cpu_seconds", "server_cpu_seconds"),
+    *("bytes_up", "modelled_seconds"),
+)
 
 
 class Share(click.ParamType):
@@ -38,12 +41,7 @@ class Share(click.ParamType):
 @click.argument("b", metavar="B")
 @click.option(
     "--metric",
-    type=click.Choice(
-        [
-            *("round_seconds", "device_cpu_seconds", "server_cpu_seconds"),
-            *("bytes_up", "modelled_seconds"),
-        ]
-    ),
+    type=click.Choice(METRICS),
     default="round_seconds",
     show_default=True,
     help="Seconds of a round, CPU seconds of its slowest device or of the server, mean bytes that "
@@ -65,7 +63,8 @@ class Share(click.ParamType):
     help="Exit with status 3 if B needs more by more than this: if all of the ratio's interval "
     "lies above it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@json_option("Print everything as JSON.")
+@alone
 def command(
     a: str,
     b: str,
@@ -91,33 +90,19 @@ def command(
       hpcfl compare secagg.h5 sparse.h5 --metric bytes_up
       hpcfl compare main/ branch/ --by launches --json
     """
-    from hpcfl.system.launch import leave_to_first_rank
-
-    if leave_to_first_rank():
-        return  # started by mpirun all the same: one answer is enough
-
+    from hpcfl import api
     from hpcfl.results import comparison
 
-    found = comparison.compare(_side(a, "A"), _side(b, "B"), metric, alpha=alpha, by=by)
+    found = api.compare(api.load_many(a), api.load_many(b), metric, alpha=alpha, by=by)
     slower = fail_if_slower is not None and found.exceeds(fail_if_slower)
     for sentence in comparison.remarks(found):
         click.echo(f"warning: {sentence}", err=True)
-    if as_json:
-        from hpcfl.report import jsontext
-
-        document = found.as_dict() | {"sentence": comparison.verdict(found)}
-        if fail_if_slower is not None:
-            document |= {"limit": fail_if_slower, "slower_than_limit": slower}
-        click.echo(jsontext.dumps(document))
-    else:
-        click.echo(comparison.table(found).text())
+    limit = {} if fail_if_slower is None else {"limit": fail_if_slower, "slower_than_limit": slower}
+    show(
+        as_json,
+        lambda: found.as_dict() | {"sentence": comparison.verdict(found)} | limit,
+        lambda: comparison.table(found).text(),
+    )
     if slower and fail_if_slower is not None:
         click.echo(f"B is beyond the limit of {100 * fail_if_slower:g} %", err=True)
         raise SystemExit(SLOWER_STATUS)
-
-
-def _side(path: str, name: str) -> Pool:
-    from hpcfl.results.comparison import one_configuration
-    from hpcfl.results.reader import find, load
-
-    return one_configuration([load(file) for file in find(path)], name)

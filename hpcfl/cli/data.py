@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from hpcfl.cli.terminal import alone
+
 
 @click.group("data")
 def command() -> None:
@@ -21,6 +23,7 @@ def command() -> None:
     help="Folder of the data sets.  [default: the environment variable HPCFL_DATA]",
 )
 @click.option("--base-url", metavar="URL", help="Mirror that has the files at URL/FILE.")
+@alone
 def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
     """Download a data set: mnist, cifar10 or adult.
 
@@ -33,11 +36,6 @@ def fetch(name: str, data_dir: Path | None, base_url: str | None) -> None:
       hpcfl data fetch mnist --data-dir ~/data
       hpcfl data fetch adult --data-dir ~/data --base-url https://mirror.example.org/adult
     """
-    from hpcfl.system.launch import leave_to_first_rank
-
-    if leave_to_first_rank():
-        return  # started by mpirun all the same: one download is enough
-
     from hpcfl.learning.fetch import fetch as fetch_files
 
     for path in fetch_files(name, data_dir, base_url, progress=sys.stderr.isatty()):

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import click
 
+from hpcfl.cli.terminal import json_option
+
 
 @click.command(name="doctor")
 @click.option("--fix", is_flag=True, help="Let the embedded mpirun start more ranks than cores.")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@json_option("Print the findings as JSON.")
 @click.option(
     "--results",
     type=click.Path(path_type=Path),

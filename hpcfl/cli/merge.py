@@ -6,17 +6,15 @@ from pathlib import Path
 
 import click
 
+from hpcfl.cli.terminal import alone
+
 
 @click.command("merge")
 @click.argument(
     "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
 )
-@click.option(
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The new folder.",
-)
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="The new folder.")
+@alone
 def command(paths: tuple[Path, ...], output: Path) -> None:
     """Copy the results files of several jobs into one new folder.
 
@@ -31,11 +29,6 @@ def command(paths: tuple[Path, ...], output: Path) -> None:
       hpcfl merge results/array-* --output results/table1
       hpcfl report results/all
     """
-    from hpcfl.system.launch import leave_to_first_rank
-
-    if leave_to_first_rank():
-        return  # started by mpirun all the same: one copy is enough
-
     from hpcfl.sweeping.merge import merge
 
     merged = merge(paths, output)

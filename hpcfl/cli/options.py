@@ -27,15 +27,17 @@ _METAVARS: dict[Any, str] = {
 }
 
 
-def options(group: type[OptionGroup]) -> Callable[[Command], Command]:
+def options(group: type[OptionGroup], **also: str) -> Callable[[Command], Command]:
     """Return a decorator that adds the options of a group to a command.
 
-    The command is called with the text of each; its definition reads it. See `given`.
+    The command is called with the text of each; its definition reads it. See `given`. Some options
+    can `also` have a second name.
     """
 
     def decorate(command: Command) -> Command:
-        for about in reversed([*options_of(group).values()]):
-            command = _option(about)(command)
+        for name, about in reversed([*options_of(group).items()]):
+            names = [f"--{about.dashed}", *filter(None, [also.get(name)]), name]
+            command = _option(about, names)(command)
         return command
 
     return decorate
@@ -67,17 +69,16 @@ def given(typed: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in typed.items() if value or value == ""}
 
 
-def _option(about: Option) -> Callable[[Command], Command]:
-    name, help = f"--{about.dashed}", about.help
+def _option(about: Option, names: list[str]) -> Callable[[Command], Command]:
+    help = about.help
     default = about.default_text or _shown(about.default)
     if default:
         help += f"  [default: {default}]"
     if about.type is bool:
-        return click.option(name, about.name, is_flag=True, help=help)
+        return click.option(*names, is_flag=True, help=help)
     metavar = f"[{'|'.join(about.choices)}]" if about.choices else about.unit.upper()
     return click.option(
-        name,
-        about.name,
+        *names,
         metavar=metavar or _METAVARS[about.type],
         multiple=about.type == tuple[str, ...],
         shell_complete=partial(_complete, about),

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from hpcfl.cli.terminal import alone
 from hpcfl.errors import UsageError
 from hpcfl.plots import KINDS
 
@@ -57,6 +58,7 @@ from hpcfl.plots import KINDS
 @click.option("--log-x", is_flag=True, help="Draw over a logarithmic axis.")
 @click.option("--no-pool", is_flag=True, help="Keep launches of one configuration apart.")
 @click.pass_context
+@alone
 def command(
     context: click.Context,
     paths: tuple[str, ...],
@@ -80,27 +82,27 @@ def command(
       hpcfl plot sparse.h5 --kind ranks --style box --clock wall
       hpcfl plot results/train-cdp-*.h5 --kind epsilon
     """
-    from hpcfl.system.launch import leave_to_first_rank
-
-    if leave_to_first_rank():
-        return  # started by mpirun all the same: one figure is enough
-
+    from hpcfl import api
     from hpcfl.plots import style
-    from hpcfl.results import pooling
     from hpcfl.results.reader import find, load_usable
 
     path = output or Path(f"{kind}.png")
     style.check_path(path)
-    taken = KINDS[kind].options
-    for name in options.keys() - set(taken):
+    known = KINDS[kind]
+    for name in options.keys() - set(known.options):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise UsageError(f"--{name.replace('_', '-')} has no meaning for --kind {kind}")
-    chosen = {name: options[name] for name in taken}
-    if "against" in chosen:
-        chosen["against"] = _against(kind, chosen["against"])
-    module = KINDS[kind].module()
+    chosen = {name: options[name] for name in known.options}
+    if known.against:
+        chosen["against"] = chosen["against"] or known.against[0]
+        if chosen["against"] not in known.against:
+            raise UsageError(
+                f"--against {chosen['against']} has no meaning for --kind {kind}: "
+                f"choose {', '.join(known.against)}"
+            )
 
     files = find(paths)
+    module = known.module()
     runs, errors = load_usable(files, lambda run: module.lacking(run, **chosen))
     for error in errors:
         click.echo(f"warning: {error}; left out", err=True)
@@ -109,21 +111,7 @@ def command(
     for run in runs:
         if run.unfinished:
             click.echo(f"warning: {run.path} {run.unfinished}", err=True)
-    if not no_pool:
-        runs = [pool.run for pool in pooling.group(runs)]
-    style.save(module.draw(runs, **chosen), path)
+    style.save(api.plot(runs, kind, pool=not no_pool, **chosen), path)
     click.echo(f"Figure: {path}")
     if any(not isinstance(error, UsageError) for error in errors):
         raise SystemExit(1)
-
-
-def _against(kind: str, asked: str | None) -> str:
-    """Return what is across: as asked for, else what the kind is mostly drawn over."""
-    known = KINDS[kind].against
-    if asked is None:
-        return known[0]
-    if asked not in known:
-        raise UsageError(
-            f"--against {asked} has no meaning for --kind {kind}: choose {', '.join(known)}"
-        )
-    return asked

@@ -7,13 +7,15 @@ from typing import Any
 import click
 
 from hpcfl.cli.options import given, options
+from hpcfl.cli.terminal import alone, json_option, show
 from hpcfl.options.predict import PredictOptions
 
 
 @click.command("predict")
 @click.argument("protocol")
 @options(PredictOptions)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option()
+@alone
 def command(as_json: bool, **typed: Any) -> None:
     """Predict bytes and seconds of a round of PROTOCOL, for any N, d and link.
 
@@ -27,11 +29,6 @@ def command(as_json: bool, **typed: Any) -> None:
       hpcfl predict secagg-graph --devices 1000000 --dim 1000000
       mpirun -n 3 hpcfl calibrate ; hpcfl predict sparse --ranks 3
     """
-    from hpcfl.system.launch import leave_to_first_rank
-
-    if leave_to_first_rank():
-        return
-
     from hpcfl.costmodel import tables
     from hpcfl.costmodel.calibration import default_path, load
     from hpcfl.costmodel.model import predict
@@ -55,11 +52,10 @@ def command(as_json: bool, **typed: Any) -> None:
         for length in asked.dim:
             built, _ = build(asked.protocol, asked, count, length)
             found.append(predict(built, known, link, asked.ranks))
-    if as_json:
-        from hpcfl.report import jsontext
 
-        click.echo(jsontext.dumps({"predictions": [one.as_dict() for one in found]}))
-    elif len(found) == 1:
-        click.echo(tables.one(found[0], link, known).text())
-    else:
-        click.echo(tables.side_by_side(found, link, known).text())
+    def text() -> str:
+        if len(found) == 1:
+            return tables.one(found[0], link, known).text()
+        return tables.side_by_side(found, link, known).text()
+
+    show(as_json, lambda: {"predictions": [one.as_dict() for one in found]}, text)

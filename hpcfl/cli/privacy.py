@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from hpcfl.cli.terminal import alone, json_option, show
 from hpcfl.errors import UsageError
 
 
@@ -82,13 +83,14 @@ def command() -> None:
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the simulation."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@json_option("Print the figures as JSON.")
 @click.option(
     "--plot",
     type=click.Path(path_type=Path),
     help="Also draw T and what is exposed against alpha, for several dropout rates: "
     ".png, .svg or .pdf; of a protocol that does not send all coordinates.",
 )
+@alone
 def exposure(
     protocol: str,
     devices: int,
@@ -120,11 +122,6 @@ def exposure(
       hpcfl privacy exposure sparse --colluding 0 --json > exposure.json
       hpcfl privacy exposure sparse --plot exposure.png
     """
-    from hpcfl.system.launch import leave_to_first_rank
-
-    if leave_to_first_rank():
-        return  # started by mpirun all the same: one answer is enough
-
     from hpcfl.algorithms.aggregation import find
     from hpcfl.privacy.exposure import exposure as find_exposure
     from hpcfl.privacy.population import Population, count_of
@@ -149,12 +146,7 @@ def exposure(
         style.save(figures.draw(kind, devices, colluding, figures.DROPOUTS), plot)
         click.echo(f"Figure: {plot}", err=as_json)
     found = find_exposure(kind.name, masking, population, **options)
-    if as_json:
-        from hpcfl.report import jsontext
-
-        click.echo(jsontext.dumps(found.as_dict()))
-    else:
-        click.echo(render(found))
+    show(as_json, found.as_dict, lambda: render(found))
 
 
 # Settings of the private algorithms, each optional here: the algorithm says which it needs.
@@ -282,7 +274,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def settings_options(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of all algorithms, and --json."""
-    function = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+    function = json_option()(function)
     for name, attributes in reversed(SETTINGS.items()):
         function = click.option(f"--{name}", **attributes)(function)
     return function
@@ -307,6 +299,7 @@ def _given(algorithm: str, options: dict[str, Any], *also: str) -> dict[str, Any
     "(dp-fedavg), on an update (locks).",
 )
 @settings_options
+@alone
 def epsilon(algorithm: str, as_json: bool, **options: Any) -> None:
     """Show what training by ALGORITHM costs: cdp, dp-dsgd, dp-fedavg, locks or fedsgd-dpc.
 
@@ -326,27 +319,18 @@ def epsilon(algorithm: str, as_json: bool, **options: Any) -> None:
       hpcfl privacy epsilon fedsgd-dpc --sigma 0.05 --rounds 50 --devices 10 --per-round 3 \\
           --samples 6000 --json
     """
-    from hpcfl.system.launch import leave_to_first_rank
-
-    if leave_to_first_rank():
-        return
-
     from hpcfl.privacy.accounting.systems import account
     from hpcfl.privacy.accounting.tables import render_account
 
     found = account(algorithm, **_given(algorithm, options))
-    if as_json:
-        from hpcfl.report import jsontext
-
-        click.echo(jsontext.dumps(found.as_dict()))
-    else:
-        click.echo(render_account(found))
+    show(as_json, found.as_dict, lambda: render_account(found))
 
 
 @command.command("noise")
 @click.argument("algorithm")
 @click.option("--epsilon", type=float, required=True, help="The target.")
 @settings_options
+@alone
 def noise(algorithm: str, epsilon: float, as_json: bool, **options: Any) -> None:
     """Find the noise with which ALGORITHM costs an epsilon.
 
@@ -362,19 +346,12 @@ def noise(algorithm: str, epsilon: float, as_json: bool, **options: Any) -> None
       hpcfl privacy noise fedsgd-dpc --epsilon 1 --noise gaussian --fraction 0.01 --rounds 500 \\
           --devices 10 --per-round 5 --samples 6000 --json
     """
-    from hpcfl.system.launch import leave_to_first_rank
-
-    if leave_to_first_rank():
-        return
-
     from hpcfl.privacy.accounting.systems import noise as find_noise
     from hpcfl.privacy.accounting.tables import render_noise
 
     found = find_noise(algorithm, epsilon, **_given(algorithm, options, "sigma"))
-    if as_json:
-        from hpcfl.report import jsontext
-
-        values = [calibration.as_dict() for calibration in found]
-        click.echo(jsontext.dumps({"epsilon": epsilon, "noise": values}))
-    else:
-        click.echo(render_noise(epsilon, found))
+    show(
+        as_json,
+        lambda: {"epsilon": epsilon, "noise": [one.as_dict() for one in found]},
+        lambda: render_noise(epsilon, found),
+    )

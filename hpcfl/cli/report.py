@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
+from hpcfl.cli.terminal import Command, alone
 from hpcfl.errors import HpcflError, UsageError
+
+
+def link_option(name: str, help: str) -> Callable[[Command], Command]:
+    return click.option(name, type=float, help=f"{help}  [default: the run's own]")
 
 
 @click.command("report")
@@ -18,19 +24,9 @@ from hpcfl.errors import HpcflError, UsageError
     help="Run to compare with: a file's name, or a protocol's.  [default: the first secagg run, "
     "else the first run]",
 )
-@click.option(
-    "--uplink-mbps", type=float, help="Uplink of the link model, Mbit/s.  [default: the run's own]"
-)
-@click.option(
-    "--downlink-mbps",
-    type=float,
-    help="Downlink of the link model, Mbit/s.  [default: the run's own]",
-)
-@click.option(
-    "--latency-ms",
-    type=float,
-    help="Latency of the link model, milliseconds.  [default: the run's own]",
-)
+@link_option("--uplink-mbps", "Uplink of the link model, Mbit/s.")
+@link_option("--downlink-mbps", "Downlink of the link model, Mbit/s.")
+@link_option("--latency-ms", "Latency of the link model, milliseconds.")
 @click.option("--no-pool", is_flag=True, help="Keep launches of one configuration apart.")
 @click.option(
     "--format",
@@ -49,17 +45,16 @@ from hpcfl.errors import HpcflError, UsageError
     help="Write a page with tables, figures and everything recorded instead; overwritten.",
 )
 @click.pass_context
+@alone
 def command(
     context: click.Context,
     paths: tuple[str, ...],
     baseline: str | None,
-    uplink_mbps: float | None,
-    downlink_mbps: float | None,
-    latency_ms: float | None,
     no_pool: bool,
     form: str,
     as_json: bool,
     page: Path | None,
+    **link: float | None,
 ) -> None:
     """Show what runs cost: bytes, CPU time and wall time, phase by phase.
 
@@ -76,11 +71,6 @@ def command(
       hpcfl report results/ --format csv > phases.csv
       hpcfl report results/ --html report.html
     """
-    from hpcfl.system.launch import leave_to_first_rank
-
-    if leave_to_first_rank():
-        return  # started by mpirun all the same: one report is enough
-
     form = _form(context, form, as_json, page)
 
     from hpcfl.results import pooling, tables
@@ -88,11 +78,6 @@ def command(
     from hpcfl.results.summary import choose_baseline
 
     files = find(paths)
-    options = {
-        "uplink_mbps": uplink_mbps,
-        "downlink_mbps": downlink_mbps,
-        "latency_ms": latency_ms,
-    }
     # A file that does not tell the number of parameters is refused by asking for it.
     runs, errors = load_usable(files, lambda run: None if run.dim else "")
     for error in errors:
@@ -100,7 +85,7 @@ def command(
     if not runs:
         raise HpcflError(f"none of the {len(files)} files could be read")
     pools = pooling.apart(runs) if no_pool else pooling.group(runs)
-    summaries = [pooling.summarise(pool, pool.runs[0].link(**options)) for pool in pools]
+    summaries = [pooling.summarise(pool, pool.runs[0].link(**link)) for pool in pools]
     if len({summary.link for summary in summaries}) > 1:
         raise UsageError(
             "the runs were made for different links, so their modelled times cannot be compared: "

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import importlib
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from hpcfl.slurm.script import Job
+from hpcfl.cli.options import given
+from hpcfl.cli.terminal import Command, alone
 
 KINDS = ("bench", "sweep-array", "train")
 
@@ -55,7 +55,7 @@ _OPTIONS = (
 )
 
 
-def _job_options(function: Callable[..., Any]) -> Callable[..., Any]:
+def _job_options(function: Command) -> Command:
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -84,6 +84,7 @@ def command() -> None:
 
 @command.command("render")
 @_job_options
+@alone
 def render_command(**options: Any) -> None:
     """Print a job script.
 
@@ -93,15 +94,15 @@ def render_command(**options: Any) -> None:
       hpcfl slurm render bench --ntasks 16 --ranks 101 -- sparse > job.sbatch
       hpcfl slurm render train --requeue --lead 300 -- fedavg --rounds 1000
     """
+    from hpcfl.slurm.job import prepare
     from hpcfl.slurm.script import render
-    from hpcfl.system.launch import leave_to_first_rank
 
-    if not leave_to_first_rank():
-        click.echo(render(_job(options)), nl=False)
+    click.echo(render(prepare(options, _typed)), nl=False)
 
 
 @command.command("submit")
 @_job_options
+@alone
 def submit_command(**options: Any) -> None:
     """Submit a job, and print its number.
 
@@ -110,70 +111,17 @@ def submit_command(**options: Any) -> None:
       hpcfl slurm submit bench --time 00:20:00 -- sparse
       hpcfl slurm submit sweep-array --results results/table1 -- plan.toml
     """
+    from hpcfl.slurm.job import check_frozen, prepare
     from hpcfl.slurm.script import render
     from hpcfl.slurm.submit import submit
-    from hpcfl.system.launch import leave_to_first_rank
 
-    if leave_to_first_rank():
-        return
-    job = _job(options)
-    if job.kind == "sweep-array":
-        _check_frozen(job)
+    job = prepare(options, _typed)
+    check_frozen(job)
     click.echo(submit(render(job)))
 
 
-def _job(options: dict[str, Any]) -> Job:
-    from hpcfl.slurm.launchers import choose
-    from hpcfl.slurm.script import Job
-
-    options["launcher"] = choose(options["launcher"])
-    job = Job(**options)
-    _parse(job)
-    if job.kind == "sweep-array" and job.array is None:
-        cells = _cells(job)
-        if cells is not None:
-            job = Job(**options | {"array": f"0-{cells - 1}" if cells > 1 else "0"})
-    return job
-
-
-def _parse(job: Job) -> None:
-    """Refuse now what would be refused only when the job has waited for its turn."""
-    import importlib
-
-    from hpcfl.cli.options import given
-    from hpcfl.options.bench import BenchOptions
-    from hpcfl.options.definition import options_of
-    from hpcfl.options.training import TrainOptions
-
-    if not job.arguments:
-        return
-    name = job.kind.partition("-")[0]
+def _typed(name: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the options on the command line of another command."""
     wanted: click.Command = importlib.import_module(f"hpcfl.cli.{name}").command
-    with wanted.make_context(name, list(job.arguments)) as context:
-        typed = given(context.params)
-    known = options_of(TrainOptions if name == "train" else BenchOptions)
-    for option in known.keys() & typed.keys():
-        known[option].check(known[option].read(typed[option]))
-
-
-def _cells(job: Job) -> int | None:
-    """Return the number of cells of the frozen sweep, None if there is none."""
-    from hpcfl.sweeping.manifest import load
-
-    manifest = load(Path(job.folder))
-    return None if manifest is None else len(manifest.cells)
-
-
-def _check_frozen(job: Job) -> None:
-    from hpcfl.errors import UsageError
-    from hpcfl.slurm.script import last_cell
-
-    cells = _cells(job)
-    if cells is None:
-        plan = (job.arguments or ("PLAN.toml",))[0]
-        raise UsageError(
-            f"{job.folder} holds no frozen sweep: first run "
-            f"hpcfl sweep {plan} --freeze --output {job.folder}"
-        )
-    if last_cell(job.array or "0") >= cells:
-        raise UsageError(f"--array is {job.array}, but the sweep has cells 0 to {cells - 1}")
+    with wanted.make_context(name, list(arguments)) as context:
+        return given(context.params)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from hpcfl.cli.terminal import progress_bar
+
 if TYPE_CHECKING:
+    from hpcfl.sweeping.cells import Cell
     from hpcfl.sweeping.manifest import Manifest
     from hpcfl.sweeping.session import Outcome
 
@@ -89,13 +92,11 @@ def command(
     if dry_run or freeze:
         if launch.leave_to_first_rank():
             return
-        if freeze:
-            _freeze(output, prepare())
-        else:
-            _list(output, prepare())
+        (_freeze if freeze else _list)(output, prepare())
         return
-    outcomes = _run(output, prepare, index)
-    if _unfinished(outcomes):
+    from hpcfl.sweeping.session import DONE, SKIPPED
+
+    if any(outcome.state not in (DONE, SKIPPED) for outcome in _run(output, prepare, index)):
         raise SystemExit(1)
 
 
@@ -116,7 +117,7 @@ def _list(output: Path, manifest: Manifest) -> None:
     click.echo(render_cells(output, stored or manifest))
 
 
-def _run(output: Path, prepare: Any, index: int | None) -> list[Outcome]:
+def _run(output: Path, prepare: Callable[[], Manifest], index: int | None) -> list[Outcome]:
     from hpcfl.cli.watching import Spoken
     from hpcfl.comm.world import connect
     from hpcfl.sweeping import session
@@ -128,42 +129,31 @@ def _run(output: Path, prepare: Any, index: int | None) -> list[Outcome]:
     first = world.rank == 0
     if first and any("--insecure-seed" in text for cell in cells for text in cell.arguments):
         click.echo("Warning: insecure-seed is given: keys are not secret.", err=True)
-    stream = launch.terminal_for_progress() if first else None
-    with noting_signals(to_the_end=True):
-        if stream is None:
+    seen = launch.terminal_for_progress() is not None
+    with (
+        noting_signals(to_the_end=True),
+        progress_bar(sum(cell.rounds for cell in cells)) as bar,
+    ):
+        before = 0
 
-            def tell(outcome: Outcome) -> None:
-                from hpcfl.sweeping.tables import render_outcome
+        def begun(cell: Cell) -> None:
+            bar.label = f"{cell.protocol} {cell.devices}x{cell.dim}"
+            bar.render_progress()
 
-                if outcome.state != session.SKIPPED:
-                    click.echo(render_outcome(outcome, len(cells)))
+        def ended(outcome: Outcome) -> None:
+            from hpcfl.sweeping.tables import render_outcome
 
-            outcomes = session.run(world, cells, output, ended=tell, observer=Spoken())
-        else:
-            with click.progressbar(length=sum(cell.rounds for cell in cells), file=stream) as bar:
-                before = 0
+            # A cell that was skipped or stopped early has had fewer rounds than planned.
+            nonlocal before
+            before += outcome.cell.rounds
+            bar.update(before - bar.pos)
+            if not seen and outcome.state != session.SKIPPED:
+                click.echo(render_outcome(outcome, len(cells)))
 
-                def begun(cell: Any) -> None:
-                    bar.label = f"{cell.protocol} {cell.devices}x{cell.dim}"
-                    bar.render_progress()
-
-                def ended(outcome: Outcome) -> None:
-                    # A cell that was skipped or stopped early has had fewer rounds than planned.
-                    nonlocal before
-                    before += outcome.cell.rounds
-                    bar.update(before - bar.pos)
-
-                spoken = Spoken(lambda: bar.update(1))
-                outcomes = session.run(world, cells, output, begun, ended, spoken)
+        outcomes = session.run(world, cells, output, begun, ended, Spoken(lambda: bar.update(1)))
     if first:
         # The other ranks, often a hundred on a machine, do not load what reads files.
         from hpcfl.sweeping.tables import render_results
 
         click.echo(render_results(output, outcomes))
     return outcomes
-
-
-def _unfinished(outcomes: Sequence[Outcome]) -> bool:
-    from hpcfl.sweeping.session import DONE, SKIPPED
-
-    return any(outcome.state not in (DONE, SKIPPED) for outcome in outcomes)

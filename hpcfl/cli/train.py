@@ -8,6 +8,7 @@ import click
 
 from hpcfl.algorithms.federated import REGISTRY
 from hpcfl.cli.options import given, listing, options
+from hpcfl.cli.terminal import json_option, show
 from hpcfl.options.training import TrainOptions
 from hpcfl.training.presets import PRESETS
 
@@ -20,7 +21,7 @@ from hpcfl.training.presets import PRESETS
     help=f"Settings of a paper; other options override them: {', '.join(PRESETS)}.",
 )
 @options(TrainOptions)
-@click.option("--json", "as_json", is_flag=True, help="Print the rounds as JSON.")
+@json_option("Print the rounds as JSON.")
 @listing(algorithms=REGISTRY)
 def command(preset: str | None, as_json: bool, **typed: Any) -> None:
     """Train a model by ALGORITHM, its updates summed by an aggregation protocol.
@@ -60,10 +61,9 @@ def command(preset: str | None, as_json: bool, **typed: Any) -> None:
         trained = session.run(world, options, options.devices, options.output, spoken)
     if trained is None:
         return
-    if as_json:
-        from hpcfl.report import jsontext
-
-        rounds = [result.figures for result in trained.results]
-        click.echo(jsontext.dumps({"path": str(trained.path), "rounds": rounds}))
-    else:
-        click.echo(report.render_end(trained, options))
+    rounds = [result.figures for result in trained.results]
+    show(
+        as_json,
+        lambda: {"path": str(trained.path), "rounds": rounds},
+        lambda: report.render_end(trained, options),
+    )

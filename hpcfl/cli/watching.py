@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 class Spoken(RoundObserver):
-    """Says which devices were refused, and moves a progress bar.
-
-    Parameters
-    ----------
-    progress : callable
-        Called after every round.
-    """
+    """Says which devices were refused, and calls `progress` after every round."""
 
     def __init__(self, progress: Callable[[], object] = lambda: None) -> None:
         self._progress = progress
@@ -35,13 +29,7 @@ class Spoken(RoundObserver):
 
 
 class Rows(Spoken):
-    """Prints a line for every round of training, under a heading.
-
-    Parameters
-    ----------
-    private : bool
-        Whether there are epsilons to print.
-    """
+    """Prints a line for every round of training, under a heading; of private training, epsilons."""
 
     def __init__(self, private: bool) -> None:
         super().__init__()
@@ -55,14 +43,14 @@ class Rows(Spoken):
                 + ("  epsilon: paper    proven" if self._private else "")
             )
         figures = result.figures
-        click.echo(
+        line = (
             f"{self._count:6}  {figures[Metric.ACCURACY]:8.4f}  {figures[Metric.LOSS]:7.4f}"
             f"  {figures[Metric.BYTES_UP_TOTAL] / 1e6:11.3f}  {result.record.round_seconds:8.3f}"
             f"  {figures[Metric.TRAIN_SECONDS]:11.3f}  {figures[Metric.MODELLED_SECONDS]:11.3f}"
-            + (
-                f"  {figures[Metric.EPSILON_PAPER]:14.3f}  {figures[Metric.EPSILON_PROVEN]:8.3f}"
-                if self._private
-                else ""
-            )
         )
+        if self._private:
+            line += (
+                f"  {figures[Metric.EPSILON_PAPER]:14.3f}  {figures[Metric.EPSILON_PROVEN]:8.3f}"
+            )
+        click.echo(line)
         self._count += 1

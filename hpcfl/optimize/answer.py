@@ -1,46 +1,82 @@
-"""The answer to a question about FedSGD-DPC's bound: the best T and b, and the noise there."""
+"""The answer to a asked about FedSGD-DPC's bound: the best T and b, and the noise there."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from hpcfl.algorithms.federated.queries import Bound, LaplaceBound, Optimum
-from hpcfl.optimize.question import Question
+from hpcfl.algorithms.federated.queries import (
+    REQUIRED,
+    Bound,
+    Constants,
+    GaussianBound,
+    LaplaceBound,
+    Optimum,
+)
+from hpcfl.errors import UsageError
+from hpcfl.options.optimize import OptimizeOptions
+from hpcfl.privacy.accounting import systems
 from hpcfl.report.jsontext import finite
 
 # Numbers b that have a row, and a line; numbers T that the lines are given at.
 _MOST_ROWS, MOST_LINES, _POINTS = 12, 5, 12
 
 
-def find(bound: Bound, question: Question) -> dict[str, Any]:
+def bound(asked: OptimizeOptions, known: Mapping[str, Any]) -> Bound:
+    """Return the bound for constants by name, which may be missing, unknown or out of range."""
+    missing = [name for name in (*REQUIRED, asked.clip_name) if known.get(name) is None]
+    if missing:
+        names = ("xi" if name == asked.clip_name else name.replace("_", "-") for name in missing)
+        raise UsageError(
+            f"the bound needs {', '.join(f'--{name}' for name in names)}: give them, a file by "
+            "--constants, or data to estimate from by --dataset"
+        )
+    constants = Constants.from_dict(known)
+    if asked.per_round is not None and asked.per_round > constants.devices:
+        raise UsageError(
+            f"--per-round is {asked.per_round}, and there are {constants.devices} devices"
+        )
+    if asked.mechanism == "laplace":
+        return LaplaceBound(constants, asked.epsilons)
+    return GaussianBound(
+        constants,
+        asked.epsilons,
+        delta=asked.delta,
+        fraction=asked.fraction,
+        c2=asked.c2,
+        replace=asked.sampling == "fixed",
+    )
+
+
+def find(bound: Bound, asked: OptimizeOptions) -> dict[str, Any]:
     """Return everything there is to say, for JSON; None is an infinite number of rounds."""
     devices = bound.constants.devices
-    best = bound.integer(question.most, whole=True)
+    best = bound.integer(asked.most, whole=True)
     found: dict[str, Any] = {
         "algorithm": "fedsgd-dpc",
         "mechanism": bound.mechanism,
         "devices": devices,
         "epsilons": bound.epsilons.tolist(),
         "constants": bound.constants.as_dict() | {"gamma": bound.constants.gamma},
-        "max_rounds": question.most,
+        "max_rounds": asked.most,
         **_optima(bound),
-        "whole": _as_dict(bound.integer(question.most), devices),
+        "whole": _as_dict(bound.integer(asked.most), devices),
         "whole_replies": _as_dict(best, devices),
-        "noise": _noise(bound, best, question),
+        "noise": _noise(bound, best, asked),
         "by_per_round": [
-            _row(bound, b, question.most) for b in some_of(devices, _MOST_ROWS, question.per_round)
+            _row(bound, b, asked.most) for b in some_of(devices, _MOST_ROWS, asked.per_round)
         ],
     }
-    if question.rounds is not None:
-        found["for_rounds"] = _for_rounds(bound, question.rounds)
-    if question.per_round is not None:
+    if asked.rounds is not None:
+        found["for_rounds"] = _for_rounds(bound, asked.rounds)
+    if asked.per_round is not None:
         found["for_per_round"] = next(
-            row for row in found["by_per_round"] if row["per_round"] == question.per_round
+            row for row in found["by_per_round"] if row["per_round"] == asked.per_round
         )
-    return found | {"curve": _curve(bound, question)}
+    return found | {"curve": _curve(bound, asked)}
 
 
 def some_of(devices: int, most: int, also: int | None = None) -> list[int]:
@@ -93,7 +129,7 @@ def _for_rounds(bound: Bound, T: int) -> dict[str, Any]:
     return found
 
 
-def _noise(bound: Bound, best: Optimum, question: Question) -> dict[str, Any] | None:
+def _noise(bound: Bound, best: Optimum, asked: OptimizeOptions) -> dict[str, Any] | None:
     """Return the noise of a device at the best whole numbers, and what an accountant asks for."""
     if best.rounds == 0:
         return None
@@ -106,7 +142,7 @@ def _noise(bound: Bound, best: Optimum, question: Question) -> dict[str, Any] | 
         # The whole count makes Theorem 1 the proven noise.
         scales = {str(epsilon): bound.sensitivity * replies / epsilon for epsilon in epsilons}
         return found | {"scale": scales}
-    sigmas = {epsilon: question.sigmas(constants, epsilon, T, b) for epsilon in epsilons}
+    sigmas = {epsilon: _sigmas(constants, asked, epsilon, T, b) for epsilon in epsilons}
     mean = sum(sigmas[epsilon][1] ** 2 for epsilon in bound.epsilons.tolist()) / constants.devices
     return found | {
         "sigma_paper": {str(epsilon): paper for epsilon, (paper, _) in sigmas.items()},
@@ -115,11 +151,32 @@ def _noise(bound: Bound, best: Optimum, question: Question) -> dict[str, Any] | 
     }
 
 
-def _curve(bound: Bound, question: Question) -> dict[str, Any]:
+def _sigmas(
+    constants: Constants, asked: OptimizeOptions, epsilon: float, rounds: int, per_round: int
+) -> tuple[float, float]:
+    """Return the Gaussian noise of a coordinate: by the paper, and as it is proven."""
+    calibrations = systems.noise(
+        "fedsgd-dpc",
+        epsilon,
+        noise="gaussian",
+        rounds=rounds,
+        devices=constants.devices,
+        per_round=per_round,
+        samples=int(constants.samples // constants.devices),
+        clip=constants.l2_clip,
+        delta=asked.delta,
+        fraction=asked.fraction,
+        sampling=asked.sampling,
+    )
+    found = {one.by: one.sigma for one in calibrations}
+    return found["paper"] * asked.c2, found["proven"]
+
+
+def _curve(bound: Bound, asked: OptimizeOptions) -> dict[str, Any]:
     """Return U over T, evenly in logarithms, for some b."""
-    last = last_rounds(bound, question.most)
+    last = last_rounds(bound, asked.most)
     rounds = np.unique(np.geomspace(1, last, _POINTS).round().astype(int)).tolist()
-    lines = some_of(bound.constants.devices, MOST_LINES, question.per_round)
+    lines = some_of(bound.constants.devices, MOST_LINES, asked.per_round)
     return {
         "rounds": rounds,
         "per_round": lines,

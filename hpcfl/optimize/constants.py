@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UsageError
+from hpcfl.options.optimize import OptimizeOptions
+from hpcfl.system import files
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.queries import Constants
 
+# The paper's symbol of every constant that is shown; gamma follows from the others.
 SYMBOLS = {
     "dim": "p",
     "samples": "d",
@@ -24,19 +27,14 @@ SYMBOLS = {
     "l2_clip": "xi2",
     "gamma": "gamma",
 }
-"""The paper's symbol of every constant that is shown; gamma follows from the others."""
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Return the constants of a JSON file by name, unchecked.
+def asked(options: OptimizeOptions) -> dict[str, Any]:
+    """Return the constants that are given by name, unchecked: options go before the file."""
+    return (_read(options.constants) if options.constants else {}) | options.given
 
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, or does not hold a JSON object.
-    """
-    from hpcfl.system import files
 
+def _read(path: Path) -> dict[str, Any]:
     try:
         found = files.parse_json(files.text(path))
     except OSError as error:
@@ -51,13 +49,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def save(constants: Constants, path: Path) -> None:
-    """Write constants as `read` reads them.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be written.
-    """
+    """Write constants as --constants takes them."""
     try:
         path.write_text(json.dumps(constants.as_dict(), indent=2) + "\n")
     except OSError as error:

@@ -9,8 +9,9 @@ resource constrained edge computing systems"). None of them is private.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from hpcfl.algorithms.federated.queries import Constants
 from hpcfl.benchmark.session import default_devices
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
-from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.training import LocalOptions
+from hpcfl.errors import HpcflError
+from hpcfl.options.optimize import OptimizeOptions
 from hpcfl.training import clients
 
 if TYPE_CHECKING:
@@ -33,89 +34,25 @@ WARNING = (
     "differentially private, and no epsilon counts them: estimate on public data of the same kind."
 )
 
+# What a device reports: squared distance from the start to its own optimum, its loss there, the
+# largest and the least ratio of gradient change to step, the largest l2 and l1 norm of its
+# gradient, and the variance of it over the steps.
 FIGURES = (
     *("distance", "loss", "smoothness", "convexity"),
     *("gradient_norm", "l1_norm", "variance"),
 )
-"""What a device reports: squared distance from the start to its own optimum, its loss there, the
-largest and the least ratio of gradient change to step, the largest l2 and l1 norm of its gradient,
-and the variance of it over the steps."""
 
 _ESTIMATE = 20  # what random starts are drawn from
 _CHUNK = 2000  # samples at a time, for memory
 
 
 @dataclass(frozen=True)
-class EstimateOptions:
-    """From what constants are estimated.
-
-    Attributes
-    ----------
-    dataset, partition, model, data_dir, seed
-        As of `hpcfl.training.experiment.TrainOptions`.
-    steps : int
-        Full-batch steps T_e of every device from the common start, at least 2.
-    learning_rate : float
-        Of the first step; it falls with the root of their number.
-    l1_clip, l2_clip : float or None
-        Norms to which a run will clip: xi is at most that.
-    torch_device : str
-        ``"auto"``, ``"cpu"`` or ``"cuda"``.
-
-    Raises
-    ------
-    UsageError
-        If a value cannot be meant.
-    """
-
-    dataset: str = "digits"
-    partition: str = "iid"
-    model: str | None = None
-    data_dir: Path | None = None
-    seed: int = 0
-    steps: int = 200
-    learning_rate: float = 0.05
-    l1_clip: float | None = None
-    l2_clip: float | None = None
-    torch_device: str = "auto"
-
-    def __post_init__(self) -> None:
-        if self.steps < 2:
-            raise UsageError(
-                f"an estimate takes at least 2 steps of every device, not {self.steps}"
-            )
-        _ = self.local
-
-    @property
-    def local(self) -> LocalOptions:
-        """How devices train."""
-        return LocalOptions(
-            epochs=None,
-            steps=self.steps,
-            batch_size=0,
-            learning_rate=self.learning_rate,
-            momentum=0.0,
-            schedule="sqrt",
-        )
-
-
-@dataclass(frozen=True)
 class Estimate:
-    """What the server made of the devices' figures.
-
-    Attributes
-    ----------
-    constants : Constants
-        Of the bound.
-    sizes : ndarray of int64, shape (N,)
-        Number of samples of every device.
-    figures : dict of str to ndarray of float64, shape (N,)
-        What every device reported: the names of `FIGURES`.
-    """
+    """What the server made of the devices' figures."""
 
     constants: Constants
-    sizes: NDArray[np.int64]
-    figures: dict[str, NDArray[np.float64]]
+    sizes: NDArray[np.int64]  # samples of every device
+    figures: dict[str, NDArray[np.float64]]  # `FIGURES`, of every device
 
     def as_dict(self) -> dict[str, Any]:
         """Return what the devices reported, for JSON."""
@@ -126,64 +63,40 @@ class Estimate:
         }
 
 
-def run(world: World, options: EstimateOptions, devices: int | None = None) -> Estimate | None:
-    """Estimate the constants; every rank calls this.
-
-    Parameters
-    ----------
-    world : World
-        The processes at hand.
-    options : EstimateOptions
-        From what.
-    devices : int or None
-        Number N of devices; by default one on every rank but the server's.
-
-    Returns
-    -------
-    Estimate or None
-        On rank 0.
-
-    Raises
-    ------
-    HpcflError
-        On every rank, if the data or the model cannot be had, or nothing can be made of the
-        devices' figures.
-    """
+def run(world: World, asked: OptimizeOptions) -> Estimate | None:
+    """Return an estimate of the constants on rank 0; every rank calls this."""
     from hpcfl.learning import models
     from hpcfl.learning.training import choose_device, single_thread
 
     neighbour = world.rank_on_host()
-    count = devices or default_devices(world)
-    mine = clients.load(
-        world,
-        Placement.even(count, min(world.size, count + 1)),
-        options.dataset,
-        options.data_dir,
-        options.partition,
-        options.seed,
-    )
+    count = asked.devices or default_devices(world)
+    placement = Placement.even(count, min(world.size, count + 1))
+    dataset = asked.dataset or "digits"
+    mine = clients.load(world, placement, dataset, asked.data_dir, asked.partition, asked.seed)
     transport = world.transport(count)
     if transport is None:
         world.settle(None)
         return None
 
     single_thread()
-    name = options.model or models.DEFAULT_MODELS[options.dataset]
-    model = models.build(name, mine.input_shape, mine.classes, options.seed)
+    name = asked.model or models.DEFAULT_MODELS[dataset]
+    model = models.build(name, mine.input_shape, mine.classes, asked.seed)
     start = models.get_flat(model)
-    where = choose_device(options.torch_device, neighbour)
+    where = choose_device(asked.torch_device, neighbour)
     # One column for every device; the others are on other ranks.
     table = np.zeros((len(FIGURES), count))
     for id in transport.local_devices:
-        seeds = np.random.SeedSequence(options.seed, spawn_key=(_ESTIMATE, id))
+        seeds = np.random.SeedSequence(asked.seed, spawn_key=(_ESTIMATE, id))
         again = models.build(name, mine.input_shape, mine.classes, int(seeds.generate_state(1)[0]))
         gradients = _Gradients(model, *mine.samples(id), where)
-        table[:, id] = explore(gradients, start, models.get_flat(again), options.local)
+        other = models.get_flat(again)
+        table[:, id] = explore(gradients, start, other, asked.estimate_steps, asked.learning_rate)
+    clip = {} if asked.xi is None else {asked.clip_name: asked.xi}
     summed = transport.sum_to_server(table)
     estimate, error = None, None
     if summed is not None:
         try:
-            estimate = combine(summed, mine.sizes, start.size, options.l1_clip, options.l2_clip)
+            estimate = combine(summed, mine.sizes, start.size, **clip)
         except HpcflError as problem:
             error = problem
     world.settle(error)
@@ -191,29 +104,23 @@ def run(world: World, options: EstimateOptions, devices: int | None = None) -> E
 
 
 def explore(
-    gradients: _Gradients,
+    gradients: Callable[[NDArray[np.float32]], tuple[float, NDArray[np.float32]]],
     start: NDArray[np.float32],
     random_start: NDArray[np.float32],
-    local: LocalOptions,
+    steps: int,
+    learning_rate: float,
 ) -> NDArray[np.float64]:
-    """Let a device train alone, and return its `FIGURES`.
+    """Let a device train alone, from the common start and its own, and return its `FIGURES`.
 
-    Parameters
-    ----------
-    gradients : callable
-        From weights to the loss on all of the device's data, and its gradient there.
-    start, random_start : ndarray of float32, shape (d,)
-        Weights that training starts from: those of all devices, and this device's own.
-    local : LocalOptions
-        Number of steps, halved from the second start, and learning rate.
+    `gradients` goes from weights, float32 of shape (d,), to the loss on all of the device's data
+    and its gradient there.
     """
-    steps = local.steps or 0
     seen = _Extremes(start.size)
-    found = _descend(gradients, start, steps, local, seen)
+    found = _descend(gradients, start, steps, learning_rate, seen)
     distance = float(np.square((found - start).astype(np.float64)).sum())
     loss, _ = gradients(found)
     # Two steps at least: a change of the gradient is between two.
-    _descend(gradients, random_start, max(2, steps // 2), local, seen)
+    _descend(gradients, random_start, max(2, steps // 2), learning_rate, seen)
     return np.array([distance, loss, *seen.figures()])
 
 
@@ -224,27 +131,11 @@ def combine(
     l1_clip: float | None = None,
     l2_clip: float | None = None,
 ) -> Estimate:
-    """Return the constants for the devices' figures.
+    """Return the constants for the devices' `FIGURES`, of shape (figures, N), and their samples.
 
     Y0 is the mean of the squared distances and Gamma the difference of the largest and the mean
     loss, both over samples: the worst of the devices' optima stands for F*. lambda, G and xi are
-    the largest figures, mu the least.
-
-    Parameters
-    ----------
-    table : ndarray of float64, shape (figures, N)
-        The `FIGURES`, a column for every device.
-    sizes : ndarray of int64, shape (N,)
-        Number of samples of every device.
-    dim : int
-        Number of parameters.
-    l1_clip, l2_clip : float, optional
-        Norms to which a run will clip.
-
-    Raises
-    ------
-    HpcflError
-        If a device's training went astray, or its gradient never changed.
+    the largest figures, mu the least. xi is at most the norm to which a run will clip.
     """
     figures = dict(zip(FIGURES, table, strict=True))
     astray = np.flatnonzero(~np.isfinite(table).all(axis=0))
@@ -279,10 +170,10 @@ def combine(
 
 
 def _descend(
-    gradients: _Gradients,
+    gradients: Callable[[NDArray[np.float32]], tuple[float, NDArray[np.float32]]],
     start: NDArray[np.float32],
     steps: int,
-    local: LocalOptions,
+    learning_rate: float,
     seen: _Extremes,
 ) -> NDArray[np.float32]:
     """Take full-batch steps, show every gradient to `seen`, and return the last weights."""
@@ -294,7 +185,8 @@ def _descend(
         if last is not None:
             seen.add_change(weights - last[0], gradient - last[1])
         last = weights, gradient
-        weights = (weights - np.float32(local.rate(step)) * gradient).astype(np.float32)
+        rate = np.float32(learning_rate / math.sqrt(step + 1))
+        weights = (weights - rate * gradient).astype(np.float32)
     return weights
 
 

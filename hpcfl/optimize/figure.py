@@ -18,15 +18,7 @@ _POINTS = 200
 
 
 def draw(bound: Bound, most: int | None) -> Figure:
-    """Return a figure of U over T for three b at the most.
-
-    Parameters
-    ----------
-    bound : Bound
-        What is drawn.
-    most : int, optional
-        Largest T; well beyond the best ones by default.
-    """
+    """Return a figure of U over T, up to `most` or well beyond the best T, for three b at most."""
     lines = some_of(bound.constants.devices, MOST_LINES)
     if len(lines) > 3:
         lines = [lines[0], lines[len(lines) // 2], lines[-1]]

@@ -236,7 +236,11 @@ def test_what_is_drawn_is_what_was_given():
             "the fraction is 2.0",
         ),
         (["--constants", "FILE", "--mechanism", "gaussian", "--delta", "0"], "delta is 0.0"),
-        (["--dataset", "digits", "--estimate-steps", "1"], "at least 2 steps"),
+        (
+            ["--dataset", "digits", "--estimate-steps", "1"],
+            "it must be at least 2",
+        ),
+        (["--dataset", "digits", "--learning-rate", "0"], "--learning-rate is 0.0"),
     ],
 )
 def test_wrong_use_is_a_sentence(mnist, tmp_path, arguments, sentence):

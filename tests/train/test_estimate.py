@@ -8,9 +8,10 @@ import pytest
 
 from hpcfl.algorithms.federated.queries import Constants
 from hpcfl.comm.world import World
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import HpcflError
 from hpcfl.optimize import estimate
-from hpcfl.optimize.estimate import FIGURES, EstimateOptions, combine, explore
+from hpcfl.optimize.estimate import FIGURES, combine, explore
+from hpcfl.options.optimize import OptimizeOptions
 
 pytest.importorskip("torch")
 
@@ -25,10 +26,9 @@ def test_a_quadratic_is_explored_as_by_hand():
         apart = weights - least
         return float(curvature @ apart**2 / 2), (curvature * apart).astype(np.float32)
 
-    local = EstimateOptions(steps=6, learning_rate=0.1).local
     start = np.array([3.0, -1.0], np.float32)  # moves along x alone
     other = np.array([1.0, 9.0], np.float32)  # moves along y alone
-    found = dict(zip(FIGURES, explore(gradients, start, other, local), strict=True))
+    found = dict(zip(FIGURES, explore(gradients, start, other, 6, 0.1), strict=True))
 
     x, y, seen = 3.0, 9.0, []
     for step in range(6):
@@ -103,10 +103,11 @@ def reference(name, spec, devices, steps, rate):
 @pytest.mark.parametrize(("spec", "steps"), [("iid", 7), ("dirichlet:0.5", 2)])
 def test_estimates_are_those_of_a_reference_in_double_precision(spec, steps, monkeypatch):
     monkeypatch.setattr(estimate, "_CHUNK", 100)  # several pieces of a device's data
-    options = EstimateOptions(
-        "digits", spec, "softmax", seed=5, steps=steps, learning_rate=0.3, l1_clip=2.0
-    )
-    found = estimate.run(World(None), options, 4)
+    options = OptimizeOptions(
+        dataset="digits", devices=4, partition=spec, model="softmax", seed=5, xi=2.0,
+        estimate_steps=steps, learning_rate=0.3,
+    )  # fmt: skip
+    found = estimate.run(World(None), options)
     expected = reference("digits", spec, 4, steps, 0.3)
 
     assert found is not None
@@ -167,15 +168,8 @@ def test_devices_that_went_astray_are_named(row, value, sentence):
 
 
 def test_a_learning_rate_that_is_too_great_is_a_sentence():
-    options = EstimateOptions(model="2nn", steps=8, learning_rate=1e30)
+    options = OptimizeOptions(
+        dataset="digits", devices=2, model="2nn", estimate_steps=8, learning_rate=1e30
+    )
     with pytest.raises(HpcflError, match="diverged: give a smaller --learning-rate"):
-        estimate.run(World(None), options, 2)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [({"steps": 1}, "at least 2 steps"), ({"learning_rate": 0.0}, "--learning-rate is 0.0")],
-)
-def test_options_that_cannot_be_are_refused(options, sentence):
-    with pytest.raises(UsageError, match=sentence):
-        EstimateOptions(**options)
+        estimate.run(World(None), options)

@@ -1,0 +1,145 @@
+"""Options of `hpcfl optimize fedsgd-dpc`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcfl.errors import UsageError
+from hpcfl.options.definition import OptionGroup, again, option
+from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.shared import DEVICES, SeedOptions
+from hpcfl.options.training import LocalOptions, TrainOptions
+
+# Options that are constants of the bound, by its names for them.
+CONSTANTS = (
+    *("dim", "samples", "gradient_norm", "smoothness", "convexity"),
+    *("heterogeneity", "distance", "variance"),
+)
+# With Gaussian noise the bound can fall for ever: no T is best without a limit.
+_GAUSSIAN_ROUNDS = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizeOptions(OptionGroup):
+    """What is asked of FedSGD-DPC's bound; see ``hpcfl optimize fedsgd-dpc --help``."""
+
+    devices: int | None = option(
+        None,
+        "Number N of devices.",
+        **DEVICES,
+        default_text="that of --constants; with --dataset, one on every rank but the server's, "
+        "or 100 in one process",
+    )
+    epsilon: str = option(
+        "1",
+        "Budget of a device for all its replies: one for all devices, or one each.",
+        unit="EPS[,EPS...]",
+    )
+    mechanism: str = again(
+        PrivacyOptions, "mechanism", "laplace", help="The noise.", choices=("laplace", "gaussian")
+    )
+    rounds: int | None = option(None, "Also find the best b for this T.", at_least=1)
+    per_round: int | None = option(None, "Also find the best T for this b.", at_least=1)
+    max_rounds: int | None = option(
+        None,
+        "T at the most.",
+        at_least=1,
+        default_text=f"{_GAUSSIAN_ROUNDS} with Gaussian noise, else no limit",
+    )
+    constants: Path | None = option(
+        None,
+        "Constants of the bound, as --save-constants writes them; options go before.",
+        unit="FILE.json",
+    )
+    dim: int | None = option(None, "Number p of parameters.")
+    samples: int | None = option(None, "Number d of samples on all devices together.")
+    gradient_norm: float | None = option(None, "G: l2 norm that no device's gradient exceeds.")
+    smoothness: float | None = option(None, "lambda: smoothness of the loss.")
+    convexity: float | None = option(None, "mu: strong convexity of the loss.")
+    heterogeneity: float | None = option(
+        None, "Gamma: F* less the mean of the devices' least losses."
+    )
+    distance: float | None = option(None, "Y0: squared distance of the start from the best model.")
+    variance: float | None = option(None, "Lambda^2: variance of a sample's gradient (gaussian).")
+    xi: float | None = option(
+        None,
+        "Norm to which a sample's gradient is clipped: l1 (laplace) or l2 (gaussian). With "
+        "--dataset it is the largest gradient norm found, if that is less.",
+    )
+    delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta (gaussian).")
+    fraction: float = option(1.0, "Part q of its samples that a reply uses (gaussian).")
+    c2: float = option(1.0, "Of Theorem 2 (gaussian).")
+    sampling: str = option(
+        "poisson",
+        "How a reply samples, and so which data are neighbours: with one record more (poisson), "
+        "or with one replaced (fixed) (gaussian).",
+        choices=("poisson", "fixed"),
+    )
+    dataset: str | None = again(
+        TrainOptions,
+        "dataset",
+        None,
+        help="Estimate the constants from these data; not differentially private.",
+    )
+    data_dir: Path | None = again(TrainOptions, "data_dir", None)
+    model: str | None = again(TrainOptions, "model", None)
+    partition: str = again(TrainOptions, "partition", "iid")
+    estimate_steps: int = option(
+        200, "Full-batch steps of every device for the estimate.", at_least=2
+    )
+    learning_rate: float = again(
+        LocalOptions,
+        "learning_rate",
+        0.05,
+        help="Of the first of these steps; it falls with the root of their number.",
+    )
+    torch_device: str = again(
+        TrainOptions, "torch_device", "auto", help="Where devices train for the estimate."
+    )
+    seed: int = again(SeedOptions, "seed", 0)
+    save_constants: Path | None = option(
+        None, "Also write the constants to a file.", unit="FILE.json"
+    )
+    plot: Path | None = option(None, "Also draw U against T for several b: .png, .svg or .pdf.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(math.isfinite(epsilon) and epsilon > 0 for epsilon in self.epsilons):
+            shown = ",".join(f"{epsilon:g}" for epsilon in self.epsilons)
+            raise UsageError(f"--epsilon is {shown}; every budget must be above 0")
+        if self.dataset is not None and self.constants is not None:
+            raise UsageError("--constants and --dataset both say the constants: give one of them")
+
+    @property
+    def epsilons(self) -> list[float]:
+        """Budgets: one for all devices, or one each."""
+        try:
+            return [float(part) for part in self.epsilon.split(",")]
+        except ValueError:
+            raise UsageError(
+                f"--epsilon {self.epsilon!r} is not a number: give one, or one for each device as "
+                "in 1,1,5"
+            ) from None
+
+    @property
+    def clip_name(self) -> str:
+        """The bound's name for the clipping norm xi."""
+        return "l1_clip" if self.mechanism == "laplace" else "l2_clip"
+
+    @property
+    def most(self) -> int | None:
+        """Largest T that is tried; None for no limit."""
+        if self.max_rounds is None and self.mechanism == "gaussian":
+            return max(_GAUSSIAN_ROUNDS, self.rounds or 0)
+        return self.max_rounds
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The constants that options give, by the bound's names."""
+        named = {name: getattr(self, name) for name in CONSTANTS}
+        if self.dataset is None:
+            named |= {"devices": self.devices, self.clip_name: self.xi}
+        return {name: value for name, value in named.items() if value is not None}

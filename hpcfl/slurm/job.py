@@ -1,0 +1,52 @@
+"""Prepares jobs, so that what would be refused is refused before it has waited for its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hpcfl.errors import UsageError
+from hpcfl.options.bench import BenchOptions
+from hpcfl.options.definition import options_of
+from hpcfl.options.training import TrainOptions
+from hpcfl.slurm.launchers import choose
+from hpcfl.slurm.script import Job, last_cell
+from hpcfl.sweeping.manifest import load
+
+
+def prepare(options: dict[str, Any], read: Callable[[str, Sequence[str]], dict[str, Any]]) -> Job:
+    """Return a job; `read` returns what a command's arguments say, as texts by name."""
+    job = Job(**options | {"launcher": choose(options["launcher"])})
+    if job.arguments:
+        name = job.kind.partition("-")[0]
+        typed = read(name, job.arguments)
+        known = options_of(TrainOptions if name == "train" else BenchOptions)
+        for option in known.keys() & typed.keys():
+            known[option].check(known[option].read(typed[option]))
+    cells = _cells(job)
+    if cells is not None and job.array is None:
+        job = replace(job, array=f"0-{cells - 1}" if cells > 1 else "0")
+    return job
+
+
+def check_frozen(job: Job) -> None:
+    """Refuse a job for the cells of a sweep that has not been frozen, or has fewer."""
+    if job.kind != "sweep-array":
+        return
+    cells = _cells(job)
+    if cells is None:
+        plan = (job.arguments or ("PLAN.toml",))[0]
+        raise UsageError(
+            f"{job.folder} holds no frozen sweep: first run "
+            f"hpcfl sweep {plan} --freeze --output {job.folder}"
+        )
+    if last_cell(job.array or "0") >= cells:
+        raise UsageError(f"--array is {job.array}, but the sweep has cells 0 to {cells - 1}")
+
+
+def _cells(job: Job) -> int | None:
+    """Return the number of cells of the frozen sweep, None if there is none."""
+    manifest = load(Path(job.folder)) if job.kind == "sweep-array" else None
+    return None if manifest is None else len(manifest.cells)
