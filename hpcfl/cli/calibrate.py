@@ -28,9 +28,9 @@ def command(output: Path | None) -> None:
       mpirun -n 3 hpcfl calibrate
       hpcfl calibrate --output phone.json
     """
+    from hpcfl.algorithms.aggregation.costs import OPERATIONS
     from hpcfl.comm.world import connect
     from hpcfl.costmodel.calibration import default_path
-    from hpcfl.costmodel.kernels import OPERATIONS
     from hpcfl.costmodel.measuring import calibrate
 
     world = connect()

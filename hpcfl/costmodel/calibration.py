@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hpcfl.costmodel.kernels import OPERATIONS
+from hpcfl.algorithms.aggregation.costs import OPERATIONS
 from hpcfl.costmodel.overheads import PLAINEST, overheads
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.system import files
@@ -24,18 +24,10 @@ CACHED_BYTES = 1 << 22
 
 @dataclass(frozen=True)
 class PatternCost:
-    """Messages of one pattern among some ranks: alpha + beta bytes, with another beta for many.
+    """Messages of one pattern among some ranks: alpha + beta bytes, with another beta for many."""
 
-    Attributes
-    ----------
-    alpha_seconds : float
-        Of a call without anything to move.
-    beta_seconds_per_byte, far_seconds_per_byte : float
-        For each byte that the busiest rank sends or receives: of the first `CACHED_BYTES`, and of
-        the rest.
-    """
-
-    alpha_seconds: float
+    alpha_seconds: float  # of a call without anything to move
+    # For each byte that the busiest rank sends or receives: of the first `CACHED_BYTES`, the rest.
     beta_seconds_per_byte: float
     far_seconds_per_byte: float
 
@@ -50,29 +42,16 @@ class PatternCost:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was measured.
+    """What was measured."""
 
-    Attributes
-    ----------
-    samples : dict of str to list of float
-        CPU seconds of each operation of :mod:`hpcfl.costmodel.kernels`, every measurement.
-    ranks : int
-        Ranks among which messages were measured; 1 if none were.
-    links : dict of str to PatternCost
-        By pattern; empty for one rank.
-    devices_slowdown, server_slowdown : float
-        Elapsed over CPU seconds while all device ranks work and the server waits, and the other
-        way round: more than 1 where ranks share cores.
-    about : dict
-        Machine, time and versions.
-    """
-
-    samples: Mapping[str, list[float]]
-    ranks: int = 1
-    links: Mapping[str, PatternCost] = field(default_factory=dict)
+    samples: Mapping[str, list[float]]  # CPU seconds of each operation, every measurement
+    ranks: int = 1  # among which messages were measured
+    links: Mapping[str, PatternCost] = field(default_factory=dict)  # by pattern
+    # Elapsed over CPU seconds while all device ranks work and the server waits, and the other way
+    # round: more than 1 where ranks share cores.
     devices_slowdown: float = 1.0
     server_slowdown: float = 1.0
-    about: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)  # machine, time and versions
 
     def seconds(self, operations: Mapping[str, float]) -> float:
         """Return the CPU seconds of so many operations."""
@@ -83,13 +62,7 @@ class Calibration:
         return median(self.samples[operation])
 
     def save(self, path: Path) -> None:
-        """Write the calibration; the file is replaced at once.
-
-        Raises
-        ------
-        UsageError
-            If it cannot be written.
-        """
+        """Write the calibration; the file is replaced at once."""
         content = {
             "format": FORMAT,
             "about": dict(self.about),
@@ -116,13 +89,7 @@ def default_path() -> Path:
 
 
 def load(path: Path) -> Calibration:
-    """Return a calibration from a file.
-
-    Raises
-    ------
-    HpcflError
-        If there is none, or it is damaged.
-    """
+    """Return a calibration from a file; an HpcflError says that there is none, or none of use."""
     try:
         content = files.parse_json(files.text(path))
     except FileNotFoundError:
@@ -175,12 +142,7 @@ def _number(value: Any) -> float:
 
 
 def _check(calibration: Calibration) -> None:
-    """Refuse numbers that no measurement gives.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Refuse numbers that no measurement gives with a ValueError."""
     numbers = [one for values in calibration.samples.values() for one in values]
     for link in calibration.links.values():
         numbers += astuple(link)

@@ -15,12 +15,7 @@ from hpcfl.system import environment
 def calibrate(world: World, progress: Callable[[str], None] = lambda name: None) -> Calibration:
     """Measure operations on rank 0, and messages among all ranks; every rank calls this.
 
-    Parameters
-    ----------
-    world : World
-        The processes at hand.
-    progress : callable
-        Takes the name of each thing that is measured; on rank 0.
+    `progress` takes the name of each operation that is done, on rank 0.
     """
     samples: dict[str, list[float]] = {}
     if world.rank == 0:

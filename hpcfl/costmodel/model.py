@@ -14,87 +14,37 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
-from hpcfl.algorithms.aggregation.costs import PhaseCosts, add, along
+from hpcfl.algorithms.aggregation.costs import OPERATIONS, PhaseCosts, add
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.overheads import overhead_of
 from hpcfl.errors import UsageError
 from hpcfl.results.linkmodel import LinkModel
 
-# Groups of operations, for the share that each has in the whole; what is left is "vectors".
-GROUPS = {
-    "keys": ("key_pair", "agreement", "derivation", "holder", "listed", "ordered"),
-    "sharing": (
-        *("share_product", "sealed_share", "opened_share", "weight", "weight_pair"),
-        *("ring_weight", "ring_inverse", "ring_reply", "asked", "reply_holder", "secret"),
-        *("answered", "booked", "settled", "verified", "verified_share"),
-    ),
-    "masks": (
-        *("mask_key", "mask_block", "mask_word", "element_key", "element"),
-        *("stream_key", "streamed"),
-    ),
-    "selection": (
-        *("gap_key", "gap_1e2", "gap_1e3", "gap_1e4", "gap_1e5", "folded", "scanned"),
-        *("located", "unlocated", "unlocated_dim", "picked", "scatter_added"),
-        *("near", "dealt", "dealt_back"),
-    ),
-}
-_GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
-
 
 @dataclass(frozen=True)
 class PhasePrediction:
-    """What a phase takes.
-
-    Attributes
-    ----------
-    name : str
-        The phase.
-    bytes_up, bytes_down : float
-        Of a device which is in the phase.
-    device_cpu_seconds, server_cpu_seconds : float
-        CPU time of such a device, and of the server.
-    modelled_seconds : float
-        On links and devices of their own.
-    measured_seconds : float or None
-        On this machine; None where its ranks were not calibrated.
-    """
+    """What a phase takes: bytes and CPU seconds of a device which is in it, and of the server."""
 
     name: str
     bytes_up: float
     bytes_down: float
     device_cpu_seconds: float
     server_cpu_seconds: float
-    modelled_seconds: float
-    measured_seconds: float | None
+    modelled_seconds: float  # on links and devices of their own
+    measured_seconds: float | None  # on this machine; None where its ranks were not calibrated
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a round takes.
-
-    Attributes
-    ----------
-    protocol : str
-        The protocol.
-    devices, dim : int
-        N and d.
-    ranks : int
-        Ranks of the measured seconds.
-    phases : tuple of PhasePrediction
-        In order.
-    shares : dict of str to float
-        Part of each kind of work, and of the links, in the modelled seconds; they add up to 1.
-    notes : tuple of str
-        What to beware of.
-    """
+    """What a round takes."""
 
     protocol: str
     devices: int
     dim: int
     ranks: int
     phases: tuple[PhasePrediction, ...]
-    shares: dict[str, float]
-    notes: tuple[str, ...]
+    shares: dict[str, float]  # of each kind of work, and of the links, in the modelled seconds
+    notes: tuple[str, ...]  # what to beware of
 
     def total(self, name: str) -> float:
         """Return the sum of a phase's figure over all phases."""
@@ -122,30 +72,16 @@ def predict(
     link: LinkModel | None = None,
     ranks: int = 1,
 ) -> Prediction:
-    """Return what a round takes.
+    """Return what a round takes, and what it would take here with so many ranks (1: one process).
 
-    Parameters
-    ----------
-    protocol : AggregationProtocol
-        The protocol, with its parameters.
-    calibration : Calibration
-        What operations and messages cost.
-    link : LinkModel, optional
-        A device's link; the default of `LinkModel` without it.
-    ranks : int
-        Ranks of the measured seconds: 1 for one process.
-
-    Raises
-    ------
-    UsageError
-        If the protocol does not declare what it takes with these parameters.
+    A UsageError says that the protocol does not declare it for its parameters.
     """
     if ranks < 1:
         raise UsageError(f"--ranks is {ranks}; it must be at least 1")
     link = link or LinkModel()
     played, upload = protocol.costs(), protocol.upload_phase()
     devices = protocol.parameters.devices
-    spent = dict.fromkeys((*GROUPS, "vectors", "links"), 0.0)
+    spent = dict.fromkeys((*OPERATIONS.values(), "links"), 0.0)
     phases = []
     for phase in played:
         if phase.name == upload:
@@ -161,8 +97,8 @@ def predict(
         transfer += 1e-3 * link.latency_ms * directions
         for work in (phase.device, phase.server):
             for name, count in work.items():
-                group = _GROUP_OF.get(name.removesuffix("_far"), "vectors")
-                spent[group] += calibration.cost(name) * count
+                # Python's own work goes with the vectors'.
+                spent[OPERATIONS.get(name, "vectors")] += calibration.cost(name) * count
         spent["links"] += transfer
         phases.append(
             PhasePrediction(
@@ -199,7 +135,7 @@ def _measured(
     devices, working = protocol.parameters.devices, max(phase.senders, phase.receivers)
     # Vectors are drawn within the round, but are not part of its work.
     if phase.name == protocol.upload_phase():
-        device += calibration.seconds(along(protocol.parameters.dim, ["drawn"]))
+        device += calibration.cost("drawn") * protocol.parameters.dim
     around = calibration.seconds(phase.around)
     if ranks == 1:
         return working * device + server + around

@@ -45,10 +45,7 @@ def overhead_of(protocol: AggregationProtocol, measured: Iterable[str]) -> str:
 def measure(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:
     """Return samples of each overhead, in seconds a device and round; not negative.
 
-    Parameters
-    ----------
-    samples : mapping of str to list of float
-        What each operation costs, of :func:`hpcfl.costmodel.kernels.measure`.
+    `samples` are those of what each operation costs.
     """
     costs = {name: median(values) for name, values in samples.items()}
     found: dict[str, list[float]] = {}

@@ -22,19 +22,9 @@ WORK_SECONDS = 0.15
 
 
 def measure(world: World) -> tuple[dict[str, PatternCost], float, float]:
-    """Return the links by pattern, and how ranks slow each other down; every rank calls this.
+    """Return the links by pattern, and how ranks slow each other down (see `Calibration`).
 
-    Parameters
-    ----------
-    world : World
-        The processes at hand.
-
-    Returns
-    -------
-    links : dict of str to PatternCost
-        Broadcast, gather and route; empty for one rank and except on rank 0.
-    devices_slowdown, server_slowdown : float
-        See `Calibration`; 1 for one rank.
+    Every rank calls this. Links are empty for one rank, and except on rank 0.
     """
     if world.size == 1:
         return {}, 1.0, 1.0

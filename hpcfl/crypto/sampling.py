@@ -78,7 +78,7 @@ class GapSampler(Sampler):
         self._thresholds, self._direct = _gap_tables(probability, self.REACH, self._DIRECT_BITS)
 
     def select(self, keys: Sequence[bytes], dim: int) -> tuple[Positions, Counts]:
-        return self._select(keys, dim, self._words_for(dim))
+        return self._select(keys, dim, self.words_for(dim))
 
     def _select(self, keys: Sequence[bytes], dim: int, words: int) -> tuple[Positions, Counts]:
         """Select from the first `words` words of every key, from more for keys that need more."""
@@ -99,7 +99,7 @@ class GapSampler(Sampler):
         gaps[open_ones] = _gaps_by_search(self._thresholds, words[open_ones])
         return gaps
 
-    def _words_for(self, dim: int) -> int:
+    def words_for(self, dim: int) -> int:
         """Return a number of words that is nearly always enough; only speed depends on it."""
         rate = float(self._probability)
         step = -math.expm1(self.REACH * math.log1p(-rate)) / rate if rate < 1 else 1.0

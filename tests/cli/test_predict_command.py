@@ -3,9 +3,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from hpcfl.algorithms.aggregation.costs import OPERATIONS
 from hpcfl.cli.predict import command
 from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.kernels import OPERATIONS
 from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.errors import HpcflError
 

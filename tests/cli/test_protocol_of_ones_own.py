@@ -6,8 +6,8 @@ import sys
 import pytest
 from commandline import hpcfl, refusal
 
+from hpcfl.algorithms.aggregation.costs import OPERATIONS
 from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.kernels import OPERATIONS
 from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.results import load
 from hpcfl.results.reader import find
@@ -18,7 +18,7 @@ OWN = '''
 import numpy as np
 
 from hpcfl.algorithms.aggregation.base import ModelReceiver, ModelSender, QuantisedProtocol
-from hpcfl.algorithms.aggregation.costs import Crowd, add, along
+from hpcfl.algorithms.aggregation.costs import Crowd, add, converted
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.comm.phases import Pattern, Step
@@ -54,7 +54,7 @@ class Plain(QuantisedProtocol):
     def count(self, phases):
         dim, survivors = self.parameters.dim, Crowd.of(self.parameters).survivors
         phases["upload"].sends(4 * dim, survivors)
-        add(phases["upload"].device, along(dim, ["quantised", "reduced"]))
+        add(phases["upload"].device, converted(dim, 2))
         add(phases["upload"].server, {"summed": survivors * dim})
 
     def device(self, id, round_index, secrets):

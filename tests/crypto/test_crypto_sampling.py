@@ -159,7 +159,7 @@ def test_selection_does_not_depend_on_how_many_words_are_read(name, probability,
     expected = lists(sampler, keys, dim)
     assert any(expected)
     for words in (1, 2, 3, 50, 1000):
-        monkeypatch.setattr(GapSampler, "_words_for", lambda self, dim, words=words: words)
+        monkeypatch.setattr(GapSampler, "words_for", lambda self, dim, words=words: words)
         assert expected == lists(sampler, keys, dim)
 
 

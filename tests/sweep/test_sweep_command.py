@@ -223,21 +223,21 @@ def test_merged_jobs_are_one_folder_with_an_index(tmp_path):
 def test_the_cost_model_estimates_where_nothing_was_run(tmp_path, monkeypatch):
     from click.testing import CliRunner
 
+    from hpcfl.algorithms.aggregation.costs import OPERATIONS
     from hpcfl.cli.sweep import command
     from hpcfl.costmodel.calibration import Calibration, default_path
-    from hpcfl.costmodel.kernels import OPERATIONS
     from hpcfl.costmodel.overheads import OVERHEADS
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     costs = {name: [0.0] for name in (*OPERATIONS, *OVERHEADS)}
-    # Every coordinate of secagg's survivors costs the server a millisecond; fedavg's nothing.
-    Calibration(costs | {"summed": [1e-3]}).save(default_path())
+    # Every coordinate of secagg's sum costs the server a millisecond; fedavg's nothing.
+    Calibration(costs | {"decoded": [1e-3]}).save(default_path())
     plan = tmp_path / "plan.toml"
     plan.write_text(PLAN)
 
     result = CliRunner().invoke(command, [str(plan), "--output", str(tmp_path / "s"), "--dry-run"])
 
-    # Three rounds of 3 of 3 and 4 of 5 survivors with 300 coordinates, each twice.
+    # Three rounds with 300 coordinates, of each N twice.
     assert result.exit_code == 0, result.output
     assert "8 cells by the cost model" in result.stdout
-    assert "estimated: 12.6 s" in result.stdout
+    assert "estimated: 3.6 s" in result.stdout

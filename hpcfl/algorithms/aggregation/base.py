@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.costs import PhaseCosts, Phases, add, along
+from hpcfl.algorithms.aggregation.costs import PhaseCosts, Phases, add
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
@@ -285,10 +285,10 @@ class AggregationProtocol(ABC):
             add(model.device, {"message": 1})
             # The copy behind the envelope is made once for all, outside the server's time.
             add(model.server, {"message": 1})
-            add(model.around, {"sealed_byte": size})
+            add(model.around, {"summed": self.parameters.dim / 2})
         self.count(phases)
         if "result" in phases and self.summed_in is not None:
-            add(phases["result"].server, along(self.parameters.dim, ["decoded"]))
+            add(phases["result"].server, {"decoded": self.parameters.dim})
         return list(phases.values())
 
     def count(self, phases: Phases) -> None:

@@ -34,7 +34,17 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.costs import Crowd, Operations, Phases, add, along, at
+from hpcfl.algorithms.aggregation.costs import (
+    Crowd,
+    Operations,
+    Phases,
+    add,
+    at,
+    converted,
+    received,
+    sent,
+    streamed,
+)
 from hpcfl.algorithms.aggregation.curious import Seen
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.aggregation.secagg import (
@@ -349,36 +359,28 @@ class Cohort(SecAgg):
             "agreement": both,
             # The pair's secret, and the key of the run.
             "derivation": 2 * both,
-            "stream_key": both,
-            "near": both,
-            **at("streamed", common, run),
+            "keystream": both,
+            **streamed(common, run),
         }
-        own: Operations = {"stream_key": 1, **along(run, ["streamed"])}
+        own: Operations = {"keystream": 1, **streamed(run, run)}
         upload, unmask = phases["masked_input"], phases["unmask"]
         # Who survived around a device.
         unmask.down += math.ceil((2 * size - 1) / 8)
         upload.sends(4 * run, survivors)
-        add(upload.device, pairs)
-        add(upload.device, own)
-        add(
-            upload.device,
-            {
-                "message": 1,
-                "derivation": 1,
-                "near": crowd.degree,
-                **along(run, ["dealt", "quantised", "reduced"]),
-                **at("picked", run, dim),
-                "sealed_byte": 4 * run,
-            },
-        )
-        add(upload.server, {"upload": survivors} | along(run, ["run_added"], survivors))
-        added = along(run, ["run_added"])
-        add(unmask.server, own | added, survivors)
+        # A place of the run turned into a coordinate takes as long as one of the two conversions.
+        masking = (pairs, {"derivation": 1}, own)
+        for work in (*masking, sent(run), converted(run, 3), at("scattered", run, dim)):
+            add(upload.device, work)
+        add(upload.server, received(survivors, run))
+        add(unmask.server, own, survivors)
         alive = survivors / max(1, crowd.devices - 1)
         add(unmask.server, pairs, crowd.dropped * alive)
-        near = {"near": crowd.neighbours_among(survivors)}
-        add(unmask.server, near | added, crowd.dropped)
-        add(unmask.server, along(dim, ["dealt", "dealt_back", "reduced"]))
+        # What is taken off for each device.
+        add(unmask.server, {"summed": run}, crowd.devices)
+        # To look whether a neighbour shares the cohort takes as long as to settle an answer.
+        add(unmask.server, {"settled": crowd.dropped * crowd.neighbours_among(survivors)})
+        # Every coordinate to its place, and reduced.
+        add(unmask.server, converted(dim, 2) | at("scattered", dim / 2, dim))
 
     def strip(
         self, seen: Seen, id: int, upload: Payload, key: bytes, known: Known

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import SPARSIFICATION
 from hpcfl.algorithms.aggregation.cohort import Segments
-from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, along, at
+from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, at, converted
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.privacy import simulate
 from hpcfl.privacy.masking import Closed, InCohorts, Masking, check_alpha, ring_degree
@@ -52,8 +52,8 @@ class CommonCoordinates(SecAgg):
     def count_masks(self, phases: Phases, crowd: Crowd) -> None:
         super().count_masks(phases, crowd)
         dim, sent = self.parameters.dim, self.upload_dim
-        add(phases["masked_input"].device, along(sent, ["dealt"]) | at("picked", sent, dim))
-        add(phases["result"].server, along(sent, ["dealt", "dealt_back"]))
+        add(phases["masked_input"].device, converted(sent) | at("scattered", sent, dim))
+        add(phases["result"].server, converted(sent) | at("scattered", sent / 2, sent))
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:

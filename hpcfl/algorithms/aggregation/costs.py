@@ -2,8 +2,10 @@
 
 A protocol enters them in its method ``count``. Bytes follow from the layouts of its messages and
 are exact where those are fixed; of what chance decides (how many coordinates are selected, which
-neighbours drop out) it is the expectation. Operations are those of
-:mod:`hpcfl.costmodel.kernels`, which measures what one costs on a machine.
+neighbours drop out) it is the expectation. Operations are those of `OPERATIONS`;
+:mod:`hpcfl.costmodel.kernels` measures what one costs on a machine. What takes a device, or the
+server for each device, the same time in every round is not counted: it is measured as a whole
+(:mod:`hpcfl.costmodel.overheads`).
 
 The devices that drop out do so before the upload, exactly floor(theta N) of them.
 """
@@ -11,20 +13,36 @@ The devices that drop out do so before the upload, exactly floor(theta N) of the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ENVELOPE_BYTES
-from hpcfl.crypto.groups import BLOCK_WORDS
 
 Operations = dict[str, float]
+# What rounds are made of, and the kind of work that each operation is.
+OPERATIONS = {
+    "message": "vectors",  # an envelope put on, taken off and entered
+    "agreement": "keys",  # an X25519 secret agreed on with a peer, or a key pair made
+    "derivation": "keys",  # a key derived from a secret (HKDF)
+    "share_product": "sharing",  # a product in F_q while sharing or combining
+    "share": "sharing",  # a peer's key checked; a share for it sealed, opened and returned
+    "settled": "sharing",  # a holder's answer compared with those of the dealer's other holders
+    "ring": "sharing",  # the server's look-ups for a device whose neighbours are on a ring
+    "keystream": "masks",  # a keystream opened
+    "mask_word": "masks",  # a word of it added to a vector
+    "gap": "selection",  # a gap between selected coordinates drawn
+    "scattered": "selection",  # an element taken from, or added to, some coordinate of a vector
+    "scattered_far": "selection",  # the same where the vector does not fit the cache
+    "converted": "vectors",  # a coordinate clipped, scaled and rounded, or reduced, or decoded
+    "converted_far": "vectors",  # the same where the vector does not fit the cache
+    "decoded": "vectors",  # an element of the sum decoded
+    "summed": "vectors",  # an element of a received vector checked and added to the sum
+    "drawn": "vectors",  # a coordinate of a synthetic vector drawn (not CPU time of a device)
+}
 # Coordinates, eight bytes each, that fit the cache.
 CACHED = 1 << 17
-# Probabilities that a pair selects a coordinate for which drawing is measured: rarer ones are
-# decided by fewer bits of a word.
-GAP_RATES = {1e-2: "1e2", 1e-3: "1e3", 1e-4: "1e4", 1e-5: "1e5"}
 
 
 @dataclass
@@ -127,46 +145,55 @@ def add(operations: Operations, more: Mapping[str, float], times: float = 1.0) -
         operations[name] = operations.get(name, 0.0) + times * count
 
 
-def along(length: float, names: Sequence[str], times: float = 1.0) -> Operations:
-    """Return operations on all elements of a vector, of which a part may not fit the cache."""
-    return {key: n for name in names for key, n in at(name, times * length, length).items()}
+def beyond_cache(length: float) -> float:
+    """Return the part of a vector's elements that does not fit the cache."""
+    return max(0.0, 1 - CACHED / length) if length else 0.0
 
 
 def at(name: str, count: float, length: float) -> Operations:
     """Return operations on some elements of a vector of that length."""
-    far = max(0.0, 1 - CACHED / length) if length else 0.0
+    far = beyond_cache(length)
     return {name: count * (1 - far), f"{name}_far": count * far}
 
 
-def gaps(probability: float, count: float, pairs: float) -> Operations:
-    """Return gaps drawn for a pair, each as so much of the two probabilities it lies between."""
-    known = sorted(GAP_RATES)
-    chosen = min(max(probability, known[0]), known[-1])
-    above = next(rate for rate in known if rate >= chosen)
-    below = next(rate for rate in reversed(known) if rate <= chosen)
-    part = math.log(chosen / below) / math.log(above / below) if above > below else 1.0
-    found: Operations = {}
-    add(found, at(f"gap_{GAP_RATES[below]}", count * (1 - part), pairs * count))
-    add(found, at(f"gap_{GAP_RATES[above]}", count * part, pairs * count))
-    return found
+def converted(length: float, times: float = 1.0) -> Operations:
+    """Return so many conversions of every element of a vector: clipped, rounded, reduced, ..."""
+    return at("converted", times * length, length)
+
+
+def streamed(count: float, length: float) -> Operations:
+    """Return words of keystream added to some elements of a vector of 64-bit integers.
+
+    Where that does not fit the cache, going through it costs as much as adding a vector up.
+    """
+    return {"mask_word": count, "summed": count * beyond_cache(length)}
 
 
 def masks(keys: float, words: int) -> Operations:
-    """Return what it takes to add so many masks to a vector (`Group.add_masks`)."""
-    blocks = math.ceil(words / BLOCK_WORDS)
-    return {"mask_key": keys, "mask_block": keys * blocks, "mask_word": keys * words}
+    """Return what it takes to add so many masks to a vector (`Group.add_masks`).
+
+    Of many keystreams that are opened in a row, each takes half of what a single one does.
+    """
+    return {"keystream": keys / 2, "mask_word": keys * words}
+
+
+def sent(words: float) -> Operations:
+    """Return what a vector's way into its message takes: a copy, half of what adding it up is."""
+    return {"message": 1, "summed": words / 2}
+
+
+def received(vectors: float, words: float) -> Operations:
+    """Return what the server's vectors take, of so many words each, to be checked and added up.
+
+    An upload follows work of another kind, which leaves nothing in the caches: as much as two
+    messages.
+    """
+    return {"message": 2 * vectors, "summed": vectors * words}
 
 
 def masked_upload(phase: PhaseCosts, dim: int, senders: int, keys: float) -> None:
     """Enter whole vectors under so many masks, sent and added up."""
     phase.sends(4 * dim, senders)
-    add(
-        phase.device,
-        {
-            "message": 1,
-            **along(dim, ["quantised", "reduced"]),
-            **masks(keys, dim),
-            "sealed_byte": 4 * dim,
-        },
-    )
-    add(phase.server, {"upload": senders, "summed": senders * dim})
+    for work in (sent(dim), converted(dim, 2), masks(keys, dim)):
+        add(phase.device, work)
+    add(phase.server, received(senders, dim))

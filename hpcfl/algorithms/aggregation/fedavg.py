@@ -22,7 +22,7 @@ from hpcfl.algorithms.aggregation.base import (
     check_finite,
     parse_vector,
 )
-from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, along
+from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, received, sent
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import BelowThresholdError, MessageError, UsageError
@@ -59,8 +59,9 @@ class FedAvg(AggregationProtocol):
         upload, dim = phases["upload"], self.parameters.dim
         survivors = Crowd.of(self.parameters).survivors
         upload.sends(4 * dim, survivors)
-        add(upload.device, {"message": 1, "sealed_byte": 4 * dim} | along(dim, ["weighted"]))
-        add(upload.server, {"upload": survivors, "float_added": survivors * dim})
+        # To be weighted takes a vector as long as to be added up.
+        add(upload.device, sent(3 * dim))
+        add(upload.server, received(survivors, dim))
 
     def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
         return total

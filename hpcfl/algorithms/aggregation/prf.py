@@ -38,7 +38,7 @@ from hpcfl.algorithms.aggregation.base import (
     QuantisedProtocol,
     parse_vector,
 )
-from hpcfl.algorithms.aggregation.costs import Phases, add, along, masked_upload
+from hpcfl.algorithms.aggregation.costs import Phases, add, converted, masked_upload
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, Payload, Step, phase_names
@@ -311,7 +311,7 @@ class Prf(QuantisedProtocol):
         phases["model"].down += -(-(self.population or devices) // 8)
         masked_upload(upload, dim, devices, devices - 1)
         add(upload.device, {"derivation": devices - 1})
-        add(upload.server, along(dim, ["reduced"]))
+        add(upload.server, converted(dim))
 
     def cost_notes(self) -> list[str]:
         return ["without the enrolment before the first round, one agreement a pair"]

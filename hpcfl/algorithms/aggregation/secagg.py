@@ -66,7 +66,7 @@ from hpcfl.algorithms.aggregation.base import (
     check_finite,
     parse_vector,
 )
-from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, along, masked_upload, masks
+from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, converted, masked_upload, masks
 from hpcfl.algorithms.aggregation.curious import Seen
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Flags, Shares
@@ -201,7 +201,7 @@ class SecAgg(QuantisedProtocol):
         pairs = crowd.dropped * crowd.neighbours_among(survivors)
         unmask = phases["unmask"].server
         add(unmask, {"agreement": pairs, "derivation": pairs})
-        add(unmask, masks(survivors + pairs, dim) | along(dim, ["reduced"]))
+        add(unmask, masks(survivors + pairs, dim) | converted(dim))
 
     def cost_notes(self) -> list[str]:
         if self.topology.threshold <= shamir.MAX_TERMS:

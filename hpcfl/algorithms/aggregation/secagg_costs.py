@@ -39,7 +39,6 @@ def _advertise(phase: PhaseCosts, topology: Topology, crowd: Crowd) -> None:
     if ring:
         bits = math.ceil(holders / 8)
         listed = NONCE_BYTES + 4 + bits + NEIGHBOUR.itemsize * crowd.degree
-        add(phase.server, {"listed": crowd.devices * crowd.degree, "ordered": crowd.devices})
     else:
         listed = math.ceil(crowd.devices / 8) + ADVERTISED_BYTES * crowd.devices
     phase.sends(ADVERTISED_BYTES, crowd.devices)
@@ -48,9 +47,8 @@ def _advertise(phase: PhaseCosts, topology: Topology, crowd: Crowd) -> None:
         phase.device,
         {
             "message": 2,
-            "key_pair": 2,
-            "holder": holders,
-            "agreement": crowd.degree,
+            # Two of them to make the key pairs.
+            "agreement": 2 + crowd.degree,
             "derivation": crowd.degree,
         },
     )
@@ -67,18 +65,16 @@ def _share(phase: PhaseCosts, topology: Topology, crowd: Crowd) -> None:
         {
             "message": 4,
             # The polynomials and the two checks that are dealt, then the challenge to all else.
-            "element_key": 2,
-            "element": terms * LIMBS,
+            "keystream": 2,
+            "mask_word": terms * LIMBS,
             "share_product": (peers + 1) * terms * LIMBS,
-            "sealed_share": peers,
-            "opened_share": peers,
-            "answered": peers + 1,
+            "share": peers,
         },
     )
     answers = devices * (peers + 1)
-    add(phase.server, {"message": devices, "booked": devices, "settled": answers})
+    add(phase.server, {"message": devices, "settled": answers})
     if topology.pattern is Pattern.SCATTER:
-        add(phase.server, {"asked": devices, "ring_reply": devices})
+        add(phase.server, {"ring": devices})
 
 
 def _unmask(phase: PhaseCosts, topology: Topology, crowd: Crowd) -> None:
@@ -90,21 +86,18 @@ def _unmask(phase: PhaseCosts, topology: Topology, crowd: Crowd) -> None:
     bits = math.ceil((holders if ring else crowd.devices) / 8)
     phase.receives((4 if ring else 0) + 2 * bits, survivors)
     phase.sends(4 * (SEED_SHARE * alive + KEY_SHARE * gone), survivors)
-    add(phase.device, {"message": 2, "reply_holder": holders})
+    add(phase.device, {"message": 2})
     secrets, terms = survivors + dropped, topology.threshold
     work: Operations = {
         "message": survivors * (2 if ring else 1),
-        "verified": survivors,
-        "verified_share": survivors * (alive + gone),
-        "secret": secrets,
-        "key_pair": dropped,
+        # To compare a share with its holder's answer takes half of settling that answer.
+        "settled": survivors * (alive + gone) / 2,
+        # The key pairs of those that are gone.
+        "agreement": dropped,
         "derivation": survivors,
         "share_product": terms * (SEED_SHARE * survivors + KEY_SHARE * dropped),
     }
-    if ring:
-        # For both lists of a request, and of a reply.
-        add(work, {"asked": 4 * survivors, "ring_reply": 2 * survivors})
-        add(work, {"ring_weight": secrets * terms**2, "ring_inverse": secrets * terms})
-    else:
-        add(work, {"weight": terms, "weight_pair": terms**2})
     add(phase.server, work)
+    if ring:
+        # Lagrange's weights of each secret's own holders: eleven products for each of t^2.
+        add(phase.server, {"share_product": 11 * secrets * terms**2})

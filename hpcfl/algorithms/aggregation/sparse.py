@@ -20,7 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms import locations
-from hpcfl.algorithms.aggregation.costs import Crowd, Operations, Phases, add, along, at, gaps
+from hpcfl.algorithms.aggregation.costs import (
+    Crowd,
+    Operations,
+    Phases,
+    add,
+    at,
+    beyond_cache,
+    converted,
+    sent,
+)
 from hpcfl.algorithms.aggregation.curious import Seen
 from hpcfl.algorithms.aggregation.secagg import (
     Known,
@@ -33,7 +42,7 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.keys import SecretSource, system_secrets
-from hpcfl.crypto.sampling import SAMPLERS
+from hpcfl.crypto.sampling import SAMPLERS, GapSampler
 from hpcfl.errors import MessageError, UsageError
 from hpcfl.privacy.masking import BySelection, check_alpha, ring_degree
 
@@ -84,36 +93,44 @@ class SparseSecAgg(SecAgg):
 
     def count_masks(self, phases: Phases, crowd: Crowd) -> None:
         parameters, dim, survivors = self.parameters, self.parameters.dim, crowd.survivors
-        if parameters.sampler != "gaps":
+        if not isinstance(self._sampler, GapSampler):
             raise UsageError("there is no cost model of --sampler dense; leave it at gaps")
-        share, probability = parameters.selection_probability, float(parameters.pair_probability)
-        sent = share * dim
+        share = parameters.selection_probability
+        selected = share * dim
         upload, unmask = phases["masked_input"], phases["unmask"].server
         located = locations.expected_bytes(share, dim, parameters.locations)
-        upload.sends(locations.HEADER.itemsize + located + 4 * sent, survivors)
-        add(upload.device, _cost_of_pairs(probability, dim, crowd.degree), crowd.degree)
-        add(
-            upload.device,
-            {
-                "message": 1,
-                "derivation": 1,
-                "element_key": 1,
-                **along(dim, ["scanned"]),
-                **along(sent, ["element", "quantised", "reduced"]),
-                **at("located", sent, dim),
-                **at("picked", sent, dim),
-                "sealed_byte": 4 * sent,
-            },
-        )
-        taken = along(dim, ["unlocated_dim"])
-        for name in ("unlocated", "scatter_added"):
-            add(taken, at(name, sent, dim))
-        add(upload.server, taken, survivors)
-        add(upload.server, {"upload": survivors})
-        add(unmask, taken | {"element_key": 1} | along(sent, ["element"]), survivors)
+        upload.sends(locations.HEADER.itemsize + located + 4 * selected, survivors)
+        pair = self._cost_of_pair(self._sampler.words_for(dim))
+        private = {"keystream": 1, "mask_word": selected}
+        add(upload.device, pair, crowd.degree)
+        # All coordinates are gone through for the selected ones, in memory that is new.
+        scanned = {"summed": dim * (1 + beyond_cache(dim))}
+        # Of each selected one the value is taken and converted, and its location coded.
+        coded = converted(selected, 2) | at("scattered", selected, dim)
+        for work in (sent(selected), {"derivation": 1}, private, scanned, coded):
+            add(upload.device, work)
+        add(upload.device, converted(selected, 2.5))
+        # Its location is decoded and its element added; and all flags of a bitmap are looked at.
+        taken = at("scattered", 3 * selected, dim) | {"summed": dim * 0.4}
+        add(upload.server, {"message": 2} | taken, survivors)
+        add(unmask, taken, survivors)
+        add(unmask, private, survivors)
         alive = crowd.neighbours_among(survivors)
-        add(unmask, _cost_of_pairs(probability, dim, alive), crowd.dropped * alive)
-        add(unmask, along(dim, ["reduced"]))
+        add(unmask, pair, crowd.dropped * alive)
+        add(unmask, converted(dim))
+
+    def _cost_of_pair(self, gaps: int) -> Operations:
+        """Return what a pair's selection and masks take (`pair_masks`), drawn in so many gaps."""
+        dim = self.parameters.dim
+        selected = float(self.parameters.pair_probability) * dim
+        return {
+            "derivation": 3,
+            "agreement": 1,
+            "keystream": 2,
+            "gap": gaps,
+            "mask_word": selected,
+            **at("scattered", selected, dim),
+        }
 
     def strip(
         self, seen: Seen, id: int, upload: Payload, key: bytes, known: Known
@@ -187,21 +204,6 @@ class SparseSecAgg(SecAgg):
         elements = self.parameters.arithmetic.elements(additive, counts.tolist())
         signs = np.array([pair_sign(i, peer) for peer in peers], np.int64)
         return positions, np.repeat(signs, counts) * elements
-
-
-def _cost_of_pairs(probability: float, dim: int, pairs: float) -> Operations:
-    """Return what a pair's selection and masks take (`pair_masks`), of so many pairs at once."""
-    selected = probability * dim
-    drawn = selected + 5 * math.sqrt(selected) + 8
-    return {
-        "derivation": 3,
-        "agreement": 1,
-        "gap_key": 1,
-        **gaps(probability, drawn, pairs),
-        "element_key": 1,
-        **at("element", selected, pairs * selected),
-        **at("folded", selected, dim),
-    }
 
 
 class SparseDevice(SecAggDevice):
