@@ -45,11 +45,6 @@ def lab(plan: Plan) -> Iterator[Plan]:
     """Build the lab of a plan, and take it down at the end, also after a signal or an error.
 
     What runs within it is ended with it. Labs whose process was killed are removed first.
-
-    Raises
-    ------
-    HpcflError
-        If it cannot be built, or a signal was received.
     """
     with interruptible():
         try:

@@ -51,17 +51,7 @@ def agent(plan: Plan) -> str:
 
 
 def launch_command(plan: Plan, mpirun: str, arguments: Sequence[str]) -> list[str]:
-    """Return the command that runs `hpcfl` with some arguments on all hosts.
-
-    Parameters
-    ----------
-    plan : Plan
-        The lab, which has been built.
-    mpirun : str
-        Path of Open MPI's mpirun.
-    arguments : sequence of str
-        What follows `hpcfl` on the command line.
-    """
+    """Return the command that runs `hpcfl` with some arguments on all hosts of a lab."""
     options = {
         "prtemca": {
             "plm": "ssh",

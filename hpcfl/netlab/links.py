@@ -32,17 +32,9 @@ LONGEST_LATENCY_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Link:
-    """One direction of a link.
+    """One direction of a link."""
 
-    Attributes
-    ----------
-    bits_per_second : float
-        Of Ethernet frames.
-    latency_seconds : float
-        Added to every frame.
-    """
-
-    bits_per_second: float
+    bits_per_second: float  # of Ethernet frames
     latency_seconds: float = 0.0
 
     @property
@@ -88,13 +80,7 @@ def mtu_bytes(links: Iterable[Link]) -> int:
 
 
 def parse_rate(text: str, option: str) -> float:
-    """Return bits a second from a text such as ``100mbit``, with the units that `tc` has.
-
-    Raises
-    ------
-    UsageError
-        If it is no such text, or outside 100 kbit/s to 100 Gbit/s.
-    """
+    """Return bits a second from a text such as ``100mbit``, with the units that `tc` has."""
     value = _parse(text, _RATE_UNITS)
     if value is None:
         raise UsageError(f"{option} must be a rate like 100mbit, 500kbit or 1gbit, not {text!r}")
@@ -104,13 +90,7 @@ def parse_rate(text: str, option: str) -> float:
 
 
 def parse_seconds(text: str, option: str) -> float:
-    """Return seconds from a text such as ``10ms``.
-
-    Raises
-    ------
-    UsageError
-        If it is no such text, or above 10 s.
-    """
+    """Return seconds from a text such as ``10ms``."""
     value = 0.0 if text == "0" else _parse(text, _TIME_UNITS)
     if value is None:
         raise UsageError(f"{option} must be a time like 10ms, 500us or 0.1s, not {text!r}")

@@ -25,49 +25,21 @@ _OWNER = re.compile(rf"{PREFIX}(\d+)-(\d+)-")
 
 @dataclass(frozen=True)
 class Host:
-    """A network namespace that looks like a machine of its own to MPI.
-
-    Attributes
-    ----------
-    name : str
-        Its host name.
-    namespace : str
-        What `ip netns` calls it.
-    address : str
-        Its IPv4 address.
-    port : str
-        The bridge's end of its cable.
-    uplink, downlink : Link or None
-        What it sends and receives through; None for as fast as the machine is.
-    """
+    """A network namespace that looks like a machine of its own to MPI."""
 
     name: str
     namespace: str
     address: str
-    port: str
-    uplink: Link | None
+    port: str  # the bridge's end of its cable
+    uplink: Link | None  # None for as fast as the machine is
     downlink: Link | None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A server and devices around a bridge.
+    """A server and devices around a bridge."""
 
-    Attributes
-    ----------
-    owner : str
-        Prefix of all names on this machine; tells the process that the lab belongs to.
-    network : str
-        The IPv4 network of all hosts, like ``198.18.0.0/16``.
-    uplink, downlink : Link
-        Every device's.
-    server : Host
-        The server.
-    devices : tuple of Host
-        The devices.
-    """
-
-    owner: str
+    owner: str  # prefix of all names; tells the process that the lab belongs to
     network: str
     uplink: Link
     downlink: Link
@@ -84,13 +56,7 @@ class Plan:
         owner: str,
         network: str,
     ) -> Plan:
-        """Return the plan of a lab whose devices have equal links.
-
-        Raises
-        ------
-        UsageError
-            If there are fewer than 1 or more than 1000 devices.
-        """
+        """Return the plan of a lab whose devices have equal links."""
         if not 1 <= devices <= MOST_HOSTS:
             raise UsageError(f"--hosts must be from 1 to {MOST_HOSTS}, not {devices}")
         addresses = ipaddress.ip_network(network)
@@ -137,12 +103,9 @@ class Plan:
         return mtu_bytes(link for link in links if link is not None)
 
     def build(self) -> list[tuple[str, list[list[str]]]]:
-        """Return the commands to run, in order, each group within a namespace.
+        """Return the commands to run, in order, each group with the namespace to run it in.
 
-        Returns
-        -------
-        list of (str, list of list of str)
-            A namespace, or "" for the machine's own, and the commands to run there.
+        "" is the machine's own.
         """
         length = ipaddress.ip_network(self.network).prefixlen
         namespaces = [self.bridge_namespace, *(host.namespace for host in self.hosts)]
@@ -202,29 +165,13 @@ def owner_name(process: int, start_ticks: int) -> str:
 
 
 def owner_of(name: str) -> tuple[int, int] | None:
-    """Return the process and its start, in clock ticks, that a namespace belongs to.
-
-    None for a namespace that is not of a lab.
-    """
+    """Return the process and its start, in clock ticks, that a lab's namespace belongs to."""
     found = _OWNER.match(name)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def free_network(used: Iterable[str], candidates: Sequence[str] = NETWORKS) -> str:
-    """Return a network that overlaps none of the machine's own.
-
-    Parameters
-    ----------
-    used : iterable of str
-        The machine's IPv4 networks.
-    candidates : sequence of str
-        What to choose from, the best first.
-
-    Raises
-    ------
-    UsageError
-        If all overlap.
-    """
+    """Return the first of some networks that overlaps none of the machine's own."""
     taken = [ipaddress.ip_network(network, strict=False) for network in used]
     for candidate in candidates:
         network = ipaddress.ip_network(candidate)

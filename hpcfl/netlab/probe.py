@@ -67,55 +67,19 @@ else:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What a transfer between a device and the server took.
-
-    Attributes
-    ----------
-    device : str
-        Host name of the device.
-    direction : str
-        ``"up"`` to the server, or ``"down"``.
-    size_bytes : int
-        What was carried, headers not counted.
-    seconds : float
-        What it took, until the receiver had all of it.
-    ideal_seconds : float
-        The size over the link's rate, and the latency.
-    """
+    """What a transfer between a device and the server took, until the receiver had all of it."""
 
     device: str
-    direction: str
-    size_bytes: int
+    direction: str  # "up" to the server, or "down"
+    size_bytes: int  # headers not counted
     seconds: float
-    ideal_seconds: float
+    ideal_seconds: float  # size over the link's rate, and the latency
 
 
 def transfer(
     plan: Plan, devices: Sequence[Host], direction: str, size_bytes: int
 ) -> list[Transfer]:
-    """Let devices of a lab that has been built exchange bytes with the server, all at once.
-
-    Parameters
-    ----------
-    plan : Plan
-        The lab.
-    devices : sequence of Host
-        Some of its devices.
-    direction : str
-        ``"up"`` or ``"down"``.
-    size_bytes : int
-        How much each of them sends or receives.
-
-    Returns
-    -------
-    list of Transfer
-        One a device.
-
-    Raises
-    ------
-    HpcflError
-        If a transfer fails.
-    """
+    """Let devices of a lab that has been built exchange bytes with the server, all at once."""
     running: list[subprocess.Popen[str]] = []
     # The way to the server and back, for an upload until it is confirmed.
     link = plan.uplink if direction == "up" else plan.downlink

@@ -18,13 +18,7 @@ OLDEST_OPEN_MPI = 5
 
 
 def check_machine() -> None:
-    """Refuse a machine that cannot have a lab; nothing is changed to find out.
-
-    Raises
-    ------
-    UsageError
-        Not Linux, not root, a tool is missing, or this process is itself a rank.
-    """
+    """Refuse a machine that cannot have a lab; nothing is changed to find out."""
     if launch.launched_by_mpi():
         raise UsageError("hpcfl netlab starts mpirun by itself: call it without a launcher")
     if platform.system() != "Linux":
@@ -43,13 +37,7 @@ def check_machine() -> None:
 
 
 def check_launcher() -> str:
-    """Return the path of Open MPI's mpirun.
-
-    Raises
-    ------
-    UsageError
-        If there is none, or it is another MPI's or too old.
-    """
+    """Return the path of Open MPI's mpirun."""
     from hpcfl.system.doctor.mpi import find_launcher
 
     found = find_launcher()
@@ -71,20 +59,7 @@ def check_launcher() -> str:
 
 
 def check_kernel(trial: str, link: Link) -> None:
-    """Refuse a kernel without what the lab is made of, having tried it in a namespace.
-
-    Parameters
-    ----------
-    trial : str
-        Name of the namespace, which the caller removes.
-    link : Link
-        What devices shall have.
-
-    Raises
-    ------
-    UsageError
-        If something cannot be made.
-    """
+    """Refuse a kernel without what the lab is made of; the caller removes the trial namespace."""
     inside = ["ip", "netns", "exec", trial]
     _try(
         ["ip", "netns", "add", trial],

@@ -14,21 +14,7 @@ from hpcfl.netlab.probe import Transfer, probe
 
 @dataclass(frozen=True)
 class Options:
-    """What kind of lab.
-
-    Attributes
-    ----------
-    hosts : int
-        Number of devices.
-    rate, latency : str
-        Of every device's link, in each direction, like ``100mbit`` and ``10ms``.
-    downlink_rate : str, optional
-        Of its downlink, if it differs.
-    server_rate : str, optional
-        Of the server's; without it as fast as the machine is.
-    network : str, optional
-        IPv4 network of the lab; without it one that the machine does not use.
-    """
+    """What kind of lab; see ``hpcfl netlab --help``."""
 
     hosts: int
     rate: str
@@ -38,13 +24,7 @@ class Options:
     network: str | None = None
 
     def plan(self) -> Plan:
-        """Return the plan of this process's lab.
-
-        Raises
-        ------
-        UsageError
-            If an option cannot work.
-        """
+        """Return the plan of this process's lab."""
         latency = parse_seconds(self.latency, "--latency")
         uplink = Link(parse_rate(self.rate, "--rate"), latency)
         downlink = uplink
@@ -76,13 +56,7 @@ def checked_network(text: str, hosts: int) -> str:
 
 
 def run(options: Options, arguments: Sequence[str]) -> int:
-    """Run `hpcfl` with some arguments in a lab; return its exit status.
-
-    Raises
-    ------
-    HpcflError
-        If the options or the machine cannot do it, or a signal was received.
-    """
+    """Run `hpcfl` with some arguments in a lab; return its exit status."""
     check_arguments(arguments)
     plan = options.plan()
     requirements.check_machine()
@@ -92,13 +66,7 @@ def run(options: Options, arguments: Sequence[str]) -> int:
 
 
 def check(options: Options) -> list[Transfer]:
-    """Return how long transfers of known size take in a lab.
-
-    Raises
-    ------
-    HpcflError
-        If the options or the machine cannot do it, or a signal was received.
-    """
+    """Return how long transfers of known size take in a lab."""
     plan = options.plan()
     requirements.check_machine()
     with lab.lab(plan):

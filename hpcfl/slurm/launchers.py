@@ -59,16 +59,8 @@ def block(launcher: str, ranks: int | None) -> str:
 def choose(asked: str) -> str:
     """Return the launcher that a script is to use.
 
-    Parameters
-    ----------
-    asked : str
-        ``"mpirun"``; ``"srun"``, which is refused where its PMIx is known to be missing; or
-        ``"auto"``: mpirun, and srun only where there is no mpirun but srun has PMIx.
-
-    Raises
-    ------
-    UsageError
-        If srun is asked for and cannot start MPI.
+    srun is refused where its PMIx is known to be missing; ``"auto"`` is mpirun, and srun only where
+    there is no mpirun but srun has PMIx.
     """
     if asked == "mpirun" or (asked == "auto" and shutil.which("mpirun")):
         return "mpirun"
@@ -87,13 +79,7 @@ def choose(asked: str) -> str:
 
 
 def mpi_kinds() -> list[str]:
-    """Return the process managers that ``srun --mpi=list`` names.
-
-    Raises
-    ------
-    HpcflError
-        If srun does not answer.
-    """
+    """Return the process managers that ``srun --mpi=list`` names."""
     try:
         done = subprocess.run(
             ["srun", "--mpi=list"],

@@ -39,52 +39,15 @@ _TIME = re.compile(
 
 @dataclass(frozen=True)
 class Job:
-    """What a script is to ask Slurm for, and to run.
-
-    Attributes
-    ----------
-    kind : str
-        One of `KINDS`.
-    arguments : tuple of str
-        Command line of ``hpcfl bench``, ``sweep`` or ``train``; empty for the kind's own.
-    results : str or None
-        Folder of the results; None for the kind's own.
-    nodes, tasks, tasks_per_node : int or None
-        What to allocate; `TASKS` tasks if neither `tasks` nor `tasks_per_node` is given.
-    ranks : int or None
-        Number of MPI ranks, if not one for each task. More of them share cores.
-    time : str
-        Time limit as Slurm writes it.
-    partition, account, name, log : str or None
-        As in sbatch; `log` is its ``--output``.
-    directives : tuple of str
-        Further options of sbatch, such as ``"qos=debug"`` or ``"exclusive"``.
-    modules : tuple of str
-        Modules to load.
-    activate : str or None
-        Python environment to activate: its folder, or a script to source.
-    launcher : str
-        ``"mpirun"`` or ``"srun"``.
-    array : str or None
-        Cells to run, as in sbatch; for sweep-array.
-    lead_seconds : int
-        How long before the time limit a training is told to leave.
-    requeue : bool
-        Whether a training that was told to leave goes back to the queue.
-
-    Raises
-    ------
-    UsageError
-        If something cannot be, or cannot stand in a script.
-    """
+    """What a script is to ask Slurm for, and to run; see ``hpcfl slurm render --help``."""
 
     kind: str
-    arguments: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()  # of hpcfl bench, sweep or train; empty for the kind's own
     results: str | None = None
     nodes: int | None = None
     tasks: int | None = None
     tasks_per_node: int | None = None
-    ranks: int | None = None
+    ranks: int | None = None  # if not one for each task; more of them share cores
     time: str = "01:00:00"
     partition: str | None = None
     account: str | None = None
@@ -209,14 +172,7 @@ class Job:
 
 
 def seconds(time: str) -> int:
-    """Return how long a time limit of Slurm is, in seconds.
-
-    Raises
-    ------
-    UsageError
-        If it is none: minutes, minutes:seconds, hours:minutes:seconds, days-hours,
-        days-hours:minutes or days-hours:minutes:seconds, and more than nothing.
-    """
+    """Return how long a time limit of Slurm is, in seconds; none at all is refused."""
     found = _TIME.fullmatch(time) if time.isascii() else None
     if found is None:
         raise UsageError(

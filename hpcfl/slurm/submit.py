@@ -12,15 +12,7 @@ _SUBMIT_SECONDS = 120
 
 
 def submit(script: str) -> str:
-    """Submit a script with sbatch, and return the number of its job.
-
-    Raises
-    ------
-    UsageError
-        If this machine has no sbatch.
-    HpcflError
-        If Slurm refuses the job, or does not answer.
-    """
+    """Submit a script with sbatch, and return the number of its job."""
     if shutil.which("sbatch") is None:
         raise UsageError(
             "there is no sbatch on this machine: use a login node of the cluster, or print the "

@@ -18,12 +18,12 @@ from hpcfl.system.environment import load_1min
 
 COUNTERS = (
     "clock_seconds",
-    "load_1min",
+    "load_1min",  # mean number of runnable processes
     "swapped_in_bytes",
     "swapped_out_bytes",
-    "quota_throttled_seconds",
-    "thermal_throttlings",
-    "stolen_seconds",
+    "quota_throttled_seconds",  # for which the container's CPU quota held threads back
+    "thermal_throttlings",  # how often cores slowed down because of heat
+    "stolen_seconds",  # CPU time that the hypervisor gave to other machines, all cores together
 )
 # Under these names they are recorded before and after a run.
 BEFORE = tuple(f"before_{name}" for name in COUNTERS)
@@ -40,17 +40,7 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 
 def counters() -> dict[str, float]:
-    """Return the machine's counters as they are now.
-
-    Returns
-    -------
-    dict of str to float
-        Every name of `COUNTERS`: a clock; the mean number of runnable processes over the last
-        minute; bytes swapped in and out since the system started; seconds for which the
-        container's CPU quota held its threads back, added up over cores; how often cores
-        slowed down because of heat; CPU seconds that the hypervisor gave to other machines, added
-        up over cores. NaN for what is not known.
-    """
+    """Return the machine's counters by the names of `COUNTERS`, NaN for what is not known."""
     swapped_in, swapped_out = _swapped()
     load = load_1min()
     values = (
@@ -76,19 +66,7 @@ def after(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def warnings(environment: Mapping[str, Any]) -> list[str]:
-    """Return what disturbed a run, as far as its record tells.
-
-    Parameters
-    ----------
-    environment : mapping
-        The recorded environment, with the counters under the names of `before` and `after`;
-        everything may be missing.
-
-    Returns
-    -------
-    list of str
-        A sentence each, without a full stop.
-    """
+    """Return what disturbed a run, a sentence each, as far as its recorded environment tells."""
     found = [_oversubscribed(environment), _busy(environment)]
     swapped = _change(environment, "swapped_in_bytes"), _change(environment, "swapped_out_bytes")
     if max(swapped) > SWAP_BYTES:

@@ -56,20 +56,8 @@ _TIMER_CALLS = 2000
 def capture(mpi_facts: dict[str, Any], hosts: list[str]) -> dict[str, Any]:
     """Return everything that is worth recording about the environment of a run.
 
-    Parameters
-    ----------
-    mpi_facts : dict
-        What the communicator knows: ``transport``, ``ranks``, ``mpi_library``, ``mpi_standard``
-        and ``thread_level``; others are recorded as well.
-    hosts : list of str
-        The host name of every rank, this one's first.
-
-    Returns
-    -------
-    dict
-        `mpi_facts`, each host once in ``hosts`` with its number of ranks in ``host_ranks``, the
-        ratio of ranks to usable cores on this host, the two timers, what they resolve and cost, and
-        all of `capture_local`.
+    `mpi_facts` are what the communicator knows, and `hosts` the host name of every rank, this one's
+    first.
     """
     local = capture_local()
     # In a netlab all hosts are this one, and their ranks share its cores.
@@ -96,13 +84,7 @@ def capture(mpi_facts: dict[str, Any], hosts: list[str]) -> dict[str, Any]:
 
 
 def capture_local() -> dict[str, Any]:
-    """Return the facts about this host and this process that need no MPI.
-
-    Returns
-    -------
-    dict
-        Flat, with units in the names; None stands for what the system does not tell.
-    """
+    """Return the facts about this host and this process that need no MPI."""
     memory = _memory()
     commit, dirty = _git_state(Path(hpcfl.__file__).parent)
     return {
@@ -165,18 +147,7 @@ def load_1min() -> float | None:
 
 
 def timer_quality(clock: Callable[[], float]) -> tuple[float | None, float]:
-    """Return the smallest step that a clock was seen to make, and what a call of it costs.
-
-    Parameters
-    ----------
-    clock : callable
-        A function such as ``time.perf_counter`` that returns seconds.
-
-    Returns
-    -------
-    resolution, overhead : float
-        In seconds; the resolution is None if the clock stood still throughout.
-    """
+    """Return the seconds of a clock's smallest step, None if it stood still, and of a call."""
     readings = [clock() for _ in range(_TIMER_CALLS)]
     steps = [later - earlier for earlier, later in itertools.pairwise(readings)]
     resolution = min((step for step in steps if step > 0), default=None)

@@ -37,19 +37,8 @@ _LONGEST_WORD = 200  # letters of a file's own words within an error message
 def replacing(path: Path, draft: Path | None = None, *, keep: bool = False) -> Iterator[Path]:
     """Yield a draft to be written, which then takes the place of a file at once.
 
-    Parameters
-    ----------
-    path : path
-        The file. Its folder is made if needed.
-    draft : path, optional
-        The draft, in the same folder; hidden, and with a name of its own by default.
-    keep : bool
-        Leave a file that is there by then as it is.
-
-    Raises
-    ------
-    OSError
-        If the file system refuses it. The draft is removed then, and after any other exception.
+    The draft is in the same folder, which is made if needed, and removed after any exception. With
+    `keep` a file that is there by then stays as it is.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = draft or path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -79,22 +68,7 @@ def _link(draft: Path, path: Path) -> None:
 
 
 def contents(path: Path, largest: int) -> bytes:
-    """Return all bytes of a file.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    largest : int
-        Most bytes that it may have.
-
-    Raises
-    ------
-    OSError
-        If it cannot be read.
-    ValueError
-        If it has more bytes.
-    """
+    """Return all bytes of a file, of which it may have at most so many."""
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
         if stat.S_ISREG(found.st_mode) and found.st_size > largest:
@@ -116,11 +90,7 @@ def text(path: Path, largest: int = LARGEST_TEXT) -> str:
 def parse_json(content: str | bytes) -> Any:
     """Return what a JSON text says.
 
-    Raises
-    ------
-    ValueError
-        If it is not JSON, is nested too deeply, has a number with too many digits, or gives two
-        values to one name, of which one would be lost.
+    One that gives two values to a name, of which one would be lost, is refused.
     """
     try:
         return json.loads(content, object_pairs_hook=_without_repeats)
@@ -157,13 +127,7 @@ def _cut(written: str) -> str:
 
 
 def integer(content: Mapping[str, Any], name: str, least: int = 0) -> int:
-    """Return a whole number of a JSON object.
-
-    Raises
-    ------
-    ValueError
-        If it is missing, is something else, or is less than `least` or not below 2**63.
-    """
+    """Return a whole number of a JSON object, which must be at least `least` and below 2**63."""
     value = content.get(name)
     if type(value) is not int or not least <= value < 2**63:
         raise ValueError(f"its {name} is {shorten(value)}, not a whole number from {least} on")
@@ -173,19 +137,8 @@ def integer(content: Mapping[str, Any], name: str, least: int = 0) -> int:
 def load_npz(path: Path) -> dict[str, NDArray[Any]]:
     """Return the arrays of a ``.npz`` file as `numpy.savez` writes it: not packed, no objects.
 
-    Each array's checksum is compared, and its shape with the bytes that are there.
-
-    Parameters
-    ----------
-    path : path
-        The file; not more memory is taken than it is long.
-
-    Raises
-    ------
-    OSError
-        If it cannot be read.
-    ValueError
-        If it is something else or damaged.
+    Each array's checksum is compared, and its shape with the bytes that are there; not more memory
+    is taken than the file is long.
     """
     from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
@@ -209,13 +162,7 @@ def load_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def parse_npy(content: bytes) -> NDArray[Any]:
-    """Return the array of a ``.npy`` file in memory: of numbers, flags or text.
-
-    Raises
-    ------
-    ValueError
-        If it is not an array of such, or its shape does not fit the bytes.
-    """
+    """Return the array of a ``.npy`` file in memory: of numbers, flags or text."""
     file = io.BytesIO(content)
     shape, column_major, dtype = npy_header(file)
     size = math.prod(shape) * dtype.itemsize
@@ -228,15 +175,7 @@ def parse_npy(content: bytes) -> NDArray[Any]:
 def npy_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return the header of a ``.npy`` file: shape, whether Fortran's order, and type.
 
-    Parameters
-    ----------
-    file : binary file
-        It is left where the values begin.
-
-    Raises
-    ------
-    ValueError
-        If there is no header, or one of objects or records.
+    The file is left where the values begin.
     """
     try:
         version = np.lib.format.read_magic(file)

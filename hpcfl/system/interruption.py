@@ -36,28 +36,14 @@ _STOP = 0
 
 
 class Left(AgreedError):
-    """A run that was told to leave.
-
-    Parameters
-    ----------
-    message : str
-        What was finished, and how to go on.
-    resumable : bool
-        Whether it can go on; without, the exit status is 1 instead of `LEFT_STATUS`.
-    """
+    """A run that was told to leave; its exit status is `LEFT_STATUS` if it can go on, else 1."""
 
     def __init__(self, message: str, *, resumable: bool = True) -> None:
         super().__init__(message, LEFT_STATUS if resumable else 1)
 
 
 class Interruption:
-    """Whether this process was told to leave.
-
-    Attributes
-    ----------
-    asked : bool
-        Whether a signal was received.
-    """
+    """Whether this process was told to leave."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -72,12 +58,8 @@ class Interruption:
     def writing(self, mark: Callable[[], object], last_words: Callable[[], str]) -> Iterator[None]:
         """Say what is to be done, on the rank that writes results, while they are written.
 
-        Parameters
-        ----------
-        mark : callable
-            Called in another thread as soon as a signal comes: the process may be killed next.
-        last_words : callable
-            Called in another thread when the round is given up; returns the sentence to print.
+        Another thread calls `mark` as soon as a signal comes, because the process may be killed
+        next, and `last_words` for the sentence to print when the round is given up.
         """
         self._mark, self._last_words = mark, last_words
         if self.asked:
@@ -158,20 +140,12 @@ def noting_signals(*, to_the_end: bool = False) -> Iterator[Interruption]:
     """Note Ctrl-C, SIGTERM and SIGUSR1 instead of dying of them.
 
     After Ctrl-C or SIGTERM the process ends with `LEFT_STATUS` when `DEADLINE_SECONDS` have passed,
-    or when the same signal comes again. Within another such context this one changes nothing.
-    In a thread that is not the main one no signal is noted.
+    or when the same signal comes again. Within another such context this one changes nothing. In a
+    thread that is not the main one no signal is noted.
 
-    Parameters
-    ----------
-    to_the_end : bool
-        Whether nothing but the end of the process follows. A rank of MPI then ignores these signals
-        from there on: if it died of one, the others would end with its status, or wait for it in
-        `MPI_Finalize` for ever, though all is done.
-
-    Yields
-    ------
-    Interruption
-        What says whether one was received.
+    `to_the_end` says that nothing but the end of the process follows. A rank of MPI then ignores
+    these signals from there on: if it died of one, the others would end with its status, or wait
+    for it in `MPI_Finalize` for ever, though all is done.
     """
     global _current
     if _current is not None:

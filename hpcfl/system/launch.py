@@ -119,11 +119,6 @@ def terminal_for_progress() -> TextIO | None:
     Under a launcher our own streams do not tell: Open MPI gives a rank a pseudo-terminal as
     standard output even when its own output goes to a file, and a pipe as standard error even when
     it runs on a terminal. So the launcher's standard error is looked at, to which it forwards ours.
-
-    Returns
-    -------
-    TextIO or None
-        A stream whose ``isatty()`` is true.
     """
     stream: TextIO | None = sys.stderr
     if stream is None or stream.closed or guess_rank() != 0:

@@ -58,24 +58,10 @@ def has_embedded_open_mpi(prefix: Path) -> bool:
 
 
 def allow_oversubscription(prefix: Path) -> list[Path]:
-    """Make a bare ``mpirun -n 101`` work, whatever the number of cores.
+    """Make a bare ``mpirun -n 101`` work, whatever the number of cores; return the changed files.
 
-    What a file holds already stays, a setting of the same name with another value included.
-
-    Parameters
-    ----------
-    prefix : Path
-        The environment, as in ``sys.prefix``.
-
-    Returns
-    -------
-    list of Path
-        The files that were changed; none if everything was set before.
-
-    Raises
-    ------
-    UsageError
-        If there is no embedded Open MPI, or its files cannot be written.
+    What a file of the environment, as in ``sys.prefix``, holds already stays, a setting of the same
+    name with another value included.
     """
     if not has_embedded_open_mpi(prefix):
         raise UsageError(

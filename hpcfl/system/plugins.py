@@ -13,10 +13,7 @@ from hpcfl.errors import UsageError
 def load_object(name: str) -> Any:
     """Return what ``MODULE:NAME`` names, from an installed module or the current folder.
 
-    Raises
-    ------
-    ImportError, AttributeError, ValueError, TypeError
-        As Python's own import does, and whatever the module raises.
+    Raises what Python's own import does, and whatever the module raises.
     """
     module, _, attribute = name.partition(":")
     # Last, so that a file of the current folder never hides an installed module. It stays there,
@@ -27,22 +24,7 @@ def load_object(name: str) -> Any:
 
 
 def load_class(name: str, kind: type[Any], what: str) -> type[Any]:
-    """Return the subclass of `kind` that ``MODULE:NAME`` names.
-
-    Parameters
-    ----------
-    name : str
-        ``MODULE:NAME``.
-    kind : type
-        What it must be a subclass of.
-    what : str
-        What errors call it.
-
-    Raises
-    ------
-    UsageError
-        If it cannot be loaded, or is something else.
-    """
+    """Return the subclass of `kind` that ``MODULE:NAME`` names; errors call it `what`."""
     try:
         found = load_object(name)
     except Exception as error:

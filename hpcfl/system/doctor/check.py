@@ -5,29 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+# A warning works, but has a remedy.
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found.
-
-    Attributes
-    ----------
-    name : str
-        What was checked.
-    status : str
-        ``"ok"``, ``"warning"`` (works, but see the remedy) or ``"problem"``.
-    found : str
-        What is there, in one line.
-    remedy : str
-        What to do, empty if nothing is to be done.
-    """
+    """What one check found."""
 
     name: str
     status: str
-    found: str
-    remedy: str = ""
+    found: str  # in one line
+    remedy: str = ""  # what to do, if anything
 
 
 def gibibytes(size: int | None) -> str:

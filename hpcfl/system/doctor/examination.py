@@ -14,20 +14,7 @@ from hpcfl.system.doctor.check import OK, PROBLEM, Check
 def examine(results: Path) -> Iterator[Check]:
     """Run every check, in an order in which the first problem explains later ones.
 
-    Parameters
-    ----------
-    results : Path
-        The folder that results shall be written to. It is not created.
-
-    Yields
-    ------
-    Check
-        As soon as it is known.
-
-    Raises
-    ------
-    UsageError
-        If this process is itself one of several ranks.
+    The folder that results shall be written to is not created.
     """
     if (launch.guess_size() or 1) > 1:
         raise UsageError("hpcfl doctor starts mpirun by itself: call it without a launcher")

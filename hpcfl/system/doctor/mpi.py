@@ -105,13 +105,7 @@ def find_launcher() -> Launcher | None:
 
 
 def identify(text: str) -> Implementation:
-    """Return the implementation that a version text of a library or launcher speaks of.
-
-    Parameters
-    ----------
-    text : str
-        What ``MPI_Get_library_version`` or ``mpirun --version`` says.
-    """
+    """Return the implementation that the version text of a library or of mpirun speaks of."""
     families = {
         "Open MPI": r"Open ?MPI\)?[ v]*([\d.]+\w*)|OpenRTE\)?\s*([\d.]+\w*)",
         "Intel MPI": r"Intel\(R\) MPI Library(?:.*?Version)?[ v]*([\d.]+)",
