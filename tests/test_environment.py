@@ -52,7 +52,7 @@ def test_a_system_that_tells_nothing_gives_no_error(monkeypatch, tmp_path):
         raise OSError("no")
 
     monkeypatch.setattr(environment, "_CPUS", tmp_path / "none")
-    monkeypatch.setattr(environment, "_read", lambda _: "")
+    monkeypatch.setattr(environment, "read", lambda _: "")
     monkeypatch.setattr(os, "sched_getaffinity", refuse, raising=False)
     monkeypatch.setattr(os, "getloadavg", refuse)
     monkeypatch.setattr(os, "cpu_count", lambda: None)
@@ -71,7 +71,7 @@ def test_a_system_that_tells_nothing_gives_no_error(monkeypatch, tmp_path):
 def test_memory_is_in_bytes(monkeypatch):
     text = "MemTotal:  2000 kB\nMemAvailable: 500 kB\nSwapTotal: 100 kB\nSwapFree: 60 kB\n"
     monkeypatch.setattr(
-        environment, "_read", lambda path: text if str(path) == "/proc/meminfo" else ""
+        environment, "read", lambda path: text if str(path) == "/proc/meminfo" else ""
     )
 
     facts = environment.capture_local()
@@ -195,7 +195,7 @@ def test_slurms_allocation_counts_rather_than_the_whole_host(monkeypatch, alone)
 )
 def test_a_containers_quota_limits_the_cores(monkeypatch, limit, cores):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    monkeypatch.setattr(environment, "_read", lambda path: limit)
+    monkeypatch.setattr(environment, "read", lambda path: limit)
 
     assert environment.usable_cores() == cores
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 
@@ -17,17 +19,7 @@ import click
 @click.option("--check", is_flag=True, help="Time transfers of known size instead of a run.")
 @click.option("--dry-run", is_flag=True, help="Print the commands instead of running them.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [OPTIONS]")
-def command(
-    hosts: int,
-    rate: str,
-    latency: str,
-    downlink_rate: str | None,
-    server_rate: str | None,
-    network: str | None,
-    check: bool,
-    dry_run: bool,
-    arguments: tuple[str, ...],
-) -> int:
+def command(check: bool, dry_run: bool, arguments: tuple[str, ...], **about: Any) -> int:
     """Run bench, train or sweep over links such as devices have. Linux only, as root.
 
     Every device, and the server, gets a network namespace, a host name and a cable to a bridge;
@@ -49,7 +41,7 @@ def command(
     from hpcfl.errors import UsageError
     from hpcfl.netlab import session
 
-    options = session.Options(hosts, rate, latency, downlink_rate, server_rate, network)
+    options = session.Options(**about)
     if check and arguments:
         raise UsageError("--check times transfers and runs nothing else: leave the command out")
     if dry_run:

@@ -150,133 +150,73 @@ def exposure(
 
 
 # Settings of the private algorithms, each optional here: the algorithm says which it needs.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "rounds": {"type": int, "help": "Number T of rounds."},
-    "devices": {"type": int, "help": "Number n of devices."},
-    "per-round": {
-        "type": int,
-        "help": "Devices in a round; for dp-fedavg with Poisson sampling and for locks (stage 2) "
-        "in expectation.",
-    },
-    "clip": {
-        "type": float,
-        "help": "Norm to which a gradient of a sample, or a user's update, is clipped.  "
-        "[default: 1]",
-    },
-    "delta": {
-        "type": float,
-        "help": "Delta of the guarantee.  [default: 1e-5; 0 for fedsgd-dpc with Laplace noise]",
-    },
-    "samples": {
-        "type": int,
-        "help": "Records on a device, on the smallest if they differ (cdp, dp-dsgd, fedsgd-dpc).",
-    },
-    "batch": {"type": int, "help": "Samples in a mini-batch (cdp, dp-dsgd)."},
-    "steps": {"type": int, "help": "Local steps tau in a round (cdp).  [default: 1]"},
-    "participations": {
-        "type": int,
-        "help": "Rounds of the device that takes part most (cdp, dp-dsgd; dp-fedavg with "
-        "distributed noise).  [default: those of a balanced schedule; all for dp-fedavg]",
-    },
-    "secagg/--no-secagg": {
-        "default": None,
-        "help": "Whether the server learns only sums (cdp, dp-dsgd).  [default: secagg]",
-    },
-    "convex/--non-convex": {
-        "default": None,
-        "help": "Whether local steps, gradients clipped, never expand distances: proven for linear "
-        "models with one output or two classes and learning rates of at most 2 / smoothness, and "
-        "false for softmax with more classes and for networks (cdp).  [default: non-convex]",
-    },
-    "lipschitz": {
-        "type": float,
-        "help": "Certified Lipschitz constant of a local step, at least 1 (cdp).",
-    },
-    "shuffle": {
-        "help": "fresh: every round starts a new epoch; continuing: epochs go on, no record twice "
-        "in a round; straddling: twice if an epoch ends in it (cdp, dp-dsgd).  [default: fresh]",
-    },
-    "secret-shuffle/--known-shuffle": {
-        "default": None,
-        "help": "Whether fresh shuffles are uniform and the device's secret (cdp, dp-dsgd).  "
-        "[default: known]",
-    },
-    "colluding": {
-        "type": int,
-        "help": "Devices that tell the server their noise (cdp, dp-dsgd).  [default: 0]",
-    },
-    "discrete/--continuous": {
-        "default": None,
-        "help": "Whether the last step's noise is discrete Gaussian, added to integers (cdp, "
-        "dp-dsgd).  [default: continuous]",
-    },
-    "integer-sigma": {
-        "type": float,
-        "help": "Parameter of a device's discrete noise in integers, at the least (cdp, dp-dsgd).  "
-        "[default: 8]",
-    },
-    "sampling": {
-        "help": "poisson or fixed: of a round's users (dp-fedavg), of an answer's samples "
-        "(fedsgd-dpc, Gaussian).  [default: poisson]",
-    },
-    "sigma-count": {
-        "type": float,
-        "help": "Noise on adaptive clipping's count, which adds a bit - 1/2 a user (dp-fedavg).",
-    },
-    "variant": {
-        "help": "trusted: an aggregator adds the noise; local: every user does (locks).  "
-        "[default: trusted]",
-    },
-    "first-stage": {"type": int, "help": "Users that stage 1 keeps, in expectation (locks)."},
-    "sigma-norms": {
-        "type": float,
-        "help": "Noise on the norms; inf if they are not used (locks).  [default: sigma]",
-    },
-    "first-stages": {
-        "type": int,
-        "help": "Times a user is in stage 1 at the most (locks, local).  [default: every round]",
-    },
-    "replies": {
-        "type": int,
-        "help": "Times a device answers at the most (fedsgd-dpc; stage 2 of locks, local).",
-    },
-    "noise": {
-        "help": "laplace or gaussian (fedsgd-dpc), central or distributed (dp-fedavg).  "
-        "[default: laplace; central]",
-    },
-    "honest": {
-        "type": int,
-        "help": "Devices whose noise is in every sum and known to nobody else (dp-fedavg, "
-        "distributed).",
-    },
-    "unit": {
-        "type": float,
-        "help": "Integers that 1 is scaled to before rounding (dp-fedavg, distributed).",
-    },
-    "dim": {"type": int, "help": "Coordinates of an update (dp-fedavg, distributed)."},
-    "exact-dropouts/--independent-dropouts": {
-        "default": None,
-        "help": "Whether an exact number of a round's users drops out, so that one user more can "
-        "make another one leave (dp-fedavg, Poisson; locks, trusted).  [default: independent]",
-    },
-    "failure": {
-        "type": float,
-        "help": "Probability, in a round, that an assumption about its sum fails, such as that a "
-        "cohort holds as many honest survivors; taken off delta, for every round (cdp, dp-dsgd, "
-        "dp-fedavg, locks).  [default: 0]",
-    },
-    "fraction": {
-        "type": float,
-        "help": "Part of its samples that an answer uses (fedsgd-dpc, Gaussian).  [default: 1]",
-    },
+SETTINGS = {
+    "rounds": "Number T of rounds.",
+    "devices": "Number n of devices.",
+    "per-round": "Devices in a round; for dp-fedavg with Poisson sampling and for locks (stage 2) "
+    "in expectation.",
+    "clip": "Norm to which a gradient of a sample, or a user's update, is clipped.  [default: 1]",
+    "delta": "Delta of the guarantee.  [default: 1e-5; 0 for fedsgd-dpc with Laplace noise]",
+    "samples": "Records on a device, on the smallest if they differ (cdp, dp-dsgd, fedsgd-dpc).",
+    "batch": "Samples in a mini-batch (cdp, dp-dsgd).",
+    "steps": "Local steps tau in a round (cdp).  [default: 1]",
+    "participations": "Rounds of the device that takes part most (cdp, dp-dsgd; dp-fedavg with "
+    "distributed noise).  [default: those of a balanced schedule; all for dp-fedavg]",
+    "secagg/--no-secagg": "Whether the server learns only sums (cdp, dp-dsgd).  [default: secagg]",
+    "convex/--non-convex": "Whether local steps, gradients clipped, never expand distances: proven "
+    "for linear models with one output or two classes and learning rates of at most 2 / "
+    "smoothness, and false for softmax with more classes and for networks (cdp).  [default: "
+    "non-convex]",
+    "lipschitz": "Certified Lipschitz constant of a local step, at least 1 (cdp).",
+    "shuffle": "fresh: every round starts a new epoch; continuing: epochs go on, no record twice "
+    "in a round; straddling: twice if an epoch ends in it (cdp, dp-dsgd).  [default: fresh]",
+    "secret-shuffle/--known-shuffle": "Whether fresh shuffles are uniform and the device's secret "
+    "(cdp, dp-dsgd).  [default: known]",
+    "colluding": "Devices that tell the server their noise (cdp, dp-dsgd).  [default: 0]",
+    "discrete/--continuous": "Whether the last step's noise is discrete Gaussian, added to "
+    "integers (cdp, dp-dsgd).  [default: continuous]",
+    "integer-sigma": "Parameter of a device's discrete noise in integers, at the least (cdp, "
+    "dp-dsgd).  [default: 8]",
+    "sampling": "poisson or fixed: of a round's users (dp-fedavg), of an answer's samples "
+    "(fedsgd-dpc, Gaussian).  [default: poisson]",
+    "sigma-count": "Noise on adaptive clipping's count, which adds a bit - 1/2 a user (dp-fedavg).",
+    "variant": "trusted: an aggregator adds the noise; local: every user does (locks).  [default: "
+    "trusted]",
+    "first-stage": "Users that stage 1 keeps, in expectation (locks).",
+    "sigma-norms": "Noise on the norms; inf if they are not used (locks).  [default: sigma]",
+    "first-stages": "Times a user is in stage 1 at the most (locks, local).  [default: every "
+    "round]",
+    "replies": "Times a device answers at the most (fedsgd-dpc; stage 2 of locks, local).",
+    "noise": "laplace or gaussian (fedsgd-dpc), central or distributed (dp-fedavg).  [default: "
+    "laplace; central]",
+    "honest": "Devices whose noise is in every sum and known to nobody else (dp-fedavg, "
+    "distributed).",
+    "unit": "Integers that 1 is scaled to before rounding (dp-fedavg, distributed).",
+    "dim": "Coordinates of an update (dp-fedavg, distributed).",
+    "exact-dropouts/--independent-dropouts": "Whether an exact number of a round's users drops "
+    "out, so that one user more can make another one leave (dp-fedavg, Poisson; locks, trusted).  "
+    "[default: independent]",
+    "failure": "Probability, in a round, that an assumption about its sum fails, such as that a "
+    "cohort holds as many honest survivors; taken off delta, for every round (cdp, dp-dsgd, "
+    "dp-fedavg, locks).  [default: 0]",
+    "fraction": "Part of its samples that an answer uses (fedsgd-dpc, Gaussian).  [default: 1]",
+}
+_WHOLE = {
+    *("rounds", "devices", "per-round", "samples", "batch", "steps", "participations"),
+    *("colluding", "first-stage", "first-stages", "replies", "honest", "dim"),
+}
+_NUMBERS = {
+    *("clip", "delta", "lipschitz", "integer-sigma", "sigma-count", "sigma-norms", "unit"),
+    *("failure", "fraction"),
 }
 
 
 def settings_options(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of all algorithms, and --json."""
     function = json_option()(function)
-    for name, attributes in reversed(SETTINGS.items()):
-        function = click.option(f"--{name}", **attributes)(function)
+    for name, help in reversed(SETTINGS.items()):
+        kind = int if name in _WHOLE else float if name in _NUMBERS else None
+        function = click.option(f"--{name}", type=kind, default=None, help=help)(function)
     return function
 
 

@@ -8,11 +8,11 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from hpcfl.errors import HpcflError
 from hpcfl.netlab import requirements
@@ -46,7 +46,7 @@ def lab(plan: Plan) -> Iterator[Plan]:
 
     What runs within it is ended with it. Labs whose process was killed are removed first.
     """
-    with interruptible():
+    with _handling(_interrupt):
         try:
             sweep()
             requirements.check_kernel(f"{plan.owner}try", plan.uplink)
@@ -55,45 +55,33 @@ def lab(plan: Plan) -> Iterator[Plan]:
                 _run_within(namespace, commands)
             yield plan
         finally:
-            with _undisturbed():
+            with _handling(signal.SIG_IGN):
                 remove(plan.owner)
 
 
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Let the first SIGINT, SIGTERM or SIGHUP raise InterruptedLab; later ones change nothing."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        for other in _SIGNALS:
-            signal.signal(other, signal.SIG_IGN)
-        raise InterruptedLab(number)
-
-    before = {number: signal.signal(number, interrupt) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise InterruptedLab at the first signal; later ones change nothing."""
+    for other in _SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    raise InterruptedLab(number)
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
+def _handling(handler: signal.Handlers | Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in _SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 def sweep() -> list[str]:
     """Remove the labs of processes that no longer exist; return their prefixes."""
-    removed = []
-    for owner in sorted({_prefix(name) for name in _names() if owner_of(name)}):
-        process, start = owner_of(owner) or (0, 0)
-        if start_ticks(process) != start:
-            remove(owner)
-            removed.append(owner)
+    owners = {found for name in _names() if (found := owner_of(name))}
+    removed = [owner_name(*owner) for owner in sorted(owners) if start_ticks(owner[0]) != owner[1]]
+    for prefix in removed:
+        remove(prefix)
     return removed
 
 
@@ -103,7 +91,7 @@ def remove(owner: str) -> None:
     _end_processes(namespaces)
     for name in namespaces:
         if (NAMESPACES / name).exists():
-            _quietly(["ip", "netns", "delete", name])
+            requirements.run(["ip", "netns", "delete", name])
     shutil.rmtree(FOLDERS / owner.rstrip("-"), ignore_errors=True)
 
 
@@ -137,27 +125,22 @@ def start_ticks(process: int) -> int | None:
 
 def used_networks() -> list[str]:
     """Return the IPv4 networks that the machine has addresses in or routes to."""
-    answer = _output(["ip", "-json", "-4", "address", "show"])
-    used = [
-        f"{address['local']}/{address['prefixlen']}"
-        for device in json.loads(answer or "[]")
-        for address in device.get("addr_info", [])
-        if "local" in address
-    ]
-    for route in json.loads(_output(["ip", "-json", "-4", "route", "show"]) or "[]"):
-        if route.get("dst", "default") != "default":
-            used.append(route["dst"])
-    return used
+
+    def show(what: str) -> list[dict[str, Any]]:
+        answer = requirements.run(["ip", "-json", "-4", what, "show"]).stdout
+        found: list[dict[str, Any]] = json.loads(answer or "[]")
+        return found
+
+    addresses = [one for device in show("address") for one in device.get("addr_info", [])]
+    used = [f"{one['local']}/{one['prefixlen']}" for one in addresses if "local" in one]
+    routes = [route.get("dst", "default") for route in show("route")]
+    return used + [network for network in routes if network != "default"]
 
 
 def _names() -> list[str]:
     """Return the names of all labs' namespaces and folders on this machine."""
     names = [path.name for path in NAMESPACES.glob(f"{PREFIX}*")]
     return names + [f"{path.name}-" for path in FOLDERS.glob(f"{PREFIX}*")]
-
-
-def _prefix(name: str) -> str:
-    return owner_name(*(owner_of(name) or (0, 0)))
 
 
 def _end_processes(namespaces: list[str]) -> None:
@@ -181,26 +164,10 @@ def _run_within(namespace: str, commands: list[list[str]]) -> None:
     """Run commands in one shell within a namespace, or in the machine's own if it is ""."""
     inside = ["ip", "netns", "exec", namespace] if namespace else []
     script = "".join(f"{shlex.join(command)}\n" for command in commands)
-    done = subprocess.run(
-        [*inside, "sh", "-e"],
-        input=script,
-        capture_output=True,
-        text=True,
-        check=False,
-        # A terminal's Ctrl-C is for this process alone, which then takes the lab down.
-        start_new_session=True,
-    )
+    done = requirements.run([*inside, "sh", "-e"], script)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise HpcflError(
             f"the lab cannot be built in {namespace or 'this machine'}: {reason}; "
             "--dry-run prints the commands"
         )
-
-
-def _output(command: list[str]) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
-
-
-def _quietly(command: list[str]) -> None:
-    subprocess.run(command, capture_output=True, check=False, start_new_session=True)

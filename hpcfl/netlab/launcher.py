@@ -8,12 +8,12 @@ would take all hosts for the same and use shared memory between them.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -82,7 +82,7 @@ def launch_environment(plan: Plan, environment: Mapping[str, str]) -> dict[str, 
     """Return the environment of mpirun and, as it is passed on, of all ranks."""
     return {
         **environment,
-        NETLAB_VARIABLE: plan.facts_json(),
+        NETLAB_VARIABLE: json.dumps(plan.facts()),
         # A lab is root's, which Open MPI refuses unless told twice.
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -111,7 +111,11 @@ def run(plan: Plan, mpirun: str, arguments: Sequence[str]) -> int:
     finally:
         if process.poll() is None:
             process.terminate()
-            _wait(process)
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
     return status if status >= 0 else 128 - status
 
 
@@ -121,15 +125,6 @@ def write_files(plan: Plan) -> None:
     script = plan.folder / "agent"
     script.write_text(agent(plan), encoding="utf-8")
     Path.chmod(script, 0o700)
-
-
-def _wait(process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + END_SECONDS
-    while process.poll() is None and time.monotonic() < end:
-        time.sleep(0.05)
-    if process.poll() is None:
-        process.kill()
-        process.wait()
 
 
 def _end_with_parent() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -139,10 +138,6 @@ class Plan:
             "netlab_burst_bytes": self.uplink.burst_bytes,
             "netlab_queue_bytes": self.uplink.queue_bytes,
         }
-
-    def facts_json(self) -> str:
-        """Return the facts as they are handed to the ranks."""
-        return json.dumps(self.facts())
 
 
 def _configure(host: Host, prefix_length: int) -> list[list[str]]:

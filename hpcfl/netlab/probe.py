@@ -134,7 +134,8 @@ def _start(host: Host, role: str, plan: Plan, size_bytes: int) -> subprocess.Pop
 def _expect_ready(process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
     if process.stdout.readline().strip() != "ready":
-        raise HpcflError(f"a transfer within the lab failed: {_last_words(process)}")
+        process.kill()
+        raise _failure(process.communicate()[1])
 
 
 def _seconds(process: subprocess.Popen[str]) -> float:
@@ -143,12 +144,10 @@ def _seconds(process: subprocess.Popen[str]) -> float:
     except subprocess.TimeoutExpired:
         raise HpcflError(f"a transfer within the lab took over {LIMIT_SECONDS:g} s") from None
     if process.returncode:
-        words = (errors.strip().splitlines() or ["no reason given"])[-1]
-        raise HpcflError(f"a transfer within the lab failed: {words}")
+        raise _failure(errors)
     return float(output)
 
 
-def _last_words(process: subprocess.Popen[str]) -> str:
-    process.kill()
-    errors = process.communicate()[1]
-    return (errors.strip().splitlines() or ["no reason given"])[-1]
+def _failure(errors: str) -> HpcflError:
+    words = (errors.strip().splitlines() or ["no reason given"])[-1]
+    return HpcflError(f"a transfer within the lab failed: {words}")

@@ -84,10 +84,18 @@ def check_kernel(trial: str, link: Link) -> None:
         _try([*inside, *command], f"shape a link ({kind})", remedy)
 
 
-def _try(command: list[str], what: str, remedy: str) -> None:
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, start_new_session=True
+def run(command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command with a text as its input, out of reach of a terminal's Ctrl-C.
+
+    That is for this process alone, which then takes the lab down.
+    """
+    return subprocess.run(
+        command, input=text, capture_output=True, text=True, check=False, start_new_session=True
     )
+
+
+def _try(command: list[str], what: str, remedy: str) -> None:
+    done = run(command)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[0]
         raise UsageError(f"this kernel does not {what}: {reason}; {remedy}")

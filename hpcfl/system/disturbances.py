@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcfl.system.environment import load_1min
+from hpcfl.system.environment import load_1min, read
 
 COUNTERS = (
     "clock_seconds",
@@ -133,15 +133,8 @@ def _list(value: Any) -> list[int]:
     return list(value) if whole else []
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 def _swapped() -> tuple[float, float]:
-    text = _text(_PROC / "vmstat")
+    text = read(_PROC / "vmstat")
     try:
         page = os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -151,13 +144,13 @@ def _swapped() -> tuple[float, float]:
 
 def _quota_throttled() -> float:
     """Return the seconds from the control group of this process, of either version."""
-    for line in _text(_PROC / "self/cgroup").splitlines():
+    for line in read(_PROC / "self/cgroup").splitlines():
         _, kinds, path = (*line.split(":", 2), "", "")[:3]
         if kinds and "cpu" not in kinds.split(","):
             continue
         # Within a container the group's path may be that of the host, and the root is its own.
         for folder in (_CGROUPS / kinds / path.lstrip("/"), _CGROUPS / kinds):
-            text = _text(folder / "cpu.stat")
+            text = read(folder / "cpu.stat")
             microseconds, nanoseconds = (
                 _named(text, "throttled_usec"),
                 _named(text, "throttled_time"),
@@ -169,17 +162,14 @@ def _quota_throttled() -> float:
 
 
 def _thermal_throttlings() -> float:
-    counts = [
-        text.strip()
-        for text in map(_text, _CPUS.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
-    ]
+    counts = map(read, _CPUS.glob("cpu[0-9]*/thermal_throttle/core_throttle_count"))
     known = [int(count) for count in counts if count.isdigit()]
     return float(sum(known)) if known else math.nan
 
 
 def _stolen() -> float:
     # user nice system idle iowait irq softirq steal
-    found = re.search(r"^cpu +((?:\d+ ?)+)$", _text(_PROC / "stat"), re.MULTILINE)
+    found = re.search(r"^cpu +((?:\d+ ?)+)$", read(_PROC / "stat"), re.MULTILINE)
     ticks = found[1].split() if found else []
     try:
         return int(ticks[7]) / os.sysconf("SC_CLK_TCK")

@@ -15,7 +15,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import hpcfl
 from hpcfl.system import launch
@@ -73,8 +73,8 @@ def capture(mpi_facts: dict[str, Any], hosts: list[str]) -> dict[str, Any]:
         "hosts": unique,
         "host_ranks": [hosts.count(host) for host in unique],
         "oversubscription_ratio": here / cores if here and cores else None,
-        "wall_timer": f"time.perf_counter: {_system_clock('perf_counter')}",
-        "cpu_timer": f"time.thread_time: {_system_clock('thread_time')}",
+        "wall_timer": f"time.perf_counter: {time.get_clock_info('perf_counter').implementation}",
+        "cpu_timer": f"time.thread_time: {time.get_clock_info('thread_time').implementation}",
         "wall_timer_resolution_seconds": wall_resolution,
         "wall_timer_overhead_seconds": wall_overhead,
         "cpu_timer_resolution_seconds": cpu_resolution,
@@ -94,7 +94,7 @@ def capture_local() -> dict[str, Any]:
         "cores_logical": os.cpu_count(),
         "cores_affinity": _affinity(0),
         "cores_usable": usable_cores(),
-        "cpu_governor": _read(_CPUS / "cpu0/cpufreq/scaling_governor") or None,
+        "cpu_governor": read(_CPUS / "cpu0/cpufreq/scaling_governor") or None,
         "cpu_turbo": _turbo(),
         "memory_bytes": memory.get("MemTotal"),
         "memory_available_bytes": memory.get("MemAvailable"),
@@ -102,7 +102,7 @@ def capture_local() -> dict[str, Any]:
         "swap_used_bytes": _difference(memory.get("SwapTotal"), memory.get("SwapFree")),
         "load_1min": load_1min(),
         "kernel": f"{platform.system()} {platform.release()}".strip() or None,
-        "clock_source": _read(_CLOCK_SOURCE) or None,
+        "clock_source": read(_CLOCK_SOURCE) or None,
         "python_version": platform.python_version(),
         "hpcfl_version": hpcfl.__version__,
         **{f"{name}_version": package_version(name) for name in _PACKAGES},
@@ -156,10 +156,6 @@ def timer_quality(clock: Callable[[], float]) -> tuple[float | None, float]:
     return resolution, overhead
 
 
-def _system_clock(name: Literal["perf_counter", "thread_time"]) -> str:
-    return time.get_clock_info(name).implementation
-
-
 def _seconds_per_call(clock: Callable[[], float]) -> float:
     start = time.perf_counter()
     for _ in range(_TIMER_CALLS):
@@ -167,7 +163,7 @@ def _seconds_per_call(clock: Callable[[], float]) -> float:
     return (time.perf_counter() - start) / _TIMER_CALLS
 
 
-def _read(path: str | os.PathLike[str]) -> str:
+def read(path: str | os.PathLike[str]) -> str:
     """Return a system file's text, empty if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -185,24 +181,24 @@ def _affinity(process: int) -> int | None:
 
 def _cpu_quota() -> float | None:
     """Return the CPU time per second that the container allows, in cores."""
-    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
+    quota, _, period = read("/sys/fs/cgroup/cpu.max").partition(" ")
     return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
 
 
 def _cpu_model() -> str | None:
-    found = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    found = re.search(r"^model name\s*:\s*(.+)$", read("/proc/cpuinfo"), re.MULTILINE)
     return found[1] if found else platform.processor() or None
 
 
 def _physical_cores() -> int | None:
     # Hardware threads of one core name the same set of threads.
-    cores = {_read(path) for path in _CPUS.glob("cpu[0-9]*/topology/thread_siblings_list")}
+    cores = {read(path) for path in _CPUS.glob("cpu[0-9]*/topology/thread_siblings_list")}
     return len(cores - {""}) or None
 
 
 def _turbo() -> bool | None:
-    no_turbo = _read(_CPUS / "intel_pstate/no_turbo")
-    boost = _read(_CPUS / "cpufreq/boost")
+    no_turbo = read(_CPUS / "intel_pstate/no_turbo")
+    boost = read(_CPUS / "cpufreq/boost")
     if no_turbo:
         return no_turbo == "0"
     return boost == "1" if boost else None
@@ -210,7 +206,7 @@ def _turbo() -> bool | None:
 
 def _memory() -> dict[str, int]:
     # The kernel writes kB and means KiB.
-    lines = re.findall(r"^(\w+):\s+(\d+) kB$", _read("/proc/meminfo"), re.MULTILINE)
+    lines = re.findall(r"^(\w+):\s+(\d+) kB$", read("/proc/meminfo"), re.MULTILINE)
     return {name: int(size) * 1024 for name, size in lines}
 
 

@@ -172,7 +172,7 @@ def test_owners_are_told_by_process_and_start():
 def test_facts_are_numbers_with_units_that_json_carries():
     plan = star(2, Link(1e7, 0.01), Link(5e7, 0.01), Link(1e9))
 
-    facts = json.loads(plan.facts_json())
+    facts = json.loads(json.dumps(plan.facts()))
     assert facts["netlab_hosts"] == 2
     assert facts["netlab_uplink_mbps"] == 10
     assert facts["netlab_downlink_mbps"] == 50
