@@ -571,7 +571,7 @@ def use_run(path: Path, drawn: bool) -> None:
     if run.measured.any() and not run.training:
         side = comparison.one_configuration([run], "A")
         found = comparison.compare(side, side, "device_cpu_seconds")
-        comparison.table(found).text()
+        str(found)
         json.dumps(found.as_dict(), allow_nan=False)
     if drawn:
         from hpcfl.plots import KINDS

@@ -33,7 +33,7 @@ from hpcfl.netlab.links import parse_rate, parse_seconds
 from hpcfl.results import load
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
-from hpcfl.results.summary import disturbances_of
+from hpcfl.system import disturbances
 
 BASELINE, SPARSE = "secagg", "sparse"
 # Whose rounds of tiny vectors show what exchanges take.
@@ -125,7 +125,7 @@ def print_costs(run: Run, cost: Costs) -> None:
             f"{100 * (shared / measured - 1):+6.0f} %  {1e3 * expected:18.1f} "
             f"{100 * (expected / measured - 1):+6.0f} %"
         )
-    for warning in disturbances_of(run):
+    for warning in disturbances.warnings(run.environment):
         print(f"warning: {warning}")
 
 

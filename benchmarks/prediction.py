@@ -25,9 +25,9 @@ from hpcfl.costmodel.calibration import load
 from hpcfl.costmodel.model import Prediction, predict
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import part
-from hpcfl.results import Run
-from hpcfl.results import load as load_run
 from hpcfl.results.linkmodel import LinkModel
+from hpcfl.results.reader import Run
+from hpcfl.results.reader import load as load_run
 from hpcfl.rounds.build import build
 
 PROTOCOLS = ("secagg", "sparse", "cohort")

@@ -101,7 +101,7 @@ def command(
     show(
         as_json,
         lambda: found.as_dict() | {"sentence": comparison.verdict(found)} | limit,
-        lambda: comparison.table(found).text(),
+        found.table().text,
     )
     if slower and fail_if_slower is not None:
         click.echo(f"B is beyond the limit of {100 * fail_if_slower:g} %", err=True)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
 from hpcfl.plots import naming
-from hpcfl.plots.style import lacking_training, legend_below, line_style, new_figure
+from hpcfl.plots.style import from_zero, lacking_training, legend_below, line_style, new_figure
 from hpcfl.results.reader import Run
 from hpcfl.results.schema import Metric
 
@@ -50,16 +50,12 @@ def draw(
         axes.plot(across, accuracy, label=label, **line_style(number, accuracy.size))
     if target is not None:
         axes.axhline(target, color="0.4", linewidth=1, dashes=(1, 2), label=f"target {target:g}")
-    axes.set_xlabel(AXES[against])
-    axes.set_ylabel("accuracy on held-out data")
+    axes.set(xlabel=AXES[against], ylabel="accuracy on held-out data")
     axes.set_title(naming.title(runs), fontsize=10)
     axes.grid(alpha=0.3)
-    if log_x:
-        axes.set_xscale("log")
-    else:
-        axes.set_xlim(left=0)
-        if against == "rounds":
-            axes.locator_params(axis="x", integer=True)
+    from_zero(axes, log_x)
+    if against == "rounds" and not log_x:
+        axes.locator_params(axis="x", integer=True)
     legend_below(figure, axes)
     return figure
 

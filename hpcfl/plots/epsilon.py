@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.plots import naming
-from hpcfl.plots.style import check_lines, lacking_training, legend_below, line_style, new_figure
+from hpcfl.plots.style import (
+    check_lines,
+    from_zero,
+    lacking_training,
+    legend_below,
+    line_style,
+    new_figure,
+)
 from hpcfl.results.reader import Run
 from hpcfl.results.schema import Metric
 
@@ -52,18 +59,15 @@ def draw(runs: Sequence[Run], log_x: bool = False) -> Figure:
             words = side if kept.any() else f"{side}: none is finite"
             left.plot(rounds[kept], epsilon[kept], label=f"{label}, {words}", **style)
             right.plot(epsilon[kept], accuracy[kept], **style)
-    left.set_xlabel("rounds")
-    left.set_xlim(left=0)
+    left.set(xlabel="rounds", ylabel="epsilon")
+    from_zero(left, log_x=False)
     left.locator_params(axis="x", integer=True)
-    left.set_ylabel("epsilon")
-    right.set_xlabel("epsilon")
-    right.set_ylabel("accuracy on held-out data")
+    right.set(xlabel="epsilon", ylabel="accuracy on held-out data")
+    from_zero(right, log_x)
     if log_x:
         left.set_yscale("log")
-        right.set_xscale("log")
     else:
         left.set_ylim(bottom=0)
-        right.set_xlim(left=0)
     for one in (left, right):
         one.grid(alpha=0.3)
     figure.suptitle(naming.title(runs), fontsize=10)

@@ -11,7 +11,7 @@ import numpy as np
 from hpcfl.algorithms.aggregation import find_named
 from hpcfl.errors import UsageError
 from hpcfl.plots import naming
-from hpcfl.plots.style import legend_below, line_style, new_figure
+from hpcfl.plots.style import lacking_rounds, legend_below, line_style, new_figure
 from hpcfl.privacy.exposure import exposure
 from hpcfl.privacy.population import Population, count_of
 from hpcfl.results.reader import Run
@@ -27,13 +27,11 @@ _SAMPLES = 100
 
 def lacking(run: Run, protocol: str | None = None, **_: object) -> str | None:
     """Return in words why a run cannot be drawn, None if it can."""
-    if not run.measured.any():
-        return "has no measured round"
     try:
         exposed_alone(run, protocol)
     except UsageError as error:
-        return f"has no exposure: {error}"
-    return None
+        return lacking_rounds(run) or f"has no exposure: {error}"
+    return lacking_rounds(run)
 
 
 def exposed_alone(run: Run, protocol: str | None = None) -> float:
@@ -69,9 +67,9 @@ def draw(runs: Sequence[Run], protocol: str | None = None) -> Figure:
         alone = 100 * exposed_alone(run, protocol)
         axes.plot([float(np.mean(sent)) / 1e3], [alone], label=label, **look)
     axes.set_xlim(left=0)
+    axes.set_ylim(-3, 103)
     axes.set_xlabel("sent up by a survivor in a round, kB")
     axes.set_ylabel("exposed alone, % of the values it sends")
-    axes.set_ylim(-3, 103)
     axes.set_title("a curious server, a third of the devices colluding", fontsize=10)
     axes.grid(alpha=0.3)
     legend_below(figure, axes)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hpcfl.plots.style import legend_below, line_style, new_figure
 
@@ -12,24 +13,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Curves(Protocol):
-    """A panel: curves by name, what is along the axes, and whether an axis is logarithmic."""
+@dataclass(frozen=True)
+class Panel:
+    """Curves over common axes."""
 
-    @property
-    def title(self) -> str: ...
-    @property
-    def across(self) -> str: ...
-    @property
-    def up(self) -> str: ...
-    @property
-    def curves(self) -> Mapping[str, tuple[Sequence[Any], Sequence[Any]]]: ...
-    @property
-    def log_x(self) -> bool: ...
-    @property
-    def log_y(self) -> bool: ...
+    title: str
+    across: str  # what is along the axis, with its unit
+    up: str
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]  # points by names of curves
+    log_x: bool = False
+    log_y: bool = False
 
 
-def draw(panels: Sequence[Curves]) -> Figure:
+def draw(panels: Sequence[Panel]) -> Figure:
     """Return a figure of panels, three or four in a row.
 
     A point that is None, or no finite number, is left out.

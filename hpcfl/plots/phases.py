@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
 from hpcfl.plots import naming
-from hpcfl.plots.style import area_style, legend_below, new_figure
+from hpcfl.plots.style import area_style, lacking_rounds, legend_below, new_figure
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import median_interval
 
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 MOST_BARS = 40
 
 
-def lacking(run: Run, **_: object) -> str | None:
-    """Return in words why a run cannot be drawn, None if it can."""
-    return None if run.measured.any() else "has no measured round"
+lacking = lacking_rounds
 
 
 def draw(runs: Sequence[Run]) -> Figure:

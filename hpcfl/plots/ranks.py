@@ -13,6 +13,8 @@ from hpcfl.plots import naming
 from hpcfl.plots.style import (
     COLOURS,
     check_lines,
+    from_zero,
+    lacking_rounds,
     legend_below,
     line_style,
     new_figure,
@@ -28,9 +30,7 @@ if TYPE_CHECKING:
 MOST_BOXES = 128
 
 
-def lacking(run: Run, **_: object) -> str | None:
-    """Return in words why a run cannot be drawn, None if it can."""
-    return None if run.measured.any() else "has no measured round"
+lacking = lacking_rounds
 
 
 def draw(
@@ -46,13 +46,12 @@ def draw(
     """
     runs = naming.in_order(runs)
     labels = naming.labels(runs, ("dim", *naming.TASK, *naming.TOLD_APART))
-    word = "CPU" if clock == "cpu" else "elapsed"
+    axis = f"{'CPU' if clock == 'cpu' else 'elapsed'} seconds in a round, s"
     if style == "ecdf":
-        return _draw_ecdf(runs, labels, clock, f"{word} seconds in a round, s", log_x)
-    devices_axis = f"{word} seconds in a round, s"
+        return _draw_ecdf(runs, labels, clock, axis, log_x)
     if len(runs) == 1:
-        return _draw_one(runs[0], labels[0], clock, devices_axis, log_x)
-    return _draw_many(runs, naming.bar_labels(runs), clock, devices_axis, log_x)
+        return _draw_one(runs[0], labels[0], clock, axis, log_x)
+    return _draw_many(runs, naming.bar_labels(runs), clock, axis, log_x)
 
 
 def seconds(run: Run, clock: str) -> NDArray[np.float64]:
@@ -93,7 +92,7 @@ def _draw_ecdf(
         one.set_title(who, fontsize=10)
         one.set_xlabel(label)
         one.grid(alpha=0.3)
-        _scale(one, log_x)
+        from_zero(one, log_x)
     axes[0].set_ylabel("share of values at most so large")
     axes[0].set_ylim(0, 1.02)
     legend_below(figure, axes[0])
@@ -112,10 +111,9 @@ def _draw_one(run: Run, name: str, clock: str, label: str, log_x: bool) -> Figur
     figure, axes = new_figure(width, 3.8, columns=2, sharey=True, width_ratios=(width - 1.6, 1.0))
     _draw_boxes(axes[0], boxes[:-1], range(run.devices))
     _draw_boxes(axes[1], boxes[-1:], [0])
-    axes[0].set_xticks(range(0, run.devices, tick_step(run.devices)))
-    axes[0].set_xticklabels([str(place) for place in range(0, run.devices, tick_step(run.devices))])
-    axes[0].set_xlabel("device")
-    axes[0].set_ylabel(label)
+    places = range(0, run.devices, tick_step(run.devices))
+    axes[0].set_xticks(places, list(map(str, places)))
+    axes[0].set(xlabel="device", ylabel=label)
     axes[1].set_xticks([0], ["server"])
     for one in axes:
         one.grid(alpha=0.3, axis="y")
@@ -141,7 +139,7 @@ def _draw_many(
         one.set_title(who, fontsize=10)
         one.set_xlabel(label)
         one.grid(alpha=0.3, axis="x")
-        _scale(one, log_x)
+        from_zero(one, log_x)
     axes[0].set_yticks(range(len(runs)), labels, fontsize=8)
     axes[0].set_ylim(len(runs) - 0.4, -0.6)
     return figure
@@ -163,10 +161,3 @@ def _draw_boxes(
         whiskerprops={"linewidth": 0.8},
         capprops={"linewidth": 0.8},
     )
-
-
-def _scale(axes: Axes, log_x: bool) -> None:
-    if log_x:
-        axes.set_xscale("log")
-    else:
-        axes.set_xlim(left=0)

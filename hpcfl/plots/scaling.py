@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
 from hpcfl.plots import naming
-from hpcfl.plots.style import COLOURS, check_lines, legend_below, line_style, new_figure
+from hpcfl.plots.style import check_lines, lacking_rounds, legend_below, line_style, new_figure
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import median_interval
@@ -25,28 +24,16 @@ _IDEAL = {
     "devices": "proportional to N, or the same bytes a device, from the first point",
     "dim": "proportional to d, from the first point",
 }
-# Repeats of a configuration differ in these at most.
-_OF_A_REPEAT = ("seed",)
+_ONE_DEVICE = "sent up by a survivor, B"
 # Options that may follow from the number of devices.
 _FOLLOWING = ("degree", "min_cohort")
 
 
-@dataclass(frozen=True)
-class _Panel:
-    """One of the four panels."""
-
-    label: str
-    samples: Callable[[Run], NDArray[np.float64]]  # a value for every measured round of a run
-    powers: dict[str, int]  # of N and of d that are ideal
-
-
 def lacking(run: Run, **_: object) -> str | None:
     """Return in words why a run cannot be drawn, None if it can."""
-    if not run.measured.any():
-        return "has no measured round"
     if not isinstance(run.config.get("dim"), int):
-        return "does not record the option dim"
-    return None
+        return lacking_rounds(run) or "does not record the option dim"
+    return lacking_rounds(run)
 
 
 def draw(runs: Sequence[Run], against: str = "devices") -> Figure:
@@ -67,47 +54,40 @@ def draw(runs: Sequence[Run], against: str = "devices") -> Figure:
     (link,) = links
     series = _series(runs, against)
     figure, axes = new_figure(9.6, 6.4, columns=2, rows=2)
-    for one, panel in zip(axes, _panels(link), strict=True):
+    panels = _panels(link)
+    for one, (up, samples) in zip(axes, panels.items(), strict=True):
+        # What one device sends does not grow with their number.
+        power = 0 if against == "devices" and up == _ONE_DEVICE else 1
         for number, (label, members) in enumerate(series.items()):
-            _draw_line(one, panel, number, label, members, against)
-        one.set(xscale="log", yscale="log", xlabel=AXES[against], ylabel=panel.label)
+            places, medians, reach = _points(members, samples, against)
+            style = line_style(number, places.size) | {"markevery": 1}
+            one.errorbar(places, medians, reach, label=label, capsize=2.5, elinewidth=1, **style)
+            if places.size > 1:
+                ideal = medians[0] * (places / places[0]) ** power
+                one.plot(places, ideal, color=style["color"], linewidth=0.6, alpha=0.6)
+        one.set(xscale="log", yscale="log", xlabel=AXES[against], ylabel=up)
         one.grid(alpha=0.3, which="both", linewidth=0.5)
         one.tick_params(axis="y", which="both", labelsize=8)
-        _plain_ticks(one, sorted({_across(run, against) for run in runs}))
+        _plain_ticks(one, sorted({getattr(run, against) for run in runs}))
     axes[0].plot([], [], color="0.5", linewidth=0.8, label=_IDEAL[against])
     figure.suptitle(_title(runs, against), fontsize=10)
     legend_below(figure, axes[0])
     return figure
 
 
-def _panels(link: LinkModel) -> list[_Panel]:
-    def all_bytes(run: Run) -> NDArray[np.float64]:
-        return run.bytes_up[run.measured].sum(axis=(1, 2)).astype(np.float64)
-
+def _panels(link: LinkModel) -> dict[str, Callable[[Run], NDArray[np.float64]]]:
+    """Return what is up in each panel, with a value for every measured round of a run."""
     rate = f"{link.uplink_mbps:g}/{link.downlink_mbps:g} Mbit/s, {link.latency_ms:g} ms"
-    return [
-        _Panel(
-            "round, measured, s",
-            lambda run: run.round_seconds[run.measured],
-            {"devices": 1, "dim": 1},
-        ),
-        _Panel(
-            f"round, modelled at\n{rate}, s",
-            lambda run: run.modelled_seconds(link).sum(axis=1),
-            {"devices": 1, "dim": 1},
-        ),
-        _Panel(
-            "sent up by a survivor, B",
-            lambda run: np.nan_to_num(run.survivor_bytes()),
-            {"devices": 0, "dim": 1},
-        ),
-        _Panel("sent up by all devices, B", all_bytes, {"devices": 1, "dim": 1}),
-    ]
+    return {
+        "round, measured, s": lambda run: run.round_seconds[run.measured],
+        f"round, modelled at\n{rate}, s": lambda run: run.modelled_seconds(link).sum(axis=1),
+        _ONE_DEVICE: lambda run: np.nan_to_num(run.survivor_bytes()),
+        "sent up by all devices, B": lambda run: run.bytes_up[run.measured].sum(axis=(1, 2)),
+    }
 
 
 def _series(runs: Sequence[Run], against: str) -> dict[str, list[Run]]:
     """Return the runs of each line, under its name."""
-    options = tuple(name for name in naming.TOLD_APART if name not in _OF_A_REPEAT)
     other = "dim" if against == "devices" else "devices"
     places: dict[tuple[int, int], list[Run]] = {}
     for run in runs:
@@ -118,51 +98,36 @@ def _series(runs: Sequence[Run], against: str) -> dict[str, list[Run]]:
         for name in _FOLLOWING
         if not any(naming.differing(place, [name]) for place in places.values())
     }
-    options = tuple(name for name in options if name not in fixed)
+    # Repeats of a configuration differ in their seed at most.
+    options = [name for name in naming.TOLD_APART if name not in fixed | {"seed"}]
     differing = naming.differing(runs, options)
-    apart = len({_across(run, other) for run in runs}) > 1
+    apart = len({getattr(run, other) for run in runs}) > 1
+    transports = [str(run.environment.get("transport") or "transport not recorded") for run in runs]
     series: dict[str, list[Run]] = {}
-    for run in runs:
+    for run, transport in zip(runs, transports, strict=True):
         parts = [naming.named(run), *naming.words(run, differing)]
         if apart:
-            parts.insert(1, f"{AXES[other][-1]} = {_across(run, other):,}")
-        if len(set(map(_transport, runs))) > 1:
-            parts.append(_transport(run))
+            parts.insert(1, f"{AXES[other][-1]} = {getattr(run, other):,}")
+        if len(set(transports)) > 1:
+            parts.append(transport)
         series.setdefault(", ".join(parts), []).append(run)
     check_lines(len(series))
     return series
 
 
-def _transport(run: Run) -> str:
-    return str(run.environment.get("transport") or "transport not recorded")
-
-
-def _across(run: Run, against: str) -> int:
-    return run.devices if against == "devices" else run.dim
-
-
-def _draw_line(
-    axes: Axes, panel: _Panel, number: int, label: str, members: list[Run], against: str
-) -> None:
-    places = np.array(sorted({_across(run, against) for run in members}))
-    pooled = [
-        np.concatenate([panel.samples(run) for run in members if _across(run, against) == place])
-        for place in places
-    ]
-    medians = np.array([np.median(samples) for samples in pooled])
-    intervals = [median_interval(samples) for samples in pooled]
-    ends = np.array(
-        [
-            [end.low, end.high] if end.known else [m, m]
-            for end, m in zip(intervals, medians, strict=True)
-        ]
-    ).T
-    reach = np.abs(ends - medians)
-    style = line_style(number, places.size) | {"markevery": 1}
-    axes.errorbar(places, medians, reach, label=label, capsize=2.5, elinewidth=1, **style)
-    if places.size > 1:
-        ideal = medians[0] * (places / places[0]) ** panel.powers[against]
-        axes.plot(places, ideal, color=COLOURS[number % len(COLOURS)], linewidth=0.6, alpha=0.6)
+def _points(
+    members: list[Run], samples: Callable[[Run], NDArray[np.float64]], against: str
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return where the points of a line are, across and up, and how far their intervals reach."""
+    pooled: dict[int, list[NDArray[np.float64]]] = {}
+    for run in sorted(members, key=lambda run: getattr(run, against)):
+        pooled.setdefault(getattr(run, against), []).append(samples(run).astype(np.float64))
+    medians, ends = [], []
+    for found in map(np.concatenate, pooled.values()):
+        interval = median_interval(found)
+        medians.append(np.median(found))
+        ends.append([interval.low, interval.high] if interval.known else [medians[-1]] * 2)
+    return np.array(list(pooled)), np.array(medians), np.abs(np.array(ends).T - medians)
 
 
 def _plain_ticks(axes: Axes, places: list[int]) -> None:
@@ -177,7 +142,7 @@ def _plain_ticks(axes: Axes, places: list[int]) -> None:
 
 def _title(runs: Sequence[Run], against: str) -> str:
     other = "dim" if against == "devices" else "devices"
-    values = {_across(run, other) for run in runs}
+    values = {getattr(run, other) for run in runs}
     if len(values) > 1:
         return ""
     return f"{AXES[other][-1]} = {values.pop():,}; medians with 95 % intervals"

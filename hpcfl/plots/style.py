@@ -120,6 +120,19 @@ def check_lines(count: int, what: str = "lines to draw", each: int = 1) -> None:
         )
 
 
+def from_zero(axes: Axes, log_x: bool) -> None:
+    """Let what is across begin at 0, or be logarithmic."""
+    if log_x:
+        axes.set_xscale("log")
+    else:
+        axes.set_xlim(left=0)
+
+
+def lacking_rounds(run: Run, **_: object) -> str | None:
+    """Return in words why what a run's rounds cost cannot be drawn, None if it can."""
+    return None if run.measured.any() else "has no measured round"
+
+
 def tick_step(count: int) -> int:
     """Return the distance of ticks, of 1, 2, 5, 10, 20, ..., that gives 25 ticks at most."""
     steps = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
@@ -138,13 +151,13 @@ def check_path(path: Path) -> None:
 def save(figure: Figure, path: Path) -> None:
     """Write a figure; the same figure gives the same file."""
     check_path(path)
-    undated: dict[str, Any] = {".pdf": {"CreationDate": None}}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix.lower() == ".svg":
             path.write_text(svg(figure), encoding="utf-8")
         else:
-            figure.savefig(path, dpi=200, metadata=undated.get(path.suffix.lower()))
+            undated = {"CreationDate": None} if path.suffix.lower() == ".pdf" else None
+            figure.savefig(path, dpi=200, metadata=undated)
     except OSError as error:
         raise UsageError(
             f"cannot write {path} ({error.strerror or error}): choose another place"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.comm.world import World
+from hpcfl.plots.panels import Panel as Panel  # for the modules of the artefacts
 
 Setting = Mapping[str, Any]
 MATCHES, DIFFERS, SHOWN = "matches", "differs", "shown"
@@ -56,28 +57,6 @@ class Line:
     ours: str
     verdict: str
     why: str = ""
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Curves over common axes.
-
-    Attributes
-    ----------
-    title, across, up : str
-        What it shows, and what is along the axes, with units.
-    curves : dict of str to (list of float, list of float)
-        Name of a curve to its points.
-    log_x, log_y : bool
-        Whether an axis is logarithmic.
-    """
-
-    title: str
-    across: str
-    up: str
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]
-    log_x: bool = False
-    log_y: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcfl.results.reader import Run, load, load_many
-    from hpcfl.results.record import RoundRecord
+    from hpcfl.results.reader import load, load_many
 
-__all__ = ["RoundRecord", "Run", "load", "load_many"]
-
-# Every rank of a benchmark imports this package, and only the server's rank needs h5py.
-_HOMES = {
-    "RoundRecord": "hpcfl.results.record",
-    "Run": "hpcfl.results.reader",
-    "load": "hpcfl.results.reader",
-    "load_many": "hpcfl.results.reader",
-}
+__all__ = ["load", "load_many"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    # Every rank of a benchmark imports this package, and only the server's rank needs h5py.
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    from hpcfl.results import reader
 
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return getattr(reader, name)

@@ -91,7 +91,36 @@ class Comparison:
 
     def table(self) -> Table:
         """Return both sides and their difference, each with its interval, and what was found."""
-        return table(self)
+        percent = f"{100 * (1 - self.alpha):g} %"
+        # Bytes are exact up to the last one.
+        number = _whole if self.unit == "B" else formats.number
+        rows: list[list[Any]] = []
+        for name, side in (("A", self.a), ("B", self.b)):
+            files = Path(side.files[0]).name + (" ..." if len(side.files) > 1 else "")
+            ends = side.interval
+            rows.append(
+                [name, side.median, ends.low, ends.high, side.samples, len(side.files), files]
+            )
+        ends = self.difference_interval
+        rows.append(["B - A", self.difference, ends.low, ends.high, None, None, None])
+        notes = [verdict(self), f"B / A: {formats.number(self.ratio)}{_range(self.ratio_interval)}"]
+        if self.p_value is not None:
+            notes.append(f"rank test (Mann-Whitney): p = {self.p_value:.3g}")
+        for title, pairs in (("options", self.configuration), ("machine", self.machine)):
+            notes += [
+                f"{title} differ: {name}: {formats.words(a)} | {formats.words(b)}"
+                for name, (a, b) in pairs.items()
+            ]
+        columns = [
+            label("side", ""),
+            Column("median", "median", self.unit, number),
+            Column("low", f"{percent} from", self.unit, number),
+            Column("high", "to", self.unit, number),
+            Column("samples", self.sampled_by, format=formats.count),
+            Column("launches", "launches", format=formats.count),
+            label("files"),
+        ]
+        return Table(columns, rows, f"{self.metric}, {percent} intervals by ranks", notes)
 
     def __str__(self) -> str:
         return self.table().text()
@@ -244,38 +273,6 @@ def _between(
     first: Run, second: Run, facts: Callable[[Run], Mapping[str, Any]]
 ) -> dict[str, tuple[Any, Any]]:
     return pooling.differences(facts(first), facts(second))
-
-
-def table(found: Comparison) -> Table:
-    """Return both sides and their difference, each with its interval, and what was found."""
-    percent = f"{100 * (1 - found.alpha):g} %"
-    # Bytes are exact up to the last one.
-    number = _whole if found.unit == "B" else formats.number
-    rows: list[list[Any]] = []
-    for name, side in (("A", found.a), ("B", found.b)):
-        files = Path(side.files[0]).name + (" ..." if len(side.files) > 1 else "")
-        ends = side.interval
-        rows.append([name, side.median, ends.low, ends.high, side.samples, len(side.files), files])
-    ends = found.difference_interval
-    rows.append(["B - A", found.difference, ends.low, ends.high, None, None, None])
-    notes = [verdict(found), f"B / A: {formats.number(found.ratio)}{_range(found.ratio_interval)}"]
-    if found.p_value is not None:
-        notes.append(f"rank test (Mann-Whitney): p = {found.p_value:.3g}")
-    for title, pairs in (("options", found.configuration), ("machine", found.machine)):
-        notes += [
-            f"{title} differ: {name}: {formats.words(a)} | {formats.words(b)}"
-            for name, (a, b) in pairs.items()
-        ]
-    columns = [
-        label("side", ""),
-        Column("median", "median", found.unit, number),
-        Column("low", f"{percent} from", found.unit, number),
-        Column("high", "to", found.unit, number),
-        Column("samples", found.sampled_by, format=formats.count),
-        Column("launches", "launches", format=formats.count),
-        label("files"),
-    ]
-    return Table(columns, rows, f"{found.metric}, {percent} intervals by ranks", notes)
 
 
 def verdict(found: Comparison) -> str:

@@ -19,6 +19,7 @@ from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import kruskal_wallis
 from hpcfl.results.summary import Summary
+from hpcfl.system import disturbances
 
 # Options that leave the work of a round as it is, and sentences that follow from options.
 _FREE = {*names(BenchOptions, repeats="yes"), "promises"}
@@ -126,7 +127,7 @@ def summarise(pool: Pool, link: LinkModel) -> Summary:
     if len(pool.runs) == 1:
         return whole
     warnings = dict.fromkeys(
-        sentence for run in pool.runs for sentence in summaries.disturbances_of(run)
+        sentence for run in pool.runs for sentence in disturbances.warnings(run.environment)
     )
     reasons = dict.fromkeys(str(run.environment.get("stop_reason") or "") for run in pool.runs)
     first = [float(run.round_seconds[0]) for run in pool.runs if run.rounds]

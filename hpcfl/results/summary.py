@@ -20,6 +20,7 @@ from hpcfl.errors import UsageError
 from hpcfl.report.jsontext import finite
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
+from hpcfl.results.schema import SPENT
 from hpcfl.results.statistics import UNKNOWN, Interval, Percentiles, median_interval
 from hpcfl.system import disturbances
 
@@ -107,39 +108,31 @@ def summarise(run: Run, link: LinkModel) -> Summary:
     HpcflError if the run does not record its number of parameters.
     """
     kept = run.measured
-    up, down = run.bytes_up[kept], run.bytes_down[kept]
-    messages_up, messages_down = run.messages_up[kept], run.messages_down[kept]
-    wall, cpu = run.wall_seconds[kept], run.cpu_seconds[kept]
-    modelled = run.modelled_seconds(link)
     survived = run.survived[kept]
     survivors = survived.sum(axis=1)
     some = len(survivors) > 0
-
-    phases = tuple(
-        _phase(
-            name,
-            up[:, p],
-            down[:, p],
-            messages_up[:, p],
-            # A device that dropped out sent nothing: as a zero it would make the phase look cheap.
-            messages_up[:, p] > 0,
-            messages_down[:, p] > 0,
-            wall[:, p],
-            cpu[:, p],
-            modelled[:, p],
-        )
-        for p, name in enumerate(run.phases)
+    # Every phase and, behind them, all of them together.
+    up, down, messages_up, messages_down, wall, cpu, modelled = map(
+        _with_total, (*(getattr(run, name)[kept] for name in SPENT), run.modelled_seconds(link))
     )
-    total = _phase(
-        "total",
-        up.sum(axis=1),
-        down.sum(axis=1),
-        messages_up.sum(axis=1),
-        survived,
-        survived,
-        wall.sum(axis=1),
-        cpu.sum(axis=1),
-        modelled.sum(axis=1),
+    # A device that dropped out sent nothing: as a zero it would make the phase look cheap.
+    sent, received = messages_up > 0, messages_down > 0
+    sent[:, -1] = received[:, -1] = survived
+    *phases, total = (
+        PhaseSummary(
+            name=name,
+            bytes_up_mean=_mean(up[:, p][sent[:, p]]) if some else None,
+            bytes_up_max=int(up[:, p].max()) if some else None,
+            bytes_down_mean=_mean(down[:, p][received[:, p]]) if some else None,
+            bytes_down_max=int(down[:, p].max()) if some else None,
+            messages_up_mean=_mean(messages_up[:, p][sent[:, p]]) if some else None,
+            device_cpu_seconds=Percentiles.of(cpu[:, p, :-1].max(axis=1)),
+            wall_seconds=Percentiles.of(wall[:, p].max(axis=1)),
+            server_cpu_seconds=Percentiles.of(cpu[:, p, -1]),
+            server_wall_seconds=Percentiles.of(wall[:, p, -1]),
+            modelled_seconds=Percentiles.of(modelled[:, p]).median,
+        )
+        for p, name in enumerate([*run.phases, "total"])
     )
     return Summary(
         path=str(run.path),
@@ -160,53 +153,22 @@ def summarise(run: Run, link: LinkModel) -> Summary:
         survivors_min=int(survivors.min()) if some else None,
         survivors_mean=float(survivors.mean()) if some else None,
         survivors_max=int(survivors.max()) if some else None,
-        phases=phases,
+        phases=tuple(phases),
         total=total,
-        all_cpu_seconds=Percentiles.of(cpu.sum(axis=(1, 2))),
+        all_cpu_seconds=Percentiles.of(run.cpu_seconds[kept].sum(axis=(1, 2))),
         round_seconds=Percentiles.of(run.round_seconds[kept]),
-        modelled_round_seconds=Percentiles.of(modelled.sum(axis=1)),
+        modelled_round_seconds=Percentiles.of(modelled[:, -1]),
         round_seconds_interval=median_interval(run.round_seconds[kept]),
         first_round_seconds=float(run.round_seconds[0]) if run.rounds else None,
         stop_reason=_text(run.environment.get("stop_reason")),
-        warnings=tuple(disturbances_of(run)),
+        warnings=tuple(disturbances.warnings(run.environment)),
         files=(str(run.path),),
     )
 
 
-def disturbances_of(run: Run) -> list[str]:
-    """Return what disturbed a run, a sentence each."""
-    return disturbances.warnings(run.environment)
-
-
-def _phase(
-    name: str,
-    up: NDArray[np.uint64],
-    down: NDArray[np.uint64],
-    messages_up: NDArray[np.uint64],
-    sent: NDArray[np.bool_],
-    received: NDArray[np.bool_],
-    wall: NDArray[np.float64],
-    cpu: NDArray[np.float64],
-    modelled: NDArray[np.float64],
-) -> PhaseSummary:
-    """Summarise traffic (rounds, N), times (rounds, N + 1) and modelled seconds (rounds,).
-
-    `sent` and `received`, shape (rounds, N), say which devices the means up and down are over.
-    """
-    some = len(modelled) > 0
-    return PhaseSummary(
-        name=name,
-        bytes_up_mean=_mean(up[sent]) if some else None,
-        bytes_up_max=int(up.max()) if some else None,
-        bytes_down_mean=_mean(down[received]) if some else None,
-        bytes_down_max=int(down.max()) if some else None,
-        messages_up_mean=_mean(messages_up[sent]) if some else None,
-        device_cpu_seconds=Percentiles.of(cpu[:, :-1].max(axis=1)),
-        wall_seconds=Percentiles.of(wall.max(axis=1)),
-        server_cpu_seconds=Percentiles.of(cpu[:, -1]),
-        server_wall_seconds=Percentiles.of(wall[:, -1]),
-        modelled_seconds=Percentiles.of(modelled).median,
-    )
+def _with_total(values: NDArray[Any]) -> NDArray[Any]:
+    """Return values of phases, the second axis, with their sum behind them."""
+    return np.concatenate([values, values.sum(axis=1, keepdims=True)], axis=1)
 
 
 def choose_baseline(summaries: Sequence[Summary], name: str | None = None) -> Summary:
@@ -236,30 +198,19 @@ def _file_names(summary: Summary) -> set[str]:
     return {name for path in paths for name in (str(path), path.name, path.stem)}
 
 
-@dataclass(frozen=True)
-class Ratios:
-    """How many times as much the baseline costs: baseline divided by run, of the summaries.
+def ratios(baseline: Summary, summary: Summary) -> dict[str, float | None]:
+    """Return how many times as much the baseline costs as a run: above 1 the run is cheaper.
 
-    Of the mean bytes a device sends in a round, the median CPU seconds of the slowest device, and
+    By the mean bytes a device sends in a round, the median CPU seconds of the slowest device, and
     the median modelled seconds of a round; None where a figure is missing or the run's is 0.
     """
-
-    bytes_up: float | None
-    device_cpu: float | None
-    modelled_round: float | None
-
-
-def ratios(baseline: Summary, summary: Summary) -> Ratios:
-    """Return how many times as much the baseline costs as a run: above 1 the run is cheaper."""
-    return Ratios(
-        bytes_up=_ratio(baseline.total.bytes_up_mean, summary.total.bytes_up_mean),
-        device_cpu=_ratio(
-            baseline.total.device_cpu_seconds.median, summary.total.device_cpu_seconds.median
-        ),
-        modelled_round=_ratio(
-            baseline.modelled_round_seconds.median, summary.modelled_round_seconds.median
-        ),
-    )
+    one, other = baseline.total, summary.total
+    above, below = baseline.modelled_round_seconds, summary.modelled_round_seconds
+    return {
+        "bytes_up": _ratio(one.bytes_up_mean, other.bytes_up_mean),
+        "device_cpu": _ratio(one.device_cpu_seconds.median, other.device_cpu_seconds.median),
+        "modelled_round": _ratio(above.median, below.median),
+    }
 
 
 def _ratio(above: float | None, below: float | None) -> float | None:

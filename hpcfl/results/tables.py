@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -188,18 +189,14 @@ def to_json(summaries: Sequence[Summary], baseline: Summary) -> str:
     if len(runs) > 1:
         report["baseline"] = baseline.path
         for run, summary in zip(runs, summaries, strict=True):
-            run["baseline_over_run"] = dataclasses.asdict(ratios(baseline, summary))
+            run["baseline_over_run"] = ratios(baseline, summary)
     return jsontext.dumps(report)
 
 
 def details(run: Run) -> list[Facts]:
     """Return everything that was set and found out for a run."""
-    about = {
-        "command": run.command,
-        "run": run.run_id,
-        "started": run.started,
-        "finished": run.finished or "not finished",
-    }
+    about = {"command": run.command, "run": run.run_id, "started": run.started}
+    about |= {"finished": run.finished or "not finished"}
     options = {name: value for name, value in run.config.items() if name != "promises"}
     found = [Facts(about)]
     for title, values in (("options", options), ("environment", run.environment)):
@@ -269,7 +266,7 @@ def _comparison_row(row: int, baseline: Summary, summary: Summary) -> list[Any]:
         *(total.bytes_up_mean, total.bytes_down_mean),
         *(total.device_cpu_seconds.median, total.server_cpu_seconds.median),
         *(summary.round_seconds.median, summary.modelled_round_seconds.median),
-        *dataclasses.astuple(ratios(baseline, summary)),
+        *ratios(baseline, summary).values(),
     ]
 
 
@@ -324,16 +321,11 @@ def _remarks(summary: Summary) -> str:
 
 def _rows(rows: Sequence[int]) -> str:
     """Return increasing numbers of rows in words: ``row 3``, or ``rows 1 to 4, 7``."""
-    if len(rows) == 1:
-        return f"row {rows[0]}"
-    runs: list[list[int]] = []
-    for row in rows:
-        if runs and row == runs[-1][-1] + 1:
-            runs[-1].append(row)
-        else:
-            runs.append([row])
+    # Consecutive numbers differ from their places by the same.
+    found = groupby(enumerate(rows), lambda numbered: numbered[1] - numbered[0])
+    runs = [[row for _, row in numbered] for _, numbered in found]
     parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"rows {', '.join(parts)}"
+    return f"row{'s' if len(rows) > 1 else ''} {', '.join(parts)}"
 
 
 def _first_round(summary: Summary) -> str | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -97,16 +97,14 @@ def _at_work(file: Path) -> bool:
     HDF5 locks the files that it writes to, on file systems that can.
     """
     try:
-        import fcntl
-    except ImportError:  # not a POSIX system
-        return False
-    try:
+        import fcntl  # of POSIX systems alone
+
         with file.open("rb") as opened:
             fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
-        return False
+    except (ImportError, OSError):
+        pass
     return False
 
 
@@ -160,12 +158,12 @@ def _publish(runs: Sequence[Run], entries: Sequence[Entry], output: Path) -> Non
     draft = None
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+        draft = output.with_name(f".{output.name}.{secrets.token_hex(4)}")
+        draft.mkdir()
         for run, entry in zip(runs, entries, strict=True):
             shutil.copyfile(run.path, draft / entry.file)
         document = {"schema": SCHEMA, "runs": [asdict(entry) for entry in entries]}
         (draft / INDEX).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        draft.chmod(0o777 & ~_umask())
         os.rename(draft, output)
     except OSError as error:
         raise UsageError(
@@ -174,9 +172,3 @@ def _publish(runs: Sequence[Run], entries: Sequence[Entry], output: Path) -> Non
     finally:
         if draft is not None:
             shutil.rmtree(draft, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from hpcfl.errors import HpcflError
@@ -90,10 +89,8 @@ class Claims:
             return True
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, cell.index)
-        except (BlockingIOError, PermissionError):
-            return False
-        except OSError:
-            return True
+        except OSError as error:
+            return not isinstance(error, BlockingIOError | PermissionError)
         return True
 
     def drop(self, cell: Cell) -> None:
@@ -105,12 +102,7 @@ class Claims:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
