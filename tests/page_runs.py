@@ -1,9 +1,9 @@
 """Runs for pages: benchmarks of several sizes, private training, and a file that means ill."""
 
 import numpy as np
+from run_files import new_writer
 
 from hpcfl.results.record import RoundRecord
-from hpcfl.results.writer import ResultsWriter
 
 PHASES = ("share_keys", "masked_input")
 HOSTILE = "</td></pre><script>window.owned = 1</script><img src=x onerror='owned=1'>\"&amp;"
@@ -14,7 +14,7 @@ def write_run(
     path, protocol="sparse", devices=4, dim=10, *, rounds=7, training=False, words="plain", **config
 ):
     """Write a run whose seconds and bytes grow with devices and parameters."""
-    with ResultsWriter(
+    with new_writer(
         path,
         protocol=protocol,
         command=f"hpcfl bench {words}",

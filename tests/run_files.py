@@ -1,4 +1,4 @@
-"""Small rounds with known figures, and the files that hold them."""
+"""Small rounds with known figures, and the results files that hold them."""
 
 import numpy as np
 
@@ -68,25 +68,53 @@ def assert_holds(run, records):
         if name in ("lost_phase", "detect_seconds", "recover_seconds"):
             continue  # only in the files of runs that go on when ranks die
         stored = run[name] if isinstance(run, dict) else getattr(run, name)
+        if name == "promise_failure" and stored is None:
+            continue  # not in the files of earlier versions
         assert len(stored) == len(expected), name
         for row, record in zip(stored, expected, strict=True):
             np.testing.assert_array_equal(row, getattr(record, name), err_msg=name, strict=False)
 
 
-def write_run(path, records=(), *, protocol="sparse", status="complete", rounds=None, **config):
+def new_writer(path, **changes):
+    """Open the file of a run of 3 phases, 4 devices and 3 rounds, where nothing else is said."""
+    options = {
+        "protocol": "sparse",
+        "command": "hpcfl bench sparse",
+        "config": CONFIG,
+        "environment": ENVIRONMENT,
+        "phases": PHASES,
+        "devices": 4,
+        "rounds": 3,
+    }
+    return ResultsWriter(path, **(options | changes))
+
+
+def write_run(path, records=(), *, status="complete", rounds=None, environment=None, **config):
     """Write a run file of rounds with 3 phases and 4 devices, and return its path."""
     records = list(records)
-    writer = ResultsWriter(
+    protocol = config.pop("protocol", "sparse")
+    path.parent.mkdir(exist_ok=True, parents=True)
+    writer = new_writer(
         path,
         protocol=protocol,
         command=f"hpcfl bench {protocol}",
         config=CONFIG | config,
-        environment=ENVIRONMENT,
-        phases=PHASES,
-        devices=4,
+        environment=ENVIRONMENT | (environment or {}),
         rounds=rounds or max(1, len(records)),
     )
     for record in records:
         writer.append(record)
     writer.close(status)
     return path
+
+
+def write_seconds(path, seconds, *, protocol="secagg", scale=1, warmup=None, **options):
+    """Write a run whose rounds, after one of warm-up where that is given, took so long."""
+    records = []
+    for value in [*([] if warmup is None else [warmup]), *seconds]:
+        warming = warmup is not None and not records
+        record = simple_record(1 if warming else scale, warmup=warming)
+        record.round_seconds = float(value)
+        record.cpu_seconds *= float(value)
+        records.append(record)
+    return write_run(path, records, protocol=protocol, **options)

@@ -3,8 +3,6 @@
 The DevTools protocol: messages of JSON, each ended by a NUL; see ``--remote-debugging-pipe``.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -12,7 +10,6 @@ import select
 import shutil
 import subprocess
 import time
-from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 SECONDS = 60.0
@@ -27,7 +24,7 @@ class Chromium:
     """A page of a browser; a context manager."""
 
     def __init__(self, program, profile):
-        self.events: list[dict[str, Any]] = []
+        self.events = []
         self._unread = b""
         self._number = 0
         commands, self._to = os.pipe()
@@ -48,7 +45,7 @@ class Chromium:
         )
         os.close(commands)
         os.close(answers)
-        self._session: str | None = None
+        self._session = None
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         attached = self.ask("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -58,7 +55,7 @@ class Chromium:
     def ask(self, method, **parameters):
         """Send a command and return its answer."""
         self._number += 1
-        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        message = {"id": self._number, "method": method, "params": parameters}
         if self._session is not None:
             message["sessionId"] = self._session
         os.write(self._to, json.dumps(message).encode() + b"\0")
@@ -71,17 +68,10 @@ class Chromium:
 
     def open(self, path, width=1280, *, scheme="light"):
         """Show a file and wait until it is there."""
-        self.ask(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=900,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
-        self.ask(
-            "Emulation.setEmulatedMedia",
-            features=[{"name": "prefers-color-scheme", "value": scheme}],
-        )
+        screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self.ask("Emulation.setDeviceMetricsOverride", **screen)
+        colours = {"name": "prefers-color-scheme", "value": scheme}
+        self.ask("Emulation.setEmulatedMedia", features=[colours])
         self.events.clear()
         self.ask("Page.navigate", url=path.as_uri())
         while not self.happened("Page.loadEventFired"):

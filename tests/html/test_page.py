@@ -1,11 +1,8 @@
 """The page as a parser reads it, where there is no browser."""
 
-from __future__ import annotations
-
 from collections import Counter
 from html.parser import HTMLParser
 
-import pytest
 from click.testing import CliRunner
 from page_runs import HOSTILE, write_runs
 
@@ -17,8 +14,8 @@ class Reader(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.count: Counter[str] = Counter()
-        self.open: list[str] = []
+        self.count = Counter()
+        self.open = []
         self.text = ""
 
     def handle_starttag(self, tag, attrs):
@@ -37,7 +34,6 @@ class Reader(HTMLParser):
 
 
 def test_the_page_is_whole_and_runs_nothing_that_a_file_holds(tmp_path):
-    pytest.importorskip("matplotlib")
     write_runs(tmp_path)
     path = tmp_path / "page.html"
     result = CliRunner().invoke(command, [str(tmp_path), "--html", str(path)])

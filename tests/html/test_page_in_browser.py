@@ -1,7 +1,5 @@
 """The page as a browser shows it."""
 
-import io
-
 import numpy as np
 import pytest
 from chromium import Chromium, find
@@ -29,7 +27,6 @@ def page(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    assert PROGRAM is not None
     with Chromium(PROGRAM, tmp_path_factory.mktemp("profile")) as opened:
         yield opened
 
@@ -39,68 +36,57 @@ def pixels(browser, path):
     return image.imread(path)[:, :, :3]
 
 
-def test_it_loads_nothing_and_reports_no_error(browser, page):
+def of_all(browser, selector, what):
+    """Return an expression's value for every element, which it calls `one`."""
+    return browser.value(f"[...document.querySelectorAll('{selector}')].map(one => {what})")
+
+
+def test_it_loads_and_runs_nothing_and_reports_no_error(browser, page):
     browser.open(page)
 
     asked = [event["request"]["url"] for event in browser.happened("Network.requestWillBeSent")]
     assert asked == [page.as_uri()]
-    assert browser.happened("Log.entryAdded") == []
-    assert browser.happened("Runtime.exceptionThrown") == []
-    assert browser.happened("Runtime.consoleAPICalled") == []
-
-
-def test_what_a_file_holds_is_shown_and_not_run(browser, page):
-    browser.open(page)
-
+    for kind in ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
+        assert browser.happened(kind) == []
     assert browser.value("window.owned") is None
-    assert browser.value("document.querySelectorAll('script, img, iframe, link').length") == 0
     # Shown where it stands: as protocol, option, environment and command.
-    text = browser.value("document.body.textContent")
-    assert text.count(HOSTILE) >= 4
+    assert browser.value("document.body.textContent").count(HOSTILE) >= 4
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_is_wider_than_the_window(browser, page, width):
     browser.open(page, width)
-    browser.value("document.querySelectorAll('details').forEach(one => one.open = true)")
+    summary = of_all(browser, ".wide", "one.scrollWidth - one.clientWidth")[0]
+    of_all(browser, "details", "one.open = true")
+    right = "one.getBoundingClientRect().right"
+    edges = of_all(browser, "h1, h2, h3, p, pre, svg, .pairs, figcaption", right)
 
     assert browser.value("document.documentElement.scrollWidth") == width
-    outside = browser.value(
-        "[...document.querySelectorAll('h1, h2, h3, p, pre, svg, .pairs, figcaption')]"
-        ".filter(one => one.getBoundingClientRect().right > innerWidth).length"
-    )
-    assert outside == 0
+    assert max(edges) <= width
+    assert summary == 0 or width < 1280
 
 
-def test_the_summary_fits_a_window_of_1280_pixels(browser, page):
+def test_every_figure_is_painted_and_described(browser, page, tmp_path):
     browser.open(page)
+    boxes = of_all(browser, "svg", "one.getBoundingClientRect().toJSON()")
+    labels = of_all(browser, "svg", "one.getAttribute('aria-label')")
+    caption = "one.closest('figure').querySelector('figcaption').textContent"
+    shown = pixels(browser, tmp_path / "page.png")
 
-    hidden = "one => one.scrollWidth - one.clientWidth"
-    assert browser.value(f"[...document.querySelectorAll('.wide')].map({hidden})[0]") == 0
-
-
-def test_every_figure_is_seen_and_described(browser, page):
-    browser.open(page)
-    found = browser.value(
-        "[...document.querySelectorAll('svg')].map(one => ({box: one.getBoundingClientRect()"
-        ".toJSON(), label: one.getAttribute('aria-label'), caption: one.closest('figure')"
-        ".querySelector('figcaption').textContent}))"
-    )
-
-    assert len(found) == 8
-    for figure in found:
-        assert figure["box"]["width"] > 300
-        assert figure["box"]["height"] > 150
-        assert figure["label"] == figure["caption"]
-    assert len({figure["label"] for figure in found}) == 8
+    assert len(boxes) == len(set(labels)) == 8
+    assert of_all(browser, "svg", caption) == labels
+    for box in boxes:
+        assert box["width"] > 300
+        assert box["height"] > 150
+        top, left = int(box["top"]), int(box["left"])
+        part = shown[top : top + int(box["height"]), left : left + int(box["width"])]
+        assert 0.01 < (part.mean(axis=2) < 0.9).mean() < 0.6
 
 
 def test_no_name_is_given_twice_and_every_one_asked_for_is_there(browser, page):
     browser.open(page)
-    ids = browser.value("[...document.querySelectorAll('[id]')].map(one => one.id)")
-    uses = browser.value(
-        "[...document.querySelectorAll('use')].map(one => one.href.baseVal.slice(1))"
-    )
+    ids = of_all(browser, "[id]", "one.id")
+    uses = of_all(browser, "use", "one.href.baseVal.slice(1)")
 
     assert len(ids) == len(set(ids)) > 100
     assert set(uses) <= set(ids)
@@ -109,16 +95,10 @@ def test_no_name_is_given_twice_and_every_one_asked_for_is_there(browser, page):
 
 def test_tables_have_headers_and_headings_are_in_order(browser, page):
     browser.open(page)
-    lacking = browser.value(
-        "[...document.querySelectorAll('table')].filter(one => !one.caption ||"
-        " !one.querySelector('th[scope]')).length"
-    )
-    levels = browser.value("[...document.querySelectorAll('h1, h2, h3')].map(one => one.tagName)")
 
-    assert lacking == 0
-    assert levels[:4] == ["H1", "H2", "H2", "H2"]
-    assert levels.count("H1") == 1
-    assert levels[4:] == ["H3"] * 5
+    assert all(of_all(browser, "table", "one.caption && one.querySelector('th[scope]') && true"))
+    levels = of_all(browser, "h1, h2, h3", "one.tagName")
+    assert levels == ["H1", "H2", "H2", "H2", *["H3"] * 5]
     assert browser.value("document.documentElement.lang") == "en"
 
 
@@ -127,30 +107,16 @@ def test_text_stands_out_from_its_ground(browser, page, tmp_path, scheme):
     browser.open(page, scheme=scheme)
     top = pixels(browser, tmp_path / "page.png")[:200]
     ground = np.median(top.reshape(-1, 3), axis=0)
-    farthest = np.abs(top - ground).mean(axis=2).max()
 
     assert ground.mean() > 0.9 if scheme == "light" else ground.mean() < 0.2
-    assert farthest > 0.7
+    assert np.abs(top - ground).mean(axis=2).max() > 0.7
 
 
-def test_figures_are_painted(browser, page, tmp_path):
+def test_it_prints_with_its_folded_parts(browser, page):
     browser.open(page)
-    shown = pixels(browser, tmp_path / "page.png")
-    boxes = browser.value(
-        "[...document.querySelectorAll('svg')].map(one => one.getBoundingClientRect().toJSON())"
-    )
-
-    for box in boxes:
-        top, left = int(box["top"]), int(box["left"])
-        part = shown[top : top + int(box["height"]), left : left + int(box["width"])]
-        assert 0.01 < (part.mean(axis=2) < 0.9).mean() < 0.6
-
-
-def test_it_prints_with_its_folded_parts(browser, page, tmp_path):
-    browser.open(page)
-    folded = len(browser.pdf())
-    browser.value("document.querySelectorAll('details').forEach(one => one.remove())")
+    folded = browser.pdf()
+    of_all(browser, "details", "one.remove()")
 
     # The parts are folded on the screen, and are on paper all the same.
-    assert io.BytesIO(browser.pdf()).read(4) == b"%PDF"
-    assert folded > len(browser.pdf()) + 5000
+    assert folded.startswith(b"%PDF")
+    assert len(folded) > len(browser.pdf()) + 5000

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 from matplotlib.colors import to_rgb
+from run_files import new_writer
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.errors import UsageError
@@ -16,33 +17,34 @@ from hpcfl.privacy.exposure import exposure as exposure_of
 from hpcfl.privacy.population import Population
 from hpcfl.results import load
 from hpcfl.results.record import RoundRecord
-from hpcfl.results.writer import ResultsWriter
 
 TABLE = np.arange(12).reshape(4, 3)
 FIGURES = ("accuracy", "bytes_up_total", "modelled_seconds")
 
 
-def trained(path, rounds=3, *, wrong=None, table=TABLE, figures=FIGURES, **config):
-    """Return a run whose figures are easy to tell apart; one round may have failed."""
-    devices = len(table)
-    with ResultsWriter(
-        path,
-        protocol="sparse",
-        command="hpcfl train",
-        config={"dataset": "digits", "partition": "iid", "algorithm": "fedavg"} | config,
-        environment={},
-        phases=["upload"],
-        devices=devices,
-        rounds=max(1, rounds),
-        training=figures,
-        partition=table,
-    ) as writer:
-        for k in range(rounds):
-            record = RoundRecord.empty(1, devices)
-            record.validated = k != wrong
-            values = dict(zip(FIGURES, (0.5 + 0.1 * k, 2e6 * (k + 1), 1.5), strict=True))
-            writer.append(record, {name: values[name] for name in figures})
-    return load(path)
+@pytest.fixture
+def trained(tmp_path):
+    """Return a function that makes a run whose figures are easy to tell apart."""
+
+    def make(name="a.h5", rounds=3, *, wrong=None, table=TABLE, figures=FIGURES, **config):
+        with new_writer(
+            tmp_path / name,
+            config={"dataset": "digits", "partition": "iid", "algorithm": "fedavg"} | config,
+            environment={},
+            phases=["upload"],
+            devices=len(table),
+            rounds=max(1, rounds),
+            training=figures,
+            partition=table,
+        ) as writer:
+            for k in range(rounds):
+                record = RoundRecord.empty(1, len(table))
+                record.validated = k != wrong
+                values = dict(zip(FIGURES, (0.5 + 0.1 * k, 2e6 * (k + 1), 1.5), strict=True))
+                writer.append(record, {name: values[name] for name in figures})
+        return load(tmp_path / name)
+
+    return make
 
 
 def legend(figure):
@@ -50,8 +52,8 @@ def legend(figure):
     return [text.get_text() for text in found.get_texts()]
 
 
-def test_a_partition_is_drawn_with_devices_across_and_classes_up(tmp_path):
-    axes, bar = partition.draw([trained(tmp_path / "a.h5")]).axes
+def test_a_partition_is_drawn_with_devices_across_and_classes_up(trained):
+    axes, bar = partition.draw([trained()]).axes
     (image,) = axes.images
 
     np.testing.assert_array_equal(image.get_array(), TABLE.T)
@@ -65,9 +67,9 @@ def test_a_partition_is_drawn_with_devices_across_and_classes_up(tmp_path):
     assert written == {(d, c): str(TABLE[d, c]) for d in range(4) for c in range(3) if TABLE[d, c]}
 
 
-def test_one_sample_does_not_look_like_none(tmp_path):
+def test_one_sample_does_not_look_like_none(trained):
     for table in ([[0, 1], [2, 60_000]], [[0, 0], [0, 1]], [[0, 0], [0, 0]]):
-        axes, _ = partition.draw([trained(tmp_path / f"{table}.h5", table=table)]).axes
+        axes, _ = partition.draw([trained(f"{table}.h5", table=table)]).axes
         (image,) = axes.images
         brightness = image.to_rgba(np.array([0, 1]))[:, :3].mean(axis=1)
 
@@ -78,19 +80,13 @@ def test_one_sample_does_not_look_like_none(tmp_path):
 @pytest.mark.parametrize(
     ("devices", "classes", "largest", "written"),
     [
-        (5, 10, 9999, True),
-        (30, 10, 9999, True),
-        (25, 62, 99, True),
-        (30, 10, 999_999, True),
-        (30, 10, 9_999_999, False),
-        (100, 10, 9, True),
-        (100, 10, 600, False),
-        (5, 200, 9, False),
+        *((5, 10, 9999, True), (30, 10, 999_999, True), (30, 10, 9_999_999, False)),
+        *((100, 10, 9, True), (100, 10, 600, False), (5, 200, 9, False)),
     ],
 )
-def test_numbers_are_written_where_they_fit(tmp_path, devices, classes, largest, written):
+def test_numbers_are_written_where_they_fit(trained, devices, classes, largest, written):
     table = np.full((devices, classes), largest)
-    figure = partition.draw([trained(tmp_path / "a.h5", table=table)])
+    figure = partition.draw([trained(table=table)])
     axes = figure.axes[0]
 
     assert len(axes.texts) == (table.size if written else 0)
@@ -102,9 +98,9 @@ def test_numbers_are_written_where_they_fit(tmp_path, devices, classes, largest,
         assert box.height < cell[1, 1] - cell[0, 1]
 
 
-def test_numbers_are_seen_on_their_ground(tmp_path):
+def test_numbers_are_seen_on_their_ground(trained):
     table = np.arange(1, 101).reshape(10, 10)
-    axes, _ = partition.draw([trained(tmp_path / "a.h5", table=table)]).axes
+    axes, _ = partition.draw([trained(table=table)]).axes
 
     def luminance(colour):  # WCAG 2, relative luminance
         part = np.asarray(to_rgb(colour))
@@ -119,24 +115,14 @@ def test_numbers_are_seen_on_their_ground(tmp_path):
         assert (high + 0.05) / (low + 0.05) >= 4  # 4.58 is the most that all grounds allow
 
 
-@pytest.mark.parametrize(
-    ("table", "reason"),
-    [
-        (np.ones((4, 0), int), "without classes"),
-        (None, "holds no partition"),
-    ],
-)
-def test_a_partition_that_cannot_be_drawn_is_told(tmp_path, table, reason):
-    run = trained(tmp_path / "a.h5", rounds=0)
+def test_a_partition_that_cannot_be_drawn_is_told(trained):
+    run = trained(rounds=0)
 
     assert partition.lacking(run) is None
-    assert reason in str(partition.lacking(replace(run, partition=table)))
-
-
-def test_a_partition_of_two_runs_is_refused(tmp_path):
-    runs = [trained(tmp_path / f"{k}.h5") for k in range(2)]
+    assert "holds no partition" in partition.lacking(replace(run, partition=None))
+    assert "without classes" in partition.lacking(replace(run, partition=np.ones((4, 0), int)))
     with pytest.raises(UsageError, match="there are 2: name one file"):
-        partition.draw(runs)
+        partition.draw([run, run])
 
 
 @pytest.mark.parametrize(
@@ -144,8 +130,8 @@ def test_a_partition_of_two_runs_is_refused(tmp_path):
     [("rounds", [1, 2, 3]), ("bytes", [2, 4, 6]), ("seconds", [1.5, 3.0, 4.5])],
 )
 @pytest.mark.parametrize("log_x", [False, True])
-def test_accuracy_is_drawn_over_what_was_spent(tmp_path, against, across, log_x):
-    figure = accuracy.draw([trained(tmp_path / "a.h5")], against, log_x=log_x)
+def test_accuracy_is_drawn_over_what_was_spent(trained, against, across, log_x):
+    figure = accuracy.draw([trained()], against, log_x=log_x)
     (axes,) = figure.axes
     (line,) = axes.lines
 
@@ -160,16 +146,16 @@ def test_accuracy_is_drawn_over_what_was_spent(tmp_path, against, across, log_x)
         assert all(tick == int(tick) for tick in axes.get_xticks())
 
 
-def test_a_wrong_round_is_left_out_but_was_spent(tmp_path):
-    run = trained(tmp_path / "a.h5", wrong=1)
+def test_a_wrong_round_is_left_out_but_was_spent(trained):
+    run = trained(wrong=1)
     (axes,) = accuracy.draw([run], "seconds").axes
 
     np.testing.assert_allclose(axes.lines[0].get_xdata(), [1.5, 4.5])
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.5, 0.7])
 
 
-def test_every_run_has_its_own_line_and_name(tmp_path):
-    runs = [trained(tmp_path / f"{k}.h5", rounds=k + 1, seed=k) for k in range(6)]
+def test_every_run_has_its_own_line_and_name(trained):
+    runs = [trained(f"{k}.h5", rounds=k + 1, seed=k) for k in range(6)]
     figure = accuracy.draw(runs, "rounds", target=0.65)
     (axes,) = figure.axes
 
@@ -179,21 +165,20 @@ def test_every_run_has_its_own_line_and_name(tmp_path):
 
 
 @pytest.mark.parametrize("target", [-0.1, 1.5, 97, float("nan")])
-def test_a_target_that_is_no_accuracy_is_refused(tmp_path, target):
+def test_a_target_that_is_no_accuracy_is_refused(trained, target):
     with pytest.raises(UsageError, match="--target must be an accuracy from 0 to 1"):
-        accuracy.draw([trained(tmp_path / "a.h5")], "rounds", target)
+        accuracy.draw([trained()], "rounds", target)
 
 
-def test_runs_are_named_by_what_tells_them_apart(tmp_path):
+def test_runs_are_named_by_what_tells_them_apart(trained):
+    options = {
+        "fedavg": {"degree": None, "dataset": "mnist"},
+        "top-k": {"degree": 26, "error_feedback": True, "momentum": 0.5},
+        "rand-k": {"degree": 26, "error_feedback": False, "learning_rate": 0.01},
+    }
     runs = [
-        trained(tmp_path / f"{k}.h5", seed=k, alpha=0.1, algorithm=name, **more)
-        for k, (name, more) in enumerate(
-            [
-                ("fedavg", {"degree": None, "dataset": "mnist"}),
-                ("top-k", {"degree": 26, "error_feedback": True, "momentum": 0.5}),
-                ("rand-k", {"degree": 26, "error_feedback": False, "learning_rate": 0.01}),
-            ]
-        )
+        trained(f"{k}.h5", seed=k, alpha=0.1, algorithm=name, **options[name])
+        for k, name in enumerate(options)
     ]
 
     assert accuracy.labels(runs) == [
@@ -206,19 +191,20 @@ def test_runs_are_named_by_what_tells_them_apart(tmp_path):
     assert axes.get_title() == "iid"
 
 
-def test_the_link_tells_runs_apart_where_time_is_drawn(tmp_path):
-    runs = [trained(tmp_path / f"{k}.h5", uplink_mbps=float(k), seed=k) for k in (5, 100)]
+def test_the_link_tells_runs_apart_where_time_is_drawn(trained):
+    runs = [trained(f"{k}.h5", uplink_mbps=float(k), seed=k) for k in (5, 100)]
 
+    names = [f"sparse, N = 4, seed {k}" for k in (5, 100)]
+    assert accuracy.labels(runs, "bytes") == names
     assert accuracy.labels(runs, "seconds") == [
-        f"sparse, N = 4, seed {k}, uplink mbps {k}" for k in (5, 100)
+        f"{name}, uplink mbps {k}" for name, k in zip(names, (5, 100), strict=True)
     ]
-    assert accuracy.labels(runs, "bytes") == [f"sparse, N = 4, seed {k}" for k in (5, 100)]
 
 
-def test_runs_with_the_same_options_are_named_by_their_files(tmp_path):
+def test_runs_with_the_same_options_are_named_by_their_files(tmp_path, trained):
     (tmp_path / "more").mkdir()
     names = ["a.h5", "b.h5", "more/b.h5"]
-    runs = [trained(tmp_path / name) for name in names]
+    runs = [trained(name) for name in names]
 
     assert accuracy.labels(runs[:2]) == ["sparse, N = 4, a.h5", "sparse, N = 4, b.h5"]
     assert accuracy.labels(runs) == [
@@ -227,17 +213,16 @@ def test_runs_with_the_same_options_are_named_by_their_files(tmp_path):
     ]
 
 
-def test_a_resumed_run_is_named_so_where_its_beginning_is_missing(tmp_path):
-    run = trained(tmp_path / "a.h5", resume="b.checkpoint.npz")
+def test_a_resumed_run_is_named_so_where_its_beginning_is_missing(trained):
+    run = trained(resume="b.checkpoint.npz")
 
-    assert accuracy.labels([run], "rounds") == ["sparse, N = 4, rounds since resumed"]
-    assert accuracy.labels([run], "seconds") == ["sparse, N = 4, seconds since resumed"]
-    assert accuracy.labels([run], "bytes") == ["sparse, N = 4"]
+    for against, said in (("rounds", ", rounds since resumed"), ("bytes", "")):
+        assert accuracy.labels([run], against) == [f"sparse, N = 4{said}"]
 
 
-def test_what_a_run_lacks_for_its_accuracy_is_told(tmp_path):
-    run = trained(tmp_path / "a.h5")
-    short = trained(tmp_path / "b.h5", figures=["accuracy"])
+def test_what_a_run_lacks_for_its_accuracy_is_told(trained):
+    run = trained()
+    short = trained("b.h5", figures=["accuracy"])
     misshapen = replace(run, training=run.training | {"accuracy": np.ones((3, 2))})
 
     assert all(accuracy.lacking(run, against) is None for against in accuracy.AXES)
@@ -246,15 +231,14 @@ def test_what_a_run_lacks_for_its_accuracy_is_told(tmp_path):
     assert accuracy.lacking(short, "seconds") == "does not record modelled_seconds"
     assert "has the shape (3, 2)" in str(accuracy.lacking(misshapen))
     assert "no training" in str(accuracy.lacking(replace(run, training={})))
-    for number, k in enumerate([0, 1]):  # no round at all, and none that is right
-        run = trained(tmp_path / f"{number}.h5", rounds=k, wrong=0)
+    for rounds in (0, 1):  # no round at all, and none that is right
+        run = trained(f"{rounds}.h5", rounds=rounds, wrong=0)
         assert accuracy.lacking(run) == "has no finished round"
 
 
-def test_a_long_legend_lies_below_the_axes_within_the_figure(tmp_path):
+def test_a_long_legend_lies_below_the_axes_within_the_figure(trained):
     runs = [
-        trained(tmp_path / f"{k}.h5", seed=k, model=f"own_model_{k}:network", clip=k / 7)
-        for k in range(12)
+        trained(f"{k}.h5", seed=k, model=f"own_model_{k}:network", clip=k / 7) for k in range(12)
     ]
     plain, figure = accuracy.draw(runs[:1]), accuracy.draw(runs)
     for drawn in (plain, figure):
@@ -270,23 +254,20 @@ def test_a_long_legend_lies_below_the_axes_within_the_figure(tmp_path):
     assert inches[1] > 0.85 * inches[0]  # not at the expense of the data
 
 
-def test_a_long_name_is_broken_at_its_commas(tmp_path):
-    runs = [trained(tmp_path / f"{'long-name-' * 7}{k}.h5") for k in range(2)]
+def test_a_long_name_is_broken_at_its_commas(trained):
+    long = "long-name-" * 7
+    names = legend(accuracy.draw([trained(f"{long}{k}.h5") for k in range(2)]))
 
-    assert legend(accuracy.draw(runs)) == [
-        f"sparse, N = 4,\n{'long-name-' * 7}{k}.h5" for k in range(2)
-    ]
+    assert names == [f"sparse, N = 4,\n{long}{k}.h5" for k in range(2)]
 
 
-@pytest.mark.parametrize(
-    ("count", "step"),
-    [(1, 1), (25, 1), (26, 2), (50, 2), (62, 5), (125, 5), (126, 10), (1000, 50), (6000, 500)],
-)
-def test_ticks_are_round_numbers_and_few(count, step):
-    assert style.tick_step(count) == step
+def test_ticks_are_round_numbers_and_few():
+    for count, step in ((1, 1), (25, 1), (26, 2), (62, 5), (125, 5), (126, 10), (6000, 500)):
+        assert style.tick_step(count) == step
 
 
 def test_lines_differ_without_their_colours():
+    assert len({style.area_style(number)["hatch"] for number in range(7)}) == 7
     looks = [style.line_style(k, 100) for k in range(28)]
 
     assert len({(look["marker"], look["linestyle"]) for look in looks}) == 28
@@ -301,20 +282,17 @@ def test_exposure_is_drawn_as_it_is_computed():
     figure = exposure.draw(sparse, 30, 10, [0.0, 0.3])
     left, right = figure.axes
 
-    for number, dropout in enumerate([0.0, 0.3]):
-        for k in (0, 6, 12):
-            alpha = float(exposure.ALPHAS[k])
-            masking = sparse.masking(30, alpha, None)
-            found = exposure_of("sparse", masking, Population(30, 10, dropout), samples=10)
-            assert left.lines[number].get_ydata()[k] == pytest.approx(found.theorem_2)
-            assert right.lines[number].get_ydata()[k] == pytest.approx(
-                100 * found.alone_of_sent.formula
-            )
+    for (number, dropout), k in itertools.product(enumerate([0.0, 0.3]), (0, 6, 12)):
+        masking = sparse.masking(30, float(exposure.ALPHAS[k]), None)
+        found = exposure_of("sparse", masking, Population(30, 10, dropout), samples=10)
+        alone = 100 * found.alone_of_sent.formula
+        assert left.lines[number].get_ydata()[k] == pytest.approx(found.theorem_2)
+        assert right.lines[number].get_ydata()[k] == pytest.approx(alone)
 
 
 @pytest.mark.parametrize("ending", style.FORMATS)
-def test_the_same_figure_gives_the_same_file(tmp_path, monkeypatch, ending):
-    run = trained(tmp_path / "a.h5")
+def test_the_same_figure_gives_the_same_file(tmp_path, trained, monkeypatch, ending):
+    run = trained()
     paths = [tmp_path / f"{k}{ending}" for k in range(2)]
     for k, path in enumerate(paths):
         monkeypatch.setenv("SOURCE_DATE_EPOCH", str(10**9 + 10**6 * k))  # matplotlib's clock
@@ -324,8 +302,8 @@ def test_the_same_figure_gives_the_same_file(tmp_path, monkeypatch, ending):
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
-def test_a_file_that_cannot_be_written_is_refused_in_a_sentence(tmp_path):
-    run = trained(tmp_path / "a.h5")
+def test_a_file_that_cannot_be_written_is_refused_in_a_sentence(tmp_path, trained):
+    run = trained()
     with pytest.raises(UsageError, match=r"cannot write .*/a\.h5/x\.png"):
         style.save(accuracy.draw([run], "rounds"), tmp_path / "a.h5" / "x.png")
     for name in ("x.bmp", "x"):
@@ -333,9 +311,9 @@ def test_a_file_that_cannot_be_written_is_refused_in_a_sentence(tmp_path):
             style.save(accuracy.draw([run], "rounds"), tmp_path / name)
 
 
-def test_nothing_of_pyplot_or_of_global_settings_is_touched(tmp_path):
+def test_nothing_of_pyplot_or_of_global_settings_is_touched(tmp_path, trained):
     before = dict(matplotlib.rcParams.copy())
-    style.save(accuracy.draw([trained(tmp_path / "a.h5")], "rounds"), tmp_path / "new" / "A.SVG")
+    style.save(accuracy.draw([trained()], "rounds"), tmp_path / "new" / "A.SVG")
 
     assert (tmp_path / "new" / "A.SVG").read_text().startswith("<?xml")
     assert dict(matplotlib.rcParams.copy()) == before

@@ -47,23 +47,13 @@ def one_sentence(path):
     return message
 
 
-def test_no_file(tmp_path):
+def test_what_is_not_a_results_file_is_told(tmp_path):
     assert "there is no file" in one_sentence(tmp_path / "absent.h5")
-
-
-def test_a_file_of_another_kind(tmp_path):
-    path = tmp_path / "notes.h5"
-    path.write_text("bytes were sent")
-
-    assert "not an HDF5 file" in one_sentence(path)
-
-
-def test_an_hdf5_file_of_another_program(tmp_path):
-    path = tmp_path / "other.h5"
-    with h5py.File(path, "w") as file:
+    (tmp_path / "notes.h5").write_text("bytes were sent")
+    assert "not an HDF5 file" in one_sentence(tmp_path / "notes.h5")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
         file["rounds/bytes_up"] = np.arange(3)
-
-    assert "is not a results file of hpcfl" in one_sentence(path)
+    assert "is not a results file of hpcfl" in one_sentence(tmp_path / "other.h5")
 
 
 @pytest.mark.parametrize("schema", ["hpcfl/2", "hpcfl/10", "hpcfl/1x"])
@@ -139,21 +129,9 @@ def test_a_table_has_a_row_for_each_run_round_phase_and_device(make_run):
     table = load_many(paths)
 
     assert list(table.columns) == [
-        "run_id",
-        "protocol",
-        "devices",
-        "dim",
-        "round",
-        "warmup",
-        "validated",
-        "phase",
-        "device",
-        "bytes_up",
-        "bytes_down",
-        "messages_up",
-        "messages_down",
-        "wall_seconds",
-        "cpu_seconds",
+        *("run_id", "protocol", "devices", "dim", "round", "warmup", "validated", "phase"),
+        *("device", "bytes_up", "bytes_down", "messages_up", "messages_down"),
+        *("wall_seconds", "cpu_seconds"),
     ]
     assert len(table) == 3 * 3 * 5
     first = table[table.run_id == load(paths[0]).run_id].set_index(["round", "phase", "device"])
@@ -200,9 +178,6 @@ def test_importing_the_package_imports_nothing_heavy():
 
 
 def test_the_package_offers_the_reader():
-    assert hpcfl.results.load is load
-    assert hpcfl.results.load_many is load_many
-    assert hpcfl.results.Run.__name__ == "Run"
-    assert hpcfl.results.RoundRecord.__name__ == "RoundRecord"
+    assert (hpcfl.results.load, hpcfl.results.load_many) == (load, load_many)
     with pytest.raises(AttributeError, match="no attribute 'store'"):
         _ = hpcfl.results.store

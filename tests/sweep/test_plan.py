@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 
 from hpcfl.errors import UsageError
@@ -5,16 +7,10 @@ from hpcfl.sweeping.cells import resolve
 from hpcfl.sweeping.plan import read
 
 
-def plan(folder, text):
-    """Write a plan."""
-    path = folder / "plan.toml"
-    path.write_text(text)
-    return path
-
-
 def cells(folder, text):
     """Return the cells of a plan."""
-    return resolve(read(plan(folder, text)))
+    (folder / "plan.toml").write_text(text)
+    return resolve(read(folder / "plan.toml"))
 
 
 def test_cells_are_the_products_of_all_lists_and_repeats(tmp_path):
@@ -30,15 +26,11 @@ def test_cells_are_the_products_of_all_lists_and_repeats(tmp_path):
         repeats = 2
         """,
     )
-    protocols, sizes = ("sparse", "cohort"), (20, 30)
+    alphas = ("--alpha=0.2", "--alpha=0.4")
 
-    assert [(c.protocol, c.devices, c.arguments[1], c.repeat) for c in found] == [
-        (protocol, size, f"--alpha={alpha}", repeat)
-        for protocol in protocols
-        for size in sizes
-        for alpha in (0.2, 0.4)
-        for repeat in (0, 1)
-    ]
+    assert [(c.protocol, c.devices, c.arguments[1], c.repeat) for c in found] == list(
+        itertools.product(("sparse", "cohort"), (20, 30), alphas, (0, 1))
+    )
     assert {cell.dim for cell in found} == {1000}
     assert len({cell.id for cell in found}) == len({cell.file for cell in found}) == 16
 
@@ -124,11 +116,7 @@ GRID = '[grid]\nprotocol = ["secagg"]\ndevices = [3]\n'
         (GRID + "uplink-mbps = [-1]", "[grid], uplink-mbps", "-1"),
         (GRID + "repeats = 0", "[grid], repeats", "0 is not a number of repeats"),
         (GRID + "repeats = [2]", "[grid], repeats", "[2] is not a number of repeats"),
-        (
-            GRID + "dropout_model = ['exact']",
-            "[grid], dropout_model",
-            "mean 'dropout-model'?",
-        ),
+        (GRID + "dropout_model = ['exact']", "[grid], dropout_model", "mean 'dropout-model'?"),
         (GRID + "output = ['x']", "[grid], output", "a plan has no such option"),
         (GRID + "keep-transcript = ['x']", "[grid], keep-transcript", "a plan has no such option"),
         (GRID + "updates = ['nowhere.npy']", "[grid], updates", "there is no file nowhere.npy"),
@@ -143,16 +131,8 @@ GRID = '[grid]\nprotocol = ["secagg"]\ndevices = [3]\n'
         ("[grid]\ndevices = [3]", "[grid]", "says protocol"),
         ("[grid]\nprotocol = ['--help']", "[grid], protocol", "'--help' is not a protocol"),
         ("[grid]\nprotocol = ['secag']", "[grid], protocol", "there is no protocol 'secag'"),
-        (
-            "[grid]\nprotocol=['secagg']\ndevices=['3,4']",
-            "[grid], devices",
-            "not a number of devices",
-        ),
-        (
-            "[grid]\nprotocol=['secagg']\ndevices=[0]",
-            "[grid], devices",
-            "--devices is 0; it must be at least 1",
-        ),
+        (GRID.replace("3", "'3,4'"), "[grid], devices", "not a number of devices"),
+        (GRID.replace("3", "0"), "[grid], devices", "--devices is 0; it must be at least 1"),
         ("[[grid]]\nprotocol=['secagg']\ndevices=[3]\n[[grid]]\nalpha=[9]", "number 2, alpha", "9"),
         ("[grid", "plan.toml", "is not TOML"),
     ],

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -29,62 +27,67 @@ def _no_calibration(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
 
 
-def write(folder, text):
-    """Write a plan beside the sweep's folder."""
-    path = folder / "plan.toml"
-    path.write_text(text)
-    return path
+@pytest.fixture
+def plan(tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN)
+    return tmp_path / "plan.toml"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "out"
 
 
 def cells(folder):
     """Return the cells of a frozen manifest."""
-    found: list[dict[str, object]] = json.loads((folder / "sweep.json").read_text())["cells"]
-    return found
+    return json.loads((folder / "sweep.json").read_text())["cells"]
 
 
-def test_a_sweep_runs_every_cell_once_and_then_nothing(tmp_path):
-    plan, folder = write(tmp_path, PLAN), tmp_path / "out"
+def runs_in(folder):
+    return {path.name: load(path) for path in find(folder)}
+
+
+def test_a_sweep_runs_every_cell_once_and_then_nothing(plan, folder):
     first = hpcfl("sweep", plan, "--output", folder)
-    runs = {path.name: load(path) for path in find(folder)}
+    runs = runs_in(folder)
     second = hpcfl("sweep", plan, "--output", folder)
-    again = {path.name: load(path).run_id for path in find(folder)}
 
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
-    assert sorted((run.protocol, run.devices, run.rounds) for run in runs.values()) == sorted(
-        (protocol, devices, 3)
-        for protocol in ("fedavg", "secagg")
-        for devices in (3, 5)
-        for _ in range(2)
-    )
+    assert sorted((run.protocol, run.devices, run.rounds) for run in runs.values()) == [
+        *[("fedavg", 3, 3)] * 2, *[("fedavg", 5, 3)] * 2,
+        *[("secagg", 3, 3)] * 2, *[("secagg", 5, 3)] * 2,
+    ]  # fmt: skip
     assert {run.status for run in runs.values()} == {"complete"}
     assert [cell["file"] for cell in cells(folder)] != sorted(runs)
     assert {cell["file"] for cell in cells(folder)} == set(runs)
     assert "Cells: 8 done" in first.stdout
     assert "Cells: 8 finished before" in second.stdout
     assert "baseline: secagg, N = 3" in second.stdout
-    assert again == {name: run.run_id for name, run in runs.items()}
+    assert {name: run.run_id for name, run in runs_in(folder).items()} == {
+        name: run.run_id for name, run in runs.items()
+    }
 
 
-def test_a_sweep_that_was_killed_goes_on_where_it_stopped(tmp_path):
+def test_a_sweep_that_was_killed_goes_on_where_it_stopped(plan, folder):
     text = PLAN.replace("rounds = 2", "rounds = 40").replace("dim = 300", "dim = 3_000")
-    plan, folder = write(tmp_path, text), tmp_path / "out"
+    plan.write_text(text)
     sweep = subprocess.Popen(
         [sys.executable, "-m", "hpcfl", "sweep", str(plan), "--output", str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    names: list[str] = []
+    names = []
     # Killed in the middle of a cell: one at least is finished, one has begun.
     while sweep.poll() is None and len(names) < 3:
         time.sleep(0.01)
         names = sorted(path.name for path in folder.glob("*.h5"))
     sweep.kill()
     sweep.communicate()
-    before = {path.name: load(path) for path in find(folder)}
+    before = runs_in(folder)
     finished = {name for name, run in before.items() if run.status == "complete"}
     (killed,) = before.keys() - finished
     done = hpcfl("sweep", plan, "--output", folder)
-    after = {path.name: load(path) for path in find(folder)}
+    after = runs_in(folder)
 
     assert finished
     assert done.returncode == 0, done.stderr
@@ -100,20 +103,11 @@ def test_a_sweep_that_was_killed_goes_on_where_it_stopped(tmp_path):
     assert load(aside).run_id == before[killed].run_id != after[killed].run_id
 
 
-def test_a_cell_that_cannot_work_is_listed_and_stops_nothing(tmp_path):
-    plan = write(
-        tmp_path,
-        """
-        [grid]
-        protocol = ["cohort"]
-        devices = [20]
-        dim = [100]
-        rounds = [1]
-        alpha = [0.4]
-        min-cohort = [9, 1]
-        """,
+def test_a_cell_that_cannot_work_is_listed_and_stops_nothing(plan, folder):
+    plan.write_text(
+        '[fixed]\nprotocol = "cohort"\ndevices = 20\ndim = 100\nrounds = 1\nalpha = 0.4\n'
+        "[grid]\nmin-cohort = [9, 1]"
     )
-    folder = tmp_path / "out"
     done = hpcfl("sweep", plan, "--output", folder, "--no-shuffle")
     dry = hpcfl("sweep", plan, "--output", folder, "--no-shuffle", "--dry-run")
     refused = [cell["index"] for cell in cells(folder) if "--min-cohort=9" in cell["arguments"]]
@@ -128,8 +122,7 @@ def test_a_cell_that_cannot_work_is_listed_and_stops_nothing(tmp_path):
     assert "nothing is left to run" in dry.stdout
 
 
-def test_jobs_of_an_array_run_their_cell_of_the_frozen_manifest(tmp_path):
-    plan, folder = write(tmp_path, PLAN), tmp_path / "out"
+def test_jobs_of_an_array_run_their_cell_of_the_frozen_manifest(plan, folder):
     early = hpcfl("sweep", plan, "--output", folder, "--cell", 0)
     frozen = hpcfl("sweep", plan, "--output", folder, "--freeze", "--seed", 4)
     manifest = (folder / "sweep.json").read_bytes()
@@ -148,8 +141,7 @@ def test_jobs_of_an_array_run_their_cell_of_the_frozen_manifest(tmp_path):
     assert "no cell 8" in beyond.stderr
 
 
-def test_a_dry_run_lists_cells_with_their_time_and_leaves_nothing(tmp_path):
-    plan, folder = write(tmp_path, PLAN), tmp_path / "out"
+def test_a_dry_run_lists_cells_with_their_time_and_leaves_nothing(plan, folder):
     dry = hpcfl("sweep", plan, "--output", folder, "--dry-run", "--seed", 3)
     assert not folder.exists()
     hpcfl("sweep", plan, "--output", folder, "--freeze", "--seed", 3)
@@ -168,8 +160,7 @@ def test_a_dry_run_lists_cells_with_their_time_and_leaves_nothing(tmp_path):
     assert "shuffled with seed 3" in later.stdout
 
 
-def test_a_changed_plan_needs_another_folder(tmp_path):
-    plan, folder = write(tmp_path, PLAN), tmp_path / "out"
+def test_a_changed_plan_needs_another_folder(plan, folder):
     hpcfl("sweep", plan, "--output", folder, "--freeze")
     plan.write_text(PLAN.replace("[3, 5]", "[3, 5, 7]"))
     for option in ("--dry-run", "--freeze", "--no-shuffle"):
@@ -178,19 +169,13 @@ def test_a_changed_plan_needs_another_folder(tmp_path):
     assert not list(folder.glob("*.h5"))
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--dry-run", "--freeze"], "only one of"),
-        (["--output", "/proc/nothing"], "/proc/nothing"),
-    ],
-)
-def test_wrong_use_is_a_sentence(tmp_path, options, sentence):
-    assert sentence in refusal("sweep", write(tmp_path, PLAN), *options)
+def test_wrong_use_is_a_sentence(plan):
+    assert "only one of" in refusal("sweep", plan, "--dry-run", "--freeze")
+    assert "/proc/nothing" in refusal("sweep", plan, "--output", "/proc/nothing")
 
 
-def test_merged_jobs_are_one_folder_with_an_index(tmp_path):
-    plan, array, merged = write(tmp_path, PLAN), tmp_path / "array", tmp_path / "merged"
+def test_merged_jobs_are_one_folder_with_an_index(tmp_path, plan):
+    array, merged = tmp_path / "array", tmp_path / "merged"
     hpcfl("sweep", plan, "--output", array, "--freeze")
     hpcfl("sweep", plan, "--output", array, "--cell", 1)
     hpcfl("bench", "fedavg", "--devices", 4, "--dim", 20, "--output", tmp_path / "one.h5")
@@ -220,11 +205,8 @@ def test_merged_jobs_are_one_folder_with_an_index(tmp_path):
     assert not list(tmp_path.glob("twice")) + list(tmp_path.glob(".twice*"))
 
 
-def test_the_cost_model_estimates_where_nothing_was_run(tmp_path, monkeypatch):
-    from click.testing import CliRunner
-
+def test_the_cost_model_estimates_where_nothing_was_run(tmp_path, monkeypatch, plan, folder):
     from hpcfl.algorithms.aggregation.costs import OPERATIONS
-    from hpcfl.cli.sweep import command
     from hpcfl.costmodel.calibration import Calibration, default_path
     from hpcfl.costmodel.overheads import OVERHEADS
 
@@ -232,12 +214,8 @@ def test_the_cost_model_estimates_where_nothing_was_run(tmp_path, monkeypatch):
     costs = {name: [0.0] for name in (*OPERATIONS, *OVERHEADS)}
     # Every coordinate of secagg's sum costs the server a millisecond; fedavg's nothing.
     Calibration(costs | {"decoded": [1e-3]}).save(default_path())
-    plan = tmp_path / "plan.toml"
-    plan.write_text(PLAN)
-
-    result = CliRunner().invoke(command, [str(plan), "--output", str(tmp_path / "s"), "--dry-run"])
+    result = hpcfl("sweep", plan, "--output", folder, "--dry-run")
 
     # Three rounds with 300 coordinates, of each N twice.
-    assert result.exit_code == 0, result.output
     assert "8 cells by the cost model" in result.stdout
     assert "estimated: 3.6 s" in result.stdout
