@@ -25,29 +25,19 @@ from __future__ import annotations
 import lzma
 import math
 import zlib
-from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import binom
-
-Rows = NDArray[np.uint32]
-Floats = NDArray[np.floating]
 
 LAGS = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256)
 WORD = 2**32
 
 
 def inspect(first, second, modulus):
-    """Return a bound of the p-value of every test.
+    """Return a bound of the p-value of every test of uploads of two inputs.
 
-    Parameters
-    ----------
-    first, second : ndarray of uint32, shape (n, length)
-        Uploads of two inputs, n a multiple of 4; neighbouring rows are what one device sent in
-        consecutive rounds.
-    modulus : int
-        Number of group elements.
+    Both of shape (n, length), n a multiple of 4; neighbouring rows are what one device sent in
+    consecutive rounds. `modulus` is the number of group elements.
     """
     looked_at = {
         "first": first,
@@ -59,7 +49,7 @@ def inspect(first, second, modulus):
     found = {
         f"{name}, {what}": test(rows) for what, rows in looked_at.items() for name, test in TESTS
     }
-    found |= {name: classify(first, second) for name, classify in CLASSIFIERS}
+    found |= {name: held_out(show(first), show(second), learn) for name, show, learn in CLASSIFIERS}
     words = 2 * first.size * (WORD / modulus - 1)
     return {name: min(1.0, p * math.exp(words)) for name, p in found.items()}
 
@@ -180,7 +170,7 @@ def smallest(ones, coins, part=0.5):
     return 2 * ones.size * float(tail)
 
 
-TESTS: tuple[tuple[str, Callable[[Rows], float]], ...] = (
+TESTS = (
     ("byte frequency", byte_frequency),
     ("value frequency", value_frequency),
     ("coordinates", coordinates),
@@ -190,31 +180,6 @@ TESTS: tuple[tuple[str, Callable[[Rows], float]], ...] = (
     ("repeats", repeats),
     ("compression", compression),
 )
-
-
-def regression_on_features(first, second):
-    """Try a logistic regression on summaries of an upload."""
-    return held_out(features(first), features(second), logistic)
-
-
-def regression_on_bits(first, second):
-    """Try a logistic regression on an upload's bits."""
-    return held_out(flat_bits(first), flat_bits(second), logistic)
-
-
-def network_on_bytes(first, second):
-    """Try a network with one hidden layer on an upload's bytes."""
-    bytes_of = [rows.view(np.uint8) / np.float32(127.5) - 1 for rows in (first, second)]
-    return held_out(*bytes_of, network)
-
-
-CLASSIFIERS = (
-    ("regression on features", regression_on_features),
-    ("regression on bits", regression_on_bits),
-    ("network on bytes", network_on_bytes),
-)
-
-Decide = Callable[[Floats], Floats]
 
 
 def held_out(first, second, fit):
@@ -281,31 +246,32 @@ def flat_bits(rows):
     return bits_of(rows).reshape(len(rows), -1) * np.float32(2) - np.float32(1)
 
 
+# How an upload is shown to a classifier, and which one.
+CLASSIFIERS = (
+    ("regression on features", features, logistic),
+    ("regression on bits", flat_bits, logistic),
+    ("network on bytes", lambda rows: rows.view(np.uint8) / np.float32(127.5) - 1, network),
+)
+
+
 def inspect_locations(first, second, part):
-    """Return a bound of the p-value of every test of where uploads have values.
+    """Return a bound of the p-value of every test of where uploads of two inputs have values.
 
-    Under the hypothesis every coordinate is sent with the probability `part`, independently, and
-    whatever the vector is.
-
-    Parameters
-    ----------
-    first, second : ndarray of bool, shape (n, d)
-        The coordinates that uploads of two inputs hold, of independent rounds.
-    part : float
-        Probability of a coordinate.
+    Both are flags of shape (n, d), of independent rounds. Under the hypothesis every coordinate is
+    sent with the probability `part`, independently, and whatever the vector is.
     """
-    return dict(_locations(first, second, part))
-
-
-def _locations(first, second, part):
+    found = {
+        name: held_out(first * 1.0, second * 1.0, learn)
+        for name, learn in (("regression", logistic), ("network", network))
+    }
     for what, sent in (("first", first), ("second", second)):
-        yield f"coordinates, {what}", smallest(sent.sum(axis=0), len(sent), part)
-        yield f"uploads, {what}", smallest(sent.sum(axis=1), sent.shape[1], part)
-        yield f"all, {what}", smallest(sent.sum(keepdims=True), sent.size, part)
         # Every second pair of neighbours, so that no coordinate is in two of them.
-        both = sent[:, 0:-1:2] & sent[:, 1::2]
-        yield f"neighbours, {what}", smallest(both.sum(keepdims=True), both.size, part**2)
-        again = sent[0:-1:2] & sent[1::2]
-        yield f"next upload, {what}", smallest(again.sum(keepdims=True), again.size, part**2)
-    yield "regression", held_out(first * 1.0, second * 1.0, logistic)
-    yield "network", held_out(first * 1.0, second * 1.0, network)
+        both, again = sent[:, 0:-1:2] & sent[:, 1::2], sent[0:-1:2] & sent[1::2]
+        found |= {
+            f"coordinates, {what}": smallest(sent.sum(axis=0), len(sent), part),
+            f"uploads, {what}": smallest(sent.sum(axis=1), sent.shape[1], part),
+            f"all, {what}": smallest(sent.sum(keepdims=True), sent.size, part),
+            f"neighbours, {what}": smallest(both.sum(keepdims=True), both.size, part**2),
+            f"next upload, {what}": smallest(again.sum(keepdims=True), again.size, part**2),
+        }
+    return found

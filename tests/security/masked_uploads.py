@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from itertools import takewhile
 from typing import Any
 
 import numpy as np
+from player import parties, round_of
 
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import find
@@ -15,33 +15,28 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm import envelope
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Payload
-from hpcfl.crypto.keys import SecretSource
-from hpcfl.rounds.driver import Round
 from hpcfl.rounds.enrolment import enrol
-from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import RoundObserver
 
-PROTOCOLS = ("secagg", "secagg-graph", "cohort", "prf", "sparse")
 DEVICES = 8
-OPTIONS: dict[str, dict[str, Any]] = {
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "secagg": {},
     "secagg-graph": {"degree": 4},
     "cohort": {"alpha": 0.5, "degree": 8},
-    "sparse": {"alpha": 0.6},
+    "common": {"alpha": 0.6},
     "prf": {"dropout": 0.0},
+    "sparse": {"alpha": 0.6},
 }
-
-Secrets = Callable[[int, int], SecretSource]
-"""Returns the source of a device's secrets in a round."""
 
 
 def system(round_index, device):
-    """Return the operating system's generator."""
+    """Return the operating system's generator, as the source of a device's secrets in a round."""
     return os.urandom
 
 
 def make(name, group, dim, devices=DEVICES, **options):
     """Return a protocol, whose groups have room for vectors up to 1 in magnitude."""
-    return find(name)(Parameters(devices, dim, group=group, **OPTIONS.get(name, {}) | options))
+    return find(name)(Parameters(devices, dim, group=group, **PROTOCOLS[name] | options))
 
 
 def received(protocol, vector, rounds, secrets=system):
@@ -61,20 +56,9 @@ def received(protocol, vector, rounds, secrets=system):
                 uploads[sender].append(message[envelope.BYTES :].copy())
 
     for index in range(rounds):
-        devices = {id: protocol.device(id, index, secrets(index, id)) for id in range(count)}
-        Round(
-            steps,
-            transport,
-            Ledger(protocol.phases(), count, range(count), True),
-            index=index,
-            devices=devices,
-            server=protocol.server(index, np.zeros(protocol.parameters.dim, np.float32)),
-            inputs=lambda id: vector,
-            dropouts={},
-            dim=protocol.parameters.dim,
-            largest_message=protocol.largest_message,
-            observer=Keeping(),
-        ).play()
+        made = parties(protocol, transport, index, secrets)
+        options: dict[str, Any] = {"index": index, "steps": steps, "observer": Keeping()}
+        round_of(protocol, transport, *made, lambda id: vector, **options).play()
     return uploads
 
 

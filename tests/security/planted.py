@@ -32,13 +32,7 @@ KEY_HOLDERS = (AESGCM, X25519PrivateKey, Ed25519PrivateKey, CipherContext)
 
 
 class Planted:
-    """The secrets of everything that runs while they are planted.
-
-    Attributes
-    ----------
-    secrets : dict of bytes to str
-        What each is.
-    """
+    """The secrets of everything that runs while they are planted, and what each is."""
 
     def __init__(self):
         self.secrets: dict[bytes, str] = {}
@@ -56,7 +50,12 @@ class Planted:
         def agreed(private, public):
             return [self._keep(secret, "agreed on") for secret in agree(private, public)]
 
-        replace(patch, {keys.system_secrets: drawn, derive: derived, agree: agreed})
+        others = {id(keys.system_secrets): drawn, id(derive): derived, id(agree): agreed}
+        # Under all names that the package has for them.
+        for _, module in modules():
+            for attribute, value in list(vars(module).items()):
+                if id(value) in others:
+                    patch.setattr(module, attribute, others[id(value)])
         return self
 
     def _keep(self, secret, what):
@@ -69,24 +68,8 @@ class Planted:
         return Search(self.secrets)
 
 
-def replace(patch, others):
-    """Put other functions in the place of some, under all names that the package has for them."""
-    for name, module in sorted(sys.modules.items()):
-        if name.partition(".")[0] == "hpcfl":
-            for attribute, value in list(vars(module).items()):
-                for one, other in others.items():
-                    if value is one:
-                        patch.setattr(module, attribute, other)
-
-
 class Search:
-    """Looks for secrets in bytes.
-
-    Parameters
-    ----------
-    secrets : mapping of bytes to str
-        What to look for, and what each is.
-    """
+    """Looks in bytes for secrets, which are the keys of a mapping to what each is."""
 
     def __init__(self, secrets):
         self._secrets = dict(secrets)
@@ -123,6 +106,7 @@ class Search:
 
 def encodings(secret):
     """Yield the forms in which a part of a secret could be written, eight bytes long or more."""
+    half = len(secret) // 2
     for offset in range(0, len(secret) - CHUNK + 1, CHUNK):
         chunk = secret[offset : offset + CHUNK]
         yield "raw", chunk
@@ -131,13 +115,9 @@ def encodings(secret):
         yield "hexadecimal", chunk.hex().upper().encode()
         yield "repr", repr(chunk)[2:-1].encode()
         yield "list", " ".join(map(str, chunk)).encode()
-        for order in ("little", "big"):
-            yield "integer", _digits(int.from_bytes(chunk, order))
-    for order in ("little", "big"):
-        number = int.from_bytes(secret, order)
-        yield "integer", _digits(number)
-        yield "integer", _digits(int.from_bytes(secret[: len(secret) // 2], order))
-        yield "integer", _digits(int.from_bytes(secret[len(secret) // 2 :], order))
+        yield from _integers(chunk)
+    for part in (secret, secret[:half], secret[half:]):
+        yield from _integers(part)
     for start in range(3):
         part = secret[start : start + 12]
         yield "base64", base64.b64encode(part)
@@ -150,9 +130,10 @@ def encodings(secret):
         yield "limbs", f"{one} {other}".encode().ljust(CHUNK)
 
 
-def _digits(number):
-    """Return a number in digits, of which a secret has enough."""
-    return str(number).rjust(15, "0").encode()
+def _integers(part):
+    """Yield a part as a number in digits, of which a secret has enough."""
+    for order in ("little", "big"):
+        yield "integer", str(int.from_bytes(part, order)).rjust(15, "0").encode()
 
 
 def contents(roots):
@@ -185,11 +166,15 @@ def contents(roots):
             queue.extend((f"{way}{name}", value) for name, value in _referents(thing))
 
 
+def _ours(name):
+    return (name or "").partition(".")[0] == "hpcfl"
+
+
 def _followed(thing):
     if isinstance(thing, types.ModuleType):
-        return thing.__name__.partition(".")[0] == "hpcfl"
+        return _ours(thing.__name__)
     if isinstance(thing, type):
-        return (thing.__module__ or "").partition(".")[0] == "hpcfl"
+        return _ours(thing.__module__)
     return not isinstance(thing, Planted | Search | types.CodeType | types.FrameType)
 
 
@@ -202,8 +187,7 @@ def _referents(thing):
         yield from ((f".{thing.__name__}()", value) for value in [*held, vars(thing)])
     elif isinstance(thing, dict):
         for key, value in thing.items():
-            yield f"[{str(key)[:40]}]", key
-            yield f"[{str(key)[:40]}]", value
+            yield f"[{str(key)[:40]}]", (key, value)
     elif isinstance(thing, BaseException):
         yield ".args", thing.args
         yield ".__dict__", vars(thing)
@@ -219,11 +203,7 @@ def _referents(thing):
 
 def modules():
     """Return all modules of the package that are loaded."""
-    return [
-        (name, module)
-        for name, module in sorted(sys.modules.items())
-        if name.partition(".")[0] == "hpcfl"
-    ]
+    return [(name, module) for name, module in sorted(sys.modules.items()) if _ours(name)]
 
 
 def left_behind(search, *roots):

@@ -13,7 +13,6 @@ bits, 4 are seen and 8 are not.
 """
 
 import secrets
-from collections.abc import Callable
 from itertools import product
 from types import SimpleNamespace
 
@@ -22,25 +21,23 @@ import pytest
 from battery import alarms, inspect, inspect_locations
 from masked_uploads import DEVICES, PROTOCOLS, make, sent_coordinates, values
 from masked_uploads import system as system_secrets
-from numpy.typing import NDArray
+from player import seeded
 
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import prf, sparse
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.crypto import groups, keystream
 from hpcfl.crypto.groups import GROUPS
-from hpcfl.crypto.keys import insecure_secrets
 
 FALSE_ALARM = 1e-6
 SAMPLERS = ("gaps", "dense")
 CONFIGURATIONS = len(PROTOCOLS) * len(GROUPS) + len(SAMPLERS)
+LEVEL = FALSE_ALARM / CONFIGURATIONS
 
 ROUNDS = 16
 # Of sparse and cohort, an upload is about half a vector.
-DIM, LENGTH = 1024, 1024
-SHORT = {"sparse": 256, "cohort": 512}
-
-Change = Callable[[NDArray[np.uint32]], None]
+DIM = 1024
+SHORT = {"sparse": 256, "cohort": 512, "common": 512}
 
 
 def structured(dim):
@@ -53,9 +50,11 @@ def structured(dim):
 def look(name, group, source=system_secrets, devices=DEVICES):
     """Return what the battery makes of a protocol's uploads of zeros and of `structured`."""
     protocol = make(name, group, DIM, devices, levels=2**29)
-    vectors = np.zeros(DIM), structured(DIM)
-    length = SHORT.get(name, LENGTH)
-    first, second = (values(protocol, vector, ROUNDS, length, source) for vector in vectors)
+    length = SHORT.get(name, DIM)
+    first, second = (
+        values(protocol, vector, ROUNDS, length, source)
+        for vector in (np.zeros(DIM), structured(DIM))
+    )
     assert first.shape == second.shape == ((devices - 1) * ROUNDS, length)
     return inspect(first, second, GROUPS[group].modulus)
 
@@ -71,15 +70,13 @@ def each(*choices):
 @pytest.mark.parametrize(("name", "group"), each(*product(PROTOCOLS, GROUPS)))
 def test_uploads_of_two_vectors_cannot_be_told_apart(name, group):
     found = look(name, group)
-
-    assert set() == alarms(found, FALSE_ALARM / CONFIGURATIONS), found
+    assert set() == alarms(found, LEVEL), found
 
 
 @pytest.mark.parametrize("sampler", each(*product(SAMPLERS)))
 def test_locations_say_nothing_about_the_vector(sampler):
     found = look_at_locations(sampler)
-
-    assert set() == alarms(found, FALSE_ALARM / CONFIGURATIONS), found
+    assert set() == alarms(found, LEVEL), found
 
 
 def look_at_locations(sampler):
@@ -152,7 +149,7 @@ def kinds(found):
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda change: change.__name__)
 def test_a_broken_mask_is_seen(breakage, group, monkeypatch):
     monkeypatch.setattr(groups, "keystream", broken(breakage))
-    found = alarms(look("secagg", group, devices=4), FALSE_ALARM / CONFIGURATIONS)
+    found = alarms(look("secagg", group, devices=4), LEVEL)
 
     assert BREAKAGES[breakage] <= kinds(found)
 
@@ -169,25 +166,24 @@ def test_a_broken_mask_is_seen(breakage, group, monkeypatch):
 def test_a_broken_mask_is_seen_in_every_protocol(name, breakage, monkeypatch):
     monkeypatch.setattr(groups, "keystream", broken(breakage))
 
-    assert alarms(look(name, "fq", devices=4), FALSE_ALARM / CONFIGURATIONS)
+    assert alarms(look(name, "fq", devices=4), LEVEL)
 
 
 @pytest.mark.parametrize("name", ["sparse", "cohort", "prf"])
 def test_a_keystream_that_masks_two_uploads_is_seen(name, monkeypatch):
     """Each upload by itself is uniform: only the difference of two shows it."""
-    seed = secrets.randbits(32)
-    for kind, method in ((SecAgg, "pair_context"), (SecAgg, "private_mask_key")):
-        monkeypatch.setattr(kind, method, without_round(getattr(kind, method)))
-    context = prf.round_context
-    monkeypatch.setattr(prf, "round_context", lambda index, *rest: context(index // 2, *rest))
-
-    def source(index, device):
-        return insecure_secrets(seed, index // 2, device)
-
-    found = alarms(look(name, "fq", source, devices=4), FALSE_ALARM / CONFIGURATIONS)
+    for method in ("pair_context", "private_mask_key"):
+        monkeypatch.setattr(SecAgg, method, without_round(getattr(SecAgg, method)))
+    monkeypatch.setattr(prf, "round_context", twice(prf.round_context))
+    found = alarms(look(name, "fq", twice(seeded(secrets.randbits(32))), devices=4), LEVEL)
 
     assert {"compression, pairs of the first", "byte frequency, pairs of the second"} <= found
     assert "byte frequency, first" not in found
+
+
+def twice(function):
+    """Let rounds 0 and 1 have the same, and so on."""
+    return lambda index, *rest: function(index // 2, *rest)
 
 
 def without_round(method):
@@ -201,7 +197,7 @@ def test_locations_that_leave_out_zeros_are_seen(monkeypatch):
         "send_masked_input",
         lambda device, vector: without_zeros(send(device, vector), vector),
     )
-    found = alarms(look_at_locations("gaps"), FALSE_ALARM / CONFIGURATIONS)
+    found = alarms(look_at_locations("gaps"), LEVEL)
 
     assert {"all, first", "regression", "network"} <= found
 
@@ -218,14 +214,10 @@ def test_locations_that_repeat_are_seen(monkeypatch):
     """Of one key for two rounds."""
     monkeypatch.setattr(SecAgg, "pair_context", without_round(SecAgg.pair_context))
     protocol = make("sparse", "fq", 256, devices=3)
-    seed = secrets.randbits(32)
-
-    def source(index, device):
-        return insecure_secrets(seed, index // 2, device)
-
+    source = twice(seeded(secrets.randbits(32)))
     sent = sent_coordinates(protocol, np.zeros(256), 100, source)
     part = protocol.parameters.selection_probability
-    found = alarms(inspect_locations(sent, sent, part), FALSE_ALARM / CONFIGURATIONS)
+    found = alarms(inspect_locations(sent, sent, part), LEVEL)
 
     assert "next upload, first" in found
 

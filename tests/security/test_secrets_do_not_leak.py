@@ -16,7 +16,6 @@ import subprocess
 import sys
 import traceback
 import zipfile
-from collections.abc import Callable
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from planted import KEY_HOLDERS, Planted, Search, contents, left_behind
 
 from hpcfl.algorithms.aggregation import find
@@ -39,6 +39,7 @@ from hpcfl.comm.world import World
 from hpcfl.crypto import keys, shamir
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
 from hpcfl.options.bench import BenchOptions
+from hpcfl.results import load
 from hpcfl.rounds import enrolment
 from hpcfl.rounds import timed as rounds
 from hpcfl.rounds.build import build
@@ -46,24 +47,24 @@ from hpcfl.rounds.observer import Results, Together
 
 DEVICES, DIM = 6, 120
 RINGS = ("secagg", "secagg-graph", "sparse", "cohort")
-PROTOCOLS = (*RINGS, "prf", "secagg active", "sparse active")
+PROTOCOLS = (*RINGS, "common", "prf", "secagg active", "sparse active")
 OPTIONS: dict[str, dict[str, Any]] = {
     "secagg-graph": {"degree": 4},
     "cohort": {"alpha": 0.5, "degree": 6},
     "sparse": {"alpha": 0.5},
+    "common": {"alpha": 0.5},
     "prf": {"dropout": 0.0},
     "secagg active": {"security": "active"},
     "sparse active": {"security": "active", "alpha": 0.5},
 }
 PHASES = ("advertise_keys", "share_keys", "masked_input", "unmask")
 # Between them these run the code of all: two topologies, three kinds of masks, both variants.
-QUICK = ("sparse", "cohort", "prf", "secagg active")
+QUICK = ("sparse", "cohort", "prf", "secagg active", "dp-fedavg")
 
 
 def each(*names):
     """Return protocols to look at, those that add no code of their own for the full tier."""
-    quick = (*QUICK, "dp-fedavg")
-    return [pytest.param(n, marks=() if n in quick else pytest.mark.full) for n in names]
+    return [pytest.param(n, marks=() if n in QUICK else pytest.mark.full) for n in names]
 
 
 @pytest.fixture
@@ -83,19 +84,32 @@ def options(name, **others):
     return BenchOptions(name.partition(" ")[0], **few | OPTIONS.get(name, {}) | others)
 
 
+def played(name, transport, dropouts=None, protocol=None, prepare=None):
+    """Play a round with `timed.play`; return its result."""
+    protocol = protocol or build(name.partition(" ")[0], options(name), DEVICES, DIM)[0]
+    return rounds.play(
+        protocol,
+        transport,
+        index=0,
+        model=np.zeros(DIM, np.float32),
+        inputs=lambda id: np.full(DIM, 0.5),
+        prepare=prepare,
+        dropouts=dropouts or {},
+        enrolled=enrolment.enrol(type(protocol), Loopback(DEVICES), first_round=0),
+    )
+
+
 def everything_in(folder):
     """Yield the names and contents of all files, those that are compressed too."""
     for path in sorted(folder.rglob("*")):
         yield str(path).encode()
-        if path.is_dir():
-            continue
-        yield path.read_bytes()
+        if path.is_file():
+            yield path.read_bytes()
         if path.suffix == ".h5":
             yield from inside(path)
-        if zipfile.is_zipfile(path):
+        if path.is_file() and zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                for name in archive.namelist():
-                    yield archive.read(name)
+                yield from map(archive.read, archive.namelist())
 
 
 def inside(path):
@@ -119,7 +133,7 @@ def inside(path):
 # The search itself
 
 
-FORMS: dict[str, Callable[[bytes], bytes | str]] = {
+FORMS = {
     "raw": lambda key: b"xy" + key,
     "half": lambda key: key[len(key) // 2 :],
     "reversed": lambda key: key[::-1],
@@ -133,24 +147,19 @@ FORMS: dict[str, Callable[[bytes], bytes | str]] = {
     "words": lambda key: str(np.frombuffer(key, "<u8")),
     "base64": base64.b64encode,
     "base64 of more": lambda key: base64.urlsafe_b64encode(b"k" + key + b"z"),
-    "limbs": lambda key: limbs_of(key).astype("<u4").tobytes(),
-    "signed limbs": lambda key: limbs_of(key).astype("<i8").tobytes(),
-    "limbs in a list": lambda key: str(limbs_of(key).tolist()),
+    "limbs": lambda key: shamir.to_limbs(key).astype("<u4").tobytes(),
+    "signed limbs": lambda key: shamir.to_limbs(key).astype("<i8").tobytes(),
+    "limbs in a list": lambda key: str(shamir.to_limbs(key).tolist()),
     "JSON": lambda key: json.dumps({"key": list(key)}, indent=2),
 }
-
-
-def limbs_of(secret):
-    return shamir.to_limbs(secret)
 
 
 @pytest.mark.parametrize("length", [16, 32])
 @pytest.mark.parametrize("form", FORMS)
 def test_the_search_finds_a_secret_in_every_form(form, length):
-    secret, others = os.urandom(length), [os.urandom(length) for _ in range(50)]
-    search = Search(dict.fromkeys([secret, *others], "drawn"))
-    around = os.urandom(999)
-    written = FORMS[form](secret)
+    secrets, around = [os.urandom(length) for _ in range(50)], os.urandom(999)
+    search = Search(dict.fromkeys(secrets, "drawn"))
+    written = FORMS[form](secrets[7])
     raw = written.encode() if isinstance(written, str) else written
 
     assert set() == search(around, around.hex(), repr(around))
@@ -179,17 +188,15 @@ def test_the_search_follows_references(hide):
 
 
 def test_the_search_sees_objects_that_hold_a_key():
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
     found = [thing for _, thing in contents([("root", {"cipher": AESGCM(bytes(16))})])]
 
-    assert [True] == [isinstance(thing, KEY_HOLDERS) for thing in found if type(thing) is AESGCM]
+    assert [AESGCM] == [type(thing) for thing in found if isinstance(thing, KEY_HOLDERS)]
 
 
 # Results, output and checkpoints
 
 
-def command(planted, *arguments):
+def command(*arguments):
     """Run a command in this process; return all that it printed."""
     done = CliRunner().invoke(group, [*map(str, arguments)])
     assert done.exit_code == 0, done.output
@@ -200,11 +207,11 @@ def command(planted, *arguments):
 def test_results_and_output_of_a_run_hold_no_secret(name, planted, tmp_path):
     more = [f"--{key}={value}" for key, value in OPTIONS.get(name, {}).items()]
     shown = command(
-        *(planted, "bench", name.partition(" ")[0], "--devices", DEVICES, "--dim", DIM),
+        *("bench", name.partition(" ")[0], "--devices", DEVICES, "--dim", DIM),
         *("--rounds", 2, "--warmup", 0, "--levels", 2**16, *more, "--output", tmp_path),
     )
     (path,) = tmp_path.glob("*.h5")
-    told = [command(planted, "report", path, "--format", kind) for kind in ("json", "csv")]
+    told = [command("report", path, "--format", kind) for kind in ("json", "csv")]
 
     search = planted.search()
     assert len(planted.secrets) > DEVICES
@@ -214,7 +221,7 @@ def test_results_and_output_of_a_run_hold_no_secret(name, planted, tmp_path):
 def test_checkpoints_of_a_training_hold_no_secret(planted, tmp_path):
     pytest.importorskip("torch")
     shown = command(
-        *(planted, "train", "fedavg", "--aggregate", "secagg", "--devices", 4, "--rounds", 2),
+        *("train", "fedavg", "--aggregate", "secagg", "--devices", 4, "--rounds", 2),
         *("--dataset", "synthetic", "--checkpoint-every", 1, "--output", tmp_path),
     )
     assert len([*tmp_path.glob("*.npz")]) == 1
@@ -224,15 +231,13 @@ def test_checkpoints_of_a_training_hold_no_secret(planted, tmp_path):
 
 def recorded(folder, *arguments, **variables):
     """Run a command in a process of its own; return it, and a search for its secrets."""
-    launchers = ("OMPI_", "PMIX_", "PMI_", "MV2_", "SLURM_")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
     here = Path(__file__).parent
     done = subprocess.run(
         [sys.executable, "-X", "dev", here / "recorded_run.py", folder / "s", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=120,
-        env=environment | variables | {"PYTHONFAULTHANDLER": "1"},
+        env={**os.environ, **variables, "PYTHONFAULTHANDLER": "1"},
     )
     written = (folder / "s").read_text()
     (folder / "s").unlink()
@@ -330,26 +335,18 @@ def of_another_round(message):
 CHANGES = (truncated, flipped, last_byte, of_another_round)
 
 
-def failed_round(name, transport, dropouts, ended=None):
+def failed_round(name, transport, dropouts=None, ended=None):
     """Play a round; return its error and all parties, and put what is left of it in `ended`."""
     protocol = build(name.partition(" ")[0], options(name), DEVICES, DIM)[0]
     parties: list[object] = []
-    enrolled = enrolment.enrol(type(protocol), Loopback(DEVICES), first_round=0)
     try:
-        played = rounds.play(
-            protocol,
-            transport,
-            index=0,
-            model=np.zeros(DIM, np.float32),
-            inputs=lambda id: np.full(DIM, 0.5),
-            prepare=lambda devices: parties.extend(devices.values()),
-            dropouts=dropouts,
-            enrolled=enrolled,
+        result = played(
+            *(name, transport, dropouts, protocol), lambda made: parties.extend(made.values())
         )
     except HpcflError as error:
         return error, parties
     if ended is not None:
-        ended += [played, protocol, transport]
+        ended += [result, protocol, transport]
     return None, parties
 
 
@@ -364,7 +361,7 @@ def test_no_error_of_a_round_that_fails_holds_a_secret(name, planted):
     kinds, texts, ended = set(), [], []
     for number, change in itertools.product(range(len(steps)), CHANGES):
         transport = Spoiled(DEVICES, number, change)
-        error, parties = failed_round(name, transport, {}, ended)
+        error, parties = failed_round(name, transport, ended=ended)
         texts += [repr(party) + str(party) for party in parties]
         texts += [told(one) for party in parties for one in getattr(party, "ignored", [])]
         texts += [said.decode(errors="replace") for said in transport.said]
@@ -389,38 +386,24 @@ def test_no_error_of_a_round_that_fails_holds_a_secret(name, planted):
 @pytest.mark.parametrize("name", each(*RINGS))
 def test_no_refusal_holds_a_secret(name, planted):
     """A device that has shared keys is asked for what it must not give."""
-    protocol = build(name.partition(" ")[0], options(name), DEVICES, DIM)[0]
     texts: list[str] = []
-    asked = 0
 
     def ask(devices):
-        nonlocal asked
         for device in devices.values():
-            calls: list[Callable[[], object]] = [
-                device.send_share_keys,
-                device.send_unmask,
-                lambda device=device: device.receive_unmask(np.zeros(2, np.uint8)),
-                lambda device=device: device.receive_unmask(np.full(2, 255, np.uint8)),
-                lambda device=device: device.receive_advertise_keys(np.zeros(64, np.uint8)),
-            ]
-            for call in calls:
-                with pytest.raises(HpcflError) as caught:
-                    call()
-                assert caught.type in (RefusedError, MessageError)
+            for method, *arguments in (
+                ("send_share_keys",),
+                ("send_unmask",),
+                ("receive_unmask", np.zeros(2, np.uint8)),
+                ("receive_unmask", np.full(2, 255, np.uint8)),
+                ("receive_advertise_keys", np.zeros(64, np.uint8)),
+            ):
+                with pytest.raises((RefusedError, MessageError)) as caught:
+                    getattr(device, method)(*arguments)
                 texts.append(told(caught.value))
-                asked += 1
 
-    rounds.play(
-        protocol,
-        Loopback(DEVICES),
-        index=0,
-        model=np.zeros(DIM, np.float32),
-        inputs=lambda id: np.full(DIM, 0.5),
-        prepare=ask,
-        dropouts={},
-    )
+    played(name, Loopback(DEVICES), prepare=ask)
 
-    assert asked == 5 * DEVICES
+    assert 5 * DEVICES == len(texts)
     assert set() == planted.search()(*texts)
 
 
@@ -438,20 +421,9 @@ def test_no_object_shows_a_secret_when_it_is_printed(name, planted):
                 shown.extend((repr(thing), str(thing)))
 
     experiment = Experiment.prepare(options(name, rounds=1), DEVICES)
-    transport = Loopback(DEVICES)
-    protocol = experiment.protocol
-    rounds.play(
-        protocol,
-        transport,
-        index=0,
-        model=np.zeros(DIM, np.float32),
-        inputs=lambda id: np.full(DIM, 0.5),
-        prepare=look,
-        dropouts={},
-        enrolled=enrolment.enrol(type(protocol), transport, first_round=0),
-    )
+    played(name, Loopback(DEVICES), protocol=experiment.protocol, prepare=look)
 
-    assert {type(protocol).__name__, "Round", "KeyPair"} <= kinds
+    assert {type(experiment.protocol).__name__, "Round", "KeyPair"} <= kinds
     assert set() == planted.search()(*shown)
 
 
@@ -572,13 +544,12 @@ def test_the_parties_of_a_failed_round_are_held_by_its_error_alone(name, planted
 def test_an_insecure_seed_is_announced_and_recorded_and_nothing_else_is_insecure(
     arguments, planted, tmp_path
 ):
-    from hpcfl.results import load
-
     if arguments[0] == "train":
         pytest.importorskip("torch")
     sizes = ["--devices", 4, "--rounds", 1]
+    sizes += ["--dim", DIM] if arguments[0] == "bench" else []
     for folder, seed in (("secret", []), ("seeded", ["--insecure-seed", 7])):
-        shown = command(planted, *arguments, *sizes, *seed, "--output", tmp_path / folder)
+        shown = command(*arguments, *sizes, *seed, "--output", tmp_path / folder)
         (path,) = (tmp_path / folder).glob("*.h5")
         recorded_seed = load(path).config["insecure_seed"]
         drawn = [what for what in planted.secrets.values() if what == "drawn"]
@@ -594,14 +565,12 @@ def test_an_insecure_seed_is_announced_and_recorded_and_nothing_else_is_insecure
 
 
 def test_a_sweep_announces_and_records_an_insecure_seed(planted, tmp_path):
-    from hpcfl.results import load
-
     plan = tmp_path / "plan.toml"
     plan.write_text(
         "[fixed]\nprotocol = 'secagg'\ndevices = 4\ndim = 20\nrounds = 1\ninsecure-seed = 5\n"
         "[grid]\nlevels = [1000, 2000]\n"
     )
-    shown = command(planted, "sweep", plan, "--output", tmp_path / "out")
+    shown = command("sweep", plan, "--output", tmp_path / "out")
     files = [*(tmp_path / "out").rglob("*.h5")]
 
     assert "insecure-seed is given: keys are not secret" in shown
