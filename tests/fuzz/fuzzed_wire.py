@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,13 +23,13 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern, Step
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
-from hpcfl.rounds.driver import Round
-from hpcfl.rounds.ledger import Ledger
+from hpcfl.rounds.enrolment import NO_ROUND
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from player import parties, round_of
 
 ENVELOPE = 16
-NO_ROUND = 2**32 - 1
-# Stands for a device's number in what the server draws.
-NO_DEVICE = -1
 Q = 2**32 - 5
 Bytes = NDArray[np.uint8]
 
@@ -43,6 +45,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "sparse-degree": ("sparse", {"alpha": 0.6, "degree": 4}),
     "cohort": ("cohort", {"alpha": 0.6, "degree": 8}),
     "cohort-degree": ("cohort", {"alpha": 0.6, "degree": 4}),
+    "common": ("common", {"alpha": 0.6}),
     "prf": ("prf", {"dropout": 0.0}),
     "ring32": ("secagg", {"group": "ring32"}),
     "secagg-active": ("secagg", {"security": "active"}),
@@ -83,9 +86,6 @@ class Message:
     enrolment: bool = False
 
 
-Change = Callable[[Message], bytes]
-
-
 class Wire(Loopback):
     """A loopback that keeps every message and delivers the one of a given number changed."""
 
@@ -96,7 +96,7 @@ class Wire(Loopback):
         self.steps: tuple[Step, ...] = ()
         self.enrolment = False
         self._target = target
-        self._change = change
+        self._change: Callable[[Message], bytes] | None = change
 
     def _pass(self, sealed):
         raw = sealed.tobytes()
@@ -130,8 +130,7 @@ class Wire(Loopback):
         """Change a row before it is sent; one of another size is not delivered."""
         blocks = []
         for block in rows:
-            changed = [self._pass(row) for row in block]
-            fitting = [row for row in changed if row.size == width]
+            fitting = [row for row in map(self._pass, block) if row.size == width]
             blocks.append(np.array(fitting, np.uint8).reshape(-1, width))
         return super().route(senders, blocks, width)
 
@@ -197,19 +196,18 @@ class Outcome:
     def _changed_coordinates(self, message, delivered):
         """Return which coordinates two uploads of a device differ in."""
         before, after = self._values(message, message.sealed), self._values(message, delivered)
-        return {k for k in {*before, *after} if before.get(k) != after.get(k)} | (
-            {*before, *after} if {*before} != {*after} else set()
-        )
+        if {*before} != {*after}:
+            return {*before, *after}
+        return {k for k in before if before[k] != after[k]}
 
     def _values(self, message, sealed):
         body = np.frombuffer(sealed[ENVELOPE:], np.uint8)
         used, where = 0, np.arange(DIM)
-        if self.case.startswith("sparse") or (
-            len(body) < 4 * DIM and self.case.startswith("fedavg")
-        ):
+        short = self.case.startswith("fedavg") and len(body) < 4 * DIM
+        if self.case.startswith("sparse") or short:
             where, used = locations.decode(body, DIM)
-        elif self.case.startswith("cohort"):
-            where = self.devices[message.sender].sent()
+        elif self.case.startswith(("cohort", "common")):
+            where = where[self.devices[message.sender].sent()]
         values = body[used : used + 4 * len(where)].reshape(-1, 4)
         return {int(k): value.tobytes() for k, value in zip(where, values, strict=True)}
 
@@ -232,23 +230,21 @@ def play(case, devices, dropouts=None, target=-1, change=None, index=3, stands=N
     dropouts = dropouts or {}
     wire = wire or Wire(devices, target, change)
     outcome = Outcome(case, wire, {}, vectors_of(case, devices), dropouts=dropouts)
-    ids = range(devices)
     try:
         enrolment = type(of).enrolment(devices)
         if enrolment is not None:
-            members = {id: enrolment.device(id, insecure_secrets(1, NO_ROUND, id)) for id in ids}
+            members = {
+                id: enrolment.device(id, insecure_secrets(1, NO_ROUND, id)) for id in range(devices)
+            }
             _register(members, enrolment.registered_bytes)
             wire.enrolment = True
-            parties = _watched(members, enrolment.server(), of, stands)
-            _round(of, enrolment.steps, wire, *parties, NO_ROUND, outcome)
+            made = _watched(members, enrolment.server(), of, stands)
+            _round(of, outcome, made, index=NO_ROUND, steps=enrolment.steps)
             wire.enrolment = False
-            of.join(members, ids, devices)
-        outcome.devices = {id: of.device(id, index, insecure_secrets(1, index, id)) for id in ids}
-        outcome.server = of.server(
-            index, np.zeros(DIM, np.float32), insecure_secrets(1, index, NO_DEVICE)
-        )
-        parties = _watched(outcome.devices, outcome.server, of, stands)
-        _round(of, of.steps, wire, *parties, index, outcome)
+            of.join(members, range(devices), devices)
+        outcome.devices, outcome.server = parties(of, wire, index)
+        made = _watched(outcome.devices, outcome.server, of, stands)
+        _round(of, outcome, made, index=index, steps=of.steps, dropouts=dropouts)
     except HpcflError as error:
         outcome.error = error
     return outcome
@@ -261,20 +257,9 @@ def _register(members, size):
             one.learn(registry)
 
 
-def _round(of, steps, wire, devices, server, index, outcome):
-    wire.steps = steps
-    played = Round(
-        steps,
-        wire,
-        Ledger(of.phases(), len(devices), range(len(devices)), True),
-        index=index,
-        devices=devices,
-        server=server,
-        inputs=lambda id: outcome.vectors[id],
-        dropouts={} if wire.enrolment else outcome.dropouts,
-        dim=DIM,
-        largest_message=of.largest_message,
-    )
+def _round(of, outcome, made, **options):
+    outcome.wire.steps = options["steps"]
+    played = round_of(of, outcome.wire, *made, outcome.vectors, **options)
     try:
         played.play()
     finally:
@@ -440,9 +425,8 @@ class _Watched:
             return found
 
         def receive(*arguments):
-            kept = Stand(self._party, self._shared, name, arguments)
-            kept.party = kept.party_again()
-            self._stands.append(kept)
+            before = Stand(self._party, self._shared, name, arguments).party_again()
+            self._stands.append(Stand(before, self._shared, name, arguments))
             return found(*arguments)
 
         return receive
@@ -471,12 +455,9 @@ class Spoiling(Wire):
     """A wire on which what device 2 deals is spoiled."""
 
     def route(self, senders, rows, width):
-        blocks = [
-            block.copy() if id == 2 else block for id, block in zip(senders, rows, strict=True)
-        ]
+        blocks = [block.copy() for block in rows]
         for id, block in zip(senders, blocks, strict=True):
-            if id == 2:
-                block[:, ENVELOPE:] ^= 1
+            block[:, ENVELOPE:] ^= id == 2
         return super().route(senders, blocks, width)
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import fuzzed_wire as wire
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from tiers import examples
 
 from hpcfl.crypto import shamir
 from hpcfl.crypto.groups import FQ
 
 SECURE = [case for case in wire.CASES if case not in ("fedavg", "fedavg-zeros", "prf")]
-DEVICES = 7
-Lie = Callable[[NDArray[np.uint32]], None]
+# Shares are of the field, whatever the group of the masks is.
+GROUPS = ["secagg", pytest.param("ring32", marks=pytest.mark.full)]
 
 
 class Lying(wire.Wire):
@@ -25,7 +22,7 @@ class Lying(wire.Wire):
 
     def __init__(self, devices, lies):
         super().__init__(devices)
-        self._lies = lies
+        self._lies = lies  # by step and device: change an answer in place
 
     def gather(self, senders, produce, largest):
         for sender, message in super().gather(senders, produce, largest):
@@ -63,7 +60,7 @@ def exactly(outcome):
     return "wrong" if outcome.differing().size else "exact"
 
 
-@pytest.mark.parametrize("case", ["secagg", "ring32"])
+@pytest.mark.parametrize("case", GROUPS)
 @pytest.mark.parametrize("limbs", [(0, 11), (0, 0)], ids=["of two devices", "of one"])
 def test_two_devices_that_lie_are_both_left_out(case, limbs):
     """About the same secret, too: what a share is held against is its own holder's answer."""
@@ -74,7 +71,6 @@ def test_two_devices_that_lie_are_both_left_out(case, limbs):
         is_refused(outcome, liar)
 
 
-@pytest.mark.parametrize("case", ["secagg"])
 @pytest.mark.parametrize(
     ("limb", "gone"),
     [
@@ -83,14 +79,14 @@ def test_two_devices_that_lie_are_both_left_out(case, limbs):
     ],
     ids=["of a seed", "of a mask key"],
 )
-def test_a_wrong_share_among_one_more_than_needed_is_left_out(case, limb, gone):
+def test_a_wrong_share_among_one_more_than_needed_is_left_out(limb, gone):
     """Seven devices, t = 4, five replies."""
-    outcome = play(case, {4: about(limb)}, gone)
+    outcome = play("secagg", {4: about(limb)}, gone)
     assert "exact" == exactly(outcome)
     is_refused(outcome, 4)
 
 
-@pytest.mark.parametrize("case", ["secagg", "ring32"])
+@pytest.mark.parametrize("case", GROUPS)
 @pytest.mark.parametrize("limb", [0, 2, 5, -1])
 def test_among_just_as_many_as_needed_a_wrong_share_is_found_and_the_round_ends(case, limb):
     """Seven devices, t = 4, four replies: without the liar's there is one too few."""
@@ -133,7 +129,7 @@ def test_one_liar_about_all_that_deal_to_it_costs_at_most_itself(case, lie, liar
         is_refused(outcome, liar)
 
 
-@pytest.mark.parametrize("case", ["secagg", "ring32"])
+@pytest.mark.parametrize("case", GROUPS)
 @pytest.mark.parametrize("lies", [(12345, 99), (12345, None), (None, None)], ids=str)
 def test_two_liars_about_one_dealer_have_it_expelled(case, lies):
     """What two can do: the dealer is honest, and all others stay."""
@@ -170,7 +166,7 @@ def test_a_round_that_ends_as_too_many_are_expelled_says_so_and_why():
     ) in str(outcome.error)
 
 
-@pytest.mark.parametrize("case", ["secagg", "ring32"])
+@pytest.mark.parametrize("case", GROUPS)
 def test_two_liars_about_two_dealers_have_neither_expelled(case):
     lies = {1: about(6, 7), 4: about(10, 11)}
     outcome = play(case, lies, devices=8, step="checks")
@@ -179,21 +175,6 @@ def test_two_liars_about_two_dealers_have_neither_expelled(case):
     for liar in (1, 4):
         is_refused(outcome, liar)
     assert list(range(8)) == outcome.server.survivors
-
-
-# those who deal
-
-
-def dealing(monkeypatch, dealer, change):
-    """Let a device deal other shares: the one that is the `dealer`-th to do so."""
-    split, calls = shamir.split, iter(range(1000))
-
-    def deal(limbs, coefficients, recipients):
-        if next(calls) == dealer:
-            return change(split, limbs, coefficients, recipients)
-        return split(limbs, coefficients, recipients)
-
-    monkeypatch.setattr(shamir, "split", deal)
 
 
 # one hostile device, and others that vanish as planned
@@ -205,21 +186,16 @@ SPARE |= {case: (9, 0) for case in SECURE if case.endswith("degree") or case == 
 
 
 @st.composite
-def lies(draw, *kinds):
-    """Draw a lie about shares, or about answers, of some kinds."""
-    kind = draw(st.sampled_from(["none", *kinds]))
-    if kind == "none":
-        return None
-    if kind != "some":
-        return {"uniform": uniform, "all ones": all_ones}[kind]
+def lies(draw):
+    """Draw a lie about shares, or about answers; None for the truth."""
     seed = draw(st.integers(0, 10**6))
 
-    def lie(values):
+    def some(values):
         random = np.random.default_rng(seed)
         chosen = random.random(values.size) < random.choice([0.05, 0.3, 0.8])
         values[chosen] = random.integers(0, wire.Q, int(chosen.sum()))
 
-    return lie
+    return draw(st.sampled_from([None, uniform, all_ones, some]))
 
 
 @pytest.mark.parametrize("case", wire.each(SECURE))
@@ -246,25 +222,24 @@ def test_whatever_one_device_deals_and_answers_costs_itself_alone(case, monkeypa
         value = data.draw(st.sampled_from([wire.Q, None]))
         seed = data.draw(st.integers(0, 10**6))
 
-        def change(split, limbs, coefficients, recipients):
-            shares, random = split(limbs, coefficients, recipients), np.random.default_rng(seed)
+        def change(*arguments):
+            shares, random = split(*arguments), np.random.default_rng(seed)
             for holder in random.permutation(len(shares))[:wronged].tolist():
                 limb = int(random.integers(shares.shape[1]))
                 other = int(random.integers(1, wire.Q))
                 shares[holder, limb] = value or (int(shares[holder, limb]) + other) % wire.Q
             return shares
 
-        answers = data.draw(lies("uniform", "all ones", "some"))
-        shares = data.draw(lies("uniform", "all ones", "some"))
-        told = {
-            step: {hostile: lie}
-            for step, lie in (("checks", answers), ("unmask", shares))
-            if lie is not None
-        }
+        told = {step: {hostile: data.draw(lies())} for step in ("checks", "unmask")}
         before = ("advertise_keys", "share_keys")
         sharing = [id for id in range(devices) if gone.get(id) not in before]
+        split, calls = shamir.split, iter(sharing)
+
+        def deal(*arguments):
+            return (change if next(calls) == hostile else split)(*arguments)
+
         with monkeypatch.context() as patch:
-            dealing(patch, sharing.index(hostile), change)
+            patch.setattr(shamir, "split", deal)
             outcome = wire.play(case, devices, dropouts, wire=Lying(devices, told))
         assert "exact" == exactly(outcome)
         assert {*outcome.refused} <= {hostile}
