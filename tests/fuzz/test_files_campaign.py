@@ -4,7 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from tiers import examples
 
 SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "fuzz_files.py"
@@ -34,62 +33,46 @@ def read(path):
     if kind == b"refused":
         raise HpcflError(f"{path} is no good: make another")
 
-fuzz_files.HANG_SECONDS = 2.0
-fuzz_files.make = lambda target, seed, number: fuzz_files.OUTCOMES[number % 7].encode()
+fuzz_files.HANG_SECONDS = 1.0
+fuzz_files.make = lambda target, seed, number: fuzz_files.OUTCOMES[number].encode()
 target = Target("bad", "bad.txt", [b"read"], None, read)
-print(sorted(fuzz_files.campaign(target, 0, 14, Path(sys.argv[1])).items()))
+print(sorted(fuzz_files.campaign(target, 0, 7, Path(sys.argv[1])).items()))
+"""
+MADE_TWICE = """
+import fuzz_files
+target = fuzz_files._manifest()
+one, other = ([fuzz_files.make(target, 1, number) for number in range(40)] for _ in range(2))
+print(one == other, len({*one}) > 30)
 """
 
 
-def test_every_damaged_file_is_read_or_refused_in_a_sentence():
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "--count", str(COUNT), "--seed", "7"],
+def run(*command):
+    return subprocess.run(
+        [sys.executable, *map(str, command)],
         capture_output=True,
         text=True,
         timeout=280,
+        cwd=SCRIPT.parent,
     )
 
-    assert done.stdout.splitlines()[-1:] == [f"{READERS * COUNT} files, 0 findings"], (
-        done.stdout + done.stderr
-    )
+
+def test_every_damaged_file_is_read_or_refused_in_a_sentence():
+    done = run(SCRIPT, "--count", COUNT, "--seed", 7)
+
+    said = done.stdout.splitlines()[-1:]
+    assert said == [f"{READERS * COUNT} files, 0 findings"], done.stdout + done.stderr
     assert done.returncode == 0
 
 
 def test_the_campaign_finds_each_kind_of_failure(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", BROKEN, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=SCRIPT.parent,
-    )
+    done = run("-c", BROKEN, tmp_path)
 
     kinds = ("died", "hung", "memory", "read", "refused", "traceback", "words")
-    assert done.stdout.strip() == str([(kind, 2) for kind in kinds]), done.stderr
-    kept = sorted(folder.name for folder in (tmp_path / "findings").iterdir())
-    assert len(kept) == 10
-    assert "bad-3-died" in kept
-    assert (tmp_path / "findings" / "bad-3-died" / "bad.txt").read_bytes() == b"died"
+    assert done.stdout.strip() == str([(kind, 1) for kind in kinds]), done.stderr
+    kept = {folder.name: folder for folder in (tmp_path / "findings").iterdir()}
+    assert len(kept) == 5
+    assert (kept["bad-3-died"] / "bad.txt").read_bytes() == b"died"
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_campaign_can_be_repeated(seed):
-    program = (
-        "import sys, tempfile, hashlib, fuzz_files; from pathlib import Path\n"
-        "target = fuzz_files._manifest()\n"
-        f"made = [fuzz_files.make(target, {seed}, number) for number in range(40)]\n"
-        "print(hashlib.sha256(b'|'.join(made)).hexdigest())"
-    )
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            cwd=SCRIPT.parent,
-            check=True,
-        ).stdout
-        for _ in range(2)
-    }
-
-    assert len(outputs) == 1
+def test_a_campaign_can_be_repeated():
+    assert run("-c", MADE_TWICE).stdout == "True True\n"

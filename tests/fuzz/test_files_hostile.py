@@ -45,6 +45,15 @@ def at_most(limit_bytes):
         tracemalloc.stop()
 
 
+@contextmanager
+def refused(path, sentence=None, error=UsageError, limit_bytes=16 * MEGABYTE):
+    """Assert that a file is refused, by its name, in a sentence and without taking memory."""
+    with at_most(limit_bytes), pytest.raises(error, match=sentence) as caught:
+        yield
+    assert str(path) in str(caught.value)
+    assert len(str(caught.value)) < 2000
+
+
 def npy(array):
     written = io.BytesIO()
     np.save(written, array, allow_pickle=True)
@@ -100,24 +109,24 @@ def test_numbers_of_ranks_that_are_none_are_none(value):
     assert disturbances._list(value) == []
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        npy(np.array([{}])),
-        npy(np.array([(1, 2.0)], "i4,f8")),
-        npy(np.arange(3)) + b"more",
-        npy(np.arange(3))[:-1],
-        npy_claiming(claim("(1099511627776,)"), bytes(64)),
-        npy_claiming(claim("(-1,)")),
-        npy_claiming(claim("(True,)"), bytes(8)),
-        npy_claiming(claim("(0, 9223372036854775808)")),
-        npy_claiming(claim("(" * 400)),
-        npy_claiming(claim("-" * 900 + "1")),
-        npy_claiming(claim("(1,)", "'|O'"), pickle.dumps([1])),
-        b"\x93NUMPY\x03\x00" + npy(np.arange(3))[8:],
-        b"PK\x03\x04",
-    ],
-)
+NOT_NPY = [
+    npy(np.array([{}])),
+    npy(np.array([(1, 2.0)], "i4,f8")),
+    npy(np.arange(3)) + b"more",
+    npy(np.arange(3))[:-1],
+    npy_claiming(claim("(1099511627776,)"), bytes(64)),
+    npy_claiming(claim("(-1,)")),
+    npy_claiming(claim("(True,)"), bytes(8)),
+    npy_claiming(claim("(0, 9223372036854775808)")),
+    npy_claiming(claim("(" * 400)),
+    npy_claiming(claim("-" * 900 + "1")),
+    npy_claiming(claim("(1,)", "'|O'"), pickle.dumps([1])),
+    b"\x93NUMPY\x03\x00" + npy(np.arange(3))[8:],
+    b"PK\x03\x04",
+]
+
+
+@pytest.mark.parametrize("content", NOT_NPY)
 def test_arrays_in_memory_that_are_none(content):
     with at_most(MEGABYTE), pytest.raises(ValueError, match=r"^[A-Za-z]"):
         files.parse_npy(content)
@@ -199,9 +208,8 @@ def test_categories_that_would_fill_the_memory(tmp_path, rows, sentence):
     path = tmp_path / "adult" / "adult.data"
     path.write_text("".join(rows))
 
-    with at_most(8 * MEGABYTE), pytest.raises(UsageError, match=sentence) as caught:
+    with refused(path, sentence):
         adult.read(tmp_path, len(rows), 1)
-    assert str(path) in str(caught.value)
 
 
 def leaf_file(**changes):
@@ -230,9 +238,8 @@ def test_writers_that_numpy_would_take(tmp_path, content, sentence):
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(content))
 
-    with at_most(32 * MEGABYTE), pytest.raises(UsageError, match=sentence) as caught:
+    with refused(path, sentence, limit_bytes=32 * MEGABYTE):
         leaf.read_femnist(tmp_path)
-    assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -253,10 +260,7 @@ def test_pickles_that_mean_ill_are_not_run(tmp_path, program):
         path.write_bytes(program)
     digest = hashlib.sha256(program).hexdigest()
 
-    with (
-        at_most(4 * MEGABYTE),
-        pytest.raises(UsageError, match="data_batch_1 is not a batch of CIFAR"),
-    ):
+    with refused("data_batch_1", "is not a batch of CIFAR", limit_bytes=4 * MEGABYTE):
         cifar10.read(tmp_path, dict.fromkeys(("data_batch_1", "test_batch"), digest))
 
 
@@ -266,18 +270,10 @@ def test_pickles_that_mean_ill_are_not_run(tmp_path, program):
 @pytest.fixture
 def run_file(tmp_path):
     path = tmp_path / "run.h5"
-    with ResultsWriter(
-        path,
-        protocol="secagg",
-        command="hpcfl bench secagg",
-        config={"dim": 7, "promises": ["nothing"]},
-        environment={"transport": "loopback"},
-        phases=("model", "masked_input"),
-        devices=3,
-        rounds=2,
-        training=("accuracy",),
-        partition=[[1], [2], [3]],
-    ) as writer:
+    options = {"protocol": "secagg", "command": "", "phases": ("model", "masked_input")}
+    options |= {"config": {"dim": 7, "promises": ["nothing"]}, "environment": {"transport": "x"}}
+    options |= {"training": ("accuracy",), "partition": [[1], [2], [3]]}
+    with ResultsWriter(path, devices=3, rounds=2, **options) as writer:
         for _ in range(2):
             writer.append(RoundRecord.empty(2, 3), {"accuracy": 0.5})
     load(path)
@@ -365,10 +361,7 @@ def test_what_hdf5_allows_and_no_run_has(run_file, change):
     with h5py.File(run_file, "r+") as file:
         change(file)
 
-    with (
-        at_most(16 * MEGABYTE),
-        pytest.raises(HpcflError, match=r"run\.h5 is (damaged|no results)"),
-    ):
+    with refused(run_file, r" is (damaged|no results)", HpcflError):
         load(run_file)
 
 
@@ -394,7 +387,7 @@ def test_texts_among_which_hdf5_would_go_round_for_ever(run_file, where, size):
     content[at : at + 8] = size.to_bytes(8, "little")
     run_file.write_bytes(content)
 
-    with pytest.raises(HpcflError, match=r"run\.h5 is damaged or is not an HDF5 file \(the heap"):
+    with refused(run_file, r" is damaged or is not an HDF5 file \(the heap", HpcflError):
         load(run_file)
 
 
@@ -403,7 +396,7 @@ def test_a_number_of_parameters_that_is_none(run_file, dim):
     with h5py.File(run_file, "r+") as file:
         file["config"].attrs["dim"] = dim
 
-    with pytest.raises(HpcflError, match=r"run\.h5 does not record the option dim"):
+    with refused(run_file, "does not record the option dim", HpcflError):
         _ = load(run_file).dim
 
 
@@ -473,29 +466,25 @@ def dropped_chunk(file):
 def test_vectors_that_are_not_in_the_file(tmp_path, change):
     path = updates_file(tmp_path / "u.h5", change)
 
-    with at_most(16 * MEGABYTE), pytest.raises(UsageError, match=r"u\.h5"):
+    with refused(path):
         FileUpdates(path, 2)
 
 
 @pytest.mark.parametrize(
     "content",
     [
+        *NOT_NPY,
         npy_claiming(claim("(2, 1099511627776)"), bytes(64)),
         npy_claiming(claim("(2, 0)")),
-        npy_claiming(claim("(-2, 3)"), bytes(48)),
-        npy_claiming(claim("(" * 400)),
-        npy(np.ones((2, 5))) + b"more",
-        npy(np.ones((2, 5)))[:-1],
-        npy(np.array([[{}], [{}]])),
         npy(np.ones((2, 5), np.complex128)),
-        npy(np.zeros((2, 5), "i4,f8")),
     ],
 )
 def test_arrays_of_vectors_that_are_none(tmp_path, content):
-    (tmp_path / "u.npy").write_bytes(content)
+    path = tmp_path / "u.npy"
+    path.write_bytes(content)
 
-    with at_most(MEGABYTE), pytest.raises(UsageError, match=r"u\.npy"):
-        FileUpdates(tmp_path / "u.npy", 2)
+    with refused(path, limit_bytes=MEGABYTE):
+        FileUpdates(path, 2)
 
 
 @pytest.mark.parametrize("kind", [">f4", ">f8", "<f2", ">i2", "<f4"])
@@ -520,7 +509,7 @@ def test_a_damaged_chunk_is_a_sentence(tmp_path):
     updates = FileUpdates(path, 2)
 
     assert updates.vector(0, 0).tolist() == rows[0].tolist()
-    with pytest.raises(HpcflError, match=r"row 1 of .*u\.h5 cannot be read"):
+    with refused(path, "row 1 of .* cannot be read", HpcflError):
         updates.vector(0, 1)
 
 
@@ -537,16 +526,10 @@ def test_a_damaged_chunk_is_a_sentence(tmp_path):
         ('[fixed]\nprotocol = "' + "x" * 2000 + '"', "has more than 1000 letters"),
         ("[fixed]\n" + "x" * 10_000 + " = 1", "a plan has no such option"),
         ("#" * (2**20 + 1), "more than the 1048576"),
+        ("[grid]\nprotocol = 'secagg'\ndevices = 5\nrepeats = 100_001", "more than 100000 cells"),
         (
-            '[grid]\nprotocol = "secagg"\ndevices = 5\nrepeats = 100_001',
-            "more than 100000 cells",
-        ),
-        (
-            '[grid]\nprotocol = "secagg"\n'
-            + "".join(
-                f"{name} = [{', '.join(map(str, range(5, 105)))}]\n"
-                for name in ("devices", "dim", "seed", "rounds")
-            ),
+            "[grid]\nprotocol = 'secagg'\n"
+            + "".join(f"{name} = {[*range(5, 105)]}\n" for name in ("devices", "dim", "seed")),
             "more than 100000 cells",
         ),
     ],
@@ -555,24 +538,13 @@ def test_plans_that_would_not_end(tmp_path, text, sentence):
     path = tmp_path / "plan.toml"
     path.write_text(text)
 
-    with pytest.raises(UsageError, match=sentence) as caught:
+    with refused(path, sentence):
         plan.read(path)
-    assert str(path) in str(caught.value)
-    assert len(str(caught.value)) < 1000
 
 
 def sweep_document(**changes):
-    cell = {
-        "index": 0,
-        "id": "00ff",
-        "file": "secagg.h5",
-        "arguments": ["secagg", "--devices=5"],
-        "protocol": "secagg",
-        "devices": 5,
-        "dim": 9,
-        "rounds": 2,
-        "repeat": 0,
-    }
+    cell = {"index": 0, "id": "00ff", "file": "secagg.h5", "repeat": 0, "protocol": "secagg"}
+    cell |= {"arguments": ["secagg", "--devices=5"], "devices": 5, "dim": 9, "rounds": 2}
     about = {"plan": "p", "seed": 0, "created": "now", "version": "1"}
     whole = {"schema": manifest.SCHEMA, **about, "cells": [cell | changes.pop("cell", {})]}
     return whole | changes
@@ -614,14 +586,7 @@ def test_manifests_that_lead_elsewhere(tmp_path, changes):
     assert manifest.load(tmp_path) is not None
     path.write_text(json.dumps(sweep_document(**changes)))
 
-    with pytest.raises(HpcflError, match=r"sweep\.json is damaged"):
-        manifest.load(tmp_path)
-
-
-def test_a_manifest_nested_without_end(tmp_path):
-    (tmp_path / manifest.NAME).write_text("[" * DEEP)
-
-    with pytest.raises(HpcflError, match=r"sweep\.json is damaged"):
+    with refused(path, "is damaged", HpcflError):
         manifest.load(tmp_path)
 
 
@@ -653,26 +618,16 @@ def test_a_header_of_python_2_is_read_without_a_word(recwarn):
     ],
 )
 def test_calibrations_that_python_would_take(tmp_path, change):
-    whole = {
-        "format": calibration.FORMAT,
-        "about": {},
-        "ranks": 1,
-        "links": {},
-        "devices_slowdown": 1.0,
-        "server_slowdown": 1.0,
-        "cpu_seconds": {},
-    }
+    whole = {"format": calibration.FORMAT, "about": {}, "ranks": 1, "links": {}, "cpu_seconds": {}}
+    whole |= {"devices_slowdown": 1.0, "server_slowdown": 1.0}
     path = tmp_path / "c.json"
     path.write_text(json.dumps(whole))
-    with pytest.raises(HpcflError, match=r"c\.json was made by another version"):
+    with refused(path, "was made by another version", HpcflError):
         calibration.load(path)
     path.write_text(json.dumps(whole | change))
 
-    with pytest.raises(
-        HpcflError, match=r"c\.json (is not a calibration|has the format)"
-    ) as caught:
+    with refused(path, r" (is not a calibration|has the format)", HpcflError):
         calibration.load(path)
-    assert len(str(caught.value)) < 1000
 
 
 CONFIG = {"dim": 4, "seed": 0}
@@ -721,7 +676,7 @@ def test_states_that_training_cannot_go_on_from(tmp_path, changes):
     path = tmp_path / "c.npz"
     assert checkpoint.load(saved(path), CONFIG).next_round == 2
 
-    with pytest.raises(UsageError, match=r"c\.npz cannot be read as a checkpoint"):
+    with refused(path, "cannot be read as a checkpoint"):
         checkpoint.load(saved(path, **changes), CONFIG)
 
 
@@ -735,10 +690,10 @@ def test_a_pickle_within_a_checkpoint_is_not_run(tmp_path):
         members = {name: file.read(name) for name in file.namelist()}
     archive(path, members | {"weights.npy": npy(np.array([Harmful()], object))})
 
-    with pytest.raises(UsageError, match=r"c\.npz cannot be read as a checkpoint"):
+    with refused(path, "cannot be read as a checkpoint"):
         checkpoint.load(path, CONFIG)
     path.write_bytes(pickle.dumps(Harmful()))
-    with pytest.raises(UsageError, match=r"c\.npz cannot be read as a checkpoint"):
+    with refused(path, "cannot be read as a checkpoint"):
         checkpoint.load(path, CONFIG)
     assert not (tmp_path / "ran").exists()
 
@@ -750,7 +705,7 @@ def test_a_pickle_within_a_checkpoint_is_not_run(tmp_path):
 def test_a_store_of_something_else(tmp_path, text):
     (tmp_path / "locks.json").write_text(text)
 
-    with pytest.raises(HpcflError, match=r"locks\.json cannot be read"):
+    with refused("locks.json", "cannot be read", HpcflError):
         Store(tmp_path, "locks")
 
 
@@ -765,5 +720,5 @@ def test_figures_that_are_missing_blame_the_file(tmp_path, found):
         store = Store(tmp_path, "locks")
         stored = store.results(artefact)
         assert stored is not None
-        with pytest.raises(HpcflError, match=r"locks\.json does not hold what locks/"):
+        with refused("locks.json", "does not hold what locks/", HpcflError):
             store.compare(artefact, stored[1])
