@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import campaign
+import h5py
 import pytest
 from campaign import (
     BIN,
@@ -74,34 +75,21 @@ def of(rounds):
     return Plan(0, "nothing", "secagg", 5, 8, 50, rounds)
 
 
-def test_results_as_they_should_be_are_not_complained_about(finished):
-    assert examine(of(4), Outcome(of(4), 0, 1.0), finished) == []
-
-
 def test_missing_rounds_and_false_claims_are_found(finished):
-    plan = of(5)
-
-    [said] = examine(plan, Outcome(plan, 0, 1.0), finished)
-    assert "complete with 4 rounds" in said
-    [said] = examine(plan, Outcome(plan, 1, 1.0), finished)
-    assert "called complete with 4 of 5 rounds" in said
+    assert [] == examine(of(4), Outcome(of(4), 0, 1.0), finished)
+    for status, claim in ((0, "complete with 4 rounds"), (1, "called complete with 4 of 5 rounds")):
+        [said] = examine(of(5), Outcome(of(5), status, 1.0), finished)
+        assert claim in said
 
 
-def test_wrong_rounds_are_found(finished, tmp_path):
-    import h5py
-
+def test_wrong_rounds_and_files_that_are_missing_or_damaged_are_found(finished, tmp_path):
     path = tmp_path / "wrong.h5"
+    assert examine(of(4), Outcome(of(4), 0, 1.0), path) == ["there is no results file"]
     shutil.copy(finished, path)
     with h5py.File(path, "r+") as file:
         file["rounds/validated"][2] = False
-
     [said] = examine(of(4), Outcome(of(4), 0, 1.0), path)
     assert "rounds [2] are not validated" in said
-
-
-def test_files_that_are_missing_or_damaged_are_found(finished, tmp_path):
-    path = tmp_path / "damaged.h5"
-    assert examine(of(4), Outcome(of(4), 0, 1.0), path) == ["there is no results file"]
     path.write_bytes(finished.read_bytes()[:3000])
     [said] = examine(of(4), Outcome(of(4), 0, 1.0), path)
     assert "cannot be read" in said

@@ -1,23 +1,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
+from player import parties, round_of
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.transport import Failure
-from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import HpcflError
 from hpcfl.results import load
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.writer import ResultsWriter
-from hpcfl.rounds.driver import Round
 from hpcfl.rounds.failures import FailureWatch, as_planned, tell
-from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import RoundObserver, Together
 
 DEVICES, DIM = 8, 301
@@ -36,25 +33,16 @@ def vector(id):
         ("sparse", {"alpha": 0.4}),
         ("cohort", {"alpha": 0.5}),
         ("cohort", {"alpha": 0.5, "degree": 6}),
+        ("common", {"alpha": 0.5}),
     ],
 )
 @pytest.mark.parametrize("dropout", [{}, {2: "advertise_keys", 5: "masked_input"}])
 def test_a_stand_in_contributes_what_the_device_did(name, options, dropout):
     protocol = find(name)(Parameters(DEVICES, DIM, dropout=0.25, **options))
-    devices = {id: protocol.device(id, 4, insecure_secrets(1, 4, id)) for id in range(DEVICES)}
-    server = protocol.server(4, np.zeros(DIM, np.float32))
-    Round(
-        protocol.steps,
-        Loopback(DEVICES),
-        Ledger(protocol.phases(), DEVICES, range(DEVICES), True),
-        index=4,
-        devices=devices,
-        server=server,
-        inputs=vector,
-        dropouts={} if name == "fedavg" else dropout,
-        dim=DIM,
-        largest_message=protocol.largest_message,
-    ).play()
+    transport = Loopback(DEVICES)
+    devices, server = parties(protocol, transport, 4)
+    gone = {} if name == "fedavg" else dropout
+    round_of(protocol, transport, devices, server, vector, index=4, dropouts=gone).play()
 
     assert len(server.survivors) >= DEVICES - 2
     for id in server.survivors:
@@ -161,21 +149,24 @@ def test_observers_are_called_in_their_order():
     assert seen == [("first", "during", "upload"), ("second", "during", "upload")]
 
 
-def test_a_run_tells_whom_it_lost(tmp_path):
-    options: dict[str, Any] = {"protocol": "fedavg", "command": "", "config": {}}
-    path = tmp_path / "run.h5"
-    with ResultsWriter(
-        path, **options, environment={}, phases=PHASES, devices=6, rounds=4, failures=True
-    ) as writer:
-        for failures in ({}, {2: 1, 4: 1, 0: 3}, {}):
+def written(path, *records, **options):
+    """Write rounds of six devices, each given by what its record says; return them as read."""
+    options = {"protocol": "fedavg", "command": "", "config": {}, "environment": {}} | options
+    with ResultsWriter(path, phases=PHASES, devices=6, rounds=len(records), **options) as writer:
+        for failures, *seconds in records:
             record = RoundRecord.empty(3, 6)
             for device, phase in failures.items():
                 record.lost_phase[device] = phase
-                record.detect_seconds, record.recover_seconds = 0.25, 1.5
+            if seconds:
+                record.detect_seconds, record.recover_seconds = seconds
             writer.append(record)
-    run = load(path)
+    return load(path)
 
-    assert run.lost_phase is not None
+
+def test_a_run_tells_whom_it_lost(tmp_path):
+    lost = ({2: 1, 4: 1, 0: 3}, 0.25, 1.5)
+    run = written(tmp_path / "run.h5", ({},), lost, ({},), failures=True)
+
     assert run.lost_phase.tolist() == [[-1] * 6, [3, -1, 1, -1, 1, -1], [-1] * 6]
     np.testing.assert_array_equal(run.detect_seconds, [math.nan, 0.25, math.nan])
     assert tell(run) == (
@@ -185,40 +176,13 @@ def test_a_run_tells_whom_it_lost(tmp_path):
 
 
 def test_a_run_that_could_not_go_on_has_no_failures(tmp_path):
-    path = tmp_path / "run.h5"
-    with ResultsWriter(
-        path,
-        protocol="fedavg",
-        command="",
-        config={},
-        environment={},
-        phases=PHASES,
-        devices=6,
-        rounds=1,
-    ) as writer:
-        writer.append(RoundRecord.empty(3, 6))
+    run = written(tmp_path / "run.h5", ({},))
 
-    assert load(path).lost_phase is None
-    assert tell(load(path)) == ""
+    assert run.lost_phase is None
+    assert tell(run) == ""
 
 
 @pytest.mark.parametrize("wrong", [-2, 4])
 def test_failures_in_no_phase_are_damage(tmp_path, wrong):
-    path = tmp_path / "run.h5"
-    with ResultsWriter(
-        path,
-        protocol="fedavg",
-        command="",
-        config={},
-        failures=True,
-        environment={},
-        phases=PHASES,
-        devices=6,
-        rounds=1,
-    ) as writer:
-        record = RoundRecord.empty(3, 6)
-        record.lost_phase[1] = wrong
-        writer.append(record)
-
     with pytest.raises(HpcflError, match="damaged"):
-        load(path)
+        written(tmp_path / "run.h5", ({1: wrong},), failures=True)
