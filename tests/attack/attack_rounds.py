@@ -37,15 +37,12 @@ def recorded(protocol, devices=10, **options):
 
 
 class Graph:
-    """The graph of masks between honest survivors at every coordinate, from the devices' keys.
+    """The graph of masks between honest survivors at every coordinate, from the devices' keys."""
 
-    Attributes
-    ----------
-    sets : dict of int to list of set of int
-        For each coordinate that honest survivors sent, the components of those that sent it.
-    values : dict of (int, int) to float
-        The scaled vector of an honest survivor at a coordinate that it sent, before rounding.
-    """
+    # By coordinate that honest survivors sent: the components of those that sent it.
+    sets: dict[int, list[set[int]]]
+    # By honest survivor and coordinate: its scaled value before rounding.
+    values: dict[tuple[int, int], float]
 
     def __init__(self, experiment, transcript):
         self._protocol: Any = experiment.protocol

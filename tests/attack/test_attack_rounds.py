@@ -250,19 +250,14 @@ def test_before_the_round_the_expectation_is_that_of_the_formulas(name, options)
     assert before == pytest.approx(formulas.alone_of_sent.formula, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("phase", "before"),
-    [("unmask", True), ("share_keys", False), ("advertise_keys", False)],
-)
-def test_before_the_round_other_dropouts_count_as_what_they_are(phase, before):
+@pytest.mark.parametrize("phase", ["unmask", "share_keys", "advertise_keys"])
+def test_before_the_round_other_dropouts_count_as_what_they_are(phase):
     _, transcript = recorded("sparse", devices=20, dim=50, dropout_phase=phase)
-    nobody = exposure(
-        "sparse", BySelection(20, 0.3), Population(20, 4, 0.0), samples=1
-    ).alone_of_sent.formula
-    expected = predict(Adversary(transcript), transcript).before
-
+    nobody = exposure("sparse", BySelection(20, 0.3), Population(20, 4, 0.0), samples=1)
     # Who vanishes after the upload has sent; whoever does before, makes the graph smaller.
-    assert expected == (pytest.approx(nobody) if before else None)
+    expected = pytest.approx(nobody.alone_of_sent.formula) if phase == "unmask" else None
+
+    assert predict(Adversary(transcript), transcript).before == expected
 
 
 def test_cohorts_along_a_ring_of_few_neighbours_have_no_closed_form():
@@ -297,67 +292,49 @@ def test_a_device_that_sent_nothing_is_no_obstacle():
     check(attack(transcript), Graph(experiment, transcript))
 
 
-def with_message(transcript, phase, index, by=1):
-    """Return a transcript with a byte of the first message of a phase changed."""
-    id = min(transcript.messages[phase])
-    message = changed(transcript.messages[phase][id], index, by)
-    phases = {**transcript.messages, phase: {**transcript.messages[phase], id: message}}
-    return replace(transcript, messages=phases)
+def replaced(transcript, phase, messages):
+    """Return a transcript with other messages of a phase."""
+    return replace(transcript, messages={**transcript.messages, phase: messages})
+
+
+def first_honest(transcript, phase):
+    return min(set(transcript.messages[phase]) & set(transcript.truth))
+
+
+def dropped(transcript, phase):
+    return int(np.flatnonzero(transcript.dropped)[0])
+
+
+def colluder(transcript, phase):
+    return int(np.flatnonzero(transcript.colluding)[0])
 
 
 @pytest.mark.parametrize(
-    ("phase", "index", "sentence"),
+    ("phase", "whose", "index", "by", "sentence"),
     [
-        ("masked_input", 0, "its version is 2, expected 1"),
-        ("masked_input", 4, "its round is 1, expected 0"),
-        ("masked_input", 16, "the locations' coding . is unknown|announced|are cut short"),
-        ("masked_input", -4, "the sum at coordinate .* is not that of the true values"),
-        ("unmask", 16, "do not combine to a secret|sum at coordinate"),
+        ("masked_input", first_honest, 0, 1, "its version is 2, expected 1"),
+        ("masked_input", first_honest, 4, 1, "its round is 1, expected 0"),
+        ("masked_input", first_honest, 16, 1, "the locations' coding . is unknown|announced|short"),
+        ("masked_input", first_honest, -4, 1, "the sum at coordinate .* is not that of the true"),
+        ("masked_input", first_honest, slice(-4, None), None, "is not a (group|field) element"),
+        ("unmask", first_honest, 16, 1, "do not combine to a secret|sum at coordinate"),
         # Behind it is only the check of the share.
-        ("unmask", -8, "its mask key is not the advertised|do not combine"),
+        ("unmask", first_honest, -8, 1, "its mask key is not the advertised|do not combine"),
+        ("unmask", first_honest, slice(-4, None), None, "is not a (group|field) element"),
+        ("advertise_keys", dropped, -32, 1, r"device \d: its mask key is not the advertised"),
+        ("advertise_keys", colluder, -32, 1, r"device \d: its mask key is not the advertised"),
+        ("advertise_keys", first_honest, slice(-32, None), 0, "its mask key has low order"),
     ],
 )
-def test_messages_that_do_not_fit_are_refused_with_a_sentence(phase, index, sentence):
+def test_messages_that_do_not_fit_are_refused_with_a_sentence(phase, whose, index, by, sentence):
     _, transcript = recorded("sparse", gamma=0.4)
+    id = whose(transcript, phase)
+    messages = dict(transcript.messages[phase])
+    messages[id] = message = messages[id].copy()
+    message[index] = 255 if by is None else message[index] * bool(by) + by
 
     with pytest.raises(HpcflError, match=sentence):
-        attack(with_message(transcript, phase, index))
-
-
-@pytest.mark.parametrize("phase", ["masked_input", "unmask"])
-def test_what_is_no_element_is_refused(phase):
-    _, transcript = recorded("sparse", gamma=0.4)
-    id = min(set(transcript.messages[phase]) & set(transcript.truth))
-    message = transcript.messages[phase][id].copy()
-    message[-4:] = 255
-    phases = {**transcript.messages, phase: {**transcript.messages[phase], id: message}}
-
-    with pytest.raises(UsageError, match=r"is not a (group|field) element"):
-        attack(replace(transcript, messages=phases))
-
-
-@pytest.mark.parametrize("who", ["dropped", "colluding"])
-def test_a_mask_key_that_is_not_the_advertised_one_is_refused(who):
-    _, transcript = recorded("sparse", gamma=0.4)
-    id = int(np.flatnonzero(getattr(transcript, who))[0])
-    keys = dict(transcript.messages["advertise_keys"])
-    keys[id] = changed(keys[id], -32)
-    phases = {**transcript.messages, "advertise_keys": keys}
-
-    with pytest.raises(UsageError, match=f"device {id}: its mask key is not the advertised"):
-        attack(replace(transcript, messages=phases))
-
-
-def test_a_key_of_low_order_is_refused():
-    _, transcript = recorded("sparse", gamma=0.4)
-    id = min(transcript.truth)
-    message = transcript.messages["advertise_keys"][id].copy()
-    message[-32:] = 0
-    keys = {**transcript.messages["advertise_keys"], id: message}
-    phases = {**transcript.messages, "advertise_keys": keys}
-
-    with pytest.raises(UsageError, match="its mask key has low order"):
-        attack(replace(transcript, messages=phases))
+        attack(replaced(transcript, phase, messages))
 
 
 @pytest.mark.parametrize("name", ["sparse", "cohort", "secagg"])
@@ -390,10 +367,9 @@ def test_true_values_of_another_round_are_refused():
 def test_too_few_replies_are_refused():
     _, transcript = recorded("sparse", devices=12, degree=4, dropout=0.0)
     few = {id: transcript.messages["unmask"][id] for id in (0, 1)}
-    short = replace(transcript, messages={**transcript.messages, "unmask": few})
 
     with pytest.raises(UsageError, match=r"does not fit together: .* at least .* are needed"):
-        attack(short)
+        attack(replaced(transcript, "unmask", few))
 
 
 def test_the_true_values_are_not_used_to_find_any():
