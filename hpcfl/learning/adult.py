@@ -46,29 +46,16 @@ Column = NDArray[Any]  # float64 or text, shape (n,)
 
 
 def read(data_dir: Path, train_rows: int = TRAIN_ROWS, test_rows: int = TEST_ROWS) -> Dataset:
-    """Read Adult.
+    """Read ``adult.data`` and ``adult.test`` in the folder ``adult``.
 
     Numbers are standardised by their mean and deviation on the training part. Categories are
     one-hot, with the categories that occur in the training part; a value that only the test part
-    has is all zeros. A missing value, ``?``, is a category of its own: no row is left out.
+    has is all zeros. A missing value, ``?``, is a category of its own: no row is left out. Inputs
+    have shape (108,) for the published files, attributes in the order of the file; class 1 is an
+    income above 50,000 dollars.
 
-    Parameters
-    ----------
-    data_dir : path
-        Folder with the folder ``adult`` of ``adult.data`` and ``adult.test``.
-    train_rows, test_rows : int
-        Rows that the files must have. A file cut off between two lines shows in nothing else.
-
-    Returns
-    -------
-    Dataset
-        Inputs of shape (108,) for the published files, attributes in the order of the file; two
-        classes, 1 for an income above 50,000 dollars.
-
-    Raises
-    ------
-    UsageError
-        If a file is missing, damaged or something else.
+    The files must have as many rows as given: one cut off between two lines shows in nothing else.
+    A UsageError says which is missing, damaged or something else.
     """
     train, train_labels = _read_rows(data_dir, "adult.data", train_rows)
     test, test_labels = _read_rows(data_dir, "adult.test", test_rows)

@@ -22,35 +22,16 @@ SYNTHETIC, PARTITION, THINNING = 100, 101, 102
 
 @dataclass(frozen=True)
 class Dataset:
-    """A classification problem in memory, split as its publisher splits it.
-
-    Attributes
-    ----------
-    name : str
-        The name it was loaded by.
-    train_inputs : ndarray of float32, shape (n, *shape)
-        What devices train on.
-    train_labels : ndarray of int64, shape (n,)
-        Its classes, 0 to `classes` - 1.
-    test_inputs : ndarray of float32, shape (m, *shape)
-        What the model is evaluated on.
-    test_labels : ndarray of int64, shape (m,)
-        Its classes.
-    classes : int
-        Number of classes.
-    writers : ndarray of int64, shape (n,), or None
-        Who wrote each training sample, 0 upwards, where the data set knows.
-    note : str
-        What a reader of the results should know, such as a part of the data that was not there.
-    """
+    """A classification problem in memory, split as its publisher splits it."""
 
     name: str
-    train_inputs: Inputs
-    train_labels: Labels
-    test_inputs: Inputs
+    train_inputs: Inputs  # shape (n, *shape)
+    train_labels: Labels  # shape (n,), 0 to `classes` - 1
+    test_inputs: Inputs  # shape (m, *shape)
     test_labels: Labels
     classes: int
-    writers: Labels | None = None
+    writers: Labels | None = None  # who wrote each training sample, 0 upwards, where it is known
+    # What a reader of the results should know, such as a part of the data that was not there.
     note: str = ""
 
     @property
@@ -65,20 +46,7 @@ def generator_of(seed: int, purpose: int) -> np.random.Generator:
 
 
 def find_data_dir(name: str, data_dir: Path | None) -> Path:
-    """Return the folder of the data sets: the given one, else that of HPCFL_DATA.
-
-    Parameters
-    ----------
-    name : str
-        The data set that is wanted, for the error message.
-    data_dir : path or None
-        What the user gave.
-
-    Raises
-    ------
-    UsageError
-        If there is neither.
-    """
+    """Return the folder of the data sets: the given one, else that of HPCFL_DATA."""
     if data_dir is not None:
         return data_dir
     if not os.environ.get("HPCFL_DATA"):
@@ -98,16 +66,7 @@ def missing(path: Path, name: str, data_dir: Path) -> UsageError:
 def damaged(path: Path, found: str, name: str, data_dir: Path) -> UsageError:
     """Return the error for a file that is not what it should be.
 
-    Parameters
-    ----------
-    path : path
-        The file.
-    found : str
-        What is wrong with it and what was expected; it follows the file's name in the sentence.
-    name : str
-        The data set.
-    data_dir : path
-        The folder of the data sets.
+    `found`, what is wrong with it and what was expected, follows the file's name in the sentence.
     """
     return UsageError(f"{path} {found}: {_advice(name, data_dir)}")
 
@@ -123,19 +82,9 @@ def sha256(path: Path) -> str:
 
 
 def scale(pixels: NDArray[np.uint8], mean: Inputs, deviation: Inputs) -> Inputs:
-    """Return pixels as numbers of about mean 0 and deviation 1.
+    """Return ``(pixels / 255 - mean) / deviation``, float32 of shape (n, channels, height, width).
 
-    Parameters
-    ----------
-    pixels : ndarray of uint8, shape (n, channels, height, width)
-        Intensities, 0 to 255.
-    mean, deviation : ndarray of float32, shape (channels,)
-        Of the intensities divided by 255.
-
-    Returns
-    -------
-    ndarray of float32, shape (n, channels, height, width)
-        ``(pixels / 255 - mean) / deviation``.
+    Mean and deviation, of shape (channels,), are those of the intensities divided by 255.
     """
     # In place: a copy of all images for each operation would take three times the memory.
     inputs = pixels.astype(np.float32)

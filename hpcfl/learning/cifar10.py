@@ -48,26 +48,11 @@ def folder(data_dir: Path) -> Path:
 
 
 def read(data_dir: Path, digests: Mapping[str, str] = DIGESTS) -> Dataset:
-    """Read CIFAR-10, from as many of the five training batches as are there.
+    """Read CIFAR-10, from as many of the five training batches as are there, at least the first.
 
-    Parameters
-    ----------
-    data_dir : path
-        Folder with the folder ``cifar10/cifar-10-batches-py``, in which at least
-        ``data_batch_1`` and ``test_batch`` are needed.
-    digests : mapping of str to str
-        SHA-256 that each file must have.
-
-    Returns
-    -------
-    Dataset
-        Images of shape (3, 32, 32), normalised by channel with `MEAN` and `DEVIATION`, and 10
-        classes. `note` says which training batches were there.
-
-    Raises
-    ------
-    UsageError
-        If a file is missing or not the published one.
+    Images have shape (3, 32, 32), normalised by channel with `MEAN` and `DEVIATION`. `note` says
+    which training batches were there. Each file must have its SHA-256 of `digests`; a UsageError
+    says which is missing or not the published one.
     """
     found = [name for name in TRAIN_FILES if (folder(data_dir) / name).is_file()]
     if TRAIN_FILES[0] not in found:
@@ -110,25 +95,11 @@ def _read_batch(
 
 
 def parse_batch(content: bytes) -> tuple[NDArray[np.uint8], Labels]:
-    """Parse a batch without running anything that it may ask for.
+    """Return images, of shape (n, 3, 32, 32), and classes of a batch, without running anything.
 
-    Parameters
-    ----------
-    content : bytes
-        A pickle of Python 2: a dictionary with ``data``, uint8 of shape (n, 3072), and
-        ``labels``, a list of n integers.
-
-    Returns
-    -------
-    pixels : ndarray of uint8, shape (n, 3, 32, 32)
-        The images; channels are red, green, blue.
-    labels : ndarray of int64, shape (n,)
-        Their classes.
-
-    Raises
-    ------
-    pickle.UnpicklingError
-        If it is anything else.
+    A batch is a pickle of Python 2: a dictionary with ``data``, uint8 of shape (n, 3072), channels
+    red, green and blue, and ``labels``, a list of n integers. A pickle.UnpicklingError says that it
+    is anything else.
     """
     try:
         _check_sizes(content)

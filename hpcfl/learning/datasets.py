@@ -13,29 +13,11 @@ NAMES = ("mnist", "cifar10", "adult", "femnist", "digits", "synthetic")
 
 
 def load(name: str, data_dir: Path | None = None, seed: int = 0) -> Dataset:
-    """Read or make a data set.
+    """Read or make a data set, one of `NAMES`; a UsageError says why it cannot be had.
 
-    Parameters
-    ----------
-    name : str
-        One of `NAMES`. All but digits and synthetic are read from files.
-    data_dir : path or None
-        Folder with one folder a data set: ``mnist/``, ``adult/``, ``femnist/train/`` and
-        ``femnist/test/``, ``cifar10/cifar-10-batches-py/``. None stands for the environment
-        variable HPCFL_DATA.
-    seed : int
-        What the synthetic data set is drawn from. The others are the same for every seed, so
-        that accuracies of different runs can be compared.
-
-    Returns
-    -------
-    Dataset
-        All of it, in memory.
-
-    Raises
-    ------
-    UsageError
-        If there is no such data set, or a file of it is missing or damaged.
+    It is read from `data_dir`, with one folder a data set, by default from the environment variable
+    HPCFL_DATA. Only the synthetic one is drawn from the seed: the others are the same for every
+    seed, so that accuracies of different runs can be compared.
     """
     if name == "digits":
         from hpcfl.learning import digits

@@ -17,19 +17,9 @@ TEST_SHARE = 5  # one of so many samples of a class is for testing
 
 
 def read() -> Dataset:
-    """Return the digits, 80 % of each class for training and 20 % for testing.
+    """Return the digits, 80 % of each class for training and 20 % for testing, scaled to [0, 1].
 
-    The split is always the same, whatever a run's seed is.
-
-    Returns
-    -------
-    Dataset
-        Images of shape (1, 8, 8), scaled to [0, 1], and 10 classes.
-
-    Raises
-    ------
-    UsageError
-        If scikit-learn is not installed.
+    The split is always the same, whatever a run's seed is. Images have shape (1, 8, 8).
     """
     try:
         from sklearn.datasets import load_digits

@@ -21,27 +21,14 @@ TIMEOUT = 30  # seconds without an answer
 
 @dataclass(frozen=True)
 class Download:
-    """A file of a publisher.
+    """A file of a publisher."""
 
-    Attributes
-    ----------
-    url : str
-        Where it is, all but its name.
-    file : str
-        Its name.
-    digest : str
-        Its SHA-256.
-    folder : str
-        Where it belongs in the folder of the data sets.
-    members : mapping of str to str
-        For an archive: the files to take out of it, by their name in it, with their SHA-256. They
-        go into the folder, without the folders of the archive, and the archive is not kept.
-    """
-
-    url: str
+    url: str  # all but its name
     file: str
-    digest: str
-    folder: str
+    digest: str  # SHA-256
+    folder: str  # where it belongs in the folder of the data sets
+    # For an archive: the files to take out of it, by their name in it, with their SHA-256. They go
+    # into the folder, without the folders of the archive, and the archive is not kept.
     members: Mapping[str, str] = field(default_factory=dict)
 
     def targets(self) -> dict[str, str]:
@@ -104,33 +91,12 @@ def fetch(
     progress: bool = False,
     downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS,
 ) -> list[Path]:
-    """Download what is missing or damaged of a data set.
+    """Download what is missing or damaged of a data set; return its files.
 
-    Parameters
-    ----------
-    name : str
-        The data set.
-    data_dir : path or None
-        Folder of the data sets, made if needed. None stands for the environment variable
-        HPCFL_DATA.
-    base_url : str or None
-        Where a mirror has the files. What it sends must be the publisher's files all the same.
-    progress : bool
-        Show each download's progress on the standard error.
-    downloads : mapping of str to tuple of Download
-        The files of each data set.
-
-    Returns
-    -------
-    list of path
-        The files of the data set. Each appeared whole or not at all.
-
-    Raises
-    ------
-    UsageError
-        If there is nothing to download for this data set, or pooch is not installed.
-    HpcflError
-        If a file cannot be had, is not the publisher's, or cannot be written.
+    Each appears whole or not at all. What a mirror at `base_url` sends must be the publisher's
+    files all the same. A UsageError says that there is nothing to download, or that pooch is not
+    installed; an HpcflError that a file cannot be had, is not the publisher's, or cannot be
+    written.
     """
     if name not in downloads:
         raise UsageError(_why_not(name, data_dir))

@@ -29,23 +29,10 @@ LARGEST_COUNT = 1_000_000
 
 
 def read_mnist(data_dir: Path) -> Dataset:
-    """Read MNIST.
+    """Read MNIST from the four files in the folder ``mnist``, each with or without ``.gz``.
 
-    Parameters
-    ----------
-    data_dir : path
-        Folder with the folder ``mnist`` of the four files, each with or without ``.gz``.
-
-    Returns
-    -------
-    Dataset
-        Images of shape (1, 28, 28), normalised by mean 0.1307 and deviation 0.3081, and 10
-        classes.
-
-    Raises
-    ------
-    UsageError
-        If a file is missing, damaged or something else.
+    Images have shape (1, 28, 28), normalised by mean 0.1307 and deviation 0.3081. A UsageError says
+    which file is missing, damaged or something else.
     """
     train_pixels, train_labels = _read_part(data_dir, "train")
     test_pixels, test_labels = _read_part(data_dir, "t10k")

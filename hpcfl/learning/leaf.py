@@ -22,24 +22,11 @@ LARGEST_FILE = 2**30  # bytes; LEAF's own, of 100 writers each, have about 2**27
 
 
 def read_femnist(data_dir: Path) -> Dataset:
-    """Read FEMNIST.
+    """Read LEAF's JSON files in the folders ``femnist/train`` and ``femnist/test``.
 
-    Parameters
-    ----------
-    data_dir : path
-        Folder with the folders ``femnist/train`` and ``femnist/test`` of LEAF's JSON files.
-
-    Returns
-    -------
-    Dataset
-        Images of shape (1, 28, 28) in [0, 1] as LEAF scales them, 62 classes, and the writer of
-        each training sample. Writers are numbered as they come, files sorted by name; a writer
-        in two files is one writer.
-
-    Raises
-    ------
-    UsageError
-        If there are no files, or one is damaged or something else.
+    Images have shape (1, 28, 28), in [0, 1] as LEAF scales them. Writers are numbered as they come,
+    files sorted by name; a writer in two files is one writer. A UsageError says that there are no
+    files, or which is damaged or something else.
     """
     train_inputs, train_labels, writers = _read_part(data_dir, "train")
     test_inputs, test_labels, _ = _read_part(data_dir, "test")

@@ -157,13 +157,7 @@ def get_flat(model: nn.Module) -> NDArray[np.float32]:
 
 
 def set_flat(model: nn.Module, vector: NDArray[np.float32]) -> None:
-    """Copy a vector, float32 of shape (d,), into the trained parameters.
-
-    Raises
-    ------
-    ValueError
-        If the vector does not have one element a parameter.
-    """
+    """Copy a vector, float32 of shape (d,), into the trained parameters."""
     import torch
 
     count = parameter_count(model)
@@ -180,18 +174,8 @@ def set_flat(model: nn.Module, vector: NDArray[np.float32]) -> None:
 def check_trainable(model: nn.Module, name: str = "the model") -> None:
     """Refuse a model that is more than its trained parameters, or has none in float32.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Any model.
-    name : str
-        What the error message calls it.
-
-    Raises
-    ------
-    UsageError
-        If averaging the devices' parameters would not average the whole model, as with the
-        running statistics of batch normalisation.
+    Averaging the devices' parameters would not average all of it, as with the running statistics of
+    batch normalisation.
     """
     import torch
 

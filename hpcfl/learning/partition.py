@@ -23,28 +23,10 @@ LARGEST_CONCENTRATION = 1e6  # practically equal shares; far above, their arithm
 
 
 def make(spec: str, dataset: Dataset, devices: int, seed: int) -> Parts:
-    """Share out the training samples of a data set.
+    """Share out the training samples of a data set as `spec`, one of `KINDS`, says.
 
-    Parameters
-    ----------
-    spec : str
-        ``iid``, ``shards``, ``two-digit``, ``dirichlet:CONCENTRATION`` or ``writer``.
-    dataset : Dataset
-        Whose training samples are shared out.
-    devices : int
-        Number N of devices.
-    seed : int
-        What chance is drawn from.
-
-    Returns
-    -------
-    list of ndarray of int64
-        The samples of each device.
-
-    Raises
-    ------
-    UsageError
-        If there is no such partition, or it cannot be made of these samples for N devices.
+    A UsageError says that there is no such partition, or that it cannot be made of these samples
+    for so many devices.
     """
     labels = dataset.train_labels
     kind, colon, argument = spec.partition(":")
@@ -76,22 +58,7 @@ def _concentration(spec: str, argument: str) -> float:
 
 
 def iid(labels: Labels, devices: int, seed: int) -> Parts:
-    """Shuffle the samples and deal them out evenly.
-
-    Parameters
-    ----------
-    labels : ndarray of int64, shape (n,)
-        Classes of the samples; only their number matters.
-    devices : int
-        Number N of devices.
-    seed : int
-        What the order is drawn from.
-
-    Returns
-    -------
-    list of ndarray of int64
-        The samples of each device; their numbers differ by at most one.
-    """
+    """Shuffle the samples and deal them out; the devices' numbers differ by at most one."""
     _check(devices, len(labels), "samples")
     order = generator_of(seed, PARTITION).permutation(len(labels))
     return [np.sort(part) for part in np.array_split(order, devices)]
@@ -100,26 +67,10 @@ def iid(labels: Labels, devices: int, seed: int) -> Parts:
 def shards(labels: Labels, devices: int, seed: int, shards: int = PAPER_SHARDS) -> Parts:
     """Give each device 300/N shards of samples sorted by label: SparseSecAgg's non-IID setting.
 
-    The samples are sorted by label and cut into 300 shards of equal size, which then has samples
-    of at most two classes, unless a class has fewer samples than a shard. Each device is randomly
+    The samples are sorted by label and cut into 300 shards of equal size, which then has samples of
+    at most two classes, unless a class has fewer samples than a shard. Each device is randomly
     given 300/N shards. Where N does not divide 300, some devices have one shard more than others,
     and where 300 does not divide the samples, some shards one sample more.
-
-    Parameters
-    ----------
-    labels : ndarray of int64, shape (n,)
-        Classes of the samples.
-    devices : int
-        Number N of devices, at most the number of shards.
-    seed : int
-        What is drawn from: who is given which shards.
-    shards : int
-        Number of shards, at most n.
-
-    Returns
-    -------
-    list of ndarray of int64
-        The samples of each device.
     """
     _check(devices, len(labels), "samples")
     _check(devices, shards, "shards")
@@ -133,24 +84,8 @@ def shards(labels: Labels, devices: int, seed: int, shards: int = PAPER_SHARDS) 
 def label_shards(labels: Labels, devices: int, seed: int, shards_per_device: int = 2) -> Parts:
     """Give each device two of 2N shards of samples sorted by label: FedSGD-DPC's setting.
 
-    With ten classes and few devices most devices have two classes, whence its name on the
-    command line, two-digit.
-
-    Parameters
-    ----------
-    labels : ndarray of int64, shape (n,)
-        Classes of the samples.
-    devices : int
-        Number N of devices.
-    seed : int
-        What is drawn from: who is given which shards.
-    shards_per_device : int
-        Shards of each device.
-
-    Returns
-    -------
-    list of ndarray of int64
-        The samples of each device.
+    With ten classes and few devices most devices have two classes, whence its name on the command
+    line, two-digit.
     """
     _check(devices, len(labels), "samples")
     return shards(labels, devices, seed, devices * shards_per_device)
@@ -160,18 +95,6 @@ def cut_by_label(labels: Labels, shards: int) -> Parts:
     """Cut the samples, sorted by label, into shards whose sizes differ by at most one.
 
     Samples of one class keep their order.
-
-    Parameters
-    ----------
-    labels : ndarray of int64, shape (n,)
-        Classes of the samples.
-    shards : int
-        Number of shards.
-
-    Returns
-    -------
-    list of ndarray of int64
-        The samples of each shard, in the order of their labels.
     """
     return np.array_split(np.argsort(labels, kind="stable"), shards)
 
@@ -183,28 +106,10 @@ def dirichlet(
 
     For every class, proportions are drawn from the symmetric Dirichlet distribution over the N
     devices, and its shuffled samples are cut accordingly (M. Yurochkin et al., "Bayesian
-    nonparametric federated learning of neural networks", 2019). A device with fewer samples than
-    `minimum` is then given random ones of the device with the most, one at a time: drawing anew
-    until all have enough, as others do, may never end and changes the distribution for all.
-
-    Parameters
-    ----------
-    labels : ndarray of int64, shape (n,)
-        Classes of the samples.
-    devices : int
-        Number N of devices.
-    seed : int
-        What is drawn from.
-    concentration : float
-        Parameter of the distribution, the same for every device. Near 0 a class is on one
-        device; large values are nearly IID.
-    minimum : int
-        Samples that each device has at least.
-
-    Returns
-    -------
-    list of ndarray of int64
-        The samples of each device.
+    nonparametric federated learning of neural networks", 2019). With a concentration near 0 a class
+    is on one device; large values are nearly IID. A device with fewer samples than `minimum` is
+    then given random ones of the device with the most, one at a time: drawing anew until all have
+    enough, as others do, may never end and changes the distribution for all.
     """
     _check(devices, len(labels), "samples")
     if not 0 < concentration <= LARGEST_CONCENTRATION:
@@ -246,19 +151,7 @@ def _top_up(
 def by_writer(writers: NDArray[np.int64], devices: int, seed: int) -> Parts:
     """Deal out whole writers: what one person wrote is on one device.
 
-    Parameters
-    ----------
-    writers : ndarray of int64, shape (n,)
-        Who wrote each sample.
-    devices : int
-        Number N of devices, at most that of writers.
-    seed : int
-        What is drawn from: who is given which writers.
-
-    Returns
-    -------
-    list of ndarray of int64
-        The samples of each device. The numbers of writers, not of samples, differ by at most one.
+    The numbers of writers, not of samples, differ by at most one.
     """
     names, owned = np.unique(writers, return_inverse=True)
     _check(devices, len(names), "writers")
@@ -270,21 +163,9 @@ def by_writer(writers: NDArray[np.int64], devices: int, seed: int) -> Parts:
 
 
 def thin(parts: Parts, fraction: float, seed: int) -> Parts:
-    """Leave every device a part of its samples, drawn at random.
+    """Leave every device a fraction of its samples, drawn at random, rounded up to whole samples.
 
-    Parameters
-    ----------
-    parts : list of ndarray of int64
-        The samples of each device.
-    fraction : float
-        The part, above 0 and at most 1; rounded up to whole samples.
-    seed : int
-        What is drawn from. A smaller fraction of the same seed is part of a larger one.
-
-    Returns
-    -------
-    list of ndarray of int64
-        The samples that are left to each device, in their former order.
+    They keep their order. A smaller fraction of the same seed is part of a larger one.
     """
     if fraction == 1:
         return parts
@@ -296,22 +177,7 @@ def thin(parts: Parts, fraction: float, seed: int) -> Parts:
 
 
 def class_table(labels: Labels, parts: Iterable[NDArray[np.int64]], classes: int) -> Labels:
-    """Count each device's samples of each class.
-
-    Parameters
-    ----------
-    labels : ndarray of int64, shape (n,)
-        Classes of the samples, 0 to `classes` - 1.
-    parts : iterable of ndarray of int64
-        The samples of each of the N devices.
-    classes : int
-        Number of classes.
-
-    Returns
-    -------
-    ndarray of int64, shape (N, classes)
-        Numbers of samples.
-    """
+    """Return each device's number of samples of each class, shape (N, classes)."""
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
 

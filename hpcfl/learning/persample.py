@@ -36,25 +36,12 @@ _BLOCK = 2**13
 class ClippedGradients:
     """The sum of a batch's per-sample gradients of the cross-entropy, each clipped to a norm.
 
-    A gradient g becomes g min(1, clip / ||g||), where the norm is over all parameters together,
-    and the clip is less by five millionths, so that what float32 rounds (about a millionth)
-    does not make it longer than `clip`. A gradient without a finite norm counts as zero: no sample,
-    whatever its values, adds more than `clip`.
+    A gradient g becomes g min(1, clip / ||g||), where the norm, one of `NORMS`, is over all
+    parameters together, and the clip is less by five millionths, so that what float32 rounds (about
+    a millionth) does not make it longer than `clip`. A gradient without a finite norm counts as
+    zero: no sample, whatever its values, adds more than `clip`.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Maps inputs to logits. Its parameters are read at every call, and not changed.
-    clip : float
-        The greatest norm, above 0.
-    norm : str
-        One of `NORMS`.
-
-    Raises
-    ------
-    UsageError
-        If the clip or the norm cannot be meant, or the model cannot be trained by averaging
-        (`models.check_trainable`).
+    The model's parameters are read at every call, and not changed.
     """
 
     def __init__(self, model: nn.Module, clip: float, norm: str = "l2") -> None:
@@ -71,23 +58,10 @@ class ClippedGradients:
     def __call__(
         self, inputs: torch.Tensor, labels: torch.Tensor, out: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sum, and how many gradients were longer than the clip.
+        """Return the sum, shape (d,), and how many gradients were clipped or left out.
 
-        Parameters
-        ----------
-        inputs : tensor of float32, shape (batch, ...)
-            On the model's device. The batch may be empty.
-        labels : tensor of int64, shape (batch,)
-            Classes, from 0.
-        out : tensor of float32, shape (d,), optional
-            Memory for the sum, contiguous; what it held is lost.
-
-        Returns
-        -------
-        total : tensor of float32, shape (d,)
-            In the order of `models.trained_parameters`.
-        clipped : tensor of int64, shape ()
-            Samples whose gradient was clipped or left out. Not private.
+        That number is not private. The batch may be empty. The sum is in the order of
+        `models.trained_parameters`; `out` is memory for it, contiguous, and what it held is lost.
         """
         import torch
 

@@ -42,26 +42,11 @@ _ORDER, _LAYERS = 0, 1
 
 @dataclass(frozen=True)
 class PrivateOptions:
-    """What makes local training private; the rest of it are `training.LocalOptions`.
+    """What makes local training private; the rest of it are `LocalOptions`."""
 
-    Parameters
-    ----------
-    clip : float
-        Norm to which every sample's gradient is clipped.
-    clip_norm : str
-        ``"l1"`` or ``"l2"``.
-    shuffle : str
-        One of `SHUFFLES`.
-
-    Raises
-    ------
-    UsageError
-        If a value cannot be meant.
-    """
-
-    clip: float = 1.0
-    clip_norm: str = "l2"
-    shuffle: str = "fresh"
+    clip: float = 1.0  # of every sample's gradient
+    clip_norm: str = "l2"  # one of `persample.NORMS`
+    shuffle: str = "fresh"  # one of `SHUFFLES`
 
     def __post_init__(self) -> None:
         check_clip(self.clip, self.clip_norm)
@@ -78,33 +63,12 @@ class PrivateTrainer(Trainer):
     clipped gradients, gamma the batch size, also where a batch holds another number of samples
     (Poisson batches; devices with less data than gamma), w noise. A record that is replaced changes
     sum / gamma by at most 2 clip / gamma. An epoch is floor(samples / gamma) steps, at least one,
-    and leaves out what does not fill a batch.
+    and leaves out what does not fill a batch. The momentum must be 0, which the accounting assumes.
 
     As with `Trainer`, nothing is carried from one call to the next, and the same arguments and
-    noise give the same result, bit for bit.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-        As of `Trainer`.
-    options : LocalOptions
-        Of the training. The momentum must be 0, which the privacy accounting assumes. With epochs
-        rather than steps, tau depends on the number of samples.
-    private : PrivateOptions
-        Of the clipping and the batches.
-    torch_device : str
-        As of `Trainer`.
-
-    Attributes
-    ----------
-    clipped : float
-        Part of the gradients of the latest `local_update` that were clipped; NaN if there were
-        none. It is computed from the data without noise: for diagnosis, not for release.
-
-    Raises
-    ------
-    UsageError
-        If the momentum is not 0, or the model is more than its trained parameters.
+    noise give the same result, bit for bit. `clipped` alone is of the latest `local_update`: the
+    part of the gradients that were clipped, NaN if there were none. It is computed from the data
+    without noise: for diagnosis, not for release.
     """
 
     def __init__(
@@ -134,36 +98,13 @@ class PrivateTrainer(Trainer):
         participation: int | None = None,
         noise: Noise | None = None,
     ) -> NDArray[np.float32]:
-        """Train from given weights and return what to subtract from them.
+        """Train from given weights and return what to subtract from them, as `Trainer` does.
 
-        Parameters
-        ----------
-        weights : ndarray of float32, shape (d,)
-            The model that the server broadcast.
-        inputs : ndarray or tensor, shape (samples, ...)
-            As of `Trainer.local_update`. Without any samples the update is noise alone.
-        labels : ndarray or tensor of integers, shape (samples,)
-            Classes, from 0.
-        seed : numpy.random.SeedSequence
-            The device's, the same in all rounds. It is not changed. It fixes the batches, which
-            privacy amplification by sampling or shuffling requires to be secret.
-        round_index : int
-            Rounds before this one; decides the learning rate.
-        participation : int, optional
-            Rounds before this one that this device took part in; decides the batches.
-            `round_index` by default, a device that is in every round.
-        noise : callable, optional
-            From d to the noise of one step, shape (d,). Without it, there is none.
-
-        Returns
-        -------
-        ndarray of float32, shape (d,)
-            `weights` minus the locally trained weights.
-
-        Raises
-        ------
-        ValueError
-            If a shape does not fit.
+        The seed is the device's, the same in all rounds. It fixes the batches, which privacy
+        amplification by sampling or shuffling requires to be secret. The batches are those of
+        `participation`, the rounds before this one that this device took part in; by default it was
+        in every round. `noise` makes the noise of one step, shape (d,), from d; without it there is
+        none. Without any samples the update is noise alone.
         """
         import torch
 
@@ -242,26 +183,9 @@ def batches(
                 steps x batch_size / samples        C steps x batch_size / samples
     ==========  ==================================  =================================
 
-    Parameters
-    ----------
-    shuffle : str
-        One of `SHUFFLES`.
-    samples : int
-        Number of the device's samples.
-    batch_size : int
-        Samples in a batch, at least 1; for Poisson batches on average. A device with fewer has all
-        of them in every batch.
-    steps : int
-        Steps of every round of this device.
-    participation : int
-        Rounds of this device before this one.
-    seed : numpy.random.SeedSequence
-        The device's, the same in all rounds. It is not changed.
-
-    Yields
-    ------
-    ndarray of int64
-        Different numbers from 0 to samples - 1.
+    A batch has `batch_size` samples, of Poisson batches on average; a device with fewer has all of
+    them in every batch. `participation` is the number of rounds of this device before this one,
+    `seed` the device's, the same in all rounds.
     """
     if shuffle == "poisson":
         yield from _poisson(samples, batch_size, steps, participation, seed)

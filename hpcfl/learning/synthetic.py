@@ -16,18 +16,10 @@ SPREAD = 0.5
 
 
 def make(seed: int) -> Dataset:
-    """Draw the data set.
+    """Draw centres, samples and their order from a seed.
 
-    Parameters
-    ----------
-    seed : int
-        What centres, samples and their order are drawn from.
-
-    Returns
-    -------
-    Dataset
-        Inputs of shape (64,): the class's centre plus standard normal noise. There are 10
-        classes, each with as many samples as the others.
+    Inputs, of shape (64,), are the class's centre plus standard normal noise. Each of the 10
+    classes has as many samples as the others.
     """
     generator = generator_of(seed, SYNTHETIC)
     centres = SPREAD * generator.standard_normal((CLASSES, FEATURES), np.float32)

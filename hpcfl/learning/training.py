@@ -33,20 +33,8 @@ class Trainer:
     bit, whatever was trained in between, so that many devices can share one trainer. (On the same
     kind of machine, with one thread: see `single_thread`.)
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Maps inputs to logits. The trainer takes it over: it moves it to `torch_device` and lays
-        its trained parameters (`models.trained_parameters`) end to end in one vector.
-    options : LocalOptions
-        Of the training.
-    torch_device : str
-        As returned by `choose_device`.
-
-    Raises
-    ------
-    UsageError
-        If the model is more than its trained parameters (`models.check_trainable`).
+    The trainer takes the model over: it moves it to `torch_device` (of `choose_device`) and lays
+    its trained parameters end to end in one vector. `models.check_trainable` refuses others.
     """
 
     def __init__(self, model: nn.Module, options: LocalOptions, torch_device: str = "cpu") -> None:
@@ -76,27 +64,13 @@ class Trainer:
         seed: np.random.SeedSequence,
         round_index: int,
     ) -> NDArray[np.float32]:
-        """Train from given weights and return what to subtract from them.
+        """Train from given weights, shape (d,), and return what to subtract from them.
 
-        Parameters
-        ----------
-        weights : ndarray of float32, shape (d,)
-            The model that the server broadcast.
-        inputs : ndarray or tensor, shape (samples, ...)
-            Best float32 and contiguous, or a tensor on the trainer's device: else it is copied.
-            Without any samples the update is zero.
-        labels : ndarray or tensor of integers, shape (samples,)
-            Classes, from 0.
-        seed : numpy.random.SeedSequence
-            Fixes the order of the samples, and dropout layers if there are any. It is not
-            changed: the caller derives one for each device and round.
-        round_index : int
-            Rounds before this one; decides the learning rate.
-
-        Returns
-        -------
-        ndarray of float32, shape (d,)
-            `weights` minus the locally trained weights.
+        Inputs are best float32 and contiguous, or a tensor on the trainer's device: else they are
+        copied. Labels are classes, from 0. Without any samples the update is zero. The seed fixes
+        the order of the samples, and dropout layers if there are any; it is not changed: the caller
+        derives one for each device and round. The number of rounds before this one decides the
+        learning rate.
         """
         import torch
 
@@ -121,26 +95,10 @@ class Trainer:
         labels: Data,
         batch: int = 100,
     ) -> tuple[float, float]:
-        """Return accuracy and mean cross-entropy loss of given weights.
+        """Return accuracy and mean cross-entropy loss of given weights; NaN without any samples.
 
-        Parameters
-        ----------
-        weights : ndarray of float32, shape (d,)
-            The model.
-        inputs : ndarray or tensor, shape (samples, ...)
-            As in `local_update`.
-        labels : ndarray or tensor of integers, shape (samples,)
-            As in `local_update`.
-        batch : int
-            Samples at a time; changes the loss by rounding only. On a CPU the convolutional
-            models were 1.5 times as fast with 100 as with 1000.
-
-        Returns
-        -------
-        accuracy : float
-            Part of the samples whose class has the greatest logit. NaN without any samples.
-        loss : float
-            Natural logarithm. NaN without any samples.
+        So many samples at a time change the loss by rounding only. On a CPU the convolutional
+        models were 1.5 times as fast with 100 as with 1000.
         """
         import torch
         from torch.nn.functional import cross_entropy
@@ -232,24 +190,9 @@ def single_thread() -> None:
 
 
 def choose_device(wanted: str, local_rank: int) -> str:
-    """Return where a rank trains; the ranks of a node share its GPUs in turn.
+    """Return where a rank trains, for torch: ``"cpu"``, or ``"cuda:0"`` and so on.
 
-    Parameters
-    ----------
-    wanted : str
-        ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU if there is one.
-    local_rank : int
-        Number of the rank among those of its node.
-
-    Returns
-    -------
-    str
-        A name for torch: ``"cpu"``, or ``"cuda:0"`` and so on.
-
-    Raises
-    ------
-    UsageError
-        If a GPU is wanted and there is none.
+    The ranks of a node share its GPUs in turn; "auto" takes a GPU if there is one.
     """
     if wanted not in ("auto", "cpu", "cuda"):
         raise UsageError(f"the torch device must be auto, cpu or cuda, not {wanted!r}")

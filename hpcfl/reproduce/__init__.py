@@ -26,13 +26,7 @@ ARTEFACTS: dict[str, Artefact] = {
 
 
 def select(names: tuple[str, ...]) -> list[Artefact]:
-    """Return the artefacts of that name, or of the papers of that name.
-
-    Raises
-    ------
-    UsageError
-        If a name is neither.
-    """
+    """Return the artefacts of that name, or of the papers of that name."""
     found: dict[str, Artefact] = {}
     for name in names:
         some = {

@@ -22,15 +22,7 @@ MATCHES, DIFFERS, SHOWN = "matches", "differs", "shown"
 
 @dataclass(frozen=True)
 class Context:
-    """What a setting is run with.
-
-    Attributes
-    ----------
-    world : World
-        The processes at hand; all of them run every setting.
-    data_dir : Path or None
-        Folder of the data sets.
-    """
+    """What a setting is run with: all processes run every setting."""
 
     world: World
     data_dir: Path | None
@@ -38,38 +30,18 @@ class Context:
 
 @dataclass(frozen=True)
 class Line:
-    """One thing that a paper says, beside what was found here.
+    """One thing that a paper says, beside what was found here."""
 
-    Attributes
-    ----------
-    what : str
-        What is compared, with its unit.
-    paper, ours : str
-        Both values in words; "" where there is none.
-    verdict : {"matches", "differs", "shown"}
-        "shown" where the paper gives nothing to compare with.
-    why : str
-        How closely it matches, or why it differs.
-    """
-
-    what: str
-    paper: str
+    what: str  # with its unit
+    paper: str  # in words; "" where there is nothing to compare with
     ours: str
-    verdict: str
-    why: str = ""
+    verdict: str  # MATCHES, DIFFERS, or SHOWN where there is nothing to compare with
+    why: str = ""  # how closely it matches, or why it differs
 
 
 @dataclass(frozen=True)
 class Result:
-    """What was found for one setting.
-
-    Attributes
-    ----------
-    setting : mapping
-        The setting.
-    found : mapping
-        Its figures.
-    """
+    """What was found for one setting."""
 
     setting: Setting
     found: Mapping[str, Any]
@@ -77,55 +49,28 @@ class Result:
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of an artefact is run.
+    """How much of an artefact is run."""
 
-    Attributes
-    ----------
-    what : str
-        What is smaller or larger than in the paper.
-    settings : list of mapping
-        What is run, in order.
-    minutes : float
-        About how long it takes on two cores.
-    """
-
-    what: str
-    settings: Sequence[Setting]
-    minutes: float
+    what: str  # is smaller or larger than in the paper
+    settings: Sequence[Setting]  # in order
+    minutes: float  # about, on two cores
 
 
 @dataclass(frozen=True)
 class Artefact:
-    """A table or figure of a paper.
+    """A table or figure of a paper."""
 
-    Attributes
-    ----------
-    id : str
-        ``paper/name``.
-    title : str
-        What it shows.
-    scales : dict of str to Scale
-        ``paper``: as printed; ``small``: less of it. At least one of them.
-    run : callable
-        From a setting and a context to its figures, as JSON can hold them; on every rank.
-    compare : callable
-        From the results, in the order of the settings, to lines.
-    draw : callable, optional
-        From the results to panels.
-    data : tuple of str
-        Data sets that it needs.
-    lacking : str
-        Why it cannot be run, "" if it can.
-    """
-
-    id: str
+    id: str  # ``paper/name``
     title: str
+    # ``paper``: as printed; ``small``: less of it. At least one of them.
     scales: Mapping[str, Scale] = field(default_factory=dict)
+    # To figures that JSON can hold; on every rank.
     run: Callable[[Setting, Context], Mapping[str, Any]] = lambda setting, context: {}
+    # Of the results, in the order of the settings.
     compare: Callable[[Sequence[Result]], list[Line]] = lambda results: []
     draw: Callable[[Sequence[Result]], list[Panel]] | None = None
-    data: tuple[str, ...] = ()
-    lacking: str = ""
+    data: tuple[str, ...] = ()  # data sets that it needs
+    lacking: str = ""  # why it cannot be run
 
     def scale(self, name: str | None, minutes: float) -> str:
         """Return the scale to run: the one asked for, else the largest that takes so long."""
@@ -143,21 +88,7 @@ def key(setting: Setting) -> str:
 
 
 def within(what: str, paper: float, ours: float, tolerance: float, unit: str, why: str) -> Line:
-    """Compare two numbers.
-
-    Parameters
-    ----------
-    what : str
-        What is compared.
-    paper, ours : float
-        The two numbers.
-    tolerance : float
-        Relative difference up to which they match.
-    unit : str
-        Their unit.
-    why : str
-        Why they differ, if they do.
-    """
+    """Compare two numbers, which match up to a relative tolerance; else `why` says why not."""
     off = ours / paper - 1
     values = (f"{paper:g} {unit}".strip(), f"{ours:.4g} {unit}".strip())
     if abs(off) <= tolerance:

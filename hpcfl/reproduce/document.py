@@ -60,17 +60,7 @@ def verdict(line: Line) -> str:
 def write(path: Path, folder: Path) -> None:
     """Write the document, and the figures beside it in a folder of its name.
 
-    Parameters
-    ----------
-    path : path
-        The Markdown file; overwritten.
-    folder : path
-        Where results are kept.
-
-    Raises
-    ------
-    HpcflError
-        If results cannot be read or something cannot be written.
+    `folder` is where results are kept.
     """
     stores = {paper: Store(folder, paper) for paper in PAPERS}
     parts = [_HEAD, overview(stores).markdown()]

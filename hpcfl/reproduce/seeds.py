@@ -18,24 +18,10 @@ from hpcfl.training import session
 def over_seeds(
     world: World, asked: Callable[[int], TrainOptions], devices: int, seeds: Iterable[int]
 ) -> dict[str, Any]:
-    """Train once with every seed; every rank calls this.
+    """Train what `asked` returns for every seed; every rank calls this.
 
-    Parameters
-    ----------
-    world : World
-        The processes at hand.
-    asked : callable
-        Returns what to train with a seed.
-    devices : int
-        Number of devices.
-    seeds : iterable of int
-        The seeds.
-
-    Returns
-    -------
-    dict
-        On rank 0; empty elsewhere. Accuracy and loss, means over the seeds, round by round; the
-        last ones of every seed; bytes that all devices sent; both epsilons, None for infinity.
+    Returns, on rank 0 (elsewhere nothing): accuracy and loss, means over the seeds, round by round;
+    the last ones of every seed; bytes that all devices sent; both epsilons, None for infinity.
     """
     curves = []
     with tempfile.TemporaryDirectory() as folder:
@@ -61,11 +47,8 @@ def over_seeds(
 def to_target(world: World, asked: TrainOptions, devices: int) -> dict[str, Any]:
     """Train once, to the target accuracy or the last round; every rank calls this.
 
-    Returns
-    -------
-    dict
-        On rank 0; empty elsewhere. Accuracy and overlap round by round, whether the target was
-        reached, bytes that all devices sent, modelled seconds and how many of them are training.
+    Returns, on rank 0 (elsewhere nothing): accuracy and overlap round by round, whether the target
+    was reached, bytes that all devices sent, modelled seconds and how many of them are training.
     """
     with tempfile.TemporaryDirectory() as folder:
         trained = session.run(world, asked, devices, Path(folder))

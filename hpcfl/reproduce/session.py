@@ -28,30 +28,11 @@ def run(
     again: bool = False,
     progress: Callable[[int, int, Setting], None] = lambda number, count, setting: None,
 ) -> None:
-    """Run an artefact's settings; every rank calls this.
+    """Run an artefact's settings, all or those that were not run before; every rank calls this.
 
-    Parameters
-    ----------
-    world : World
-        The processes at hand.
-    artefact : Artefact
-        What to run.
-    scale : str
-        One of its scales.
-    folder : path
-        Where results are kept.
-    data_dir : path or None
-        Folder of the data sets.
-    again : bool
-        Run settings that were run before as well.
-    progress : callable
-        Takes the number of the setting, how many there are, and the setting, before each; on rank
-        0.
-
-    Raises
-    ------
-    HpcflError
-        On every rank, if something cannot work or fails. Finished settings are kept.
+    On rank 0, `progress` takes the number of the setting, how many there are, and the setting,
+    before each. An HpcflError on every rank says what cannot work or fails; finished settings are
+    kept.
     """
     settings = artefact.scales[scale].settings
     store: Store | None = None

@@ -17,21 +17,10 @@ FOLDER = Path("results/reproduction")
 
 
 class Store:
-    """What was found for the settings of one paper.
+    """What was found for the settings of one paper, the part of an artefact's id before the stroke.
 
-    Settings that two artefacts have in common are run once.
-
-    Parameters
-    ----------
-    folder : path
-        Holds the papers' files; created when something is added.
-    paper : str
-        The part of an artefact's id before the stroke.
-
-    Raises
-    ------
-    HpcflError
-        If the file is there and cannot be read.
+    Settings that two artefacts have in common are run once. A file that is there and cannot be read
+    is refused.
     """
 
     def __init__(self, folder: Path, paper: str) -> None:
@@ -55,21 +44,9 @@ class Store:
         return [number for number, one in enumerate(settings) if key(one) not in self._entries]
 
     def add(self, setting: Setting, found: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        """Keep what was found for a setting; the file is replaced at once.
+        """Keep what was found for a setting, and when, where and how long it was run.
 
-        Parameters
-        ----------
-        setting : mapping
-            The setting.
-        found : mapping
-            Its figures. What is not a finite number becomes null.
-        about : mapping
-            When, where and how long it was run.
-
-        Raises
-        ------
-        UsageError
-            If the file cannot be written.
+        The file is replaced at once. What is not a finite number becomes null.
         """
         self._entries[key(setting)] = {
             "setting": dict(setting),
@@ -98,10 +75,7 @@ class Store:
     def compare(self, artefact: Artefact, results: Sequence[Result]) -> list[Line]:
         """Compare what `results` returned with the paper.
 
-        Raises
-        ------
-        HpcflError
-            If figures in the file are missing or are something else.
+        An HpcflError says that figures in the file are missing or are something else.
         """
         with self._blamed(artefact):
             return artefact.compare(results)

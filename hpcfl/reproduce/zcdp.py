@@ -35,30 +35,17 @@ EPSILONS = (1.0, 2.0, 5.0, 10.0, 20.0)
 
 @dataclass(frozen=True)
 class Model:
-    """A model and its settings in the paper.
-
-    Attributes
-    ----------
-    title, name : str
-        In words, and in `hpcfl.learning.models`.
-    rates : tuple of float
-        Learning rates to choose from; the first is that of the convergence figures, the last two
-        those of the trade-off.
-    sigmas : tuple of float
-        Noise of the convergence figures.
-    taus : tuple of int
-        Local steps of the convergence figures.
-    utility, trade_off : (int, int)
-        Rounds and local steps of Figures 5 and 6, and of 7 and 8.
-    """
+    """A model and its settings in the paper."""
 
     title: str
-    name: str
+    name: str  # in `hpcfl.learning.models`
+    # Learning rates to choose from; the first is that of the convergence figures, the last two
+    # those of the trade-off.
     rates: tuple[float, ...]
-    sigmas: tuple[float, ...]
-    taus: tuple[int, ...]
-    utility: tuple[int, int]
-    trade_off: tuple[int, int]
+    sigmas: tuple[float, ...]  # noise of the convergence figures
+    taus: tuple[int, ...]  # local steps of the convergence figures
+    utility: tuple[int, int]  # rounds and local steps of Figures 5 and 6
+    trade_off: tuple[int, int]  # those of Figures 7 and 8
 
 
 LOGISTIC = Model(

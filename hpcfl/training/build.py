@@ -44,12 +44,7 @@ def make_federation(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -
 
 
 def check_algorithm(options: TrainOptions, devices: int) -> None:
-    """Refuse what does not go together, before any data are read.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse what does not go together, before any data are read."""
     kind = federated.find(options.algorithm)
     if options.error_feedback and not kind.leaves_out:
         raise UsageError(
@@ -63,10 +58,7 @@ def check_algorithm(options: TrainOptions, devices: int) -> None:
 def make_algorithm(options: TrainOptions, federation: Federation) -> FederatedAlgorithm:
     """Return the algorithm of one rank.
 
-    Raises
-    ------
-    UsageError
-        If no noise reaches the epsilon, or the accounts refuse the options.
+    A UsageError says that no noise reaches the epsilon, or that the accounts refuse the options.
     """
     secrets = secrets_of_noise(options.insecure_seed)
     return federated.find(options.algorithm).make(federation, options, secrets)
@@ -77,12 +69,7 @@ def with_levels(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> Tr
 
     Where an account pays for rounding to integers they are the most that there is room for beside
     the noise. How much noise that is hardly depends on them: it is found with half as many as there
-    is room for without any.
-
-    Raises
-    ------
-    UsageError
-        If no noise reaches the epsilon, or the accounts refuse the options.
+    is room for without any. Raises what `make_algorithm` does.
     """
     if options.levels is not None:
         return options

@@ -36,59 +36,30 @@ FREE = {*names(TrainOptions, resumable=True), "promises"}
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The server's state between two rounds.
-
-    Attributes
-    ----------
-    next_round : int
-        The round to go on with.
-    weights : ndarray of float32, shape (d,)
-        The model.
-    velocity : ndarray of float64, shape (d,)
-        The server's momentum.
-    bytes_up : int
-        Bytes that all devices have sent so far.
-    config : dict
-        The options of the run.
-    repeated : int
-        Rounds that may have been played besides those before this one, and in vain, at most.
-    at_risk : int
-        Rounds that may be played after this one before the next checkpoint, at most: whoever
-        resumes from here plays them again.
-    survivors : tuple of int
-        Devices in the sum of each round before this one.
-    successor : str
-        The later checkpoint of a run that went on from here, if there is one.
-    """
+    """The server's state between two rounds."""
 
     next_round: int
-    weights: NDArray[np.float32]
-    velocity: NDArray[np.float64]
-    bytes_up: int
-    config: Mapping[str, Any]
+    weights: NDArray[np.float32]  # the model, shape (d,)
+    velocity: NDArray[np.float64]  # the server's momentum, shape (d,)
+    bytes_up: int  # that all devices have sent so far
+    config: Mapping[str, Any]  # the options of the run
+    # Rounds that may have been played besides those before this one, and in vain, at most.
     repeated: int = 0
+    # Rounds that may be played after this one before the next checkpoint, at most: whoever resumes
+    # from here plays them again.
     at_risk: int = 0
-    survivors: tuple[int, ...] = ()
-    successor: str = ""
+    survivors: tuple[int, ...] = ()  # how many devices are in the sum of each round before
+    successor: str = ""  # the later checkpoint of a run that went on from here, if there is one
 
     def claimed(self, rounds: int) -> Checkpoint:
         """Return the state for a launch that goes on from here, charged for the one before.
 
-        Parameters
-        ----------
-        rounds : int
-            Rounds that the launch may play before it writes a checkpoint of its own.
+        The launch may play so many rounds before it writes a checkpoint of its own.
         """
         return replace(self, repeated=self.repeated + self.at_risk, at_risk=rounds)
 
     def save(self, path: Path) -> None:
-        """Write the state so that the file is always whole, whenever the process dies.
-
-        Raises
-        ------
-        HpcflError
-            If the file system refuses it.
-        """
+        """Write the state so that the file is always whole, whenever the process dies."""
         try:
             with files.replacing(path) as draft, draft.open("wb") as file:
                 np.savez(
@@ -111,14 +82,7 @@ class Checkpoint:
 class Checkpoints:
     """Where the state of a run is kept, one checkpoint in the place of the other.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    source : Path, optional
-        The file that a private run went on from.
-    state : Checkpoint, optional
-        What is in that file.
+    A private run that went on from another file gives it, with the state that is in it.
     """
 
     def __init__(
@@ -128,13 +92,7 @@ class Checkpoints:
         self._source = None if source is None or state is None else (source, state)
 
     def save(self, state: Checkpoint) -> None:
-        """Write the state, and mark the file that the run went on from.
-
-        Raises
-        ------
-        HpcflError
-            If the file system refuses it.
-        """
+        """Write the state, and mark the file that the run went on from."""
         state.save(self.path)
         if self._source is None:
             return
@@ -156,13 +114,7 @@ def path_for(results: Path) -> Path:
 
 
 def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
-    """Return the state in a file, which must be of a run with the same options.
-
-    Raises
-    ------
-    UsageError
-        If the file is not a checkpoint, or of a run with other options.
-    """
+    """Return the state in a file; a UsageError says that it is not of a run with these options."""
     try:
         arrays = files.load_npz(path)
         if _count(arrays, "version") != VERSION:

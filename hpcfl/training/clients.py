@@ -20,38 +20,18 @@ RANK_BYTES = 350 * 10**6
 
 @dataclass(frozen=True)
 class Clients:
-    """What a rank knows of the data.
+    """What a rank knows of the data; the held-out part and the table are empty except on rank 0."""
 
-    Attributes
-    ----------
-    first : int
-        The first device of this rank.
-    inputs, labels : ndarray
-        The samples of this rank's devices, device after device.
-    bounds : ndarray of int64
-        Where the samples of each of this rank's devices begin, and the number of samples.
-    sizes : ndarray of int64, shape (n,)
-        Number of samples of every device.
-    input_shape : tuple of int
-        Shape of a sample.
-    classes : int
-        Number of classes.
-    test_inputs, test_labels : ndarray
-        The held-out part, on rank 0; empty elsewhere.
-    table : ndarray of int64, shape (n, classes)
-        Number of samples of every device and class, on rank 0; empty elsewhere.
-    """
-
-    first: int
-    inputs: NDArray[np.float32]
+    first: int  # device of this rank
+    inputs: NDArray[np.float32]  # of this rank's devices, device after device
     labels: NDArray[np.int64]
-    bounds: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    input_shape: tuple[int, ...]
+    bounds: NDArray[np.int64]  # where the samples of each of these devices begin, and their number
+    sizes: NDArray[np.int64]  # samples of every device, shape (n,)
+    input_shape: tuple[int, ...]  # of a sample
     classes: int
     test_inputs: NDArray[np.float32]
     test_labels: NDArray[np.int64]
-    table: NDArray[np.int64]
+    table: NDArray[np.int64]  # samples of every device and class, shape (n, classes)
 
     def samples(self, device: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return the inputs and labels of one of this rank's devices."""
@@ -70,12 +50,8 @@ def load(
 ) -> Clients:
     """Return this rank's part of a data set; every rank calls this.
 
-    Every device has the fraction of the samples that the partition gives it.
-
-    Raises
-    ------
-    HpcflError
-        On every rank, if the data cannot be read or partitioned, or would not fit the memory.
+    Every device has the fraction of the samples that the partition gives it. An HpcflError on every
+    rank says that the data cannot be read or partitioned, or would not fit the memory.
     """
     error: HpcflError | None = None
     parts: list[dict[str, NDArray[Any]]] | None = None

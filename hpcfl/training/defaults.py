@@ -14,19 +14,10 @@ from hpcfl.training.presets import PRESETS
 
 
 def asked(given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
-    """Return the options that keywords, or a command line, stand for.
+    """Return the options that keywords, or a command line, stand for, at least ``algorithm``.
 
-    Parameters
-    ----------
-    given : mapping
-        Values of `TrainOptions` by name, at least ``algorithm``.
-    preset : str, optional
-        One of :data:`~hpcfl.training.presets.PRESETS`: what is not given is taken from it.
-
-    Raises
-    ------
-    UsageError
-        If there is no such option or preset, or a value cannot be meant.
+    What is not given is taken from the preset, if there is one, and from the algorithm. A
+    UsageError says that there is no such option or preset, or that a value cannot be meant.
     """
     if preset is not None and preset not in PRESETS:
         raise UsageError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")

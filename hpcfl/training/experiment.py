@@ -39,20 +39,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What a round of training gave, at the server.
+    """What a round of training gave, at the server."""
 
-    Attributes
-    ----------
-    record : RoundRecord
-        What the protocol cost, for all n devices.
-    figures : dict of str to float
-        A value for each `Metric`.
-    device_figures : dict of str to ndarray of float64, shape (n,)
-        A value for each `DeviceMetric`, if they were asked for.
-    """
-
-    record: RoundRecord
-    figures: dict[str, float]
+    record: RoundRecord  # what the protocol cost, for all n devices
+    figures: dict[str, float]  # a value for each `Metric`
+    # A value for each `DeviceMetric`, shape (n,), if they were asked for.
     device_figures: dict[str, NDArray[np.float64]]
 
     @property
@@ -63,20 +54,11 @@ class RoundResult:
 
 @dataclass(frozen=True)
 class Work:
-    """What this rank's devices did in a round.
-
-    Attributes
-    ----------
-    updates : dict of int to ndarray
-        Their vectors.
-    cpu : ndarray of float64, shape (n,)
-        CPU seconds of training.
-    losses : ndarray of float64, shape (2, n)
-        Loss, and 1 where there is one: summed over the ranks, of which one has the device.
-    """
+    """What this rank's devices did in a round."""
 
     updates: dict[int, NDArray[np.floating]]
-    cpu: NDArray[np.float64]
+    cpu: NDArray[np.float64]  # seconds of training, shape (n,)
+    # Loss, and 1 where there is one, shape (2, n): summed over the ranks, of which one has it.
     losses: NDArray[np.float64]
 
     @classmethod
@@ -87,39 +69,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Invited:
-    """The result of the first of two stages of a round.
+    """The result of the first of two stages of a round."""
 
-    Attributes
-    ----------
-    record : RoundRecord
-        What it cost, of all n devices.
-    kept : list of int
-        The devices of the second stage, increasing.
-    prepare_seconds : float
-        Elapsed time of training.
-    """
-
-    record: RoundRecord
-    kept: list[int]
-    prepare_seconds: float
+    record: RoundRecord  # of all n devices
+    kept: list[int]  # the devices of the second stage, increasing
+    prepare_seconds: float  # of training
 
 
 class Training:
-    """A model in training on this rank.
-
-    Parameters
-    ----------
-    options : TrainOptions
-        What was asked for.
-    algorithm : FederatedAlgorithm
-        Decides what is done with the model.
-    clients : Clients
-        This rank's data.
-    trainer : Trainer
-        Trains and evaluates the model on this rank.
-    weights : ndarray of float32, shape (d,)
-        The weights to start from.
-    """
+    """A model in training on this rank, from the weights given, shape (d,)."""
 
     def __init__(
         self,
@@ -147,13 +105,7 @@ class Training:
         return self._state[: self._dim]
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take up the state of an interrupted run, at the server.
-
-        Raises
-        ------
-        UsageError
-            If the algorithm cannot go on from there.
-        """
+        """Take up the state of an interrupted run, at the server."""
         self._next_round = checkpoint.next_round
         self._state = checkpoint.weights
         self._velocity = checkpoint.velocity[: self._dim]
@@ -177,24 +129,11 @@ class Training:
         )
 
     def run(self, transport: Transport, observer: RoundObserver = NOBODY) -> str:
-        """Train until the target, the rounds or the time are reached.
+        """Train until the target, the rounds or the time are reached; every rank calls this.
 
-        Parameters
-        ----------
-        transport : Transport
-            How messages move; every rank with a transport calls this.
-        observer : RoundObserver
-            Watches the rounds; `RoundObserver.finished` takes a `RoundResult`.
-
-        Returns
-        -------
-        str
-            Why it stopped, one of :data:`~hpcfl.rounds.loop.REASONS`; the same on every rank.
-
-        Raises
-        ------
-        HpcflError
-            If a round cannot end or its aggregate is wrong. The rounds before it are stored.
+        Returns why it stopped, one of :data:`~hpcfl.rounds.loop.REASONS`, the same on every rank.
+        An HpcflError says that a round cannot end or its aggregate is wrong; the rounds before are
+        stored. The observer's `finished` takes a `RoundResult`.
         """
         start = time.monotonic()
         first = transport.tell(self._next_round)

@@ -45,30 +45,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trained:
-    """The result of a run, on rank 0.
+    """The result of a run, on rank 0."""
 
-    Attributes
-    ----------
-    path : Path
-        The results file.
-    model : str
-        Name of the model.
-    weights : ndarray of float32, shape (d,)
-        The weights after the last round.
-    results : list of RoundResult
-        All rounds.
-    config : mapping
-        Every option with its value, as the results file has it.
-    notes : tuple of str
-        What to know of the epsilons, in sentences.
-    """
-
-    path: Path
+    path: Path  # the results file
     model: str
-    weights: NDArray[np.float32]
+    weights: NDArray[np.float32]  # after the last round, shape (d,)
     results: list[RoundResult]
-    config: Mapping[str, object]
-    notes: tuple[str, ...] = ()
+    config: Mapping[str, object]  # every option with its value, as the results file has it
+    notes: tuple[str, ...] = ()  # what to know of the epsilons, in sentences
 
 
 def run(
@@ -79,37 +63,17 @@ def run(
     observer: RoundObserver = NOBODY,
     command: Sequence[str] | None = None,
 ) -> Trained | None:
-    """Train a model; every rank calls this.
+    """Train a model, and return the result on rank 0; every rank calls this.
 
     Within :func:`~hpcfl.system.interruption.noting_signals`, Ctrl-C, SIGTERM and SIGUSR1, on any
     rank, let the round end, and the training leave with a checkpoint. Where the round does not end
     in time, the checkpoint is of the round before.
 
-    Parameters
-    ----------
-    world : World
-        The processes at hand.
-    options : TrainOptions
-        What to train, and how.
-    devices : int or None
-        Number n of devices; by default one on every rank but the server's.
-    output : path
-        Results file, or the folder for it.
-    observer : RoundObserver
-        Watches the rounds, of which it is given the results as well.
-    command : sequence of str, optional
-        The command that does just this, for the record; by default what was typed.
-
-    Returns
-    -------
-    Trained or None
-        On rank 0.
-
-    Raises
-    ------
-    HpcflError
-        On every rank, if something cannot work or fails. Finished rounds are kept. With exit
-        status `~hpcfl.system.interruption.LEFT_STATUS` if it was told to leave.
+    There is one device on every rank but the server's, if no number is given. `output` is the
+    results file, or the folder for it; `command`, for the record, what does just this (by default
+    what was typed). An HpcflError on every rank says that something cannot work or fails, with exit
+    status `~hpcfl.system.interruption.LEFT_STATUS` if it was told to leave; finished rounds are
+    kept.
     """
     from hpcfl.learning import models
     from hpcfl.learning.training import choose_device, single_thread
@@ -256,13 +220,7 @@ class _Keeping(RoundObserver):
         return str(_left(replace(self._latest, at_risk=1), self._options, self._kept))
 
     def end(self, reason: str) -> None:
-        """Write what is known at the end of the rounds.
-
-        Raises
-        ------
-        Left
-            If a signal ended them.
-        """
+        """Write what is known at the end of the rounds; raises `Left` if a signal ended them."""
         self._writer.record_end(disturbances.after(disturbances.counters()))
         if reason == "interrupted":
             raise _left(self._training.checkpoint(self._config), self._options, self._kept)
