@@ -29,17 +29,14 @@ def make(spec: str, dataset: Dataset, devices: int, seed: int) -> Parts:
     for so many devices.
     """
     labels = dataset.train_labels
-    kind, colon, argument = spec.partition(":")
+    kind, _, argument = spec.partition(":")
     if kind == "dirichlet":
         return dirichlet(labels, devices, seed, _concentration(spec, argument))
-    if colon or kind not in ("iid", "shards", "two-digit", "writer"):
+    by_label = {"iid": iid, "shards": shards, "two-digit": label_shards}
+    if spec in by_label:
+        return by_label[spec](labels, devices, seed)
+    if spec != "writer":
         raise UsageError(f"there is no partition {spec!r}; there are {KINDS}")
-    if kind == "iid":
-        return iid(labels, devices, seed)
-    if kind == "shards":
-        return shards(labels, devices, seed)
-    if kind == "two-digit":
-        return label_shards(labels, devices, seed)
     if dataset.writers is None:
         raise UsageError(
             f"the data set {dataset.name} does not say who wrote what: the partition writer is "

@@ -187,12 +187,8 @@ def batches(
     them in every batch. `participation` is the number of rounds of this device before this one,
     `seed` the device's, the same in all rounds.
     """
-    if shuffle == "poisson":
-        yield from _poisson(samples, batch_size, steps, participation, seed)
-    elif shuffle == "continuing":
-        yield from _continuing(samples, batch_size, steps, participation, seed)
-    else:
-        yield from _fresh(samples, batch_size, steps, participation, seed)
+    ways = {"fresh": _fresh, "continuing": _continuing, "poisson": _poisson}
+    return ways[shuffle](samples, batch_size, steps, participation, seed)
 
 
 def _poisson(

@@ -8,9 +8,11 @@ by line, and drawn.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 from hpcfl.comm.world import World
@@ -80,6 +82,16 @@ class Artefact:
         if "paper" in fitting:
             return "paper"
         return min(self.scales, key=lambda scale: self.scales[scale].minutes)
+
+
+def by_round(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    """Return a curve over the rounds, from 1."""
+    return range(1, len(values) + 1), values
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Return the standard error of the mean."""
+    return stdev(values) / math.sqrt(len(values))
 
 
 def key(setting: Setting) -> str:

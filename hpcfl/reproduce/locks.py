@@ -23,7 +23,9 @@ from hpcfl.reproduce.artefact import (
     Result,
     Scale,
     Setting,
+    by_round,
     says,
+    standard_error,
     within,
 )
 
@@ -34,29 +36,24 @@ _UNIFORM, _LOCKS = "dp-fedavg", "locks"
 
 
 def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
-    from hpcfl.options.training import TrainOptions
     from hpcfl.reproduce.seeds import over_seeds
 
     epsilon = setting["epsilon"]
     noise: dict[str, Any] = {"epsilon": epsilon} if epsilon else {"noise_multiplier": 1e-6}
-
-    def asked(seed: int) -> TrainOptions:
-        return TrainOptions(
-            setting["algorithm"],
-            rounds=setting["rounds"],
-            dropout=0.0,
-            seed=seed,
-            dataset="mnist",
-            data_dir=context.data_dir,
-            model="softmax",
-            partition="shards",
-            per_round=20,
-            sampling="poisson",
-            first_stage=30,
-            **noise,
-        )
-
-    return over_seeds(context.world, asked, 100, SEEDS)
+    return over_seeds(
+        context,
+        100,
+        SEEDS,
+        algorithm=setting["algorithm"],
+        rounds=setting["rounds"],
+        dataset="mnist",
+        model="softmax",
+        partition="shards",
+        per_round=20,
+        sampling="poisson",
+        first_stage=30,
+        **noise,
+    )
 
 
 def _compare(results: Sequence[Result]) -> list[Line]:
@@ -65,11 +62,8 @@ def _compare(results: Sequence[Result]) -> list[Line]:
     for epsilon in EPSILONS:
         uniform, locks = found[epsilon, _UNIFORM], found[epsilon, _LOCKS]
         name = "no noise" if epsilon is None else f"proven epsilon {epsilon:g}"
-        spread = [
-            math.sqrt(sum((x - sum(v) / len(v)) ** 2 for x in v) / (len(v) - 1) / len(v))
-            for v in (uniform["last_accuracy"], locks["last_accuracy"])
-        ]
-        gain, error = locks["accuracy"][-1] - uniform["accuracy"][-1], math.hypot(*spread)
+        gain = locks["accuracy"][-1] - uniform["accuracy"][-1]
+        error = math.hypot(*(standard_error(one["last_accuracy"]) for one in (uniform, locks)))
         lines.append(
             says(
                 f"{name}: accuracy after {ROUNDS} rounds, uniform and locks",
@@ -98,9 +92,8 @@ def _draw(results: Sequence[Result]) -> list[Panel]:
     panels = []
     for epsilon in EPSILONS:
         curves = {
-            {"dp-fedavg": "uniform", "locks": "locks"}[one.setting["algorithm"]]: (
-                list(range(1, len(one.found["accuracy"]) + 1)),
-                one.found["accuracy"],
+            {_UNIFORM: "uniform", _LOCKS: "locks"}[one.setting["algorithm"]]: by_round(
+                one.found["accuracy"]
             )
             for one in results
             if one.setting["epsilon"] == epsilon

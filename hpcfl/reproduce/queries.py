@@ -21,7 +21,9 @@ from hpcfl.reproduce.artefact import (
     Result,
     Scale,
     Setting,
+    by_round,
     says,
+    standard_error,
 )
 
 SEEDS = range(10)
@@ -79,53 +81,41 @@ def _entries(setting: Setting, context: Context) -> Mapping[str, Any]:
 def _compare_table(results: Sequence[Result]) -> list[Line]:
     lines = []
     for one in results:
-        printed = _TABLE[one.setting["dataset"]]
-        column = LAPLACE.index(one.setting["epsilon"])
-        for name, row, ours in zip(_COLUMNS, printed, one.found["entries"], strict=True):
-            lines.append(
-                says(
-                    f"{one.setting['dataset']}, epsilon {one.setting['epsilon']:g}: {name}",
-                    str(row[column]),
-                    str(ours),
-                    row[column] == ours,
-                )
-            )
+        dataset, epsilon = one.setting["dataset"], one.setting["epsilon"]
+        column = LAPLACE.index(epsilon)
+        for name, row, ours in zip(_COLUMNS, _TABLE[dataset], one.found["entries"], strict=True):
+            what, printed = f"{dataset}, epsilon {epsilon:g}: {name}", row[column]
+            lines.append(says(what, str(printed), str(ours), printed == ours))
     return lines
 
 
 def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
     """Train with T queries of b replies, with all seeds."""
-    from hpcfl.options.training import TrainOptions
     from hpcfl.reproduce.seeds import over_seeds
 
     laplace = setting["mechanism"] == "laplace"
-    task = _TASKS[setting["dataset"]]
-
-    def asked(seed: int) -> TrainOptions:
-        return TrainOptions(
-            "fedsgd-dpc",
-            rounds=setting["T"],
-            dropout=0.0,
-            seed=seed,
-            epochs=None,
-            steps=1,
-            batch_size=0 if laplace else 60,
-            learning_rate=0.05,
-            momentum=0.0,
-            weight_decay=1e-4,
-            dataset=setting["dataset"],
-            data_dir=context.data_dir,
-            data_fraction=setting["data_fraction"],
-            per_round=setting["b"],
-            sampling="balanced",
-            epsilon=setting["epsilon"],
-            mechanism=setting["mechanism"],
-            clip_norm=300.0 if laplace else 10.0,
-            shuffle="continuing" if laplace else "poisson",
-            **task,
-        )
-
-    return over_seeds(context.world, asked, 10, SEEDS)
+    return over_seeds(
+        context,
+        10,
+        SEEDS,
+        algorithm="fedsgd-dpc",
+        rounds=setting["T"],
+        epochs=None,
+        steps=1,
+        batch_size=0 if laplace else 60,
+        learning_rate=0.05,
+        momentum=0.0,
+        weight_decay=1e-4,
+        dataset=setting["dataset"],
+        data_fraction=setting["data_fraction"],
+        per_round=setting["b"],
+        sampling="balanced",
+        epsilon=setting["epsilon"],
+        mechanism=setting["mechanism"],
+        clip_norm=300.0 if laplace else 10.0,
+        shuffle="continuing" if laplace else "poisson",
+        **_TASKS[setting["dataset"]],
+    )
 
 
 def _settings(
@@ -210,12 +200,10 @@ def _pair(one: Result) -> str:
 
 def _margin(first: Result, second: Result) -> float:
     """Return the standard error of the difference of two last losses."""
-    spread = 0.0
-    for one in (first, second):
-        last = [math.inf if value is None else value for value in one.found["last_loss"]]
-        mean = sum(last) / len(last)
-        spread += sum((value - mean) ** 2 for value in last) / (len(last) - 1) / len(last)
-    return math.sqrt(spread)
+    losses = [one.found["last_loss"] for one in (first, second)]
+    if any(None in some for some in losses):
+        return math.nan
+    return math.hypot(*map(standard_error, losses))
 
 
 def _compare_optimum(results: Sequence[Result]) -> list[Line]:
@@ -346,15 +334,11 @@ def _draw_losses(results: Sequence[Result]) -> list[Panel]:
             f"{mechanism}, epsilon {epsilon:g}",
             "queries",
             "loss",
-            {_pair(one): _rounds(one.found["loss"]) for one in group},
+            {_pair(one): by_round(one.found["loss"]) for one in group},
             log_y=True,
         )
         for (mechanism, epsilon), group in _groups(results).items()
     ]
-
-
-def _rounds(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
-    return list(range(1, len(values) + 1)), values
 
 
 def _draw_by(what: str) -> Callable[[Sequence[Result]], list[Panel]]:

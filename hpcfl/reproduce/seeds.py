@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,15 @@ import numpy as np
 
 from hpcfl.comm.world import World
 from hpcfl.options.training import TrainOptions
+from hpcfl.reproduce.artefact import Context
 from hpcfl.results.schema import Metric
 from hpcfl.training import session
 
 
 def over_seeds(
-    world: World, asked: Callable[[int], TrainOptions], devices: int, seeds: Iterable[int]
+    context: Context, devices: int, seeds: Iterable[int], **options: Any
 ) -> dict[str, Any]:
-    """Train what `asked` returns for every seed; every rank calls this.
+    """Train with every seed and no dropouts; every rank calls this.
 
     Returns, on rank 0 (elsewhere nothing): accuracy and loss, means over the seeds, round by round;
     the last ones of every seed; bytes that all devices sent; both epsilons, None for infinity.
@@ -26,7 +27,8 @@ def over_seeds(
     curves = []
     with tempfile.TemporaryDirectory() as folder:
         for seed in seeds:
-            trained = session.run(world, asked(seed), devices, Path(folder))
+            asked = TrainOptions(seed=seed, dropout=0.0, data_dir=context.data_dir, **options)
+            trained = session.run(context.world, asked, devices, Path(folder))
             if trained is not None:
                 curves.append([result.figures for result in trained.results])
     if not curves:

@@ -16,6 +16,7 @@ from hpcfl.reproduce.artefact import (
     Result,
     Scale,
     Setting,
+    by_round,
     says,
     within,
 )
@@ -67,21 +68,16 @@ def _bench(setting: Setting, context: Context) -> Mapping[str, Any]:
 
 
 def _compare_bytes(results: Sequence[Result]) -> list[Line]:
+    why = (
+        "4 d p + d / 8 bytes fall with N, as p does; 0.08 is printed with one digit, and the "
+        "printed rise with N is not in the formula"
+    )
     lines = []
-    for result in results:
-        protocol, devices = result.setting["protocol"], result.setting["devices"]
-        paper = dict(zip(_DEVICES, _BYTES_PAPER[protocol], strict=True))[devices]
-        lines.append(
-            within(
-                f"{protocol}, N = {devices}: a device's upload",
-                paper,
-                result.found["mean_bytes"] / 1e6,
-                0.03,
-                "MB",
-                "4 d p + d / 8 bytes fall with N, as p does; 0.08 is printed with one digit, and "
-                "the printed rise with N is not in the formula",
-            )
-        )
+    for one in results:
+        protocol, devices = one.setting["protocol"], one.setting["devices"]
+        paper = _BYTES_PAPER[protocol][_DEVICES.index(devices)]
+        what = f"{protocol}, N = {devices}: a device's upload"
+        lines.append(within(what, paper, one.found["mean_bytes"] / 1e6, 0.03, "MB", why))
     return lines
 
 
@@ -189,9 +185,8 @@ def _compare_training(
 
 def _draw_training(results: Sequence[Result]) -> list[Panel]:
     curves = {
-        f"{one.setting['protocol']}, {one.setting['model']}, N = {one.setting['devices']}": (
-            list(range(1, len(one.found["accuracy"]) + 1)),
-            one.found["accuracy"],
+        "{protocol}, {model}, N = {devices}".format_map(one.setting): by_round(
+            one.found["accuracy"]
         )
         for one in results
     }
@@ -245,9 +240,8 @@ def _compare_overlap(results: Sequence[Result]) -> list[Line]:
 
 def _draw_overlap(results: Sequence[Result]) -> list[Panel]:
     curves = {
-        f"{one.setting['algorithm']}, {one.setting['partition']}": (
-            list(range(1, len(one.found["overlap"]) + 1)),
-            [100 * value for value in one.found["overlap"]],
+        "{algorithm}, {partition}".format_map(one.setting): by_round(
+            [100 * value for value in one.found["overlap"]]
         )
         for one in results
     }

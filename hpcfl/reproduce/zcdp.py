@@ -25,6 +25,7 @@ from hpcfl.reproduce.artefact import (
     Result,
     Scale,
     Setting,
+    by_round,
     says,
 )
 
@@ -77,7 +78,6 @@ def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
 
 
 def _at_rate(setting: Setting, rate: float, context: Context) -> dict[str, Any]:
-    from hpcfl.options.training import TrainOptions
     from hpcfl.reproduce.seeds import over_seeds
 
     privacy = {
@@ -85,30 +85,27 @@ def _at_rate(setting: Setting, rate: float, context: Context) -> dict[str, Any]:
     }
     convex = setting["model"] == LOGISTIC.name and rate <= CONVEX_RATE
 
-    def asked(seed: int) -> TrainOptions:
-        return TrainOptions(
-            setting["algorithm"],
-            aggregate=setting["aggregate"],
-            rounds=setting["rounds"],
-            dropout=0.0,
-            gamma=0.0,
-            seed=seed,
-            epochs=None,
-            steps=setting["tau"],
-            batch_size=32,
-            learning_rate=rate,
-            momentum=0.0,
-            dataset="adult",
-            data_dir=context.data_dir,
-            model=setting["model"],
-            per_round=10,
-            sampling="balanced" if setting["algorithm"] != "fedavg" else "exact",
-            delta=1e-4,
-            convex=convex,
-            **privacy,
-        )
-
-    return over_seeds(context.world, asked, 16, SEEDS)
+    return over_seeds(
+        context,
+        16,
+        SEEDS,
+        algorithm=setting["algorithm"],
+        aggregate=setting["aggregate"],
+        rounds=setting["rounds"],
+        gamma=0.0,
+        epochs=None,
+        steps=setting["tau"],
+        batch_size=32,
+        learning_rate=rate,
+        momentum=0.0,
+        dataset="adult",
+        model=setting["model"],
+        per_round=10,
+        sampling="balanced" if setting["algorithm"] != "fedavg" else "exact",
+        delta=1e-4,
+        convex=convex,
+        **privacy,
+    )
 
 
 def _setting(model: Model, rates: Sequence[float], rounds: int, tau: int, **more: Any) -> Setting:
@@ -217,16 +214,12 @@ def _draw_convergence(results: Sequence[Result]) -> list[Panel]:
     for sigma in sorted({one.setting["sigma"] for one in results}):
         for figure, up in (("accuracy", "accuracy on held-out data"), ("loss", "loss")):
             curves = {
-                f"tau = {one.setting['tau']}": _rounds(one.found[figure])
+                f"tau = {one.setting['tau']}": by_round(one.found[figure])
                 for one in results
                 if one.setting["sigma"] == sigma
             }
             panels.append(Panel(f"sigma = {sigma:g}", "rounds", up, curves))
     return panels
-
-
-def _rounds(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
-    return list(range(1, len(values) + 1)), values
 
 
 def _name(setting: Setting) -> str:
@@ -275,7 +268,9 @@ def _compare_utility(results: Sequence[Result]) -> list[Line]:
 
 def _draw_utility(results: Sequence[Result]) -> list[Panel]:
     return [
-        Panel("", "rounds", up, {_name(one.setting): _rounds(one.found[figure]) for one in results})
+        Panel(
+            "", "rounds", up, {_name(one.setting): by_round(one.found[figure]) for one in results}
+        )
         for figure, up in (("accuracy", "accuracy on held-out data"), ("loss", "loss"))
     ]
 

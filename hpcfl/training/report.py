@@ -27,9 +27,8 @@ def render_end(trained: Trained, options: TrainOptions) -> str:
         f"modelled: {modelled:.1f} s, training included",
     ]
     if find(options.algorithm).private:
-        pure = options.algorithm == "fedsgd-dpc" and options.mechanism == "laplace"
         lines.append(
-            f"epsilon at delta {0 if pure else options.delta:g}: "
+            f"epsilon at delta {trained.config['epsilon_delta']:g}: "
             f"{last[Metric.EPSILON_PAPER]:.4g} as the paper counts, "
             f"{last[Metric.EPSILON_PROVEN]:.4g} proven "
             f"(neighbours: {trained.config['epsilon_neighbours']})"
