@@ -2,7 +2,6 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -18,21 +17,17 @@ from crypto_reference import (
     select_by_gaps,
     stream_bytes,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy import stats
 
 from hpcfl.crypto import keystream
 from hpcfl.crypto.groups import FQ
-from hpcfl.crypto.sampling import SAMPLERS, DenseSampler, GapSampler, Sampler, permutation
+from hpcfl.crypto.sampling import SAMPLERS, DenseSampler, GapSampler, permutation
 
 HALF, TENTH, HUNDREDTH = Fraction(1, 2), Fraction(1, 10), Fraction(1, 100)
 PAIR = Fraction(0.1) / 99
 """What 100 devices select with, for alpha = 0.1."""
-
-Integers = NDArray[np.int64]
-MakeSampler = Callable[[str, Fraction], Sampler]
 
 
 @pytest.fixture
@@ -54,7 +49,7 @@ def lists(sampler, keys, dim):
     assert counts.shape == (len(keys),)
     assert counts.sum() == positions.size
     ends = np.cumsum(counts)
-    return [part.tolist() for part in np.split(positions, ends[:-1])] if keys else []
+    return [part.tolist() for part in np.split(positions, ends[:-1])]
 
 
 def patterns(sampler, keys, dim):
@@ -163,22 +158,6 @@ def test_selection_does_not_depend_on_how_many_words_are_read(name, probability,
         assert expected == lists(sampler, keys, dim)
 
 
-@pytest.mark.parametrize("name", ["gaps", "reach 4", "dense"])
-def test_a_key_selects_the_same_alone_and_among_others(name, make):
-    sampler, keys = make(name, TENTH), fixed_keys(9)
-    together = lists(sampler, keys, 200)
-    assert together == [lists(sampler, [key], 200)[0] for key in keys]
-    assert len(keys) == len({tuple(one) for one in together}), "two keys select the same"
-
-
-@pytest.mark.parametrize("name", ["gaps", "reach 4", "dense"])
-def test_a_shorter_vector_has_the_beginning_of_the_pattern(name, make):
-    sampler, [key] = make(name, TENTH), fixed_keys(1, seed=1)
-    [whole] = lists(sampler, [key], 300)
-    for dim in range(1, 300, 13):
-        assert [[at for at in whole if at < dim]] == lists(sampler, [key], dim)
-
-
 @pytest.mark.parametrize(
     ("name", "digest"),
     [
@@ -195,32 +174,12 @@ def test_two_machines_select_the_same(name, digest):
 # Laws
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
-@settings(deadline=None)
-@given(
-    probability=st.fractions(Fraction(1, 1000), 1),
-    dim=st.integers(1, 400),
-    keys=st.lists(st.binary(min_size=16, max_size=16), max_size=4),
-)
-def test_coordinates_increase_and_lie_below_dim(name, probability, dim, keys):
-    selected = lists(SAMPLERS[name](probability), keys, dim)
-    assert len(keys) == len(selected)
-    for one in selected:
-        assert sorted(set(one)) == one
-        assert all(0 <= at < dim for at in one)
-
-
 @pytest.mark.parametrize("name", ["gaps", "reach 1", "dense"])
 def test_probability_1_selects_everything(name, make):
     for dim in (1, 2, 100):
         assert [[*range(dim)]] * 3 == lists(make(name, Fraction(1)), fixed_keys(3), dim)
-
-
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_without_keys_nothing_is_selected(name):
-    positions, counts = SAMPLERS[name](TENTH).select([], 100)
-    assert not positions.size
-    assert not counts.size
+    positions, counts = make(name, Fraction(1)).select([], 100)
+    assert (0, 0) == (positions.size, counts.size)
     assert np.int64 == positions.dtype == counts.dtype
 
 
@@ -265,17 +224,10 @@ def test_the_number_selected_is_binomial(name, make):
     assert_fits(histogram(counts, uppers), probabilities)
 
 
-@pytest.mark.parametrize("name", ["gaps", "reach 4", "dense"])
-def test_every_coordinate_is_selected_equally_often(name, make):
-    count, dim, probability = 20_000, 60, 1 / 20
-    selected = patterns(make(name, Fraction(1, 20)), fixed_keys(count, seed=9), dim).sum(axis=0)
-    variance = count * probability * (1 - probability)
-    statistic = float(((selected - count * probability) ** 2).sum() / variance)
-    assert stats.chi2(dim).sf(statistic) > LEVEL
-
-
-@pytest.mark.parametrize("probability", [HALF, Fraction(2, 5)])
-@pytest.mark.parametrize("name", ["gaps", "reach 2", "reach 4", "dense"])
+@pytest.mark.parametrize(
+    ("name", "probability"),
+    [("gaps", HALF), ("reach 2", Fraction(2, 5)), ("reach 4", HALF), ("dense", Fraction(2, 5))],
+)
 def test_six_coordinates_have_the_joint_distribution_of_independent_ones(name, probability, make):
     selected = patterns(make(name, probability), fixed_keys(40_000, seed=10), 6)
     seen = np.bincount(selected @ (1 << np.arange(6)), minlength=64)
@@ -284,30 +236,9 @@ def test_six_coordinates_have_the_joint_distribution_of_independent_ones(name, p
     assert_fits(seen, expected)
 
 
-def test_gaps_and_dense_cannot_be_told_apart():
-    """By how many coordinates they select, nor by the first and the last one."""
-    keys, dim = fixed_keys(20_000, seed=11), 500
-    seen = []
-    for name in SAMPLERS:
-        selected = patterns(SAMPLERS[name](HUNDREDTH), keys, dim)
-        counts = selected.sum(axis=1)
-        chosen = selected[counts > 0]
-        first, last = chosen.argmax(axis=1), chosen[:, ::-1].argmax(axis=1)
-        seen.append(
-            [
-                np.bincount(np.minimum(counts, 12), minlength=13),
-                np.bincount(first // 10, minlength=50)[:30],
-                np.bincount(last // 10, minlength=50)[:30],
-            ]
-        )
-    for table in zip(*seen, strict=True):
-        assert stats.chi2_contingency(np.array(table)).pvalue > LEVEL
-
-
 # Permutations
 
 
-@settings(deadline=None)
 @given(seed=st.binary(min_size=16, max_size=40), count=st.integers(0, 300))
 def test_a_permutation_has_every_number_once_sorted_by_128_bits_each(seed, count):
     found = permutation(seed, count)
@@ -351,11 +282,3 @@ def test_all_24_permutations_of_4_are_equally_likely():
     counts = Counter(seen)
     assert 24 == len(counts)
     assert_fits(list(counts.values()), np.ones(24))
-
-
-def test_numbers_are_equally_likely_everywhere_and_after_each_other():
-    """Where 0 lies among 40, and how far from it 1 lies."""
-    drawn = np.array([permutation(seed, 40) for seed in fixed_keys(4000, seed=13)])
-    places = np.argsort(drawn, axis=1)
-    assert_fits(np.bincount(places[:, 0], minlength=40), np.ones(40))
-    assert_fits(np.bincount((places[:, 1] - places[:, 0]) % 40, minlength=40)[1:], np.ones(39))

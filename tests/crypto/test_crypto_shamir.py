@@ -1,11 +1,9 @@
 """Any t shares give the secret, t - 1 shares say nothing about it."""
 
-import itertools
-
 import numpy as np
 import pytest
 from crypto_reference import LEVEL, assert_uniform, fixed_keys
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -51,29 +49,15 @@ def interpolate(points, values):
 # Limbs
 
 
-@pytest.mark.parametrize(
-    ("secret", "limbs"),
-    [
-        (b"", []),
-        (b"\x05", [5]),
-        (b"\xff\xff\xff\xff", [2**31 - 1, 1]),
-        (b"\x00\x00\x00\x80" + bytes(3), [0, 1]),
-        (b"\xff" * 32, [2**31 - 1] * 8 + [2**8 - 1]),
-    ],
-    ids=["empty", "one byte", "one bit over", "bit 31", "32 bytes"],
-)
-def test_a_secret_is_cut_into_31_bit_limbs_the_lowest_first(secret, limbs):
-    assert limbs == shamir.to_limbs(secret).tolist()
-    assert len(limbs) == shamir.limb_count(len(secret))
-
-
-@settings(deadline=None)
 @given(secret=st.binary(max_size=64))
-def test_limbs_give_back_their_secret_and_are_field_elements(secret):
-    limbs = shamir.to_limbs(secret)
+@example(secret=b"")
+@example(secret=b"\x00\x00\x00\x80" + bytes(3))
+@example(secret=b"\xff" * 32)
+def test_a_secret_is_cut_into_31_bit_limbs_the_lowest_first(secret):
+    limbs, number = shamir.to_limbs(secret), int.from_bytes(secret, "little")
+    assert [number >> 31 * k & (2**31 - 1) for k in range(limbs.size)] == limbs.tolist()
+    assert -(-8 * len(secret) // 31) == limbs.size == shamir.limb_count(len(secret))
     assert secret == shamir.from_limbs(limbs, len(secret))
-    assert limbs.size == shamir.limb_count(len(secret))
-    assert (limbs < 2**31).all()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +73,6 @@ def test_limbs_of_no_16_byte_secret_are_refused(limbs):
 # Splitting and combining
 
 
-@settings(deadline=None)
 @given(data=st.data(), secret=st.binary(min_size=1, max_size=40))
 def test_any_t_or_more_shares_give_the_secret(data, secret):
     recipients = data.draw(st.lists(st.integers(0, 2**31 - 2), min_size=1, max_size=9, unique=True))
@@ -103,15 +86,6 @@ def test_any_t_or_more_shares_give_the_secret(data, secret):
     assert secret == shamir.from_limbs(combined, len(secret))
 
 
-@pytest.mark.parametrize("threshold", range(1, 7))
-def test_every_subset_of_t_of_6_shares_gives_the_secret(threshold):
-    limbs = shamir.to_limbs(bytes(range(200, 232)))
-    shares = shamir.split(limbs, random_coefficients(threshold, limbs.size, 1), tuple(range(6)))
-    for holders in itertools.combinations(range(6), threshold):
-        assert limbs.tolist() == shamir.combine(shares[list(holders)], holders).tolist()
-
-
-@settings(deadline=None)
 @given(data=st.data())
 def test_a_share_is_the_polynomial_at_the_recipients_number_plus_1(data):
     terms, limbs = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3))
@@ -149,35 +123,9 @@ def test_a_threshold_that_could_overflow_is_refused():
         shamir.split(array([1]), coefficients, (0,))
 
 
-@settings(deadline=None)
-@given(data=st.data())
-def test_shares_of_a_sum_are_the_sums_of_shares(data):
-    terms = data.draw(st.integers(1, 5))
-    first, second = (array([[data.draw(ELEMENT)] for _ in range(terms)]) for _ in range(2))
-    total = FQ.reduce(first.astype(np.int64) + second)
-    holders = tuple(range(terms))
-    shares = [shamir.split(one[0], one[1:], holders) for one in (first, second, total)]
-    added = FQ.reduce(shares[0].astype(np.int64) + shares[1])
-    assert shares[2].tolist() == added.tolist()
-    assert total[0].tolist() == shamir.combine(added, holders).tolist()
-
-
-def test_columns_are_secrets_of_their_own():
-    limbs = array([3, Q - 1, 0, 2**31])
-    coefficients = random_coefficients(3, 4, 2)
-    holders = (4, 0, 9)
-    together = shamir.split(limbs, coefficients, holders)
-    for column in range(4):
-        one = slice(column, column + 1)
-        alone = shamir.split(limbs[one], coefficients[:, one], holders)
-        assert alone.tolist() == together[:, one].tolist()
-        assert [limbs[column]] == shamir.combine(together[:, one], holders).tolist()
-
-
 # Many secrets, each with holders of its own
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_secrets_combined_together_are_those_combined_one_by_one(data):
     secrets, threshold = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 8))
@@ -194,22 +142,8 @@ def test_secrets_combined_together_are_those_combined_one_by_one(data):
     combined = shamir.combine_each(shares, np.array(holders, np.int64))
     assert expected == combined.tolist()
     assert np.uint32 == combined.dtype
-
-
-@settings(deadline=None)
-@given(data=st.data(), seed=st.integers(0, 99))
-def test_each_secret_comes_back_from_any_of_its_shares(data, seed):
-    """As on a ring: 7 slots a secret, of which some stay away, others for every secret."""
-    threshold = data.draw(st.integers(1, 7))
-    secrets = [bytes(key) for key in fixed_keys(4, seed)]
-    chosen = [data.draw(st.permutations(range(7)))[:threshold] for _ in secrets]
-    shares = []
-    for secret, slots in zip(secrets, chosen, strict=True):
-        limbs = shamir.to_limbs(secret)
-        coefficients = random_coefficients(threshold, limbs.size, seed)
-        shares.append(shamir.split(limbs, coefficients, tuple(range(7)))[slots])
-    combined = shamir.combine_each(np.stack(shares), np.array(chosen))
-    assert secrets == [shamir.from_limbs(limbs, 16) for limbs in combined]
+    nobody = shamir.combine_each(np.zeros((0, 4, 9), np.uint32), np.zeros((0, 4), np.int64))
+    assert (0, 9) == nobody.shape
 
 
 @pytest.mark.parametrize("threshold", [1, 100, 400])
@@ -221,44 +155,14 @@ def test_the_largest_values_do_not_overflow_when_combined_together(threshold):
         assert [[value] * 3] * 2 == shamir.combine_each(shares, holders).tolist()
 
 
-def test_where_there_is_no_secret_none_is_combined():
-    combined = shamir.combine_each(np.zeros((0, 4, 9), np.uint32), np.zeros((0, 4), np.int64))
-    assert (0, 9) == combined.shape
-
-
-# What does not belong together
-
-
 def test_two_shares_of_one_holder_are_refused():
     with pytest.raises(ValueError, match="same holder"):
         shamir.combine(array([[1], [2], [3]]), (0, 5, 0))
 
 
-@settings(deadline=None)
-@given(data=st.data())
-def test_one_wrong_share_changes_the_secret(data):
-    count = data.draw(st.integers(1, 6))
-    threshold = data.draw(st.integers(1, count))
-    holders = tuple(range(count))
-    limb = array([data.draw(ELEMENT)])
-    shares = shamir.split(limb, random_coefficients(threshold, 1, 3), holders)
-    wrong = data.draw(st.integers(0, count - 1))
-    shares[wrong] = (int(shares[wrong, 0]) + data.draw(st.integers(1, Q - 1))) % Q
-    assert limb.tolist() != shamir.combine(shares, holders).tolist()
-
-
-def test_shares_under_another_holders_name_do_not_give_the_secret():
-    limbs = shamir.to_limbs(bytes(range(16)))
-    shares = shamir.split(limbs, random_coefficients(3, limbs.size, 4), (0, 1, 2))
-    assert limbs.tolist() == shamir.combine(shares, (0, 1, 2)).tolist()
-    for holders in ((1, 0, 2), (0, 1, 3)):
-        assert (limbs != shamir.combine(shares, holders)).all()
-
-
 # Secrecy
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_t_minus_1_shares_fit_every_secret(data):
     """Whatever secret is guessed, some coefficients explain the shares: exactly one choice."""

@@ -57,18 +57,11 @@ def test_wide_ones_are_gaussian_to_the_tails(sigma):
     assert stats.chisquare(np.bincount(samples % 16)).pvalue > FALSE_ALARM
 
 
-def test_zero_comes_once_and_not_as_plus_and_minus_zero():
-    samples = discrete_gaussian(b"discrete gauss 3", SIZE, 1)
-    values, probability = probabilities(1)
-    zeros = int((samples == 0).sum())
-    assert stats.binomtest(zeros, SIZE, probability[values == 0][0]).pvalue > FALSE_ALARM
-
-
-@pytest.mark.parametrize("sigma", [1, 5, 40])
+@pytest.mark.parametrize("sigma", [1, 40])
 def test_samples_are_like_those_of_opendp(sigma):
-    ours = discrete_gaussian(b"discrete gauss 4", 20_000, sigma)
+    ours = discrete_gaussian(b"discrete gauss 4", 10_000, sigma)
     # OpenDP cannot be seeded: one run in a million fails by chance.
-    theirs = opendp_discrete_gaussian(20_000, sigma)
+    theirs = opendp_discrete_gaussian(10_000, sigma)
     edges = np.unique(np.quantile(ours, np.linspace(0, 1, 20), method="nearest"))
     table = [
         np.bincount(np.searchsorted(edges, samples), minlength=edges.size + 1)
@@ -80,7 +73,7 @@ def test_samples_are_like_those_of_opendp(sigma):
 
 def test_a_seed_gives_the_same_samples_again_and_another_seed_others():
     first = discrete_gaussian(b"a" * 16, 50_000, 30)
-    assert np.array_equal(first, discrete_gaussian(b"a" * 16, 50_000, 30))
+    assert np.array_equal(first, discrete_gaussian(b"a" * 16, 50_000, np.int32(30)))
     assert abs(np.corrcoef(first, discrete_gaussian(b"b" * 16, 50_000, 30))[0, 1]) < 0.03
 
 
@@ -96,37 +89,27 @@ def test_as_many_come_as_are_asked_for(size):
     assert (size,) == discrete_gaussian(bytes(16), size, 4).shape
 
 
-@pytest.mark.parametrize("sigma", [0, -1, LARGEST_SIGMA + 1])
-def test_an_impossible_sigma_is_refused(sigma):
-    with pytest.raises(HpcflError, match="it must be 1 to 134217728"):
-        discrete_gaussian(bytes(16), 4, sigma)
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        *(
+            ((bytes(16), 4, sigma), "must be 1 to 134217728")
+            for sigma in (0, -1, 2**27 + 1)
+        ),
+        *(((bytes(16), 4, sigma), "it must be an integer") for sigma in (1.5, 2.0, "3", None)),
+        *(((bytes(k), 4, 3), f"has {k} bytes; it must have 16") for k in (0, 15, 32)),
+        ((bytes(16), -1, 3), "ask for 0 or more"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(arguments, sentence):
+    with pytest.raises(HpcflError, match=sentence):
+        discrete_gaussian(*arguments)
 
 
-@pytest.mark.parametrize("sigma", [1.5, 2.0, "3", None])
-def test_a_sigma_that_is_no_integer_is_refused(sigma):
-    with pytest.raises(HpcflError, match="it must be an integer"):
-        discrete_gaussian(bytes(16), 4, sigma)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint64])
-def test_sigma_may_be_of_any_integer_type(kind):
-    expected = discrete_gaussian(bytes(16), 50, 2**20)
-    assert np.array_equal(expected, discrete_gaussian(bytes(16), 50, kind(2**20)))
-
-
-@pytest.mark.parametrize("length", [0, 15, 32])
-def test_a_seed_of_another_length_is_refused(length):
-    with pytest.raises(HpcflError, match=f"has {length} bytes; it must have 16"):
-        discrete_gaussian(bytes(length), 4, 3)
-
-
-def test_sizes_below_zero_are_refused():
-    with pytest.raises(HpcflError, match="ask for 0 or more"):
-        discrete_gaussian(bytes(16), -1, 3)
+@pytest.mark.parametrize("arguments", [(-1, 3), (1, -3)])
+def test_opendp_is_not_asked_for_what_cannot_be(arguments):
     with pytest.raises(HpcflError, match="0 or more and finite"):
-        opendp_discrete_gaussian(-1, 3)
-    with pytest.raises(HpcflError, match="0 or more and finite"):
-        opendp_discrete_gaussian(1, -3)
+        opendp_discrete_gaussian(*arguments)
 
 
 def test_a_missing_opendp_is_told(monkeypatch):
