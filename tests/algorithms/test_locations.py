@@ -13,8 +13,6 @@ from hpcfl.algorithms.locations import CODINGS
 
 HEADER = locations.HEADER.itemsize
 EXPLICIT = ("bitmap", "gaps")
-Sets = tuple[int, list[int]]
-
 each_coding = pytest.mark.parametrize("coding", CODINGS)
 
 
@@ -46,16 +44,6 @@ def header(coding, rice, count, reserved=0):
     return bytes([coding, rice]) + numbers
 
 
-def peak_bytes(action):
-    """Return how much memory `action` allocates at its peak."""
-    tracemalloc.start()
-    try:
-        action()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 def assert_refused_or_increasing(message, dim):
     """Assert that `message` is a ValueError or positions that a sum can be indexed with.
 
@@ -74,7 +62,6 @@ def assert_refused_or_increasing(message, dim):
 
 
 @each_coding
-@settings(deadline=None)
 @given(case=sets(), after=st.binary(max_size=9))
 @example(case=(1, []), after=b"")
 @example(case=(1, [0]), after=b"\xff")
@@ -93,7 +80,6 @@ def test_positions_come_back_and_what_follows_them_is_left_alone(coding, case, a
     assert (positions, len(message)) == decode(message + after, dim)
 
 
-@settings(deadline=None)
 @given(case=sets())
 @example(case=(300, []))
 @example(case=(300, [*range(300)]))
@@ -107,19 +93,17 @@ def test_auto_is_the_shorter_coding(case):
     assert len(by_coding["bitmap"]) == HEADER + -(-dim // 8)
 
 
-def test_the_bitmap_is_the_documented_bytes():
-    expected = "00 00 0000 04000000 98 08"
-    assert bytes.fromhex(expected) == encode([0, 3, 4, 12], 16, "bitmap")
-
-
-def test_the_gaps_are_the_documented_bytes():
-    """Gaps 0, 2, 0, 7 with k = 1: upper parts 1 01 1 0001, lower parts 0 0 0 1, 4 bits unused."""
-    expected = "01 01 0000 04000000 b1 10"
-    assert bytes.fromhex(expected) == encode([0, 3, 4, 12], 16, "gaps")
-
-
-def test_no_location_costs_the_header_alone():
-    assert header(locations.GAPS, 0, 0) == encode([], 165_000, "auto")
+@pytest.mark.parametrize(
+    ("positions", "dim", "coding", "documented"),
+    [
+        ([0, 3, 4, 12], 16, "bitmap", "00 00 0000 04000000 98 08"),
+        # Gaps 0, 2, 0, 7 with k = 1: upper parts 1 01 1 0001, lower parts 0 0 0 1, 4 bits unused.
+        ([0, 3, 4, 12], 16, "gaps", "01 01 0000 04000000 b1 10"),
+        ([], 165_000, "auto", "01 00 0000 00000000"),
+    ],
+)
+def test_codings_are_the_documented_bytes(positions, dim, coding, documented):
+    assert bytes.fromhex(documented) == encode(positions, dim, coding)
 
 
 @pytest.mark.parametrize("probability", [0.0952, 0.02, 0.3])
@@ -137,16 +121,10 @@ def test_coded_gaps_come_close_to_the_entropy(probability):
 # Malformed input
 
 
-@settings(max_examples=examples(300))
-@given(message=st.binary(max_size=60), dim=st.integers(1, 200) | st.integers(1, 2**32 - 1))
-def test_random_bytes_are_refused_or_are_increasing_positions(message, dim):
-    assert_refused_or_increasing(message, dim)
-
-
 @settings(max_examples=examples(500))
 @given(
-    coding=st.integers(0, 1),
-    rice=st.integers(0, 31),
+    coding=st.integers(0, 2),
+    rice=st.integers(0, 32),
     count=st.integers(0, 40) | st.integers(0, 2**32 - 1),
     body=st.binary(max_size=60),
     dim=st.integers(1, 200) | st.integers(1, 2**32 - 1),
@@ -210,30 +188,19 @@ def test_a_malformed_message_is_refused_with_the_reason(message, dim, reason):
         decode(message, dim)
 
 
-@pytest.mark.parametrize("rice", [0, 1, 16, 31])
-@pytest.mark.parametrize("coding", [BITMAP, GAPS])
-def test_what_is_allocated_is_bounded_by_the_message_not_by_what_it_claims(coding, rice):
-    dim = 2**32 - 1
-    message = np.frombuffer(header(coding, rice, dim) + b"\xff" * 1000, np.uint8)
-
-    def refuse():
-        with pytest.raises(ValueError, match=r"unknown|cut short"):
-            locations.decode(message, dim)
-
-    assert peak_bytes(refuse) < 1_000_000
-
-
-@pytest.mark.parametrize("coding", EXPLICIT)
-def test_the_values_after_the_locations_are_not_unpacked(coding):
-    message = np.frombuffer(encode([1, 4, 9], 1000, coding) + bytes(10**6), np.uint8)
-    assert peak_bytes(lambda: locations.decode(message, 1000)) < 100_000
-
-
-@pytest.mark.parametrize("coding", EXPLICIT)
-def test_decoded_positions_outlive_the_message(coding):
-    """It lies in a receive buffer that the next one overwrites."""
-    expected = [1, 4, 9]
-    buffer = np.frombuffer(encode(expected, 10, coding), np.uint8).copy()
-    positions, _ = locations.decode(buffer, 10)
-    buffer[:] = 0
-    assert expected == positions.tolist()
+@pytest.mark.parametrize("message", [header(coding, 0, 2**32 - 1) for coding in (BITMAP, GAPS)])
+def test_what_is_allocated_is_bounded_by_the_message_and_not_by_what_it_claims(message):
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="cut short"):
+            decode(message + b"\xff" * 1000, 2**32 - 1)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        # Nor are the values that follow the locations unpacked.
+        tracemalloc.reset_peak()
+        sent = np.frombuffer(encode([1, 4, 9], 1000, "gaps") + bytes(10**6), np.uint8)
+        held = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        locations.decode(sent, 1000)
+        assert tracemalloc.get_traced_memory()[1] < held + 100_000
+    finally:
+        tracemalloc.stop()

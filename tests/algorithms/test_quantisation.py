@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -20,6 +20,7 @@ from hpcfl.errors import UsageError
 
 LEVEL = 1e-8
 JUST_BELOW_1 = float(np.nextafter(1, 0))
+LARGEST = float(np.finfo(np.float64).max)
 
 
 class Rounding(np.random.Generator):
@@ -40,7 +41,6 @@ def quantise(quantiser, values, scale=1.0, drawn=0.0):
 # Rounding
 
 
-@settings(deadline=None)
 @given(
     parts=st.lists(st.integers(-(2**20), 2**20), min_size=1, max_size=20),
     levels=st.integers(1, 2**10),
@@ -70,56 +70,26 @@ def test_the_number_drawn_decides_which_neighbour(value):
     ("value", "levels", "scale"),
     [
         (0.3, 1, 1.0),
-        (-0.3, 1, 1.0),
-        (0.001, 1, 1.0),
         (-0.999, 1, 1.0),
         (0.017, 1000, 0.05),
         (-0.4, 2**20, 0.01 / 0.0666),
-        (0.7, 2**28, 7.5),
     ],
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_rounding_is_unbiased(value, levels, scale, dtype):
+def test_rounding_is_unbiased_and_each_coordinates_own(value, levels, scale, dtype):
     """The probability of rounding up is the fractional part; 0.6 % off would show at one half."""
     values = np.full(1_000_000, value, dtype)
-    quantised = Quantiser(1.0, levels).quantise(values, scale, np.random.default_rng(1))
-    exact = float(values[0]) * (scale * levels)
-    up = int((quantised == math.floor(exact) + 1).sum())
-    assert values.size == up + int((quantised == math.floor(exact)).sum())
-    probability = exact - math.floor(exact)
-    assert stats.binomtest(up, values.size, probability).pvalue > LEVEL
-
-
-def test_coordinates_are_rounded_independently():
-    values = np.full(200_000, 0.5)
-    up = Quantiser(1.0, 1).quantise(values, 1.0, np.random.default_rng(2)).reshape(-1, 2)
-    assert stats.chisquare(np.bincount(up[:, 0] * 2 + up[:, 1])).pvalue > LEVEL
-
-
-def test_the_generator_alone_decides_the_rounding():
-    quantiser, values = Quantiser(1.0, 10), np.linspace(-1, 1, 1000)
-    first, again, other = (
-        quantiser.quantise(values, 0.3, np.random.default_rng(seed)).tolist() for seed in (3, 3, 4)
-    )
-    assert first == again
-    assert first != other
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_quantising_returns_int64_and_leaves_its_input_alone(dtype):
-    values = np.linspace(-3, 3, 50).astype(dtype)
     before = values.copy()
-    quantised = Quantiser(1.0, 100).quantise(values, 2.0, np.random.default_rng(5))
+    quantised = Quantiser(1.0, levels).quantise(values, scale, np.random.default_rng(1))
     assert np.dtype(np.int64) == quantised.dtype
-    assert before.tolist() == values.tolist()
-
-
-@pytest.mark.parametrize("levels", [1, 1000, 2**20])
-def test_dequantising_a_quantised_vector_is_off_by_less_than_a_level(levels):
-    values = np.random.default_rng(6).uniform(-1, 1, 1000)
-    quantiser = Quantiser(1.0, levels)
-    back = quantiser.dequantise(quantiser.quantise(values, 1.0, np.random.default_rng(7)))
-    assert (np.abs(back - values) < 1 / levels).all()
+    assert np.array_equal(before, values)
+    exact = float(values[0]) * (scale * levels)
+    up = quantised - math.floor(exact)
+    assert {0, 1} == {*up.tolist()}
+    probability = exact - math.floor(exact)
+    assert stats.binomtest(int(up.sum()), values.size, probability).pvalue > LEVEL
+    both = int((up[::2] & up[1::2]).sum())
+    assert stats.binomtest(both, values.size // 2, probability**2).pvalue > LEVEL
 
 
 # Clipping
@@ -131,6 +101,10 @@ def test_values_beyond_the_clip_count_as_the_clip():
     expected = [32] * 4 + [-32] * 4 + [16, -16]
     assert expected == quantise(quantiser, values)
     assert [2 * integer for integer in expected] == quantise(quantiser, values, scale=2.0)
+    # Even if they overflow when they are added up.
+    assert [32, 32, -32] == quantise(quantiser, [LARGEST, LARGEST, -LARGEST])
+    integers = np.array([-3, 0, 32])
+    assert (integers / 64).tolist() == quantiser.dequantise(integers).tolist()
 
 
 @pytest.mark.parametrize("clip", [0.1, 0.3, 0.001, 1 / 3, 1.0])
@@ -161,13 +135,7 @@ def decoded_sum(group, levels, clip, scales, sign, dtype):
     return exact, int(group.decode(total)[0])
 
 
-def test_with_the_smallest_clips_the_largest_levels_are_still_a_number():
-    for clip in (1e-300, 5e-324):
-        assert 2**62 == largest_levels(GROUPS["fq"], 30, clip, 1.0)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@settings(deadline=None)
 @given(
     group=st.sampled_from([FQ, RING32]),
     weights=st.lists(st.integers(1, 100), min_size=1, max_size=60),
@@ -185,7 +153,7 @@ def test_with_the_largest_levels_the_largest_sum_is_decoded(
 
 
 @pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
-@pytest.mark.parametrize("devices", [1, 3, 25, 100])
+@pytest.mark.parametrize("devices", [1, 3, 100])
 @pytest.mark.parametrize(("clip", "inclusion"), [(1.0, 1.0), (0.25, 0.5), (300.0, 0.0667)])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_levels_are_within_a_rounding_per_device_of_the_first_that_wrap(
@@ -215,6 +183,8 @@ def test_the_bound_has_the_documented_values(devices):
 def test_the_bound_is_exact_where_it_is_an_integer():
     assert FQ.half_range - 7 == largest_levels(FQ, 7, 1.0, 1.0)
     assert (RING32.half_range - 7) * 2 == largest_levels(RING32, 7, 0.5, 1.0)
+    for clip in (1e-300, 5e-324):
+        assert 2**62 == largest_levels(FQ, 30, clip, 1.0)
     small = Field(127, "small")
     assert (small.half_range - 3) // 6 == largest_levels(small, 3, 6.0, 1.0)
 
@@ -240,8 +210,3 @@ def test_a_value_that_is_not_a_finite_number_is_refused(value, dtype):
     for values in ([0.5, value], [value, -value], [value] * 3, [value, 1e38, -1e38]):
         with pytest.raises(ValueError, match="a value that is not a finite number"):
             Quantiser(1.0, 10).quantise(np.array(values, dtype), 1.0, Rounding(0.5))
-
-
-def test_large_values_that_overflow_when_added_up_are_values_all_the_same():
-    largest = float(np.finfo(np.float64).max)
-    assert [10, 10, -10] == quantise(Quantiser(1.0, 10), [largest, largest, -largest])

@@ -92,10 +92,7 @@ def test_as_many_come_as_are_asked_for(size):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        *(
-            ((bytes(16), 4, sigma), "must be 1 to 134217728")
-            for sigma in (0, -1, 2**27 + 1)
-        ),
+        *(((bytes(16), 4, sigma), "must be 1 to 134217728") for sigma in (0, -1, 2**27 + 1)),
         *(((bytes(16), 4, sigma), "it must be an integer") for sigma in (1.5, 2.0, "3", None)),
         *(((bytes(k), 4, 3), f"has {k} bytes; it must have 16") for k in (0, 15, 32)),
         ((bytes(16), -1, 3), "ask for 0 or more"),
