@@ -1,13 +1,17 @@
-"""Rounds of a protocol in one process, with everything that moved, for tests to look at."""
+"""Rounds of a protocol in one process, with everything that moved, for tests to look at.
+
+`play` plays a round of any protocol with the project's own driver. A test can change what is
+delivered (`change`), what a device does (`wrap`), and who the server is (`server`, `apart`).
+"""
 
 from __future__ import annotations
 
 import base64
 import itertools
 import struct
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -25,13 +29,13 @@ from hpcfl.crypto.keys import KeyPair, insecure_secrets
 from hpcfl.errors import HpcflError
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.driver import Round
+from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.ledger import Ledger
 
 SERVER = 2**32 - 1
 ALL = 2**32 - 2
-SECURE = ("secagg", "sparse", "secagg-graph", "cohort")
+SECURE = ("secagg", "sparse", "secagg-graph", "cohort", "common")
 # On a ring the server has a message of its own for each device, instead of one for all.
-BROADCASTING = ("secagg", "sparse")
 SCATTERING = ("secagg-graph", "cohort")
 # One for each topology: but for masks and uploads, the code of the others is theirs.
 LINKED = ("secagg", "cohort")
@@ -39,8 +43,6 @@ LINKED = ("secagg", "cohort")
 UPLOADING = ("secagg", "sparse", "cohort")
 DROP_PHASES = ("advertise_keys", "share_keys", "masked_input", "unmask")
 ENVELOPE_BYTES = 16
-
-Change = Callable[["Header", NDArray[np.uint8]], NDArray[np.uint8]]
 
 
 class Source:
@@ -55,8 +57,7 @@ class Source:
         return self.drawn[-1]
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """An envelope, read by hand."""
 
     version: int
@@ -76,8 +77,7 @@ class Header:
         return np.array([cls.of(row).receiver for row in rows], np.int64)
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """A sealed message as it was sent."""
 
     pattern: Pattern
@@ -89,17 +89,36 @@ class Message:
         return self.sealed[ENVELOPE_BYTES:]
 
 
-def spoiling(dealer, victims):
+def sent_by_device(protocol, name, senders, change):
+    """Return a change of what some devices send in an exchange.
+
+    `change` is given the payload of a message, or the rows of a route with their envelopes.
+    """
+    number = next(
+        number
+        for number, step in enumerate(protocol.steps)
+        if step.name == name and step.pattern in (Pattern.GATHER, Pattern.ROUTE)
+    )
+    senders = [senders] if isinstance(senders, int) else senders
+
+    def changed(header, message):
+        if header.step != number or header.sender not in senders:
+            return message
+        if message.ndim > 1:
+            return change(message.copy())
+        return np.concatenate([message[:ENVELOPE_BYTES], change(message[ENVELOPE_BYTES:].copy())])
+
+    return changed
+
+
+def spoiling(protocol, dealer, victims):
     """Return a change of the rows that a device sends to some others, who cannot open them."""
 
-    def change(header, block):
-        if block.ndim == 1 or header.sender != dealer:
-            return block
-        block = block.copy()
-        block[np.isin(Header.receivers_of(block), victims), -1] ^= 1
-        return block
+    def spoil(rows):
+        rows[np.isin(Header.receivers_of(rows), victims), -1] ^= 1
+        return rows
 
-    return change
+    return sent_by_device(protocol, "share_keys", dealer, spoil)
 
 
 class Wire(Loopback):
@@ -169,6 +188,7 @@ class Played:
     server: Any
     wire: Wire
     record: RoundRecord = field(repr=False)
+    # At the server, who took no further part; of the devices, who left; and why.
     kept_out: dict[int, HpcflError] = field(default_factory=dict)
     left: dict[int, HpcflError] = field(default_factory=dict)
 
@@ -239,41 +259,46 @@ class Played:
         assert_tells_no_secret(caught.value, self.sources)
         return caught.value
 
+    def goes_on(self, survivors=None):
+        """Assert that the round ended with the exact sum over these devices.
 
-def assert_tells_no_secret(error, sources):
-    """Assert that an error, and what a traceback shows of the errors before it, hold no secret."""
-    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    assert [] == secrets_in(f"{error} {error!r} {before!r}", sources.values())
+        By default over all that were there to upload.
+        """
+        if survivors is None:
+            survivors = self.taking_part(self.protocol.upload_phase())
+        assert list(survivors) == self.server.survivors
+        assert sum_of(self, survivors).tolist() == self.server.total.tolist()
 
-
-def secrets_in(text, sources):
-    """Return what `text` shows of the drawn secrets: any six bytes of one, or a limb of one."""
-    found = []
-    for secret in (secret for source in sources for secret in source.drawn):
-        parts = [secret[k : k + 6] for k in range(len(secret) - 5)]
-        number = int.from_bytes(secret, "little")
-        limbs = [number >> shift & (2**31 - 1) for shift in range(0, 8 * len(secret), 31)]
-        forms = [base64.b64encode(secret[:30]).decode(), str(number)]
-        forms += [str(int.from_bytes(secret, "big"))]
-        forms += [form for part in parts for form in (part.hex(), repr(part)[2:-1])]
-        forms += [str(list(part))[1:-1] for part in parts]
-        forms += [str(limb) for limb in limbs if limb > 10**6]
-        found += [form for form in forms if form in text]
-    return found
+    def nobody_left(self):
+        """Assert that everybody took part to the end."""
+        assert ({}, {}) == (self.kept_out, self.left)
 
 
-def make(name, devices, dim, **options):
+def enrolled(name, devices, seed=5, security="active"):
+    """Return devices that enrolled together, over a transport."""
+    found = enrol(find(name, security), Loopback(devices), first_round=0, insecure_seed=seed)
+    assert found is not None
+    return dict(found.devices)
+
+
+def make(name, devices, dim=20, *, security="passive", identities=None, members=None, **options):
     """Return a protocol; few levels, so that no choice of the other parameters overflows.
 
     A ring is complete unless a degree is given: all others are neighbours, as in SecAgg. Half of
-    the devices make a cohort.
+    the devices make a cohort, or of sparse uploads. Devices enrol where they have to.
     """
-    defaults: dict[str, Any] = {"levels": 1000}
+    defaults: dict[str, Any] = {"levels": 1000, "security": security}
     if name in SCATTERING:
         defaults["degree"] = max(2, devices - devices % 2)
     if name == "cohort":
         defaults["alpha"] = max(0.5, 2 / devices)
-    return find(name)(Parameters(devices, dim, **{**defaults, **options}))
+    if security == "active":
+        defaults["alpha"] = 0.5
+    protocol = find(name, security)(Parameters(devices, dim, **{**defaults, **options}))
+    if security == "active":
+        identities = enrolled(name, devices) if identities is None else identities
+        protocol.join(identities, range(devices) if members is None else members, len(identities))
+    return protocol
 
 
 def on_ring(name, devices, dim, degree, threshold, **options):
@@ -311,20 +336,42 @@ def play(
     before=None,
     order=None,
     change=None,
+    wrap=None,
+    server=None,
+    apart=False,
 ):
     """Play a round over the loopback transport.
 
-    `dropouts` maps a device to the phase before which it disappears. With `before`, a phase or one
-    of its patterns, only what comes before is played. `order` is the order in which devices are
-    played. No error that ends the round may hold a secret.
+    `dropouts` maps a device to the phase before which it disappears. With `before`, a phase or an
+    exchange, or one of its patterns, only what comes before is played. `order` is the order in
+    which devices are played. `wrap` returns what stands in the place of a device, `server` makes
+    another server than the protocol's, and with `apart` it may tell every device another thing
+    where it would tell all the same. No error that ends the round may hold a secret.
     """
-    devices = protocol.parameters.devices
+    devices, dim = protocol.parameters.devices, protocol.parameters.dim
     vectors = updates(protocol) if vectors is None else vectors
     sources = seeded_sources(devices, index) if sources is None else sources
     servers = Source(insecure_secrets(0, index, -1))
-    ids = range(devices) if order is None else order
-    phases = protocol.phases()
-    steps = list(itertools.takewhile(lambda step: not _is(step, before), protocol.steps))
+    made = protocol.server if server is None else lambda *rest: server(protocol, *rest)
+    if apart:
+        protocol.steps = tuple(
+            replace(step, pattern=Pattern.SCATTER)
+            if step.pattern is Pattern.BROADCAST and step.name not in ("model", "challenge")
+            else step
+            for step in protocol.steps
+        )
+    steps = itertools.takewhile(
+        lambda step: (
+            before
+            not in (step.phase, step.name, (step.phase, step.pattern), (step.name, step.pattern))
+        ),
+        protocol.steps,
+    )
+    ledger = Ledger(protocol.phases(), devices, range(devices), True)
+    made_devices = {}
+    for id in range(devices) if order is None else order:
+        device = protocol.device(id, index, sources[id])
+        made_devices[id] = device if wrap is None else wrap(id, device)
     played = Played(
         protocol=protocol,
         index=index,
@@ -332,13 +379,11 @@ def play(
         dropouts={} if dropouts is None else dropouts,
         sources=sources,
         servers=servers,
-        devices={id: protocol.device(id, index, sources[id]) for id in ids},
-        server=protocol.server(index, np.zeros(protocol.parameters.dim, np.float32), servers),
+        devices=made_devices,
+        server=made(index, np.zeros(dim, np.float32), servers),
         wire=Wire(devices, change),
-        record=RoundRecord.empty(0, 0),
+        record=ledger.record,
     )
-    ledger = Ledger(phases, devices, range(devices), True)
-    played.record = ledger.record
     round_played = Round(
         tuple(steps),
         played.wire,
@@ -348,7 +393,7 @@ def play(
         server=played.server,
         inputs=lambda id: vectors[id],
         dropouts=played.dropouts,
-        dim=protocol.parameters.dim,
+        dim=dim,
         largest_message=protocol.largest_message,
         reduce_group=protocol.summed_in if upload == "reduce" else None,
     )
@@ -361,16 +406,6 @@ def play(
     return played
 
 
-def _is(step, named):
-    return named in (step.phase, (step.phase, step.pattern))
-
-
-def places(played):
-    """Return the position on the ring that the server told each device."""
-    told = played.told_each("advertise_keys")
-    return {id: int.from_bytes(message[16:20], "little") for id, message in told.items()}
-
-
 def sent_by(played, id):
     """Return the coordinates that a device sent, in their order, from what was on the wire."""
     parameters = played.parameters
@@ -381,21 +416,65 @@ def sent_by(played, id):
         ring, position = parameters.devices, places(played)[id]
         size = cohort_size(ring, parameters.alpha)
         return np.array(run(parameters.dim, ring, size, position), np.int64)
+    if played.protocol.name == "common":
+        return played.protocol.sent_in(played.index)
     return slice(None)
 
 
-def plain_sum(played):
-    """Return the sum of the survivors' quantised vectors, from the vectors and the wire alone."""
-    return sum_of(played, played.taking_part(played.protocol.upload_phase()))
-
-
 def sum_of(played, ids):
-    """Return the same of some devices."""
+    """Return the sum of some devices' quantised vectors, from the vectors and the wire alone."""
     total = np.zeros(played.parameters.dim, np.int64)
     for id in ids:
         where = sent_by(played, id)
         total[where] += integers_of(played, id, where)
     return total
+
+
+def advertising(copier, change):
+    """Return what lets a device advertise other keys than it has, and go on as if it had them."""
+
+    def wrap(id, device):
+        if id == copier:
+            send = device.send_advertise_keys
+
+            def send_changed():
+                public = change(send().tobytes())
+                device._transport_pair = KeyPair(device._transport_pair.private, public[:32])
+                device._mask_pair = KeyPair(device._mask_pair.private, public[32:])
+                return raw(public)
+
+            device.send_advertise_keys = send_changed
+        return device
+
+    return wrap
+
+
+def assert_tells_no_secret(error, sources):
+    """Assert that an error, and what a traceback shows of the errors before it, hold no secret."""
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    assert [] == secrets_in(f"{error} {error!r} {before!r}", sources.values())
+
+
+def secrets_in(text, sources):
+    """Return what `text` shows of the drawn secrets: any six bytes of one, or a limb of one."""
+    found = []
+    for secret in (secret for source in sources for secret in source.drawn):
+        parts = [secret[k : k + 6] for k in range(len(secret) - 5)]
+        number = int.from_bytes(secret, "little")
+        limbs = [number >> shift & (2**31 - 1) for shift in range(0, 8 * len(secret), 31)]
+        forms = [base64.b64encode(secret[:30]).decode(), str(number)]
+        forms += [str(int.from_bytes(secret, "big"))]
+        forms += [form for part in parts for form in (part.hex(), repr(part)[2:-1])]
+        forms += [str(list(part))[1:-1] for part in parts]
+        forms += [str(limb) for limb in limbs if limb > 10**6]
+        found += [form for form in forms if form in text]
+    return found
+
+
+def places(played):
+    """Return the position on the ring that the server told each device."""
+    told = played.told_each("advertise_keys")
+    return {id: int.from_bytes(message[16:20], "little") for id, message in told.items()}
 
 
 def integers_of(played, id, where):
@@ -500,28 +579,6 @@ def pair_secret(played, id, other, public=None):
     secret = agreed(played, id, public)
     (found,) = played.protocol.mask_secrets(played.index, id, [other], [secret])
     return bytes(found)
-
-
-def advertising(protocol, id, change):
-    """Let a device advertise other keys than it has, and go on as if they were its own."""
-    make_device = protocol.device
-
-    def device(one, *arguments):
-        made = make_device(one, *arguments)
-        if one == id:
-            send = made.send_advertise_keys
-
-            def send_changed():
-                public = change(send().tobytes())
-                made._transport_pair = KeyPair(made._transport_pair.private, public[:32])
-                made._mask_pair = KeyPair(made._mask_pair.private, public[32:])
-                return raw(public)
-
-            made.send_advertise_keys = send_changed
-        return made
-
-    protocol.device = device
-    return protocol
 
 
 def raw(content):

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from protocol_rounds import Played
-from slow_ring import cohort_size, holders, leads, ring_order, run, slots
+from slow_ring import cohort_size, holders, leads, run, slots
 
 Q = 2**32 - 5
 MODULUS = {"fq": Q, "ring32": 2**32}
@@ -105,17 +105,10 @@ def lagrange(points, at):
 
 @dataclass
 class SlowRound:
-    """The keys, masks and patterns of a round that was played.
-
-    Attributes
-    ----------
-    played : Played
-        The round.
-    expelled : tuple of int
-        Who was expelled from it for shares that do not belong together.
-    """
+    """The keys, masks and patterns of a round that was played."""
 
     played: Played
+    # From the round, for shares that do not belong together.
     expelled: tuple[int, ...] = ()
 
     def __post_init__(self):
@@ -134,7 +127,7 @@ class SlowRound:
         if self.on_ring:
             self.degree = min(parameters.degree, self.devices - 1)
             public = {id: self.advertised(id) for id in self.members}
-            self.order = ring_order(self.devices, public, self.played.nonce, self._label)
+            self.order = self.played.order(public)
         self._secrets: dict[tuple[str, int, int], bytes] = {}
         self._patterns: dict[tuple[int, int], set[int]] = {}
         self._masks: dict[tuple[int, int], list[int]] = {}
@@ -187,11 +180,7 @@ class SlowRound:
 
     def _of_pair(self, secret, i, j, use):
         low, high = min(i, j), max(i, j)
-        return hkdf(secret, f"hpcfl/1 {self._label} pair {low} {high} {use}")
-
-    @property
-    def _label(self):
-        return f"{self.played.protocol.name} round {self.played.index}"
+        return hkdf(secret, f"hpcfl/1 {self.played.label} pair {low} {high} {use}")
 
     # shares
 
@@ -285,13 +274,13 @@ class SlowRound:
     def _sealing(self, sender, receiver, content):
         """Return the nonce of a row, what is sealed or opened, and what it is bound to."""
         nonce = sender.to_bytes(4, "little") + receiver.to_bytes(4, "little") + bytes(4)
-        return nonce, content, f"hpcfl/1 {self._label} from {sender} to {receiver}".encode()
+        return nonce, content, f"hpcfl/1 {self.played.label} from {sender} to {receiver}".encode()
 
     # masks
 
     def private_mask(self, i):
         """Return the elements of r_i (eq. 12) in the order in which they are used."""
-        key = hkdf(self.drawn(i, "seed"), f"hpcfl/1 {self._label} device {i} private mask")
+        key = hkdf(self.drawn(i, "seed"), f"hpcfl/1 {self.played.label} device {i} private mask")
         return elements(key, self.dim, self.modulus)
 
     def run(self, i):

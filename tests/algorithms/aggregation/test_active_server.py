@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from cheating import (
     TwoFaced,
     TwoFacedActive,
     combined,
-    converse,
     digest,
     endorsement,
-    enrolled,
     enrolled_with_strangers,
-    make,
-    server_of,
+    opened,
 )
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from numpy.typing import NDArray
-from protocol_rounds import bits, raw, updates
-from slow_reference import KEY_SHARE, MASK_KEY_LIMBS, SEED_LIMBS
+from protocol_rounds import bits, enrolled, make, play, raw, seeded_sources, updates
+from slow_reference import KEY_SHARE
 
-from hpcfl.algorithms.aggregation.active import Identity, Registration
-from hpcfl.algorithms.aggregation.secagg import pair_sign
+from hpcfl.algorithms.aggregation.active import ActiveServer, Registration
 from hpcfl.algorithms.aggregation.sharing import SHARE_BYTES
 from hpcfl.comm.phases import Pattern
-from hpcfl.crypto import keys, shamir, signatures
+from hpcfl.crypto import keys, signatures
 from hpcfl.crypto.keys import KeyPair, insecure_secrets
 from hpcfl.errors import HpcflError, MessageError, RefusedError
 
 N = 10  # t = 7 against a server that cheats, 6 against a curious one
 VICTIM = 9
+EVERYBODY = list(range(N))
 BEFORE_REQUEST = ("consistency_check", Pattern.BROADCAST)
 BEFORE_ANSWER = ("unmask", Pattern.SCATTER)
+
+
+def active(**options):
+    return make("secagg", N, security="active", **options)
 
 
 def refused(call, *arguments):
@@ -49,65 +47,41 @@ def refused(call, *arguments):
 # Different survivors to different devices, so as to get both secrets of one
 
 
-def two_lists(security, accomplices, threshold=None):
-    """Play a round in which the server is after the vector of the victim."""
-    protocol = make("secagg", N, security=security)
-    if threshold is not None:
-        protocol.topology.threshold = threshold
-    kind = TwoFacedActive if security == "active" else TwoFaced
-    server: Any = server_of(protocol, kind=kind)
-    # Devices are made by `converse`: the accomplices tell the server what they know as they go.
-    knows: dict[int, Any] = {}
-    device = protocol.device
+@pytest.mark.parametrize(
+    ("security", "accomplices", "threshold", "refusing"),
+    [
+        ("passive", [0, 1], 6, []),
+        ("active", [0, 1], 7, [2, 3, 4, 5, 6, 7, 8, 9]),
+        # With as many accomplices as are allowed for, only one of the lists is answered.
+        ("active", [0, 1, 8], 7, [5, 6, 7]),
+        # Endorsements alone do not help below two thirds.
+        ("active", [0, 1], 6, []),
+    ],
+)
+def test_two_lists_tell_the_server_a_vector_unless_devices_compare_them(
+    security, accomplices, threshold, refusing
+):
+    protocol = make("secagg", N, security=security, alpha=0.5)
+    protocol.topology.threshold = threshold
+    deceived, knows = {5, 6, 7, 8} - {*accomplices}, {}
 
-    def made(id, *arguments):
-        one = device(id, *arguments)
+    def wrap(id, device):
         if id in accomplices:
-            knows[id] = one
-        return one
+            knows[id] = device
+        return device
 
-    protocol.device = made
-    server.scheme(VICTIM, [id for id in (5, 6, 7, 8) if id not in accomplices], knows)
-    return converse(protocol, server)
+    def server(*arguments):
+        kind = TwoFaced if security == "passive" else TwoFacedActive
+        return kind(*arguments).scheme(VICTIM, deceived, knows)
 
-
-def integers_of_victim(found):
-    integers = found.protocol.quantise(found.vectors[VICTIM], VICTIM, 0)
-    return [int(value) for value in integers]
-
-
-def test_two_lists_tell_the_server_a_vector_of_the_passive_variant():
-    found = two_lists("passive", accomplices=[0, 1])
-
-    assert {} == found.refusals
-    assert integers_of_victim(found) == found.server.stolen().tolist()
-
-
-def test_devices_that_compare_refuse_two_lists():
-    found = two_lists("active", accomplices=[0, 1])
-
-    honest = [id for id in range(N) if id > 1]
-    assert honest == [id for id in sorted(found.refusals) if id > 1]
+    played = play(protocol, server=server, apart=True, wrap=wrap)
+    honest = sorted({*played.left} - {*accomplices})
+    assert refusing == honest
     for id in honest:
-        assert "6 devices, itself included, endorsed the list of survivors" in str(
-            found.refusals[id]
-        )
-        assert isinstance(found.refusals[id], RefusedError)
-    assert found.server.stolen() is None
-
-
-def test_with_as_many_accomplices_as_are_allowed_for_only_one_list_is_answered():
-    found = two_lists("active", accomplices=[0, 1, 8])
-
-    assert [5, 6, 7] == [id for id in sorted(found.refusals) if id not in (0, 1, 8)]
-    assert found.server.stolen() is None
-
-
-def test_endorsements_alone_do_not_help_below_two_thirds():
-    found = two_lists("active", accomplices=[0, 1], threshold=6)
-
-    assert {} == found.refusals
-    assert integers_of_victim(found) == found.server.stolen().tolist()
+        assert isinstance(played.left[id], RefusedError)
+        assert "endorsed the list of survivors" in str(played.left[id])
+    integers = protocol.quantise(played.vectors[VICTIM], VICTIM, 0).tolist()
+    assert played.server.stolen() == (None if refusing else integers)
 
 
 # Keys that are not the devices'
@@ -128,32 +102,28 @@ class Pretender:
         self.transport = {id: KeyPair.generate(insecure_secrets(8, 0, id)) for id in range(N)}
         self.mask = {id: KeyPair.generate(insecure_secrets(9, 0, id)) for id in range(N)}
         self.victim = protocol.device(VICTIM, 0, insecure_secrets(1, 0, VICTIM))
-        self.vector = updates(protocol)[VICTIM]
         self.others = [id for id in range(N) if id != VICTIM]
 
     def open(self):
         """Give the victim keys of the server's own; return the shares it sends, as far as read."""
         self.advertised = self.victim.send_advertise_keys().tobytes()
-        public = {id: self.transport[id].public + self.mask[id].public for id in self.others}
-        public[VICTIM] = self.advertised
-        self.public = public
-        listed = b"".join(public[id] for id in range(N))
+        self.public = {id: self.transport[id].public + self.mask[id].public for id in self.others}
+        self.public[VICTIM] = self.advertised
+        listed = b"".join(self.public[id] for id in range(N))
         self.victim.receive_advertise_keys(raw(bits(range(N), N) + listed))
-        shares: dict[int, NDArray[np.uint32]] = {}
-        receivers, rows = self.victim.send_share_keys()
-        for receiver, row in zip(receivers.tolist(), rows, strict=True):
-            labels = self.victim._share_labels(VICTIM, receiver)
+        shares = {}
+        for receiver, row in zip(*self.victim.send_share_keys(), strict=True):
+            nonce, associated = self.victim._share_labels(VICTIM, int(receiver))
             try:
-                plain = AESGCM(self.key(receiver)).decrypt(labels[0], row.tobytes(), labels[1])
+                plain = AESGCM(self.key(int(receiver))).decrypt(nonce, row.tobytes(), associated)
             except InvalidTag:
                 continue
-            shares[receiver] = np.frombuffer(plain, "<u4")
-        return receivers, rows, shares
+            shares[int(receiver)] = np.frombuffer(plain, "<u4")
+        return shares
 
     def key(self, id):
         """Return the key that the server knows for shares between the victim and one other."""
-        pair, size = self.transport[id], keys.KEY_BYTES
-        (secret,) = keys.agree(pair.private, [self.advertised[:size]])
+        (secret,) = keys.agree(self.transport[id].private, [self.advertised[: keys.KEY_BYTES]])
         if not hasattr(self.protocol, "members"):
             (key,) = self.protocol.pair_keys(0, id, [VICTIM], [secret], "share transport")
             return key
@@ -164,106 +134,86 @@ class Pretender:
         rows = np.empty((len(self.others), SHARE_BYTES), np.uint8)
         for k, id in enumerate(self.others):
             nonce, associated = self.victim._share_labels(id, VICTIM)
-            plain = bytes(SHARE_BYTES - 16)
-            sealed = AESGCM(self.key(id)).encrypt(nonce, plain, associated)
-            rows[k] = np.frombuffer(sealed, np.uint8)
+            rows[k] = raw(AESGCM(self.key(id)).encrypt(nonce, bytes(SHARE_BYTES - 16), associated))
         return np.array(self.others), rows
 
 
 def test_keys_of_the_servers_own_open_a_vector_of_the_passive_variant():
-    pretender = Pretender(make("secagg", N, security="passive"))
-    protocol, victim = pretender.protocol, pretender.victim
-    _, _, shares = pretender.open()
-    victim.receive_share_keys(*pretender.forged())
-    upload = victim.send_masked_input(pretender.vector).view("<u4")
+    protocol = make("secagg", N)
+    pretender, vector = Pretender(protocol), updates(protocol)[VICTIM]
+    shares = pretender.open()
+    pretender.victim.receive_share_keys(*pretender.forged())
+    upload = pretender.victim.send_masked_input(vector).view("<u4").copy()
 
     limbs = combined(shares, protocol.topology.threshold)
-    seed = shamir.from_limbs(limbs[KEY_SHARE : KEY_SHARE + SEED_LIMBS], 16)
-    private = shamir.from_limbs(limbs[:MASK_KEY_LIMBS], 32)
-    others = pretender.others
-    secrets = keys.agree(private, [pretender.mask[id].public for id in others])
-    masks = [
-        protocol.private_mask_key(0, VICTIM, seed),
-        *protocol.pair_keys(0, VICTIM, others, secrets, "additive mask"),
-    ]
-    group = protocol.parameters.arithmetic
-    signs = [-1, *(-pair_sign(VICTIM, id) for id in others)]
-    seen = group.decode(group.add_masks(upload.copy(), masks, signs))
-    assert protocol.quantise(pretender.vector, VICTIM, 0).tolist() == seen.tolist()
+    public = {id: pretender.mask[id].public for id in pretender.others}
+    seen = opened(protocol, VICTIM, upload, limbs[KEY_SHARE:], limbs, public)
+    assert protocol.quantise(vector, VICTIM, 0).tolist() == seen
 
 
 def test_keys_of_the_servers_own_open_nothing_of_the_active_variant():
-    pretender = Pretender(make("secagg", N))
-    _, _, shares = pretender.open()
-
-    assert {} == shares
+    pretender = Pretender(active())
+    assert {} == pretender.open()
     reason = refused(pretender.victim.receive_share_keys, *pretender.forged())
     assert "the shares of 1 devices, itself included, are sealed by them for the keys" in reason
 
 
-def substituting(protocol, part, told):
+def substituting(part, told):
     """Return a server that tells some devices another key of device 5, in one of its parts."""
     other = KeyPair.generate(insecure_secrets(3, 0, 0)).public
 
-    class Substitutes(type(server_of(protocol))):  # type: ignore[misc]
+    class Substitutes(ActiveServer):
         def send_advertise_keys(self, receiver=None):
-            listed: NDArray[np.uint8] = super().send_advertise_keys(receiver).copy()
+            listed = super().send_advertise_keys(receiver).copy()
             if receiver in told:
                 start = 2 + 64 * 5 + (0 if part == "transport" else 32)
                 listed[start : start + 32] = raw(other)
             return listed
 
-    return server_of(protocol, kind=Substitutes)
+    return {"server": Substitutes, "apart": True}
 
 
 @pytest.mark.parametrize("part", ["transport", "mask"])
 def test_one_substituted_key_is_noticed_at_both_ends(part):
     """The shares of the two do not open; whoever was told another list than t unmasks nothing."""
-    protocol = make("secagg", N)
-    found = converse(protocol, substituting(protocol, part, {2}), before=("result", Pattern.LOCAL))
-
+    played = play(active(), **substituting(part, {2}))
     ignored = {
-        id: [error.sender for error in device.ignored] for id, device in found.devices.items()
+        id: [error.sender for error in device.ignored] for id, device in played.devices.items()
     }
     assert {2: ["device 5"], 5: ["device 2"]} == {id: who for id, who in ignored.items() if who}
-    assert [2] == list(found.refusals)
-    assert "1 devices, itself included, endorsed the list" in str(found.refusals[2])
-    assert N - 1 == len(found.sent["unmask"])
+    assert [2] == list(played.left)
+    assert "1 devices, itself included, endorsed the list" in str(played.left[2])
+    assert N - 1 == len(played.sent("unmask"))
 
 
 @pytest.mark.parametrize("part", ["transport", "mask"])
 @pytest.mark.parametrize("count", [4, 5])
 def test_a_server_that_shows_two_lists_of_keys_finds_no_threshold(part, count):
     """Though every device sees the same survivors, and all but device 5 open seven's shares."""
-    protocol = make("secagg", N)
-    server = substituting(protocol, part, {*range(count + 1)} - {5})
-    found = converse(protocol, server, before=BEFORE_ANSWER)
-    assert [5] == list(found.refusals)
-    assert 1 == len({*found.told["consistency_check"].values()})
-    for id, device in found.devices.items():
-        if id == 5:
-            continue
-        words = refused(device.receive_unmask, server.send_unmask(id))
-        assert "endorsed the list of survivors that it was shown; the threshold is 7" in words
-        refused(device.send_unmask)
+    told = {*range(count + 1)} - {5}
+    played = play(active(), before=BEFORE_ANSWER, **substituting(part, told))
+    assert [5] == list(played.left)
+    assert 1 == len({*played.told_each("consistency_check").values()})
+    for id, device in played.devices.items():
+        if id != 5:
+            words = refused(device.receive_unmask, played.server.send_unmask(id))
+            assert "endorsed the list of survivors that it was shown; the threshold is 7" in words
+            refused(device.send_unmask)
 
 
 def test_an_added_device_gets_no_share_that_can_be_read_and_counts_for_nothing():
     # Device 8 has vanished; the server has keys in its place.
-    protocol = make("secagg", N)
-    found = converse(
-        protocol, before=("advertise_keys", Pattern.BROADCAST), dropouts={8: "advertise_keys"}
-    )
+    before = ("advertise_keys", Pattern.BROADCAST)
+    played = play(active(), dropouts={8: "advertise_keys"}, before=before)
     pretended = KeyPair.generate(insecure_secrets(3, 0, 0))
-    found.server._public[8] = pretended.public + KeyPair.generate(insecure_secrets(4, 0, 0)).public
-    device = found.devices[2]
-    device.receive_advertise_keys(found.server._links.key_list(2))
+    server, device = played.server, played.devices[2]
+    server._public[8] = pretended.public + KeyPair.generate(insecure_secrets(4, 0, 0)).public
+    device.receive_advertise_keys(server._links.key_list(2))
     receivers, rows = device.send_share_keys()
     row = rows[receivers.tolist().index(8)].tobytes()
     nonce, associated = device._share_labels(2, 8)
-    own = found.sent["advertise_keys"][2]
-    (secret,) = keys.agree(pretended.private, [own[:32]])
-    key = as_far_as_known(protocol, 2, 8, secret, found.server._public)
+    (secret,) = keys.agree(pretended.private, [played.sent("advertise_keys")[2][:32]])
+    key = as_far_as_known(played.protocol, 2, 8, secret, server._public)
 
     with pytest.raises(InvalidTag):
         AESGCM(key).decrypt(nonce, row, associated)
@@ -273,12 +223,12 @@ def test_an_added_device_gets_no_share_that_can_be_read_and_counts_for_nothing()
     assert "the shares of 1 devices, itself included, are sealed by them for the keys" in reason
 
 
-def rows_to_device_2(found, *altered):
+def rows_to_device_2(played, *altered):
     """Return from whom rows of shares come to device 2, and the rows; those of some are altered."""
     senders = [id for id in range(N) if id != 2]
     rows = []
     for sender in range(N):
-        receivers, sent = found.devices[sender].send_share_keys()
+        receivers, sent = played.devices[sender].send_share_keys()
         if sender != 2:
             rows.append(sent[receivers.tolist().index(2)].copy())
             rows[-1][-1] ^= sender in altered
@@ -288,9 +238,9 @@ def rows_to_device_2(found, *altered):
 @pytest.mark.parametrize("genuine", [5, 6])
 def test_a_device_goes_on_if_the_shares_of_seven_open_and_not_if_those_of_six_do(genuine):
     """Rows of three more are no use to it, and no reason to leave."""
-    found = converse(make("secagg", N), before=("share_keys", Pattern.ROUTE))
-    altered, device = [id for id in range(N) if id != 2][genuine:], found.devices[2]
-    rows = rows_to_device_2(found, *altered)
+    played = play(active(), before=("share_keys", Pattern.ROUTE))
+    altered, device = [id for id in range(N) if id != 2][genuine:], played.devices[2]
+    rows = rows_to_device_2(played, *altered)
 
     if genuine == 5:
         words = refused(device.receive_share_keys, *rows)
@@ -298,20 +248,18 @@ def test_a_device_goes_on_if_the_shares_of_seven_open_and_not_if_those_of_six_do
         assert "the threshold is 7" in words
     else:
         device.receive_share_keys(*rows)
-        assert list(range(N)) == device._members()
+        assert EVERYBODY == device._members()
     assert [f"device {id}" for id in altered] == [e.sender for e in device.ignored]
 
 
 def test_survivors_of_whom_fewer_than_seven_opened_are_not_endorsed():
     """A server that adds devices of its own, and lets real ones vanish, finds it out here."""
-    found = converse(make("secagg", N), before=("share_keys", Pattern.ROUTE))
-    device = found.devices[2]
-    device.receive_share_keys(*rows_to_device_2(found, 0, 1, 3))
+    played = play(active(), before=("share_keys", Pattern.ROUTE))
+    device = played.devices[2]
+    device.receive_share_keys(*rows_to_device_2(played, 0, 1, 3))
     device.send_checks()
-    device.send_masked_input(found.vectors[2])
-
-    without = [id for id in range(N) if id != 9]
-    words = refused(ask, found, 2, without, [9])
+    device.send_masked_input(played.vectors[2])
+    words = refused(ask, played, 2, [id for id in range(N) if id != 9], [9])
     assert "refuses to endorse these survivors: the shares of 6 devices" in words
     refused(device.send_consistency_check)
 
@@ -319,90 +267,51 @@ def test_survivors_of_whom_fewer_than_seven_opened_are_not_endorsed():
 # Devices that are expelled
 
 
-def test_a_device_counts_those_whose_shares_opened_again_when_one_is_expelled():
+@pytest.mark.parametrize(("expelled", "enough"), [(9, True), (0, False), (5, False)])
+def test_a_device_counts_those_whose_shares_opened_again_when_one_is_expelled(expelled, enough):
     """Seven with itself are just enough; of the three others any may be expelled."""
-    for expelled, enough in ((9, True), (0, False), (5, False)):
-        found = converse(make("secagg", N), before=("share_keys", Pattern.ROUTE))
-        device = found.devices[2]
-        device.receive_share_keys(*rows_to_device_2(found, 7, 8, 9))
-        device.send_checks()
-        if enough:
-            device.receive_expelled(raw(bits([expelled], N)))
-            assert [id for id in range(N) if id != expelled] == device._members()
-        else:
-            words = refused(device.receive_expelled, raw(bits([expelled], N)))
-            assert "refuses to go on: the shares of 6 devices, itself included, are sealed" in words
-            assert "the threshold is 7" in words
-
-
-def test_nobody_is_expelled_before_devices_have_answered_nor_twice():
-    found = converse(make("secagg", N), before=("checks", Pattern.GATHER))
-    device, nobody = found.devices[2], raw(bits([], N))
-    for ids in ([5], []):
-        assert "refuses to expel" in refused(device.receive_expelled, raw(bits(ids, N)))
+    played = play(active(), before=("share_keys", Pattern.ROUTE))
+    device = played.devices[2]
+    device.receive_share_keys(*rows_to_device_2(played, 7, 8, 9))
     device.send_checks()
-    device.receive_expelled(nobody)
-    for ids in ([5], []):
-        assert "refuses to expel" in refused(device.receive_expelled, raw(bits(ids, N)))
-    assert list(range(N)) == device._members()
-
-
-def expelling(told):
-    """Return a round whose server has told some devices that device 5 is expelled.
-
-    And which request each of them endorses: one that names exactly its members.
-    """
-    found = converse(make("secagg", N), before=("expelled", Pattern.BROADCAST))
-    without = [id for id in range(N) if id != 5]
-    for id, device in found.devices.items():
-        device.receive_expelled(raw(bits([5] if id in told else [], N)))
-        device.send_masked_input(found.vectors[id])
-    for id in found.devices:
-        # Neither as a survivor nor as dropped may it be named to whom it is expelled.
-        others = [(list(range(N)), []), (without, [5])] if id in told else [(without, [])]
-        for survivors, dropped in others:
-            words = refused(ask, found, id, survivors, dropped)
-            assert "does not name exactly the devices that shared keys with it" in words
-    requests = {True: without, False: list(range(N))}
-    for id in found.devices:
-        ask(found, id, requests[id in told], [])
-    return found, lambda id: bits(requests[id in told], N) + bits([], N)
+    if enough:
+        device.receive_expelled(raw(bits([expelled], N)))
+        assert [id for id in range(N) if id != expelled] == device._members()
+    else:
+        words = refused(device.receive_expelled, raw(bits([expelled], N)))
+        assert "refuses to go on: the shares of 6 devices, itself included, are sealed" in words
+        assert "the threshold is 7" in words
 
 
 @pytest.mark.parametrize("count", [4, 5, 6])
 def test_a_server_that_expels_a_device_for_some_only_finds_no_threshold(count):
     """Those who were told count as many of their kind, and so do the others: neither are seven."""
-    told = {*[id for id in range(N) if id != 5][:count]}
-    found, request = expelling(told)
-    protocol, public = found.protocol, found.sent["advertise_keys"]
-    for receiver, device in found.devices.items():
-        tags = {}
-        for id in range(N):
-            if id != receiver:
-                seen = digest(protocol, public, request(id))
-                identity = protocol.identity(id)
-                tags[id] = endorsement(protocol, identity, id, receiver, seen).tobytes()
-        words = refused(device.receive_unmask, endorse(tags))
+    without = [id for id in range(N) if id != 5]
+    told = {*without[:count]}
+    played = play(active(), before=("expelled", Pattern.BROADCAST))
+    for id, device in played.devices.items():
+        device.receive_expelled(raw(bits([5] if id in told else [], N)))
+        device.send_masked_input(played.vectors[id])
+        # Neither as a survivor nor as dropped may it be named to whom it is expelled.
+        for others in [(EVERYBODY, []), (without, [5])] if id in told else [(without, [])]:
+            words = refused(ask, played, id, *others)
+            assert "does not name exactly the devices that shared keys with it" in words
+        ask(played, id, without if id in told else EVERYBODY, [])
+    for receiver, device in played.devices.items():
+        tags = {
+            id: tag_of(played, id, receiver, without if id in told else EVERYBODY)
+            for id in range(N)
+            if id != receiver
+        }
         expected = count if receiver in told else N - count
-        assert f"refuses to unmask: {expected} devices, itself included, endorsed" in words
-        refused(device.send_unmask)
-
-
-def test_a_device_that_is_not_registered_is_beyond_the_last():
-    protocol = make("secagg", N)
-    found = converse(protocol, before=("advertise_keys", Pattern.BROADCAST))
-    told = found.server.send_advertise_keys(2)
-    extra = bits([*range(N), 10], 16)[:2] + told[2:].tobytes() + bytes(64)
-
-    with pytest.raises(MessageError, match="a device beyond the last, 9"):
-        found.devices[2].receive_advertise_keys(raw(extra))
+        assert_unmasks_nothing(device, endorse(tags), expected)
 
 
 # The list of survivors
 
 
-def ask(found, id, survivors, dropped):
-    found.devices[id].receive_consistency_check(raw(bits(survivors, N) + bits(dropped, N)))
+def ask(played, id, survivors, dropped):
+    played.devices[id].receive_consistency_check(raw(bits(survivors, N) + bits(dropped, N)))
 
 
 @pytest.mark.parametrize(
@@ -415,46 +324,26 @@ def ask(found, id, survivors, dropped):
     ],
 )
 def test_a_list_that_is_no_ones_is_refused(survivors, dropped, reason):
-    found = converse(make("secagg", N), before=BEFORE_REQUEST)
+    played = play(active(), before=BEFORE_REQUEST)
+    assert reason in refused(ask, played, 2, survivors, dropped)
+    refused(played.devices[2].send_consistency_check)
+    refused(played.devices[2].send_unmask)
 
-    assert reason in refused(ask, found, 2, list(survivors), list(dropped))
-    refused(found.devices[2].send_consistency_check)
-    refused(found.devices[2].send_unmask)
 
-
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
-        (bits(range(N), N), "received 2 bytes, expected 4"),
-        (bits(range(N), N) + bits([10], 16), "it names a device beyond the last, 9"),
-    ],
-)
-def test_a_malformed_list_is_named(message, reason):
-    found = converse(make("secagg", N), before=BEFORE_REQUEST)
-    words = f"malformed consistency_check message from the server: {reason}"
-
+def test_a_list_is_endorsed_once_and_nothing_is_unmasked_before_endorsements_are_shown():
+    played = play(active(), before=BEFORE_REQUEST)
+    device = played.devices[2]
+    words = "malformed consistency_check message from the server: received 2 bytes, expected 4"
     with pytest.raises(MessageError, match=words):
-        found.devices[2].receive_consistency_check(raw(message))
-
-
-def test_a_list_is_endorsed_once():
-    found = converse(make("secagg", N), before=BEFORE_REQUEST)
-    everybody = list(range(N))
-    ask(found, 2, everybody, [])
-    found.devices[2].send_consistency_check()
-
-    assert "a second unmasking request" in refused(ask, found, 2, everybody, [])
-    assert "a second unmasking request" in refused(ask, found, 2, everybody[:-1], everybody[-1:])
-
-
-def test_nothing_is_unmasked_unless_it_was_checked():
-    found = converse(make("secagg", N), before=BEFORE_REQUEST)
-    refused(found.devices[2].send_consistency_check)
-    refused(found.devices[2].send_unmask)
-    refused(found.devices[2].receive_unmask, raw(bits([], N)))
-    ask(found, 2, list(range(N)), [])
-
-    assert "that nobody endorsed" in refused(found.devices[2].send_unmask)
+        device.receive_consistency_check(raw(bits(range(N), N)))
+    refused(device.send_consistency_check)
+    refused(device.send_unmask)
+    refused(device.receive_unmask, raw(bits([], N)))
+    ask(played, 2, EVERYBODY, [])
+    device.send_consistency_check()
+    assert "that nobody endorsed" in refused(device.send_unmask)
+    for again in ((EVERYBODY, []), (EVERYBODY[:-1], EVERYBODY[-1:])):
+        assert "a second unmasking request" in refused(ask, played, 2, *again)
 
 
 # Endorsements
@@ -465,111 +354,95 @@ def endorse(tags):
     return raw(bits(list(tags), N) + b"".join(tags[id] for id in sorted(tags)))
 
 
-def tags_for(found, receiver):
+def tag_of(played, id, receiver, survivors, dropped=(), identity=None):
+    """Return the tag with which a device, or another identity, endorses a list."""
+    protocol = played.protocol
+    request = bits(survivors, N) + bits(dropped, N)
+    seen = digest(protocol, played.sent("advertise_keys"), request)
+    identity = protocol.identity(id) if identity is None else identity
+    return endorsement(protocol, identity, id, receiver, seen, played.index).tobytes()
+
+
+def tags_for(played, receiver):
     """Return the tags that all survivors sent for one."""
-    everybody = sorted(found.sent["consistency_check"])
-    found_tags = {}
-    for sender, sent in found.sent["consistency_check"].items():
+    everybody = sorted(played.sent("consistency_check"))
+    found = {}
+    for sender, sent in played.sent("consistency_check").items():
         if sender != receiver:
             place = [id for id in everybody if id != sender].index(receiver)
-            found_tags[sender] = sent[16 * place : 16 * (place + 1)]
-    return found_tags
+            found[sender] = sent[16 * place : 16 * (place + 1)]
+    return found
+
+
+def first(tags, count):
+    return {id: tags[id] for id in sorted(tags)[:count]}
+
+
+def assert_unmasks_nothing(device, message, endorsed):
+    """Assert that so many endorsements are found to be good, itself included, and too few."""
+    words = refused(device.receive_unmask, message)
+    assert f"refuses to unmask: {endorsed} devices, itself included, endorsed the list" in words
+    assert "the threshold is 7" in words
+    refused(device.send_unmask)
 
 
 def test_six_others_are_enough_and_five_are_not():
-    found = converse(make("secagg", N), before=BEFORE_ANSWER)
-    for count, receiver in ((5, 2), (6, 3)):
-        tags = tags_for(found, receiver)
-        message = endorse({id: tags[id] for id in sorted(tags)[:count]})
-        device = found.devices[receiver]
-        if count == 5:
-            reason = refused(device.receive_unmask, message)
-            assert "6 devices, itself included, endorsed the list" in reason
-            assert "the threshold is 7" in reason
-            refused(device.send_unmask)
-        else:
-            device.receive_unmask(message)
-            assert device.send_unmask().size
-
-
-def test_the_own_name_does_not_count_twice():
-    found = converse(make("secagg", N), before=BEFORE_ANSWER)
-    tags = tags_for(found, 2)
-    senders = sorted(tags)[:5]
-    message = raw(bits([*senders, 2], N) + b"".join(tags[id] for id in senders))
-
-    assert "6 devices, itself included" in refused(found.devices[2].receive_unmask, message)
+    played = play(active(), before=BEFORE_ANSWER)
+    tags, device = tags_for(played, 2), played.devices[2]
+    five = first(tags, 5)
+    assert_unmasks_nothing(device, endorse(five), 6)
+    # Its own name does not count twice.
+    message = raw(bits([*five, 2], N) + b"".join(five.values()))
+    assert "6 devices, itself included" in refused(device.receive_unmask, message)
+    device.receive_unmask(endorse(first(tags, 6)))
+    assert device.send_unmask().size
 
 
 def test_who_is_no_survivor_endorses_nothing():
-    protocol = make("secagg", N)
-    found = converse(protocol, before=BEFORE_ANSWER, dropouts={8: "masked_input"})
-    tags = tags_for(found, 2)
-    told = digest(protocol, found.sent["advertise_keys"], found.told["consistency_check"][2])
-    five = {id: tags[id] for id in sorted(tags)[:5]}
-    eight = endorsement(protocol, protocol.identity(8), 8, 2, told).tobytes()
-    message = endorse({**five, 8: eight})
-
-    assert "6 devices, itself included" in refused(found.devices[2].receive_unmask, message)
+    played = play(active(), before=BEFORE_ANSWER, dropouts={8: "masked_input"})
+    survivors = [id for id in range(N) if id != 8]
+    tags = first(tags_for(played, 2), 5) | {8: tag_of(played, 8, 2, survivors, [8])}
+    assert_unmasks_nothing(played.devices[2], endorse(tags), 6)
 
 
-def swapped(found, tags):
+def swapped(played, tags):
     """Return tags under the names of others."""
     ids = sorted(tags)
     return {id: tags[ids[(k + 1) % len(ids)]] for k, id in enumerate(ids)}
 
 
-def replayed(found, tags):
-    """Return the tags of the round before."""
-    return tags_for(found.earlier, 2)
-
-
-def of_others(found, tags):
+def of_others(played, tags):
     """Return the tags that were meant for another device."""
-    meant = tags_for(found, 3)
-    return {id: meant[id] if id in meant else bytes(16) for id in tags}
+    return {id: tags_for(played, 3).get(id, bytes(16)) for id in tags}
 
 
-def reflected(found, tags):
+def reflected(played, tags):
     """Return the tags that the device made itself, for the others."""
-    others = [id for id in sorted(found.devices) if id != 2]
-    own = found.sent["consistency_check"][2]
-    return {id: own[16 * k : 16 * (k + 1)] for k, id in enumerate(others)}
+    own = played.sent("consistency_check")[2]
+    return {id: own[16 * k : 16 * (k + 1)] for k, id in enumerate(tags)}
 
 
-def strangers(found, tags):
+def strangers(played, tags):
     """Return the tags of devices with the same ids, registered with other keys."""
-    protocol = found.protocol
-    told = digest(protocol, found.sent["advertise_keys"], found.told["consistency_check"][2])
-    others = enrolled(protocol.name, N, seed=6)
-    return {id: endorsement(protocol, others[id], id, 2, told, 1).tobytes() for id in tags}
+    others = enrolled("secagg", N, seed=6)
+    return {id: tag_of(played, id, 2, EVERYBODY, identity=others[id]) for id in tags}
 
 
-def of_another_list(found, tags):
+def of_another_list(played, tags):
     """Return tags, by the right devices, of another list."""
-    protocol = found.protocol
-    told = digest(protocol, found.sent["advertise_keys"], bits(range(9), N) + bits([9], N))
-    return {
-        id: endorsement(protocol, protocol.identity(id), id, 2, told, 1).tobytes() for id in tags
-    }
+    return {id: tag_of(played, id, 2, range(9), [9]) for id in tags}
 
 
-@pytest.mark.parametrize(
-    "forge", [swapped, replayed, of_others, reflected, strangers, of_another_list]
-)
+@pytest.mark.parametrize("forge", [swapped, None, of_others, reflected, strangers, of_another_list])
 def test_endorsements_by_others_of_others_and_of_old_count_for_nothing(forge):
-    protocol = make("secagg", N)
-    earlier = converse(protocol, index=0, before=BEFORE_ANSWER)
-    found = converse(protocol, index=1, before=BEFORE_ANSWER)
-    found.earlier = earlier
-    tags = tags_for(found, 2)
-    forged = forge(found, tags)
-    device = found.devices[2]
+    protocol = active()
+    earlier = play(protocol, index=0, before=BEFORE_ANSWER)
+    played = play(protocol, index=1, before=BEFORE_ANSWER)
+    tags, device = tags_for(played, 2), played.devices[2]
+    forged = tags_for(earlier, 2) if forge is None else forge(played, tags)
 
     assert [*range(2), *range(3, N)] == sorted(forged)
-    reason = refused(device.receive_unmask, endorse(forged))
-    assert "1 devices, itself included" in reason
-    refused(device.send_unmask)
+    assert_unmasks_nothing(device, endorse(forged), 1)
     # The right ones are still good: what was forged was not worth a refusal for the whole round.
     device.receive_unmask(endorse(tags))
     assert "endorsements twice" in refused(device.receive_unmask, endorse(tags))
@@ -578,25 +451,23 @@ def test_endorsements_by_others_of_others_and_of_old_count_for_nothing(forge):
 def test_an_identity_takes_part_in_every_round_once():
     """What was said in a round could be shown again in another one of its number."""
     identities = enrolled("secagg", N)
-    protocol = make("secagg", N, identities=identities)
+    protocol = active(identities=identities)
 
     def enter(index):
         return protocol.device(2, index, insecure_secrets(7, index, 2)).send_advertise_keys()
 
     assert 64 == enter(3).size
     for index in (3, 0, 2):
-        assert f"device 2 refuses round {index}: it has taken part in round 3 already" in refused(
-            enter, index
-        )
+        words = f"device 2 refuses round {index}: it has taken part in round 3 already"
+        assert words in refused(enter, index)
     assert 64 == enter(4).size
     # It is the identity that remembers, not the protocol that is run with it.
-    protocol = make("secagg", 4, identities=identities, members=[0, 2, 5, 7])
+    protocol = make("secagg", 4, security="active", identities=identities, members=[0, 2, 5, 7])
     device = protocol.device(1, 4, insecure_secrets(8, 4, 1))
     assert "it has taken part in round 4 already" in refused(device.send_advertise_keys)
     # One that enrols anew begins anew.
-    assert (
-        64 == make("secagg", N).device(2, 0, insecure_secrets(7, 0, 2)).send_advertise_keys().size
-    )
+    protocol = active()
+    assert 64 == enter(0).size
 
 
 def test_two_rounds_of_one_number_under_one_enrolment_have_no_tag_in_common():
@@ -604,34 +475,29 @@ def test_two_rounds_of_one_number_under_one_enrolment_have_no_tag_in_common():
     identities = enrolled("secagg", N)
     rounds = []
     for seed in range(2):
-        protocol = make("secagg", N, identities=identities)
-        found = converse(protocol, seed=seed, before=BEFORE_ANSWER)
-        rounds.append(found)
+        sources = seeded_sources(N, seed=seed)
+        rounds.append(play(active(identities=identities), sources=sources, before=BEFORE_ANSWER))
         for identity in identities.values():
             identity._last_round = -1
 
     one, other = rounds
-    assert one.told["consistency_check"] == other.told["consistency_check"]
+    assert one.told("consistency_check") == other.told("consistency_check")
     for id in range(N):
         assert not {*tags_for(one, id).values()} & {*tags_for(other, id).values()}
-    # The tags of the one are worth nothing in the other.
-    tags = tags_for(one, 2)
-    message = endorse(tags)
-    assert "1 devices, itself included" in refused(other.devices[2].receive_unmask, message)
+    assert_unmasks_nothing(other.devices[2], endorse(tags_for(one, 2)), 1)
 
 
 def test_devices_that_took_part_under_other_numbers_endorse_nothing():
-    # Slot 3 is device 30 to some and device 31 to others: the lists read the same.
+    # Slot 9 is device 9 to some and device 10 to others: the lists read the same.
     identities = enrolled("secagg", 12)
-    one = make("secagg", N, identities=identities, members=range(N))
-    other = make("secagg", N, identities=identities, members=[*range(9), 10])
-    message = raw(bits(range(N), N) + bits([], N)).tobytes()
-
-    found = converse(one, before=BEFORE_ANSWER)
-    public = found.sent["advertise_keys"]
-    assert digest(one, public, message) != digest(other, public, message)
-    expected = digest(one, public, found.told["consistency_check"][2])
-    assert found.devices[2]._digest == expected
+    one, other = (
+        active(identities=identities, members=members)
+        for members in (EVERYBODY, [*EVERYBODY[:9], 10])
+    )
+    played = play(one, before=BEFORE_ANSWER)
+    public, told = played.sent("advertise_keys"), played.told("consistency_check")
+    assert digest(one, public, told) != digest(other, public, told)
+    assert digest(one, public, told) == played.devices[2]._digest
 
 
 @pytest.mark.parametrize(
@@ -643,23 +509,20 @@ def test_devices_that_took_part_under_other_numbers_endorse_nothing():
     ],
 )
 def test_malformed_endorsements_are_named(message, reason):
-    found = converse(make("secagg", N), before=BEFORE_ANSWER)
-
+    played = play(active(), before=BEFORE_ANSWER)
     with pytest.raises(MessageError, match=f"malformed unmask message from the server: {reason}"):
-        found.devices[2].receive_unmask(raw(message))
+        played.devices[2].receive_unmask(raw(message))
 
 
 # The enrolment
 
 
 class Meeting:
-    """Devices that are about to hear of each other's identity keys."""
+    """Five devices that are about to hear of each other's identity keys."""
 
-    def __init__(self, devices=5, seed=1, protocol="secagg"):
-        registration = Registration(protocol, devices)
-        self.devices: list[Identity] = [
-            registration.device(id, insecure_secrets(seed, 0, id)) for id in range(devices)
-        ]
+    def __init__(self, seed=1, protocol="secagg"):
+        registration = Registration(protocol, 5)
+        self.devices = [registration.device(id, insecure_secrets(seed, 0, id)) for id in range(5)]
         self.registry = np.stack([raw(device.registers()) for device in self.devices])
         for device in self.devices:
             device.learn(self.registry)
@@ -673,19 +536,20 @@ def changed(sent, id, to):
     return [*sent[:id], to, *sent[id + 1 :]]
 
 
+def secrets_with(device, id):
+    return device.sealing_secret(id), device.tagging_secret(id)
+
+
 def test_pairs_have_two_secrets_that_nobody_else_has():
-    meeting = Meeting()
+    meeting, secrets = Meeting(), set()
     for id in range(5):
         meeting.tell(id, meeting.sent)
-
-    secrets = set()
     for i in range(5):
         for j in range(i):
-            for kind in ("sealing_secret", "tagging_secret"):
-                one, other = (getattr(meeting.devices[a], kind)(b) for a, b in ((i, j), (j, i)))
-                assert one == other
-                assert len(one) == 32
-                secrets.add(one)
+            found = secrets_with(meeting.devices[i], j)
+            assert found == secrets_with(meeting.devices[j], i)
+            assert [32, 32] == [len(one) for one in found]
+            secrets |= {*found}
     assert 20 == len(secrets)
 
 
@@ -701,10 +565,6 @@ def as_if_agreed(i, j, listed, secret):
     context = f"hpcfl/1 secagg pair {low} {high} of 5 identities ".encode()
     both = keys.derive(secret, context + listed[low][:32] + listed[high][:32], 64)
     return both[:32], both[32:]
-
-
-def secrets_with(device, id):
-    return device.sealing_secret(id), device.tagging_secret(id)
 
 
 def absent_for_all(meeting, sent, absent, known):
@@ -749,57 +609,44 @@ def test_a_device_without_a_valid_signature_on_its_identity_key_is_absent_for_al
         "unsigned": (own[:32] + bytes(64), identity_key(3)),
     }[case]
     assert known.public == told[:32]
-    absent_for_all(meeting, changed(meeting.sent, 3, told), 3, known)
+    sent = changed(meeting.sent, 3, told)
+    absent_for_all(meeting, sent, 3, known)
+    if told[:32] == own[:32]:
+        # It enrols alone: it knows those of the others, who know nothing of it.
+        meeting.tell(3, sent)
+        for id in (0, 1, 2, 4):
+            one, other = meeting.devices[3], meeting.devices[id]
+            assert not {*secrets_with(one, id)} & {*secrets_with(other, 3)}
 
 
-def test_a_device_whose_identity_key_is_as_it_sent_it_but_for_the_signature_enrols_alone():
-    """It knows those of the others, who know nothing of it."""
+@pytest.mark.parametrize("number", [0, 1, 2**255 - 20])
+def test_a_device_that_signs_a_key_with_which_nothing_can_be_agreed_is_absent(number):
     meeting = Meeting()
-    sent = changed(meeting.sent, 3, meeting.sent[3][:32] + bytes(64))
-    for id in range(5):
-        meeting.tell(id, sent)
-    for id in (0, 1, 2, 4):
-        one, other = meeting.devices[3], meeting.devices[id]
-        assert not {*secrets_with(one, id)} & {*secrets_with(other, 3)}
+    device, low = meeting.devices[3], number.to_bytes(32, "little")
+    sent = changed(meeting.sent, 3, low + device._signing.sign(device._context(3), low))
+    absent_for_all(meeting, sent, 3, identity_key(3))
 
 
-def test_a_device_that_signs_a_key_with_which_nothing_can_be_agreed_is_absent():
-    for number in (0, 1, 2**255 - 20):
-        meeting = Meeting()
-        device, low = meeting.devices[3], number.to_bytes(32, "little")
-        signature = device._signing.sign(device._context(3), low)
-        sent = changed(meeting.sent, 3, low + signature)
-        absent_for_all(meeting, sent, 3, identity_key(3))
-
-
-def test_of_absent_devices_nobody_has_the_same_secrets_in_another_run():
-    """They are drawn: what stands for a device that enrolled with nobody is nobody's to know."""
+def test_what_stands_for_absent_devices_is_drawn_and_nobodys_to_know():
     drawn = set()
     for seed in (1, 2):
         meeting = Meeting(seed=seed)
-        sent = changed(meeting.sent, 3, bytes(96))
         for id in (0, 1, 2, 4):
-            meeting.tell(id, sent)
+            meeting.tell(id, changed(meeting.sent, 3, bytes(96)))
             drawn |= {*secrets_with(meeting.devices[id], 3)}
     assert 16 == len(drawn)
-
-
-def test_all_others_may_be_absent():
+    # All others may be absent.
     meeting = Meeting()
     meeting.tell(0, [meeting.sent[0], *[bytes(96)] * 4])
-    secrets = {one for id in range(5) for one in secrets_with(meeting.devices[0], id)}
-    assert 10 == len(secrets)
+    assert 10 == len({one for id in range(5) for one in secrets_with(meeting.devices[0], id)})
 
 
-def test_a_device_knows_its_own_identity_key():
+def test_a_device_enrols_once_with_its_own_key_a_whole_list_and_a_registry():
     meeting = Meeting()
-    other = Meeting(seed=2).sent[0]
-
-    assert "own identity key" in refused(meeting.tell, 0, changed(meeting.sent, 0, other))
-
-
-def test_a_device_enrols_once_and_not_without_a_registry():
-    meeting = Meeting()
+    foreign = changed(meeting.sent, 0, Meeting(seed=2).sent[0])
+    assert "own identity key" in refused(meeting.tell, 0, foreign)
+    with pytest.raises(MessageError, match="received 384 bytes, expected 480"):
+        meeting.tell(0, meeting.sent[:-1])
     meeting.tell(0, meeting.sent)
     assert "refuses to enrol twice" in refused(meeting.tell, 0, meeting.sent)
 
@@ -808,15 +655,9 @@ def test_a_device_enrols_once_and_not_without_a_registry():
     assert "knows no registered keys" in refused(stranger.receive_advertise_keys, told)
 
 
-def test_a_list_of_identities_that_lacks_one_is_malformed():
-    meeting = Meeting()
-
-    with pytest.raises(MessageError, match="received 384 bytes, expected 480"):
-        meeting.tell(0, meeting.sent[:-1])
-
-
-def test_the_server_keeps_one_identity_key_of_each():
+def test_the_server_keeps_one_identity_key_of_each_and_zeros_for_those_that_sent_none():
     meeting, server = Meeting(), Registration("secagg", 5).server()
+    assert bytes(96 * 5) == server.send_advertise_keys().tobytes()
     for id in range(4):
         server.receive_advertise_keys(id, raw(meeting.sent[id]))
     with pytest.raises(MessageError, match="from device 0: it was received twice"):
@@ -836,51 +677,32 @@ def test_the_server_keeps_one_identity_key_of_each():
     assert b"".join(meeting.sent) == server.send_advertise_keys().tobytes()
 
 
-def test_a_server_that_nobody_sent_an_identity_key_lists_zeros():
-    assert bytes(96 * 5) == Registration("secagg", 5).server().send_advertise_keys().tobytes()
-
-
-# Rounds with devices that nobody knows
-
-
 def test_a_server_can_endorse_nothing_for_a_device_whose_identity_is_not_signed():
     """Though it says that this device is a survivor, has made it itself, and expels nobody."""
     identities = enrolled_with_strangers("secagg", N, [4])
-    protocol = make("secagg", N, identities=identities)
-    found = converse(protocol, before=("expelled", Pattern.BROADCAST))
-    assert [4] == list(found.refusals)
-    everybody = list(range(N))
+    played = play(active(identities=identities), before=("expelled", Pattern.BROADCAST))
+    assert [4] == list(played.left)
     for id in (2, 6):
-        found.devices[id].send_masked_input(found.vectors[id])
-        ask(found, id, everybody, [])
-    request = bits(everybody, N) + bits([], N)
-    told = digest(protocol, found.sent["advertise_keys"], request)
+        played.devices[id].send_masked_input(played.vectors[id])
+        ask(played, id, EVERYBODY, [])
+    request = bits(EVERYBODY, N) + bits([], N)
+    told = digest(played.protocol, played.sent("advertise_keys"), request)
     context = b"hpcfl/1 secagg round 0 request from 4 to 2"
     forged = [
-        endorsement(protocol, identities[4], 4, 2, told).tobytes(),
-        endorsement(protocol, identities[4], 4, 6, told).tobytes(),
+        *(tag_of(played, 4, to, EVERYBODY, identity=identities[4]) for to in (2, 6)),
         *(signatures.tag(secret, context, told) for secret in (bytes(32), b"")),
         *(signatures.tag(identities[4].tagging_secret(id), context, told) for id in (4, 6)),
         bytes(16),
     ]
-    honest = {
-        id: endorsement(protocol, protocol.identity(id), id, 2, told).tobytes()
-        for id in (0, 1, 3, 5, 6, 7)
-    }
-    five = [id for id in sorted(honest) if id != 7]
+    honest = {id: tag_of(played, id, 2, EVERYBODY) for id in (0, 1, 3, 5, 6, 7)}
     for tag in forged:
-        tags = {**{id: honest[id] for id in five}, 4: tag}
-        words = refused(found.devices[2].receive_unmask, endorse(tags))
-        assert "6 devices, itself included, endorsed the list" in words
-        refused(found.devices[2].send_unmask)
-    found.devices[2].receive_unmask(endorse(honest))
-    assert found.devices[2].send_unmask().size
+        assert_unmasks_nothing(played.devices[2], endorse({**first(honest, 5), 4: tag}), 6)
+    played.devices[2].receive_unmask(endorse(honest))
+    assert played.devices[2].send_unmask().size
 
 
 def test_identities_come_from_the_operating_system_unless_seeded():
-    seeded, again = Meeting().sent, Meeting().sent
-    assert seeded == again
-
+    assert Meeting().sent == Meeting().sent
     one, other = enrolled("secagg", 3, seed=None), enrolled("secagg", 3, seed=None)
     assert one[0].tagging_secret(1) != other[0].tagging_secret(1)
 
@@ -888,9 +710,8 @@ def test_identities_come_from_the_operating_system_unless_seeded():
 def test_no_secret_is_shown():
     meeting = Meeting()
     meeting.tell(0, meeting.sent)
-    device = meeting.devices[0]
-    private = insecure_secrets(1, 0, 0)
-    drawn = [private(32), private(32)]
-
+    device, private = meeting.devices[0], insecure_secrets(1, 0, 0)
     shown = f"{device!r} {device._signing!r} {device._pair!r}"
-    assert not any(secret.hex() in shown or repr(secret)[2:-1] in shown for secret in drawn)
+    for secret in (private(32), private(32)):
+        assert secret.hex() not in shown
+        assert repr(secret)[2:-1] not in shown
