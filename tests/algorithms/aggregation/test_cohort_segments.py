@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from fractions import Fraction
 from math import comb, gcd
@@ -11,7 +12,7 @@ import pytest
 import slow_ring
 from hypothesis import given
 from hypothesis import strategies as st
-from protocol_rounds import make, plain_sum, play
+from protocol_rounds import make, play
 
 from hpcfl.algorithms.aggregation.cohort import CohortServer, Floor, Segments, golden_step
 from hpcfl.algorithms.aggregation.promises import Outcome
@@ -19,45 +20,21 @@ from hpcfl.comm.phases import Pattern
 from hpcfl.errors import PromiseError, RefusedError, UsageError
 
 # Fewer coordinates than segments, as many, multiples, and what does not divide.
-DIMS = (1, 2, 3, 5, 7, 8, 12, 19)
-SHAPES = [(dim, ring, size) for dim in DIMS for ring in range(1, 9) for size in range(1, ring + 1)]
-
-
-def slow_runs(dim, ring, size):
-    return [slow_ring.run(dim, ring, size, position) for position in range(ring)]
-
-
-def test_every_coordinate_is_sent_by_exactly_m_devices_and_by_none_twice():
-    for dim, ring, size in SHAPES:
-        segments = Segments(dim, ring, size)
-        sent = [segments.coordinates(position).tolist() for position in range(ring)]
-        assert all(len({*one}) == len(one) for one in sent)
-        together = sorted(at for one in sent for at in one)
-        assert [at for at in range(dim) for _ in range(size)] == together
-
-
-def test_a_device_sends_the_m_segments_from_its_position_on_in_order():
-    for dim, ring, size in SHAPES:
-        segments = Segments(dim, ring, size)
-        for position, expected in enumerate(slow_runs(dim, ring, size)):
-            assert expected == segments.coordinates(position).tolist()
-            assert len(expected) == segments.length(position)
-
-
-def test_the_cohort_of_a_segment_is_the_m_positions_that_end_with_it():
-    for dim, ring, size in SHAPES:
-        segments = Segments(dim, ring, size)
-        for at in range(dim):
-            s = slow_ring.segment_of(dim, ring)[at]
-            cohort = {(s - back) % ring for back in range(size)}
-            assert cohort == {p for p in range(ring) if at in segments.coordinates(p).tolist()}
+DIMS = (1, 2, 5, 7, 12, 19)
+SHAPES = [
+    (dim, ring, size) for dim in DIMS for ring in (1, 2, 3, 6, 7) for size in range(1, ring + 1)
+]
 
 
 def test_what_two_devices_have_in_common_is_the_intersection_of_their_runs():
     """Each coordinate once, and both sides have the same coordinates in the same order."""
     for dim, ring, size in SHAPES:
         segments = Segments(dim, ring, size)
-        runs = slow_runs(dim, ring, size)
+        runs = [slow_ring.run(dim, ring, size, position) for position in range(ring)]
+        assert runs == [segments.coordinates(position).tolist() for position in range(ring)]
+        assert [len(one) for one in runs] == [segments.length(position) for position in range(ring)]
+        # Every coordinate is sent by exactly m devices.
+        assert [at for at in range(dim) for _ in range(size)] == sorted(itertools.chain(*runs))
         for one in range(ring):
             assert [] == list(segments.common(one, one))
             for other in range(one):
@@ -71,17 +48,6 @@ def test_what_two_devices_have_in_common_is_the_intersection_of_their_runs():
                 for first, part in parts.items():
                     leads = [slow_ring.leads(dim, ring, at, one, other) for at in part]
                     assert [first] * len(part) == leads
-
-
-def test_two_runs_that_meet_at_both_ends_have_two_parts_in_common():
-    for ring in range(2, 9):
-        for size in range(1, ring + 1):
-            for ahead in range(1, ring):
-                parts = list(Segments(5 * ring, ring, size).common(0, ahead))
-                expected = [True] * (ahead < size) + [False] * (ring - ahead < size)
-                assert expected == [first for first, _, _ in parts]
-                # Both only where two cohorts of size m cannot lie side by side.
-                assert len(parts) < 2 or 2 * size > ring
 
 
 @given(st.integers(1, 2**32 - 1), st.integers(1, 2**31), st.data())
@@ -121,16 +87,11 @@ def test_a_cohort_has_alpha_n_devices_rounded(devices, alpha, size):
     assert size == protocol.cohort_size
     assert Segments(50, devices, size) == protocol.segments
     assert slow_ring.cohort_size(devices, alpha) == size
-
-
-def test_a_coordinate_is_sent_by_the_part_of_the_devices_that_a_cohort_is():
-    """Not alpha, of which the cohorts are rounded: 3 of 10 devices."""
-    protocol = make("cohort", 10, 50, alpha=0.25, dropout=0.2)
-
-    assert 0.3 == protocol.inclusion == protocol.divisor
-    planned = make("cohort", 10, 50, alpha=0.25, dropout=0.2, scaling="paper")
-    assert planned.divisor == pytest.approx(0.8 * 0.3)
-    assert {"degree": 9, "threshold": 6, "cohort_size": 3} == protocol.settings()
+    # Not alpha, of which the cohorts are rounded.
+    assert size / devices == protocol.inclusion == protocol.divisor
+    planned = make("cohort", devices, 50, alpha=alpha, dropout=0.2, scaling="paper")
+    assert planned.divisor == pytest.approx(0.8 * size / devices)
+    assert size == protocol.settings()["cohort_size"]
 
 
 @pytest.mark.parametrize("absent", [0, 1, 3])
@@ -232,22 +193,7 @@ def test_a_floor_that_is_refused_comes_with_the_smallest_alpha_that_keeps_it():
     # With fewer bits, fewer colluders are reckoned with.
     assert [False, True] == [is_kept(size - 1, 45, bits) for bits in (20, 3)]
     make("cohort", N, 5, min_cohort=45, **{**FLOOR, "alpha": (size - 1) / N, "security_bits": 3})
-
-
-def test_the_advice_on_a_floor_that_is_refused_names_the_degree_that_goes_with_it():
-    asked = FLOOR | {"degree": 2 * (60 - 1)}
-    with pytest.raises(UsageError, match="raise alpha to") as caught:
-        make("cohort", N, 5, min_cohort=45, **asked)
-    found = re.search(r"alpha to ([0-9.]+), .* and --degree to (\d+), or lower", str(caught.value))
-    assert found is not None
-    alpha, degree = float(found[1]), int(found[2])
-    make("cohort", N, 5, min_cohort=45, **{**asked, "alpha": alpha, "degree": degree})
-    with pytest.raises(UsageError, match=f"give --degree {degree}"):
-        make("cohort", N, 5, min_cohort=45, **{**asked, "alpha": alpha, "degree": degree - 2})
-
-
-def test_a_floor_that_no_cohort_keeps_is_refused():
-    """All 180 that survive, of whom 20 may collude, are not 190."""
+    # All 180 that survive, of whom 20 may collude, are not 190.
     with pytest.raises(UsageError, match="so would they with cohorts of all devices: lower --min-"):
         make("cohort", N, 5, min_cohort=190, **FLOOR)
 
@@ -261,7 +207,7 @@ def all_linked(order, size, neighbours):
 
 
 # Devices of a round and of a cohort.
-SIZES = [(9, 3), (9, 4), (9, 5), (9, 6), (10, 4), (10, 5), (10, 6), (10, 10), (15, 3), (15, 8)]
+SIZES = [(9, 3), (9, 5), (10, 4), (10, 6), (10, 10), (15, 8)]
 
 
 @pytest.mark.parametrize(("devices", "size"), SIZES)
@@ -292,12 +238,10 @@ def test_with_a_floor_all_of_a_cohort_are_neighbours_or_the_degree_is_refused(de
 
 
 @pytest.mark.parametrize(("devices", "size"), SIZES)
-@pytest.mark.parametrize("asked", [True, False])
-def test_the_keys_that_devices_are_told_are_those_of_all_of_their_cohorts(devices, size, asked):
-    """Counted on the wire of a round, whatever the order; with the degree asked for or chosen."""
+def test_the_keys_that_devices_are_told_are_those_of_all_of_their_cohorts(devices, size):
+    """Counted on the wire of a round, whatever the order; the degree is chosen for the floor."""
     options = {"alpha": size / devices, "dropout": 0.0, "gamma": 0.0, "min_cohort": 2}
-    degree = 2 * (size - 1) if asked else None
-    played = play(make("cohort", devices, 30, degree=degree, **options), before="share_keys")
+    played = play(make("cohort", devices, 30, degree=None, **options), before="share_keys")
     order, held = played.order(), min(played.protocol.topology.degree, devices - 1) + 1
     first = 16 + 4 + -(-held // 8)
     neighbours = {
@@ -309,46 +253,6 @@ def test_the_keys_that_devices_are_told_are_those_of_all_of_their_cohorts(device
     }
     assert {held - 1} == {len(one) for one in neighbours.values()}
     assert all_linked(order, size, neighbours)
-    if asked:
-        assert min(2 * (size - 1), devices - 1) == held - 1
-
-
-def smallest_degree(devices, gamma, least):
-    """Return the smallest degree from `least` on that the ring's own promises allow, exactly.
-
-    One device besides may vanish, and one be expelled by somebody who knows the ring.
-    """
-    gone = int(Fraction(repr(gamma)) * devices) + 1
-    for degree in range(least, devices - 1, 2):
-        half = degree // 2
-        cut = devices * sum(
-            Fraction(comb(gone, k) * comb(devices - gone, half - k), comb(devices, half))
-            for k in (half - 1, half)
-        )
-        # The only one that drops out leaves all its neighbours; two of them are not needed.
-        threshold = degree - 2
-        revealed = (devices - gone + 1) * sum(
-            Fraction(
-                comb(gone - 1, k) * comb(devices - gone, degree - k), comb(devices - 1, degree)
-            )
-            for k in range(threshold, degree + 1)
-        )
-        if threshold >= 2 and cut + revealed <= Fraction(1, 2**20):
-            return degree
-    return devices - 1
-
-
-@pytest.mark.parametrize("size", [5, 6, 7, 20, 50, 51, 60])
-def test_with_a_floor_the_degree_is_the_smallest_that_is_safe_and_links_a_cohort(size):
-    options = {"alpha": size / 100, "dropout": 0.0, "gamma": 0.02, "security_bits": 20}
-    chosen = [
-        make("cohort", 100, 200, degree=None, min_cohort=floor, **options).topology.degree
-        for floor in (1, 2)
-    ]
-    least = min(2 * (size - 1), 99)
-    assert [smallest_degree(100, 0.02, 2), smallest_degree(100, 0.02, least)] == chosen
-    # As many as make a round safe, which are more than link small cohorts and fewer than large.
-    assert [10, max(10, least)] == chosen
 
 
 # Of twelve devices one may collude and one is planned to drop out; of cohorts of eight, at least
@@ -367,7 +271,7 @@ def test_a_round_with_too_few_survivors_of_a_cohort_ends_before_anything_is_reve
     protocol, dropouts = neighbours_gone(2)
     played = play(protocol, dropouts=dropouts)
     assert 6 == played.server.survivors_of_cohorts().min()
-    assert played.server.total.tolist() == plain_sum(played).tolist()
+    played.goes_on()
 
     protocol, dropouts = neighbours_gone(3)
     with pytest.raises(PromiseError, match="a cohort of 8 devices has 5 survivors, of which 1 may"):
@@ -402,17 +306,14 @@ def test_coordinates_are_dealt_out_in_steps_that_reach_all_of_them(dim):
     # Of 40 numbers in a row one has no divisor in common with a number of at most nine primes, and
     # the product of the first ten primes is above 2**32.
     assert abs(step - dim * (5**0.5 - 1) / 2) <= 21
+    # As it was where this test was written.
+    assert (7, 101_977) == (golden_step(10), golden_step(165_000))
     places = np.array([0, 1, dim - 1])
     dealt = [int(Segments(dim, 1, 1).dealt(int(place), 1)[0]) for place in places]
     assert [0, step % dim, (dim - 1) * step % dim] == dealt
 
 
-@pytest.mark.parametrize(("dim", "step"), [(1, 1), (2, 1), (3, 2), (10, 7), (165_000, 101_977)])
-def test_the_step_is_what_it_was_where_this_test_was_written(dim, step):
-    assert step == golden_step(dim)
-
-
-@pytest.mark.parametrize("dim", [1000, 165_000, 2**17])
+@pytest.mark.parametrize("dim", [1000, 165_000])
 def test_what_a_device_sends_is_spread_evenly_over_the_vector(dim):
     segments = Segments(dim, 25, 3)
     for position in range(25):
