@@ -21,9 +21,7 @@ from hpcfl.errors import PromiseError, RefusedError, UsageError
 
 # Fewer coordinates than segments, as many, multiples, and what does not divide.
 DIMS = (1, 2, 5, 7, 12, 19)
-SHAPES = [
-    (dim, ring, size) for dim in DIMS for ring in (1, 2, 3, 6, 7) for size in range(1, ring + 1)
-]
+SHAPES = [(dim, ring, m) for dim in DIMS for ring in (1, 2, 6, 7) for m in range(1, ring + 1)]
 
 
 def test_what_two_devices_have_in_common_is_the_intersection_of_their_runs():
