@@ -897,11 +897,12 @@ class SecAggServer(ModelSender):
     def finish_result(self) -> None:
         """Return to signed integers, 0 where nobody sent."""
         decoded = self._group.decode(self._unmasked)
-        if decoded.size < self._parameters.dim:
-            self.total = np.zeros(self._parameters.dim, np.int64)
-            self.total[self._protocol.sent_in(self._round)] = decoded
-        else:
+        where = self._protocol.sent_in(self._round)
+        if isinstance(where, slice):
             self.total = decoded
+        else:
+            self.total = np.zeros(self._parameters.dim, np.int64)
+            self.total[where] = decoded
 
     def _reconstruct_seeds(self) -> list[bytes]:
         """Return the seeds of the survivors' private masks."""

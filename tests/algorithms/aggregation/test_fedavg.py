@@ -11,6 +11,8 @@ from protocol_rounds import make, play
 from hpcfl.algorithms import locations
 from hpcfl.errors import BelowThresholdError, MessageError
 
+NOTHING = np.zeros(300, np.float32)
+
 
 def test_the_total_is_the_sum_of_the_weighted_vectors_in_float64():
     """Multiples of 2**-20 weighted by 1/8 are exact in float32, and so is their sum in float64."""
@@ -22,6 +24,11 @@ def test_the_total_is_the_sum_of_the_weighted_vectors_in_float64():
     assert (vectors.sum(axis=0) / 8).tolist() == played.server.total.tolist()
     assert played.server.total.tolist() == protocol.decode(played.server.total).tolist()
     assert list(range(8)) == played.server.survivors
+    assert (vectors[2] / 8).astype("<f4").tobytes() == played.sent("upload")[2]
+    # In float32, 1 + 2**-30 is 1.
+    vectors = np.array([[1.0], [2.0**-30], [-1.0], [2.0**-30]])
+    played = play(make("fedavg", 4, 1, dropout=0.0), vectors)
+    assert [2.0**-31] == played.server.total.tolist()
 
 
 @pytest.mark.parametrize(("scaling", "planned"), [("survivors", 1.0), ("paper", 0.75)])
@@ -41,46 +48,22 @@ def test_weights_and_dropouts_scale_the_vectors(scaling, planned):
     assert np.all(np.abs(played.server.total - total) <= bound)
 
 
-def test_vectors_are_summed_in_float64_not_float32():
-    """In float32, 1 + 2**-30 is 1."""
-    vectors = np.array([[1.0], [2.0**-30], [-1.0], [2.0**-30]])
-    played = play(make("fedavg", 4, 1, dropout=0.0), vectors)
-
-    assert [2.0**-31] == played.server.total.tolist()
-
-
 @pytest.mark.parametrize("devices", [1, 4])
 def test_a_round_without_uploads_fails_with_a_sentence(devices):
     with pytest.raises(BelowThresholdError, match="no device sent its vector: there is nothing to"):
         play(make("fedavg", devices, 5), dropouts=dict.fromkeys(range(devices), "upload"))
+    one = play(make("fedavg", devices, 5), dropouts=dict.fromkeys(range(1, devices), "upload"))
+    assert [0] == one.server.survivors
 
 
-def test_one_upload_is_enough():
-    played = play(make("fedavg", 3, 5, dropout=0.0), np.ones((3, 5)), {0: "upload", 1: "upload"})
-
-    assert [2] == played.server.survivors
-    np.testing.assert_allclose(played.server.total, np.full(5, 1 / 3), rtol=1e-7)
-
-
-@pytest.mark.parametrize("size", [21, 24, 40])
-def test_the_server_refuses_a_vector_of_another_size(size):
-    server = make("fedavg", 3, 5).server(0, np.zeros(5, np.float32))
-
-    with pytest.raises(MessageError, match=f"received {size} bytes, expected 20") as caught:
-        server.receive_upload(1, np.zeros(size, np.uint8))
-    assert ("upload", "device 1") == (caught.value.phase, caught.value.sender)
-
-
-@pytest.mark.parametrize("size", [0, 7, 8, 9, 16, 19])
-def test_the_server_refuses_a_vector_that_is_cut_short(size):
+@pytest.mark.parametrize("size", [0, 7, 8, 9, 16, 19, 21, 24, 40])
+def test_the_server_refuses_a_vector_of_another_size_or_cut_short(size):
     server = make("fedavg", 3, 5).server(0, np.zeros(5, np.float32))
     # A bitmap of five locations, three of them in use, and two of three values.
-    sparse = np.frombuffer(
-        bytes([0, 0, 0, 0, 3, 0, 0, 0, 0b10101000]) + np.ones(2, "<f4").tobytes(), np.uint8
-    )
+    sparse = bytes([0, 0, 0, 0, 3, 0, 0, 0, 0b10101000]) + np.ones(2, "<f4").tobytes()
 
     with pytest.raises(MessageError) as caught:
-        server.receive_upload(1, np.resize(sparse, size))
+        server.receive_upload(1, np.resize(np.frombuffer(sparse, np.uint8), size))
     assert ("upload", "device 1") == (caught.value.phase, caught.value.sender)
     assert server.survivors == []
     assert not server.total.any()
@@ -99,20 +82,8 @@ def test_the_server_refuses_what_would_make_the_sum_worthless(value):
     assert 5 == server.total.sum()
 
 
-@pytest.mark.parametrize("extra", [1, 4])
-def test_the_server_refuses_bytes_after_the_last_value(extra):
-    device = make("fedavg", 3, 50).device(1, 0, bytes)
-    payload = device.send_upload(np.eye(50)[7])
-    server = make("fedavg", 3, 50).server(0, np.zeros(50, np.float32))
-
-    with pytest.raises(MessageError, match=f"received {4 + extra} bytes, expected 4"):
-        server.receive_upload(1, np.append(payload, np.zeros(extra, np.uint8)))
-    server.receive_upload(1, payload)
-    assert [7] == np.flatnonzero(server.total).tolist()
-
-
 @pytest.mark.parametrize("coding", ["auto", "bitmap", "gaps"])
-@pytest.mark.parametrize("nonzero", [0, 1, 30, 150, 290, 299, 300])
+@pytest.mark.parametrize("nonzero", [0, 1, 290, 299, 300])
 def test_zeros_are_left_out_where_that_is_shorter(coding, nonzero):
     """With 300 coordinates, a bitmap of locations takes 38 bytes and their header 8."""
     generator = np.random.default_rng(nonzero)
@@ -120,18 +91,13 @@ def test_zeros_are_left_out_where_that_is_shorter(coding, nonzero):
     for vector in vectors:
         where = generator.permutation(300)[:nonzero]
         vector[where] = generator.standard_normal(nonzero)
-    played = play(make("fedavg", 3, 300, dropout=0.0, locations=coding), vectors)
+    protocol = make("fedavg", 3, 300, dropout=0.0, locations=coding)
+    played = play(protocol, vectors)
 
     for id, payload in played.sent("upload").items():
         located = locations.encode(np.flatnonzero(vectors[id]), 300, coding)
         assert len(payload) == min(1200, located.size + 4 * nonzero)
+        with pytest.raises(MessageError, match="bytes, expected"):
+            protocol.server(0, NOTHING).receive_upload(id, np.frombuffer(payload + b"\0", np.uint8))
     expected = (vectors / 3).astype(np.float32).astype(np.float64).sum(axis=0)
     np.testing.assert_allclose(played.server.total, expected, rtol=0, atol=1e-15)
-
-
-def test_an_upload_is_the_float32_vector_itself():
-    vectors = np.random.default_rng(2).standard_normal((4, 30))
-    played = play(make("fedavg", 4, 30, dropout=0.0), vectors)
-
-    for id, payload in played.sent("upload").items():
-        assert (vectors[id] / 4).astype("<f4").tobytes() == payload
