@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from protocol_rounds import make, play
 from slow_ring import segments
 
@@ -27,12 +28,14 @@ def test_every_coordinate_is_sent_equally_often():
     np.testing.assert_allclose(counts / rounds, 0.2, atol=0.056)
 
 
-def test_the_sum_is_that_of_the_survivors_over_the_part_that_is_sent():
-    protocol = make("common", 8, 200, alpha=0.25, levels=10**6)
+@pytest.mark.parametrize("alpha", [0.25, 1.0])
+def test_the_sum_is_that_of_the_survivors_over_the_part_that_is_sent(alpha):
+    """All coordinates are sent in the order of the steps, too."""
+    protocol = make("common", 8, 200, alpha=alpha, levels=10**6)
     played = play(protocol, dropouts={1: "masked_input", 4: "share_keys"}, index=3)
     survivors = [0, 2, 3, 5, 6, 7]
     played.goes_on(survivors)
     vectors = np.clip(played.vectors, -1, 1)
     sent, expected = protocol.sent_in(3), np.zeros(200)
-    expected[sent] = 4 * vectors[survivors].mean(axis=0)[sent]
+    expected[sent] = vectors[survivors].mean(axis=0)[sent] / alpha
     np.testing.assert_allclose(protocol.aggregate(played.server).mean, expected, atol=1e-4)
