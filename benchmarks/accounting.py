@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from tabulate import tabulate
 
-from hpcfl.privacy.accounting import systems
+from hpcfl.algorithms.federated import find_private
+from hpcfl.privacy.accounting.accountant import least_noise
 
 Floats = NDArray[np.float64]
 
@@ -175,10 +176,11 @@ class Case:
     def at(self, sigma: float, **changes: Any) -> Any:
         """Return the settings of the account."""
         given = {**self.settings, "delta": self.delta, **changes}
-        return systems.SYSTEMS[self.algorithm].settings(sigma=sigma, **given)
+        return find_private(self.algorithm).accountant.settings(sigma=sigma, **given)
 
     def proven(self, sigma: float, **changes: Any) -> float:
-        return systems.SYSTEMS[self.algorithm].proven(self.at(sigma, **changes)).epsilon
+        accountant = find_private(self.algorithm).accountant
+        return accountant.proven(self.at(sigma, **changes)).epsilon
 
     def true(self, sigma: float, near: float, **changes: Any) -> float:
         """Return the epsilon of the worst datasets, rounded down."""
@@ -412,7 +414,7 @@ def calibrated(case: Case) -> Row:
     def proven(sigma: float) -> float:
         return case.proven(sigma, **changes)
 
-    sigma = systems.least_noise(proven, TARGET, 1.0)
+    sigma = least_noise(proven, TARGET, 1.0)
     true = sigma if case.true(sigma, TARGET, **changes) <= TARGET else math.inf
     for limit in (1.01, 1.02, 1.03, 1.05, case.limit):
         if case.best(sigma / limit, TARGET, up=False, **changes) > TARGET:

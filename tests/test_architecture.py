@@ -19,6 +19,7 @@ LAYERS = {
     "training": 4,
     "attack": 4,
     "audit": 4,
+    "audit.instance": 2,
     "netlab": 4,
     "optimize": 4,
     "slurm": 4,

@@ -14,39 +14,25 @@ from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import insecure_noise
 from hpcfl.audit.devices import Devices, local_options
 from hpcfl.audit.instance import Instance
-from hpcfl.audit.rounds import DIM, Run, make_protocol
-from hpcfl.privacy.accounting import systems
+from hpcfl.audit.rounds import DIM, Launch, make_protocol
 from hpcfl.privacy.accounting.guarantee import REPLACE_RECORD, REPLACE_USER, Account
 
 
 class Game:
     """Runs an instance with the canary and with what its neighbour has instead.
 
-    Parameters
-    ----------
-    instance : Instance
-    seed : int
-
-    Attributes
-    ----------
-    delta, neighbours, paper_neighbours
-        As of `Audit`.
-    devices : Devices
-
-    Raises
-    ------
-    UsageError
-        If the settings do not go together.
+    It raises UsageError if the settings do not go together.
     """
 
     def __init__(self, instance: Instance, seed: int) -> None:
         self.instance = instance
         self._seed = seed
+        self._kind = federated.find_private(instance.algorithm)
         self._schedule = self._participation(seed)
         times = self._schedule.before(instance.plays)
         victim = int(times.argmax())
         federation = self._federation(self._schedule, seed)
-        federated.find(instance.algorithm).check(federation, instance.privacy)
+        self._kind.check(federation, instance.privacy)
         self._algorithm = self._make(federation)
         found = self._account()
         self.delta, self.neighbours = found.proven.delta, found.proven.adjacency
@@ -63,15 +49,14 @@ class Game:
         for _ in range(instance.replayed or instance.rounds):
             algorithm.observe(instance.per_round - instance.absent)
         spent = algorithm.spent(instance.plays)
-        if instance.secret_order and instance.aggregate == "fedavg":
-            amplified = self._account(secret_shuffle=True)
+        if instance.secret_order and not instance.summed:
+            amplified = self._account(**instance.audited.secret)
             spent = replace(spent, proven=amplified.proven.epsilon)
         return spent
 
     def _account(self, **more: Any) -> Account:
-        name, rounds = self.instance.algorithm, self.instance.plays
-        settings = self._algorithm.account_settings(rounds, self.instance.sigma) | more
-        return systems.account(name, **settings)
+        settings = self._algorithm.account_settings(self.instance.plays, self.instance.sigma) | more
+        return self._kind.accountant.account(**settings)
 
     def _go_on(self, algorithm: PrivateAlgorithm, launch: int) -> None:
         """Let a launch go on from the checkpoint after which those before played in vain."""
@@ -80,15 +65,11 @@ class Game:
         algorithm.resume(survivors, instance.replayed * launch)
 
     def play(self, canary: bool, run: int) -> tuple[float, bool]:
-        """Return what is seen of one run.
+        """Return what is seen of one run: its score, and whether the canary is sent.
 
-        Returns
-        -------
-        score : float
-            Log-likelihood ratio, large for a run with the canary.
-        sent : bool
-            Whether the observer sees in every round that the canary, or what its neighbour has
-            instead, may be in what is released.
+        The score is a log-likelihood ratio, large for a run with the canary. It is sent if the
+        observer sees in every round that the canary, or what its neighbour has instead, may be in
+        what is released.
         """
         seeds = np.random.SeedSequence(self._seed, spawn_key=(run, int(canary)))
         seed = int(seeds.generate_state(1, np.uint64)[0])
@@ -97,25 +78,23 @@ class Game:
         participation = self._participation(seed) if secret else self._schedule
         federation = self._federation(participation, seed)
         rounds, again = self.instance.rounds, self.instance.replayed
-        seen = Run(self.instance, self.devices, canary, seed)
         checkpoint = np.zeros(DIM, np.float32)
         score, sent = 0.0, True
         for launch in range(1 + (self.instance.resumes if again else 0)):
             ranks = [self._make(federation) for _ in range(self.instance.ranks)]
             if launch:
                 self._go_on(ranks[0], launch)
+            launched = Launch(self.instance, self.devices, canary, seed, ranks)
             model = checkpoint.copy()
             for index in range(rounds - again if launch else 0, rounds):
                 if index == rounds - again:
                     checkpoint = model.copy()
-                more = seen.round(ranks, index, model)
+                more = launched.round(index, model)
                 score, sent = score + (more or 0.0), sent and more is not None
         return score, sent
 
     def _make(self, federation: Federation) -> PrivateAlgorithm:
-        kind = federated.find(self.instance.algorithm)
-        assert issubclass(kind, PrivateAlgorithm)
-        return kind(federation, self.instance.privacy, insecure_noise(federation.seed))
+        return self._kind(federation, self.instance.privacy, insecure_noise(federation.seed))
 
     def _participation(self, seed: int) -> Participation:
         instance = self.instance
@@ -124,9 +103,8 @@ class Game:
     def _federation(self, participation: Participation, seed: int) -> Federation:
         instance = self.instance
         samples = instance.samples if instance.by_record else 1
-        sizes = np.full(instance.devices, samples, np.int64)
         return Federation(
-            sizes,
+            np.full(instance.devices, samples, np.int64),
             participation,
             instance.rounds,
             seed,

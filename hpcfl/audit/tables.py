@@ -60,13 +60,9 @@ def _header(found: Audit) -> dict[str, str]:
         parts.append(f"{instance.absent} missing from every sum")
     if instance.ranks > 1:
         parts.append(f"{instance.ranks} ranks")
-    seen = "the sum of all uploads" if instance.aggregate == "secagg" else "every upload"
-    if instance.algorithm == "dp-fedavg" or (
-        instance.algorithm == "locks" and instance.variant == "trusted"
-    ):
+    seen = "the sum of all uploads" if instance.summed else "every upload"
+    if instance.audited.trusted(instance):
         seen = "the model after every round"
-    if instance.distributed:
-        seen = "the sum of all uploads"
     if instance.ranks > 1:
         seen = "the difference of two uploads, from two ranks"
     header = {

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from hpcfl.algorithms.federated import PRIVATE
 from hpcfl.cli.terminal import alone, json_option, show
 from hpcfl.errors import HpcflError
 
@@ -65,7 +64,7 @@ def components(transcript: Path, largest: int, protocol: str | None, as_json: bo
 
 
 @command.command("audit")
-@click.argument("algorithm", type=click.Choice(PRIVATE))
+@click.argument("algorithm")
 @click.option("--runs", type=int, default=5000, show_default=True, help="Runs on each dataset.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of all randomness.")
 @click.option(
@@ -132,6 +131,8 @@ def audit(
 ) -> None:
     """Measure the privacy of ALGORITHM's noise: a lower bound on epsilon.
 
+    ALGORITHM is cdp, dp-dsgd, dp-fedavg, locks, fedsgd-dpc, or MODULE:CLASS of your own.
+
     A small instance runs many times on each of two neighbouring datasets, which differ in a record
     or user whose gradient is as long as clipping allows. How well the runs are told apart bounds
     epsilon from below, for comparison with what the paper claims and with what is proven. Each
@@ -143,14 +144,12 @@ def audit(
       hpcfl attack audit dp-dsgd --runs 2000 --sigma 1
       hpcfl attack audit fedsgd-dpc --mechanism laplace --samples 1 --sigma 0.5 --devices 4
     """
-    from dataclasses import replace
-
-    from hpcfl.audit.instance import DEFAULTS
+    from hpcfl.audit.instance import default
     from hpcfl.audit.measure import audit as measure
     from hpcfl.audit.tables import render
 
     given = {name: value for name, value in settings.items() if value is not None}
-    found = measure(replace(DEFAULTS[algorithm], **given), runs, seed, confidence)
+    found = measure(default(algorithm, **given), runs, seed, confidence)
     show(as_json, found.as_dict, lambda: render(found))
     if not found.agrees:
         raise HpcflError(

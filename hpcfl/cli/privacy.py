@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import click
 
 from hpcfl.cli.terminal import alone, json_option, show
 from hpcfl.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpcfl.privacy.accounting.accountant import Accountant
 
 
 class FractionType(click.ParamType):
@@ -212,7 +216,8 @@ _NUMBERS = {
 
 
 def settings_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of all algorithms, and --json."""
+    """Give a command the options of all algorithms, those of one's own algorithm, and --json."""
+    function = click.argument("more", nargs=-1, type=click.UNPROCESSED)(function)
     function = json_option()(function)
     for name, help in reversed(SETTINGS.items()):
         kind = int if name in _WHOLE else float if name in _NUMBERS else None
@@ -220,16 +225,26 @@ def settings_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-def _given(algorithm: str, options: dict[str, Any], *also: str) -> dict[str, Any]:
-    """Return the settings that were given; refuse strange and missing ones by option name."""
-    from hpcfl.privacy.accounting.systems import check_names
+def _given(
+    accountant: Accountant, options: dict[str, Any], more: tuple[str, ...], *also: str
+) -> dict[str, Any]:
+    """Return the settings that were given; refuse strange and missing ones by option name.
 
+    `more` are pairs of option and value that only an algorithm of one's own may have.
+    """
     given = {name: value for name, value in options.items() if value is not None}
-    check_names(algorithm, [*given, *also], lambda name: f"--{name.replace('_', '-')}")
+    fields = get_type_hints(accountant.settings)
+    for option, text in itertools.zip_longest(more[::2], more[1::2]):
+        name = option.removeprefix("--").replace("-", "_")
+        if not option.startswith("--") or name in given or name not in fields:
+            raise click.NoSuchOption(option)
+        (kind,) = {*(get_args(fields[name]) or [fields[name]])} - {type(None)}
+        given[name] = click.types.convert_type(kind)(text, None, None)
+    accountant.check_names([*given, *also], lambda name: f"--{name.replace('_', '-')}")
     return given
 
 
-@command.command("epsilon")
+@command.command("epsilon", context_settings={"ignore_unknown_options": True})
 @click.argument("algorithm")
 @click.option(
     "--sigma",
@@ -240,8 +255,10 @@ def _given(algorithm: str, options: dict[str, Any], *also: str) -> dict[str, Any
 )
 @settings_options
 @alone
-def epsilon(algorithm: str, as_json: bool, **options: Any) -> None:
+def epsilon(algorithm: str, as_json: bool, more: tuple[str, ...], **options: Any) -> None:
     """Show what training by ALGORITHM costs: cdp, dp-dsgd, dp-fedavg, locks or fedsgd-dpc.
+
+    Or by MODULE:CLASS of your own, whose settings are options likewise.
 
     paper is what the algorithm's paper claims, same-rho tight the same with the exact conversion
     for Gaussian noise. proven is what holds for the algorithm as declared, under the assumptions
@@ -259,19 +276,22 @@ def epsilon(algorithm: str, as_json: bool, **options: Any) -> None:
       hpcfl privacy epsilon fedsgd-dpc --sigma 0.05 --rounds 50 --devices 10 --per-round 3 \\
           --samples 6000 --json
     """
-    from hpcfl.privacy.accounting.systems import account
+    from hpcfl.algorithms.federated import find_private
     from hpcfl.privacy.accounting.tables import render_account
 
-    found = account(algorithm, **_given(algorithm, options))
+    accountant = find_private(algorithm).accountant
+    found = accountant.account(**_given(accountant, options, more))
     show(as_json, found.as_dict, lambda: render_account(found))
 
 
-@command.command("noise")
+@command.command("noise", context_settings={"ignore_unknown_options": True})
 @click.argument("algorithm")
 @click.option("--epsilon", type=float, required=True, help="The target.")
 @settings_options
 @alone
-def noise(algorithm: str, epsilon: float, as_json: bool, **options: Any) -> None:
+def noise(
+    algorithm: str, epsilon: float, as_json: bool, more: tuple[str, ...], **options: Any
+) -> None:
     """Find the noise with which ALGORITHM costs an epsilon.
 
     Once by the paper's value, once by the same rho converted exactly, and once by the proven value;
@@ -286,10 +306,11 @@ def noise(algorithm: str, epsilon: float, as_json: bool, **options: Any) -> None
       hpcfl privacy noise fedsgd-dpc --epsilon 1 --noise gaussian --fraction 0.01 --rounds 500 \\
           --devices 10 --per-round 5 --samples 6000 --json
     """
-    from hpcfl.privacy.accounting.systems import noise as find_noise
+    from hpcfl.algorithms.federated import find_private
     from hpcfl.privacy.accounting.tables import render_noise
 
-    found = find_noise(algorithm, epsilon, **_given(algorithm, options, "sigma"))
+    accountant = find_private(algorithm).accountant
+    found = accountant.noise(epsilon, **_given(accountant, options, more, "sigma"))
     show(
         as_json,
         lambda: {"epsilon": epsilon, "noise": [one.as_dict() for one in found]},

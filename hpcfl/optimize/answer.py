@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcfl.algorithms.federated import find_private
 from hpcfl.algorithms.federated.queries import (
     REQUIRED,
     Bound,
@@ -18,7 +19,6 @@ from hpcfl.algorithms.federated.queries import (
 )
 from hpcfl.errors import UsageError
 from hpcfl.options.optimize import OptimizeOptions
-from hpcfl.privacy.accounting import systems
 from hpcfl.report.jsontext import finite
 
 # Numbers b that have a row, and a line; numbers T that the lines are given at.
@@ -155,8 +155,7 @@ def _sigmas(
     constants: Constants, asked: OptimizeOptions, epsilon: float, rounds: int, per_round: int
 ) -> tuple[float, float]:
     """Return the Gaussian noise of a coordinate: by the paper, and as it is proven."""
-    calibrations = systems.noise(
-        "fedsgd-dpc",
+    calibrations = find_private("fedsgd-dpc").accountant.noise(
         epsilon,
         noise="gaussian",
         rounds=rounds,

@@ -19,7 +19,7 @@ from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.audit.bounds import clopper_pearson, gaussian_bound, lower_bound
 from hpcfl.audit.devices import Devices
 from hpcfl.audit.game import Game
-from hpcfl.audit.instance import DEFAULTS, Instance
+from hpcfl.audit.instance import Instance, default
 from hpcfl.audit.measure import audit
 from hpcfl.audit.tables import render
 from hpcfl.crypto.keys import insecure_secrets
@@ -28,7 +28,7 @@ from hpcfl.errors import UsageError
 from hpcfl.learning.private import batches
 from hpcfl.privacy.accounting import zcdp
 
-CDP = DEFAULTS["cdp"]
+CDP = default("cdp")
 # Of every kind of algorithm and release one that the account is tight for, or nearly.
 TIGHT = {
     "every model": Instance("cdp", sigma=1.5, rounds=2),
@@ -38,7 +38,7 @@ TIGHT = {
     "all samples": Instance("fedsgd-dpc", 0.45, rounds=2, samples=2, batch=2, shuffle="poisson"),
     "all users": Instance("dp-fedavg", 0.6, sampling="poisson", devices=2, per_round=2),
     "exactly all users": Instance("dp-fedavg", 1.2, sampling="exact", devices=2, per_round=2),
-    "own noise": DEFAULTS["locks"],
+    "own noise": default("locks"),
     "Laplace": Instance("fedsgd-dpc", sigma=2.0, mechanism="laplace"),
     "Poisson users": Instance(
         "dp-fedavg", 0.7, devices=3, per_round=2, sampling="poisson", delta=0.05
@@ -172,7 +172,7 @@ def test_half_of_the_noise_is_detected(monkeypatch, name):
 
 @pytest.mark.parametrize("algorithm", ["cdp", "dp-dsgd", "locks"])
 def test_the_papers_noise_is_too_little_by_default(algorithm):
-    found = audit(DEFAULTS[algorithm], 800 if algorithm == "locks" else 200)
+    found = audit(default(algorithm), 800 if algorithm == "locks" else 200)
 
     assert found.exceeds_paper
     assert found.gaussian is not None
@@ -277,7 +277,7 @@ def test_a_run_repeats_itself_for_the_same_seed():
     for algorithm in federated.PRIVATE:
         plays = [
             [game.play(True, run) for run in range(6)]
-            for game in (Game(DEFAULTS[algorithm], seed) for seed in (3, 3, 4))
+            for game in (Game(default(algorithm), seed) for seed in (3, 3, 4))
         ]
 
         assert plays[0] == plays[1]
@@ -299,7 +299,7 @@ def test_json_has_everything():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"algorithm": "fedavg"}, "promises no privacy"),
+        ({"algorithm": "fedavg"}, "no account for 'fedavg'"),
         ({"sigma": -1.0}, "--sigma is -1.0"),
         ({"sigma": 1e200}, "--sigma is 1e\\+200"),
         ({"algorithm": "locks", "sigma_norms": 1e-200, "sampling": "poisson"}, "--sigma-norms"),
@@ -307,10 +307,8 @@ def test_json_has_everything():
         ({"rounds": 0}, "--rounds is 0"),
         ({"aggregate": "sparse"}, "--aggregate is 'sparse'"),
         ({"sampling": "poisson"}, "public participants"),
-        ({"shuffle": "poisson"}, "shuffled epochs"),
         ({"mechanism": "laplace"}, "--mechanism is for fedsgd-dpc"),
         ({"algorithm": "locks", "samples": 3}, "--samples is for cdp"),
-        ({"algorithm": "dp-fedavg"}, "drawn anew"),
         (
             {"algorithm": "fedsgd-dpc", "samples": 3, "mechanism": "laplace"},
             "give --batch-size 3",
@@ -349,9 +347,17 @@ def test_audits_that_cannot_be_are_refused(runs, options, message):
         audit(CDP, runs, **options)
 
 
-def test_the_game_of_gradients_has_one_local_step():
-    with pytest.raises(UsageError, match="one local step"):
-        Game(Instance("dp-dsgd", 1.0, steps=2, samples=2), 0)
+@pytest.mark.parametrize(
+    ("instance", "message"),
+    [
+        (Instance("dp-dsgd", 1.0, steps=2, samples=2), "one local step"),
+        (Instance("cdp", 1.0, shuffle="poisson"), "accounted for epochs"),
+        (Instance("dp-fedavg", 1.0, devices=2), "drawn anew"),
+    ],
+)
+def test_what_training_refuses_is_not_audited(instance, message):
+    with pytest.raises(UsageError, match=message):
+        Game(instance, 0)
 
 
 # What does not go as planned. Every bound is wrong with a probability of at most 0.01.

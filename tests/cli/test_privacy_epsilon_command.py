@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 from commandline import refusal
 
+from hpcfl.algorithms.federated import find_private
 from hpcfl.cli.privacy import command
-from hpcfl.privacy.accounting import systems
 
 CDP = (
     *("--rounds", 20, "--devices", 16, "--per-round", 10),
@@ -22,8 +22,8 @@ def run(*arguments):
 
 def test_both_epsilons_are_printed_with_what_they_assume():
     done = run("epsilon", "cdp", "--sigma", 0.01353, *CDP)
-    account = systems.account(
-        "cdp", sigma=0.01353, rounds=20, devices=16, per_round=10, batch=32, samples=2441, steps=10,
+    account = find_private("cdp").accountant.account(
+        sigma=0.01353, rounds=20, devices=16, per_round=10, batch=32, samples=2441, steps=10,
         delta=1e-4,
     )  # fmt: skip
     lines = {line.split("  ")[0]: line for line in done.output.splitlines()}

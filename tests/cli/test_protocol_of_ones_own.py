@@ -9,11 +9,14 @@ from commandline import hpcfl, refusal
 from hpcfl.algorithms.aggregation.costs import OPERATIONS
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.overheads import OVERHEADS
+from hpcfl.privacy.accounting import zcdp
 from hpcfl.results import load
 from hpcfl.results.reader import find
 
 OWN = '''
 """Secure aggregation of a part of the vector, and rounds that say what they take by themselves."""
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,8 +24,14 @@ from hpcfl.algorithms.aggregation.base import ModelReceiver, ModelSender, Quanti
 from hpcfl.algorithms.aggregation.costs import Crowd, add, converted
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
+from hpcfl.algorithms.federated.private import PrivateAlgorithm
+from hpcfl.algorithms.noise import clip_l2
+from hpcfl.audit.instance import Audited
 from hpcfl.comm.phases import Pattern, Step
 from hpcfl.crypto.keys import system_secrets
+from hpcfl.privacy.accounting import zcdp
+from hpcfl.privacy.accounting.accountant import Accountant
+from hpcfl.privacy.accounting.guarantee import ADD_USER, Guarantee
 from hpcfl.privacy.masking import InTheClear
 
 
@@ -108,6 +117,47 @@ class Signs(FederatedAlgorithm):
 
     def contribution(self, device, round_index, state, learn):
         return np.float32(0.01) * np.sign(learn())
+
+
+@dataclass(frozen=True)
+class Settings:
+    sigma: float
+    rounds: int
+    zeta: float = 1.0
+    delta: float = 1e-5
+
+
+def exact(settings):
+    rho = settings.rounds * zcdp.gaussian_rho(settings.sigma / settings.zeta)
+    epsilon = zcdp.exact_epsilon(rho, settings.delta)
+    return Guarantee(epsilon, settings.delta, ADD_USER, ("all updates are short",), "exact")
+
+
+class Loud(PrivateAlgorithm):
+    """Noise of a trusted server on the sum over all users."""
+
+    name = "loud"
+    accountant = Accountant(name, Settings, exact, lambda settings: (exact(settings),))
+    audited = Audited({"sigma": 1.0, "rounds": 2, "devices": 2, "per_round": 2}, lambda one: True)
+
+    def account_settings(self, rounds, sigma, survivors=()):
+        return {"sigma": sigma, "rounds": rounds, "delta": self.privacy.delta}
+
+    def contribution(self, device, round_index, state, learn):
+        return clip_l2(learn(), 1.0)
+
+    def noisy(self, total, index):
+        return total + self.noise(index, -1).gaussian(total.size, self.sigma)
+
+    def update(self, aggregate, state, participants, round_index):
+        count = len(participants)
+        return self.noisy(aggregate.mean * count, round_index) / count
+
+    def audited_round(self, stage, index, model):
+        there = stage.there(self.participants(index))
+        seen = self.noisy(sum(stage.update(id, index, model) for id in there), index)
+        model -= (seen / 2).astype(np.float32)
+        return stage.ratio(seen, 1.0, self.sigma, 1.0)
 '''
 SMALL = ("--devices", 6, "--dim", 40, "--rounds", 2, "--warmup", 0)
 
@@ -201,3 +251,40 @@ def test_it_is_attacked_or_says_why_not():
     assert "rounds of plain cannot be attacked: there is nothing to take off" in refusal(
         "bench", "own:Plain", *SMALL, *keep
     )
+
+
+def test_what_an_algorithm_costs_is_what_it_declares():
+    given = ("own:Loud", "--rounds", 3, "--zeta", 2, "--json")
+    found = json.loads(told("privacy", "epsilon", *given, "--sigma", 1.5))
+    noise = json.loads(told("privacy", "noise", *given, "--epsilon", found["paper"]["epsilon"]))
+
+    assert found["settings"] == {"sigma": 1.5, "rounds": 3, "zeta": 2.0, "delta": 1e-5}
+    assert found["proven"]["epsilon"] == zcdp.exact_epsilon(3 * (2 / 1.5) ** 2 / 2, 1e-5)
+    assert [one["sigma"] for one in noise["noise"]] == pytest.approx([1.5, 1.5])
+    for wrong, said in (
+        (("--theta", 1), "--theta"),
+        (("--zeta", "wide"), "'wide' is not a valid float"),
+        (("--clip", 1), "loud has no setting --clip"),
+    ):
+        assert said in refusal("privacy", "epsilon", *given[:3], "--sigma", 1, *wrong)
+
+
+def test_the_noise_of_an_algorithm_is_audited_or_it_says_why_not():
+    pytest.importorskip("torch")
+    audited = told("attack", "audit", "own:Loud", "--runs", 100)
+
+    assert "It agrees with what is proven" in audited
+    assert "--samples is for cdp" in refusal("attack", "audit", "own:Loud", "--samples", 2)
+    assert "there is no account for 'own:Signs'" in refusal("attack", "audit", "own:Signs")
+
+
+def test_a_private_algorithm_is_trained_within_its_budget(folder):
+    pytest.importorskip("torch")
+    trained = told(
+        *("train", "own:Loud", "--devices", 3, "--rounds", 2, "--epsilon", 5),
+        *("--dataset", "digits", "--output", "trained", "--json"),
+    )
+    run = load(json.loads(trained)["path"])
+
+    assert run.config["algorithm"] == "own:Loud"
+    assert run.training["epsilon_proven"][-1] == pytest.approx(5, rel=1e-6)

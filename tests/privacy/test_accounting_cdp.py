@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import examples
 
+from hpcfl.algorithms.federated import find_private
 from hpcfl.errors import UsageError
-from hpcfl.privacy.accounting import cdp, systems, zcdp
+from hpcfl.privacy.accounting import cdp, zcdp
 from hpcfl.privacy.accounting.cdp import Settings
 from hpcfl.privacy.accounting.guarantee import REPLACE_RECORD
 
@@ -115,7 +116,7 @@ def test_noise_of_the_baseline(rounds, by_devices, by_summed):
     )
     # Calibrated, with whole numbers of rounds:
     common = {"rounds": rounds, "devices": 16, "per_round": 10, "batch": 32, "samples": 2441}
-    noise = systems.noise("dp-dsgd", 10, delta=1e-4, **common)
+    noise = find_private("dp-dsgd").accountant.noise(10, delta=1e-4, **common)
     assert noise[0].sigma == pytest.approx(by_devices * math.sqrt(whole / fraction), rel=3e-3)
 
 

@@ -21,8 +21,9 @@ from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
+from hpcfl.algorithms.federated import find_private
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.privacy.accounting import rdp, sampling, systems, zcdp
+from hpcfl.privacy.accounting import rdp, sampling, zcdp
 
 ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -369,7 +370,9 @@ def test_no_cliff_in_the_rounds(account, rate, z):
 
 @pytest.mark.full
 def test_noise_for_an_epsilon_is_not_found_at_a_jump():
-    found = systems.noise("dp-fedavg", 20, rounds=10**6, devices=10_000, per_round=10)
+    found = find_private("dp-fedavg").accountant.noise(
+        20, rounds=10**6, devices=10_000, per_round=10
+    )
     (proven,) = (one for one in found if one.by == "proven")
 
     assert poisson(1e-3, proven.sigma, 10**6, 1e-5) == pytest.approx(20, rel=1e-4)

@@ -38,10 +38,10 @@ def test_noise_for_a_small_epsilon_is_enough_and_no_more_than_the_limit(case):
 
 
 def test_all_private_systems_are_in_the_table():
-    from hpcfl.privacy.accounting.systems import SYSTEMS
+    from hpcfl.algorithms.federated import PRIVATE
 
     assert len(NAMES) >= 20
-    assert {case.algorithm for case in BENCHMARK.CASES} == set(SYSTEMS)
+    assert {case.algorithm for case in BENCHMARK.CASES} == set(PRIVATE)
 
 
 def test_the_worked_example_of_a_fixed_size():

@@ -5,8 +5,9 @@ import math
 import pytest
 from scipy.optimize import brentq
 
+from hpcfl.algorithms.federated import find_private
 from hpcfl.errors import UsageError
-from hpcfl.privacy.accounting import cdp, distributed, systems, zcdp
+from hpcfl.privacy.accounting import cdp, distributed, zcdp
 
 ADULT = {"devices": 16, "per_round": 10, "batch": 32, "samples": 2441, "delta": 1e-4}
 
@@ -27,21 +28,21 @@ def bound(found, name):
 def test_cdp_where_the_paper_says_10(rounds, steps, sigma, p1, p2, amplified):
     given = ADULT | {"rounds": rounds, "steps": steps, "convex": True}
     for shuffle, first, second in zip(("fresh", "continuing"), p1, p2, strict=True):
-        account = systems.account("cdp", sigma=sigma, shuffle=shuffle, **given)
+        account = find_private("cdp").accountant.account(sigma=sigma, shuffle=shuffle, **given)
         assert account.paper.epsilon == pytest.approx(10, rel=2e-3)
         assert account.tight is not None
         assert account.tight.epsilon == pytest.approx(8.36, rel=2e-3)
         assert bound(account.bounds, "P1") == pytest.approx(first, rel=3e-3)
         assert bound(account.bounds, "P2") == pytest.approx(second, rel=5e-3)
         assert account.proven.epsilon == bound(account.bounds, "P2")
-    secret = systems.account("cdp", sigma=sigma, secret_shuffle=True, **given)
+    secret = find_private("cdp").accountant.account(sigma=sigma, secret_shuffle=True, **given)
     found = min(one.epsilon for one in secret.bounds if "P2, PLD" in one.method)
     assert found == pytest.approx(amplified, rel=5e-3)
 
 
 def test_a_network_has_no_credit_for_the_sum():
-    account = systems.account(
-        "cdp", sigma=0.01501, rounds=50, steps=5, shuffle="continuing", **ADULT
+    account = find_private("cdp").accountant.account(
+        sigma=0.01501, rounds=50, steps=5, shuffle="continuing", **ADULT
     )
     assert account.proven.epsilon == pytest.approx(52.0, rel=3e-3)
     assert account.proven.method.startswith("P1")
@@ -52,7 +53,7 @@ def test_the_baselines_noise_where_the_paper_says_10(rounds, sigma):
     """With the fractions T r / n of rounds that a device is in: here the whole numbers above."""
     participations = rounds * 10 / 16
     expected = sigma * math.sqrt(math.ceil(participations) / participations)
-    paper, _, _ = systems.noise("dp-dsgd", 10.0, rounds=rounds, **ADULT)
+    paper, _, _ = find_private("dp-dsgd").accountant.noise(10.0, rounds=rounds, **ADULT)
     assert paper.by == "paper"
     assert paper.sigma == pytest.approx(expected, rel=3e-3)
 
@@ -67,11 +68,11 @@ def test_sums_of_discrete_gaussians_lose_a_little_noise_and_no_more():
 
 def test_locks_adds_up_users_where_a_user_is_protected():
     given = {"rounds": 100, "devices": 100, "first_stage": 20, "per_round": 20, "delta": 1e-5}
-    trusted = systems.account("locks", sigma=1.32, sigma_norms=math.inf, **given)
+    trusted = find_private("locks").accountant.account(sigma=1.32, sigma_norms=math.inf, **given)
     # RDP 10.07, PLD 9.18: uniform sampling of a fifth, a hundred times.
     assert trusted.proven.epsilon == pytest.approx(9.18, rel=5e-3)
-    local = systems.account(
-        "locks", sigma=1.32, sigma_norms=math.inf, variant="local", first_stages=20, **given
+    local = find_private("locks").accountant.account(
+        sigma=1.32, sigma_norms=math.inf, variant="local", first_stages=20, **given
     )
     assert local.proven.epsilon == pytest.approx(51, rel=0.02)
 
@@ -80,8 +81,7 @@ def test_locks_adds_up_users_where_a_user_is_protected():
 def test_fedsgd_dpc_takes_the_accountants_noise(per_round, sigma):
     """The published noise multipliers for epsilon 1, T = 500 and 1 % of the samples."""
     unit = 1 / (0.01 * 6000)
-    account = systems.account(
-        "fedsgd-dpc",
+    account = find_private("fedsgd-dpc").accountant.account(
         sigma=sigma * unit,
         rounds=500,
         devices=10,
@@ -99,8 +99,8 @@ def test_fedsgd_dpc_takes_the_accountants_noise(per_round, sigma):
 
 
 def test_laplace_noise_is_counted_by_whole_replies():
-    account = systems.account(
-        "fedsgd-dpc", sigma=0.1, rounds=22, devices=10, per_round=1, samples=6000, clip=300.0
+    account = find_private("fedsgd-dpc").accountant.account(
+        sigma=0.1, rounds=22, devices=10, per_round=1, samples=6000, clip=300.0
     )
     sensitivity = 2 * 300 / 6000
     assert account.paper.epsilon == pytest.approx(2.2 * sensitivity / 0.1)
@@ -150,17 +150,17 @@ def test_distributed_noise_in_one_dimension_costs_no_more_than_its_rho(summands,
     ],
 )
 def test_calibrated_noise_is_enough_and_no_more(name, settings):
-    for found in systems.noise(name, 3.0, **settings):
+    for found in find_private(name).accountant.noise(3.0, **settings):
         side = {"paper": "paper", "proven": "proven", "same-rho tight": "tight"}[found.by]
         assert getattr(found.account, side).epsilon <= 3.0
-        less = systems.account(name, sigma=found.sigma * 0.99, **settings)
+        less = find_private(name).accountant.account(sigma=found.sigma * 0.99, **settings)
         assert getattr(less, side).epsilon > 3.0
 
 
 def test_what_has_no_account_or_lacks_a_setting_is_refused_in_a_sentence():
     with pytest.raises(UsageError, match="no account for 'fedavg'"):
-        systems.account("fedavg", sigma=1.0)
+        find_private("fedavg").accountant.account(sigma=1.0)
     with pytest.raises(UsageError, match="also needs"):
-        systems.account("cdp", sigma=1.0)
+        find_private("cdp").accountant.account(sigma=1.0)
     with pytest.raises(UsageError, match="no setting"):
-        systems.account("locks", sigma=1.0, steps=3)
+        find_private("locks").accountant.account(sigma=1.0, steps=3)

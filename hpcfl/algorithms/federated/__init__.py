@@ -5,13 +5,14 @@ An algorithm is a class in a file of its own and one line in `REGISTRY`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcfl.errors import UsageError
 from hpcfl.system.plugins import load_class
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.base import FederatedAlgorithm
+    from hpcfl.algorithms.federated.private import PrivateAlgorithm
 
 
 class Registered(NamedTuple):
@@ -24,7 +25,7 @@ class Registered(NamedTuple):
     about : str
         One line for the help.
     kind : str
-        ``"sparsified"``, ``"noisy"`` (noise in every step), ``"private"`` (otherwise) or ``""``.
+        ``"sparsified"``, ``"private"`` or ``""``.
     """
 
     home: str
@@ -49,10 +50,10 @@ REGISTRY = {
         "updates of bounded norm, Gaussian noise on their sum (McMahan et al. 2018)",
         "private",
     ),
-    "cdp": Registered("noisysgd:NoisySGD", "noisy local steps (Hu, Guo and Gong 2021)", "noisy"),
-    "dp-dsgd": Registered("noisysgd:DistributedSGD", "one noisy step a round", "noisy"),
+    "cdp": Registered("noisysgd:NoisySGD", "noisy local steps (Hu, Guo and Gong 2021)", "private"),
+    "dp-dsgd": Registered("noisysgd:DistributedSGD", "one noisy step a round", "private"),
     "fedsgd-dpc": Registered(
-        "noisysgd:FedSGDDPC", "one noisy gradient a round, of devices in turn", "noisy"
+        "noisysgd:FedSGDDPC", "one noisy gradient a round, of devices in turn", "private"
     ),
     "locks": Registered(
         "locks:Locks",
@@ -62,17 +63,14 @@ REGISTRY = {
 }
 
 
-def _of_kind(*kinds: str) -> tuple[str, ...]:
-    return tuple(name for name, known in REGISTRY.items() if known.kind in kinds)
+def _of_kind(kind: str) -> tuple[str, ...]:
+    return tuple(name for name, known in REGISTRY.items() if known.kind == kind)
 
 
 SPARSIFIED = _of_kind("sparsified")
 """Algorithms that send some coordinates of an update, in the clear."""
 
-NOISY = _of_kind("noisy")
-"""Algorithms whose devices clip every sample's gradient and add noise in every step."""
-
-PRIVATE = (*NOISY, *_of_kind("private"))
+PRIVATE = _of_kind("private")
 """Algorithms with an account of what they cost in privacy."""
 
 
@@ -96,4 +94,21 @@ def find(name: str) -> type[FederatedAlgorithm]:
     found: type[FederatedAlgorithm] = load_class(
         home, FederatedAlgorithm, f"the algorithm {name!r}"
     )
+    return found
+
+
+def find_private(name: str) -> type[PrivateAlgorithm]:
+    """Return the algorithm called `name`, or ``MODULE:CLASS``, that accounts for its privacy.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    found: Any = find(name) if name in REGISTRY or ":" in name else None
+    if getattr(found, "accountant", None) is None:
+        raise UsageError(
+            f"there is no account for {name!r}; choose one of {', '.join(PRIVATE)}, or give "
+            "MODULE:CLASS"
+        )
     return found

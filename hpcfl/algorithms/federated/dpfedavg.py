@@ -30,9 +30,11 @@ from hpcfl.algorithms.aggregation.base import Aggregate, QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise, clip_l2
+from hpcfl.audit.instance import Audited, Stage
 from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.privacy.accounting import dp_fedavg
+from hpcfl.privacy.accounting.accountant import Accountant
 
 # How fast the norm adapts, as Andrew et al. have it.
 ADAPTATION_RATE = 0.2
@@ -49,6 +51,13 @@ class DPFedAvg(PrivateAlgorithm):
     """Clipped updates, a noisy sum."""
 
     name = "dp-fedavg"
+    accountant = Accountant(name, dp_fedavg.Settings, dp_fedavg.paper, dp_fedavg.bounds)
+    audited = Audited(
+        {"sigma": 0.6, "rounds": 4, "devices": 4, "per_round": 2, "sampling": "poisson"},
+        gaussian=lambda one: one.per_round == one.devices and not one.dropout,
+        settings=("dropout", "noise", "absent"),
+        trusted=lambda one: not one.distributed,
+    )
 
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
@@ -279,3 +288,23 @@ class DPFedAvg(PrivateAlgorithm):
             sigma = self.sigma / protocol.divisor
             sigma *= self._with_rounding(protocol, size, self._norm)
         return self.noise(round_index, self.federation.devices).gaussian(size, sigma)
+
+    def audited_round(self, stage: Stage, index: int, model: Vector) -> float:
+        instance = stage.instance
+        participants = stage.there(self.participants(index))
+        present = stage.present(participants)
+        updates = {id: stage.update(id, index, model) for id in present}
+        if instance.distributed:
+            total = stage.integer_sum(updates, participants, index)
+            model -= (total / instance.per_round).astype(np.float32)
+            std = instance.sigma * math.sqrt(len(updates) / instance.per_round)
+            return stage.ratio(total, 1.0, std, 1.0)
+        total = stage.summed(updates, self.play_index(index))
+        mean = total / max(1, len(participants))
+        moved = self.update(Aggregate(mean, 1.0, 1.0), model[:0], participants, index)
+        model -= moved.astype(np.float32)
+        seen = moved * instance.per_round * (1 - instance.dropout)
+        if instance.opposed:
+            return stage.crowd_ratio(seen)
+        chance = instance.per_round / instance.devices * (1 - instance.dropout)
+        return stage.ratio(seen, 1.0, instance.sigma, chance)

@@ -35,10 +35,13 @@ from hpcfl.algorithms.aggregation.base import (
 from hpcfl.algorithms.federated.base import Federation, FirstStage, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import clip_l2
+from hpcfl.audit.instance import Audited, Stage
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.crypto.noise import NoiseSource
 from hpcfl.errors import MessageError, UsageError
 from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.privacy.accounting import locks
+from hpcfl.privacy.accounting.accountant import Accountant
 
 SMALLEST_NORM = 1e-6
 LEAST_PROBABILITY = 0.05
@@ -60,6 +63,15 @@ class Locks(PrivateAlgorithm):
     """
 
     name = "locks"
+    accountant = Accountant(name, locks.Settings, locks.paper, locks.bounds, locks.tight)
+    audited = Audited(
+        # A user adds its noise itself, and what replaces its data moves an update by twice the
+        # norm.
+        {"sigma": 1.0, "sigma_norms": 4.0, "sampling": "poisson"},
+        gaussian=lambda one: one.variant == "local" and one.first_stage == one.devices,
+        settings=("first_stage", "sigma_norms", "variant", "dropout"),
+        trusted=lambda one: one.variant == "trusted",
+    )
 
     def __init__(self, federation: Federation, privacy: PrivacyOptions, secrets: Any) -> None:
         super().__init__(federation, privacy, secrets)
@@ -152,6 +164,36 @@ class Locks(PrivateAlgorithm):
     @property
     def first_stage(self) -> FirstStage:
         return FirstStage(STEPS, partial(NormsDevice, self), partial(NormsServer, self))
+
+    def audited_round(self, stage: Stage, index: int, model: Vector) -> float | None:
+        instance = stage.instance
+        updates, devices = {}, {}
+        server = NormsServer(self, index, model)
+        for id in stage.there(self.participants(index)):
+            updates[id] = stage.update(id, index, model)
+            devices[id] = NormsDevice(self, id, index, model.size)
+            server.receive_norms(id, devices[id].send_norms(updates[id]))
+        server.finish_norms()
+        sent = {}
+        for id, device in devices.items():
+            device.receive_norms(server.send_norms(id))
+            if device.kept:
+                sent[id] = device.kept_update(updates[id])
+        mean = stage.summed(sent, self.play_index(index)) / max(1, len(sent))
+        moved = self.update(Aggregate(mean, 1.0, 1.0), model[:0], list(sent), index)
+        model -= moved.astype(np.float32)
+        if instance.variant == "local":
+            if stage.victim not in sent:
+                return None
+            own = sent[stage.victim].astype(np.float64) / server.factors[stage.victim]
+            return stage.ratio(own, 1.0, instance.sigma, 1.0)
+        # Scaled to the norm 1, an update is in the sum if its user is invited, and then kept.
+        kept = min(1.0, 1 / self.scale)
+        chance = instance.first_stage / instance.devices * kept * (1 - instance.dropout)
+        scaled = moved * instance.first_stage * (1 - instance.dropout) / self.scale
+        if instance.opposed:
+            return stage.crowd_ratio(scaled)
+        return stage.ratio(scaled, 1.0, instance.sigma, chance)
 
 
 class NormsDevice(ModelReceiver):

@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from hpcfl.algorithms.aggregation.base import NOISE, QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Spent
@@ -17,7 +17,9 @@ from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
 
 if TYPE_CHECKING:
-    from hpcfl.privacy.accounting.systems import System
+    from hpcfl.algorithms.federated.base import Vector
+    from hpcfl.audit.instance import Audited, Stage
+    from hpcfl.privacy.accounting.accountant import Accountant
 
 # How often a slow accountant is asked in a run: for the first numbers of rounds, and some others.
 ALWAYS_ASKED, ASKED = 3, 20
@@ -40,6 +42,10 @@ class PrivateAlgorithm(FederatedAlgorithm):
 
     Attributes
     ----------
+    accountant : Accountant
+        The account, and its settings; every class declares its own.
+    audited : Audited or None
+        How `hpcfl attack audit` tests the noise; None where it does not.
     sigma : float
         The noise: as asked for, or as it takes to have the epsilon after all rounds.
     survivors : list of int
@@ -52,6 +58,8 @@ class PrivateAlgorithm(FederatedAlgorithm):
     """
 
     private = True
+    accountant: ClassVar[Accountant]
+    audited: ClassVar[Audited | None] = None
 
     def __init__(
         self, federation: Federation, privacy: PrivacyOptions, secrets: NoiseSecrets
@@ -84,13 +92,21 @@ class PrivateAlgorithm(FederatedAlgorithm):
             it; of the others it counts on what the protocol accepts.
         """
 
+    def audited_round(self, stage: Stage, index: int, model: Vector) -> float | None:
+        """Play a round of an audit: move the model, and return what the observer makes of it.
+
+        A log-likelihood ratio, large if the canary is there; None where the observer sees that
+        neither the canary nor what its neighbour has instead can be in what is released.
+        """
+        raise NotImplementedError
+
     def paper(self, rounds: int, sigma: float) -> float:
         """Return the epsilon that the paper claims for a noise of sigma."""
-        return self._system().paper(self._account(rounds, sigma)).epsilon
+        return self.accountant.paper(self._account(rounds, sigma)).epsilon
 
     def proven(self, rounds: int, sigma: float, survivors: Sequence[int] = ()) -> float:
         """Return the epsilon that is proven for a noise of sigma; see `account_settings`."""
-        return self._system().proven(self._account(rounds, sigma, survivors)).epsilon
+        return self.accountant.proven(self._account(rounds, sigma, survivors)).epsilon
 
     def spent(self, rounds: int) -> Spent:
         """Return what `rounds` rounds cost in privacy, or at most cost.
@@ -178,21 +194,16 @@ class PrivateAlgorithm(FederatedAlgorithm):
         """Return from what this rank's devices draw the noise of their integers in a round."""
         return self._secrets(self.play_index(round_index), INTEGERS)(16)
 
-    def _system(self) -> System:
-        from hpcfl.privacy.accounting.systems import SYSTEMS
-
-        return SYSTEMS[self.name]
-
     def _account(
         self, rounds: int, sigma: float, survivors: Sequence[int] = (), **more: Any
     ) -> Any:
         """Return the settings of an account."""
         settings = self.account_settings(rounds, sigma, survivors) | more
-        return self._system().settings(**settings)
+        return self.accountant.settings(**settings)
 
     def settings(self) -> dict[str, object]:
         # Of no rounds, an account is found at once.
-        proven = self._system().proven(self._account(0, self.sigma))
+        proven = self.accountant.proven(self._account(0, self.sigma))
         return {
             "sigma": self.sigma,
             "epsilon_neighbours": proven.adjacency,
@@ -219,7 +230,7 @@ class PrivateAlgorithm(FederatedAlgorithm):
             raise UsageError(
                 f"{self.name} needs its noise: give --sigma, --noise-multiplier, or --epsilon"
             )
-        from hpcfl.privacy.accounting.systems import least_noise
+        from hpcfl.privacy.accounting.accountant import least_noise
 
         side = self.paper if privacy.epsilon_by == "paper" else self.proven
         planned = self.federation.rounds

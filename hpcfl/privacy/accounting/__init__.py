@@ -3,5 +3,5 @@
 :mod:`~hpcfl.privacy.accounting.zcdp` has closed forms for Gaussian noise,
 :mod:`~hpcfl.privacy.accounting.pld` composes any losses numerically,
 :mod:`~hpcfl.privacy.accounting.sampling` has the bounds of sampled mechanisms, and
-:mod:`~hpcfl.privacy.accounting.systems` brings the accounts of all algorithms together.
+:mod:`~hpcfl.privacy.accounting.accountant` is what an algorithm declares its account with.
 """

@@ -47,6 +47,8 @@ from hpcfl.privacy.accounting.guarantee import (
     NOTHING_LEFT,
     REPLACE_RECORD,
     Guarantee,
+    Schedule,
+    check_choice,
     check_count,
     check_delta,
     check_failure,
@@ -70,88 +72,41 @@ _MOST_COORDINATES = 10**12
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How `cdp` or `dp-dsgd` runs.
+class Settings(Schedule):
+    """How `cdp` or `dp-dsgd` runs: of n `devices`, r `per_round`, in T `rounds`.
 
-    Attributes
-    ----------
-    sigma : float
-        Standard deviation of the noise on every coordinate of a mini-batch's mean gradient.
-    rounds : int
-        Number T of rounds.
-    devices : int
-        Number n of devices.
-    per_round : int
-        Number r of devices in a round.
-    batch : int
-        Mini-batch size gamma.
-    samples : int
-        Number m of records on a device.
-    steps : int
-        Local steps tau in a round.
-    clip : float
-        Norm G to which every sample's gradient is clipped.
-    delta : float
-    secagg : bool
-        Whether the server learns only sums.
-    convex : bool
-        Whether no step on clipped gradients expands distances: a linear model with one output or
-        two classes, and eta <= 2 / smoothness.
-    lipschitz : float, optional
-        Certified Lipschitz constant, at least 1, of a local step as a map of the model.
-    shuffle : str
-        One of :data:`SHUFFLES`.
-    secret_shuffle : bool
-        Whether shuffles are uniform and known to the device only, which fresh ones gain from.
-    colluding : int
-        Devices that tell the server their noise.
-    discrete : bool
-        Whether the noise of the last step is a sum of discrete Gaussians, on integers.
-    integer_sigma : float
-        Parameter of a device's discrete Gaussian, in integers, at the least. The exact conversion
-        takes 4 off its square.
-    participations : int, optional
-        Rounds C of the device that takes part most; ceil(T r / n) by default, a balanced schedule.
-    failure : float
-        Probability, in a round, that what is assumed of its sum does not hold; taken off `delta`.
+    `sigma` is the standard deviation of the noise on every coordinate of a mini-batch's mean
+    gradient.
     """
 
-    sigma: float
-    rounds: int
-    devices: int
-    per_round: int
-    batch: int
-    samples: int
-    steps: int = 1
-    clip: float = 1.0
+    batch: int  # mini-batch size gamma
+    samples: int  # number m of records on a device
+    steps: int = 1  # local steps tau in a round
+    clip: float = 1.0  # norm G to which every sample's gradient is clipped
     delta: float = 1e-5
-    secagg: bool = True
+    secagg: bool = True  # whether the server learns only sums
+    # Whether no step on clipped gradients expands distances: a linear model with one output or two
+    # classes, and eta <= 2 / smoothness.
     convex: bool = False
-    lipschitz: float | None = None
-    shuffle: str = "fresh"
+    lipschitz: float | None = None  # certified, of a local step as a map of the model; at least 1
+    shuffle: str = "fresh"  # one of `SHUFFLES`
+    # Whether shuffles are uniform and known to the device only, which fresh ones gain from.
     secret_shuffle: bool = False
-    colluding: int = 0
+    colluding: int = 0  # devices that tell the server their noise
+    # Whether the noise of the last step is a sum of discrete Gaussians, on integers; and a device's
+    # parameter, in integers, at the least. The exact conversion takes 4 off its square.
     discrete: bool = False
     integer_sigma: float = 8.0
-    participations: int | None = None
-    failure: float = 0.0
+    participations: int | None = None  # rounds C of the device that takes part most; else by turns
+    failure: float = 0.0  # probability, in a round, that what is assumed of its sum does not hold
 
     def __post_init__(self) -> None:
-        check_positive(sigma=self.sigma, clip=self.clip, integer_sigma=self.integer_sigma)
+        super().__post_init__()
+        check_positive(clip=self.clip, integer_sigma=self.integer_sigma)
         check_failure(self.failure)
-        check_count(rounds=self.rounds, colluding=self.colluding, least=0)
-        check_count(
-            devices=self.devices,
-            per_round=self.per_round,
-            batch=self.batch,
-            samples=self.samples,
-            steps=self.steps,
-        )
+        check_count(colluding=self.colluding, least=0)
+        check_count(batch=self.batch, samples=self.samples, steps=self.steps)
         check_delta(self.delta)
-        if self.per_round > self.devices:
-            raise UsageError(
-                f"{self.per_round} of {self.devices} devices a round; it can be at most all of them"
-            )
         if self.batch > self.samples:
             raise UsageError(
                 f"a batch has {self.batch} of {self.samples} samples; it can have at most all"
@@ -165,29 +120,18 @@ class Settings:
                 f"the step's Lipschitz constant is {self.lipschitz}; it must be at least 1 "
                 "and finite; declare the loss convex where steps never expand distances"
             )
-        if self.shuffle not in SHUFFLES:
-            raise UsageError(
-                f"the shuffle is {self.shuffle!r}; choose one of {', '.join(SHUFFLES)}"
-            )
+        check_choice(SHUFFLES, shuffle=self.shuffle)
         if self.secret_shuffle and self.shuffle != "fresh":
             raise UsageError(
                 f"secret shuffles amplify privacy only where every round has a fresh one, not "
                 f"with {self.shuffle} epochs"
             )
-        if self.participations is not None:
-            check_count(participations=self.participations, least=0)
-            if self.participations > self.rounds:
-                raise UsageError(
-                    f"a device takes part in {self.participations} of {self.rounds} rounds; "
-                    "it can be in at most all of them"
-                )
+        self.check_participations(self.participations)
 
     @property
     def worst_participations(self) -> int:
         """Rounds C of the device that takes part most."""
-        if self.participations is not None:
-            return self.participations
-        return -(-self.rounds * self.per_round // self.devices)
+        return self.turns if self.participations is None else self.participations
 
     @property
     def hidden(self) -> int:
@@ -239,13 +183,7 @@ def dp_dsgd_tight(settings: Settings) -> Guarantee:
 
 
 def dp_dsgd_bounds(settings: Settings) -> tuple[Guarantee, ...]:
-    """Return what is proven of the baseline: that of `cdp` with one step.
-
-    Raises
-    ------
-    UsageError
-        With more than one step.
-    """
+    """Return what is proven of the baseline: that of `cdp` with one step, and no more."""
     _check_one_step(settings)
     return bounds(settings)
 
@@ -263,8 +201,10 @@ def bounds(settings: Settings) -> tuple[Guarantee, ...]:
         left = less_failures(settings.delta, rounds, failure)
         basis = (
             *assumptions,
-            _schedule(settings),
-            *_common(settings),
+            f"a device takes part in at most {settings.worst_participations} of the {rounds} "
+            "rounds",
+            f"the gradient of every sample is clipped to {settings.clip:g}, and their sum divided "
+            f"by {settings.batch} in every batch",
             *failure_clauses(rounds, failure),
             SHUFFLES[settings.shuffle],
         )
@@ -305,11 +245,7 @@ def _rounded(settings: Settings) -> tuple[float, float]:
 def worst_rho(settings: Settings, cost: Callable[[int], float]) -> float:
     """Return the largest total that any record's accesses can cost.
 
-    Parameters
-    ----------
-    settings : Settings
-    cost : callable
-        From the number of accesses in a round, at least 1, to their rho.
+    `cost` is from the number of accesses in a round, at least 1, to their rho.
     """
     rounds, steps, epoch = settings.worst_participations, settings.steps, settings.epoch
     if settings.shuffle == "fresh":
@@ -350,22 +286,13 @@ def _round_costs(
     rho, hidden, steps = settings.access_rho, settings.hidden, settings.steps
     apart = (1 + settings.batch * (steps - 1)) ** 2  # over (2 eta G / gamma)**2
 
-    def p1(accesses: int) -> float:
-        return accesses * rho
+    def summed(moved: Callable[[int], float]) -> Callable[[int], float]:
+        return lambda accesses: min(accesses * rho, moved(accesses) * rho / hidden)
 
-    def p2(accesses: int) -> float:
-        return min(accesses * rho, accesses**2 * rho / hidden)
-
-    def p3(accesses: int) -> float:
-        return min(accesses * rho, apart * rho / hidden)
-
-    def p4(accesses: int) -> float:
-        exponent = 2 * (steps - 1) * math.log(settings.lipschitz or 1.0)
-        growth = math.exp(exponent) if exponent < 700 else math.inf
-        return min(accesses * rho, accesses**2 * growth * rho / hidden)
-
+    found: list[tuple[str, Callable[[int], float], tuple[str, ...]]]
+    found = [("P1", lambda accesses: accesses * rho, ())]
     if not settings.secagg:
-        return [("P1", p1, ())]
+        return found
     kind = (
         "the noise of the last step is discrete Gaussian, of a parameter of "
         f"{settings.integer_sigma:g} integers or more, and sigma allows for rounding"
@@ -378,20 +305,21 @@ def _round_costs(
         f"the noise of {hidden} of the {settings.per_round} devices of a round is in its sum, and "
         "known to nobody else",
     )
-    found: list[tuple[str, Callable[[int], float], tuple[str, ...]]] = [("P1", p1, ())]
     if steps == 1:
-        found.append(("P2", p2, sums))
+        found.append(("P2", summed(lambda accesses: accesses**2), sums))
     elif settings.convex:
         smooth = (
             "no step on clipped gradients expands distances: proven for linear models with one "
             "output or two classes, and eta <= 2 / smoothness"
         )
-        found.append(("P2", p2, (*sums, smooth)))
+        found.append(("P2", summed(lambda accesses: accesses**2), (*sums, smooth)))
     else:
-        found.append(("P3", p3, sums))
+        found.append(("P3", summed(lambda accesses: apart), sums))
     if settings.lipschitz is not None and steps > 1:
+        exponent = 2 * (steps - 1) * math.log(settings.lipschitz)
+        growth = math.exp(exponent) if exponent < 700 else math.inf
         certified = f"a local step has the Lipschitz constant {settings.lipschitz:g}"
-        found.append(("P4", p4, (*sums, certified)))
+        found.append(("P4", summed(lambda accesses: accesses**2 * growth), (*sums, certified)))
     return found
 
 
@@ -427,20 +355,6 @@ def _paper(rho: float, settings: Settings, method: str, tight: bool) -> Guarante
             f"a device takes part in at most {settings.worst_participations} rounds",
         ),
         f"{method}, rho = {rho:.4g}",
-    )
-
-
-def _schedule(settings: Settings) -> str:
-    return (
-        f"a device takes part in at most {settings.worst_participations} of the "
-        f"{settings.rounds} rounds"
-    )
-
-
-def _common(settings: Settings) -> tuple[str, ...]:
-    return (
-        f"the gradient of every sample is clipped to {settings.clip:g}, and their sum divided by "
-        f"{settings.batch} in every batch",
     )
 
 

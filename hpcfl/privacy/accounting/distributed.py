@@ -132,15 +132,8 @@ def nearly_gaussian_epsilon(rho: float, apart: float, delta: float) -> float:
     """Return the epsilon of distributions that are within a max divergence of Gaussian ones.
 
     With P <= exp(t) P' and Q >= exp(-t) Q', P(S) - exp(epsilon) Q(S) is at most
-    exp(t) (P'(S) - exp(epsilon - 2 t) Q'(S)).
-
-    Parameters
-    ----------
-    rho : float
-        Of all the Gaussians together.
-    apart : float
-        The divergence t of all releases together.
-    delta : float
+    exp(t) (P'(S) - exp(epsilon - 2 t) Q'(S)). Here `rho` is that of all the Gaussians together, and
+    `apart` the divergence t of all releases together.
     """
     if math.isinf(rho) or not apart < 1:
         return math.inf
@@ -200,11 +193,6 @@ def largest_l1(l2: float, dim: int) -> float:
 def rounded_norm(norm: float, dim: int) -> float:
     """Return the most that the l2 norm of a vector is when each coordinate is rounded to integers.
 
-    Parameters
-    ----------
-    norm : float
-        Of the vector before, in steps of the rounding.
-    dim : int
-        Number of coordinates, each of which moves by less than one.
+    Each of the `dim` coordinates moves by less than one; `norm` is in steps of the rounding.
     """
     return norm + math.sqrt(dim)

@@ -36,6 +36,8 @@ from hpcfl.privacy.accounting.guarantee import (
     REPLACE_USER,
     ZERO_USER,
     Guarantee,
+    Schedule,
+    check_choice,
     check_count,
     check_delta,
     check_failure,
@@ -50,101 +52,55 @@ NOISES = ("central", "distributed")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How `dp-fedavg` runs.
+class Settings(Schedule):
+    """How `dp-fedavg` runs, with `per_round` users exactly (fixed) or in expectation (poisson).
 
-    Attributes
-    ----------
-    sigma : float
-        Standard deviation of the noise on every coordinate of the sum of a round's updates. Of
-        distributed noise, before it is enlarged for the rounding to integers.
-    rounds : int
-        Number of rounds.
-    devices : int
-        Number n of users.
-    per_round : int
-        Users in a round: exactly (fixed) or expected (poisson).
-    clip : float
-        Norm C to which an update is clipped.
-    delta : float
-    sampling : str
-        ``"poisson"`` or ``"fixed"``.
-    sigma_count : float, optional
-        Standard deviation of the noise on adaptive clipping's count of bits minus one half. With
-        distributed noise, bits are one more coordinate, scaled so as to have the noise of all.
-    noise : str
-        ``"central"`` or ``"distributed"``.
-    honest : int, optional
-        Users whose noise is in every coordinate of every sum, and known to nobody else: those that
-        neither drop out nor collude, at the least. This and the following are for distributed
-        noise, which needs the first three.
-    unit : float, optional
-        Integers that 1 is scaled to, in the coordinate of an update.
-    dim : int, optional
-        Coordinates of an update, without the bit.
-    participations : int, optional
-        Rounds in which a user takes part, at the most; all by default. Of a public schedule.
-    honest_by_round : tuple of int, optional
-        What `honest` was in each of the rounds, where they have taken place: devices add the noise
-        that `honest` asks for, and a round is charged by the noise that it has. Distributed only.
-    exact_dropouts : bool
-        Whether an exact number of a round's users drops out, any of them as likely as any other.
-    failure : float
-        Probability, in a round, that what is assumed of it does not hold; taken off `delta`.
+    `sigma` is the standard deviation of the noise on every coordinate of the sum of a round's
+    updates; of distributed noise, before it is enlarged for the rounding to integers.
     """
 
-    sigma: float
-    rounds: int
-    devices: int
-    per_round: int
-    clip: float = 1.0
+    clip: float = 1.0  # norm C to which an update is clipped
     delta: float = 1e-5
     sampling: str = "poisson"
+    # Standard deviation of the noise on adaptive clipping's count of bits minus one half. With
+    # distributed noise, bits are one more coordinate, scaled so as to have the noise of all.
     sigma_count: float | None = None
     noise: str = "central"
+    # This and the following are for distributed noise, which needs the first three. Users whose
+    # noise is in every coordinate of every sum, and known to nobody else: those that neither drop
+    # out nor collude, at the least.
     honest: int | None = None
-    unit: float | None = None
-    dim: int | None = None
-    participations: int | None = None
+    unit: float | None = None  # integers that 1 is scaled to, in the coordinate of an update
+    dim: int | None = None  # coordinates of an update, without the bit
+    participations: int | None = None  # rounds of a user at the most, of a public schedule; or all
+    # What `honest` was in each of the rounds, where they have taken place: devices add the noise
+    # that `honest` asks for, and a round is charged by the noise that it has.
     honest_by_round: tuple[int, ...] | None = None
+    # Whether an exact number of a round's users drops out, any of them as likely as any other.
     exact_dropouts: bool = False
-    failure: float = 0.0
+    failure: float = 0.0  # probability, in a round, that what is assumed of it does not hold
 
     def __post_init__(self) -> None:
-        check_positive(sigma=self.sigma, clip=self.clip)
-        check_count(rounds=self.rounds, least=0)
-        check_count(devices=self.devices, per_round=self.per_round)
+        super().__post_init__()
+        check_positive(clip=self.clip)
         check_delta(self.delta)
         check_failure(self.failure)
         if self.sigma_count is not None:
             check_positive(sigma_count=self.sigma_count)
-        if self.per_round > self.devices:
-            raise UsageError(
-                f"{self.per_round} of {self.devices} devices a round; it can be at most all of them"
-            )
-        if self.sampling not in SAMPLINGS:
-            raise UsageError(
-                f"the sampling is {self.sampling!r}; choose one of {', '.join(SAMPLINGS)}"
-            )
-        if self.noise not in NOISES:
-            raise UsageError(f"the noise is {self.noise!r}; choose one of {', '.join(NOISES)}")
-        self._check_integers()
-
-    def _check_integers(self) -> None:
-        needed = {"honest": self.honest, "unit": self.unit, "dim": self.dim}
+        check_choice(SAMPLINGS, sampling=self.sampling)
+        check_choice(NOISES, noise=self.noise)
         if self.noise == "central":
-            given = {
-                **needed,
-                "participations": self.participations,
-                "honest_by_round": self.honest_by_round,
-            }
-            for name, value in given.items():
-                if value is not None:
+            for name in ("honest", "unit", "dim", "participations", "honest_by_round"):
+                if getattr(self, name) is not None:
                     raise UsageError(
                         f"{words(name)} is for distributed noise, and this noise is central: "
                         "leave it out"
                     )
-            return
+        else:
+            self._check_integers()
+
+    def _check_integers(self) -> None:
+        needed = {"honest": self.honest, "unit": self.unit, "dim": self.dim}
         missing = [name for name, value in needed.items() if value is None]
         if missing:
             raise UsageError(f"distributed noise also needs {', '.join(missing)}")
@@ -158,13 +114,7 @@ class Settings:
             raise UsageError(
                 f"{self.honest} of {most} devices are honest; it can be at most all of them"
             )
-        if self.participations is not None:
-            check_count(participations=self.participations, least=0)
-            if self.participations > self.rounds:
-                raise UsageError(
-                    f"a device takes part in {self.participations} of {self.rounds} rounds; "
-                    "it can be in at most all of them"
-                )
+        self.check_participations(self.participations)
         if self.honest_by_round is not None:
             if len(self.honest_by_round) != self.rounds:
                 raise UsageError(
@@ -214,21 +164,11 @@ def paper(settings: Settings) -> Guarantee:
 
 @dataclass(frozen=True)
 class Integers:
-    """What distributed noise is on the integers that are summed.
+    """What distributed noise is on the integers that are summed."""
 
-    Attributes
-    ----------
-    sigma : int
-        Parameter of each device's discrete Gaussian noise.
-    norm : float
-        Largest l2 norm of a device's integers, before the noise.
-    dim : int
-        Their number: the coordinates of an update, and the bit if there is one.
-    """
-
-    sigma: int
-    norm: float
-    dim: int
+    sigma: int  # parameter of each device's discrete Gaussian noise
+    norm: float  # largest l2 norm of a device's integers, before the noise
+    dim: int  # their number: the coordinates of an update, and the bit if there is one
 
 
 def integers(settings: Settings) -> Integers:

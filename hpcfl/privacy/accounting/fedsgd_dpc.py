@@ -26,6 +26,8 @@ from hpcfl.privacy.accounting.guarantee import (
     ADD_RECORD,
     REPLACE_RECORD,
     Guarantee,
+    Schedule,
+    check_choice,
     check_count,
     check_delta,
     check_positive,
@@ -36,64 +38,29 @@ SAMPLINGS = ("poisson", "fixed")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How `fedsgd-dpc` runs.
+class Settings(Schedule):
+    """How `fedsgd-dpc` runs: of N `devices`, b `per_round`, in T `rounds`, the paper's queries.
 
-    Attributes
-    ----------
-    sigma : float
-        Noise on every coordinate of a device's mean gradient: the scale of Laplace noise, the
-        standard deviation of Gaussian noise.
-    rounds : int
-        Number T of iterations, the paper's queries.
-    devices : int
-        Number N of devices.
-    per_round : int
-        Number b of devices in an iteration.
-    samples : int
-        Number d_i of records on the device.
-    clip : float
-        Norm xi to which every sample's gradient is clipped, l1 (laplace) or l2 (gaussian).
-    delta : float, optional
-        1e-5 by default for Gaussian noise; 0, pure differential privacy, for Laplace.
-    noise : str
-        ``"laplace"`` or ``"gaussian"``.
-    fraction : float
-        Part q of the samples in an answer, for Gaussian noise; Laplace uses all of them.
-    sampling : str
-        For Gaussian noise, ``"poisson"`` (every sample by chance) or ``"fixed"``.
-    replies : int, optional
-        Answers of the device that answers most; ceil(T b / N) by default, by turns.
+    `sigma` is that of the noise on every coordinate of a device's mean gradient: the scale of
+    Laplace noise, the standard deviation of Gaussian noise.
     """
 
-    sigma: float
-    rounds: int
-    devices: int
-    per_round: int
-    samples: int
-    clip: float = 1.0
-    delta: float | None = None
+    samples: int  # number d_i of records on the device
+    clip: float = 1.0  # norm xi to which a sample's gradient is clipped, l1 (laplace) or l2
+    delta: float | None = None  # by default 1e-5 for Gaussian noise; 0, pure, for Laplace
     noise: str = "laplace"
-    fraction: float = 1.0
-    sampling: str = "poisson"
-    replies: int | None = None
+    fraction: float = 1.0  # part q of the samples in an answer; all with Laplace noise
+    sampling: str = "poisson"  # every sample by chance, or "fixed"; with Gaussian noise
+    replies: int | None = None  # answers of the device that answers most; else ceil(T b / N)
 
     def __post_init__(self) -> None:
-        check_positive(sigma=self.sigma, clip=self.clip)
-        check_count(rounds=self.rounds, least=0)
-        check_count(devices=self.devices, per_round=self.per_round, samples=self.samples)
-        if self.noise not in NOISES:
-            raise UsageError(f"the noise is {self.noise!r}; choose one of {', '.join(NOISES)}")
-        if self.sampling not in SAMPLINGS:
-            raise UsageError(
-                f"the sampling is {self.sampling!r}; choose one of {', '.join(SAMPLINGS)}"
-            )
+        super().__post_init__()
+        check_positive(clip=self.clip)
+        check_count(samples=self.samples)
+        check_choice(NOISES, noise=self.noise)
+        check_choice(SAMPLINGS, sampling=self.sampling)
         if self.delta is not None and not (self.delta == 0 and self.noise == "laplace"):
             check_delta(self.delta)
-        if self.per_round > self.devices:
-            raise UsageError(
-                f"{self.per_round} of {self.devices} devices a round; it can be at most all of them"
-            )
         if not 0 < self.fraction <= 1:
             raise UsageError(f"the fraction is {self.fraction}; it must be above 0, at most 1")
         if self.noise == "laplace" and self.fraction != 1:
@@ -122,9 +89,7 @@ class Settings:
     @property
     def worst_replies(self) -> int:
         """Answers of the device that answers most."""
-        if self.replies is not None:
-            return self.replies
-        return -(-self.rounds * self.per_round // self.devices)
+        return self.turns if self.replies is None else self.replies
 
     @property
     def paper_replies(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,26 +22,13 @@ NOTHING_LEFT = "failures leave nothing of delta"
 
 @dataclass(frozen=True)
 class Guarantee:
-    """(epsilon, delta)-differential privacy, and what it takes for it to hold.
+    """(epsilon, delta)-differential privacy, and what it takes for it to hold."""
 
-    Attributes
-    ----------
-    epsilon : float
-        Infinite if nothing is guaranteed.
-    delta : float
-    adjacency : str
-        In what two neighbouring datasets differ.
-    assumptions : tuple of str
-        What must be so; each a clause without a full stop.
-    method : str
-        How the value was found.
-    """
-
-    epsilon: float
+    epsilon: float  # infinite if nothing is guaranteed
     delta: float
-    adjacency: str
-    assumptions: tuple[str, ...]
-    method: str
+    adjacency: str  # in what two neighbouring datasets differ
+    assumptions: tuple[str, ...]  # what must be so; each a clause without a full stop
+    method: str  # how the value was found
 
     def as_dict(self) -> dict[str, Any]:
         """Return the guarantee for JSON, an infinite epsilon as None."""
@@ -50,26 +37,13 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class Account:
-    """What an algorithm costs in privacy.
-
-    Attributes
-    ----------
-    algorithm : str
-    settings : mapping
-        Every setting with its value.
-    paper : Guarantee
-        What the algorithm's paper claims.
-    tight : Guarantee or None
-        The paper's rho with the exact conversion for Gaussian noise, where the paper has a rho.
-    bounds : tuple of Guarantee
-        Everything that is proven under the declared settings; not empty.
-    """
+    """What an algorithm costs in privacy."""
 
     algorithm: str
     settings: Mapping[str, Any]
-    paper: Guarantee
-    tight: Guarantee | None
-    bounds: tuple[Guarantee, ...]
+    paper: Guarantee  # what the algorithm's paper claims
+    tight: Guarantee | None  # the paper's rho, where it has one, converted exactly
+    bounds: tuple[Guarantee, ...]  # all that is proven under the settings; not empty
 
     @property
     def proven(self) -> Guarantee:
@@ -92,39 +66,64 @@ class Account:
         }
 
 
-def check_positive(**values: float) -> None:
-    """Refuse numbers that are not above 0 and finite.
+@dataclass(frozen=True)
+class Schedule:
+    """What the settings of every algorithm begin with."""
 
-    Raises
-    ------
-    UsageError
-        Naming the first of them.
-    """
+    sigma: float  # noise on a coordinate; of what, the algorithm says
+    rounds: int
+    devices: int
+    per_round: int  # devices in a round: exactly, or expected
+
+    def __post_init__(self) -> None:
+        check_positive(sigma=self.sigma)
+        check_count(rounds=self.rounds, least=0)
+        check_count(devices=self.devices, per_round=self.per_round)
+        if self.per_round > self.devices:
+            raise UsageError(
+                f"{self.per_round} of {self.devices} devices a round; it can be at most all of them"
+            )
+
+    @property
+    def turns(self) -> int:
+        """Rounds of the device that takes part most, if devices take turns: ceil(T r / n)."""
+        return -(-self.rounds * self.per_round // self.devices)
+
+    def check_participations(self, participations: int | None) -> None:
+        """Refuse more rounds of a device than there are."""
+        if participations is None:
+            return
+        check_count(participations=participations, least=0)
+        if participations > self.rounds:
+            raise UsageError(
+                f"a device takes part in {participations} of {self.rounds} rounds; "
+                "it can be in at most all of them"
+            )
+
+
+def check_positive(**values: float) -> None:
+    """Refuse numbers that are not above 0 and finite, naming the first of them."""
     for name, value in values.items():
         if not (value > 0 and math.isfinite(value)):
             raise UsageError(f"{words(name)} is {value}; it must be above 0 and finite")
 
 
 def check_count(*, least: int = 1, **values: int) -> None:
-    """Refuse numbers that are not whole or below `least`.
-
-    Raises
-    ------
-    UsageError
-        Naming the first of them.
-    """
+    """Refuse numbers that are not whole or below `least`, naming the first of them."""
     for name, value in values.items():
         if not math.isfinite(value) or value != int(value) or value < least:
             raise UsageError(f"{words(name)} is {value}; it must be a whole number from {least} on")
 
 
-def check_failure(failure: float) -> None:
-    """Refuse a probability of failure that is not from 0 to below 1.
+def check_choice(choices: Iterable[str], **values: str) -> None:
+    """Refuse a value that is not among the choices."""
+    for name, value in values.items():
+        if value not in choices:
+            raise UsageError(f"the {name} is {value!r}; choose one of {', '.join(choices)}")
 
-    Raises
-    ------
-    UsageError
-    """
+
+def check_failure(failure: float) -> None:
+    """Refuse a probability of failure that is not from 0 to below 1."""
     if not 0 <= failure < 1:
         raise UsageError(f"failure is {failure}; it must be a probability from 0 to below 1")
 
@@ -150,12 +149,7 @@ def failure_clauses(rounds: int, failure: float) -> tuple[str, ...]:
 
 
 def check_delta(delta: float) -> None:
-    """Refuse a delta that is not strictly between 0 and 1.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse a delta that is not strictly between 0 and 1."""
     if not 0 < delta < 1:
         raise UsageError(f"delta is {delta}; it must be above 0 and below 1, for example 1e-5")
 

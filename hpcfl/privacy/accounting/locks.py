@@ -36,6 +36,8 @@ from hpcfl.privacy.accounting.guarantee import (
     NOTHING_LEFT,
     REPLACE_USER,
     Guarantee,
+    Schedule,
+    check_choice,
     check_count,
     check_delta,
     check_failure,
@@ -48,58 +50,31 @@ VARIANTS = ("trusted", "local")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How `locks` runs.
+class Settings(Schedule):
+    """How `locks` runs: of n `devices`, stage 2 keeps b `per_round` in expectation.
 
-    Attributes
-    ----------
-    sigma : float
-        Standard deviation sigma_0 of the noise on an update. In the variant ``"trusted"``, that of
-        the noise on their sum where every summand has the norm C; it scales with their norm.
-    rounds : int
-        Number T of rounds.
-    devices : int
-        Number n of users.
-    first_stage : int
-        Users m that stage 1 keeps in expectation.
-    per_round : int
-        Users b that stage 2 keeps in expectation.
-    clip : float
-        Norm C to which an update is clipped.
-    delta : float
-    sigma_norms : float, optional
-        Standard deviation sigma_s of the noise on a norm; as `sigma` by default. Infinite if
-        norms are not used.
-    variant : str
-        ``"trusted"`` or ``"local"``.
-    first_stages : int, optional
-        Rounds A in which a user is in stage 1, at the most; all by default. Of a public schedule.
-    replies : int, optional
-        Rounds B in which a user is in stage 2, at the most; a cap. A by default.
-    exact_dropouts : bool
-        Whether an exact number of a round's users drops out, any of them as likely as any other.
-    failure : float
-        Probability, in a round, that what is assumed of it does not hold; taken off `delta`.
+    `sigma` is the standard deviation sigma_0 of the noise on an update. In the variant
+    ``"trusted"``, that of the noise on their sum where every summand has the norm C; it scales with
+    their norm.
     """
 
-    sigma: float
-    rounds: int
-    devices: int
-    first_stage: int
-    per_round: int
-    clip: float = 1.0
+    first_stage: int  # users m that stage 1 keeps in expectation
+    clip: float = 1.0  # norm C to which an update is clipped
     delta: float = 1e-5
-    sigma_norms: float | None = None
+    sigma_norms: float | None = None  # sigma_s, on a norm; else as sigma; infinite: norms not used
     variant: str = "trusted"
+    # Rounds A in which a user is in stage 1, and B in stage 2, at the most: of a public schedule,
+    # and a cap. All rounds, and A, by default.
     first_stages: int | None = None
     replies: int | None = None
+    # Whether an exact number of a round's users drops out, any of them as likely as any other.
     exact_dropouts: bool = False
-    failure: float = 0.0
+    failure: float = 0.0  # probability, in a round, that what is assumed of it does not hold
 
     def __post_init__(self) -> None:
-        check_positive(sigma=self.sigma, clip=self.clip)
-        check_count(rounds=self.rounds, least=0)
-        check_count(devices=self.devices, first_stage=self.first_stage, per_round=self.per_round)
+        super().__post_init__()
+        check_positive(clip=self.clip)
+        check_count(first_stage=self.first_stage)
         check_delta(self.delta)
         check_failure(self.failure)
         if self.sigma_norms is not None and not self.sigma_norms > 0:
@@ -109,19 +84,15 @@ class Settings:
                 f"stage 2 keeps {self.per_round} of the {self.first_stage} users of stage 1, of "
                 f"{self.devices}; the numbers must not increase"
             )
-        if self.variant not in VARIANTS:
-            raise UsageError(
-                f"the variant is {self.variant!r}; choose one of {', '.join(VARIANTS)}"
-            )
-        caps = (self.first_stages, self.replies)
-        if self.variant == "trusted" and caps != (None, None):
+        check_choice(VARIANTS, variant=self.variant)
+        caps = {"first_stages": self.first_stages, "replies": self.replies}
+        given = {name: cap for name, cap in caps.items() if cap is not None}
+        if self.variant == "trusted" and given:
             raise UsageError(
                 "first stages and replies are bounded for the variant local only; trusted "
                 "accounts for the chance to take part"
             )
-        for name, cap in zip(("first_stages", "replies"), caps, strict=True):
-            if cap is not None:
-                check_count(**{name: cap}, least=0)
+        check_count(**given, least=0)
 
     @property
     def multipliers(self) -> tuple[float, float]:

@@ -62,13 +62,9 @@ _ULP = 2.0**-52
 class Pair:
     """Two distributions P and Q by their privacy loss ln dP/dQ.
 
-    Attributes
-    ----------
-    masses : callable
-        From ascending losses, shape (k + 1,), the ends perhaps infinite, to the masses by P and by
-        Q of the k intervals between them, each with its upper end.
-    span : callable
-        From a probability to the losses below and above which P has no more mass than it.
+    `masses` is from ascending losses, shape (k + 1,), the ends perhaps infinite, to the masses by P
+    and by Q of the k intervals between them, each with its upper end; `span` from a probability to
+    the losses below and above which P has no more mass than it.
     """
 
     masses: Callable[[Floats], tuple[Floats, Floats]]
@@ -78,12 +74,8 @@ class Pair:
 def removal(rate: float, multiplier: float) -> Pair:
     """Return (1 - q) N(0, z**2) + q N(1, z**2) and N(0, z**2): a member's removal.
 
-    Parameters
-    ----------
-    rate : float
-        Probability q of the member to be in the sample, above 0 and at most 1.
-    multiplier : float
-        Noise z over what one member moves.
+    The member is in the sample with the probability `rate`, above 0 and at most 1; the noise z is
+    over what one member moves.
     """
 
     def span(tail: float) -> tuple[float, float]:
@@ -113,14 +105,8 @@ def replacement(rate: float, multiplier: float) -> Pair:
     """Return the pair of a Gaussian release of a sample of fixed size, when a member is replaced.
 
     Where the loss is above 0 it is that of a removal, where it is below 0 that of an addition, and
-    all else is at 0 (docs/privacy.md derives it; Zhu, Dong and Wang, 2022, Theorem 11).
-
-    Parameters
-    ----------
-    rate : float
-        Part of the members in a sample, above 0 and at most 1.
-    multiplier : float
-        Noise z over what a member's replacement in the sample moves.
+    all else is at 0 (docs/privacy.md derives it; Zhu, Dong and Wang, 2022, Theorem 11). `rate` is
+    the part of the members in a sample, z over what a member's replacement in the sample moves.
     """
     above, below = removal(rate, multiplier), addition(rate, multiplier)
     half = 0.5 / multiplier
@@ -139,13 +125,7 @@ def replacement(rate: float, multiplier: float) -> Pair:
 
 
 def laplace(multiplier: float) -> Pair:
-    """Return two Laplace distributions whose means differ by 1.
-
-    Parameters
-    ----------
-    multiplier : float
-        Their scale z: the loss is from -1/z to 1/z.
-    """
+    """Return two Laplace distributions of scale z, whose means differ by 1."""
     most = 1 / multiplier
 
     def masses(edges: Floats) -> tuple[Floats, Floats]:
@@ -201,23 +181,12 @@ def epsilon(pair: Pair, count: int, delta: float, enough: float = 0.0) -> float:
 
 @dataclass(frozen=True)
 class _Grid:
-    """A loss on the multiples of a width.
-
-    Attributes
-    ----------
-    width : float
-    first : int
-        Number of the lowest point.
-    chances : ndarray of float64, shape (points,)
-        P's masses.
-    beyond : float
-        Mass of P above the grid; its loss is taken to be infinite.
-    """
+    """A loss on the multiples of a width."""
 
     width: float
-    first: int
-    chances: Floats
-    beyond: float
+    first: int  # number of the lowest point
+    chances: Floats  # P's masses, shape (points,)
+    beyond: float  # mass of P above the grid; its loss is taken to be infinite
 
     @staticmethod
     def of(pair: Pair, low: float, high: float, width: float) -> _Grid:

@@ -28,19 +28,7 @@ LARGE_ORDERS: tuple[float, ...] = tuple(float(round(2 ** (x / 2))) for x in rang
 
 
 def gaussian_curve(multiplier: float, orders: tuple[float, ...] = ORDERS) -> Floats:
-    """Return alpha / (2 z**2), the curve of the Gaussian mechanism (Mironov, 2017, Cor. 3).
-
-    Parameters
-    ----------
-    multiplier : float
-        Noise multiplier z, above 0.
-    orders : tuple of float
-        The orders alpha, above 1.
-
-    Returns
-    -------
-    ndarray of float64, shape (orders,)
-    """
+    """Return alpha / (2 z**2), the curve of the Gaussian mechanism (Mironov, 2017, Cor. 3)."""
     return np.array(orders) / (2 * float(multiplier) ** 2)
 
 

@@ -89,14 +89,7 @@ def poisson_gaussian_pld(rate: float, multiplier: float, rounds: int, delta: flo
 def poisson_gaussian_rdp(rate: float, multiplier: float, rounds: int, delta: float) -> float:
     """Return the epsilon that RDP alone gives (Mironov, Talwar and Zhang, 2019).
 
-    Parameters and adjacency as for :func:`poisson_gaussian`.
-
-    Raises
-    ------
-    UsageError
-        If a value is out of range.
-    HpcflError
-        If dp-accounting is not installed.
+    Parameters and adjacency as for :func:`poisson_gaussian`; it needs dp-accounting.
     """
     _check(multiplier, rounds, delta)
     _check_rate(rate)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hpcfl.privacy.accounting.accountant import TargetNoise
 from hpcfl.privacy.accounting.guarantee import Account, Guarantee, words
-from hpcfl.privacy.accounting.systems import TargetNoise
 from hpcfl.report import formats
 from hpcfl.report.table import Column, Facts, Table, label, paragraph
 

@@ -18,6 +18,7 @@ from scipy import stats
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import Aggregate, QuantisedProtocol
+from hpcfl.algorithms.federated import find_private
 from hpcfl.algorithms.federated.base import Federation
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.federated.private import (
@@ -27,7 +28,7 @@ from hpcfl.algorithms.noise import IntegerNoise, clip_l2, insecure_noise, system
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.privacy.accounting import distributed, systems, zcdp
+from hpcfl.privacy.accounting import distributed, zcdp
 
 # Seeds are fixed; with others, a test fails with this probability although all is right.
 FALSE_ALARM = 1e-6
@@ -148,7 +149,7 @@ def test_rounding_to_integers_is_paid_for():
         algorithm("cdp", federation("secagg", levels=levels, **plain), sigma=2.0, delta=1e-4)
         for levels in (2**10, 2**24)
     )
-    account = systems.account("cdp", **fine.account_settings(6, 2.0))
+    account = find_private("cdp").accountant.account(**fine.account_settings(6, 2.0))
 
     assert coarse.spent(6).paper == fine.spent(6).paper == account.paper.epsilon
     assert coarse.spent(6).proven > 1.2 * fine.spent(6).proven
