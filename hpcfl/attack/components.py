@@ -25,80 +25,41 @@ AT_ONCE = 1 << 22
 
 @dataclass
 class Sums:
-    """What was found of one size: values for 1, sums of so many values else.
-
-    Attributes
-    ----------
-    size : int
-        Number of values in a sum.
-    tested, skipped : int
-        Subsets that were tried, and coordinates at which there were too many to tell.
-    small, found, correct : int
-        Subsets with a small sum; those that were recognised, which do not overlap; those of them
-        with the sum of the true values.
-    beyond : int
-        Those of the correct ones that are not the whole sum of a coordinate, which the server is
-        allowed to learn.
-    by_chance : float
-        How many of those that were tried and are not a true sum are expected to be small.
-    """
+    """What was found of one size: values for 1, sums of so many values else."""
 
     size: int
-    tested: int = 0
-    skipped: int = 0
-    small: int = 0
-    found: int = 0
-    correct: int = 0
-    beyond: int = 0
-    by_chance: float = 0.0
+    tested: int = 0  # subsets that were tried
+    skipped: int = 0  # coordinates at which there were too many to tell
+    small: int = 0  # subsets with a small sum
+    found: int = 0  # those that were recognised, which do not overlap
+    correct: int = 0  # those of them with the sum of the true values
+    beyond: int = 0  # those that are not the whole sum of a coordinate, which is allowed
+    by_chance: float = 0.0  # expected small ones of those tried that are not a true sum
 
 
 @dataclass(frozen=True)
 class Findings:
-    """The result of an attack.
-
-    Attributes
-    ----------
-    protocol : str
-        The protocol of the round.
-    devices, dim, round_index : int
-        Number N of devices and d of coordinates, and which round.
-    colluding, dropped, honest : int
-        Devices that collude with the server; that shared keys but sent nothing; honest survivors.
-    sent : int
-        Values that the honest survivors sent.
-    allowed : int
-        Coordinates that honest survivors sent, at each of which the server is allowed to learn
-        their sum. All of these sums were found, and equal the true ones.
-    contributors : tuple of (int, float, int)
-        Fewest, mean and most honest survivors in one of these sums.
-    sums : list of Sums
-        What was recognised, by size.
-    unresolved : int
-        Values that are in none of the recognised sums.
-    by_device : tuple of (float, float, float)
-        The part of what it sent that was recovered alone and is correct, of the honest survivor
-        with the smallest part, in the median, and with the largest.
-    prediction : ExpectedCount
-        Number of values exposed alone.
-    values : ndarray of int64, shape (n, 3)
-        Every value that was recovered alone: device, coordinate and the quantised value.
-    """
+    """The result of an attack."""
 
     protocol: str
     devices: int
     dim: int
     round_index: int
-    colluding: int
-    dropped: int
-    honest: int
-    sent: int
+    colluding: int  # devices that collude with the server
+    dropped: int  # those that shared keys but sent nothing
+    honest: int  # honest survivors
+    sent: int  # values that these sent
+    # Coordinates that they sent, at each of which the server is allowed to learn their sum. All of
+    # these sums were found, and equal the true ones.
     allowed: int
-    contributors: tuple[int, float, int]
-    sums: list[Sums]
-    unresolved: int
+    contributors: tuple[int, float, int]  # fewest, mean and most of them in one of these sums
+    sums: list[Sums]  # what was recognised, by size
+    unresolved: int  # values that are in none of the recognised sums
+    # The part of what it sent that was recovered alone and is correct, of the honest survivor with
+    # the smallest part, in the median, and with the largest.
     by_device: tuple[float, float, float]
     prediction: ExpectedCount
+    # Every value that was recovered alone, shape (n, 3): device, coordinate, quantised value.
     values: Numbers
 
     @property
@@ -131,41 +92,20 @@ class Findings:
 
 @dataclass(frozen=True)
 class Entries:
-    """Values of some coordinates, ordered by coordinate.
-
-    Attributes
-    ----------
-    coordinates, devices, bounds : ndarray of int64, shape (n,)
-        Where and from whom a value is, and its largest possible magnitude.
-    elements : ndarray of uint32, shape (n,)
-        What is left of it.
-    truth : ndarray of int64, shape (n,)
-        What it is.
-    """
+    """Values of some coordinates, ordered by coordinate."""
 
     coordinates: Numbers
-    devices: Numbers
-    bounds: Numbers
-    elements: Elements
-    truth: Numbers
+    devices: Numbers  # from whom a value is
+    bounds: Numbers  # its largest possible magnitude
+    elements: Elements  # what is left of it
+    truth: Numbers  # what it is
 
 
 def attack(transcript: Transcript, largest: int = LARGEST) -> Findings:
     """Recover what the server can of the values that honest survivors sent.
 
-    Parameters
-    ----------
-    transcript : Transcript
-        A round.
-    largest : int
-        Sums of up to so many values are recognised.
-
-    Raises
-    ------
-    UsageError
-        If the transcript does not fit together.
-    HpcflError
-        If it does, but the sums that are left are not those of the true values.
+    Sums of up to `largest` values are recognised. It refuses a transcript that does not fit
+    together, or in which the sums that are left are not those of the true values.
     """
     try:
         adversary = Adversary(transcript)
@@ -216,7 +156,7 @@ def attack(transcript: Transcript, largest: int = LARGEST) -> Findings:
     reached = contributors[contributors > 0]
     parts = [alone[one.device] / max(1, one.coordinates.size) for one in remainders]
     return Findings(
-        protocol=transcript.protocol,
+        protocol=transcript.kind.name,
         devices=transcript.parameters.devices,
         dim=dim,
         round_index=transcript.round_index,

@@ -20,21 +20,12 @@ STANDARD_ERRORS = 5
 
 @dataclass(frozen=True)
 class ExpectedCount:
-    """A number of values exposed alone.
+    """A number of values exposed alone."""
 
-    Attributes
-    ----------
-    count : float
-        Its mean, given who colludes, who survived and who is linked with whom.
-    standard_error : float
-        Its standard deviation; 0 where nothing is random.
-    before : float or None
-        The part of the sent values, before colluders, dropouts and links are drawn. None where
-        devices dropped out before they shared keys, or where no closed form is known.
-    """
-
-    count: float
-    standard_error: float
+    count: float  # its mean, given who colludes, who survived and who is linked with whom
+    standard_error: float  # its standard deviation; 0 where nothing is random
+    # The part of the sent values, before colluders, dropouts and links are drawn. None where
+    # devices dropped out before they shared keys, or where no closed form is known.
     before: float | None
 
     @property

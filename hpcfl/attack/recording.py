@@ -23,18 +23,7 @@ MOST_BYTES = 2 * 10**9
 def check(protocol: AggregationProtocol, *, insecure: bool, reduce: bool) -> None:
     """Refuse to keep a transcript of what cannot be attacked, or without being asked twice.
 
-    Parameters
-    ----------
-    protocol : AggregationProtocol
-        What is to be run.
-    insecure : bool
-        Whether the run's keys are insecure already.
-    reduce : bool
-        Whether uploads are summed on the way.
-
-    Raises
-    ------
-    UsageError
+    A run's keys must be `insecure` already; uploads must not be summed on the way (`reduce`).
     """
     parameters = protocol.parameters
     try:
@@ -63,12 +52,7 @@ def check(protocol: AggregationProtocol, *, insecure: bool, reduce: bool) -> Non
 
 
 def colluding(parameters: Parameters) -> Flags:
-    """Return the floor(gamma N) devices that collude with the server, drawn from the run's seed.
-
-    Returns
-    -------
-    ndarray of bool, shape (N,)
-    """
+    """Return which floor(gamma N) devices collude with the server, drawn from the run's seed."""
     seeds = np.random.SeedSequence(parameters.seed, spawn_key=(COLLUSION,))
     order = np.random.default_rng(seeds).permutation(parameters.devices)
     count = Threat.of(parameters).colluding
@@ -76,21 +60,9 @@ def colluding(parameters: Parameters) -> Flags:
 
 
 class Recorder(RoundObserver):
-    """Takes down one round; every rank has one.
+    """Takes down one round of a protocol that :func:`check` has not refused; every rank has one.
 
-    Parameters
-    ----------
-    protocol : AggregationProtocol
-        The protocol, which :func:`check` has not refused.
-    round_index : int
-        The round.
-    config : dict
-        The run's options, for the record.
-
-    Attributes
-    ----------
-    transcript : Transcript or None
-        What was taken down; None before :meth:`collect`, and except at the server.
+    Its `transcript` is None before :meth:`collect`, and except at the server.
     """
 
     def __init__(

@@ -29,27 +29,15 @@ MOST_SUBSETS = 5000
 
 @dataclass
 class Trial:
-    """Subsets of one size.
+    """Subsets of one size."""
 
-    Attributes
-    ----------
-    sets : ndarray of int64, shape (m, size)
-        The recognised subsets, which do not overlap: numbers of their members among all entries.
-    small : int
-        Subsets with a small sum; those that are not recognised overlap one with a smaller.
-    tested : int
-        Subsets that were tried.
-    by_chance : float
-        How many of these are expected to be small if none is a component.
-    skipped : int
-        Coordinates that were left alone.
-    """
-
+    # The recognised subsets, shape (m, size), which do not overlap: numbers of their members among
+    # all entries.
     sets: Numbers
-    small: int = 0
-    tested: int = 0
-    by_chance: float = 0.0
-    skipped: int = 0
+    small: int = 0  # subsets with a small sum; if not recognised, they overlap a smaller one
+    tested: int = 0  # subsets that were tried
+    by_chance: float = 0.0  # how many of these are expected to be small if none is a component
+    skipped: int = 0  # coordinates that were left alone
 
 
 def search(
@@ -57,18 +45,8 @@ def search(
 ) -> list[Trial]:
     """Return what is recognised among the values of some coordinates, by size from 1 to `largest`.
 
-    Parameters
-    ----------
-    coordinates : ndarray of int64, shape (n,)
-        Where each entry belongs, not decreasing.
-    elements : ndarray of uint32, shape (n,)
-        What is left of it.
-    bounds : ndarray of int64, shape (n,)
-        Largest magnitude of the value that may be in it.
-    group : Group
-        Where they are summed.
-    largest : int
-        Largest subset that is tried.
+    Of each entry there are its coordinate, not decreasing, what is left of it, and the largest
+    magnitude of the value that may be in it; they are summed in the group.
     """
     free = np.ones(coordinates.size, np.bool_)
     trials = []

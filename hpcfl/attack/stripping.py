@@ -30,44 +30,19 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Remainder:
-    """What is left of one honest survivor's upload.
-
-    Attributes
-    ----------
-    device : int
-        The survivor.
-    coordinates : ndarray of int64, shape (n,)
-        What it sent, in the order of its upload.
-    elements : ndarray of uint32, shape (n,)
-        Group elements: its values plus the masks that it shares with honest survivors.
-    """
+    """What is left of one honest survivor's upload."""
 
     device: int
-    coordinates: Positions
-    elements: Elements
+    coordinates: Positions  # what it sent, in the order of its upload
+    elements: Elements  # its values plus the masks that it shares with honest survivors
 
 
 class Adversary:
     """The server after a round, and the devices that collude with it.
 
-    Parameters
-    ----------
-    transcript : Transcript
-        What they hold. The true values in it are not looked at.
-
-    Attributes
-    ----------
-    protocol : SecAgg
-        The protocol of the round.
-    seen : Seen
-        Who did what in the round, which the server knows.
-
-    Raises
-    ------
-    MessageError
-        If a message is malformed.
-    BelowThresholdError
-        If too few replies were received to unmask the sum.
+    They hold a transcript; the true values in it are not looked at. It raises MessageError if a
+    message is malformed, and BelowThresholdError if too few replies were received to unmask the
+    sum.
     """
 
     def __init__(self, transcript: Transcript) -> None:
@@ -152,13 +127,7 @@ class Adversary:
         return found
 
     def strip(self, id: int) -> Remainder:
-        """Return what is left of an honest survivor's upload.
-
-        Raises
-        ------
-        MessageError
-            If the upload is malformed.
-        """
+        """Return what is left of an honest survivor's upload."""
         key = self.protocol.private_mask_key(self.seen.round_index, id, self._seeds[id])
         found = self.protocol.strip(self.seen, id, self._uploads[id], key, self._secrets[id])
         return Remainder(id, *found)

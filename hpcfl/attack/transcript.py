@@ -56,41 +56,19 @@ Lists = Mapping[int, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Transcript:
-    """One round, as the adversary saw it, and the truth.
+    """One round, as the adversary saw it, and the truth."""
 
-    Attributes
-    ----------
-    kind : type
-        The protocol.
-    parameters : Parameters
-        What it was run with.
-    config : dict
-        The options of the run, for the record.
-    round_index : int
-        The round.
-    nonce : bytes
-        What the server drew after the last key, from which the order of a ring follows.
-    survived, dropped, colluding : ndarray of bool, shape (N,)
-        Whose upload is in the sum; who shared keys but sent none; who colludes with the server.
-    messages : dict of str to dict of int to ndarray of uint8
-        For each of :data:`PHASES` the sealed message of every sender.
-    mask_keys : dict of int to bytes
-        The private half of the mask key of every colluding device that advertised keys.
-    truth : dict of int to ndarray of int32
-        What every honest survivor contributed, in the order of its upload.
-    """
-
-    kind: type[SecAgg]
+    kind: type[SecAgg]  # the protocol
     parameters: Parameters
-    config: Mapping[str, Any]
+    config: Mapping[str, Any]  # the options of the run, for the record
     round_index: int
-    nonce: bytes
-    survived: Flags
-    dropped: Flags
+    nonce: bytes  # what the server drew after the last key: the order of a ring follows from it
+    survived: Flags  # whose upload is in the sum
+    dropped: Flags  # who shared keys but sent none
     colluding: Flags
-    messages: Mapping[str, Mapping[int, Payload]]
-    mask_keys: Mapping[int, bytes]
-    truth: Mapping[int, Values]
+    messages: Mapping[str, Mapping[int, Payload]]  # in each of `PHASES`, sealed, by sender
+    mask_keys: Mapping[int, bytes]  # private halves, of colluding devices that advertised keys
+    truth: Mapping[int, Values]  # what every honest survivor contributed, in upload order
 
     def __post_init__(self) -> None:
         devices, config = self.parameters.devices, self.config
@@ -123,23 +101,12 @@ class Transcript:
             "the true values are not those of the honest survivors",
         )
 
-    @property
-    def protocol(self) -> str:
-        """Name of the protocol."""
-        return self.kind.name
-
     def save(self, path: Path) -> None:
-        """Write the transcript, so that no half-written file ever has this name.
-
-        Raises
-        ------
-        HpcflError
-            If the file system refuses it.
-        """
+        """Write the transcript, so that no half-written file ever has this name."""
         parameters = asdict(self.parameters)
         weights = parameters.pop("weights")
         header = {
-            "protocol": self.protocol,
+            "protocol": self.kind.name,
             "round": self.round_index,
             "nonce": self.nonce.hex(),
             "parameters": parameters,
@@ -167,32 +134,16 @@ class Transcript:
 
 
 def attackable(kind: type[AggregationProtocol]) -> type[SecAgg]:
-    """Return a protocol as one of those whose masks can be taken off.
-
-    Raises
-    ------
-    UsageError
-        If it is not one.
-    """
+    """Return a protocol as one of those whose masks can be taken off; refuse others."""
     if not issubclass(kind, SecAgg) or kind.not_attacked:
         raise UsageError(f"rounds of {kind.name} cannot be attacked: {kind.not_attacked}")
     return kind
 
 
 def load(path: Path, protocol: str | None = None) -> Transcript:
-    """Return the transcript in a file.
+    """Return the transcript in a file; refuse one that is damaged, or of another version.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    protocol : str, optional
-        ``MODULE:CLASS`` of the protocol, if it does not come with hpcfl.
-
-    Raises
-    ------
-    UsageError
-        If the file is not a transcript, damaged, or of another version.
+    A protocol that does not come with hpcfl is named as ``MODULE:CLASS``.
     """
     try:
         arrays = files.load_npz(path)

@@ -16,39 +16,21 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class EpsilonBound:
-    """A lower bound on epsilon, and the test that gives it.
-
-    Attributes
-    ----------
-    epsilon : float
-    true_positives, false_positives : int
-        Of `runs` runs on each dataset, those beyond the threshold.
-    runs : int
-    threshold : float
-        Of the statistic, natural logarithms.
-    mu : float, optional
-        Lower bound on mu, where epsilon comes of it.
-    part : float
-        Lower bound on the part of the runs that count.
-    """
+    """A lower bound on epsilon, and the test that gives it."""
 
     epsilon: float
-    true_positives: int
+    true_positives: int  # of `runs` runs on each dataset, those beyond the threshold
     false_positives: int
     runs: int
-    threshold: float
-    mu: float | None = None
-    part: float = 1.0
+    threshold: float  # of the statistic, in natural logarithms
+    mu: float | None = None  # lower bound on mu, where epsilon comes of it
+    part: float = 1.0  # lower bound on the part of the runs that count
 
 
 def lower_bound(without: Floats, with_: Floats, delta: float, confidence: float) -> EpsilonBound:
     """Return a lower bound on epsilon from a statistic's values on two neighbouring datasets.
 
-    Parameters
-    ----------
-    without, with_ : ndarray of float64, shape (runs,)
-        Large values speak for the second dataset. The first half of each chooses the threshold.
-    delta, confidence : float
+    Large values speak for the second dataset. The first half of each chooses the threshold.
     """
 
     def epsilon(true: Any, false: Any, runs: int) -> Floats:
@@ -65,11 +47,7 @@ def bound_where_sent(
 ) -> EpsilonBound:
     """Return the bound by way of mu, from the runs in which the canary is sent.
 
-    Parameters
-    ----------
-    without, with_ : ndarray of float64, shape (runs, 2)
-        Score, and whether the run counts.
-    delta, confidence : float
+    Of a run there are the score, and whether it counts: shape (runs, 2).
     """
     first, second = (one[one[:, 1] > 0, 0] for one in (without, with_))
     counted, most = first.size + second.size, len(without) + len(with_)
@@ -115,11 +93,7 @@ def _test(
 ) -> tuple[float, int, int, int]:
     """Choose the threshold of the largest value on the first half, and count on the second.
 
-    Returns
-    -------
-    threshold : float
-    true, false, runs : int
-        True positives, false positives, and runs on each dataset.
+    Return it, the true positives, the false positives, and the runs on each dataset.
     """
     half = without.size // 2
     negatives, positives = np.sort(without[:half]), np.sort(with_[:half])
@@ -134,20 +108,8 @@ def _test(
 def clopper_pearson(count: Any, runs: int, error: float) -> tuple[Floats, Floats]:
     """Return lower and upper bounds of a probability, each wrong with at most `error`.
 
-    Parameters
-    ----------
-    count : int or ndarray of int
-        Successes.
-    runs : int
-        Independent trials, at least 1.
-    error : float
-        Above 0 and below 1, for one side.
-
-    Returns
-    -------
-    lower, upper : ndarray of float64
-        Clopper and Pearson (1934): with the lower, at least `count` successes have the probability
-        `error`; with the upper, at most `count`.
+    Clopper and Pearson (1934): with the lower, at least `count` successes in `runs` independent
+    trials have the probability `error`; with the upper, at most `count`.
     """
     from scipy.special import betaincinv
 

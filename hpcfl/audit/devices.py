@@ -30,24 +30,11 @@ _ORDERS, _ORDERED = 20000, 10**7
 
 
 class Devices:
-    """The devices of an instance, one of which has the canary.
+    """The devices of an instance, one of which, the victim, has the canary.
 
-    Parameters
-    ----------
-    instance : Instance
-    victim : int
-        The device that has the canary.
-    turns : int
-        Rounds that it is in.
-    replaced : bool
-        Neighbouring data have another record or user in the canary's place, not none.
-    seed : int
-        Of the order of samples, where the canary is not chosen by it.
-
-    Attributes
-    ----------
-    accesses : tuple of int
-        As of `Audit`.
+    It is in `turns` rounds. Neighbouring data have another record or user in the canary's place if
+    it is `replaced`, else none. The seed is of the order of samples, where the canary is not chosen
+    by it.
     """
 
     def __init__(

@@ -107,6 +107,7 @@ class Instance:
                     "epoch of --steps: only there a round tells nothing of the next one's order"
                 )
         self._check_rounds()
+        _ = self.privacy  # refuses what is out of range
         for name in ("sigma", "sigma_norms"):
             noise = getattr(self, name)
             if noise is not None and not _LEAST_NOISE <= noise <= _MOST_NOISE:

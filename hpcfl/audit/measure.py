@@ -16,38 +16,19 @@ from hpcfl.report.jsontext import finite
 
 @dataclass(frozen=True)
 class Audit:
-    """The result of an audit.
-
-    Attributes
-    ----------
-    instance : Instance
-    neighbours, paper_neighbours : str
-        In what the datasets differ, here and where it is proven, and by the paper's claim.
-    accesses : tuple of int
-        How often the canary is used in every round that its device is in; empty where it is by
-        chance.
-    delta : float
-        What all values are at; 0 for Laplace noise.
-    paper, proven : float
-        The accounts' epsilons.
-    measured : EpsilonBound
-        For any mechanism.
-    gaussian : EpsilonBound or None
-        By way of mu, where the noise is Gaussian.
-    confidence : float
-        With which each bound holds.
-    """
+    """The result of an audit."""
 
     instance: Instance
-    neighbours: str
-    paper_neighbours: str
+    neighbours: str  # in what the datasets differ, here and where it is proven,
+    paper_neighbours: str  # and by the paper's claim
+    # How often the canary is used in every round that its device is in; empty if by chance.
     accesses: tuple[int, ...]
-    delta: float
-    paper: float
+    delta: float  # of all values; 0 for Laplace noise
+    paper: float  # the accounts' epsilons
     proven: float
-    measured: EpsilonBound
-    gaussian: EpsilonBound | None
-    confidence: float
+    measured: EpsilonBound  # for any mechanism
+    gaussian: EpsilonBound | None  # by way of mu, where the noise is Gaussian
+    confidence: float  # with which each bound holds
 
     @property
     def best(self) -> float:
@@ -73,23 +54,8 @@ class Audit:
 def audit(instance: Instance, runs: int, seed: int = 0, confidence: float = 0.99) -> Audit:
     """Run an instance on two neighbouring datasets, and bound epsilon from below.
 
-    Parameters
-    ----------
-    instance : Instance
-        What is run.
-    runs : int
-        Runs on each dataset, at least 20; one half chooses the threshold.
-    seed : int
-        Of all randomness; the same gives the same result.
-    confidence : float
-        Above 0 and below 1, for each of the bounds.
-
-    Raises
-    ------
-    UsageError
-        If an option is out of range, or does not go with the algorithm.
-    HpcflError
-        If the account needs a package that is not installed.
+    Of `runs` runs on each dataset, at least 20, one half chooses the threshold. Each of the bounds
+    holds with the confidence.
     """
     if runs < 20:
         raise UsageError(f"--runs is {runs}; it must be at least 20")

@@ -21,17 +21,7 @@ def ratio(
 ) -> float:
     """Return the log-likelihood ratio of the canary's coordinates, seen with noise.
 
-    Parameters
-    ----------
-    seen : ndarray of float64, shape (d,)
-    length : float
-        Norm of what the canary adds.
-    noise : float
-        Standard deviation, or scale of Laplace noise.
-    chance : float
-        With which it adds anything.
-    replaced : bool
-        Its neighbour has the opposite instead of nothing.
+    See `Stage.ratio`; if it is `replaced`, its neighbour has the opposite instead of nothing.
     """
     values = seen[COORDINATES]
     laplace = instance.mechanism == "laplace"

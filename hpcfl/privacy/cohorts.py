@@ -24,40 +24,14 @@ from hpcfl.privacy.threat import SPARE, Threat
 
 @lru_cache(maxsize=64)
 def cohort_size(devices: int, alpha: float) -> int:
-    """Return the number m of devices in a cohort: alpha N, rounded half up, and at least 1.
-
-    Parameters
-    ----------
-    devices : int
-        Number N of devices.
-    alpha : float
-        Fraction of the coordinates that a device sends, in (0, 1].
-
-    Raises
-    ------
-    UsageError
-        If alpha is not in (0, 1].
-    """
+    """Return the number m of devices in a cohort: alpha N, rounded half up, and at least 1."""
     if not 0 < alpha <= 1:
         raise UsageError(f"alpha is {alpha}; it must be above 0, at most 1")
     return max(1, int(Fraction(repr(float(alpha))) * devices + Fraction(1, 2)))
 
 
 def honest_in_cohort(population: Population, cohort: int) -> Floats:
-    """Return the distribution of the number c of honest survivors in a cohort.
-
-    Parameters
-    ----------
-    population : Population
-        The devices.
-    cohort : int
-        Number m of devices in the cohort.
-
-    Returns
-    -------
-    ndarray of float64, shape (m + 1,)
-        Pr[c] for c = 0 to m.
-    """
+    """Return Pr[c] of the number c = 0 to m of honest survivors in a cohort of m devices."""
     _check(population, cohort)
     survivors, probability = population.honest_survivors()
     return probability @ _in_cohort(population, cohort, survivors, cohort + 1)
@@ -71,23 +45,8 @@ def below_floor_probability(
     Given h, each block falls below with the probability Pr[c < floor | h]; for several blocks the
     union bound min(1, blocks Pr[c < floor | h]) is taken, then the mean over h. For one block this
     is exact. A cohort without any honest survivor counts as below, although it exposes nobody.
-
-    Parameters
-    ----------
-    population : Population
-        The devices. With the model ``"targeted"`` the probability is over the cohorts alone and
-        holds for any choice of the floor(theta N) devices that drop out before cohorts are known.
-    cohort : int
-        Number m of devices in a cohort.
-    floor : int
-        Number of honest survivors that every cohort should hold.
-    blocks : int
-        Number of blocks of a round.
-
-    Raises
-    ------
-    UsageError
-        If the cohort is larger than the population, or a number is not positive.
+    With the model ``"targeted"`` the probability is over the cohorts alone and holds for any choice
+    of the floor(theta N) devices that drop out before cohorts are known.
     """
     _check(population, cohort)
     for name, value in (("floor", floor), ("number of blocks", blocks)):
@@ -105,15 +64,6 @@ def below_floor(threat: Threat, cohort: int, floor: int) -> float:
     All that collude survive, all that drop out are honest, and who they are has nothing to do with
     the ring: the honest survivors of a cohort are hypergeometric, and a union bound is over the N
     cohorts.
-
-    Parameters
-    ----------
-    threat : Threat
-        Who colludes and drops out.
-    cohort : int
-        Number m of devices of a cohort.
-    floor : int
-        Number of honest survivors that every cohort should hold.
     """
     colluding = threat.colluding_among(threat.devices)
     numbers = np.flatnonzero(colluding > 0)
@@ -124,10 +74,7 @@ def below_floor(threat: Threat, cohort: int, floor: int) -> float:
 
 
 def refused(threat: Threat, cohort: int, least: int) -> float:
-    """Return a bound on the probability that a cohort of a round has fewer than `least` survivors.
-
-    Parameters as for :func:`below_floor`.
-    """
+    """Return a bound on the probability that any cohort of a round has fewer survivors."""
     survivors = _survivors(threat, cohort)
     return min(1.0, threat.devices * float(survivors[: max(0, least)].sum()))
 

@@ -17,15 +17,7 @@ IntLike = int | Counts
 def log_binomial(n: IntLike, k: IntLike) -> Floats:
     """Return log C(n, k), element for element; minus infinity where k < 0 or k > n.
 
-    Parameters
-    ----------
-    n, k : int or ndarray of int64
-        Whole numbers, broadcast against each other.
-
-    Returns
-    -------
-    ndarray of float64
-        The absolute error is about 1e-15 log n!, that is 1e-10 at n = 10,000.
+    The absolute error is about 1e-15 log n!, that is 1e-10 at n = 10,000.
     """
     n, k = np.broadcast_arrays(np.asarray(n, np.int64), np.asarray(k, np.int64))
     table = _log_factorials(int(n.max(initial=1)).bit_length())
@@ -35,17 +27,7 @@ def log_binomial(n: IntLike, k: IntLike) -> Floats:
 
 
 def binomial(trials: int, probability: float, hits: IntLike) -> Floats:
-    """Return the probability of so many hits in independent trials.
-
-    Parameters
-    ----------
-    trials : int
-        Number of trials.
-    probability : float
-        Of a hit, in [0, 1].
-    hits : int or ndarray of int64
-        Numbers of hits.
-    """
+    """Return the probability of so many hits in independent trials."""
     hits = np.asarray(hits, np.int64)
     return np.exp(
         log_binomial(trials, hits)
@@ -55,18 +37,9 @@ def binomial(trials: int, probability: float, hits: IntLike) -> Floats:
 
 
 def hypergeometric(total: IntLike, marked: IntLike, drawn: IntLike, hits: IntLike) -> Floats:
-    """Return the probability that so many of the drawn are marked.
+    """Return the probability that `hits` of the `drawn` are among the `marked` of `total` things.
 
-    Parameters
-    ----------
-    total : int or ndarray of int64
-        Number of things.
-    marked : int or ndarray of int64
-        How many of them are marked.
-    drawn : int or ndarray of int64
-        How many are drawn, without putting any back.
-    hits : int or ndarray of int64
-        Numbers of marked ones among the drawn; all four are broadcast against each other.
+    Nothing is put back; all four are broadcast against each other.
     """
     rest = np.subtract(total, marked)
     return np.exp(

@@ -27,21 +27,12 @@ _LISTED = 1e-6
 
 @dataclass(frozen=True)
 class Figure:
-    """One quantity, by formula and by simulation.
+    """One quantity, by formula and by simulation."""
 
-    Attributes
-    ----------
-    formula : float or None
-        The exact value; None where no closed form is known.
-    simulation : float or None
-        The estimate; None where the simulation had nothing to estimate it from.
-    standard_error : float or None
-        Of the estimate. That of a share is at least what one more event would have added: a share
-        that was never met may still be as large as a few of these.
-    """
-
-    formula: float | None
-    simulation: float | None
+    formula: float | None  # the exact value; None where no closed form is known
+    simulation: float | None  # the estimate; None where there was nothing to estimate it from
+    # Of the estimate. That of a share is at least what one more event would have added: a share
+    # that was never met may still be as large as a few of these.
     standard_error: float | None
 
     @property
@@ -75,80 +66,40 @@ class Exposure:
     set* of a value that a contributor sent is the set of contributors whose sum the server learns
     instead of the value: its component in the coordinate's masking graph.
 
-    Attributes
-    ----------
-    protocol : str
-        Name of the protocol.
-    population : Population
-        Devices, colluders and dropouts.
-    dim : int
-        Number d of coordinates.
-    alpha : float or None
-        Fraction of the coordinates that a device sends; None for protocols that send all.
-    degree : int or None
-        Neighbours of a device in the masking graph; None if all are.
-    cohort : int or None
-        Devices in a cohort; None for protocols without.
-    masked : bool
-        Whether anything is masked.
-    samples, seed : int
-        Coordinates that were simulated, each of a round of its own, and the seed.
-    theorem_2 : float or None
-        The paper's T, for the protocols with an alpha: a number of contributors.
-    contributors : Figure
-        Expected number of contributors at a coordinate.
-    sole : Figure
-        Fraction of the coordinates with exactly one contributor (the paper's Figures 4(b), 5(c)).
-    sole_of_dim : Figure
-        Of the d coordinates of an honest survivor, the fraction where it is the only contributor.
-    split : Figure
-        Fraction of the coordinates at which the server learns more than one sum of contributors.
-    sent : Figure
-        Fraction of the d coordinates that an honest survivor sends.
-    alone_of_sent, alone_of_dim : Figure
-        Fraction of the values that an honest survivor sends, and of its d coordinates, that are
-        exposed alone: the anonymity set has one member.
-    alone_at_coordinate : Figure
-        Expected number of values exposed alone at a coordinate. It bounds the probability that
-        there is any (union bound); for ``secagg-graph`` that is one probability a round.
-    mean_set : Figure
-        Mean size of the anonymity set of a sent value.
-    sizes : dict of int to Figure
-        Distribution of that size. Those below 1e-6 that were not met are left out.
-    size_ranges : dict of (int, int) to Figure
-        The same for sizes from the first to the second number: 1, 2, 3, 4, 5 to 8, 9 to 16, ...
-    floor : int or None
-        Size that was asked for.
-    below_floor : Figure or None
-        Fraction of sent values whose anonymity set has fewer than `floor` members.
-    cohort_below_floor, round_below_floor : float or None
-        For ``cohort`` with a floor: probability that a cohort has fewer than `floor` honest
-        survivors, and the union bound for the N cohorts of a round.
+    All but `contributors`, `alone_at_coordinate` and `mean_set` are fractions.
     """
 
     protocol: str
     population: Population
     dim: int
-    alpha: float | None
-    degree: int | None
-    cohort: int | None
+    alpha: float | None  # fraction of the coordinates that a device sends; None where it sends all
+    degree: int | None  # neighbours of a device in the masking graph; None if all are
+    cohort: int | None  # devices in a cohort; None without cohorts
     masked: bool
-    samples: int
+    samples: int  # coordinates that were simulated, each of a round of its own
     seed: int
-    theorem_2: float | None
-    contributors: Figure
-    sole: Figure
-    sole_of_dim: Figure
-    split: Figure
-    sent: Figure
+    theorem_2: float | None  # SparseSecAgg's T, where there is an alpha: a number of contributors
+    contributors: Figure  # expected number at a coordinate
+    sole: Figure  # of coordinates with exactly one contributor (the paper's Figures 4(b), 5(c))
+    sole_of_dim: Figure  # of an honest survivor's d coordinates, where it is the only contributor
+    split: Figure  # of coordinates at which the server learns more than one sum of contributors
+    sent: Figure  # of the d coordinates that an honest survivor sends
+    # Of the values that an honest survivor sends, and of its d coordinates, those exposed alone:
+    # the anonymity set has one member.
     alone_of_sent: Figure
     alone_of_dim: Figure
+    # Expected number of values exposed alone at a coordinate. It bounds the probability that there
+    # is any (union bound); for secagg-graph that is one probability a round.
     alone_at_coordinate: Figure
-    mean_set: Figure
+    mean_set: Figure  # mean size of the anonymity set of a sent value
+    # Distribution of that size, less those below 1e-6 that were not met; and for sizes from the
+    # first to the second number: 1, 2, 3, 4, 5 to 8, 9 to 16, ...
     sizes: dict[int, Figure]
     size_ranges: dict[tuple[int, int], Figure]
-    floor: int | None = None
-    below_floor: Figure | None = None
+    floor: int | None = None  # size that was asked for
+    below_floor: Figure | None = None  # of sent values whose set has fewer members than that
+    # For cohorts and a floor: probability that a cohort has fewer honest survivors, and the union
+    # bound for the N cohorts of a round.
     cohort_below_floor: float | None = None
     round_below_floor: float | None = None
 

@@ -23,17 +23,7 @@ from hpcfl.privacy.population import Population
 
 
 def theorem_2(alpha: float, dropout: float, honest: int) -> float:
-    """Return T = (1 - exp(-alpha)) (1 - theta) (1 - gamma) N (SparseSecAgg, Theorem 2).
-
-    Parameters
-    ----------
-    alpha : float
-        Fraction of the coordinates that a device sends.
-    dropout : float
-        Dropout rate theta.
-    honest : int
-        Number (1 - gamma) N of honest devices.
-    """
+    """Return T = (1 - exp(-alpha)) (1 - theta) H (SparseSecAgg, Theorem 2)."""
     return -math.expm1(-alpha) * (1 - dropout) * honest
 
 
@@ -43,14 +33,8 @@ def theorem_2(alpha: float, dropout: float, honest: int) -> float:
 class SparseGraph:
     """SparseSecAgg at one coordinate, where pairs select it independently.
 
-    Parameters
-    ----------
-    devices : int
-        Number N of devices.
-    alpha : float
-        A pair selects a coordinate with the probability pi = alpha / k (eq. 13).
-    degree : int, optional
-        Number k of partners of a device; N - 1 by default, as in the paper.
+    A pair selects it with the probability pi = alpha / k (eq. 13), where `degree` is the number k
+    of partners of a device: N - 1 by default, as in the paper.
     """
 
     def __init__(self, devices: int, alpha: float, degree: int | None = None) -> None:
@@ -97,17 +81,8 @@ class SparseGraph:
         The s - 1 others are one of C(h - 1, s - 1) choices, together they are connected, and no
         pair of one of them with the h - s honest survivors outside selects (Gilbert 1959):
         C(h - 1, s - 1) conn(s) x**(s (h - s)). For s = 1, :meth:`alone` instead, as the survivor
-        must also send. All devices must be partners.
-
-        Parameters
-        ----------
-        survivors : ndarray of int64, shape (n,)
-            Numbers h, at least 1.
-
-        Returns
-        -------
-        ndarray of float64, shape (n, max h + 1)
-            Column s is for size s.
+        must also send. All devices must be partners, and every h at least 1.
+        Column s is for size s.
         """
         largest = int(survivors.max())
         h, s = survivors[:, np.newaxis], np.arange(largest + 1)
@@ -169,16 +144,8 @@ class SparseGraph:
 def ring_alone(ring: int, degree: int, survivors: Counts) -> Floats:
     """Return Pr[a given honest survivor has no honest surviving neighbour], for each h.
 
-    The other h - 1 are anywhere but at its k places: C(n - 1 - k, h - 1) / C(n - 1, h - 1).
-
-    Parameters
-    ----------
-    ring : int
-        Number n of devices in the ring.
-    degree : int
-        Number k of neighbours.
-    survivors : ndarray of int64
-        Numbers h of honest survivors in the ring, at least 1.
+    The other h - 1 of the ring's n devices are anywhere but at its k places:
+    C(n - 1 - k, h - 1) / C(n - 1, h - 1). Every h must be at least 1.
     """
     away = log_binomial(ring - 1 - degree, survivors - 1)
     return np.exp(away - log_binomial(ring - 1, survivors - 1))
@@ -194,16 +161,8 @@ def ring_split(ring: int, degree: int, survivors: int) -> float:
 
         Pr[at least two] = sum_{j >= 2} (-1)**j (j - 1) C(h, j) q_j,
 
-    summed in whole numbers, as the terms cancel, until they are below 1e-21 of the sum.
-
-    Parameters
-    ----------
-    ring : int
-        Number n of devices in the ring.
-    degree : int
-        Number k of neighbours, ring - 1 or an even number.
-    survivors : int
-        Number h of honest survivors in the ring.
+    summed in whole numbers, as the terms cancel, until they are below 1e-21 of the sum. The degree
+    k is n - 1 or an even number.
     """
     if survivors < 2 or degree >= ring - 1:
         return 0.0

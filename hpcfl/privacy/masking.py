@@ -21,26 +21,14 @@ from hpcfl.privacy.population import Population
 
 @dataclass(frozen=True)
 class Closed:
-    """The closed forms of a kind of masking; None where there is none.
+    """The closed forms of a kind of masking; None where there is none."""
 
-    Attributes
-    ----------
-    contributors : float
-        Expected number of honest survivors that send a coordinate.
-    sent, alone_of_dim : float
-        Fraction of its d coordinates that such a device sends, and of which its value is exposed
-        alone.
-    sole, split : float or None
-        Fraction of the coordinates with exactly one contributor, and with more than one sum.
-    sizes : ndarray of float64 or None
-        Probability of an anonymity set of size s, seen from a sent value, at index s.
-    """
-
-    contributors: float
-    sent: float
-    alone_of_dim: float
-    sole: float | None = None
-    split: float | None = None
+    contributors: float  # expected number of honest survivors that send a coordinate
+    sent: float  # fraction of its d coordinates that such a device sends,
+    alone_of_dim: float  # and of which its value is exposed alone
+    sole: float | None = None  # fraction of the coordinates with exactly one contributor,
+    split: float | None = None  # and with more than one sum
+    # Probability of an anonymity set of size s, seen from a sent value, at index s.
     sizes: Floats | None = None
 
 
@@ -100,17 +88,10 @@ class InTheClear(Masking):
 class InCohorts(Masking):
     """A coordinate is sent by a cohort drawn by chance, masked within it.
 
-    Attributes
-    ----------
-    members : int
-        Devices that send a coordinate: all N where everybody sends everything.
-    degree : int or None
-        Neighbours of a device, on a ring of the members (see :func:`ring_degree`); None for all.
-    alpha : float or None
-        Fraction of the coordinates that a device sends; None for all.
+    Neighbours of a device are those on a ring of the members (see :func:`ring_degree`).
     """
 
-    members: int
+    members: int  # devices that send a coordinate: all N where everybody sends everything
     degree: int | None = None
     alpha: float | None = None
 
@@ -149,17 +130,7 @@ class InCohorts(Masking):
 
 @dataclass(frozen=True)
 class BySelection(Masking):
-    """Each pair of neighbours selects a coordinate with probability alpha / k, and masks it.
-
-    Attributes
-    ----------
-    devices : int
-        Number N of devices.
-    alpha : float
-        Fraction of the coordinates that a device sends.
-    degree : int or None
-        Number k of neighbours; None for all.
-    """
+    """Each pair of neighbours selects a coordinate with probability alpha / k, and masks it."""
 
     devices: int
     alpha: float
@@ -191,12 +162,7 @@ class BySelection(Masking):
 
 
 def check_alpha(alpha: float) -> None:
-    """Refuse what is not a fraction of the coordinates.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse what is not a fraction of the coordinates."""
     if not 0 < alpha <= 1:
         raise UsageError(f"alpha is {alpha}; it must be above 0, at most 1")
 
@@ -204,19 +170,7 @@ def check_alpha(alpha: float) -> None:
 def ring_degree(degree: int | None, devices: int, members: int | None = None) -> int | None:
     """Return a number of neighbours as kinds of masking take it: None where all are neighbours.
 
-    Parameters
-    ----------
-    degree : int or None
-        What is asked for.
-    devices : int
-        Number N of devices.
-    members : int, optional
-        Devices on the ring; all of them by default.
-
-    Raises
-    ------
-    UsageError
-        If no ring has it.
+    It refuses a degree that no ring of the `members`, by default all `devices`, has.
     """
     if degree is None:
         return None

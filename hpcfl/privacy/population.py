@@ -19,26 +19,16 @@ _NEGLIGIBLE = 1e-60
 
 @dataclass(frozen=True)
 class Population:
-    """Devices of a round, as seen by a curious server with colluding devices.
+    """Devices of a round, as seen by a curious server with colluding devices."""
 
-    Attributes
-    ----------
-    devices : int
-        Number N of devices.
-    colluding : int
-        Number A of devices that tell the server all they know; the other H = N - A are honest.
-        Fewer than the secret-sharing threshold floor(N/2) + 1, which could open every mask.
-    dropout : float
-        Dropout rate theta, in [0, 0.5).
-    model : str
-        ``"exact"``: floor(theta N) of the N devices drop out, drawn at random; ``"bernoulli"``:
-        each device with probability theta; ``"targeted"``: floor(theta N) devices drop out and
-        all of them are honest, the worst that someone who can cut links can do.
-    """
-
-    devices: int
+    devices: int  # number N
+    # Number A of devices that tell the server all they know; the other H = N - A are honest. Fewer
+    # than the secret-sharing threshold floor(N/2) + 1, which could open every mask.
     colluding: int
-    dropout: float = 0.0
+    dropout: float = 0.0  # rate theta, in [0, 0.5)
+    # "exact": floor(theta N) of the N devices drop out, drawn at random; "bernoulli": each device
+    # with probability theta; "targeted": floor(theta N) devices drop out and all of them are
+    # honest, the worst that someone who can cut links can do.
     model: str = "exact"
 
     def __post_init__(self) -> None:
@@ -78,11 +68,7 @@ class Population:
     def honest_survivors(self) -> tuple[Counts, Floats]:
         """Return the numbers h of honest devices that may survive, and their probabilities.
 
-        Returns
-        -------
-        survivors : ndarray of int64, shape (n,)
-            Increasing. Numbers with a probability below 1e-60 are left out.
-        probability : ndarray of float64, shape (n,)
+        They increase; numbers with a probability below 1e-60 are left out.
         """
         survivors = np.arange(self.honest + 1)
         if self.model == "exact":
@@ -107,13 +93,7 @@ class Population:
 
 
 def count_of(fraction: Fraction, devices: int) -> int:
-    """Return floor(fraction * devices), exactly.
-
-    Raises
-    ------
-    UsageError
-        If the fraction is not in [0, 1].
-    """
+    """Return floor(fraction * devices), exactly."""
     if not 0 <= fraction <= 1:
         raise UsageError(f"the fraction {fraction} of the devices is not between 0 and 1")
     return math.floor(fraction * devices)

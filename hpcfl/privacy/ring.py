@@ -41,20 +41,11 @@ REDUNDANT = 2
 
 @dataclass(frozen=True)
 class RingParameters:
-    """A degree and a threshold, and how likely it is that they do not keep what they promise.
+    """A degree and a threshold, and how likely it is that they do not keep what they promise."""
 
-    Attributes
-    ----------
-    degree : int
-        Number k of a device's neighbours.
-    threshold : int
-        Number t of shares that reconstruct a secret.
-    revealed, split, stuck : float
-        Upper bounds of the probabilities that the module describes, for one round.
-    """
-
-    degree: int
-    threshold: int
+    degree: int  # number k of a device's neighbours
+    threshold: int  # number t of shares that reconstruct a secret
+    # Upper bounds of the probabilities that the module describes, for one round.
     revealed: float
     split: float
     stuck: float
@@ -63,21 +54,9 @@ class RingParameters:
 def failures(threat: Threat, degree: int, threshold: int, expelled: int = SPARE) -> RingParameters:
     """Return how likely it is that a degree and a threshold fail.
 
-    Parameters
-    ----------
-    threat : Threat
-        Who colludes and drops out.
-    degree : int
-        Even, or N - 1, with which every device is linked with every other.
-    threshold : int
-        From 1 to the degree + 1: a survivor holds a share of its own secrets too.
-    expelled : int
-        How many devices are expelled when the ring is known.
-
-    Raises
-    ------
-    UsageError
-        If there is no such ring.
+    The degree must be even, or N - 1, with which every device is linked with every other; the
+    threshold is from 1 to the degree + 1, as a survivor holds a share of its own secrets too. So
+    many devices are expelled when the ring is known.
     """
     devices = threat.devices
     if not (degree == devices - 1 or (0 < degree < devices and degree % 2 == 0)):
@@ -94,7 +73,7 @@ def failures(threat: Threat, degree: int, threshold: int, expelled: int = SPARE)
         revealed = threat.honest * float(threat.colluding_neighbours(degree)[threshold:].sum())
         split = devices * threat.all_gone(degree // 2, expelled)
         stuck = devices * float(surviving[: threshold + REDUNDANT].sum())
-    found = (_at_most_one(revealed), _at_most_one(split), _at_most_one(stuck))
+    found = (min(1.0, one) for one in (revealed, split, stuck))
     return RingParameters(degree, threshold, *found)
 
 
@@ -104,23 +83,12 @@ def choose(
 ) -> RingParameters:
     """Return the smallest degree with a threshold that keeps all promises, almost surely.
 
-    Parameters
-    ----------
-    threat : Threat
-        Who colludes and drops out.
-    security_bits : int
-        A secret is revealed, or the honest survivors are split, with a probability of at most
-        2 to the minus this, both together.
-    correctness_bits : int
-        The same for a round that is stuck.
-    least : int
-        The smallest degree that will do for other reasons.
+    A secret is revealed, or the honest survivors are split, with a probability of at most 2 to the
+    minus `security_bits`, both together; a round is stuck with one of 2 to the minus
+    `correctness_bits`. `least` is the smallest degree that will do for other reasons.
 
-    Returns
-    -------
-    RingParameters
-        Of the thresholds that will do, the largest. If no degree below N - 1 will do: all others
-        as neighbours, and the threshold floor(N / 2) + 1 of SecAgg.
+    Of the thresholds that will do, the largest is taken. If no degree below N - 1 will do: all
+    others as neighbours, and the threshold floor(N / 2) + 1 of SecAgg.
     """
     devices = threat.devices
     secure, correct = 2.0**-security_bits, 2.0**-correctness_bits
@@ -140,13 +108,7 @@ def choose(
 
 
 def best_threshold(threat: Threat, degree: int) -> int:
-    """Return the threshold of a given degree whose failures are the least likely, taken together.
-
-    Raises
-    ------
-    UsageError
-        If there is no such ring.
-    """
+    """Return the threshold with which a degree is the least likely to fail, all taken together."""
     if degree == threat.devices - 1:
         return threat.devices // 2 + 1
     failures(threat, degree, degree)  # refuses an impossible degree
@@ -159,10 +121,6 @@ def best_threshold(threat: Threat, degree: int) -> int:
         for t in range(SMALLEST_THRESHOLD, degree + 1)
     }
     return min(expected, key=lambda t: (expected[t], t))
-
-
-def _at_most_one(probability: float) -> float:
-    return min(1.0, probability)
 
 
 def log2(probability: float) -> str:

@@ -24,17 +24,10 @@ _AT_ONCE = 1 << 19
 
 @dataclass(frozen=True)
 class Observations:
-    """What happened in a number of samples.
+    """What happened in a number of samples."""
 
-    Attributes
-    ----------
-    survivors : ndarray of int64, shape (samples,)
-        Honest survivors of the round.
-    sample, size, components : ndarray of int64, shape (n,)
-        In that sample there were so many components of that size; each combination occurs once.
-    """
-
-    survivors: Counts
+    survivors: Counts  # honest survivors of the round of each sample
+    # In that sample there were so many components of that size; each combination occurs once.
     sample: Counts
     size: Counts
     components: Counts
@@ -48,18 +41,11 @@ class Observations:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Devices and masks of a number of samples; vertex i * N + j is device j of sample i.
+    """Devices and masks of a number of samples; vertex i * N + j is device j of sample i."""
 
-    Attributes
-    ----------
-    sends : ndarray of bool, shape (samples, N)
-        Who sends the coordinate if it survives.
-    left, right : ndarray of int64
-        The two vertices of every edge. An edge between devices that are not both honest survivors
-        is ignored.
-    """
-
-    sends: Flags
+    sends: Flags  # shape (samples, N): who sends the coordinate if it survives
+    # The two vertices of every edge. One between devices that are not both honest survivors is
+    # ignored.
     left: Counts
     right: Counts
 
@@ -71,16 +57,7 @@ Draw = Callable[[Flags, np.random.Generator], Drawn]
 def simulate(population: Population, draw: Draw, samples: int, seed: int) -> Observations:
     """Return what happened in a number of coordinates, each of a round of its own.
 
-    Parameters
-    ----------
-    population : Population
-        The devices.
-    draw : callable
-        A protocol's masks: one of the functions below, with its parameters bound.
-    samples : int
-        Number of coordinates.
-    seed : int
-        Seed of the simulation.
+    `draw` draws a protocol's masks: one of the functions below, with its parameters bound.
     """
     generator = np.random.default_rng(seed)
     step = max(1, _AT_ONCE // population.devices)
@@ -103,18 +80,8 @@ def ring(cohort: int, degree: int, honest: Flags, generator: np.random.Generator
 
     Only honest survivors that follow each other are linked. A survivor's neighbours on one side are
     the next k / 2 places; whoever is there is linked through those in between, so the components
-    are those of the whole graph.
-
-    Parameters
-    ----------
-    cohort : int
-        Number m of devices in the cohort, drawn anew for each sample.
-    degree : int
-        Number k of neighbours of a device; m - 1 or more: all are neighbours.
-    honest : ndarray of bool, shape (samples, N)
-        The honest survivors.
-    generator : Generator
-        Source of randomness.
+    are those of the whole graph. The cohort's m devices are drawn anew for each sample; with a
+    degree of m - 1 or more all are neighbours.
     """
     samples, devices = honest.shape
     order = _orders(honest.shape, generator)[:, :cohort]
@@ -137,16 +104,7 @@ def selecting_pairs(
 ) -> Drawn:
     """Draw SparseSecAgg: each pair of neighbours selects a coordinate with probability alpha / k.
 
-    Parameters
-    ----------
-    alpha : float
-        Fraction of the coordinates that a device sends.
-    degree : int
-        Number k of neighbours of a device, N - 1 or an even number.
-    honest : ndarray of bool, shape (samples, N)
-        The honest survivors.
-    generator : Generator
-        Source of randomness.
+    The degree k is N - 1 or an even number.
     """
     samples, devices = honest.shape
     complete = degree == devices - 1
@@ -173,13 +131,6 @@ def connected_components(vertices: int, left: Counts, right: Counts) -> Counts:
 
     Components that share an edge are merged, all at once, and paths to the smallest vertex are
     halved until all are of length 1 (Shiloach and Vishkin 1982), until no edge is left between two.
-
-    Parameters
-    ----------
-    vertices : int
-        Number of vertices.
-    left, right : ndarray of int64
-        The two vertices of every edge.
     """
     root = np.arange(vertices)
     while left.size:

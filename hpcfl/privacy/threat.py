@@ -41,26 +41,14 @@ class Threat:
 
     The worst that can be is assumed: those that collude stay to the end, and all that drop out are
     honest. Whoever drops out does so whatever its place is on a ring.
-
-    Attributes
-    ----------
-    devices : int
-        Number N of devices of a round.
-    colluding : int
-        Number A of devices that collude, of the population.
-    dropped : int
-        Most devices of a round that may drop out.
-    population : int
-        Number n of devices that those of a round are drawn from, at random; N where all take part.
-    rate : float, optional
-        Each device, but for one that vanishes whatever happens, drops out with this probability;
-        `dropped` is then seldom exceeded.
     """
 
-    devices: int
-    colluding: int
-    dropped: int
-    population: int
+    devices: int  # number N of devices of a round
+    colluding: int  # number A of devices that collude, of the population
+    dropped: int  # most devices of a round that may drop out
+    population: int  # number n that those of a round are drawn from, at random; N if all take part
+    # Each device, but for one that vanishes whatever happens, drops out with this probability;
+    # `dropped` is then seldom exceeded.
     rate: float | None = None
 
     def __post_init__(self) -> None:
@@ -94,17 +82,9 @@ class Threat:
         return self.devices - (self.colluding if self.population == self.devices else 0)
 
     def colluding_among(self, count: int) -> Floats:
-        """Return the distribution of the colluders among some devices that chance has chosen.
+        """Return Pr[c] of c = 0 to `count` colluders among some devices that chance has chosen.
 
-        Parameters
-        ----------
-        count : int
-            Number of devices: of a cohort, a stretch of the ring, or the whole round.
-
-        Returns
-        -------
-        ndarray of float64, shape (count + 1,)
-            Pr[c] for c = 0 to `count`.
+        They are a cohort, a stretch of the ring, or the whole round.
         """
         numbers = np.arange(count + 1)
         return hypergeometric(self.population, self.colluding, count, numbers)
@@ -125,12 +105,7 @@ class Threat:
     def all_gone(self, count: int, chosen: int = 0) -> float:
         """Return the probability that all of some devices in a row collude or have dropped out.
 
-        Parameters
-        ----------
-        count : int
-            Number of devices in a row.
-        chosen : int
-            How many of them are removed besides, by somebody who knows where they are.
+        So many `chosen` ones are removed besides, by somebody who knows where they are.
         """
         colluding = self.colluding_among(self.devices)
         numbers: Counts = np.flatnonzero(colluding > 0)
@@ -141,16 +116,9 @@ class Threat:
         )
 
     def most_colluding(self, count: int, failure: float, draws: int = 1) -> int:
-        """Return the number of colluders that none of some sets of devices has more of.
+        """Return the number of colluders that no set of `count` devices has more of.
 
-        Parameters
-        ----------
-        count : int
-            Number of devices of a set.
-        failure : float
-            Probability that is left for any of the sets to have more.
-        draws : int
-            Number of sets, for a union bound.
+        But with a probability of `failure`, by a union bound over so many sets, the `draws`.
         """
         return _most_colluding(self, count, failure / draws)
 
@@ -166,14 +134,9 @@ def _most_colluding(threat: Threat, count: int, failure: float) -> int:
 
 
 def exceeded_seldom(distribution: Floats, failure: float) -> int:
-    """Return the least number that is exceeded with at most a probability.
+    """Return the least number that is exceeded with at most a probability, above 0.
 
-    Parameters
-    ----------
-    distribution : ndarray of float64, shape (n,)
-        Pr[0], Pr[1], ...
-    failure : float
-        The probability, above 0.
+    The distribution is Pr[0], Pr[1], ...
     """
     # Pr[X > c] for c = 0, 1, ..., added up from the small terms.
     beyond = np.append(np.cumsum(distribution[::-1])[::-1][1:], 0.0)

@@ -148,4 +148,4 @@ def test_every_protocol_is_attacked_or_refused(tmp_path):
                 Experiment.prepare(options, 8)
         else:
             Experiment.prepare(options, 8).run(Loopback(8))
-            assert load(tmp_path / name).protocol == name
+            assert load(tmp_path / name).kind.name == name
