@@ -14,7 +14,7 @@ from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import insecure_noise
 from hpcfl.audit.devices import Devices, local_options
 from hpcfl.audit.instance import Instance
-from hpcfl.audit.rounds import DIM, Launch, make_protocol
+from hpcfl.audit.rounds import DIM, Stage, make_protocol
 from hpcfl.privacy.accounting.guarantee import REPLACE_RECORD, REPLACE_USER, Account
 
 
@@ -84,12 +84,12 @@ class Game:
             ranks = [self._make(federation) for _ in range(self.instance.ranks)]
             if launch:
                 self._go_on(ranks[0], launch)
-            launched = Launch(self.instance, self.devices, canary, seed, ranks)
+            stage = Stage(self.instance, self.devices, canary, seed, ranks)
             model = checkpoint.copy()
             for index in range(rounds - again if launch else 0, rounds):
                 if index == rounds - again:
                     checkpoint = model.copy()
-                more = launched.round(index, model)
+                more = ranks[0].audited_round(stage, index, model)
                 score, sent = score + (more or 0.0), sent and more is not None
         return score, sent
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from hpcfl.algorithms import federated
 from hpcfl.errors import UsageError
@@ -106,8 +103,8 @@ class Instance:
                     "--secret-order is for cdp and dp-dsgd with --shuffle fresh and at most an "
                     "epoch of --steps: only there a round tells nothing of the next one's order"
                 )
-        self._check_rounds()
         _ = self.privacy  # refuses what is out of range
+        self._check_rounds()
         for name in ("sigma", "sigma_norms"):
             noise = getattr(self, name)
             if noise is not None and not _LEAST_NOISE <= noise <= _MOST_NOISE:
@@ -136,8 +133,6 @@ class Instance:
                 "--dropout is for a trusted server and rounds of all devices: give --sampling "
                 f"poisson, and --per-round (and --first-stage) {self.devices}"
             )
-        if self.noise not in ("central", "distributed"):
-            raise UsageError(f"--noise is {self.noise!r}; choose central, or distributed")
         if not 0 <= self.absent < self.per_round or (self.absent and not self.summed):
             raise UsageError(
                 f"--absent is {self.absent}; of sums (--aggregate secagg, --noise distributed) it "
@@ -244,50 +239,6 @@ class Audited:
     by_record: bool = False
     trusted: Callable[[Instance], bool] = lambda instance: False
     secret: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Stage(Protocol):
-    """What an algorithm plays a round of an audit with: one run, with or without the canary."""
-
-    @property
-    def instance(self) -> Instance: ...
-    @property
-    def victim(self) -> int:
-        """The device that has the canary."""
-
-    @property
-    def accesses(self) -> tuple[int, ...]:
-        """How often the canary is used in each of its device's rounds, if its order is known."""
-
-    def there(self, participants: list[int]) -> list[int]:
-        """Return a round's participants: without the canary, its user is not there or replaced."""
-
-    def present(self, participants: list[int]) -> list[int]:
-        """Return who of a round is in the sum: all but those that are unexpectedly missing."""
-
-    def other_rank(self, participants: list[int]) -> int | None:
-        """Return a participant that is on another rank than the victim."""
-
-    def update(self, id: int, index: int, model: NDArray[np.float32]) -> NDArray[np.floating]:
-        """Return what a device contributes."""
-
-    def summed(self, updates: dict[int, NDArray[np.floating]], play: int) -> NDArray[np.float64]:
-        """Return the sum of the updates of those who do not drop out."""
-
-    def integer_sum(
-        self, updates: dict[int, NDArray[np.floating]], participants: list[int], index: int
-    ) -> NDArray[np.float64]:
-        """Return the sum as a protocol that sums integers has it, noise included."""
-
-    def ratio(self, seen: NDArray[np.float64], length: float, noise: float, chance: float) -> float:
-        """Return the log-likelihood ratio of what is seen, large if the canary is there.
-
-        With `chance` the canary adds a vector of that length; `noise` is the standard deviation, or
-        the scale of Laplace noise.
-        """
-
-    def crowd_ratio(self, seen: NDArray[np.float64]) -> float:
-        """Return that of a sum in which all others oppose the canary."""
 
 
 def _having(setting: str) -> list[str]:

@@ -24,8 +24,8 @@ DIM = 4
 
 
 @dataclass(frozen=True)
-class Launch:
-    """A `Stage`: an instance with the canary, or with what its neighbour has instead."""
+class Stage:
+    """What an algorithm plays a round of an audit with: an instance, with or without the canary."""
 
     instance: Instance
     devices: Devices
@@ -33,39 +33,47 @@ class Launch:
     seed: int  # of all randomness of the run
     ranks: list[PrivateAlgorithm]
 
-    def round(self, index: int, model: Vector) -> float | None:
-        """Play a round; move the model and return the round's score, None if nothing is sent."""
-        return self.ranks[0].audited_round(self, index, model)
-
     @property
     def victim(self) -> int:
+        """The device that has the canary."""
         return self.devices.victim
 
     @property
     def accesses(self) -> tuple[int, ...]:
+        """How often the canary is used in each of its device's rounds, if its order is known."""
         return self.devices.accesses
 
     def update(self, id: int, index: int, model: Vector) -> NDArray[np.floating]:
+        """Return what a device contributes."""
         learn = self.devices.learn(id, index, model, self.canary, self.seed)
         return self.ranks[self._rank(id)].contribution(id, index, model[:0], learn)
 
     def ratio(self, seen: Floats, length: float, noise: float, chance: float) -> float:
+        """Return the log-likelihood ratio of what is seen, large if the canary is there.
+
+        With `chance` the canary adds a vector of that length; `noise` is the standard deviation, or
+        the scale of Laplace noise.
+        """
         return scores.ratio(self.instance, seen, length, noise, chance, self.devices.replaced)
 
     def crowd_ratio(self, seen: Floats) -> float:
+        """Return that of a sum in which all others oppose the canary."""
         return scores.crowd_ratio(self.instance, seen)
 
     def there(self, participants: list[int]) -> list[int]:
+        """Return a round's participants: without the canary, its user is not there or replaced."""
         if self.canary or self.devices.replaced or self.instance.distributed:
             return participants
         return [id for id in participants if id != self.victim]
 
     def present(self, participants: list[int]) -> list[int]:
+        """Return who of a round is in the sum: all but those that are unexpectedly missing."""
         others = [id for id in participants if id != self.victim]
         missing = others[: self.instance.absent]
         return [id for id in participants if id not in missing]
 
     def other_rank(self, participants: list[int]) -> int | None:
+        """Return a participant that is on another rank than the victim."""
         own = self._rank(self.victim)
         return next((id for id in participants if self._rank(id) != own), None)
 
@@ -74,6 +82,7 @@ class Launch:
         return id * self.instance.ranks // self.instance.devices
 
     def summed(self, updates: dict[int, NDArray[np.floating]], play: int) -> Floats:
+        """Return the sum of the updates of those who do not drop out."""
         instance = self.instance
         schedule = DropoutSchedule(
             len(updates), instance.dropout, instance.dropout_model, "upload", self.seed
@@ -88,6 +97,7 @@ class Launch:
     def integer_sum(
         self, updates: dict[int, NDArray[np.floating]], participants: list[int], index: int
     ) -> Floats:
+        """Return the sum as a protocol that sums integers has it, noise included."""
         protocol = make_protocol(self.instance)
         assert isinstance(protocol, QuantisedProtocol)
         noise = self.ranks[0].integer_noise(protocol, index)

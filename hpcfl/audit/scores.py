@@ -21,7 +21,7 @@ def ratio(
 ) -> float:
     """Return the log-likelihood ratio of the canary's coordinates, seen with noise.
 
-    See `Stage.ratio`; if it is `replaced`, its neighbour has the opposite instead of nothing.
+    See `Stage.ratio`; if the canary is `replaced`, its neighbour has the opposite, not nothing.
     """
     values = seen[COORDINATES]
     laplace = instance.mechanism == "laplace"

@@ -31,7 +31,7 @@ def test_what_is_written_is_read(transcript, tmp_path):
 
     assert read.parameters == transcript.parameters
     np.testing.assert_array_equal(read.parameters.weights, weights)
-    for name in ("protocol", "config", "round_index", "nonce", "mask_keys"):
+    for name in ("kind", "config", "round_index", "nonce", "mask_keys"):
         assert getattr(read, name) == getattr(transcript, name)
     for name in ("survived", "dropped", "colluding"):
         np.testing.assert_array_equal(getattr(read, name), getattr(transcript, name))

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -70,8 +71,8 @@ def test_worked_numbers(rounds, steps, sigma, fresh, continuing, swor):
     goes_on = epsilons(adult(**case, shuffle="continuing"))
 
     assert exact == pytest.approx(sigma, abs=6e-6)
-    assert cdp.cdp_paper(adult(**case)).epsilon == pytest.approx(10, abs=1e-4)
-    assert cdp.cdp_tight(adult(**case)).epsilon == pytest.approx(8.357, abs=1e-3)
+    assert cdp.paper(adult(**case)).epsilon == pytest.approx(10, abs=1e-4)
+    assert cdp.tight(adult(**case)).epsilon == pytest.approx(8.357, abs=1e-3)
     assert (secret["P1"], secret["P2"]) == pytest.approx(fresh, rel=4e-3)
     assert (goes_on["P1"], goes_on["P2"]) == pytest.approx(continuing, rel=4e-3)
     assert secret["P2 SWOR"] == pytest.approx(swor, rel=4e-3)
@@ -90,7 +91,7 @@ def test_a_network_has_none_of_the_credit_that_convexity_gives():
 )
 def test_the_noise_in_the_papers_figures_is_not_private(steps, sigma, epsilon):
     # They count a fraction of rounds: 100 * 10 / 16 = 62.5 and not 63.
-    rho = cdp.cdp_paper_rho(adult(rounds=100, steps=steps, sigma=sigma)) * 62.5 / 63
+    rho = adult(rounds=100, steps=steps, sigma=sigma).paper_rho * 62.5 / 63
 
     assert zcdp.bun_steinke_epsilon(rho, 1e-4) == pytest.approx(epsilon, rel=4e-3)
 
@@ -101,19 +102,17 @@ def test_the_noise_in_the_papers_figures_is_not_private(steps, sigma, epsilon):
 def test_noise_of_the_baseline(rounds, by_devices, by_summed):
     # With C = T r / n, a fraction; rho goes with C / sigma**2.
     fraction = rounds * 10 / 16
-    settings = adult(steps=1, rounds=rounds, sigma=by_devices)
+    settings = cdp.OneStep(**asdict(adult(steps=1, rounds=rounds, sigma=by_devices)))
     whole = settings.worst_participations
 
     def by_p2(settings):
         return cdp.worst_rho(settings, lambda accesses: accesses**2 * settings.access_rho / 10)
 
     assert whole == math.ceil(fraction)
-    assert cdp.dp_dsgd_paper_rho(settings) * fraction / whole == pytest.approx(RHO, rel=3e-3)
+    assert settings.paper_rho * fraction / whole == pytest.approx(RHO, rel=3e-3)
     summed = adult(steps=1, rounds=rounds, sigma=by_summed)
     assert by_p2(summed) * fraction / whole == pytest.approx(RHO, rel=3e-3)
-    assert cdp.dp_dsgd_bounds(summed)[1].epsilon == pytest.approx(
-        zcdp.exact_epsilon(by_p2(summed), 1e-4)
-    )
+    assert cdp.bounds(summed)[1].epsilon == pytest.approx(zcdp.exact_epsilon(by_p2(summed), 1e-4))
     # Calibrated, with whole numbers of rounds:
     common = {"rounds": rounds, "devices": 16, "per_round": 10, "batch": 32, "samples": 2441}
     noise = find_private("dp-dsgd").accountant.noise(10, delta=1e-4, **common)
@@ -123,7 +122,7 @@ def test_noise_of_the_baseline(rounds, by_devices, by_summed):
 def test_without_secure_aggregation_the_paper_does_not_divide_by_r():
     alone, summed = adult(secagg=False), adult()
 
-    assert cdp.cdp_paper_rho(alone) == pytest.approx(10 * cdp.cdp_paper_rho(summed))
+    assert alone.paper_rho == pytest.approx(10 * summed.paper_rho)
     assert set(epsilons(alone)) == {"P1"}
 
 
@@ -311,7 +310,7 @@ def test_a_device_takes_part_a_whole_number_of_times():
 def test_nothing_run_costs_nothing(shuffle):
     for nothing in (adult(rounds=0, shuffle=shuffle), adult(participations=0, shuffle=shuffle)):
         assert {bound.epsilon for bound in cdp.bounds(nothing)} == {0}
-        assert cdp.cdp_paper(nothing).epsilon == 0
+        assert cdp.paper(nothing).epsilon == 0
 
 
 @given(
@@ -370,7 +369,6 @@ def test_wrong_settings_are_refused(wrong, words):
         adult(**wrong)
 
 
-@pytest.mark.parametrize("call", [cdp.dp_dsgd_paper, cdp.dp_dsgd_tight, cdp.dp_dsgd_bounds])
-def test_the_baseline_takes_one_step(call):
+def test_the_baseline_takes_one_step():
     with pytest.raises(UsageError, match="one step a round, not 10"):
-        call(adult())
+        cdp.OneStep(**asdict(adult()))

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +30,14 @@ from hpcfl.algorithms.aggregation.base import Aggregate, QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise, clip_l2
-from hpcfl.audit.instance import Audited, Stage
+from hpcfl.audit.instance import Audited
 from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.privacy.accounting import dp_fedavg
 from hpcfl.privacy.accounting.accountant import Accountant
+
+if TYPE_CHECKING:
+    from hpcfl.audit.rounds import Stage
 
 # How fast the norm adapts, as Andrew et al. have it.
 ADAPTATION_RATE = 0.2

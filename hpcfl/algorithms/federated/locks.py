@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,13 +35,16 @@ from hpcfl.algorithms.aggregation.base import (
 from hpcfl.algorithms.federated.base import Federation, FirstStage, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import clip_l2
-from hpcfl.audit.instance import Audited, Stage
+from hpcfl.audit.instance import Audited
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.crypto.noise import NoiseSource
 from hpcfl.errors import MessageError, UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.privacy.accounting import locks
 from hpcfl.privacy.accounting.accountant import Accountant
+
+if TYPE_CHECKING:
+    from hpcfl.audit.rounds import Stage
 
 SMALLEST_NORM = 1e-6
 LEAST_PROBABILITY = 0.05

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +26,15 @@ from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.federated.base import Federation, Learn, Local, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise
-from hpcfl.audit.instance import Audited, Stage
+from hpcfl.audit.instance import Audited
 from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.privacy.accounting import cdp, fedsgd_dpc
 from hpcfl.privacy.accounting.accountant import Accountant
 from hpcfl.privacy.accounting.distributed import rounded_norm
+
+if TYPE_CHECKING:
+    from hpcfl.audit.rounds import Stage
 
 # With more than it, a sum of discrete Gaussians is one but for less than 1e-270 in divergence.
 LEAST_INTEGER_SIGMA = 8
@@ -133,7 +136,7 @@ class NoisySGD(NoisyGradients):
     """Algorithm 1: tau noisy steps on every device of a round."""
 
     name = "cdp"
-    accountant = Accountant(name, cdp.Settings, cdp.cdp_paper, cdp.bounds, cdp.cdp_tight)
+    accountant = Accountant(name, cdp.Settings, cdp.paper, cdp.bounds, cdp.tight)
     audited = Audited(
         # Of 50 records, an order uses one in both rounds; the paper counts 2 / 50 accesses of it.
         {"sigma": 1.25, "rounds": 2, "samples": 50},
@@ -245,9 +248,7 @@ class DistributedSGD(NoisySGD):
     """The baseline: one noisy step a round."""
 
     name = "dp-dsgd"
-    accountant = Accountant(
-        name, cdp.Settings, cdp.dp_dsgd_paper, cdp.dp_dsgd_bounds, cdp.dp_dsgd_tight
-    )
+    accountant = Accountant(name, cdp.OneStep, cdp.paper, cdp.bounds, cdp.tight)
     # The sum of a round has the noise of 2 devices; the paper counts that of all 16.
     audited = replace(
         NoisySGD.audited,

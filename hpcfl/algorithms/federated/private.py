@@ -18,7 +18,8 @@ from hpcfl.options.training import TrainOptions
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.base import Vector
-    from hpcfl.audit.instance import Audited, Stage
+    from hpcfl.audit.instance import Audited
+    from hpcfl.audit.rounds import Stage
     from hpcfl.privacy.accounting.accountant import Accountant
 
 # How often a slow accountant is asked in a run: for the first numbers of rounds, and some others.

@@ -40,6 +40,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import distributed, sampling, zcdp
@@ -78,6 +79,8 @@ class Settings(Schedule):
     `sigma` is the standard deviation of the noise on every coordinate of a mini-batch's mean
     gradient.
     """
+
+    claim: ClassVar[str] = "Theorem 1"
 
     batch: int  # mini-batch size gamma
     samples: int  # number m of records on a device
@@ -148,44 +151,53 @@ class Settings(Schedule):
         """Steps of an epoch at the least: a last, smaller batch may be left out."""
         return self.samples // self.batch
 
-
-def cdp_paper_rho(settings: Settings) -> float:
-    """Return 2 C tau G**2 / (r m gamma sigma**2) (Theorem 1); without r if sums are not hidden."""
-    accesses = settings.worst_participations * settings.steps * settings.batch / settings.samples
-    return accesses * settings.access_rho / (settings.per_round if settings.secagg else 1)
-
-
-def dp_dsgd_paper_rho(settings: Settings) -> float:
-    """Return 2 C G**2 / (n gamma**2 sigma**2), the paper's for its baseline (Section VI-C)."""
-    return settings.worst_participations * settings.access_rho / settings.devices
+    @property
+    def paper_rho(self) -> float:
+        """2 C tau G**2 / (r m gamma sigma**2) (Theorem 1); without r if sums are not hidden."""
+        accesses = self.worst_participations * self.steps * self.batch / self.samples
+        return accesses * self.access_rho / (self.per_round if self.secagg else 1)
 
 
-def cdp_paper(settings: Settings) -> Guarantee:
-    """Return the epsilon of Theorem 1."""
-    return _paper(cdp_paper_rho(settings), settings, "Theorem 1, Bun-Steinke", False)
+@dataclass(frozen=True)
+class OneStep(Settings):
+    """How `dp-dsgd` runs: `cdp` with one step a round."""
+
+    claim: ClassVar[str] = "Section VI-C"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps != 1:
+            raise UsageError(f"dp-dsgd takes one step a round, not {self.steps}; leave steps out")
+
+    @property
+    def paper_rho(self) -> float:
+        """The paper's for its baseline (Section VI-C), 2 C G**2 / (n gamma**2 sigma**2)."""
+        return self.worst_participations * self.access_rho / self.devices
 
 
-def cdp_tight(settings: Settings) -> Guarantee:
-    """Return the epsilon of Theorem 1's rho, converted exactly."""
-    return _paper(cdp_paper_rho(settings), settings, "Theorem 1, exact Gaussian", True)
+def paper(settings: Settings) -> Guarantee:
+    """Return the epsilon that the paper claims."""
+    epsilon = zcdp.bun_steinke_epsilon(settings.paper_rho, settings.delta)
+    return _paper(settings, epsilon, "Bun-Steinke")
 
 
-def dp_dsgd_paper(settings: Settings) -> Guarantee:
-    """Return the epsilon that the paper gives its baseline."""
-    _check_one_step(settings)
-    return _paper(dp_dsgd_paper_rho(settings), settings, "Section VI-C, Bun-Steinke", False)
+def tight(settings: Settings) -> Guarantee:
+    """Return the epsilon of the paper's rho, converted exactly."""
+    epsilon = zcdp.exact_epsilon(settings.paper_rho, settings.delta)
+    return _paper(settings, epsilon, "exact Gaussian")
 
 
-def dp_dsgd_tight(settings: Settings) -> Guarantee:
-    """Return the epsilon of the baseline's rho, converted exactly."""
-    _check_one_step(settings)
-    return _paper(dp_dsgd_paper_rho(settings), settings, "Section VI-C, exact Gaussian", True)
-
-
-def dp_dsgd_bounds(settings: Settings) -> tuple[Guarantee, ...]:
-    """Return what is proven of the baseline: that of `cdp` with one step, and no more."""
-    _check_one_step(settings)
-    return bounds(settings)
+def _paper(settings: Settings, epsilon: float, conversion: str) -> Guarantee:
+    return Guarantee(
+        epsilon,
+        settings.delta,
+        REPLACE_RECORD,
+        (
+            "accesses of a record count as fractions, and all noise of a round protects it",
+            f"a device takes part in at most {settings.worst_participations} rounds",
+        ),
+        f"{settings.claim}, {conversion}, rho = {settings.paper_rho:.4g}",
+    )
 
 
 def bounds(settings: Settings) -> tuple[Guarantee, ...]:
@@ -342,22 +354,3 @@ def _amplified(settings: Settings, cost: Callable[[int], float], delta: float) -
         delta * math.exp(-apart),
     )
     return epsilon + 2 * apart, method
-
-
-def _paper(rho: float, settings: Settings, method: str, tight: bool) -> Guarantee:
-    convert = zcdp.exact_epsilon if tight else zcdp.bun_steinke_epsilon
-    return Guarantee(
-        convert(rho, settings.delta),
-        settings.delta,
-        REPLACE_RECORD,
-        (
-            "accesses of a record count as fractions, and all noise of a round protects it",
-            f"a device takes part in at most {settings.worst_participations} rounds",
-        ),
-        f"{method}, rho = {rho:.4g}",
-    )
-
-
-def _check_one_step(settings: Settings) -> None:
-    if settings.steps != 1:
-        raise UsageError(f"dp-dsgd takes one step a round, not {settings.steps}; leave steps out")

@@ -43,11 +43,6 @@ def divergence(summands: int, sigma: float) -> float:
     -------
     float
         Infinite where the bound does not hold.
-
-    Raises
-    ------
-    UsageError
-        If a value is out of range.
     """
     check_count(summands=summands)
     check_positive(sigma=sigma)
@@ -88,11 +83,6 @@ def rho(summands: int, sigma: float, dim: int, l2: float, l1: float | None = Non
     -------
     float
         Infinite where nothing is proven: for sigma < 1/2, if there are several devices.
-
-    Raises
-    ------
-    UsageError
-        If a value is out of range.
     """
     check_count(dim=dim)
     check_positive(l2=l2)

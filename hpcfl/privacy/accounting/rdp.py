@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 
-from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import zcdp
 from hpcfl.privacy.accounting.guarantee import check_delta
 from hpcfl.privacy.distributions import Floats
@@ -72,25 +71,9 @@ def curve_epsilon(curve: Floats, delta: float, orders: tuple[float, ...] = ORDER
     """Return the least epsilon that a curve proves, and 0 at the least.
 
     The minimum over the orders of curve + ln(1 - 1/alpha) - (ln delta + ln alpha) / (alpha - 1)
-    (Canonne, Kamath and Steinke, 2020, Prop. 12).
-
-    Parameters
-    ----------
-    curve : ndarray of float64, shape (orders,)
-        May be infinite at some orders.
-    delta : float
-    orders : tuple of float
-
-    Raises
-    ------
-    UsageError
-        If the curve has another length than `orders`, or a value below 0 or that is not a number.
+    (Canonne, Kamath and Steinke, 2020, Prop. 12). The curve may be infinite at some orders.
     """
     check_delta(delta)
-    values, alpha = np.asarray(curve, dtype=np.float64), np.array(orders)
-    if values.shape != alpha.shape:
-        raise UsageError(f"the curve has {values.size} values for {alpha.size} orders")
-    if not (values >= 0).all():
-        raise UsageError("the curve has a value below 0, or one that is not a number")
-    epsilon = values + np.log1p(-1 / alpha) - (math.log(delta) + np.log(alpha)) / (alpha - 1)
+    alpha = np.array(orders)
+    epsilon = curve + np.log1p(-1 / alpha) - (math.log(delta) + np.log(alpha)) / (alpha - 1)
     return max(0.0, float(epsilon.min()))

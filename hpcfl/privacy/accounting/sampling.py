@@ -9,6 +9,8 @@
 - What papers claim for Poisson samples comes from Renyi divergences, of the package dp-accounting:
   multipliers are floats there, as of a sampled composition it would take an ``int`` multiplier as
   that of the whole.
+
+All of it refuses values out of range (UsageError), and names a missing package (HpcflError).
 """
 
 from __future__ import annotations
@@ -56,13 +58,6 @@ def poisson_gaussian(
         The lesser of the bounds by PLD and without amplification.
     method : str
         Which one it is.
-
-    Raises
-    ------
-    UsageError
-        If a value is out of range.
-    HpcflError
-        If SciPy is not installed.
     """
     plain = _unsampled(multiplier, rounds, delta)
     if rate == 1:
@@ -72,10 +67,7 @@ def poisson_gaussian(
 
 @lru_cache(maxsize=4096)
 def poisson_gaussian_pld(rate: float, multiplier: float, rounds: int, delta: float) -> float:
-    """Return the epsilon by PLD: the larger of a removal's and an addition's.
-
-    Parameters, adjacency and errors as for :func:`poisson_gaussian`.
-    """
+    """Return the epsilon by PLD: the larger of a removal's and an addition's."""
     _check(multiplier, rounds, delta)
     _check_rate(rate)
     if rounds == 0:
@@ -130,13 +122,6 @@ def fixed_size_gaussian(
         The lesser of the bounds by PLD and without amplification.
     method : str
         Which one it is.
-
-    Raises
-    ------
-    UsageError
-        If a value is out of range.
-    HpcflError
-        If SciPy is not installed.
     """
     check_count(population=population, sample=sample)
     if sample > population:
@@ -172,13 +157,6 @@ def laplace(multiplier: float, releases: int, delta: float) -> tuple[float, str]
         For delta above 0, the lesser of the PLD's and the pure one.
     method : str
         Which one it is.
-
-    Raises
-    ------
-    UsageError
-        If a value is out of range.
-    HpcflError
-        If SciPy is not installed, and delta is above 0.
     """
     check_positive(multiplier=multiplier)
     check_count(releases=releases, least=0)

@@ -49,18 +49,13 @@ def gaussian_multiplier(rho: float) -> float:
     return math.inf if _checked(rho) == 0 else 1 / math.sqrt(2 * rho)
 
 
-def compose(*rhos: float) -> float:
-    """Return the rho of adaptive mechanisms run on the same data: the sum of theirs."""
-    return math.fsum(_checked(rho) for rho in rhos)
-
-
 def combined_multiplier(*multipliers: float) -> float:
     """Return the multiplier of one Gaussian release that costs as much as all of these.
 
     It is (sum of z**-2)**(-1/2), exactly: an adaptive pair of Gaussian releases is dominated by one
     whose squared means add up.
     """
-    return gaussian_multiplier(compose(*(gaussian_rho(z) for z in multipliers)))
+    return gaussian_multiplier(math.fsum(gaussian_rho(z) for z in multipliers))
 
 
 # --- Bun and Steinke: what the zCDP papers use ---
