@@ -27,7 +27,6 @@ LAYERS = {
     "algorithms": 2,
     "report.figures": 2,
     "report.page": 2,
-    "plots.exposed": 3,
     "plots.exposure": 3,
     "comm": 1,
 }

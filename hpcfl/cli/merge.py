@@ -34,7 +34,7 @@ def command(paths: tuple[Path, ...], output: Path) -> None:
     merged = merge(paths, output)
     for warning in merged.warnings:
         click.echo(f"warning: {warning}", err=True)
-    complete = sum(entry.status == "complete" for entry in merged.entries)
+    complete = sum(entry["status"] == "complete" for entry in merged.entries)
     click.echo(f"{len(merged.entries)} runs, {complete} of them complete, in {output}")
     if merged.warnings:
         raise SystemExit(1)

@@ -147,7 +147,7 @@ def exposure(
         from hpcfl.plots import style
 
         style.check_path(plot)
-        style.save(figures.draw(kind, devices, colluding, figures.DROPOUTS), plot)
+        style.save(figures.draw_over_alpha(kind, devices, colluding, figures.DROPOUTS), plot)
         click.echo(f"Figure: {plot}", err=as_json)
     found = find_exposure(kind.name, masking, population, **options)
     show(as_json, found.as_dict, lambda: render(found))

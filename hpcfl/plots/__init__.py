@@ -60,7 +60,7 @@ KINDS = {
     ),
     "exposure": Kind(
         "what a curious server learns by itself (by formula), against the bytes that were sent",
-        "hpcfl.plots.exposed",
+        "hpcfl.plots.exposure",
         ("protocol",),
     ),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,11 @@ class Comparison:
             )
         ends = self.difference_interval
         rows.append(["B - A", self.difference, ends.low, ends.high, None, None, None])
-        notes = [verdict(self), f"B / A: {formats.number(self.ratio)}{_range(self.ratio_interval)}"]
+        ends = self.ratio_interval
+        within = "[too few for an interval]"
+        if ends.known:
+            within = formats.interval(ends.low, ends.high, formats.number)
+        notes = [verdict(self), f"B / A: {formats.number(self.ratio)} {within}"]
         if self.p_value is not None:
             notes.append(f"rank test (Mann-Whitney): p = {self.p_value:.3g}")
         for title, pairs in (("options", self.configuration), ("machine", self.machine)):
@@ -139,8 +143,8 @@ def one_configuration(runs: Sequence[Run], name: str) -> Pool:
         raise UsageError(f"{name} holds a training run: its rounds are not repeats of one another")
     if len(pools) > 1:
         first, second = pools[0].runs[0], pools[1].runs[0]
-        names = _between(first, second, pooling.configuration)
-        names |= _between(first, second, pooling.machine)
+        names = pooling.differences(pooling.configuration, first, second)
+        names |= pooling.differences(pooling.machine, first, second)
         raise UsageError(
             f"{name} holds {len(pools)} configurations, which differ in {', '.join(names)}: give "
             "files of one"
@@ -162,7 +166,14 @@ def compare(
     if not 0 < alpha < 1:
         raise UsageError(f"--alpha must be between 0 and 1, not {alpha}")
     first, second = a.runs[0], b.runs[0]
-    _refuse_different_sizes(first, second)
+    for name, one, other in (
+        ("devices", first.devices, second.devices),
+        ("parameters", first.dim, second.dim),
+    ):
+        if one != other:
+            raise UsageError(
+                f"A has {one} {name} and B has {other}: runs of different sizes are not compared"
+            )
     if metric == "modelled_seconds" and first.link() != second.link():
         raise UsageError("A and B were made for different links: modelled seconds are not compared")
     x, y = _samples(a, metric, by, "A"), _samples(b, metric, by, "B")
@@ -176,21 +187,10 @@ def compare(
         a=_side(a, x, 1 - alpha),
         b=_side(b, y, 1 - alpha),
         exact=exact,
-        configuration=_between(first, second, pooling.configuration),
-        machine=_between(first, second, pooling.machine),
+        configuration=pooling.differences(pooling.configuration, first, second),
+        machine=pooling.differences(pooling.machine, first, second),
         **found,
     )
-
-
-def _refuse_different_sizes(first: Run, second: Run) -> None:
-    for name, one, other in (
-        ("devices", first.devices, second.devices),
-        ("parameters", first.dim, second.dim),
-    ):
-        if one != other:
-            raise UsageError(
-                f"A has {one} {name} and B has {other}: runs of different sizes are not compared"
-            )
 
 
 def _exact(x: NDArray[np.float64], y: NDArray[np.float64]) -> dict[str, Any]:
@@ -269,17 +269,13 @@ def _of_rounds(run: Run, metric: str) -> NDArray[np.float64]:
     return run.modelled_seconds(run.link()).sum(axis=1)
 
 
-def _between(
-    first: Run, second: Run, facts: Callable[[Run], Mapping[str, Any]]
-) -> dict[str, tuple[Any, Any]]:
-    return pooling.differences(facts(first), facts(second))
-
-
 def verdict(found: Comparison) -> str:
     """Return what a comparison says, as a sentence without a full stop."""
     if found.verdict == "too few samples":
+        one = found.a.samples == 1
+        what = _SINGULAR[found.sampled_by] if one else found.sampled_by
         return (
-            f"not distinguishable: {_count(found.a.samples, found.sampled_by)} against "
+            f"not distinguishable: {found.a.samples} {what} against "
             f"{found.b.samples} are too few for any difference to be seen at {found.alpha:g}"
         )
     if found.verdict == "not distinguishable":
@@ -322,16 +318,6 @@ def remarks(found: Comparison) -> list[str]:
             "a side has one launch: what a further launch would change is not in the intervals"
         )
     return said
-
-
-def _count(number: int, what: str) -> str:
-    return f"1 {_SINGULAR[what]}" if number == 1 else f"{number} {what}"
-
-
-def _range(interval: Interval) -> str:
-    if not interval.known:
-        return " [too few for an interval]"
-    return f" {formats.interval(interval.low, interval.high, formats.number)}"
 
 
 def _value(value: float, unit: str) -> str:

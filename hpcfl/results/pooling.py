@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,11 +93,8 @@ def configuration(run: Run) -> dict[str, Any]:
         for name, value in run.config.items()
         if name not in _FREE
     }
-    return options | {
-        "protocol": run.protocol,
-        "phases": ", ".join(run.phases),
-        "devices": run.devices,
-    }
+    phases = ", ".join(run.phases)
+    return options | {"protocol": run.protocol, "phases": phases, "devices": run.devices}
 
 
 def machine(run: Run) -> dict[str, Any]:
@@ -108,14 +105,14 @@ def machine(run: Run) -> dict[str, Any]:
     return {name: run.environment[name] for name in names if run.environment.get(name) is not None}
 
 
-def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the names whose values differ, with both values; None where there is none."""
-    names = dict.fromkeys([*first, *second])
-    return {
-        name: (first.get(name), second.get(name))
-        for name in names
-        if first.get(name) != second.get(name)
-    }
+def differences(
+    facts: Callable[[Run], Mapping[str, Any]], first: Run, second: Run
+) -> dict[str, tuple[Any, Any]]:
+    """Return the names of facts that differ, with both values; None where there is none."""
+    one, other = facts(first), facts(second)
+    names = dict.fromkeys([*one, *other])
+    pairs = {name: (one.get(name), other.get(name)) for name in names}
+    return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
 
 
 def summarise(pool: Pool, link: LinkModel) -> Summary:

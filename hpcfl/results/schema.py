@@ -56,7 +56,7 @@ class Dataset:
     name: str
     dtype: type
     axes: tuple[str, ...]  # labels of those after the first, the round
-    unit: str  # ``bytes``, ``s``, or ``1`` for what has none
+    unit: str  # ``bytes``, ``s``, ``1`` for what has none, or "" for what its name says
     limits: tuple[float, float] | None = None  # NaN is a value only where `unknown` is NaN
     # What stands for rounds that were measured without it, by an earlier version or by a run that
     # could not go on when ranks die. None where all files have it.

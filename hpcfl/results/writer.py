@@ -19,7 +19,7 @@ import secrets
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,22 +59,13 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     is a UsageError if that fails or the file exists: results are never overwritten.
     """
     target = Path(path)
-    if target.suffix not in (".h5", ".hdf5"):
-        _check_folder(target, target)
-        return
-    _check_new(target)
-
-
-def _check_new(file: Path) -> None:
-    if file.exists():
+    is_file = target.suffix in (".h5", ".hdf5")
+    if is_file and target.exists():
         raise UsageError(
-            f"{file} exists already and results are never overwritten: "
+            f"{target} exists already and results are never overwritten: "
             "remove it or choose another name with --output"
         )
-    _check_folder(file.parent, file)
-
-
-def _check_folder(folder: Path, wanted: Path) -> None:
+    folder = target.parent if is_file else target
     # Tried rather than asked: permission bits say nothing of quotas or read-only file systems.
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +73,7 @@ def _check_folder(folder: Path, wanted: Path) -> None:
             pass
     except OSError as error:
         raise UsageError(
-            f"cannot write results to {wanted} ({error.strerror or error}): "
+            f"cannot write results to {target} ({error.strerror or error}): "
             "choose another place with --output"
         ) from error
 
@@ -124,7 +115,7 @@ class ResultsWriter:
         self.written = 0
         self._rounds = rounds
         self._at_end = dict(at_end or {})
-        _check_new(self.path)
+        check_writable(self.path)
 
         header = {
             "schema": schema.SCHEMA,
@@ -143,16 +134,15 @@ class ResultsWriter:
             _fill_attributes(group, environment)
             _reserve(group, self._at_end)
             file.create_dataset(schema.PHASES, data=list(phases), dtype=h5py.string_dtype())
-            _allocate_rounds(file, rounds, len(phases), devices, failures)
+            sizes = rounds, len(phases), devices
+            _allocate(file, schema.ROUNDS, _datasets(failures), *sizes)
             if partition is not None:
                 table = file.create_dataset(schema.PARTITION, data=np.asarray(partition, np.int64))
                 table.dims[0].label, table.dims[1].label = "device", "class"
             if training or device_training:
-                group = file.create_group(schema.TRAINING)
-                for name in training:
-                    _allocate(group, name, rounds, np.float64, (), ())
-                for name in device_training:
-                    _allocate(group, name, rounds, np.float64, ("device",), (devices,))
+                learned = [Dataset(name, np.float64, (), "") for name in training]
+                learned += [Dataset(name, np.float64, ("device",), "") for name in device_training]
+                _allocate(file, schema.TRAINING, learned, *sizes)
         self._open(schema.ENVIRONMENT, (*training, *device_training))
 
     @classmethod
@@ -208,7 +198,7 @@ class ResultsWriter:
                 told = {"command": command, "started": _now(), schema.FIRST_ROUND: self.written}
                 _fill_attributes(group, told | dict(environment))
                 _reserve(group, self._at_end)
-                _allocate_rounds(file, rounds, phases, devices, failures)
+                _allocate(file, schema.ROUNDS, _datasets(failures), rounds, phases, devices)
                 for dataset in _datasets(failures):
                     before = old[schema.ROUNDS].get(dataset.name)
                     file[schema.ROUNDS][dataset.name][: self.written] = (
@@ -356,7 +346,9 @@ class ResultsWriter:
                         dataset.resize(self.written, axis=0)
                 # HDF5 keeps the space of what was cut off within the file, but does not copy it.
                 with h5py.File(copy, "x", libver="earliest", locking="best-effort") as packed:
-                    _copy_all(file, packed)
+                    for name in file:
+                        file.copy(name, packed)
+                    _copy_attributes(file, packed)
         except (OSError, RuntimeError):
             pass
         finally:
@@ -426,11 +418,10 @@ def _room(path: Path, needed_bytes: int) -> str:
 
 def _inode(path: Path) -> tuple[int, int] | None:
     """Return which file has a name now; None if none has."""
-    try:
+    with suppress(OSError):
         found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _allocate_blocks(path: Path) -> None:
@@ -469,39 +460,27 @@ def _begin(file: Any) -> None:
     file.attrs.create(schema.FINISHED, np.bytes_(""), dtype=schema.TIME_TYPE)
 
 
-def _allocate_rounds(file: Any, rounds: int, phases: int, devices: int, failures: bool) -> None:
-    """Create the group of the rounds with its datasets."""
-    group = file.create_group(schema.ROUNDS)
-    for wanted in _datasets(failures):
-        shape = wanted.shape(phases, devices)
-        dataset = _allocate(group, wanted.name, rounds, wanted.dtype, wanted.axes, shape)
-        dataset.attrs["unit"] = wanted.unit
-
-
 def _allocate(
-    group: Any, name: str, rounds: int, dtype: type, axes: Sequence[str], shape: tuple[int, ...]
-) -> Any:
-    """Create a dataset of all rounds, allocated, one round to a chunk."""
-    early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    dataset = group.create_dataset(
-        name,
-        shape=(rounds, *shape),
-        maxshape=(None, *shape),
-        chunks=(1, *shape),
-        dtype=dtype,
-        dcpl=early,
-    )
-    for axis, label in enumerate(("round", *axes)):
-        dataset.dims[axis].label = label
-    return dataset
-
-
-def _copy_all(source: Any, target: Any) -> None:
-    """Copy everything in a file to a new one."""
-    for name in source:
-        source.copy(name, target)
-    _copy_attributes(source, target)
+    file: Any, name: str, datasets: Iterable[Dataset], rounds: int, phases: int, devices: int
+) -> None:
+    """Create a group of datasets of all rounds, allocated, one round to a chunk."""
+    group = file.create_group(name)
+    for wanted in datasets:
+        early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        shape = wanted.shape(phases, devices)
+        dataset = group.create_dataset(
+            wanted.name,
+            shape=(rounds, *shape),
+            maxshape=(None, *shape),
+            chunks=(1, *shape),
+            dtype=wanted.dtype,
+            dcpl=early,
+        )
+        for axis, label in enumerate(("round", *wanted.axes)):
+            dataset.dims[axis].label = label
+        if wanted.unit:
+            dataset.attrs["unit"] = wanted.unit
 
 
 def _copy_attributes(source: Any, target: Any, without: Sequence[str] = ()) -> None:

@@ -6,9 +6,11 @@ import json
 import os
 import secrets
 import shutil
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.reader import Run, find, load
@@ -20,27 +22,10 @@ SCHEMA = "hpcfl-index/1"
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A run within a folder of merged results."""
-
-    file: str  # in the folder
-    source: str  # where it was copied from
-    run_id: str
-    protocol: str
-    devices: int
-    dim: int
-    rounds: int  # finished, warm-up included
-    status: str
-    started: str
-    cell: int | None  # number in the sweep that it belongs to, if any
-    cell_id: str | None
-
-
-@dataclass(frozen=True)
 class Merged:
     """What was merged, and what is missing."""
 
-    entries: list[Entry]
+    entries: list[dict[str, Any]]  # one for each copied run, as the index has them
     warnings: list[str]  # on incomplete runs, unreadable files and cells without results
 
 
@@ -61,12 +46,17 @@ def merge(paths: Sequence[Path], output: Path) -> Merged:
     _refuse_duplicates(runs)
     cells = _cells({file.parent for file in files})
     wanted = _cells({path for path in paths if path.is_dir()})
-    names = _names(runs)
+    called = Counter(run.path.name for run in runs)
     entries = [
-        _entry(run, name, cells.get(run.path)) for run, name in zip(runs, names, strict=True)
+        _entry(
+            run,
+            run.path.name if called[run.path.name] == 1 else f"{run.path.stem}-{run.run_id}.h5",
+            cells.get(run.path),
+        )
+        for run in runs
     ]
     warnings += [f"{run.path} {run.unfinished}" for run in runs if run.unfinished is not None]
-    present = {entry.cell_id for entry in entries}
+    present = {entry["cell_id"] for entry in entries}
     warnings += [
         f"cell {cell.index} of the sweep in {path.parent} has no results ({cell.title})"
         for path, cell in wanted.items()
@@ -128,32 +118,23 @@ def _cells(folders: set[Path]) -> dict[Path, Cell]:
     return found
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
-    """Return a name for every run: its file's, made different where two are called the same."""
-    taken = [run.path.name for run in runs]
-    return [
-        name if taken.count(name) == 1 else f"{run.path.stem}-{run.run_id}.h5"
-        for run, name in zip(runs, taken, strict=True)
-    ]
+def _entry(run: Run, name: str, cell: Cell | None) -> dict[str, Any]:
+    return {
+        "file": name,  # in the new folder
+        "source": str(run.path),
+        "run_id": run.run_id,
+        "protocol": run.protocol,
+        "devices": run.devices,
+        "dim": run.dim,
+        "rounds": run.rounds,  # finished, warm-up included
+        "status": run.status,
+        "started": run.started,
+        "cell": None if cell is None else cell.index,  # in the sweep that it belongs to
+        "cell_id": None if cell is None else cell.id,
+    }
 
 
-def _entry(run: Run, name: str, cell: Cell | None) -> Entry:
-    return Entry(
-        file=name,
-        source=str(run.path),
-        run_id=run.run_id,
-        protocol=run.protocol,
-        devices=run.devices,
-        dim=run.dim,
-        rounds=run.rounds,
-        status=run.status,
-        started=run.started,
-        cell=None if cell is None else cell.index,
-        cell_id=None if cell is None else cell.id,
-    )
-
-
-def _publish(runs: Sequence[Run], entries: Sequence[Entry], output: Path) -> None:
+def _publish(runs: Sequence[Run], entries: Sequence[dict[str, Any]], output: Path) -> None:
     """Fill a hidden folder beside the output, then give it its name."""
     draft = None
     try:
@@ -161,8 +142,8 @@ def _publish(runs: Sequence[Run], entries: Sequence[Entry], output: Path) -> Non
         draft = output.with_name(f".{output.name}.{secrets.token_hex(4)}")
         draft.mkdir()
         for run, entry in zip(runs, entries, strict=True):
-            shutil.copyfile(run.path, draft / entry.file)
-        document = {"schema": SCHEMA, "runs": [asdict(entry) for entry in entries]}
+            shutil.copyfile(run.path, draft / entry["file"])
+        document = {"schema": SCHEMA, "runs": entries}
         (draft / INDEX).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         os.rename(draft, output)
     except OSError as error:

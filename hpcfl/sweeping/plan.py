@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,11 @@ def combine(content: Mapping[str, Any], source: str) -> list[Setting]:
             raise UsageError(
                 f"{place}: with it the plan has more than {MOST_CELLS} cells, make several plans"
             )
-        settings += _settings(repeats, choices)
+        for values in itertools.product(*choices.values()):
+            options = dict(zip(choices, values, strict=True))
+            protocol = options.pop("protocol")
+            typed = (f"--{key}={options[key]}" for key in sorted(options))
+            settings.append(Setting((protocol, *typed), repeats))
     if not settings:
         raise UsageError(f"{source}: the plan has no cells, [[grid]] is empty")
     return settings
@@ -91,10 +95,7 @@ def _table(table: Any, place: str) -> dict[str, Any]:
 
 
 def _choices(
-    fixed: dict[str, Any],
-    grid: dict[str, Any],
-    fixed_place: str,
-    place: str,
+    fixed: dict[str, Any], grid: dict[str, Any], fixed_place: str, place: str
 ) -> tuple[int, dict[str, list[str]]]:
     """Return the repeats of one grid, and its options' values as they are typed."""
     twice = sorted(fixed.keys() & grid.keys())
@@ -105,31 +106,18 @@ def _choices(
     for where, table in ((fixed_place, fixed), (place, grid)):
         for key, value in table.items():
             spot = f"{where}, {key if key.isprintable() and len(key) < 60 else files.shorten(key)}"
-            if key == _REPEATS:
-                repeats = _count(value, spot)
-            else:
+            if key != _REPEATS:
                 choices[key] = _values(key, value, spot, several=table is grid)
+                continue
+            if type(value) is not int or value < 1:
+                raise UsageError(
+                    f"{spot}: {files.shorten(value)} is not a number of repeats, give 1 or more"
+                )
+            repeats = value
     for key in ("protocol", "devices"):
         if key not in choices:
             raise UsageError(f"{place}: neither it nor [fixed] says {key}")
     return repeats, choices
-
-
-def _settings(repeats: int, choices: dict[str, list[str]]) -> Iterator[Setting]:
-    """Yield the products of one grid."""
-    for values in itertools.product(*choices.values()):
-        options = dict(zip(choices, values, strict=True))
-        protocol = options.pop("protocol")
-        arguments = (protocol, *(f"--{key}={options[key]}" for key in sorted(options)))
-        yield Setting(arguments, repeats)
-
-
-def _count(value: Any, spot: str) -> int:
-    if type(value) is not int or value < 1:
-        raise UsageError(
-            f"{spot}: {files.shorten(value)} is not a number of repeats, give 1 or more"
-        )
-    return value
 
 
 def _values(key: str, value: Any, spot: str, *, several: bool) -> list[str]:

@@ -27,6 +27,7 @@ DONE = "done"
 SKIPPED = "finished before"
 BUSY = "at work in another process"
 FAILED = "failed"
+_LEFT = "told by a signal to leave; the same command goes on with what is not finished"
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def run(
             claims = stack.enter_context(Claims(output))
         for cell in cells:
             if world.tell(int(interruption.asked)):
-                world.raise_everywhere(_left())
+                world.raise_everywhere(Left(_LEFT))
             options = parse(cell.arguments)
             outcome = None
             if claims is not None and claims.take(cell):
@@ -125,15 +126,11 @@ def run(
     return outcomes
 
 
-def _left() -> Left:
-    return Left("told by a signal to leave; the same command goes on with what is not finished")
-
-
 def _spared(output: Path, cell: Cell, options: BenchOptions) -> Outcome | None:
     """Return, on rank 0, why a cell need not or cannot run; else make room for its file."""
     from hpcfl.sweeping import states
 
-    if states.state(output, cell) == states.FINISHED:
+    if states.state(output, cell)[0] == states.FINISHED:
         return Outcome(cell, SKIPPED)
     try:
         Experiment.prepare(options, cell.devices)
@@ -144,28 +141,18 @@ def _spared(output: Path, cell: Cell, options: BenchOptions) -> Outcome | None:
 
 
 def _run_one(
-    world: World,
-    cell: Cell,
-    options: BenchOptions,
-    output: Path,
-    observer: RoundObserver,
+    world: World, cell: Cell, options: BenchOptions, output: Path, observer: RoundObserver
 ) -> Outcome:
     start = time.monotonic()
     try:
-        bench_session.run(
-            world,
-            options,
-            options.devices,
-            output / cell.file,
-            lambda path: None,
-            observer,
-            command=["hpcfl", "bench", *cell.arguments],
-        )
+        command = ["hpcfl", "bench", *cell.arguments]
+        place, told = output / cell.file, lambda path: None
+        bench_session.run(world, options, options.devices, place, told, observer, command=command)
     except HpcflError as error:
         # Of several ranks all must have the error: to go on alone would be to wait for ever.
         if world.size > 1 and not isinstance(error, AgreedError):
             raise
         if error.exit_status == LEFT_STATUS:
-            raise _left() from error
+            raise Left(_LEFT) from error
         return Outcome(cell, FAILED, time.monotonic() - start, str(error))
     return Outcome(cell, DONE, time.monotonic() - start)

@@ -25,28 +25,21 @@ _LOCK_NAME = ".sweep.lock"
 _ASIDE = "incomplete"
 
 
-def finished_run(folder: Path, cell: Cell) -> Run | None:
-    """Return a cell's run; None if it is not there or has not come to its end."""
-    try:
-        run = load(folder / cell.file)
-    except HpcflError:
-        return None
-    return run if run.status == "complete" else None
-
-
-def state(folder: Path, cell: Cell) -> str:
-    """Return how far a cell is: finished, pending (not begun), failed, or incomplete.
+def state(folder: Path, cell: Cell) -> tuple[str, Run | None]:
+    """Return how far a cell is, and its run if it is finished.
 
     Incomplete is what was killed, is at work right now, or is damaged.
     """
     path = folder / cell.file
     if not path.exists():
-        return PENDING
+        return PENDING, None
     try:
-        status = load(path).status
+        run = load(path)
     except HpcflError:
-        return INCOMPLETE
-    return {"complete": FINISHED, "failed": FAILED}.get(status, INCOMPLETE)
+        return INCOMPLETE, None
+    if run.status == "complete":
+        return FINISHED, run
+    return FAILED if run.status == "failed" else INCOMPLETE, None
 
 
 def set_aside(folder: Path, cell: Cell) -> Path | None:

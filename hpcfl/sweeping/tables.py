@@ -28,13 +28,12 @@ def render_cells(folder: Path, manifest: Manifest) -> str:
 
     A table, what cannot run, and the sum of the seconds. The folder need not exist.
     """
-    runs = [(cell, states.finished_run(folder, cell)) for cell in manifest.cells]
-    finished = [(cell, run) for cell, run in runs if run is not None]
+    found = [(cell, *states.state(folder, cell)) for cell in manifest.cells]
+    finished = [(cell, run) for cell, _, run in found if run is not None]
     varied = _varied(manifest.cells)
     rows, refused, seconds, unknown, predicted = [], [], 0.0, 0, 0
     counts: Counter[str] = Counter()
-    for cell, run in runs:
-        state = states.FINISHED if run is not None else states.state(folder, cell)
+    for cell, state, run in found:
         sentence = "" if run is not None else _objection(cell)
         time = None
         if sentence:
@@ -54,14 +53,8 @@ def render_cells(folder: Path, manifest: Manifest) -> str:
             [cell.index, cell.protocol, cell.devices, cell.dim, cell.repeat, options, state, time]
         )
     columns = [
-        Column("cell", "cell"),
-        label("protocol"),
-        Column("devices", "N"),
-        Column("dim", "d"),
-        Column("repeat", "repeat"),
-        label("options"),
-        label("state"),
-        Column("time", "time"),
+        *(Column("cell", "cell"), label("protocol"), Column("devices", "N"), Column("dim", "d")),
+        *(Column("repeat", "repeat"), label("options"), label("state"), Column("time", "time")),
     ]
     known = bool(finished) or predicted > 0
     total = duration(seconds) if known else "unknown"
@@ -99,7 +92,7 @@ def render_results(folder: Path, outcomes: Sequence[session.Outcome]) -> str:
     """
     by_link: dict[LinkModel, list[Summary]] = {}
     for outcome in sorted(outcomes, key=lambda outcome: _by_size(outcome.cell)):
-        run = states.finished_run(folder, outcome.cell)
+        _, run = states.state(folder, outcome.cell)
         if run is not None:
             link = run.link()
             by_link.setdefault(link, []).append(summarise(run, link))

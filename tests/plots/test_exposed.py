@@ -7,7 +7,7 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.benchmark import session
 from hpcfl.comm.world import World
 from hpcfl.options.bench import BenchOptions
-from hpcfl.plots.exposed import draw, exposed_alone, lacking
+from hpcfl.plots.exposure import draw, exposed_alone, lacking
 from hpcfl.privacy.exposure import exposure
 from hpcfl.privacy.population import Population
 from hpcfl.results import load

@@ -279,7 +279,7 @@ def test_lines_differ_without_their_colours():
 
 def test_exposure_is_drawn_as_it_is_computed():
     sparse = find("sparse")
-    figure = exposure.draw(sparse, 30, 10, [0.0, 0.3])
+    figure = exposure.draw_over_alpha(sparse, 30, 10, [0.0, 0.3])
     left, right = figure.axes
 
     for (number, dropout), k in itertools.product(enumerate([0.0, 0.3]), (0, 6, 12)):

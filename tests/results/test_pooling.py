@@ -56,8 +56,8 @@ def test_what_changes_a_round_or_the_machine_keeps_runs_apart(tmp_path, options)
 
     assert [[r.path.stem for r in pool.runs] for pool in pools] == [["a", "c"], ["b"]]
     assert [len(pool.runs) for pool in pooling.apart(runs)] == [1, 1, 1]
-    found = pooling.differences(pooling.configuration(runs[0]), pooling.configuration(runs[1]))
-    found |= pooling.differences(pooling.machine(runs[0]), pooling.machine(runs[1]))
+    found = pooling.differences(pooling.configuration, *runs[:2])
+    found |= pooling.differences(pooling.machine, *runs[:2])
     assert list(found) == list(options.get("environment", options))
 
 

@@ -68,10 +68,10 @@ def test_what_is_left_of_an_attempt_is_kept_aside(tmp_path):
     assert set_aside(tmp_path, cell) is None
     for text in ("first", "second"):
         (tmp_path / cell.file).write_text(text)
-        assert state(tmp_path, cell) == "incomplete"
+        assert state(tmp_path, cell) == ("incomplete", None)
         set_aside(tmp_path, cell)
 
-    assert state(tmp_path, cell) == "pending"
+    assert state(tmp_path, cell) == ("pending", None)
     assert [(tmp_path / "incomplete" / f"id0-{n}.h5").read_text() for n in (1, 2)] == [
         "first",
         "second",
