@@ -7,14 +7,12 @@ import sys
 
 import numpy as np
 import pytest
+import runs
 
-from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, UsageError
-from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
 from hpcfl.rounds.observer import RoundObserver
 from hpcfl.system.interruption import LEFT_STATUS, noting_signals
-from hpcfl.training import session
 
 pytest.importorskip("torch")
 
@@ -31,12 +29,7 @@ from hpcfl.options.training import TrainOptions
 
 interruption.DEADLINE_SECONDS = 0.3
 asked = TrainOptions(
-    "fedavg",
-    rounds=4,
-    dropout=0.0,
-    epochs=1,
-    batch_size=20,
-    learning_rate=0.1,
+    "fedavg", rounds=4, dropout=0.0, epochs=1, batch_size=20, learning_rate=0.1
 )
 
 class Stuck(RoundObserver):
@@ -51,27 +44,17 @@ with interruption.noting_signals():
 """
 
 
-def train(folder, rounds=4, number=None, after=2, algorithm="fedavg", dropout=0.3, **options):
-    """Train, and send this process a signal in a round; return the model."""
-    asked = TrainOptions(
-        algorithm,
-        rounds=rounds,
-        dropout=dropout,
-        epochs=1,
-        batch_size=20,
-        learning_rate=0.1,
-        **options,  # type: ignore[arg-type]
-    )
+def train(folder, rounds=4, number=None, **options):
+    """Train, and send this process a signal in the second round; return the model."""
 
     class Signalled(RoundObserver):
         def finished(self, index, result):
-            if number is not None and index + 1 == after:
+            if number is not None and index == 1:
                 os.kill(os.getpid(), number)
 
+    options = {"dropout": 0.3, "rounds": rounds} | options
     with noting_signals():
-        trained = session.run(World(None), asked, 4, folder / "run.h5", Signalled())
-    assert trained is not None
-    return trained.weights
+        return runs.train(folder / "run.h5", devices=4, observer=Signalled(), **options).weights
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

@@ -7,39 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from runs import epsilons, right
+from runs import train_privately as train
 
-from hpcfl.comm.world import World
 from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
-from hpcfl.training import checkpoint, session
+from hpcfl.training import checkpoint
 
 pytest.importorskip("torch")
-
-
-def train(folder, algorithm, aggregate="fedavg", devices=8, **options):
-    """Train softmax regression on the bundled digits in one process."""
-    options = {
-        "rounds": 3,
-        "dropout": 0.0,
-        "gamma": 0.0,
-        "epochs": None,
-        "steps": 2,
-        "batch_size": 20,
-        "learning_rate": 0.1,
-        "momentum": 0.0,
-        "sampling": "balanced",
-        "fast_noise": True,
-    } | options
-    asked = TrainOptions(algorithm, aggregate=aggregate, **options)
-    trained = session.run(World(None), asked, devices, folder)
-    assert trained is not None
-    return trained
-
-
-def recorded(trained):
-    return load(trained.path)
 
 
 SYSTEMS = {
@@ -56,10 +32,10 @@ def test_every_system_trains_and_spends(tmp_path, name):
     trained = train(tmp_path, name, rounds=20, **SYSTEMS[name])
     first, last = trained.results[0].figures, trained.results[-1].figures
 
-    assert all(result.record.validated for result in trained.results)
+    assert right(trained)
     assert last["loss"] < first["loss"] < 2.5
-    for side in ("epsilon_paper", "epsilon_proven"):
-        spent = [result.figures[side] for result in trained.results]
+    for side in ("paper", "proven"):
+        spent = epsilons(trained, side)
         assert spent == sorted(spent)
         assert 0 < spent[0] <= spent[-1] < math.inf
     assert last["epsilon_proven"] > first["epsilon_proven"]
@@ -70,13 +46,11 @@ def test_every_system_trains_and_spends(tmp_path, name):
 def test_noise_within_a_protocol_is_validated_with_the_sum(tmp_path, name, aggregate):
     noise = {"noise": "distributed"} if name == "dp-fedavg" else {}
     trained = train(tmp_path, name, aggregate, **SYSTEMS[name], **noise)
-    assert all(result.record.validated for result in trained.results)
+    assert right(trained)
     quiet = train(tmp_path, "fedavg", aggregate, steps=SYSTEMS[name].get("steps", 2))
     # The error of an aggregate has the noise in it.
-    assert (
-        trained.results[0].figures["quantisation_error"]
-        > 3 * quiet.results[0].figures["quantisation_error"]
-    )
+    errors = [one.results[0].figures["quantisation_error"] for one in (trained, quiet)]
+    assert errors[0] > 3 * errors[1]
 
 
 def test_without_noise_to_speak_of_a_private_algorithm_is_federated_averaging(tmp_path):
@@ -97,21 +71,17 @@ def test_virtual_devices_train_the_same_model_whatever_their_noise_is_from(tmp_p
 
 @pytest.mark.parametrize("by", ["paper", "proven"])
 def test_no_round_begins_that_would_cost_more_than_there_is(tmp_path, by):
-    spent = [
-        result.figures[f"epsilon_{by}"]
-        for result in train(tmp_path, "cdp", sigma=0.1, rounds=12, shuffle="fresh").results
-    ]
+    options = {"sigma": 0.1, "rounds": 12, "shuffle": "fresh"}
+    spent = epsilons(train(tmp_path, "cdp", **options), by)
     limit = (spent[4] + spent[5]) / 2
-    stopped = train(
-        tmp_path, "cdp", sigma=0.1, rounds=12, shuffle="fresh", epsilon=limit, epsilon_by=by
-    )
+    stopped = train(tmp_path, "cdp", epsilon=limit, epsilon_by=by, **options)
     assert 5 == len(stopped.results)
-    assert recorded(stopped).status == "complete"
+    assert load(stopped.path).status == "complete"
 
 
 def test_noise_for_an_epsilon_is_chosen_and_recorded(tmp_path):
     trained = train(tmp_path, "cdp", epsilon=5.0, delta=1e-4, rounds=4, shuffle="fresh")
-    run = recorded(trained)
+    run = load(trained.path)
 
     assert 4 == len(trained.results)
     assert trained.results[-1].figures["epsilon_proven"] == pytest.approx(5.0, rel=1e-6)
@@ -134,30 +104,7 @@ def test_a_resumed_private_run_ends_with_the_model_of_an_undisturbed_one(tmp_pat
 
         assert 3 == len(resumed.results)
         assert np.array_equal(whole.weights, resumed.weights)
-        assert (
-            whole.results[-1].figures["epsilon_proven"]
-            == resumed.results[-1].figures["epsilon_proven"]
-        )
-
-
-def test_rounds_that_may_have_been_played_twice_are_accounted_for_twice(tmp_path):
-    """Whoever saw a killed run's last rounds has seen other noise on the same data."""
-    options: dict[str, Any] = {"sigma": 0.05, "per_round": 3, "shuffle": "fresh"}
-    cost = [
-        train(tmp_path, "cdp", rounds=rounds, **options).results[-1].figures["epsilon_proven"]
-        for rounds in (6, 9, 12)
-    ]
-    # The round after the checkpoint is as lost as after a kill.
-    killed = train(tmp_path, "cdp", rounds=4, checkpoint_every=3, **options)
-    state = checkpoint.path_for(killed.path)
-
-    spent = [
-        train(tmp_path, "cdp", rounds=6, resume=state, **options).results[-1].figures
-        for _ in range(2)
-    ]
-
-    assert cost[0] < cost[1] < cost[2]
-    assert [figures["epsilon_proven"] for figures in spent] == cost[1:]
+        assert epsilons(whole)[-1] == epsilons(resumed)[-1]
 
 
 def test_a_norm_that_is_too_small_grows_and_the_model_moves_faster(tmp_path):
@@ -172,7 +119,7 @@ def test_a_norm_that_is_too_small_grows_and_the_model_moves_faster(tmp_path):
 
 
 def test_the_first_stage_of_locks_is_measured(tmp_path):
-    run = recorded(train(tmp_path, "locks", devices=30, rounds=5, **SYSTEMS["locks"]))
+    run = load(train(tmp_path, "locks", devices=30, rounds=5, **SYSTEMS["locks"]).path)
     assert ["model", "norms", "upload", "result"] == run.phases
     up = {name: run.bytes_up[:, k] for k, name in enumerate(run.phases)}
     down = {name: run.bytes_down[:, k] for k, name in enumerate(run.phases)}
@@ -290,4 +237,4 @@ def test_what_the_account_counts_on_is_told_and_recorded(tmp_path):
         tmp_path, "dp-fedavg", sampling="poisson", noise_multiplier=1.0, dropout=0.25, rounds=1
     )
     assert any("--dropout-model bernoulli" in note for note in trained.notes)
-    assert "--dropout-model bernoulli" in str(recorded(trained).config["promises"])
+    assert "--dropout-model bernoulli" in str(load(trained.path).config["promises"])

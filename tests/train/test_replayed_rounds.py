@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from runs import epsilons
+from runs import train_privately as train
 from scipy import optimize, stats
-from test_private_training import train
 
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.errors import UsageError
@@ -53,7 +54,7 @@ def count_uses(monkeypatch):
 
 
 def printed(trained):
-    return trained.results[-1].figures["epsilon_proven"]
+    return epsilons(trained)[-1]
 
 
 @pytest.mark.parametrize(("resumes", "shown", "before"), [(1, 6.652, 10.12), (3, 10.12, 15.66)])
@@ -83,10 +84,7 @@ def test_what_is_printed_holds_for_all_that_was_seen(
 def test_all_that_was_played_after_a_checkpoint_is_charged(tmp_path):
     """However it came about: checkpoints less often than before, or none; no round after them."""
     options = CDP | {"shuffle": "fresh"}
-    whole = [
-        figures.figures["epsilon_proven"]
-        for figures in train(tmp_path, "cdp", rounds=21, **options).results
-    ]
+    whole = epsilons(train(tmp_path, "cdp", rounds=21, **options))
     # At the end of a run nothing is at risk, until another goes on from there.
     state = killed(tmp_path, 3, 3, **options)
     first = train(tmp_path, "cdp", rounds=9, resume=state, **options)
@@ -106,10 +104,7 @@ def test_rounds_before_the_first_checkpoint_are_charged_and_drawn_anew_as_well(
 ):
     """A job that dies early goes on, when it is started again, from a file that knows of them."""
     options = CDP | {"shuffle": "fresh"}
-    whole = [
-        figures.figures["epsilon_proven"]
-        for figures in train(tmp_path, "cdp", rounds=12, **options).results
-    ]
+    whole = epsilons(train(tmp_path, "cdp", rounds=12, **options))
     uses = count_uses(monkeypatch)
     state = killed(tmp_path, 3, 5, **options)
     first = Counter(uses)

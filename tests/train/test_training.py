@@ -6,10 +6,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from runs import train
+from scipy import stats
 
-from hpcfl.comm.world import World
-from hpcfl.errors import UsageError
-from hpcfl.options.training import TrainOptions
+from hpcfl.errors import HpcflError, UsageError
+from hpcfl.learning import datasets
 from hpcfl.results import load
 from hpcfl.rounds import build
 from hpcfl.training import build as training
@@ -17,23 +18,7 @@ from hpcfl.training import checkpoint, experiment, session
 
 pytest.importorskip("torch")
 
-from scipy import stats
-
-from hpcfl.learning import datasets
-
 RATE = 0.1
-
-
-def train(
-    folder, aggregate="fedavg", devices=6, epochs=1, momentum=0.5, algorithm="fedavg", **options
-):
-    """Train softmax regression on the bundled digits in one process."""
-    common = {"aggregate": aggregate, "epochs": epochs, "momentum": momentum, "rounds": 3}
-    common |= {"batch_size": 20, "learning_rate": RATE, "dropout": 0.0}
-    asked = TrainOptions(algorithm, **common | options)
-    trained = session.run(World(None), asked, devices, folder)
-    assert trained is not None
-    return trained
 
 
 @pytest.mark.parametrize("aggregate", ["secagg", "sparse"])
@@ -68,7 +53,7 @@ def test_after_many_rounds_secagg_is_fedavg_up_to_the_sum_of_its_roundings(tmp_p
     at most 2 over that, and so a round of FedAvg, does not move two models apart in the l2 norm.
     What a round adds is the rounding: below N / levels in each of d coordinates, and float32.
     """
-    levels, devices, rounds = 2**16, 6, 20
+    levels, devices, rounds = 2**16, 6, 8
     same = {"devices": devices, "rounds": rounds, "momentum": 0.0}
     plain = train(tmp_path, "fedavg", **same)
     secure = train(tmp_path, "secagg", levels=levels, **same)
@@ -88,6 +73,7 @@ def test_after_many_rounds_secagg_is_fedavg_up_to_the_sum_of_its_roundings(tmp_p
     assert np.linalg.norm(plain.weights) > 20 * (rounds * rounding + float32)
 
 
+@pytest.mark.full
 def test_sparse_at_alpha_1_is_fedavg_on_average_and_not_in_a_round(tmp_path):
     """At alpha = 1 a device still sends only a part p of its coordinates (eq. 14), 0.598 of 6.
 
@@ -142,7 +128,7 @@ def test_only_devices_of_the_same_round_have_coordinates_in_common(tmp_path):
 
 def test_error_feedback_makes_top_k_reach_the_model_of_whole_updates(tmp_path):
     """Without it, coordinates whose updates are always small are never learned."""
-    same = {"rounds": 60, "momentum": 0.0}
+    same = {"rounds": 30, "momentum": 0.0, "devices": 3}
     whole = train(tmp_path, **same).weights
     with_memory = train(tmp_path, algorithm="top-k", alpha=0.05, error_feedback=True, **same)
     without = train(tmp_path, algorithm="top-k", alpha=0.05, **same)
@@ -311,6 +297,9 @@ def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
         ({"model": "nonsense"}, "nonsense"),
         ({"algorithm": "top-k", "aggregate": "secagg"}, "top-k cannot be aggregated by secagg"),
         ({"algorithm": "rand-k", "aggregate": "sparse"}, "rand-k cannot be aggregated by sparse"),
+        ({"aggregate": "prf", "per_round": 1}, "prf needs at least 2 devices, but there are 1"),
+        ({"aggregate": "prf", "dropout": 0.2}, "prf has no dropouts"),
+        ({"algorithm": "nonsense"}, "there is no algorithm 'nonsense'; choose one of fedavg"),
         ({"error_feedback": True}, "--error-feedback is for rand-k and top-k"),
         (
             {"algorithm": "top-k", "error_feedback": True, "checkpoint_every": 2},
@@ -321,8 +310,84 @@ def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
 def test_options_that_cannot_work_are_refused(tmp_path, options, sentence):
     with pytest.raises(UsageError, match=sentence):
         train(tmp_path, **options)
+    assert [] == list(tmp_path.iterdir())
 
 
-def test_an_unknown_algorithm_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="there is no algorithm 'nonsense'; choose one of fedavg"):
-        train(tmp_path, algorithm="nonsense")
+# Enrolled once
+
+
+@pytest.mark.parametrize("sampling", ["exact", "poisson"])
+def test_the_selected_of_the_enrolled_devices_give_secaggs_model(tmp_path, sampling):
+    """The same vectors, roundings and sums: only the masks differ, and they cancel."""
+    options = {"devices": 9, "per_round": 5, "sampling": sampling, "rounds": 4}
+    masked = train(tmp_path, "prf", **options)
+    shared = train(tmp_path, "secagg", **options)
+    run, other = load(masked.path), load(shared.path)
+
+    np.testing.assert_array_equal(masked.weights, shared.weights)
+    assert run.validated.all()
+    np.testing.assert_array_equal(run.survived, other.survived)
+    assert (run.survived.sum(axis=1) == 5).all() == (sampling == "exact")
+    # Not always the first of them.
+    assert len({tuple(row) for row in run.survived.tolist()}) > 1
+
+
+def test_all_devices_enrol_once_and_the_selected_send_a_vector(tmp_path):
+    trained = train(tmp_path, "prf", 9, per_round=4)
+    run = load(trained.path)
+    dim = trained.weights.size
+
+    assert ["advertise_keys", "model", "masked_input", "result"] == list(run.phases)
+    assert [[16 + 32] * 9, *[[0] * 9] * 2] == run.bytes_up[:, 0].tolist()
+    assert [[16 + 32 * 9] * 9, *[[0] * 9] * 2] == run.bytes_down[:, 0].tolist()
+    selected = run.survived.astype(int)
+    np.testing.assert_array_equal(run.bytes_down[:, 1], selected * (16 + 4 * dim + 2))
+    np.testing.assert_array_equal(run.bytes_up[:, 2], selected * (16 + 4 * dim))
+    np.testing.assert_array_equal(
+        run.training["bytes_up_total"], np.cumsum(run.bytes_up.sum(axis=(1, 2)))
+    )
+    assert (run.cpu_seconds[0, 0] > 0).all()
+    assert run.cpu_seconds[1:, 0].sum() == 0
+    assert run.training["modelled_seconds"][0] > run.cpu_seconds[0, 0, :9].max()
+
+
+def test_a_resumed_run_enrols_anew_and_goes_on_to_the_same_model(tmp_path):
+    options = {"devices": 9, "per_round": 3, "checkpoint_every": 2}
+    whole = train(tmp_path, "prf", rounds=4, **options)
+    saved = checkpoint.path_for(train(tmp_path, "prf", rounds=2, **options).path)
+    resumed = train(tmp_path, "prf", rounds=4, resume=saved, **options)
+    run = load(resumed.path)
+
+    np.testing.assert_array_equal(whole.weights, resumed.weights)
+    # The first round of the new run, which is round 2.
+    assert (run.bytes_up[0, 0] > 0).all()
+    assert run.bytes_up[1:, 0].sum() == 0
+
+
+def test_a_round_for_which_chance_selects_one_device_is_refused(tmp_path):
+    with pytest.raises(HpcflError, match="prf needs at least 2 devices, but there are 1"):
+        train(tmp_path, "prf", 9, per_round=3, sampling="poisson", rounds=200)
+    (path,) = tmp_path.glob("*.h5")
+
+    assert load(path).status == "failed"
+    assert (load(path).survived.sum(axis=1) >= 2).all()
+
+
+# Through sums that a server that cheats learns no more from
+
+
+def test_the_active_variant_comes_to_the_model_of_the_passive_one(tmp_path):
+    options = {"devices": 9, "per_round": 6, "dropout": 0.2}
+    active, passive = (
+        train(tmp_path, "secagg", security=security, **options)
+        for security in ("active", "passive")
+    )
+    run = load(active.path)
+
+    assert run.validated.all()
+    np.testing.assert_array_equal(active.weights, passive.weights)
+    assert "consistency_check" in run.phases
+    # All nine enrol before the first round, in which six take part.
+    advertised = run.bytes_up[:, list(run.phases).index("advertise_keys")]
+    assert (advertised[0] >= 16 + 96).all()
+    assert ((advertised[1:] > 0).sum(axis=1) == 6).all()
