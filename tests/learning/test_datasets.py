@@ -72,18 +72,12 @@ def test_without_a_folder_the_error_says_how_to_give_one(name, monkeypatch):
         load(name)
 
 
-def test_the_folder_may_come_from_the_environment(tmp_path, monkeypatch):
+@pytest.mark.parametrize("given", [False, True])
+def test_the_folder_is_the_given_one_or_else_the_environments(given, tmp_path, monkeypatch):
     write_mnist(tmp_path)
-    monkeypatch.setenv("HPCFL_DATA", str(tmp_path))
+    monkeypatch.setenv("HPCFL_DATA", str(tmp_path / "nowhere" if given else tmp_path))
 
-    assert len(load("mnist").train_labels) == 20
-
-
-def test_the_given_folder_goes_before_the_environments(tmp_path, monkeypatch):
-    write_mnist(tmp_path)
-    monkeypatch.setenv("HPCFL_DATA", str(tmp_path / "nowhere"))
-
-    assert len(load("mnist", tmp_path).train_labels) == 20
+    assert len(load("mnist", tmp_path if given else None).train_labels) == 20
 
 
 @pytest.mark.parametrize(
@@ -128,16 +122,25 @@ def test_mnist_is_read_packed_or_not(packed, tmp_path):
         (idx_bytes(np.zeros((0, 28, 28), np.uint8)), "claims 0 images"),
         (struct.pack(">4I", 2051, 2**32 - 1, 28, 28), "claims 4294967295 images"),
         (struct.pack(">4I", 2051, 1, 2**32 - 1, 2**32 - 1), "pixels, not 28 x 28"),
+        (None, "the label 10, where labels are 0 to 9"),
     ],
     ids=only_text,
 )
-def test_damaged_images_of_mnist_are_refused(content, expected, tmp_path):
+def test_damaged_files_of_mnist_are_refused(content, expected, tmp_path):
     write_mnist(tmp_path)
     images = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"
-    images.write_bytes(gzip.compress(content))
-    named = images.with_name("train-labels-idx1-ubyte.gz") if "20 labels" in expected else images
+    labels = images.with_name("train-labels-idx1-ubyte.gz")
+    if content is None:
+        labels.write_bytes(gzip.compress(idx_bytes(np.full(20, 10, np.uint8))))
+    else:
+        images.write_bytes(gzip.compress(content))
 
-    refused(lambda: load("mnist", tmp_path), named, expected, "mnist")
+    refused(
+        lambda: load("mnist", tmp_path),
+        labels if "label" in expected else images,
+        expected,
+        "mnist",
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,14 +158,6 @@ def test_damaged_packing_of_mnist_is_refused(damage, expected, tmp_path):
     path.write_bytes(damage(path.read_bytes()))
 
     refused(lambda: load("mnist", tmp_path), path, expected, "mnist")
-
-
-def test_labels_of_mnist_beyond_nine_are_refused(tmp_path):
-    write_mnist(tmp_path, packed=False)
-    path = tmp_path / "mnist" / "t10k-labels-idx1-ubyte"
-    path.write_bytes(idx_bytes(np.full(10, 10, np.uint8)))
-
-    refused(lambda: load("mnist", tmp_path), path, "the label 10, where labels are 0 to 9", "mnist")
 
 
 def test_the_real_mnist():
@@ -248,33 +243,22 @@ def test_the_unpickler_knows_no_name_that_batches_do_not_need(function):
         cifar10.parse_batch(pickle.dumps(Harmful(function, "1"), 2))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"<html>",
-        batch_bytes(IMAGES, [0, 1, 2, 3])[:-20],
-        batch_bytes(IMAGES, [0, 1, 2]),
-        batch_bytes(IMAGES, [0, 1, 2, 10]),
-        batch_bytes(IMAGES[:0], []),
-        batch_bytes(IMAGES, [0, 1, 2, 3]).replace(b"u1", b"O8"),
-        batch_bytes(IMAGES, [0, 1, 2, 3]).replace(struct.pack("<i", 3072), b"\xff\xff\xff\x7f", 1),
-        pickle.dumps([1, 2]),
-        pickle.dumps({b"data": 1, b"labels": [1]}),
-    ],
-    ids=[
-        "empty",
-        "a web page",
-        "truncated",
-        "a label too few",
-        "a label too large",
-        "no images",
-        "an array of objects",
-        "a false shape",
-        "a list",
-        "a number for images",
-    ],
-)
+BATCH = batch_bytes(IMAGES, [0, 1, 2, 3])
+NOT_A_BATCH = {
+    "empty": b"",
+    "a web page": b"<html>",
+    "truncated": BATCH[:-20],
+    "a label too few": batch_bytes(IMAGES, [0, 1, 2]),
+    "a label too large": batch_bytes(IMAGES, [0, 1, 2, 10]),
+    "no images": batch_bytes(IMAGES[:0], []),
+    "an array of objects": BATCH.replace(b"u1", b"O8"),
+    "a false shape": BATCH.replace(struct.pack("<i", 3072), b"\xff\xff\xff\x7f", 1),
+    "a list": pickle.dumps([1, 2]),
+    "a number for images": pickle.dumps({b"data": 1, b"labels": [1]}),
+}
+
+
+@pytest.mark.parametrize("content", NOT_A_BATCH.values(), ids=NOT_A_BATCH)
 def test_what_is_no_batch_is_refused(content):
     with pytest.raises(pickle.UnpicklingError):
         cifar10.parse_batch(content)
@@ -424,10 +408,12 @@ def test_damaged_files_of_femnist_are_refused(content, expected, tmp_path):
 # Without files
 
 
-def test_digits_are_scaled_and_split_by_class():
+def test_digits_are_scaled_and_split_by_class_for_every_seed_alike(monkeypatch):
+    monkeypatch.delenv("HPCFL_DATA", raising=False)
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     data = load("digits")
 
+    np.testing.assert_array_equal(data.test_inputs, load("digits", seed=2).test_inputs)
     assert_consistent(data)
     assert (data.shape, data.classes) == ((1, 8, 8), 10)
     assert len(data.train_labels) + len(data.test_labels) == 1797
@@ -438,22 +424,6 @@ def test_digits_are_scaled_and_split_by_class():
     np.testing.assert_allclose(counts, 0.2, atol=0.01)
 
 
-def test_digits_are_split_alike_for_every_seed():
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-    one, other = load("digits", seed=1), load("digits", seed=2)
-
-    np.testing.assert_array_equal(one.test_inputs, other.test_inputs)
-
-
-@pytest.mark.parametrize("name", ["digits", "synthetic"])
-def test_digits_and_synthetic_need_no_folder(name, monkeypatch):
-    monkeypatch.delenv("HPCFL_DATA", raising=False)
-    if name == "digits":
-        pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-
-    assert load(name).name == name
-
-
 def test_digits_without_scikit_learn_say_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
 
@@ -461,7 +431,8 @@ def test_digits_without_scikit_learn_say_how_to_get_it(monkeypatch):
         digits.read()
 
 
-def test_synthetic_data_are_drawn_from_the_seed():
+def test_synthetic_data_are_drawn_from_the_seed(monkeypatch):
+    monkeypatch.delenv("HPCFL_DATA", raising=False)
     one, again, other = (load("synthetic", seed=seed) for seed in (1, 1, 2))
 
     np.testing.assert_array_equal(one.train_inputs, again.train_inputs)

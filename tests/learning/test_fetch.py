@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from data_files import batch_bytes, only_text, real_data, write_adult, write_mnist
+from data_files import batch_bytes, only_text, real_data, write, write_adult, write_mnist
 
 from hpcfl.cli.data import command
 from hpcfl.errors import HpcflError, UsageError
@@ -117,17 +117,13 @@ def test_files_are_downloaded_to_their_folder(server, tmp_path):
     assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o644}
 
 
-def test_the_folder_may_come_from_the_environment(server, tmp_path, monkeypatch):
+def test_packed_files_stay_packed_in_the_environments_folder(server, tmp_path, monkeypatch):
     monkeypatch.setenv("HPCFL_DATA", str(tmp_path))
-
-    assert fetch("tiny", None, downloads=table(server, a=b"1")) == [tmp_path / "tiny" / "a"]
-
-
-def test_packed_files_stay_packed(server, tmp_path):
     packed = gzip.compress(b"values")
 
-    (path,) = fetch("tiny", tmp_path, downloads=table(server, **{"values.gz": packed}))
+    (path,) = fetch("tiny", None, downloads=table(server, **{"values.gz": packed}))
 
+    assert path == tmp_path / "tiny" / "values.gz"
     assert path.read_bytes() == packed
 
 
@@ -156,68 +152,42 @@ def test_a_mirror_is_asked_instead_of_the_publisher(server, tmp_path):
 # Nothing wrong is kept
 
 
-def test_a_file_with_another_checksum_is_not_kept(server, tmp_path):
-    downloads = table(server, a=b"right")
-    server.files["a"] = b"wrong"
+@pytest.mark.parametrize(
+    ("sent", "announced", "expected"),
+    [
+        (b"wrong", 0, "/a sent is not the publisher's a .*--base-url"),
+        (b"all of", 3, "/a (cannot be downloaded|sent is not)"),
+        (None, 0, r"/a cannot be downloaded \(the server answered 404 "),
+    ],
+    ids=["another checksum", "cut off", "not there"],
+)
+def test_what_is_not_the_publishers_file_replaces_nothing(
+    sent, announced, expected, server, tmp_path
+):
+    downloads = table(server, a=b"all of it")
+    server.files = {} if sent is None else {"a": sent}
+    server.announce_more = announced
+    write(tmp_path / "tiny" / "a", b"old")
 
-    with pytest.raises(
-        HpcflError, match=f"{server.url}/a sent is not the publisher's a "
-    ) as caught:
+    with pytest.raises(HpcflError, match=expected) as caught:
         fetch("tiny", tmp_path, downloads=downloads)
 
-    assert "--base-url" in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert everything(tmp_path) == []
-
-
-def test_a_damaged_file_is_not_replaced_by_another_wrong_one(server, tmp_path):
-    downloads = table(server, a=b"right")
-    server.files["a"] = b"wrong"
-    (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "a").write_bytes(b"old")
-
-    with pytest.raises(HpcflError):
-        fetch("tiny", tmp_path, downloads=downloads)
-
+    assert everything(tmp_path) == ["tiny", "tiny/a"]
     assert (tmp_path / "tiny" / "a").read_bytes() == b"old"
 
 
-def test_a_download_cut_off_is_not_kept(server, tmp_path):
-    downloads = table(server, a=b"all of it")
-    server.files["a"] = b"all of"
-    server.announce_more = 3
-
-    with pytest.raises(HpcflError, match=r"/a (cannot be downloaded|sent is not)"):
-        fetch("tiny", tmp_path, downloads=downloads)
-
-    assert everything(tmp_path) == []
-
-
-def test_a_server_without_the_file_is_reported(server, tmp_path):
-    downloads = table(server, a=b"1")
-    server.files.clear()
-
-    with pytest.raises(HpcflError, match=r"/a cannot be downloaded \(the server answered 404 "):
-        fetch("tiny", tmp_path, downloads=downloads)
-
-    assert everything(tmp_path) == []
-
-
-def test_an_unreachable_server_is_reported(server, tmp_path):
+def test_an_unreachable_server_and_what_is_no_url_are_reported(server, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))  # but nobody listens
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-
-        with pytest.raises(HpcflError, match=r"/a cannot be downloaded \(Connection refused\)"):
-            fetch("tiny", tmp_path, url, downloads=table(server, a=b"1"))
+        for url, why in (
+            (f"http://127.0.0.1:{free.getsockname()[1]}", "Connection refused"),
+            ("nonsense", "Invalid URL"),
+        ):
+            with pytest.raises(HpcflError, match=rf"/a cannot be downloaded \({why}"):
+                fetch("tiny", tmp_path, url, downloads=table(server, a=b"1"))
 
     assert everything(tmp_path) == []
-
-
-def test_what_is_no_url_is_reported(tmp_path):
-    pytest.importorskip("pooch", reason="pooch is not installed")
-    with pytest.raises(HpcflError, match=r"nonsense/train-images.* cannot be downloaded \(Inv"):
-        fetch("mnist", tmp_path, base_url="nonsense")
 
 
 def test_a_folder_that_cannot_be_written_is_reported(server, tmp_path):
@@ -261,26 +231,19 @@ def test_an_archive_of_something_else_is_not_kept(content, expected, server, tmp
     assert everything(tmp_path) == []
 
 
-def test_an_archive_cannot_write_elsewhere(server, tmp_path):
-    content = archive({"../../outside": b"1"})
-    downloads = archive_table(server, content, {"../../outside": digest(b"1")})
-
-    with pytest.raises(HpcflError, match=r"cannot be unpacked .*outside"):
-        fetch("tiny", tmp_path / "data", downloads=downloads)
-
-    assert everything(tmp_path) == ["data"]
-
-
-def test_a_link_in_an_archive_is_not_followed(server, tmp_path):
+def test_an_archive_cannot_write_elsewhere_or_link_to_it(server, tmp_path):
+    outside = archive({"../../outside": b"1"})
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as file:
         member = tarfile.TarInfo("top/a")
         member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
         file.addfile(member)
-    downloads = archive_table(server, packed.getvalue(), {"top/a": digest(b"1")})
+    for content, name in ((outside, "../../outside"), (packed.getvalue(), "top/a")):
+        downloads = archive_table(server, content, {name: digest(b"1")})
+        with pytest.raises(HpcflError, match=r"cannot be unpacked .*(outside|link)"):
+            fetch("tiny", tmp_path / "data", downloads=downloads)
 
-    with pytest.raises(HpcflError, match=r"cannot be unpacked .*link"):
-        fetch("tiny", tmp_path, downloads=downloads)
+    assert everything(tmp_path) == ["data"]
 
 
 # The table of the publishers' files
