@@ -35,11 +35,14 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "shape", "classes", "count"), PUBLISHED)
-def test_the_papers_models_have_exactly_their_number_of_parameters(name, shape, classes, count):
+def test_the_papers_models_have_exactly_their_parameters_and_no_other_state(
+    name, shape, classes, count
+):
     model = models.build(name, shape, classes, seed=0)
 
     assert models.parameter_count(model) == count
     assert models.get_flat(model).shape == (count,)
+    assert list(model.buffers()) == []
 
 
 def test_every_named_model_is_tested_and_every_default_is_a_named_model():
@@ -53,11 +56,6 @@ def test_every_model_turns_images_of_any_size_into_logits(name, shape):
     model = models.build(name, shape, 7, seed=0)
 
     assert model(torch.zeros(5, *shape)).shape == (5, 7)
-
-
-@pytest.mark.parametrize("name", models.NAMES)
-def test_no_model_has_state_beside_its_parameters(name):
-    assert list(models.build(name, (1, 28, 28), 10, seed=0).buffers()) == []
 
 
 @pytest.mark.parametrize(
@@ -78,18 +76,13 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
 def test_the_seed_alone_decides_the_initial_parameters(name):
     first = models.get_flat(models.build(name, (3, 32, 32), 10, seed=5))
     torch.rand(3)
+    before = torch.get_rng_state()
     again = models.get_flat(models.build(name, (3, 32, 32), 10, seed=5))
+    assert torch.equal(before, torch.get_rng_state())
     other = models.get_flat(models.build(name, (3, 32, 32), 10, seed=6))
 
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
-
-
-def test_building_leaves_torchs_own_generator_alone():
-    before = torch.get_rng_state()
-    models.build("2nn", (1, 28, 28), 10, seed=5)
-
-    assert torch.equal(before, torch.get_rng_state())
 
 
 @pytest.mark.parametrize("name", ["softmax", "2nn"])
@@ -115,14 +108,9 @@ def test_the_flat_vector_holds_the_parameters_in_the_models_order():
 
     assert weight.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert bias.tolist() == [6, 7]
-
-
-@pytest.mark.parametrize("shape", [(209,), (211,), (1,), (210, 1)])
-def test_a_vector_of_another_length_is_refused(shape):
-    model = models.build("adult-lr", (104,), 2, seed=0)
-
-    with pytest.raises(ValueError, match="210 parameters"):
-        models.set_flat(model, np.zeros(shape, np.float32))
+    for shape in ((7,), (9,), (1,), (8, 1)):
+        with pytest.raises(ValueError, match="8 parameters"):
+            models.set_flat(model, np.zeros(shape, np.float32))
 
 
 def test_a_users_model_is_found_in_the_current_folder_and_seeded(folder):

@@ -127,16 +127,10 @@ def test_the_same_arguments_give_the_same_bits_whatever_was_trained_before(name,
 
     assert np.array_equal(expected, update(one))
     assert not np.array_equal(expected, update(one, participation=6))
+    # By default a device is in every round.
+    assert np.array_equal(update(one, participation=None), update(one, participation=3))
     assert not np.array_equal(expected, update(one, number=8))
     assert expected.dtype == np.float32
-
-
-def test_without_a_participation_the_device_is_in_every_round():
-    one, start = trainer(batch_size=7)
-    update = one.local_update(start, *data(40), seed(), 3)
-
-    assert np.array_equal(update, one.local_update(start, *data(40), seed(), 3, 3))
-    assert not np.array_equal(update, one.local_update(start, *data(40), seed(), 3, 2))
 
 
 @pytest.mark.parametrize("samples", [0, 40])
@@ -251,14 +245,6 @@ def test_continuing_epochs_partition_the_data_and_spare_a_rounds_records(
             assert len(np.unique(records)) == len(records) == steps * batch
 
 
-def test_a_round_needs_no_other_round_to_be_drawn_first():
-    late = list(batches("continuing", 23, 4, 3, 1000, seed()))
-    again = list(batches("continuing", 23, 4, 3, 1000, seed()))
-
-    assert all(np.array_equal(a, b) for a, b in zip(late, again, strict=True))
-    assert len(np.unique(np.concatenate(late))) == 12
-
-
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 def test_batches_are_new_in_every_epoch_and_for_every_device(shuffle):
     def drawn(number, participation):
@@ -339,11 +325,6 @@ def test_noise_that_does_not_fit_the_model_is_refused():
             one.local_update(start, *data(9), seed(), 0, noise=lambda _, n=wrong: np.zeros(n))
 
 
-def test_momentum_is_refused():
-    with pytest.raises(UsageError, match=r"momentum 0, not 0\.5"):
-        trainer(momentum=0.5)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -356,3 +337,5 @@ def test_momentum_is_refused():
 def test_options_that_cannot_be_meant_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         PrivateOptions(**options)
+    with pytest.raises(UsageError, match=r"momentum 0, not 0\.5"):
+        trainer(momentum=0.5)
