@@ -98,19 +98,6 @@ def test_launches_that_differ_are_told_of(tmp_path):
     assert "launches differ more than their rounds do" in warnings_of(summary)[0]
 
 
-def test_launches_that_do_not_differ_are_blamed_as_seldom_as_the_level_says(tmp_path):
-    rng = np.random.default_rng(8)
-    base = run(tmp_path, "a", [1.0] * 9)
-    runs, blamed = 600, 0
-    for _ in range(runs):
-        samples = rng.lognormal(size=(4, 9))
-        pool = pooling.Pool(tuple(replace(base, round_seconds=seconds) for seconds in samples))
-        blamed += pool.launches_p_value <= 0.05
-
-    # Expected 30 at most; 60 or more come up with a probability below 1e-6.
-    assert 5 < blamed < 60
-
-
 def report(*arguments):
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
 

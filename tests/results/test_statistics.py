@@ -90,17 +90,6 @@ def assert_plausible(count, runs, probability):
     assert low <= count <= high
 
 
-@given(samples_apart, st.floats(0.1, 100))
-def test_intervals_hold_the_median_and_scale_with_the_samples(samples, factor):
-    interval = median_interval(samples)
-    scaled = median_interval(np.array(samples) * factor)
-
-    assert interval.low <= np.median(samples) <= interval.high
-    assert {interval.low, interval.high} <= set(samples)
-    assert (scaled.low, scaled.high) == (interval.low * factor, interval.high * factor)
-    assert median_interval(samples[::-1]) == interval
-
-
 def test_within_wants_both_ends_and_a_known_interval():
     assert Interval(9.5, 10.5).within(0.05, 10)
     assert not Interval(9.4, 10.1).within(0.05, 10)

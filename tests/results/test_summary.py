@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from run_files import random_record, simple_record
 
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import load
 from hpcfl.results.statistics import Percentiles
@@ -89,16 +89,6 @@ def test_warm_up_rounds_change_no_figure(make_run):
     assert {name: warmed[name] for name in counts} == counts
 
 
-def test_the_server_does_not_count_as_a_device(make_run):
-    record, busy = simple_record(), simple_record()
-    busy.cpu_seconds[:, -1] = 1000
-    quiet = summary_of(make_run("quiet.h5", [record]))
-    loud = summary_of(make_run("loud.h5", [busy]))
-
-    assert loud.total.device_cpu_seconds == quiet.total.device_cpu_seconds
-    assert loud.total.server_cpu_seconds.median == 3000
-
-
 def test_survivors_and_validation_are_counted(make_run):
     records = [simple_record(), simple_record(), simple_record(warmup=True)]
     records[0].survived[:] = [True, False, False, False]
@@ -148,11 +138,6 @@ def test_a_summary_is_plain_json(make_run):
         assert json.loads(text) == given
     assert given["phases"][0]["name"] == "share_keys"
     assert given["link"] == {"uplink_mbps": 8, "downlink_mbps": 16, "latency_ms": 1}
-
-
-def test_a_run_without_its_number_of_parameters_is_an_error(make_run):
-    with pytest.raises(HpcflError, match="dim"):
-        summary_of(make_run("run.h5", [simple_record()], dim=None))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from run_files import PHASES, simple_record
 
-from hpcfl.errors import UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import load
 from hpcfl.results.summary import choose_baseline, summarise
@@ -154,15 +153,6 @@ def test_a_comparison_tells_the_active_variant_from_the_passive_one(make_run):
     assert table.notes[0].startswith("baseline: secagg, N")
     assert [row[1] for row in table.cells] == ["secagg", "secagg, active"]
     assert max(map(len, table.text().splitlines())) < 120
-
-
-def test_the_baseline_can_be_chosen(summaries):
-    table = compared(summaries[:2], "sparse")
-
-    assert table.notes[0].startswith("baseline: sparse")
-    assert cells(table, "secagg")[-3:] == ["0.50x", "0.50x", "0.51x"]
-    with pytest.raises(UsageError, match="--baseline fedavg"):
-        compared(summaries, "fedavg")
 
 
 def test_a_comparison_names_files_and_marks_those_that_are_not_whole(make_run):

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import HpcflError
 from hpcfl.sweeping.cells import Cell
 from hpcfl.sweeping.manifest import NAME, arrange, freeze, load
 from hpcfl.sweeping.states import Claims, set_aside, state
@@ -41,26 +41,12 @@ def test_a_frozen_manifest_stays_as_it_is(tmp_path):
     assert os.listdir(folder) == [NAME]
 
 
-@pytest.mark.parametrize("number", [2, 4])
-def test_other_cells_are_refused(tmp_path, number):
-    freeze(tmp_path, arrange(PLAN, some_cells(3), 1))
-
-    with pytest.raises(UsageError, match="holds another sweep"):
-        freeze(tmp_path, arrange(PLAN, some_cells(number), 1))
-
-
 def test_no_manifest_is_none_and_a_damaged_one_is_an_error(tmp_path):
     assert load(tmp_path) is None
     for text in ("{", "[]", '{"schema": "hpcfl-sweep/2"}', '{"schema": "hpcfl-sweep/1"}'):
         (tmp_path / NAME).write_text(text)
         with pytest.raises(HpcflError, match=NAME):
             load(tmp_path)
-
-
-@pytest.mark.parametrize("index", [-1, 3])
-def test_a_cell_that_is_not_there_is_refused(index):
-    with pytest.raises(UsageError, match="3 cells are numbered from 0"):
-        arrange(PLAN, some_cells(3), 1).cell(index)
 
 
 def test_what_is_left_of_an_attempt_is_kept_aside(tmp_path):
