@@ -1,15 +1,42 @@
-"""Puts a round together from a protocol, a transport and parties, for tests of many rooms."""
+"""Puts rounds together from a protocol, a transport and parties, for tests of many rooms."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.rounds.driver import Round
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY
 
 SERVER = -2  # stands for a device's number in what the server's secrets follow from
+
+
+class Changing(Loopback):
+    """A loopback that delivers what its method `passed` makes of each sealed message."""
+
+    def passed(self, message):
+        return message
+
+    def broadcast(self, message, error=None):
+        return self.passed(super().broadcast(message, error))
+
+    def scatter(self, receivers, produce):
+        for receiver, message in super().scatter(receivers, produce):
+            yield receiver, self.passed(message) if message.size else message
+
+    def gather(self, senders, produce, largest):
+        for sender, message in super().gather(senders, produce, largest):
+            yield sender, self.passed(message)
+
+    def route(self, senders, rows, width):
+        """Change rows before they are sent; one of another size is not delivered."""
+        blocks = []
+        for block in rows:
+            fitting = [row for row in map(self.passed, block) if row.size == width]
+            blocks.append(np.array(fitting, np.uint8).reshape(-1, width))
+        return super().route(senders, blocks, width)
 
 
 def seeded(seed):

@@ -13,7 +13,7 @@ from hpcfl.results import load
 from hpcfl.rounds.inputs import SyntheticUpdates
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "mpirun"))
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "mpirun")]
 
 from launcher import BIN, environment, finish, hpcfl, pid_of_rank, start  # noqa: E402, F401
 

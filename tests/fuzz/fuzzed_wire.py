@@ -19,7 +19,6 @@ from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.sharing import Dealings
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern, Step
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
@@ -27,7 +26,7 @@ from hpcfl.rounds.enrolment import NO_ROUND
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from player import parties, round_of
+from player import Changing, parties, round_of
 
 ENVELOPE = 16
 Q = 2**32 - 5
@@ -86,7 +85,7 @@ class Message:
     enrolment: bool = False
 
 
-class Wire(Loopback):
+class Wire(Changing):
     """A loopback that keeps every message and delivers the one of a given number changed."""
 
     def __init__(self, devices, target=-1, change=None):
@@ -98,7 +97,7 @@ class Wire(Loopback):
         self._target = target
         self._change: Callable[[Message], bytes] | None = change
 
-    def _pass(self, sealed):
+    def passed(self, sealed):
         raw = sealed.tobytes()
         sender, receiver = np.frombuffer(raw[8:ENVELOPE], "<u4").tolist()
         # Devices that refuse say so in steps of their own; they are of no step of the protocol.
@@ -114,25 +113,6 @@ class Wire(Loopback):
     def target(self):
         """The message that was changed, as it was sent."""
         return self.messages[self._target]
-
-    def broadcast(self, message, error=None):
-        return self._pass(super().broadcast(message, error))
-
-    def scatter(self, receivers, produce):
-        for receiver, message in super().scatter(receivers, produce):
-            yield receiver, self._pass(message) if message.size else message
-
-    def gather(self, senders, produce, largest):
-        for sender, message in super().gather(senders, produce, largest):
-            yield sender, self._pass(message)
-
-    def route(self, senders, rows, width):
-        """Change a row before it is sent; one of another size is not delivered."""
-        blocks = []
-        for block in rows:
-            fitting = [row for row in map(self._pass, block) if row.size == width]
-            blocks.append(np.array(fitting, np.uint8).reshape(-1, width))
-        return super().route(senders, blocks, width)
 
 
 def fit(row, size):

@@ -24,13 +24,13 @@ class Lying(wire.Wire):
         super().__init__(devices)
         self._lies = lies  # by step and device: change an answer in place
 
-    def gather(self, senders, produce, largest):
-        for sender, message in super().gather(senders, produce, largest):
-            lie = self._lies.get(self.messages[-1].step.name, {}).get(sender)
-            if lie is not None:
-                message = message.copy()
-                lie(message[wire.ENVELOPE :].view("<u4"))
-            yield sender, message
+    def passed(self, sealed):
+        message = super().passed(sealed).copy()
+        sent = self.messages[-1]
+        lie = self._lies.get(sent.step.name, {}).get(sent.sender)
+        if lie is not None:
+            lie(message[wire.ENVELOPE :].view("<u4"))
+        return message
 
 
 def play(case, lies, dropouts=None, devices=7, step="unmask"):

@@ -90,27 +90,26 @@ def test_if_all_refuse_the_error_says_why(what):
 
 def test_a_message_of_a_device_that_was_refused_is_ignored():
     """Device 3's keys are cut; what it sends afterwards is none of the round's."""
-    came: list[tuple[str, int]] = []
 
     class Stubborn(wire.Wire):
         """Device 3 answers everything, though it was refused."""
 
-        def gather(self, senders, produce, largest):
-            for sender, message in super().gather(senders, produce, largest):
-                step = message[1]
-                came.append((self.steps[step].phase if step < 12 else "left", sender))
-                if sender == 3 and step < 12 and self.steps[step].phase == "advertise_keys":
-                    message = message[:-1]
-                elif sender == 3:
-                    message = envelope.seal(4, 3, 3, envelope.SERVER, np.zeros(12, "<u4"))
-                yield sender, message
+        def passed(self, sealed):
+            message = super().passed(sealed)
+            sent = self.messages[-1]
+            if sent.sender != 3 or sent.step.pattern is not Pattern.GATHER:
+                return message
+            if sent.step.phase == "advertise_keys":
+                return message[:-1]
+            return envelope.seal(4, 3, 3, envelope.SERVER, np.zeros(12, "<u4"))
 
-    outcome = wire.play("secagg", 6, wire=Stubborn(6))
+    stubborn = Stubborn(6)
+    outcome = wire.play("secagg", 6, wire=stubborn)
     assert "malformed advertise_keys message from device 3" in str(outcome.refused[3])
     assert [3] == list(outcome.refused)
     assert [0, 1, 2, 4, 5] == outcome.server.survivors
     assert not outcome.differing().size
-    assert ("left", 3) in came
+    assert ("refusal", 3) in {(one.step.phase, one.sender) for one in stubborn.messages}
 
 
 def test_a_row_that_goes_astray_is_missing_and_costs_nobody_anything():

@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,20 +35,20 @@ def environment():
     variables = dict(os.environ)
     variables["PATH"] = f"{BIN}{os.pathsep}{variables.get('PATH', '')}"
     # Where this hpcfl was found, another would be if it is only installed.
-    found = [str(HERE), *filter(None, [variables.get("PYTHONPATH")])]
+    found = [str(HERE), str(HERE.parent), *filter(None, [variables.get("PYTHONPATH")])]
     variables["PYTHONPATH"] = os.pathsep.join(found)
     return variables
 
 
 def start(*command, **options):
     """Start a command in a process group of its own."""
-    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.Popen(
         [str(part) for part in command],
         text=True,
         env=environment(),
         start_new_session=True,
-        **streams | options,
+        **options,
     )
 
 
@@ -138,8 +137,7 @@ def bench(ranks, folder, *options, limit_seconds=LIMIT_SECONDS):
     job = hpcfl(ranks, *arguments, limit_seconds=limit_seconds)
 
     assert job.returncode == 0, job.stderr
-    runs: list[dict[str, Any]] = json.loads(job.stdout)["runs"]
-    return runs
+    return json.loads(job.stdout)["runs"]
 
 
 def assert_refused(job, sentence, status=2):

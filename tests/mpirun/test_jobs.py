@@ -148,7 +148,7 @@ def test_below_the_threshold_the_job_fails_once_and_keeps_finished_rounds(tmp_pa
     # With this seed rounds 0 and 1 keep enough of the six devices, and round 2 does not.
     options = ("--dropout", 0.4, "--dropout-model", "bernoulli", "--devices", 6, "--seed", 5)
     small = ("--dim", 100, "--rounds", 9, "--output", tmp_path)
-    job = mpirun(4, "hpcfl", "bench", "secagg", *options, *small)
+    job = hpcfl(4, "bench", "secagg", *options, *small)
     (path,) = tmp_path.glob("*.h5")
     run = load(path)
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +20,7 @@ def optimize(ranks, *options):
     job = hpcfl(ranks, *ESTIMATE, *options, "--json")
     assert job.returncode == 0, job.stderr
     assert job.stderr.count("not differentially private") == 1
-    found: dict[str, Any] = json.loads(job.stdout)
-    return found
+    return json.loads(job.stdout)
 
 
 def test_devices_on_several_ranks_give_the_estimate_of_one_process():

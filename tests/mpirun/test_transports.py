@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
 import pytest
+from player import parties, round_of
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.placement import Placement
+from hpcfl.comm.world import World
 from hpcfl.crypto.groups import GROUPS
-from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import AgreedError, BelowThresholdError
-from hpcfl.rounds.driver import Round
-from hpcfl.rounds.ledger import Ledger
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -85,23 +83,12 @@ def play(inner, name, *, kind=Recorder, dropouts=DROPOUTS, reduce=False):
     """Play one round with fixed keys; return what this rank's parties received, sorted."""
     degree = 4 if name == "secagg-graph" else None
     protocol = find(name)(Parameters(DEVICES, DIM, alpha=0.5, degree=degree))
-    recorder: Any = kind(inner)
-    local = inner.local_devices
-    model, of_server = np.ones(DIM, np.float32), insecure_secrets(1, 3, DEVICES)
-    server = protocol.server(3, model, of_server) if inner.has_server else None
-    played = Round(
-        protocol.steps,
-        recorder,
-        Ledger(protocol.phases(), DEVICES, local, inner.has_server),
-        index=3,
-        devices={id: protocol.device(id, 3, insecure_secrets(1, 3, id)) for id in local},
-        server=server,
-        inputs=lambda id: np.random.default_rng(id).normal(0, 0.1, DIM),
-        dropouts={} if name == "fedavg" else dropouts,
-        dim=DIM,
-        largest_message=protocol.largest_message,
-        reduce_group=protocol.summed_in if reduce else None,
-    )
+    recorder = kind(inner)
+    devices, server = parties(protocol, recorder, 3)
+    vectors = [np.random.default_rng(id).normal(0, 0.1, DIM) for id in range(DEVICES)]
+    gone = {} if name == "fedavg" else dropouts
+    options = {"index": 3, "dropouts": gone, "reduce": reduce}
+    played = round_of(protocol, recorder, devices, server, vectors, **options)
     played.play()
     seen = sorted(recorder.seen)
     if server is not None:
@@ -121,7 +108,7 @@ def of_rank(everything, inner):
     ]
 
 
-@pytest.mark.parametrize("name", ["fedavg", "secagg", "secagg-graph", "sparse", "cohort"])
+@pytest.mark.parametrize("name", ["fedavg", "secagg", "secagg-graph", "sparse", "cohort", "common"])
 def test_mpi_moves_the_same_bytes_as_the_loopback(name):
     inner = transport()
     mine = play(inner, name)
@@ -168,8 +155,6 @@ def test_reduce_is_the_sum_in_the_group(group):
 def test_any_number_of_transports_share_the_communicators_of_a_world():
     from mpi4py import MPI
 
-    from hpcfl.comm.world import World
-
     world = World(MPI.COMM_WORLD)
     made = [world.transport(devices) for devices in (1, DEVICES, 1, DEVICES) * 2]
     here = [each for each in made[:2] if each is not None]
@@ -199,11 +184,8 @@ def test_any_number_of_transports_sum_in_a_field():
 @pytest.mark.parametrize("window", [25, 10**6])
 @pytest.mark.parametrize("kept", [0, 10**6])
 def test_gather_in_windows_brings_the_same_messages(monkeypatch, largest, window, kept):
-    import hpcfl.comm.mpi
-    import hpcfl.comm.scratch
-
-    monkeypatch.setattr(hpcfl.comm.mpi, "WINDOW_BYTES", window)
-    monkeypatch.setattr(hpcfl.comm.scratch, "KEPT_BYTES", kept)
+    monkeypatch.setattr("hpcfl.comm.mpi.WINDOW_BYTES", window)
+    monkeypatch.setattr("hpcfl.comm.scratch.KEPT_BYTES", kept)
     inner = transport()
     senders = [id for id in inner.local_devices if id != 2]
     for extra in range(3):  # more than once: memory may be used again
@@ -220,10 +202,8 @@ def test_gather_in_windows_brings_the_same_messages(monkeypatch, largest, window
 @pytest.mark.parametrize("window", [1, 25, 10**6])
 @pytest.mark.parametrize("call", [1, 7, 64, 2**30])
 def test_messages_of_any_size_move_in_calls_of_a_limited_size(monkeypatch, window, call):
-    import hpcfl.comm.mpi
-
-    monkeypatch.setattr(hpcfl.comm.mpi, "WINDOW_BYTES", window)
-    monkeypatch.setattr(hpcfl.comm.mpi, "CALL_BYTES", call)
+    monkeypatch.setattr("hpcfl.comm.mpi.WINDOW_BYTES", window)
+    monkeypatch.setattr("hpcfl.comm.mpi.CALL_BYTES", call)
     inner = transport()
     data = np.random.default_rng(5).integers(0, 256, (DEVICES, 90), np.uint8)
     sizes = [90, 0, 3, 17, 1, 0, 64]
@@ -258,9 +238,7 @@ def test_a_scatter_asks_the_server_once_for_every_device_and_nobody_else():
 
 @pytest.mark.parametrize("call", [8, 40, 2**30])
 def test_sums_move_in_calls_of_a_limited_size(monkeypatch, call):
-    import hpcfl.comm.mpi
-
-    monkeypatch.setattr(hpcfl.comm.mpi, "CALL_BYTES", call)
+    monkeypatch.setattr("hpcfl.comm.mpi.CALL_BYTES", call)
     inner = transport()
     vectors = np.arange(DEVICES * 33, dtype=np.uint32).reshape(DEVICES, 33)
     result = inner.reduce(

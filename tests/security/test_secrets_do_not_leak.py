@@ -26,6 +26,7 @@ import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from planted import KEY_HOLDERS, Planted, Search, contents, left_behind
+from player import Changing
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.noise import IntegerNoise
@@ -277,7 +278,7 @@ def test_the_traceback_of_a_crash_holds_no_secret(method, tmp_path):
 # Errors
 
 
-class Spoiled(Loopback):
+class Spoiled(Changing):
     """Hands messages over, those of one step changed, and keeps the reasons of refusals."""
 
     def __init__(self, devices, step, change):
@@ -286,31 +287,12 @@ class Spoiled(Loopback):
         self._change = change
         self.said: list[bytes] = []
 
-    def _spoil(self, message):
+    def passed(self, message):
+        if int(message[1]) == envelope.REFUSAL:
+            self.said.append(message.tobytes())
         if message.size > envelope.BYTES and int(message[1]) == self._step:
             return self._change(message.copy())
         return message
-
-    def broadcast(self, *arguments):
-        return self._spoil(super().broadcast(*arguments))
-
-    def scatter(self, *arguments):
-        for receiver, message in super().scatter(*arguments):
-            yield receiver, self._spoil(message)
-
-    def gather(self, *arguments):
-        for sender, message in super().gather(*arguments):
-            if int(message[1]) == envelope.REFUSAL:
-                self.said.append(message.tobytes())
-            yield sender, self._spoil(message)
-
-    def route(self, senders, rows, width):
-        return super().route(senders, [self._each(block) for block in rows], width)
-
-    def _each(self, rows):
-        spoiled = [self._spoil(row) for row in rows]
-        short = min(row.size for row in spoiled)
-        return np.array([row[:short] for row in spoiled])
 
 
 def truncated(message):
@@ -526,6 +508,8 @@ def test_the_parties_of_a_failed_round_are_held_by_its_error_alone(name, planted
 
 # Where secrets come from
 
+PLAN = ["[grid]", "protocol = ['secagg']", "[fixed]", "devices = 4", "dim = 20", "rounds = 1"]
+
 
 @pytest.mark.parametrize(
     "arguments",
@@ -535,6 +519,7 @@ def test_the_parties_of_a_failed_round_are_held_by_its_error_alone(name, planted
         ["bench", "dp-fedavg"],
         ["bench", "secagg", "--security", "active"],
         ["train", "fedavg", "--aggregate", "secagg", "--dataset", "synthetic"],
+        ["sweep", "plan.toml"],
         pytest.param(
             ["train", "dp-fedavg", "--noise-multiplier", "1", "--dataset", "synthetic"],
             marks=pytest.mark.full,
@@ -542,19 +527,25 @@ def test_the_parties_of_a_failed_round_are_held_by_its_error_alone(name, planted
     ],
 )
 def test_an_insecure_seed_is_announced_and_recorded_and_nothing_else_is_insecure(
-    arguments, planted, tmp_path
+    arguments, planted, tmp_path, monkeypatch
 ):
     if arguments[0] == "train":
         pytest.importorskip("torch")
-    sizes = ["--devices", 4, "--rounds", 1]
+    monkeypatch.chdir(tmp_path)
+    sizes = ["--devices", 4, "--rounds", 1] if arguments[0] != "sweep" else []
     sizes += ["--dim", DIM] if arguments[0] == "bench" else []
     for folder, seed in (("secret", []), ("seeded", ["--insecure-seed", 7])):
-        shown = command(*arguments, *sizes, *seed, "--output", tmp_path / folder)
-        (path,) = (tmp_path / folder).glob("*.h5")
+        if arguments[0] == "sweep":
+            seed = [f"{seed[0][2:]} = {seed[1]}"] if seed else []
+            Path("plan.toml").write_text("\n".join([*PLAN, *seed]))
+            shown = command(*arguments, "--output", folder)
+        else:
+            shown = command(*arguments, *sizes, *seed, "--output", folder)
+        (path,) = Path(folder).glob("*.h5")
         recorded_seed = load(path).config["insecure_seed"]
         drawn = [what for what in planted.secrets.values() if what == "drawn"]
         if seed:
-            assert "--insecure-seed is given: keys are not secret" in shown
+            assert "insecure-seed is given: keys are not secret" in shown
             assert recorded_seed == 7
             assert [] == drawn
         else:
@@ -562,17 +553,3 @@ def test_an_insecure_seed_is_announced_and_recorded_and_nothing_else_is_insecure
             assert recorded_seed is None
             assert drawn
         planted.secrets.clear()
-
-
-def test_a_sweep_announces_and_records_an_insecure_seed(planted, tmp_path):
-    plan = tmp_path / "plan.toml"
-    plan.write_text(
-        "[fixed]\nprotocol = 'secagg'\ndevices = 4\ndim = 20\nrounds = 1\ninsecure-seed = 5\n"
-        "[grid]\nlevels = [1000, 2000]\n"
-    )
-    shown = command("sweep", plan, "--output", tmp_path / "out")
-    files = [*(tmp_path / "out").rglob("*.h5")]
-
-    assert "insecure-seed is given: keys are not secret" in shown
-    assert [5, 5] == [load(path).config["insecure_seed"] for path in files]
-    assert "drawn" not in planted.secrets.values()
