@@ -39,15 +39,14 @@ def wait_for_checkpoint(job, checkpoint):
 
 @pytest.mark.parametrize("aggregate", ["fedavg", "sparse", "prf"])
 def test_virtual_devices_give_the_model_of_one_device_a_rank(tmp_path, aggregate):
-    options = ("--aggregate", aggregate, "--devices", 6, "--per-round", 5, "--insecure-seed", 1)
+    options = ("--aggregate", aggregate, "--devices", 3, "--per-round", 2, "--insecure-seed", 1)
     models = []
-    for ranks in (2, 3, 7):
+    for ranks in (2, 3, 4):
         folder = tmp_path / str(ranks)
         folder.mkdir()
-        models.append(model_after(folder, ranks, 3, *options))
+        models.append(model_after(folder, ranks, 2, *options).tolist())
 
-    np.testing.assert_array_equal(models[0], models[1])
-    np.testing.assert_array_equal(models[0], models[2])
+    assert models[0] == models[1] == models[2]
 
 
 @pytest.mark.parametrize(
@@ -85,6 +84,7 @@ def test_the_overlap_of_devices_on_several_ranks_is_that_of_all(tmp_path):
     assert 0.1 < overlaps[0][0][0] < 1
 
 
+@pytest.mark.full
 def test_a_killed_run_goes_on_to_the_model_of_an_undisturbed_one(tmp_path):
     options = ("--aggregate", "secagg", "--devices", 4, "--dropout", 0.25)
     killed = tmp_path / "killed.h5"
