@@ -185,83 +185,162 @@ def test_an_archive_of_a_later_kind_is_refused(tmp_path):
         files.load_npz(path)
 
 
-# Data sets
+# Texts and pickles
+
+ADULT = "40, {}, 1000, HS-grad, 9, Divorced, Sales, Unmarried, White, Male, 0, 0, 40, Cuba, <=50K\n"
+LEAF = {
+    "users": ["a"],
+    "num_samples": [1],
+    "user_data": {"a": {"x": [[0.5] * 784], "y": [1]}},
+}
+CELL = {"index": 0, "id": "00ff", "file": "secagg.h5", "repeat": 0, "protocol": "secagg"}
+CELL |= {"arguments": ["secagg", "--devices=5"], "devices": 5, "dim": 9, "rounds": 2}
+MANIFEST = {"schema": manifest.SCHEMA, "plan": "p", "seed": 0, "created": "now", "version": "1"}
+MANIFEST |= {"cells": [CELL]}
+COSTS = {"format": calibration.FORMAT, "about": {}, "ranks": 1, "links": {}, "cpu_seconds": {}}
+COSTS |= {"devices_slowdown": 1.0, "server_slowdown": 1.0}
 
 
-def adult_row(category="Private"):
-    return (
-        f"40, {category}, 1000, HS-grad, 9, Divorced, Sales, Unmarried, White, Male, 0, 0, 40, "
-        "Cuba, <=50K\n"
-    )
+def read_adult(folder):
+    rows = (folder / "adult" / "adult.data").read_text().count("\n")
+    adult.read(folder, rows, 1)
 
 
-@pytest.mark.parametrize(
-    ("rows", "sentence"),
-    [
-        ([adult_row("x" * 100_000)], "line 1 has 100000 letters as its workclass"),
-        ([adult_row("")], "line 1 has 0 letters as its workclass"),
-        ([adult_row(f"c{number}") for number in range(101)], "100 categories of workclass"),
+def read_cifar(folder):
+    digest = hashlib.sha256((cifar10.folder(folder) / "test_batch").read_bytes()).hexdigest()
+    cifar10.read(folder, dict.fromkeys(("data_batch_1", "test_batch"), digest))
+
+
+# Where each is in a folder, how it is read, and what a right one holds.
+READERS = {
+    "adult": ("adult/adult.data", read_adult, None),
+    "leaf": ("femnist/train/a.json", leaf.read_femnist, LEAF),
+    "cifar": (str(cifar10.folder(Path()) / "data_batch_1"), read_cifar, None),
+    "plan": ("plan.toml", lambda folder: plan.read(folder / "plan.toml"), None),
+    "manifest": (manifest.NAME, manifest.load, MANIFEST),
+    "cell": (manifest.NAME, manifest.load, CELL),
+    "costs": ("c.json", lambda folder: calibration.load(folder / "c.json"), COSTS),
+    "store": ("locks.json", lambda folder: Store(folder, "locks"), None),
+}
+HOSTILE = {
+    ("adult", None): [
+        (ADULT.format("x" * 100_000), "line 1 has 100000 letters as its workclass"),
+        (ADULT.format(""), "line 1 has 0 letters as its workclass"),
+        ("".join(ADULT.format(f"c{k}") for k in range(101)), "100 categories of workclass"),
     ],
-)
-def test_categories_that_would_fill_the_memory(tmp_path, rows, sentence):
-    (tmp_path / "adult").mkdir()
-    path = tmp_path / "adult" / "adult.data"
-    path.write_text("".join(rows))
-
-    with refused(path, sentence):
-        adult.read(tmp_path, len(rows), 1)
-
-
-def leaf_file(**changes):
-    writer = {"x": [[0.5] * 784], "y": [1]}
-    content = {"users": ["a"], "num_samples": [1], "user_data": {"a": writer}}
-    return content | changes
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (leaf_file(users=["a", "a"], num_samples=[1, 1]), "do not fit together"),
-        (leaf_file(users="a"), "are something else"),
-        (leaf_file(num_samples=[True]), "are not whole numbers"),
-        (leaf_file(num_samples=[1.0]), "are not whole numbers"),
-        (leaf_file(num_samples=[0]), "has samples, and num_samples has none"),
-        (leaf_file(user_data={"a": True}, num_samples=[0]), "is not a file of LEAF"),
-        (leaf_file(user_data={"a": {"x": [["0.5"] * 784], "y": [1]}}), "pixels that are not numb"),
-        (leaf_file(user_data={"a": {"x": [[0.5] * 783 + ["9" * 10**6]], "y": [1]}}), "not numbers"),
-        (leaf_file(user_data={"a": {"x": [[0.5] * 784], "y": [True]}}), "not whole numbers"),
-        (leaf_file(user_data={"a": {"x": [[1e300] * 784], "y": [1]}}), "pixels that are not 0"),
+    ("leaf", None): [
+        ({"users": ["a", "a"], "num_samples": [1, 1]}, "do not fit together"),
+        ({"users": "a"}, "are something else"),
+        ({"num_samples": [True]}, "are not whole numbers"),
+        ({"num_samples": [1.0]}, "are not whole numbers"),
+        ({"num_samples": [0]}, "has samples, and num_samples has none"),
+        ({"user_data": {"a": True}, "num_samples": [0]}, "is not a file of LEAF"),
+        ({"user_data": {"a": {"x": [["0.5"] * 784], "y": [1]}}}, "pixels that are not numb"),
+        ({"user_data": {"a": {"x": [[0.5] * 783 + ["9" * 10**6]], "y": [1]}}}, "not numbers"),
+        ({"user_data": {"a": {"x": [[0.5] * 784], "y": [True]}}}, "not whole numbers"),
+        ({"user_data": {"a": {"x": [[1e300] * 784], "y": [1]}}}, "pixels that are not 0"),
     ],
-)
-def test_writers_that_numpy_would_take(tmp_path, content, sentence):
-    path = tmp_path / "femnist" / "train" / "a.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(content))
-
-    with refused(path, sentence, limit_bytes=32 * MEGABYTE):
-        leaf.read_femnist(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        # A memo of 2^25 places; a text of 2^62 bytes; lists that stand for 10^30 numbers.
+    # A memo of 2^25 places; a text of 2^62 bytes; lists that stand for 10^30 numbers; a program.
+    ("cifar", "is not a batch of CIFAR"): [
         b"\x80\x02]r\x00\x00\x00\x01.",
         b"\x80\x02\x8e" + struct.pack("<Q", 2**62) + b".",
         b"\x80\x02" + b"]q\x00" + b"(h\x00h\x00e" * 100 + b".",
         b"\x80\x02cos\nsystem\nU\x04trueq\x00\x85R.",
         b"\x80\x02}(U\x04dataK\x01U\x06labels" + b"](" + b"](K\x01K\x02ee" + b"u.",
     ],
-)
-def test_pickles_that_mean_ill_are_not_run(tmp_path, program):
-    for name in ("data_batch_1", "test_batch"):
-        path = cifar10.folder(tmp_path) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(program)
-    digest = hashlib.sha256(program).hexdigest()
+    ("plan", None): [
+        ("fixed = " + "[" * DEEP, "nested too deeply"),
+        ("[fixed]\ndim = " + "9" * 5000, "is not TOML"),
+        ("[fixed]\ndim = 0x" + "f" * 5000, "digits"),
+        ("[fixed]\ndim = 1979-05-27", "neither a number nor text"),
+        ('[fixed]\nprotocol = "' + "x" * 2000 + '"', "has more than 1000 letters"),
+        ("[fixed]\n" + "x" * 10_000 + " = 1", "a plan has no such option"),
+        ("#" * (2**20 + 1), "more than the 1048576"),
+        ("[grid]\nprotocol = 'secagg'\ndevices = 5\nrepeats = 100_001", "more than 100000 cells"),
+        (
+            "[grid]\nprotocol = 'secagg'\n"
+            + "".join(f"{name} = {[*range(5, 105)]}\n" for name in ("devices", "dim", "seed")),
+            "more than 100000 cells",
+        ),
+    ],
+    ("manifest", "is damaged"): [
+        {"cells": [1]},
+        {"cells": [CELL, CELL]},
+        {"seed": "x"},
+        {"plan": 3},
+        {"colour": 3},
+        "[" * DEEP,
+    ],
+    # What leads elsewhere, too.
+    ("cell", "is damaged"): [
+        *({"file": name} for name in ("../x.h5", "/etc/x.h5", "sweep.json", ".h5", "")),
+        {"arguments": ["secagg", "--save-aggregate=/tmp/x"]},
+        {"arguments": ["secagg", "--keep-transcript=/tmp/x"]},
+        {"arguments": ["secagg", "--output=/tmp/x"]},
+        {"arguments": ["secagg", "/tmp/x"]},
+        *({"arguments": arguments} for arguments in (["--help"], [], "secagg")),
+        *({"devices": count} for count in (0, "5", True)),
+        {"dim": 2**63},
+        {"rounds": -1},
+        {"index": 1},
+        {"id": "x/y"},
+        {"colour": 1},
+    ],
+    ("costs", "(is not a calibration|has the format)"): [
+        {"devices_slowdown": 0},
+        {"server_slowdown": "2"},
+        *({"ranks": ranks} for ranks in (1.5, "2", True)),
+        {"about": [["a", 1]]},
+        *({"cpu_seconds": {"key_pair": seconds}} for seconds in ("123", [True], [10**400])),
+        *({"links": {"gather": link}} for link in ("12", [1.0])),
+        {"format": ["x" * 10**5]},
+    ],
+    ("store", "cannot be read"): [
+        "[" * DEEP,
+        '{"results": [{"setting": 3, "found": {}}]}',
+        '{"results": [[1]]}',
+        '{"results": [{"setting": {}, "found": []}]}',
+    ],
+}
 
-    with refused("data_batch_1", "is not a batch of CIFAR", limit_bytes=4 * MEGABYTE):
-        cifar10.read(tmp_path, dict.fromkeys(("data_batch_1", "test_batch"), digest))
+
+def write(path, reader, changes=None):
+    """Write a right file of a kind, with changes, or something else than one."""
+    whole = READERS[reader][2]
+    if changes is None or isinstance(changes, dict):
+        changes = whole | (changes or {})
+        changes = json.dumps(MANIFEST | {"cells": [changes]} if reader == "cell" else changes)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(changes.encode() if isinstance(changes, str) else changes)
+
+
+@pytest.mark.parametrize(
+    ("reader", "content", "sentence"),
+    [
+        (reader, *(one if isinstance(one, tuple) else (one, sentence)))
+        for (reader, sentence), files_of in HOSTILE.items()
+        for one in files_of
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_files_that_claim_nest_or_lead_elsewhere(tmp_path, reader, content, sentence):
+    name, read, _ = READERS[reader]
+    path = tmp_path / name
+    write(path, reader, content)
+    if reader == "cifar":
+        write(path.with_name("test_batch"), reader, content)
+
+    with refused(path, sentence, HpcflError, limit_bytes=32 * MEGABYTE):
+        read(tmp_path)
+
+
+def test_what_is_changed_in_them_is_why_they_are_refused(tmp_path):
+    for reader in ("manifest", "cell"):
+        write(tmp_path / manifest.NAME, reader)
+        assert manifest.load(tmp_path) is not None
+    write(tmp_path / "c.json", "costs")
+    with pytest.raises(HpcflError, match="was made by another version"):
+        calibration.load(tmp_path / "c.json")
 
 
 # Results
@@ -513,83 +592,6 @@ def test_a_damaged_chunk_is_a_sentence(tmp_path):
         updates.vector(0, 1)
 
 
-# Plans and manifests
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("fixed = " + "[" * DEEP, "nested too deeply"),
-        ("[fixed]\ndim = " + "9" * 5000, "is not TOML"),
-        ("[fixed]\ndim = 0x" + "f" * 5000, "digits"),
-        ("[fixed]\ndim = 1979-05-27", "neither a number nor text"),
-        ('[fixed]\nprotocol = "' + "x" * 2000 + '"', "has more than 1000 letters"),
-        ("[fixed]\n" + "x" * 10_000 + " = 1", "a plan has no such option"),
-        ("#" * (2**20 + 1), "more than the 1048576"),
-        ("[grid]\nprotocol = 'secagg'\ndevices = 5\nrepeats = 100_001", "more than 100000 cells"),
-        (
-            "[grid]\nprotocol = 'secagg'\n"
-            + "".join(f"{name} = {[*range(5, 105)]}\n" for name in ("devices", "dim", "seed")),
-            "more than 100000 cells",
-        ),
-    ],
-)
-def test_plans_that_would_not_end(tmp_path, text, sentence):
-    path = tmp_path / "plan.toml"
-    path.write_text(text)
-
-    with refused(path, sentence):
-        plan.read(path)
-
-
-def sweep_document(**changes):
-    cell = {"index": 0, "id": "00ff", "file": "secagg.h5", "repeat": 0, "protocol": "secagg"}
-    cell |= {"arguments": ["secagg", "--devices=5"], "devices": 5, "dim": 9, "rounds": 2}
-    about = {"plan": "p", "seed": 0, "created": "now", "version": "1"}
-    whole = {"schema": manifest.SCHEMA, **about, "cells": [cell | changes.pop("cell", {})]}
-    return whole | changes
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"cell": {"file": "../x.h5"}},
-        {"cell": {"file": "/etc/x.h5"}},
-        {"cell": {"file": "sweep.json"}},
-        {"cell": {"file": ".h5"}},
-        {"cell": {"file": ""}},
-        {"cell": {"arguments": ["secagg", "--save-aggregate=/tmp/x"]}},
-        {"cell": {"arguments": ["secagg", "--keep-transcript=/tmp/x"]}},
-        {"cell": {"arguments": ["secagg", "--output=/tmp/x"]}},
-        {"cell": {"arguments": ["secagg", "/tmp/x"]}},
-        {"cell": {"arguments": ["--help"]}},
-        {"cell": {"arguments": []}},
-        {"cell": {"arguments": "secagg"}},
-        {"cell": {"devices": 0}},
-        {"cell": {"devices": "5"}},
-        {"cell": {"devices": True}},
-        {"cell": {"dim": 2**63}},
-        {"cell": {"rounds": -1}},
-        {"cell": {"index": 1}},
-        {"cell": {"id": "x/y"}},
-        {"cell": {"colour": 1}},
-        {"cells": [1]},
-        {"cells": sweep_document()["cells"] * 2},
-        {"seed": "x"},
-        {"plan": 3},
-        {"colour": 3},
-    ],
-)
-def test_manifests_that_lead_elsewhere(tmp_path, changes):
-    path = tmp_path / manifest.NAME
-    path.write_text(json.dumps(sweep_document()))
-    assert manifest.load(tmp_path) is not None
-    path.write_text(json.dumps(sweep_document(**changes)))
-
-    with refused(path, "is damaged", HpcflError):
-        manifest.load(tmp_path)
-
-
 def test_a_header_of_python_2_is_read_without_a_word(recwarn):
     content = npy_claiming(claim("(2L,)"), np.arange(2.0).tobytes())
 
@@ -597,38 +599,7 @@ def test_a_header_of_python_2_is_read_without_a_word(recwarn):
     assert not recwarn.list
 
 
-# Calibrations, checkpoints, reproduced figures
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"devices_slowdown": 0},
-        {"server_slowdown": "2"},
-        {"ranks": 1.5},
-        {"ranks": "2"},
-        {"ranks": True},
-        {"about": [["a", 1]]},
-        {"cpu_seconds": {"key_pair": "123"}},
-        {"cpu_seconds": {"key_pair": [True]}},
-        {"cpu_seconds": {"key_pair": [10**400]}},
-        {"links": {"gather": "12"}},
-        {"links": {"gather": [1.0]}},
-        {"format": ["x" * 10**5]},
-    ],
-)
-def test_calibrations_that_python_would_take(tmp_path, change):
-    whole = {"format": calibration.FORMAT, "about": {}, "ranks": 1, "links": {}, "cpu_seconds": {}}
-    whole |= {"devices_slowdown": 1.0, "server_slowdown": 1.0}
-    path = tmp_path / "c.json"
-    path.write_text(json.dumps(whole))
-    with refused(path, "was made by another version", HpcflError):
-        calibration.load(path)
-    path.write_text(json.dumps(whole | change))
-
-    with refused(path, r" (is not a calibration|has the format)", HpcflError):
-        calibration.load(path)
-
+# Checkpoints, reproduced figures
 
 CONFIG = {"dim": 4, "seed": 0}
 
@@ -696,17 +667,6 @@ def test_a_pickle_within_a_checkpoint_is_not_run(tmp_path):
     with refused(path, "cannot be read as a checkpoint"):
         checkpoint.load(path, CONFIG)
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize(
-    "text", ["[" * DEEP, '{"results": [{"setting": 3, "found": {}}]}', '{"results": [[1]]}',
-             '{"results": [{"setting": {}, "found": []}]}']
-)  # fmt: skip
-def test_a_store_of_something_else(tmp_path, text):
-    (tmp_path / "locks.json").write_text(text)
-
-    with refused("locks.json", "cannot be read", HpcflError):
-        Store(tmp_path, "locks")
 
 
 @pytest.mark.parametrize("found", [{}, {"epsilon": "x", "accuracy": {}}, {"accuracy": []}])
