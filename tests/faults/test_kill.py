@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import time
@@ -14,7 +13,6 @@ from ulfm import (
     ULFM,
     bench,
     finish,
-    hpcfl,
     job,
     kill,
     needs_ulfm,
@@ -159,6 +157,7 @@ def test_planned_dropouts_go_on_beside_real_ones(tmp_path):
     np.testing.assert_array_equal(run.survived[2:], expected)
 
 
+@pytest.mark.full
 def test_below_the_threshold_the_job_fails_once_and_keeps_finished_rounds(tmp_path):
     done, run = bench(
         tmp_path, 6, "secagg", *SMALL, "--rounds", 5, *kill("1+2+4", "masked_input", 2)
@@ -261,14 +260,6 @@ def test_a_death_that_nobody_planned_is_survived_as_well(tmp_path):
     assert np.flatnonzero((run.lost_phase >= 0).any(axis=0)).tolist() == [2]
     assert not run.survived[-1, 2]
     assert run.survived[-1, [0, 1, 3]].all()
-
-
-def test_without_ulfm_a_kill_is_refused_with_the_way_to_get_it(tmp_path):
-    done = hpcfl(3, "bench", "secagg", *kill(1, "unmask", 1), "--output", tmp_path)
-
-    assert done.returncode == 2
-    assert re.search(r"Error: --kill is refused: .*mpirun --with-ft ulfm -n", done.stderr)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.full

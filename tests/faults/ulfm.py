@@ -15,7 +15,7 @@ from hpcfl.rounds.inputs import SyntheticUpdates
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "mpirun")]
 
-from launcher import BIN, environment, finish, hpcfl, pid_of_rank, start  # noqa: E402, F401
+from launcher import BIN, environment, finish, pid_of_rank, start  # noqa: E402, F401
 
 LIMIT_SECONDS = 120
 ULFM = ("mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--with-ft", "ulfm")

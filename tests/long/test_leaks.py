@@ -3,8 +3,6 @@
 benchmarks/long_run.py looks at the ranks of a long one from outside.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import tracemalloc
@@ -24,44 +22,30 @@ EVERY = 10
 LIMIT_BYTES = 1000.0  # a round
 
 
-def descriptors():
-    try:
-        return len(os.listdir("/proc/self/fd"))
-    except OSError:
-        return None
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("protocol", ["sparse", "secagg"])
 def test_memory_and_descriptors_stay_flat(tmp_path, protocol):
-    rounds: list[int] = []
-    memory: list[int] = []
-    opened: list[int | None] = []
+    played, memory, opened = [], [], []
 
     def progress():
-        rounds.append(len(rounds))
-        if len(rounds) % EVERY == 0:
+        played.append(True)
+        if len(played) % EVERY == 0:
             gc.collect()
             memory.append(tracemalloc.get_traced_memory()[0])
-            opened.append(descriptors())
+            opened.append(len(os.listdir("/proc/self/fd")))
 
+    options = BenchOptions(protocol, dim=50, rounds=ROUNDS, warmup=0, dropout=0.3)
+    path = tmp_path / "run.h5"
     tracemalloc.start()
     try:
-        session.run(
-            World(None),
-            BenchOptions(protocol, dim=50, rounds=ROUNDS, warmup=0, dropout=0.3),
-            [5],
-            tmp_path / "run.h5",
-            lambda path: None,
-            Spoken(progress),
-        )
+        session.run(World(None), options, [5], path, lambda path: None, Spoken(progress))
     finally:
         tracemalloc.stop()
-    run = load(tmp_path / "run.h5")
+    run = load(path)
     settled = memory[SETTLED // EVERY :]
     slope = np.polyfit(np.arange(len(settled)) * EVERY, settled, 1)[0]
 
-    assert len(rounds) == run.rounds == ROUNDS
+    assert len(played) == run.rounds == ROUNDS
     assert run.validated.all()
     assert slope < LIMIT_BYTES
     assert opened[0] == opened[-1]
