@@ -1,7 +1,5 @@
 """Puts rounds together from a protocol, a transport and parties, for tests of many rooms."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hpcfl.comm.loopback import Loopback

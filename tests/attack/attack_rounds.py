@@ -1,14 +1,11 @@
 """Recorded rounds for the tests of the attack, and their masking graphs found in another way."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import tempfile
 from collections import Counter, defaultdict
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +42,7 @@ class Graph:
     values: dict[tuple[int, int], float]
 
     def __init__(self, experiment, transcript):
-        self._protocol: Any = experiment.protocol
+        self._protocol = experiment.protocol
         self._round = transcript.round_index
         parameters = experiment.protocol.parameters
         shared = np.flatnonzero(transcript.survived | transcript.dropped).tolist()
@@ -80,7 +77,7 @@ class Graph:
             if place is None
             or min((place[i] - place[j]) % len(place), (place[j] - place[i]) % len(place)) <= reach
         ]
-        where: dict[int, set[int]] = {id: set() for id in shared}
+        where = {id: set() for id in shared}
         edges = defaultdict(list)
         if protocol.name == "cohort":
             size = protocol.cohort_size

@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import h5py
 import numpy as np
@@ -138,7 +135,7 @@ def test_values_of_unequal_weight_are_recognised_by_their_own_bounds(tmp_path):
 def test_on_a_smaller_ring_values_are_larger_and_recognised(tmp_path):
     np.save(tmp_path / "updates.npy", np.ones((10, 400)))
     # Three vanish at once; of seven, each sends two sevenths instead of three tenths.
-    options: dict[str, Any] = {"dropout_phase": "advertise_keys", "gamma": 0.4, "levels": 2**16}
+    options = {"dropout_phase": "advertise_keys", "gamma": 0.4, "levels": 2**16}
     experiment, transcript = recorded("cohort", updates=tmp_path / "updates.npy", **options)
     found = attack(transcript)
 

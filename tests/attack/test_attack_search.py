@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from itertools import combinations, pairwise
@@ -33,7 +31,7 @@ def by_hand(coordinates, elements, bounds, group, largest):
     places = defaultdict(list)
     for k, place in enumerate(coordinates.tolist()):
         places[place].append(k)
-    found: list[set[tuple[int, ...]]] = []
+    found = []
     for size in range(1, largest + 1):
         found.append(set())
         for members in places.values():

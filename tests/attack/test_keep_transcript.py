@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from attack_rounds import SEED, recorded
@@ -63,7 +59,7 @@ def test_what_is_kept_is_what_was_sent_and_what_colluders_hold():
     for id, values in transcript.truth.items():
         where = adversary.strip(id).coordinates
         vector = experiment.updates.vector(0, id)[where]
-        protocol: Any = experiment.protocol
+        protocol = experiment.protocol
         np.testing.assert_array_equal(values, protocol.quantise(vector, id, 0))
 
 

@@ -14,8 +14,6 @@ run, whatever happened:
 - what can go on with `--resume` does, to the end.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random
@@ -45,7 +43,7 @@ PROTOCOLS = ("fedavg", "secagg", "sparse", "cohort")
 
 # What happens: how often, and the statuses with which mpirun may end. Without a way to go on, a
 # death may be too late to matter; one that a run survives is checked apart.
-KINDS: dict[str, tuple[int, set[int]]] = {
+KINDS = {
     "nothing": (1, {0}),
     "killed by option": (5, {0, 1}),
     "killed from outside": (5, {0, 1}),

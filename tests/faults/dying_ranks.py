@@ -8,13 +8,10 @@ their order here, and where in it:
 ``unsaid``  having finished it, before saying so to the others
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +77,7 @@ def agree():
 
 
 def gather():
-    made: list[int] = []
+    made = []
 
     def produce(id):
         made.append(id)
@@ -94,7 +91,7 @@ def gather():
 
 
 def scatter():
-    made: list[int] = []
+    made = []
 
     def produce(id):
         made.append(id)
@@ -144,7 +141,7 @@ OPERATIONS = (
     transport.wait_for_all,
 )
 
-survivors: Any = transport._survivors
+survivors = transport._survivors
 survivors._all = dying("unsaid", survivors._all)
 for name in ("_bytes_by_rank", "_present", "_route"):
     setattr(transport, name, dying("inside", getattr(transport, name)))

@@ -3,10 +3,6 @@
 In a process of its own: MPI, once it is started in a process, changes what its children inherit.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from mpi4py import MPI
 
@@ -23,7 +19,7 @@ class Comm:
         self.size, self.rank = len(ranks), 0
         self._ranks, self._says, self._then = ranks, says, then
         self.revoked = False
-        self.heard: list[int] = []
+        self.heard = []
 
     def Get_group(self):
         return self._ranks
@@ -50,14 +46,14 @@ def _scripted(monkeypatch):
 
 
 def survivors(comm):
-    noted: list[frozenset[int]] = []
+    noted = []
     return faults.Survivors(comm, lambda died, detect, recover: noted.append(died)), noted
 
 
 def test_what_all_agree_on_is_done_once():
     comm = Comm([0, 1, 2], [True])
     group, noted = survivors(comm)
-    calls: list[Any] = []
+    calls = []
 
     assert group.together(lambda now: calls.append(now) or 7) == 7
     assert calls == [comm]
@@ -85,7 +81,7 @@ def test_what_succeeded_here_is_done_again_if_it_failed_elsewhere(answer):
     left = Comm([0, 2], [True])
     comm = Comm([0, 1, 2], [answer], left)
     group, noted = survivors(comm)
-    calls: list[Any] = []
+    calls = []
 
     assert group.together(lambda now: calls.append(now) or len(calls)) == 2
     assert calls == [comm, left]
@@ -105,7 +101,7 @@ def test_an_error_that_all_were_told_is_raised_after_all_agreed():
     left = Comm([0, 2], [True])
     comm = Comm([0, 1, 2], [False], left)
     group, _ = survivors(comm)
-    told: list[Any] = []
+    told = []
 
     def operation(now):
         told.append(now)
@@ -157,7 +153,7 @@ def test_what_fails_again_and_again_without_a_death_is_given_up():
     for _ in range(faults.MOST_TRIES):
         comm = Comm([0, 1], [True], comm)
     group, noted = survivors(comm)
-    tries: list[Any] = []
+    tries = []
 
     def broken(now):
         tries.append(now)
@@ -169,7 +165,7 @@ def test_what_fails_again_and_again_without_a_death_is_given_up():
 
 
 def test_rounds_of_some_devices_take_all_ranks():
-    comm: Any = Comm([0, 1, 2], [False], Comm([0, 2], [True]))
+    comm = Comm([0, 1, 2], [False], Comm([0, 2], [True]))
     transport = faults.TolerantTransport(comm, Placement.even(4, 3))
 
     chosen = transport.select([0, 3])

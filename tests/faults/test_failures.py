@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -85,8 +83,8 @@ class Losing(Loopback):
 
     def __init__(self):
         super().__init__(6)
-        self.pending: list[Failure] = []
-        self.gone: set[int] = set()
+        self.pending = []
+        self.gone = set()
 
     def lose(self, *devices):
         self.pending.append(Failure(frozenset(devices), 0.5, 0.25))
@@ -135,7 +133,7 @@ def test_a_round_without_losses_has_no_seconds():
 
 def test_observers_are_called_in_their_order():
     """A rank that is to die does so before anything is noted of the moment."""
-    seen: list[tuple[str, str, str]] = []
+    seen = []
 
     class Noting(RoundObserver):
         def __init__(self, name):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -78,7 +76,7 @@ def test_a_death_in_any_phase_costs_the_round_those_devices_only(
     assert (run.status, run.validated.tolist()) == ("complete", [True] * 4)
     order = run.phases
     upload = order.index("upload" if protocol == "fedavg" else "masked_input")
-    gone: set[int] = set()
+    gone = set()
     for k, phase in enumerate(phases):
         device = 2 * k + 1
         assert [device] == [*(lost_in(run, k) or lost_in(run, k + 1))]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -63,7 +61,7 @@ def test_the_refusals_say_how_to_get_ranks_that_can_die():
 
 
 def test_a_rank_dies_at_its_time_and_at_no_other(monkeypatch):
-    struck: list[tuple[int, int]] = []
+    struck = []
     monkeypatch.setattr(os, "kill", lambda pid, number: struck.append((pid, number)))
     kills = [Kill(frozenset({1, 2}), "unmask", 3, "during")]
     mine, other = Killer(kills, 2), Killer(kills, 3)

@@ -1,11 +1,8 @@
 """Rounds in one process in which one message on its way is changed, and what may come of them."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -32,7 +29,7 @@ ENVELOPE = 16
 Q = 2**32 - 5
 Bytes = NDArray[np.uint8]
 
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
+CASES = {
     "fedavg": ("fedavg", {}),
     "fedavg-zeros": ("fedavg", {}),
     "secagg": ("secagg", {}),
@@ -90,12 +87,12 @@ class Wire(Changing):
 
     def __init__(self, devices, target=-1, change=None):
         super().__init__(devices)
-        self.messages: list[Message] = []
-        self.delivered: bytes | None = None
-        self.steps: tuple[Step, ...] = ()
+        self.messages = []
+        self.delivered = None
+        self.steps = ()
         self.enrolment = False
         self._target = target
-        self._change: Callable[[Message], bytes] | None = change
+        self._change = change
 
     def passed(self, sealed):
         raw = sealed.tobytes()
@@ -422,7 +419,7 @@ def _watched(devices, server, shared, stands):
 @lru_cache(maxsize=64)
 def stands_of(case, devices):
     """Return what every party of a round was before each of its messages."""
-    stands: list[Stand] = []
+    stands = []
     # Some uploads are missing, so that there are mask keys to reconstruct.
     phases = protocol(case, devices).phases()
     gone = {1: "masked_input"} if "unmask" in phases else {}
@@ -444,7 +441,7 @@ class Spoiling(Wire):
 @lru_cache(maxsize=64)
 def told_of_expulsions(case, devices):
     """Return what every device but device 2 was before it was told that this one is expelled."""
-    stands: list[Stand] = []
+    stands = []
     outcome = play(case, devices, stands=stands, wire=Spoiling(devices))
     assert outcome.error is None
     assert [2] == list(outcome.refused)

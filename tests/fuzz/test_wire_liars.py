@@ -1,7 +1,5 @@
 """Shares that are wrong although they look like shares: found, and left out where that can be."""
 
-from __future__ import annotations
-
 import fuzzed_wire as wire
 import numpy as np
 import pytest
@@ -88,7 +86,7 @@ def test_whatever_one_device_deals_and_answers_costs_itself_alone(case, monkeypa
     """Wrong shares to any, none to some, false answers, others' shares later; it may vanish too."""
     devices, spare = SPARE[case]
     phases = [phase for phase in wire.protocol(case, devices).phases()[1:] if phase != "result"]
-    ended: set[bool] = set()
+    ended = set()
 
     @settings(
         max_examples=examples(25),

@@ -1,7 +1,5 @@
 """Devices that refuse to go on: the round costs them alone, and the server is told why."""
 
-from __future__ import annotations
-
 import fuzzed_wire as wire
 import numpy as np
 import pytest

@@ -3,8 +3,6 @@
 `mpirun` launches one; `hpcfl` has a command line run by ranks that were launched once for all.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os
@@ -115,7 +113,7 @@ class StandingRanks:
         return subprocess.CompletedProcess(arguments, status, out, err)
 
 
-_standing: list[StandingRanks] = []
+_standing = []
 
 
 def hpcfl(ranks, *arguments, limit_seconds=LIMIT_SECONDS):

@@ -1,7 +1,5 @@
 """Run under mpirun by test_transports_under_mpi; alone, without MPI, these tests are skipped."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np
@@ -36,7 +34,7 @@ class Recorder:
 
     def __init__(self, inner):
         self._inner = inner
-        self.seen: list[tuple[object, ...]] = []
+        self.seen = []
 
     def __getattr__(self, name):
         return getattr(self._inner, name)

@@ -8,8 +8,6 @@ then, with ``--whole``, all that ``pytest`` runs. Mutants and their order follow
 the sources; mutants that the report holds already are not run again.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import copy

@@ -20,8 +20,6 @@ likelihood at most, n of them together; `inspect` multiplies by it (1.001 for a 
 That AES-CTR is not a random function could only show if it were broken.
 """
 
-from __future__ import annotations
-
 import lzma
 import math
 import zlib

@@ -8,8 +8,6 @@ in it, by counting: who was honest, who survived, who is next to whom, whose noi
 All secrets follow from a seed, the server's as well: a round can be played again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,7 +90,7 @@ SPOILS = {
 # Of a dealer's two secrets, which a hostile device answers falsely about; None: it has no share.
 ANSWERS = {"uniform": (True, True), "key": (True, False), "seed": (False, True), "absent": None}
 # Whose keys for transport and for masks a device advertises: its own, or of which of two owners.
-COPIES: dict[str, tuple[int | None, int | None]] = {
+COPIES = {
     "both": (0, 0),
     "of two": (0, 1),
     "transport": (0, None),
@@ -301,7 +299,7 @@ class Network(Loopback):
     def _spoil(self, block):
         if not self._plan.spoil or not len(block):
             return block
-        sent: list[NDArray[np.uint8]] = []
+        sent = []
         for row, other in zip(block, np.roll(block, -1, axis=0), strict=True):
             is_victim = int(row[12:16].view("<u4")[0]) in self._plan.victims
             spoil = SPOILS[self._plan.spoil]
@@ -346,7 +344,7 @@ def play(
     if careless:
         server._protocol = Wrapped(protocol, promises=list)
     scene = Scene(devices, server)
-    players: dict[int, Any] = dict(devices)
+    players = dict(devices)
     for id in plan.hostile:
         players[id] = Hostile(devices[id], plan, generator, scene)
     if wrap is not None:

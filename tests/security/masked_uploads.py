@@ -1,10 +1,7 @@
 """Uploads as the server receives them, of devices that all have the same vector."""
 
-from __future__ import annotations
-
 import os
 from itertools import takewhile
-from typing import Any
 
 import numpy as np
 from player import parties, round_of
@@ -14,12 +11,11 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm import envelope
 from hpcfl.comm.loopback import Loopback
-from hpcfl.comm.phases import Payload
 from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.observer import RoundObserver
 
 DEVICES = 8
-PROTOCOLS: dict[str, dict[str, Any]] = {
+PROTOCOLS = {
     "secagg": {},
     "secagg-graph": {"degree": 4},
     "cohort": {"alpha": 0.5, "degree": 8},
@@ -48,7 +44,7 @@ def received(protocol, vector, rounds, secrets=system):
         protocol.join(enrolled.devices, range(count), count)
     begin = [*takewhile(lambda step: not step.upload, protocol.steps)]
     steps = protocol.steps[: len(begin) + 1]
-    uploads: list[list[Payload]] = [[] for _ in range(count)]
+    uploads = [[] for _ in range(count)]
 
     class Keeping(RoundObserver):
         def heard(self, index, step, sender, message):
@@ -57,7 +53,7 @@ def received(protocol, vector, rounds, secrets=system):
 
     for index in range(rounds):
         made = parties(protocol, transport, index, secrets)
-        options: dict[str, Any] = {"index": index, "steps": steps, "observer": Keeping()}
+        options = {"index": index, "steps": steps, "observer": Keeping()}
         round_of(protocol, transport, *made, lambda id: vector, **options).play()
     return uploads
 

@@ -5,8 +5,6 @@ drawn, derived or agreed on is remembered. `Search` looks for any eight neighbou
 (at multiples of eight) in the encodings that programs print and store.
 """
 
-from __future__ import annotations
-
 import base64
 import gc
 import itertools
@@ -15,7 +13,6 @@ import re
 import sys
 import types
 from collections import deque
-from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -35,7 +32,7 @@ class Planted:
     """The secrets of everything that runs while they are planted, and what each is."""
 
     def __init__(self):
-        self.secrets: dict[bytes, str] = {}
+        self.secrets = {}
 
     def plant(self, patch):
         """Remember what the system's generator, key agreement and derivation give from now on."""
@@ -143,7 +140,7 @@ def contents(roots):
     functions. An object of `KEY_HOLDERS` is yielded itself.
     """
     queue = deque(roots)
-    seen: dict[int, object] = {}
+    seen = {}
     while queue:
         way, thing = queue.popleft()
         if id(thing) in seen or not _followed(thing):
@@ -182,7 +179,7 @@ def _referents(thing):
     if isinstance(thing, types.ModuleType | type):
         yield from ((f".{name}", value) for name, value in vars(thing).items())
     elif isinstance(thing, types.FunctionType):
-        held: list[Any] = list(thing.__closure__ or ())
+        held = list(thing.__closure__ or ())
         held += [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
         yield from ((f".{thing.__name__}()", value) for value in [*held, vars(thing)])
     elif isinstance(thing, dict):

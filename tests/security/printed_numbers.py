@@ -3,8 +3,6 @@
 With fractions, and with code of its own: what the program computes is compared with this.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

@@ -19,15 +19,12 @@ Each strategy says in its first line what it does, and there is a test of the su
 `test_promises_hold.py`, that fails when what withstands it is taken away.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import sys
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -63,7 +60,7 @@ from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.errors import UsageError
 
 # Each protocol that hides anything, and how it is run where little depends on it.
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
+CASES = {
     "secagg": ("secagg", {}),
     "secagg --degree 6": ("secagg", {"degree": 6}),
     "secagg-graph": ("secagg-graph", {"degree": 8}),
@@ -409,7 +406,7 @@ def ground_keys(generator, seed):
     protocol = make("cohort", devices, 80, alpha=0.3, dropout=0.0, gamma=gamma)
     colluding = tuple(range(devices - part_of(gamma, devices), devices))
     size = protocol.cohort_size
-    foreseen: list[int] = []
+    foreseen = []
 
     def worst(order):
         """Return how many honest devices the cohort has that has the fewest."""
@@ -650,7 +647,7 @@ def old_endorsements(generator, seed):
 
 def endorsed(protocol, identities, seed):
     """Play round 1, and return the tags by which each device has endorsed its survivors."""
-    tags: dict[int, list[bytes]] = {}
+    tags = {}
 
     def wrap(id, player, scene):
         def recorded():

@@ -6,11 +6,8 @@ follow from seeds, so that these tests come out the same every time; for other s
 runs of a strategy, whose promises may fail with a probability, would raise a false alarm.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import combinations, product
-from typing import Any
 
 import numpy as np
 import printed_numbers as numbers
@@ -52,11 +49,14 @@ RINGS = ["secagg-graph", "cohort"]
 # How many rounds of each strategy the suite plays if not 8; the script plays 10,000.
 ROUNDS = {
     "one_hostile_device": 40,
-    "printed_numbers": 60,
+    "printed_numbers": 120,
+    **dict.fromkeys(("few_noises", "saved_sums"), 16),
     **dict.fromkeys(("hostile_on_large_rings", "removed_devices"), 6),
     **dict.fromkeys(("framed_dealers", "early_leavers", "chosen_departures"), 4),
     **dict.fromkeys(("cut_cohorts", "ground_keys", "old_endorsements"), 2),
 }
+# Strategies that go beyond what promises bear, so that rounds must end.
+SOME_END = {"framed_dealers", "early_leavers", "chosen_departures", "few_noises"}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.__name__)
@@ -65,6 +65,8 @@ def test_a_round_that_is_accepted_keeps_its_promises(strategy):
     findings = [strategy(generator, seed) for seed in range(ROUNDS.get(strategy.__name__, 8))]
     assert [] == alarming(findings)
     assert any(one.accepted for one in findings), "nothing was tried"
+    ended = any(not one.accepted for one in findings if one.strategy != "printed numbers")
+    assert ended == (strategy.__name__ in SOME_END)
 
 
 # One device that does what it likes
@@ -88,7 +90,7 @@ def test_rows_of_one_device_make_no_other_leave(case, spoil, many):
 
 
 EVERYBODY = tuple(range(14))
-CHEATS: dict[str, dict[str, Any]] = {
+CHEATS = {
     "contradict": {"contradict": True},
     "other": {"other": True},
     "lie": {"lie": True},
@@ -179,17 +181,6 @@ def test_a_ring_that_far_more_leave_than_are_planned_ends(phase, careless):
     ends_with_a_promise(outcome, careless)
 
 
-@pytest.mark.parametrize("phase", ["advertise_keys", "masked_input"])
-@pytest.mark.parametrize("heavy", [False, True])
-def test_a_ring_that_as_many_leave_as_are_planned_says_how_it_is_left(heavy, phase):
-    protocol, colluding = campaign.ring_for_leavers(heavy)
-    planned = numbers.part_of(protocol.parameters.dropout, protocol.parameters.devices)
-    generator = np.random.default_rng(3)
-    outcome = campaign.leave(generator, protocol, colluding, planned, phase, False, 3)
-    costs_itself_alone(outcome)
-    assert "" == campaign.ring_kept(outcome)
-
-
 def test_a_cohort_below_its_floor_ends_the_round_and_one_above_does_not():
     protocol = campaign.cohorts_of_all()
     floor, accepted = protocol.parameters.min_cohort, []
@@ -236,16 +227,6 @@ def test_a_sum_with_less_noise_than_was_promised_is_not_unmasked(case, careless)
         assert [] == violations(outcome)
     # Planned are floor(0.2 * 12) and one more.
     assert [True] * 4 + [False] * 2 == accepted
-
-
-def test_as_many_colluders_as_a_sample_may_hold_are_reckoned_with():
-    protocol, among = campaign.sampled()
-    most = numbers.exceeded_seldom(among, Fraction(1, 2**BITS))
-    assert most > 3 * sum(campaign.MANY) * protocol.parameters.devices / len(campaign.MANY)
-    for gone in (0, 1):
-        outcome = campaign.sample(np.random.default_rng(gone), protocol, most, gone, gone)
-        assert outcome.error is None
-        assert [] == violations(outcome)
 
 
 @pytest.mark.parametrize("case", ROUTED)
@@ -326,33 +307,6 @@ def test_one_that_is_framed_is_planned_for(case):
     assert outcome.error is None
     assert [] == violations(outcome)
     assert "" == campaign.ring_kept(outcome, 1)
-
-
-# What is printed and saved
-
-
-@pytest.mark.parametrize("what", numbers.PRINTED)
-def test_what_is_printed_before_a_round_is_true_of_the_worst_it_reckons_with(what):
-    generator, kept = np.random.default_rng(11), 0
-    for _ in range(60):
-        try:
-            assert [] == [one for one in numbers.PRINTED[what](generator) if one]
-            kept += 1
-        except UsageError:
-            continue
-    assert kept >= 10
-
-
-@pytest.mark.parametrize("case", ROUTED)
-def test_sum_and_mean_are_those_of_the_survivors(case):
-    for gone in range(3):
-        outcome = play(
-            made(case, 13, levels=2**20),
-            Plan(seed=gone),
-            dropouts=dict.fromkeys(range(gone), "masked_input"),
-        )
-        assert outcome.error is None
-        assert [] == campaign.wrong_mean(outcome)
 
 
 # What the campaign counts, it can find

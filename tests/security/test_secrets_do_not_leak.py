@@ -5,8 +5,6 @@ of any may be found. Python can promise nothing about memory that it has freed; 
 forbid is a reference that stays.
 """
 
-from __future__ import annotations
-
 import base64
 import gc
 import itertools
@@ -18,7 +16,6 @@ import traceback
 import zipfile
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -49,7 +46,7 @@ from hpcfl.rounds.observer import Results, Together
 DEVICES, DIM = 6, 120
 RINGS = ("secagg", "secagg-graph", "sparse", "cohort")
 PROTOCOLS = (*RINGS, "common", "prf", "secagg active", "sparse active")
-OPTIONS: dict[str, dict[str, Any]] = {
+OPTIONS = {
     "secagg-graph": {"degree": 4},
     "cohort": {"alpha": 0.5, "degree": 6},
     "sparse": {"alpha": 0.5},
@@ -115,7 +112,7 @@ def everything_in(folder):
 
 def inside(path):
     """Yield the values and attributes of a results file, decompressed."""
-    found: list[Any] = []
+    found = []
 
     def keep(name, node):
         found.extend([name, *node.attrs, *node.attrs.values()])
@@ -285,7 +282,7 @@ class Spoiled(Changing):
         super().__init__(devices)
         self._step = step
         self._change = change
-        self.said: list[bytes] = []
+        self.said = []
 
     def passed(self, message):
         if int(message[1]) == envelope.REFUSAL:
@@ -320,7 +317,7 @@ CHANGES = (truncated, flipped, last_byte, of_another_round)
 def failed_round(name, transport, dropouts=None, ended=None):
     """Play a round; return its error and all parties, and put what is left of it in `ended`."""
     protocol = build(name.partition(" ")[0], options(name), DEVICES, DIM)[0]
-    parties: list[object] = []
+    parties = []
     try:
         result = played(
             *(name, transport, dropouts, protocol), lambda made: parties.extend(made.values())
@@ -368,7 +365,7 @@ def test_no_error_of_a_round_that_fails_holds_a_secret(name, planted):
 @pytest.mark.parametrize("name", each(*RINGS))
 def test_no_refusal_holds_a_secret(name, planted):
     """A device that has shared keys is asked for what it must not give."""
-    texts: list[str] = []
+    texts = []
 
     def ask(devices):
         for device in devices.values():
@@ -392,8 +389,8 @@ def test_no_refusal_holds_a_secret(name, planted):
 @pytest.mark.parametrize("name", each(*PROTOCOLS))
 def test_no_object_shows_a_secret_when_it_is_printed(name, planted):
     """Every object of the package that is alive within a round, while there are secrets."""
-    shown: list[str] = []
-    kinds: set[str] = set()
+    shown = []
+    kinds = set()
 
     def look(live):
         gc.collect()
@@ -442,7 +439,7 @@ def test_nothing_that_stays_holds_a_secret_of_a_round(name, planted):
     experiment = Experiment.prepare(options(name, rounds=3), DEVICES)
     transport = Loopback(DEVICES)
     stored = Results[rounds.Played]()
-    between: list[set[str]] = []
+    between = []
     gc.collect()
     before = alive()
     gc.disable()
@@ -470,7 +467,7 @@ def test_distributed_noise_keeps_one_secret_for_all_rounds_and_no_other(planted)
     """It must be the same when a round is validated; the next rounds' noise follows from it."""
     experiment = Experiment.prepare(options("dp-fedavg"), DEVICES)
     experiment.run(Loopback(DEVICES))
-    protocol: Any = experiment.protocol
+    protocol = experiment.protocol
     found = left_behind(planted.search(), ("experiment", experiment))
 
     assert found
@@ -480,7 +477,7 @@ def test_distributed_noise_keeps_one_secret_for_all_rounds_and_no_other(planted)
 
 
 def test_the_secret_of_noise_dies_with_its_run(tmp_path):
-    alive_then: list[list[int]] = []
+    alive_then = []
 
     def look():
         gc.collect()
