@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import examples
 
-from hpcfl.algorithms.federated import find_private
-from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import cdp, zcdp
 from hpcfl.privacy.accounting.cdp import Settings
 from hpcfl.privacy.accounting.guarantee import REPLACE_RECORD
@@ -85,38 +83,13 @@ def test_a_network_has_none_of_the_credit_that_convexity_gives():
     assert epsilons(network)["P3"] == epsilons(network)["P1"] == pytest.approx(363.9, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("steps", "sigma", "epsilon"),
-    [(1, 1e-3, 237), (40, 1e-3, 6887), (1, 1e-2, 9.3), (40, 1e-2, 113)],
-)
-def test_the_noise_in_the_papers_figures_is_not_private(steps, sigma, epsilon):
-    # They count a fraction of rounds: 100 * 10 / 16 = 62.5 and not 63.
-    rho = adult(rounds=100, steps=steps, sigma=sigma).paper_rho * 62.5 / 63
+def test_the_baselines_paper_divides_by_all_devices():
+    one = cdp.OneStep(**asdict(adult(steps=1, sigma=0.03)))
 
-    assert zcdp.bun_steinke_epsilon(rho, 1e-4) == pytest.approx(epsilon, rel=4e-3)
-
-
-@pytest.mark.parametrize(
-    ("rounds", "by_devices", "by_summed"), [(20, 0.0290, 0.0367), (50, 0.0458, 0.0579)]
-)
-def test_noise_of_the_baseline(rounds, by_devices, by_summed):
-    # With C = T r / n, a fraction; rho goes with C / sigma**2.
-    fraction = rounds * 10 / 16
-    settings = cdp.OneStep(**asdict(adult(steps=1, rounds=rounds, sigma=by_devices)))
-    whole = settings.worst_participations
-
-    def by_p2(settings):
-        return cdp.worst_rho(settings, lambda accesses: accesses**2 * settings.access_rho / 10)
-
-    assert whole == math.ceil(fraction)
-    assert settings.paper_rho * fraction / whole == pytest.approx(RHO, rel=3e-3)
-    summed = adult(steps=1, rounds=rounds, sigma=by_summed)
-    assert by_p2(summed) * fraction / whole == pytest.approx(RHO, rel=3e-3)
-    assert cdp.bounds(summed)[1].epsilon == pytest.approx(zcdp.exact_epsilon(by_p2(summed), 1e-4))
-    # Calibrated, with whole numbers of rounds:
-    common = {"rounds": rounds, "devices": 16, "per_round": 10, "batch": 32, "samples": 2441}
-    noise = find_private("dp-dsgd").accountant.noise(10, delta=1e-4, **common)
-    assert noise[0].sigma == pytest.approx(by_devices * math.sqrt(whole / fraction), rel=3e-3)
+    assert one.paper_rho == pytest.approx(2 * 13 / (16 * (32 * 0.03) ** 2))
+    assert cdp.paper(one).epsilon == zcdp.bun_steinke_epsilon(one.paper_rho, 1e-4)
+    assert cdp.tight(one).method.startswith("Section VI-C, exact Gaussian")
+    assert cdp.bounds(one) == cdp.bounds(adult(steps=1, sigma=0.03))
 
 
 def test_without_secure_aggregation_the_paper_does_not_divide_by_r():
@@ -279,6 +252,17 @@ def test_worst_placement_of_a_records_accesses(rounds, steps, epoch, cost):
         assert found == pytest.approx(tried) or once
 
 
+def test_split_accesses_of_many_rounds_are_those_of_a_period_again_and_again():
+    def cost(accesses):
+        return accesses**2
+
+    run = {"per_round": 16, "batch": 7, "samples": 60, "steps": 6, "shuffle": "straddling"}
+    for rounds in (1, 3, 4, 5, 17, 100):
+        whole = cdp._worst_split(6 * rounds, 6, 8, cost)
+        assert cdp.worst_rho(adult(rounds=rounds, **run), cost) == whole
+    assert cdp.worst_rho(adult(rounds=10**9, **run), cost) > 10**8
+
+
 def test_fresh_shuffles_use_a_record_once_an_epoch_of_every_round():
     assert cdp.worst_rho(adult(steps=10), float) == 13
     assert cdp.worst_rho(adult(steps=77), float) == 26  # 2441 // 32 = 76 steps to an epoch
@@ -298,19 +282,6 @@ def test_a_record_that_straddles_is_charged_for_both_accesses_at_once():
 
     assert cdp.worst_rho(straddling, costs["P2"]) == pytest.approx(straddling.access_rho * 4 / 10)
     assert cdp.worst_rho(straddling, costs["P1"]) == pytest.approx(straddling.access_rho * 2)
-
-
-def test_a_device_takes_part_a_whole_number_of_times():
-    assert adult().worst_participations == 13  # 12.5
-    assert adult(rounds=50).worst_participations == 32  # 31.25
-    assert adult(participations=4).worst_participations == 4
-
-
-@pytest.mark.parametrize("shuffle", list(cdp.SHUFFLES))
-def test_nothing_run_costs_nothing(shuffle):
-    for nothing in (adult(rounds=0, shuffle=shuffle), adult(participations=0, shuffle=shuffle)):
-        assert {bound.epsilon for bound in cdp.bounds(nothing)} == {0}
-        assert cdp.paper(nothing).epsilon == 0
 
 
 @given(
@@ -340,35 +311,3 @@ def test_guarantees_say_what_they_rest_on():
     assert not any("convex" in clause for clause in p2.assumptions)  # which is not enough
     assert any("13 of the 20 rounds" in clause for clause in p1.assumptions)
     assert cdp.SHUFFLES["fresh"] in p1.assumptions
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"sigma": 0}, "sigma is 0"),
-        ({"clip": math.inf}, "clip is inf"),
-        ({"rounds": -1}, "rounds is -1"),
-        ({"rounds": math.nan}, "rounds is nan"),
-        ({"steps": 0}, "steps is 0"),
-        ({"delta": 1}, "delta is 1"),
-        ({"per_round": 17}, "17 of 16 devices"),
-        ({"batch": 2442}, "2442 of 2441 samples"),
-        ({"colluding": 16}, "16 of 16 devices collude"),
-        ({"lipschitz": 0.9}, "Lipschitz constant is 0.9"),
-        ({"lipschitz": math.nan}, "Lipschitz constant is nan"),
-        ({"shuffle": "some"}, "choose one of fresh, continuing, straddling"),
-        ({"shuffle": "continuing", "secret_shuffle": True}, "not with continuing epochs"),
-        ({"participations": 21}, "in 21 of 20 rounds"),
-        ({"participations": 0.5}, "participations is 0.5"),
-        ({"integer_sigma": 0}, "integer sigma is 0"),
-        ({"failure": 1}, "failure is 1"),
-    ],
-)
-def test_wrong_settings_are_refused(wrong, words):
-    with pytest.raises(UsageError, match=words):
-        adult(**wrong)
-
-
-def test_the_baseline_takes_one_step():
-    with pytest.raises(UsageError, match="one step a round, not 10"):
-        cdp.OneStep(**asdict(adult()))

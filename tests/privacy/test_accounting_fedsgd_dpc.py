@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import fedsgd_dpc, sampling, zcdp
 from hpcfl.privacy.accounting.guarantee import ADD_RECORD, REPLACE_RECORD
 
@@ -78,26 +77,6 @@ def test_a_delta_lowers_the_epsilon_of_many_replies():
     assert fedsgd_dpc.paper(settings) == fedsgd_dpc.paper(laplace(sigma=0.02))
 
 
-def test_delta_of_two_laplace_replies_by_summation():
-    z = 2.0
-    settings = laplace(sigma=z / 3000, rounds=2, per_round=10, delta=1e-2)
-    epsilon = fedsgd_dpc.bounds(settings)[1].epsilon
-    # The loss of an answer is clip((1 - 2 x) / z, -1/z, 1/z), where x is Laplace noise.
-    grid = (np.arange(-30_000, 30_000) + 0.5) / 1000
-    chance = np.exp(-np.abs(grid) / z) / (2 * z) / 1000
-    loss = np.clip((1 - 2 * grid) / z, -1 / z, 1 / z)
-    order = np.argsort(loss)
-    step = 2e-4
-    low = np.floor(loss[order] / step).astype(int)
-    mass = np.bincount(low - low.min(), chance[order])
-    twice = np.convolve(mass, mass)
-    losses = step * (2 * low.min() + np.arange(twice.size))
-    delta = float((np.clip(-np.expm1(epsilon - losses), 0, None) * twice).sum())
-
-    assert 0 < epsilon < 2 / z
-    assert delta == pytest.approx(1e-2, rel=2e-2)
-
-
 # --- Gaussian noise ---
 
 
@@ -166,35 +145,3 @@ def test_all_samples_are_the_plain_gaussian():
     assert proven(settings).epsilon == pytest.approx(
         zcdp.exact_epsilon(20 * zcdp.gaussian_rho(1.5), 1e-5), rel=1e-9
     )
-
-
-@pytest.mark.parametrize("make", [laplace, gaussian])
-def test_no_rounds_cost_nothing(make):
-    assert proven(make(rounds=0)).epsilon == fedsgd_dpc.paper(make(rounds=0)).epsilon == 0
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"sigma": 0}, "sigma is 0"),
-        ({"clip": math.nan}, "clip is nan"),
-        ({"rounds": -1}, "rounds is -1"),
-        ({"samples": 0}, "samples is 0"),
-        ({"per_round": 11}, "11 of 10 devices a round"),
-        ({"noise": "uniform"}, "choose one of laplace, gaussian"),
-        ({"sampling": "some"}, "choose one of poisson, fixed"),
-        ({"delta": 1}, "delta is 1"),
-        ({"delta": -1e-5}, "delta is -1e-05"),
-        ({"delta": 0, "noise": "gaussian"}, "delta is 0"),
-        ({"fraction": 0}, "fraction is 0; it must be above 0"),
-        ({"fraction": 1.1, "noise": "gaussian"}, "fraction is 1.1"),
-        ({"fraction": math.nan, "noise": "gaussian"}, "fraction is nan"),
-        ({"fraction": 0.5}, "with Laplace noise an answer uses all samples"),
-        ({"fraction": 1e-5, "noise": "gaussian"}, "less than one of them"),
-        ({"replies": 51}, "51 of 50 rounds"),
-        ({"replies": -1}, "replies is -1"),
-    ],
-)
-def test_wrong_settings_are_refused(changes, words):
-    with pytest.raises(UsageError, match=words):
-        laplace(**changes)

@@ -37,10 +37,6 @@ def test_conversions_at_delta_1e_4(epsilon, rdp_epsilon, exact_epsilon):
     assert zcdp.exact_epsilon(rho, 1e-4) == pytest.approx(exact_epsilon, abs=6e-4)
 
 
-def test_epsilon_10_at_delta_1e_4_has_the_papers_rho():
-    assert zcdp.bun_steinke_epsilon(1.81739, 1e-4) == pytest.approx(10, abs=2e-5)
-
-
 @pytest.mark.parametrize("rho", [0.005, 0.1, 1.8, 20])
 @pytest.mark.parametrize("part", [0, 0.3, 1, 1.5])
 def test_hockey_stick_is_the_integral(rho, part):
@@ -129,12 +125,6 @@ def test_rdp_of_a_gaussian_is_that_of_its_rho():
 
     assert epsilon == pytest.approx(zcdp.rdp_epsilon(zcdp.gaussian_rho(z), 1e-4), abs=1e-5)
     assert rdp.curve_epsilon(rdp.gaussian_curve(z), 1e-4) >= epsilon
-
-
-def test_rdp_curves_add_up():
-    both = rdp.gaussian_curve(3) + rdp.gaussian_curve(4)
-
-    assert both == pytest.approx(rdp.gaussian_curve(2.4), rel=1e-12)
 
 
 @pytest.mark.parametrize(

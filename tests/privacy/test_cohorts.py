@@ -1,4 +1,3 @@
-import math
 from fractions import Fraction
 from itertools import combinations
 from math import comb
@@ -87,14 +86,6 @@ def test_several_blocks_are_bounded_given_the_survivors():
     assert below_floor_probability(population, 6, 2, 10**9) <= 1
 
 
-def test_ten_of_a_hundred_are_too_few_for_every_block_to_hide_someone_among_two():
-    population = Population(100, 33, 0.3)
-
-    assert below_floor_probability(population, 10, 2, 162) > 0.99
-    assert below_floor_probability(population, 43, 2, 162) <= 2**-40
-    assert below_floor_probability(population, 42, 2, 162) > 2**-40
-
-
 def of_cohorts(devices, here, cohort, count):
     """Return the expected number of the cohorts of a ring for whose size among `here` it is true.
 
@@ -166,28 +157,6 @@ def test_so_many_survive_in_every_cohort_and_one_more_is_not_sure(threat, cohort
 
     assert refused(threat, cohort, least) <= failure
     assert least == cohort or refused(threat, cohort, least + 1) > failure
-
-
-@pytest.mark.parametrize(
-    ("devices", "colluding", "too_small", "bits", "enough"),
-    [(100, 33, 43, -28.5, 51), (1000, 333, 60, -25.9, 81)],
-)
-def test_cohorts_are_larger_than_they_had_to_be_if_colluders_dropped_out_too(
-    devices, colluding, too_small, bits, enough
-):
-    """Cohorts that were large enough, with 2^-40, if colluders left as everybody else does."""
-    dropped = 3 * devices // 10
-    threat = Threat(devices, colluding, dropped, devices)
-    mild = Population(devices, colluding, 0.3)
-
-    def exactly(cohort):
-        return float(devices * exact_below(devices, devices - colluding - dropped, cohort, 2))
-
-    assert below_floor_probability(mild, too_small, 2, devices) <= 2.0**-40
-    for cohort in (too_small, enough - 1, enough):
-        assert below_floor(threat, cohort, 2) == pytest.approx(exactly(cohort), rel=1e-8)
-    assert math.log2(exactly(too_small)) == pytest.approx(bits, abs=0.05)
-    assert exactly(enough) <= 2.0**-40 < exactly(enough - 1)
 
 
 def test_a_floor_above_the_cohort_is_never_kept():

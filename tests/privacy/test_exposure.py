@@ -9,11 +9,8 @@ import pytest
 from graphs import Sums, components, harary, honest_survivors, subsets
 
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
-from hpcfl.algorithms.parameters import Parameters
-from hpcfl.crypto.sampling import GapSampler
 from hpcfl.errors import UsageError
 from hpcfl.privacy import exposure as exposures
-from hpcfl.privacy.exposure import Figure, default_samples
 from hpcfl.privacy.population import Population
 
 NAMES = (
@@ -170,32 +167,6 @@ def test_simulation_agrees_with_the_formulas(protocol, devices, colluding, optio
             assert abs(figure.difference) <= 4.5 * max(figure.standard_error, rare) + 1e-9, size
 
 
-def test_the_patterns_that_devices_draw_expose_what_the_formula_says():
-    devices, colluding, dropped, dim = 20, 6, {8, 15}, 30_000
-    honest = set(range(colluding, devices)) - dropped
-    pairs = list(combinations(range(devices), 2))
-    sampler = GapSampler(Parameters(devices, dim, alpha=0.3).pair_probability)
-    keys = [bytes([a, b] * 8) for a, b in pairs]
-    positions, counts = sampler.select(keys, dim)
-    selecting: list[list[tuple[int, int]]] = [[] for _ in range(dim)]
-    for pair, chosen in zip(pairs, np.split(positions, np.cumsum(counts)[:-1]), strict=True):
-        for position in chosen:
-            selecting[position].append(pair)
-    sizes = [
-        len(component)
-        for chosen in selecting
-        for component in components(honest & {device for pair in chosen for device in pair}, chosen)
-    ]
-    # Two honest devices drop out for sure.
-    found = exposure("sparse", Population(devices, colluding, 0.1, "targeted"), alpha=0.3,
-                     samples=10)  # fmt: skip
-    expected = dim * found.alone_at_coordinate.formula
-
-    assert found.population.mean_honest_survivors == len(honest)
-    assert sizes.count(1) == pytest.approx(expected, abs=4 * math.sqrt(expected))
-    assert np.dot(sizes, sizes) / sum(sizes) == pytest.approx(found.mean_set.formula, rel=0.01)
-
-
 # --- Values known from elsewhere ---
 
 
@@ -222,16 +193,6 @@ def test_metric_of_the_papers_figures(devices, dropout, theorem_2, sole_percent,
     assert round(165_000 * found.sole_of_dim.formula) == count
 
 
-def test_the_papers_seven_in_ten_thousand_are_without_dropouts():
-    """N = 100, alpha = 0.2: "only 0.07 % can be singled out" (Ergün et al. 2021, Section VII)."""
-    percent = [
-        100 * exposure("sparse", Population(100, *rest), alpha=0.2, samples=10).sole.formula
-        for rest in [(33, 0.0), (34, 0.0), (33, 0.3, "bernoulli"), (34, 0.3, "bernoulli")]
-    ]
-
-    assert percent == pytest.approx([0.0604, 0.0656, 0.43, 0.46], rel=0.01)
-
-
 def test_a_third_to_a_half_of_what_sparse_sends_is_exposed_alone():
     calm = exposure("sparse", Population(100, 33), samples=20_000)
     stormy = exposure("sparse", Population(100, 33, 0.3, "bernoulli"), samples=20_000)
@@ -247,48 +208,7 @@ def test_a_third_to_a_half_of_what_sparse_sends_is_exposed_alone():
     assert round(stormy.mean_set.formula, 1) == 1.5
 
 
-def test_sparse_exposes_without_any_adversary_and_with_everything_sent():
-    nobody = exposure("sparse", Population(100, 0), samples=10_000)
-    everything = exposure("sparse", Population(100, 33), alpha=1.0, samples=10_000)
-
-    assert nobody.alone_of_sent.formula == 0
-    assert round(nobody.sizes[2].formula, 2) == 0.86
-    assert round(nobody.mean_set.formula, 2) == pytest.approx(2.16, abs=0.01)
-    assert round(everything.alone_of_sent.formula, 2) == 0.23
-    assert everything.alone_of_sent.simulation == pytest.approx(0.23, abs=0.005)
-
-
-def test_share_exposed_alone_hardly_depends_on_the_number_of_devices():
-    for dropout, low, high in [(0.0, 0.32, 0.36), (0.3, 0.51, 0.55)]:
-        shares = [
-            exposure("sparse", Population(devices, devices // 3, dropout, "bernoulli"),
-                     samples=10).alone_of_sent.formula
-            for devices in (25, 50, 75, 100)
-        ]  # fmt: skip
-        assert low <= round(min(shares), 2)
-        assert round(max(shares), 2) <= high
-
-
-def test_a_cohort_has_the_contributors_of_sparse_but_hides_each_among_them():
-    sparse = exposure("sparse", Population(100, 33, 0.3), samples=10)
-    cohort = exposure("cohort", Population(100, 33, 0.3), samples=10)
-
-    assert cohort.theorem_2 == sparse.theorem_2
-    assert cohort.contributors.formula == pytest.approx(sparse.contributors.formula, rel=0.06)
-    assert cohort.mean_set.formula > 3 * sparse.mean_set.formula
-    # Few, but not none: ten devices may be one honest survivor and nine others.
-    assert cohort.alone_of_sent.formula == pytest.approx(0.00274, rel=0.01)
-
-
 # --- Large populations, tiny probabilities ---
-
-
-def test_a_thousand_devices():
-    population = Population(1000, 333, 0.3, "bernoulli")
-    found = exposure("sparse", population, alpha=1.0, samples=2000)
-
-    assert sum(figure.formula for figure in found.sizes.values()) == pytest.approx(1, abs=1e-5)
-    assert abs(found.mean_set.difference) < 4.5 * found.mean_set.standard_error
 
 
 def test_a_ring_of_a_thousand_falls_apart_as_rarely_as_enumeration_cannot_see():
@@ -357,15 +277,6 @@ def test_floor_of_a_cohort():
     assert (without.cohort_below_floor, without.round_below_floor) == (None, None)
 
 
-def test_the_seed_repeats_a_simulation():
-    a, b, c = (
-        exposure("sparse", Population(20, 5, 0.2), samples=500, seed=seed) for seed in (1, 1, 2)
-    )
-
-    assert a == b
-    assert a.contributors.simulation != c.contributors.simulation
-
-
 def test_nothing_to_estimate_from_is_none():
     found = exposure("sparse", Population(10, 3), alpha=1e-9, samples=10)
 
@@ -375,14 +286,6 @@ def test_nothing_to_estimate_from_is_none():
     assert found.alone_of_sent.value == found.alone_of_sent.formula
     assert found.contributors.simulation == 0
     json.dumps(found.as_dict(), allow_nan=False)
-
-
-def test_value_of_a_figure():
-    assert Figure(0.5, 0.6, 0.1).value == 0.5
-    assert Figure(None, 0.6, 0.1).value == 0.6
-    assert math.isnan(Figure(None, None, None).value)
-    assert Figure(0.5, 0.6, 0.1).difference == pytest.approx(0.1)
-    assert Figure(0.5, 0.6, 0.1).margin == pytest.approx(0.196, abs=1e-4)
 
 
 def test_dictionary_has_counts_and_sizes():
@@ -397,10 +300,6 @@ def test_dictionary_has_counts_and_sizes():
     assert plain["size_ranges"][0] | {"smallest": 1, "largest": 1} == plain["size_ranges"][0]
     assert plain["contributors"]["difference"] == found.contributors.difference
     assert json.loads(json.dumps(plain)) == plain
-
-
-def test_default_number_of_samples():
-    assert [default_samples(n) for n in (10, 200, 1000, 10_000)] == [100_000, 100_000, 20_000, 2000]
 
 
 @pytest.mark.parametrize(
@@ -423,11 +322,6 @@ def test_default_number_of_samples():
 def test_impossible_parameters_are_refused(protocol, options, words):
     with pytest.raises(UsageError, match=words):
         exposure(protocol, Population(10, 3), **options)
-
-
-def test_too_many_devices_are_refused():
-    with pytest.raises(UsageError, match="at most 10000"):
-        exposure("sparse", Population(10_001, 3))
 
 
 def test_protocols_are_those_that_can_be_asked_for():

@@ -82,16 +82,6 @@ def test_each_value_sent_is_in_one_component(devices, alpha, data):
     assert graph.component_sizes(survivors).sum() == pytest.approx(graph.sent, rel=1e-9)
 
 
-@given(st.integers(3, 200), st.floats(1e-3, 1), st.data())
-def test_alone_is_the_closed_form(devices, alpha, data):
-    h = data.draw(st.integers(1, devices))
-    x = 1 - alpha / (devices - 1)
-
-    assert SparseGraph(devices, alpha).alone(np.array([h]))[0] == pytest.approx(
-        x ** (h - 1) * (1 - x ** (devices - h)), rel=1e-9, abs=1e-15
-    )
-
-
 @pytest.mark.parametrize(
     ("places", "degree"), [(3, 2), (6, 2), (9, 4), (9, 6), (10, 2), (7, 6), (6, 5)]
 )

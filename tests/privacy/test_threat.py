@@ -73,18 +73,6 @@ def test_distributions_are_those_of_all_draws(who):
         assert threat.surviving_neighbours(count) == pytest.approx(
             np.array(alive, float), rel=1e-12
         )
-        for chosen in range(count + 2):
-            gone = Fraction(0)
-            for bad in range(devices + 1):
-                away = min(bad + dropped, devices)
-                enough = range(max(0, count - chosen), count + 1)
-                gone += hypergeometric(population, colluding, devices, bad) * sum(
-                    hypergeometric(devices, away, count, hits) for hits in enough
-                )
-            found = threat.all_gone(count, chosen)
-            assert found == pytest.approx(float(gone), rel=1e-12, abs=1e-15)
-            assert chosen < count or gone == 1
-        assert threat.all_gone(count) == threat.all_gone(count, 0)
 
 
 @pytest.mark.parametrize("who", [(6, 2, 1, 6), (6, 2, 2, 8), (5, 0, 2, 5), (5, 4, 3, 7)])
