@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hpcfl.attack.components import Findings
-from hpcfl.attack.prediction import STANDARD_ERRORS
+from hpcfl.attack.components import STANDARD_ERRORS, Findings
 from hpcfl.report import formats
 from hpcfl.report.table import Column, Facts, Table, label, paragraph
 

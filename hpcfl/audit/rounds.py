@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,6 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProt
 from hpcfl.algorithms.federated.base import Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.audit import scores
 from hpcfl.audit.devices import Devices
 from hpcfl.audit.instance import Instance
 from hpcfl.rounds.dropouts import DropoutSchedule
@@ -21,6 +21,9 @@ Floats = NDArray[np.float64]
 
 DIM = 4
 """Length of the model: of two classes, the weights of two features."""
+
+COORDINATES = [0, 2]
+"""Of the model: the two classes' weights of the canary's feature."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,45 @@ class Stage:
         With `chance` the canary adds a vector of that length; `noise` is the standard deviation, or
         the scale of Laplace noise.
         """
-        return scores.ratio(self.instance, seen, length, noise, chance, self.devices.replaced)
+        values = seen[COORDINATES]
+        laplace = self.instance.mechanism == "laplace"
+        shift = length * np.array([-1.0, 1.0]) / (2.0 if laplace else math.sqrt(2.0))
+
+        def log_density(mean: Floats) -> float:
+            away = (values - mean) / noise
+            return -float(np.abs(away).sum() if laplace else (away**2).sum() / 2)
+
+        def log_mixture(mean: Floats) -> float:
+            there = log_density(mean)
+            if chance >= 1:
+                return there
+            absent = log_density(np.zeros(2))
+            return float(np.logaddexp(math.log1p(-chance) + absent, math.log(chance) + there))
+
+        # Replaced, its neighbour has the opposite instead of nothing.
+        return log_mixture(shift) - log_mixture(-shift if self.devices.replaced else np.zeros(2))
 
     def crowd_ratio(self, seen: Floats) -> float:
-        """Return that of a sum in which all others oppose the canary."""
-        return scores.crowd_ratio(self.instance, seen)
+        """Return that of a sum in which all others oppose the canary.
+
+        With the canary it is one more who drops out, or as many; among them is the canary, or not.
+        """
+        instance, others = self.instance, self.instance.devices - 1
+        along = (seen[COORDINATES[1]] - seen[COORDINATES[0]]) / math.sqrt(2)
+
+        def log_density(sum_: float) -> float:
+            return -(((along - sum_) / instance.sigma) ** 2) / 2
+
+        def dropped(devices: int) -> int:
+            schedule = DropoutSchedule(devices, instance.dropout, "exact", "upload", 0)
+            return len(schedule.draw(0))
+
+        there = log_density(1.0 - (others - dropped(others + 1)))
+        gone = dropped(others + 1) / (others + 1)
+        if gone:
+            absent = log_density(-float(others - dropped(others + 1) + 1))
+            there = float(np.logaddexp(math.log1p(-gone) + there, math.log(gone) + absent))
+        return there - log_density(-float(others - dropped(others)))
 
     def there(self, participants: list[int]) -> list[int]:
         """Return a round's participants: without the canary, its user is not there or replaced."""

@@ -132,29 +132,11 @@ def exposure(
     samples: int | None = None,
     seed: int = 0,
 ) -> Exposure:
-    """Return what a round exposes.
+    """Return what a round exposes, of a protocol that masks coordinates in this way.
 
-    Parameters
-    ----------
-    protocol : str
-        Name of the protocol.
-    masking : Masking
-        Who masks a coordinate with whom, as the protocol's ``masking`` says.
-    population : Population
-        Devices, colluders and dropouts. Dropouts happen after key sharing, before the upload.
-    dim : int
-        Number d of coordinates; it enters counts only.
-    floor : int, optional
-        Anonymity sets with fewer members than this are counted.
-    samples : int, optional
-        Coordinates to simulate; :func:`default_samples` by default.
-    seed : int
-        Seed of the simulation.
-
-    Raises
-    ------
-    UsageError
-        If the parameters do not fit together.
+    Dropouts happen after key sharing, before the upload. The number of coordinates enters counts
+    only; anonymity sets with fewer members than `floor` are counted; so many samples of a
+    coordinate are simulated, :func:`default_samples` by default.
     """
     devices, alpha, cohort = population.devices, masking.alpha, masking.cohort
     samples = default_samples(devices) if samples is None else samples

@@ -19,7 +19,6 @@ import math
 import numpy as np
 
 from hpcfl.privacy.distributions import Counts, Floats, hypergeometric, log_binomial
-from hpcfl.privacy.population import Population
 
 
 def theorem_2(alpha: float, dropout: float, honest: int) -> float:
@@ -181,12 +180,6 @@ def ring_split(ring: int, degree: int, survivors: int) -> float:
         if j > 1 and term << 70 < abs(ways):
             break  # terms fall ever faster once they fall
     return ways / compositions
-
-
-def seen_from_a_value(population: Population) -> tuple[Counts, Floats]:
-    """Return numbers h of honest survivors and their weights h Pr[h] / E[h]."""
-    survivors, probability = population.honest_survivors()
-    return size_biased(survivors, probability)
 
 
 def size_biased(sizes: Counts, probability: Floats) -> tuple[Counts, Floats]:

@@ -33,21 +33,11 @@ class Closed:
 
 
 class Masking(ABC):
-    """The masks at a coordinate of a round.
+    """The masks at a coordinate of a round."""
 
-    Attributes
-    ----------
-    alpha : float or None
-        Fraction of the coordinates that a device sends; None if it sends all.
-    degree : int or None
-        Neighbours of a device in the masking graph; None if all are.
-    masks : bool
-        Whether anything is masked.
-    """
-
-    alpha: float | None = None
-    degree: int | None = None
-    masks: ClassVar[bool] = True
+    alpha: float | None = None  # fraction of the coordinates that a device sends; None for all
+    degree: int | None = None  # neighbours of a device in the masking graph; None for all
+    masks: ClassVar[bool] = True  # whether anything is masked
 
     @property
     def cohort(self) -> int | None:
@@ -81,7 +71,8 @@ class InTheClear(Masking):
         )
 
     def draw(self, honest: simulate.Flags, generator: np.random.Generator) -> simulate.Drawn:
-        return simulate.in_the_clear(honest, generator)
+        none = np.empty(0, np.int64)
+        return simulate.Drawn(np.ones_like(honest), none, none)
 
 
 @dataclass(frozen=True)
@@ -138,7 +129,7 @@ class BySelection(Masking):
 
     def closed(self, population: Population) -> Closed:
         graph = formulas.SparseGraph(self.devices, self.alpha, self.degree)
-        survivors, weight = formulas.seen_from_a_value(population)
+        survivors, weight = formulas.size_biased(*population.honest_survivors())
         mean = population.mean_honest_survivors
         closed = Closed(
             contributors=mean * graph.sent,

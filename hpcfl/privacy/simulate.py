@@ -69,12 +69,6 @@ def simulate(population: Population, draw: Draw, samples: int, seed: int) -> Obs
     return Observations(survivors, sample, size, components)
 
 
-def in_the_clear(honest: Flags, generator: np.random.Generator) -> Drawn:
-    """Draw FedAvg: everybody sends, nothing masks."""
-    none = np.empty(0, np.int64)
-    return Drawn(np.ones_like(honest), none, none)
-
-
 def ring(cohort: int, degree: int, honest: Flags, generator: np.random.Generator) -> Drawn:
     """Draw a cohort that sends and masks along a Harary graph, in random order.
 

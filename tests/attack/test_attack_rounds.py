@@ -9,8 +9,7 @@ from attack_rounds import Graph, changed, components, recorded
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.attack import components as module
-from hpcfl.attack.components import attack
-from hpcfl.attack.prediction import predict
+from hpcfl.attack.components import attack, predict
 from hpcfl.attack.stripping import Adversary
 from hpcfl.attack.tables import render
 from hpcfl.errors import HpcflError, UsageError

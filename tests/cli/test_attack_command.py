@@ -5,8 +5,7 @@ from click.testing import CliRunner
 from commandline import hpcfl, refusal
 
 from hpcfl.attack import components
-from hpcfl.attack.components import Findings, attack
-from hpcfl.attack.prediction import ExpectedCount
+from hpcfl.attack.components import ExpectedCount, Findings, attack
 from hpcfl.attack.tables import render
 from hpcfl.attack.transcript import load
 from hpcfl.cli.attack import command

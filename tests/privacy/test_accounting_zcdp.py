@@ -8,7 +8,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from hpcfl.errors import UsageError
-from hpcfl.privacy.accounting import rdp, zcdp
+from hpcfl.privacy.accounting import sampling, zcdp
 
 RHOS = st.floats(1e-4, 200)
 DELTAS = st.floats(1e-12, 0.2)
@@ -120,11 +120,12 @@ def test_composition_adds_and_multipliers_combine():
 
 def test_rdp_of_a_gaussian_is_that_of_its_rho():
     z = 0.5245
-    fine = (*rdp.ORDERS, *np.linspace(1.5, 5, 2000))
-    epsilon = rdp.curve_epsilon(rdp.gaussian_curve(z, fine), 1e-4, fine)
+    orders = (*sampling.ORDERS, *np.linspace(1.5, 5, 2000))
+    curve = sampling.poisson_gaussian_curve(1, z, orders)
 
-    assert epsilon == pytest.approx(zcdp.rdp_epsilon(zcdp.gaussian_rho(z), 1e-4), abs=1e-5)
-    assert rdp.curve_epsilon(rdp.gaussian_curve(z), 1e-4) >= epsilon
+    assert sampling.curve_epsilon(curve, 1e-4, orders) == pytest.approx(
+        zcdp.rdp_epsilon(zcdp.gaussian_rho(z), 1e-4), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,6 @@ class Accountant:
         ------
         UsageError
             If a setting is missing, unknown or out of range.
-        HpcflError
-            If the account needs a package that is not installed.
         """
         self.check_names(settings)
         return self._account(self.settings(**settings))
@@ -82,8 +80,6 @@ class Accountant:
         ------
         UsageError
             As for :meth:`account`, and if no noise reaches the target.
-        HpcflError
-            If the account needs a package that is not installed.
         """
         check_positive(epsilon=epsilon)
         if "sigma" in settings:
@@ -148,19 +144,8 @@ class TargetNoise:
 def least_noise(spent: Callable[[float], float], epsilon: float, start: float) -> float:
     """Return the least noise with at most the target epsilon, from above, to seven digits.
 
-    Parameters
-    ----------
-    spent : callable
-        Epsilon as a function of the noise, not increasing.
-    epsilon : float
-        The target, above 0.
-    start : float
-        Where to begin the search, above 0.
-
-    Raises
-    ------
-    UsageError
-        If no noise reaches the target, or any does.
+    `spent` is epsilon as a function of the noise, not increasing; the search begins at `start`. It
+    is refused if no noise reaches the target, or any does.
     """
     optimize = zcdp.scipy("optimize")
     known: dict[float, float] = {}

@@ -30,19 +30,8 @@ _SMOOTHING = 2.0
 def divergence(summands: int, sigma: float) -> float:
     """Return tau, how far a sum of discrete Gaussians is from one, in max divergence.
 
-    tau = 10 sum over k = 1 ... h - 1 of exp(-2 pi**2 sigma**2 k / (k + 1)), for sigma >= 1/2.
-
-    Parameters
-    ----------
-    summands : int
-        Number h of discrete Gaussians.
-    sigma : float
-        Parameter of each.
-
-    Returns
-    -------
-    float
-        Infinite where the bound does not hold.
+    Of h summands, each of parameter sigma, tau = 10 sum over k = 1 ... h - 1 of
+    exp(-2 pi**2 sigma**2 k / (k + 1)), for sigma >= 1/2. Infinite where the bound does not hold.
     """
     check_count(summands=summands)
     check_positive(sigma=sigma)

@@ -144,23 +144,9 @@ def laplace(multiplier: float) -> Pair:
 
 
 def epsilon(pair: Pair, count: int, delta: float, enough: float = 0.0) -> float:
-    """Return an epsilon of releases that a pair dominates, rounded up.
+    """Return an epsilon of `count` releases, each of which a pair dominates, rounded up.
 
-    Parameters
-    ----------
-    pair : Pair
-        Of one release.
-    count : int
-        Number of releases, at least 1.
-    delta : float
-        Above 0 and below 1.
-    enough : float
-        An epsilon that need not be undercut.
-
-    Returns
-    -------
-    float
-        At least 0.
+    An epsilon of `enough` need not be undercut.
     """
     low, high = pair.span(_CUT * delta / count)
     # Where all losses are alike, there is nothing to refine but rounding.
@@ -261,10 +247,7 @@ class _Grid:
         return math.exp(float(found.x))
 
     def _by_cumulant(self, count: int, delta: float, tilt: float) -> float:
-        """Return the bound of :func:`~hpcfl.privacy.accounting.rdp.curve_epsilon` at one order.
-
-        Losses beyond the grid are left out.
-        """
+        """Return the bound of `sampling.curve_epsilon` at one order, of the losses on the grid."""
         spent = count * self.cumulant(tilt) - math.log(delta) - math.log1p(tilt)
         return spent / tilt - math.log1p(1 / tilt)
 

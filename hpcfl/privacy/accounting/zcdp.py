@@ -26,15 +26,8 @@ _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER = 1e-100, 1e100
 def gaussian_rho(multiplier: float) -> float:
     """Return rho = 1 / (2 z**2) of the Gaussian mechanism (Bun and Steinke, 2016, Prop. 1.6).
 
-    Parameters
-    ----------
-    multiplier : float
-        Standard deviation over l2-sensitivity, above 0; infinity costs nothing.
-
-    Raises
-    ------
-    UsageError
-        If the multiplier is not above 0, or so small or large that its square is not finite.
+    The multiplier z is the standard deviation over the l2-sensitivity; infinity costs nothing. One
+    that is so small or large that its square is not finite is refused.
     """
     if not multiplier >= _SMALLEST_MULTIPLIER or _LARGEST_MULTIPLIER < multiplier < math.inf:
         raise UsageError(
@@ -106,19 +99,8 @@ def log_hockey_stick(epsilon: float, rho: float) -> float:
     """Return ln delta(epsilon) of Gaussian mechanisms of total rho, exactly.
 
     delta = Phi(mu/2 - epsilon/mu) - exp(epsilon) Phi(-mu/2 - epsilon/mu), mu = sqrt(2 rho)
-    (Balle and Wang, 2018, Theorem 8): the hockey-stick divergence of N(mu, 1) and N(0, 1).
-
-    Parameters
-    ----------
-    epsilon : float
-        At least 0.
-    rho : float
-        At least 0.
-
-    Returns
-    -------
-    float
-        Minus infinity for rho = 0.
+    (Balle and Wang, 2018, Theorem 8): the hockey-stick divergence of N(mu, 1) and N(0, 1). It is
+    minus infinity for rho = 0.
     """
     if _checked(rho) == 0:
         return -math.inf
@@ -159,13 +141,7 @@ def exact_epsilon(rho: float, delta: float) -> float:
 
 
 def scipy(part: str) -> ModuleType:
-    """Return a part of SciPy, imported when it is needed.
-
-    Raises
-    ------
-    HpcflError
-        If it is not installed.
-    """
+    """Return a part of SciPy, imported when it is needed."""
     try:
         return import_module(f"scipy.{part}")
     except ImportError as error:
