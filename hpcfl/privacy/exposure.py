@@ -182,9 +182,6 @@ def scaled(figure: Figure, factor: float) -> Figure:
     return Figure(*(None if part is None else factor * part for part in parts))
 
 
-# --- Formulas and observations side by side ---
-
-
 def _compare(
     closed: Closed,
     seen: simulate.Observations,
@@ -201,7 +198,8 @@ def _compare(
     mean = population.mean_honest_survivors
     alone_of_sent = closed.alone_of_dim / closed.sent
     sizes = closed.sizes
-    listed = _sizes_to_list(sizes, seen)
+    likely = [] if sizes is None else np.flatnonzero(sizes >= _LISTED).tolist()
+    listed = sorted({*likely, *np.unique(seen.size).tolist()})
 
     def between(low: int, high: int) -> Figure:
         """Return the share of sent values whose anonymity set has from `low` to `high` members."""
@@ -238,11 +236,6 @@ def _compare(
     if floor is not None:
         figures["below_floor"] = between(1, floor - 1)
     return figures
-
-
-def _sizes_to_list(sizes: Floats | None, seen: simulate.Observations) -> list[int]:
-    likely = [] if sizes is None else np.flatnonzero(sizes >= _LISTED).tolist()
-    return sorted({*likely, *np.unique(seen.size).tolist()})
 
 
 def _ranges(largest: int) -> list[tuple[int, int]]:

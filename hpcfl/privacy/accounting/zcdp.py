@@ -51,16 +51,10 @@ def combined_multiplier(*multipliers: float) -> float:
     return gaussian_multiplier(math.fsum(gaussian_rho(z) for z in multipliers))
 
 
-# --- Bun and Steinke: what the zCDP papers use ---
-
-
 def bun_steinke_epsilon(rho: float, delta: float) -> float:
     """Return rho + 2 sqrt(rho ln(1/delta)) (Bun and Steinke, 2016, Prop. 1.3)."""
     check_delta(delta)
     return _checked(rho) + 2 * math.sqrt(rho * -math.log(delta))
-
-
-# --- The best conversion by Rényi divergences alone ---
 
 
 def rdp_epsilon(rho: float, delta: float) -> float:
@@ -90,9 +84,6 @@ def rdp_epsilon(rho: float, delta: float) -> float:
         epsilon, bounds=(best - 0.2, best + 0.2), method="bounded", options={"xatol": 1e-10}
     )
     return max(0.0, float(found.fun))
-
-
-# --- Exactly, for Gaussian noise ---
 
 
 def log_hockey_stick(epsilon: float, rho: float) -> float:
