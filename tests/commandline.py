@@ -7,7 +7,9 @@ import io
 import subprocess
 import sys
 
-from hpcfl.cli import main
+from click.testing import CliRunner
+
+from hpcfl.cli import group, main
 
 
 def hpcfl(*arguments):
@@ -25,6 +27,11 @@ def hpcfl(*arguments):
         sys.argv[1:] = before
     code = status if isinstance(status, int) else int(status is not None)
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
+def invoke(*arguments, **more):
+    """Run a command line; return click's result, whose exception is that of the command."""
+    return CliRunner().invoke(group, [str(argument) for argument in arguments], **more)
 
 
 def refusal(*arguments):

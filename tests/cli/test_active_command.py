@@ -4,26 +4,22 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from commandline import hpcfl, refusal
 
-from hpcfl.cli import bench, predict
-from hpcfl.errors import UsageError
 from hpcfl.results import load
 
-SMALL = ("--devices", "7", "--dim", "40", "--rounds", "2", "--warmup", "1", "--security", "active")
-
-
-def run(command, *arguments):
-    return CliRunner().invoke(command, arguments, catch_exceptions=True)
+SMALL = ("--devices", 7, "--dim", 40, "--rounds", 2, "--warmup", 1)
 
 
 @pytest.mark.parametrize("protocol", ["secagg", "sparse"])
 @pytest.mark.parametrize("phase", ["consistency_check", "unmask"])
 def test_devices_may_drop_out_of_the_check(tmp_path, protocol, phase):
-    options = (*SMALL, "--output", str(tmp_path), "--json", "--alpha", "0.5")
-    found = run(bench.command, protocol, *options, "--dropout-phase", phase)
+    found = hpcfl(
+        *("bench", protocol, *SMALL, "--security", "active", "--output", tmp_path, "--json"),
+        *("--alpha", 0.5, "--dropout-phase", phase),
+    )
 
-    assert found.exit_code == 0, found.output
+    assert found.returncode == 0, found.stderr
     (summary,) = json.loads(found.stdout)["runs"]
     measured = load(Path(summary["path"]))
     assert measured.config["security"] == "active"
@@ -36,49 +32,22 @@ def test_devices_may_drop_out_of_the_check(tmp_path, protocol, phase):
 
 
 @pytest.mark.parametrize(
-    ("command", "arguments", "sentence"),
+    ("arguments", "sentence"),
     [
-        (bench, ["secagg-graph"], "secagg-graph cannot be run with --security active"),
-        (bench, ["cohort"], "cohort cannot be run with --security active"),
-        (bench, ["secagg", "--degree", "4"], "every device is linked with all others"),
-        (bench, ["secagg", "--dropout", "0.4"], "dropout is 0.4; with --security active"),
-        (bench, ["secagg", "--gamma", "0.4"], "gamma is 0.4; with --security active"),
+        (["secagg-graph"], "secagg-graph cannot be run with --security active"),
+        (["cohort"], "cohort cannot be run with --security active"),
+        (["secagg", "--degree", "4"], "every device is linked with all others"),
+        (["secagg", "--dropout", "0.4"], "dropout is 0.4; with --security active"),
+        (["secagg", "--gamma", "0.4"], "gamma is 0.4; with --security active"),
+        # The passive variant has no such phase.
+        (
+            ["secagg", "--security", "passive", "--dropout-phase", "consistency_check"],
+            "no phase 'consistency_check'",
+        ),
     ],
 )
-def test_what_is_not_safe_is_refused(tmp_path, command, arguments, sentence):
-    found = run(command.command, *arguments, *SMALL, "--output", str(tmp_path))
+def test_what_is_not_safe_is_refused(tmp_path, arguments, sentence):
+    security = () if "--security" in arguments else ("--security", "active")
 
-    assert isinstance(found.exception, UsageError)
-    assert sentence in str(found.exception)
+    assert sentence in refusal("bench", *arguments, *security, *SMALL, "--output", tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_passive_variant_has_no_check_to_drop_out_of(tmp_path):
-    options = [option if option != "active" else "passive" for option in SMALL]
-    found = run(
-        bench.command,
-        "secagg",
-        *options,
-        "--dropout-phase",
-        "consistency_check",
-        "--output",
-        str(tmp_path),
-    )
-
-    assert isinstance(found.exception, UsageError)
-    assert "no phase 'consistency_check'" in str(found.exception)
-
-
-def test_there_is_no_cost_model_of_it(tmp_path):
-    found = run(
-        predict.command,
-        "secagg",
-        "--devices",
-        "7",
-        "--security",
-        "active",
-        "--calibration",
-        str(tmp_path / "none.json"),
-    )
-
-    assert isinstance(found.exception, UsageError)

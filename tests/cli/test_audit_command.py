@@ -1,23 +1,21 @@
 import json
 
-import pytest
-from click.testing import CliRunner
+from commandline import invoke
 
 from hpcfl.audit.instance import Instance, default
 from hpcfl.audit.measure import audit
-from hpcfl.cli.attack import command
 from hpcfl.crypto.noise import FastNoise
-from hpcfl.errors import HpcflError, UsageError
-
-
-def run(*arguments):
-    """Run the command in this process."""
-    return CliRunner().invoke(command, ["audit", *map(str, arguments)])
+from hpcfl.errors import HpcflError
 
 
 def test_the_table_compares_paper_measured_and_proven():
+<<<<<<< HEAD
     done = run("cdp", "--runs", 200, "--seed", 2)
     found = audit(default("cdp"), 200, seed=2)
+=======
+    done = invoke("attack", "audit", "cdp", "--runs", 200, "--seed", 2)
+    found = audit(DEFAULTS["cdp"], 200, seed=2)
+>>>>>>> 73d429e (Tests of the commands: one table of wrong use, one of the help and one of the rank that answers)
     assert done.exit_code == 0, done.output
     assert found.gaussian is not None
     rows = {line.split("  ")[0]: line for line in done.output.splitlines()}
@@ -36,7 +34,7 @@ def test_the_table_compares_paper_measured_and_proven():
 
 def test_json_is_what_the_library_returns():
     options = ("--sigma", 2, "--samples", 3, "--batch-size", 3, "--rounds", 1, "--delta", 1e-3)
-    done = run("cdp", "--runs", 40, "--json", "--confidence", 0.9, *options)
+    done = invoke("attack", "audit", "cdp", "--runs", 40, "--json", "--confidence", 0.9, *options)
     instance = Instance("cdp", 2.0, samples=3, batch=3, delta=1e-3)
     same = audit(instance, 40, confidence=0.9)
 
@@ -52,7 +50,7 @@ def test_options_of_every_algorithm_reach_it():
         ("dp-fedavg", "--sampling", "exact", "--per-round", 1),
         ("locks", "--variant", "trusted", "--first-stage", 1, "--sigma-norms", 2),
     ):
-        done = run(algorithm, "--runs", 20, "--json", *options)
+        done = invoke("attack", "audit", algorithm, "--runs", 20, "--json", *options)
         assert done.exit_code == 0, done.output
         instance = json.loads(done.output)["instance"]
         for option, value in zip(options[::2], options[1::2] or [True], strict=True):
@@ -62,11 +60,12 @@ def test_options_of_every_algorithm_reach_it():
 def test_less_noise_than_proven_fails(monkeypatch):
     draw = FastNoise.gaussian
     monkeypatch.setattr(FastNoise, "gaussian", lambda self, size, std: draw(self, size, std / 2))
-    done = run("cdp", "--samples", 1, "--runs", 200)
+    done = invoke("attack", "audit", "cdp", "--samples", 1, "--runs", 200)
 
     assert isinstance(done.exception, HpcflError)
     assert "there is less noise than the account assumes" in str(done.exception)
     assert "It CONTRADICTS what is proven" in done.output
+<<<<<<< HEAD
 
 
 @pytest.mark.parametrize(
@@ -88,3 +87,5 @@ def test_wrong_options_are_refused_in_a_sentence(arguments, message):
 def test_an_unknown_algorithm_is_refused():
     for name in ("fedavg", "nothing"):
         assert f"there is no account for '{name}'" in str(run(name).exception)
+=======
+>>>>>>> 73d429e (Tests of the commands: one table of wrong use, one of the help and one of the rank that answers)

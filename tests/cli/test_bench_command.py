@@ -1,8 +1,7 @@
 import json
 
 import numpy as np
-import pytest
-from commandline import hpcfl, refusal
+from commandline import hpcfl
 
 from hpcfl.results import load, pooling
 
@@ -70,32 +69,3 @@ def test_the_seed_of_the_experiment_fixes_no_key(tmp_path):
     np.testing.assert_array_equal(a.survived, b.survived)
     assert not np.array_equal(a.bytes_up, b.bytes_up)
     assert a.config["insecure_seed"] is None
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["bench"], "Missing argument 'PROTOCOL'"),
-        (["bench", "sparse", "--devices", "3,x"], "--devices is '3,x'; it must be whole numbers"),
-        (["bench", "sparse", "--devices", "0"], "--devices is 0; it must be at least 1"),
-        (["bench", "sparse", "--seed", "-1"], "--seed is -1; it must be at least 0"),
-        (["bench", "sparse", "--devices", "2,3", "--output", "x.h5"], "let --output name a folder"),
-        (["bench", "sparse", "--devices", "2,3", "--save-aggregate", "x"], "takes one number of"),
-        (["bench", "sparse", "--save-aggregate", "/proc/x"], "cannot be saved to /proc/x"),
-        (["bench", "math:pi"], "'math:pi' must be a subclass of"),
-        (["bench", "no_such_module:X"], "cannot be loaded"),
-        (["nonsense"], "No such command 'nonsense'"),
-    ],
-)
-def test_wrong_use_is_one_sentence_and_status_2(arguments, sentence):
-    assert sentence in refusal(*arguments)
-
-
-def test_help_lists_every_command_with_examples():
-    top, bench = hpcfl("--help"), hpcfl("bench", "--help")
-
-    assert (top.returncode, bench.returncode) == (0, 0)
-    for name in ("bench", "report", "doctor", "mpirun -n 101 hpcfl bench sparse"):
-        assert name in top.stdout
-    assert "mpirun -n 101 hpcfl bench sparse" in bench.stdout
-    assert "--dropout-model [exact|bernoulli]" in bench.stdout

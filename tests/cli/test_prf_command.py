@@ -6,30 +6,26 @@ from hpcfl.benchmark import experiment
 from hpcfl.training import defaults
 
 
-def bench(protocol, **given):
-    return experiment.asked({"protocol": protocol, **given}).dropout
+@pytest.mark.parametrize(
+    ("protocol", "given", "preset", "dropout"),
+    [
+        ("prf", {}, None, 0.0),
+        ("hpcfl.algorithms.aggregation.prf:Prf", {}, None, 0.0),
+        # What is typed stays, to be refused, the default's value too.
+        ("prf", {"dropout": "0.1"}, None, 0.1),
+        ("prf", {"dropout": "0.3"}, None, 0.3),
+        ("fedavg", {}, None, 0.3),
+        ("secagg", {}, None, 0.3),
+        ("no-such-protocol", {}, None, 0.3),
+        ("no.such:Module", {}, None, 0.3),
+        # A preset's rate is a default.
+        ("fedavg", {}, "sparse-secagg-mnist", 0.3),
+        ("prf", {}, "sparse-secagg-mnist", 0.0),
+    ],
+)
+def test_a_protocol_without_dropouts_has_the_default_rate_0(protocol, given, preset, dropout):
+    trained = {"algorithm": "fedavg", "aggregate": protocol, **given}
 
-
-def train(aggregate, preset=None, **given):
-    return defaults.asked({"algorithm": "fedavg", "aggregate": aggregate, **given}, preset).dropout
-
-
-@pytest.mark.parametrize("name", ["prf", "hpcfl.algorithms.aggregation.prf:Prf"])
-def test_a_protocol_without_dropouts_has_the_default_rate_0(name):
-    assert 0.0 == bench(name) == train(name)
-
-
-def test_a_rate_that_is_typed_is_kept_to_be_refused():
-    assert 0.1 == bench("prf", dropout="0.1") == train("prf", dropout="0.1")
-    # The default's value, but typed.
-    assert 0.3 == bench("prf", dropout="0.3")
-
-
-def test_other_protocols_keep_their_default():
-    for name in ("fedavg", "secagg", "no-such-protocol", "no.such:Module"):
-        assert 0.3 == bench(name) == train(name)
-
-
-def test_a_presets_rate_is_a_default():
-    assert 0.3 == train("fedavg", "sparse-secagg-mnist")
-    assert 0.0 == train("prf", "sparse-secagg-mnist")
+    assert defaults.asked(trained, preset).dropout == dropout
+    if preset is None:
+        assert experiment.asked({"protocol": protocol, **given}).dropout == dropout

@@ -14,13 +14,10 @@ def _no_data(monkeypatch):
     monkeypatch.delenv("HPCFL_DATA", raising=False)
 
 
-def train(*arguments):
-    return hpcfl("train", *arguments)
-
-
 def trained_config(folder, *arguments):
     """Train on digits for a round; return the options of the run."""
-    job = train(*arguments, "--dataset", "digits", "--rounds", 1, "--json", "--output", folder)
+    small = ("--dataset", "digits", "--rounds", 1, "--json")
+    job = hpcfl("train", *arguments, *small, "--output", folder)
     assert job.returncode == 0, job.stderr
     return load(json.loads(job.stdout)["path"]).config
 
@@ -65,14 +62,8 @@ def test_the_settings_of_presets_are_options_of_the_command():
         assert settings.keys() <= options
 
 
-def test_an_unknown_preset_is_refused_with_the_known_ones():
-    sentence = refusal("train", "fedavg", "--preset", "nonsense")
-
-    assert "there is no preset 'nonsense'; choose one of sparse-secagg-mnist," in sentence
-
-
 def test_the_overlap_is_told_at_the_end(tmp_path):
-    job = train("rand-k", "--devices", 8, "--rounds", 2, "--output", tmp_path)
+    job = hpcfl("train", "rand-k", "--devices", 8, "--rounds", 2, "--output", tmp_path)
 
     assert job.returncode == 0, job.stderr
     assert "coordinates that a pair of devices has in common: " in job.stdout

@@ -1,0 +1,131 @@
+"""What all commands do alike."""
+
+import pytest
+from commandline import hpcfl, invoke, refusal
+
+from hpcfl.cli import COMMANDS
+
+GROUPS = {
+    "attack": ["components", "audit"],
+    "data": ["fetch"],
+    "optimize": ["fedsgd-dpc"],
+    "privacy": ["exposure", "epsilon", "noise"],
+    "slurm": ["render", "submit"],
+}
+LEAVES = [(name, *more) for name in COMMANDS for more in ([one] for one in GROUPS.get(name, [""]))]
+
+
+def test_help_lists_every_command():
+    done = hpcfl("--help")
+
+    assert done.returncode == 0
+    for name, about in COMMANDS.items():
+        assert name in done.stdout
+        assert about in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_help_has_examples(words):
+    words = [word for word in words if word]
+    done = hpcfl(*words, "--help")
+
+    assert done.returncode == 0
+    assert f"hpcfl {' '.join(words)}" in done.stdout or words == ["doctor"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("attack", "components", "round.npz"),
+        ("attack", "audit", "cdp"),
+        ("compare", "a", "b"),
+        ("data", "fetch", "mnist"),
+        ("merge", "a", "--output", "b"),
+        ("plot", "a", "--kind", "phases"),
+        ("predict", "nothing"),
+        ("privacy", "epsilon", "nothing"),
+        ("privacy", "exposure", "nothing"),
+        ("report", "nowhere"),
+        ("slurm", "render", "bench"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_one_rank_alone_answers(arguments, monkeypatch):
+    """The others do not even look whether there is something to read."""
+    for name, value in (("RANK", "1"), ("SIZE", "2")):
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+    done = invoke(*arguments)
+
+    assert (done.exit_code, done.output) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nonsense"], "No such command 'nonsense'"),
+        (["attack", "nonsense"], "No such command 'nonsense'"),
+        (["bench"], "Missing argument 'PROTOCOL'"),
+        (["bench", "sparse", "--devices", "3,x"], "--devices is '3,x'; it must be whole numbers"),
+        (["bench", "sparse", "--devices", "0"], "--devices is 0; it must be at least 1"),
+        (["bench", "sparse", "--seed", "-1"], "--seed is -1; it must be at least 0"),
+        (["bench", "sparse", "--devices", "2,3", "--output", "x.h5"], "let --output name a folder"),
+        (["bench", "sparse", "--devices", "2,3", "--save-aggregate", "x"], "takes one number of"),
+        (["bench", "sparse", "--save-aggregate", "/proc/x"], "cannot be saved to /proc/x"),
+        (["bench", "math:pi"], "'math:pi' must be a subclass of"),
+        (["bench", "no_such_module:X"], "cannot be loaded"),
+        (["bench", "sparse", "--keep-transcript", "x.npz"], "together with --insecure-seed"),
+        (
+            ["bench", "fedavg", "--insecure-seed", "1", "--keep-transcript", "x.npz"],
+            "rounds of fedavg cannot be attacked",
+        ),
+        (
+            ["bench", "sparse", "--insecure-seed", "1", "--keep-transcript", "/proc/x"],
+            "the transcript cannot be saved to /proc/x",
+        ),
+        (
+            ["bench", "sparse", "--devices", "4,5", "--insecure-seed=1", "--keep-transcript=x"],
+            "--keep-transcript takes one number of devices",
+        ),
+        (["attack", "components", "nowhere.npz"], "nowhere.npz cannot be read: No such file"),
+        (["attack", "components", "/"], "cannot be read: Is a directory"),
+        (["attack", "components"], "Missing argument 'TRANSCRIPT'"),
+        (["attack", "components", "x", "--largest", "0"], "0 is not in the range"),
+        (["attack", "audit", "fedavg"], "is not one of 'cdp'"),
+        (["attack", "audit", "cdp", "--sigma", "0"], "--sigma is 0"),
+        (["attack", "audit", "cdp", "--runs", "1"], "--runs is 1"),
+        (["attack", "audit", "locks", "--samples", "2"], "--samples is for"),
+        (["attack", "audit", "cdp", "--per-round", "2"], "2 devices a round"),
+        (["privacy", "epsilon", "nonsense", "--sigma", "1"], "no account for 'nonsense'"),
+        (["privacy", "epsilon", "cdp", "--sigma", "1"], "also needs"),
+        (["privacy", "epsilon", "locks", "--sigma", "1", "--steps", "3"], "no setting"),
+        (["privacy", "exposure", "sparse", "--gamma", "1/3", "--colluding", "3"], "give one of"),
+        (["privacy", "exposure", "sparse", "--gamma", "2"], "not between 0 and 1"),
+        (["privacy", "exposure", "sparse", "--gamma", "2/3"], "66 of 100 devices collude"),
+        (["privacy", "exposure", "sparse", "--gamma", "1/0"], "is not a fraction like 1/3"),
+        (["privacy", "exposure", "sparse", "--gamma", "nan"], "is not a fraction like 1/3"),
+        (["privacy", "exposure", "sparse", "--dropout", "0.5"], "below 0.5"),
+        (
+            ["privacy", "exposure", "sparse", "--alpha", "2"],
+            "Error: alpha is 2.0; it must be above 0, at most 1",
+        ),
+        (["privacy", "exposure", "secagg-graph"], "give a degree"),
+        (["privacy", "exposure", "nothing"], "there is no protocol"),
+        (["privacy", "exposure", "prf", "--dropout", "0.1"], "give --dropout 0"),
+        (["privacy", "exposure", "secagg", "--plot", "e.png"], "so there is nothing to draw"),
+        (["privacy", "exposure", "sparse", "--plot", "e.gif"], "does not end in .png, .svg or"),
+        (["reproduce"], "name a table or figure"),
+        (["reproduce", "nothing/at-all"], "there is no table or figure 'nothing/at-all'"),
+        (["reproduce", "queries/table-1", "--scale", "small"], "no scale 'small': it has paper"),
+        (["reproduce", "queries/table-1", "--plot", "a.png"], "--plot takes one artefact that has"),
+        (["reproduce", "zcdp", "--plot", "a.png"], "--plot takes one artefact"),
+        (["reproduce", "zcdp/figure-3", "--plot", "a.txt"], "does not end in"),
+        (["reproduce", "zcdp/figure-3", "--data-dir", "nowhere"], "nowhere/adult does not exist"),
+        (["reproduce", "sparse-secagg/figure-5"], "hpcfl data fetch mnist --data-dir DIR"),
+        (["train", "fedavg", "--preset", "nonsense"], "choose one of sparse-secagg-mnist,"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_use_is_one_sentence_and_status_2(arguments, sentence, monkeypatch):
+    monkeypatch.delenv("HPCFL_DATA", raising=False)
+
+    assert sentence in refusal(*arguments)
