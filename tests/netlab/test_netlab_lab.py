@@ -53,12 +53,16 @@ def test_a_transfer_takes_its_size_over_the_links_rate(own_plan, direction):
     assert max(done.seconds for done in together) < 2.5 * max(alone.seconds, alone.ideal_seconds)
 
 
+def both(size, *links):
+    """Return what a device's transfers of a size take, up and down."""
+    plan = star(1, *links, owner=lab.my_owner_name())
+    with lab.lab(plan):
+        return [transfer(plan, plan.devices, way, size)[0] for way in ("up", "down")]
+
+
 @pytest.mark.usefixtures("needs_lab")
 def test_each_direction_has_its_own_rate():
-    plan = star(1, Link(4e6), Link(16e6), owner=lab.my_owner_name())
-    with lab.lab(plan):
-        [up] = transfer(plan, plan.devices, "up", 100_000)
-        [down] = transfer(plan, plan.devices, "down", 100_000)
+    up, down = both(100_000, Link(4e6), Link(16e6))
 
     assert (up.ideal_seconds, down.ideal_seconds) == pytest.approx((0.2, 0.05))
     assert up.seconds >= 0.9 * up.ideal_seconds
@@ -67,12 +71,7 @@ def test_each_direction_has_its_own_rate():
 
 @pytest.mark.usefixtures("needs_delay")
 def test_a_delay_is_paid_each_way():
-    plan = star(1, Link(16e6, 0.1), owner=lab.my_owner_name())
-    with lab.lab(plan):
-        [up] = transfer(plan, plan.devices, "up", 10_000)
-        [down] = transfer(plan, plan.devices, "down", 10_000)
-
-    assert min(up.seconds, down.seconds) >= 0.2
+    assert min(done.seconds for done in both(10_000, Link(16e6, 0.1))) >= 0.2
 
 
 @pytest.mark.usefixtures("needs_lab")

@@ -15,38 +15,23 @@ from hpcfl.system import environment, launch
 from hpcfl.system.doctor.mpi import Implementation, Launcher
 
 
-def started(plan_hosts=3):
-    """Return the words of the mpirun command within the server's host."""
-    command = launcher.launch_command(star(plan_hosts), "/opt/mpirun", ["bench", "sparse"])
-    assert command[:6] == ["ip", "netns", "exec", "hpcfl-netlab-7-9-server", "unshare", "--uts"]
+def test_mpirun_starts_one_rank_on_every_host_and_they_talk_over_the_labs_network():
+    command = launcher.launch_command(star(3), "/opt/mpirun", ["bench", "sparse"])
     hostname, run = command[-1].split("; exec ")
-    assert hostname == "hostname server"
-    return shlex.split(run)
-
-
-def settings(words):
-    return {
+    words = shlex.split(run)
+    chosen = {
         name: value
         for kind, name, value in zip(words, words[1:], words[2:], strict=False)
         if kind in ("--mca", "--prtemca")
     }
 
-
-def test_mpirun_starts_one_rank_on_every_host():
-    words = started(3)
-
+    assert command[:6] == ["ip", "netns", "exec", "hpcfl-netlab-7-9-server", "unshare", "--uts"]
+    assert hostname == "hostname server"
     assert words[:3] == ["/opt/mpirun", "-n", "4"]
     assert words[-4:] == ["-m", "hpcfl", "bench", "sparse"]
     assert launcher.hostfile(star(2)).splitlines() == [
-        "198.18.0.1 slots=1",
-        "198.18.0.2 slots=1",
-        "198.18.0.3 slots=1",
+        f"198.18.0.{number} slots=1" for number in (1, 2, 3)
     ]
-
-
-def test_ranks_talk_over_the_labs_network_and_nothing_else():
-    chosen = settings(started())
-
     assert chosen["btl"] == "tcp,self"
     assert chosen["btl_tcp_if_include"] == chosen["prte_if_include"] == "198.18.0.0/16"
     assert chosen["plm_ssh_no_tree_spawn"] == "1"
@@ -60,35 +45,22 @@ def test_arguments_with_blanks_survive():
 
 
 def test_the_agent_enters_the_hosts_namespace_with_a_name_of_its_own(tmp_path):
-    script = tmp_path / "agent"
-    script.write_text(launcher.agent(star()))
-    fake = tmp_path / "ip"
-    fake.write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
-    for path in (script, fake):
-        path.chmod(0o755)
-    done = subprocess.run(
-        [script, "198.18.0.3", "PATH=/x:$PATH", "prted", "--daemon"],
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    (tmp_path / "agent").write_text(launcher.agent(star()))
+    (tmp_path / "ip").write_text('#!/bin/sh\nfor word; do echo "$word"; done\n')
+    (tmp_path / "ip").chmod(0o755)
 
-    assert done.stdout.splitlines() == [
+    def call(*words):
+        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        command = ["sh", str(tmp_path / "agent"), *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    assert call("198.18.0.3", "PATH=/x:$PATH", "prted", "--daemon").stdout.splitlines() == [
         *("netns", "exec", "hpcfl-netlab-7-9-device1", "unshare", "--uts", "sh", "-c"),
         "hostname device1; PATH=/x:$PATH prted --daemon",
     ]
-
-
-def test_the_agent_knows_no_other_host(tmp_path):
-    script = tmp_path / "agent"
-    script.write_text(launcher.agent(star()))
-    done = subprocess.run(
-        ["sh", script, "192.0.2.1", "true"], capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 255
-    assert "no host 192.0.2.1 in this lab" in done.stderr
+    other = call("192.0.2.1", "true")
+    assert other.returncode == 255
+    assert "no host 192.0.2.1 in this lab" in other.stderr
 
 
 def test_ranks_are_told_of_their_links(monkeypatch):
@@ -111,60 +83,45 @@ def test_all_ranks_of_a_lab_share_this_machines_cores(monkeypatch):
     assert (lab["oversubscription_ratio"], cluster["oversubscription_ratio"]) == (2.0, 0.5)
 
 
-def refused(*arguments):
-    result = CliRunner().invoke(group, ["netlab", *arguments])
-    assert isinstance(result.exception, UsageError)
-    return str(result.exception)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--hosts", "0", "--", "bench", "sparse"), "--hosts must be"),
-        (("--hosts", "2", "--rate", "fast", "--", "bench", "sparse"), "--rate must be"),
-        (("--hosts", "2", "--downlink-rate", "1", "--", "bench"), "--downlink-rate must be"),
-        (("--hosts", "2", "--server-rate", "1", "--", "bench"), "--server-rate must be"),
-        (("--hosts", "2", "--latency", "5", "--", "bench"), "--latency must be"),
-        (("--hosts", "2"), "comes what to run in the lab, one of bench"),
-        (("--hosts", "2", "--", "report", "x"), "comes what to run in the lab, one of bench"),
-        (("--hosts", "2", "--check", "--", "bench", "sparse"), "--check times transfers"),
+        ("--hosts 0 -- bench sparse", "--hosts must be"),
+        ("--hosts 2 --rate fast -- bench sparse", "--rate must be"),
+        ("--hosts 2 --downlink-rate 1 -- bench", "--downlink-rate must be"),
+        ("--hosts 2 --server-rate 1 -- bench", "--server-rate must be"),
+        ("--hosts 2 --latency 5 -- bench", "--latency must be"),
+        ("--hosts 2", "comes what to run in the lab, one of bench"),
+        ("--hosts 2 -- report x", "comes what to run in the lab, one of bench"),
+        ("--hosts 2 --check -- bench sparse", "--check times transfers"),
     ],
 )
 def test_wrong_use_is_refused(arguments, words):
-    assert words in refused(*arguments)
+    result = CliRunner().invoke(group, ["netlab", *arguments.split()])
+
+    assert isinstance(result.exception, UsageError)
+    assert words in str(result.exception)
 
 
-def test_other_systems_are_refused(monkeypatch):
-    monkeypatch.setattr(requirements.platform, "system", lambda: "Darwin")
+@pytest.mark.parametrize(
+    ("system", "user", "missing", "rank", "words"),
+    [
+        ("Darwin", 0, "", "", r"this is Darwin: use a Linux machine, or .*--uplink-mbps"),
+        ("Linux", 1000, "", "", r"must be root: sudo env PATH"),
+        ("Linux", 0, "ip", "", "needs the command ip: install iproute2"),
+        ("Linux", 0, "tc", "", "needs the command tc: install iproute2"),
+        ("Linux", 0, "", "0", "call it without a launcher"),
+    ],
+)
+def test_a_machine_that_cannot_have_a_lab_is_refused(
+    monkeypatch, system, user, missing, rank, words
+):
+    monkeypatch.setattr(requirements.platform, "system", lambda: system)
+    monkeypatch.setattr(requirements.os, "geteuid", lambda: user)
+    monkeypatch.setattr(requirements.shutil, "which", lambda name: {missing: None}.get(name, name))
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", rank)
 
-    with pytest.raises(
-        UsageError, match=r"this is Darwin: use a Linux machine, or .*--uplink-mbps"
-    ):
-        requirements.check_machine()
-
-
-def test_other_users_than_root_are_told_how(monkeypatch):
-    monkeypatch.setattr(requirements.os, "geteuid", lambda: 1000)
-
-    with pytest.raises(UsageError, match=r"must be root: sudo env PATH"):
-        requirements.check_machine()
-
-
-@pytest.mark.parametrize(("tool", "package"), [("ip", "iproute2"), ("tc", "iproute2")])
-def test_missing_tools_are_named_with_their_package(monkeypatch, tool, package):
-    monkeypatch.setattr(requirements.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(
-        requirements.shutil, "which", lambda name: None if name == tool else f"/bin/{name}"
-    )
-
-    with pytest.raises(UsageError, match=f"needs the command {tool}: install {package}"):
-        requirements.check_machine()
-
-
-def test_a_lab_within_a_launch_is_refused(monkeypatch):
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
-
-    with pytest.raises(UsageError, match="call it without a launcher"):
+    with pytest.raises(UsageError, match=words):
         requirements.check_machine()
 
 

@@ -18,29 +18,23 @@ from hpcfl.netlab.plan import NETWORKS, free_network, owner_name, owner_of
 
 
 @pytest.mark.parametrize(
-    ("text", "bits"), [("100mbit", 1e8), ("500kbit", 5e5), ("1.5Gbit", 1.5e9), ("200000bit", 2e5)]
+    ("parse", "text", "value"),
+    [
+        *((parse_rate, "100mbit", 1e8), (parse_rate, "500kbit", 5e5)),
+        *((parse_rate, "1.5Gbit", 1.5e9), (parse_rate, "200000bit", 2e5)),
+        *((parse_seconds, "10ms", 0.01), (parse_seconds, "500us", 5e-4)),
+        *((parse_seconds, "1s", 1), (parse_seconds, "0", 0)),
+        *((parse_rate, text, None) for text in ("100", "fast", "100mbps", "-1mbit", "", "1bit")),
+        *((parse_rate, "900gbit", None), (parse_seconds, "10", None), (parse_seconds, "ms", None)),
+        *((parse_seconds, "-1ms", None), (parse_seconds, "60s", None)),
+    ],
 )
-def test_rates_are_those_of_tc(text, bits):
-    assert parse_rate(text, "--rate") == bits
-
-
-@pytest.mark.parametrize("text", ["100", "fast", "100mbps", "-1mbit", "", "1bit", "900gbit"])
-def test_other_rates_are_refused(text):
-    with pytest.raises(UsageError, match="--rate must be"):
-        parse_rate(text, "--rate")
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("10ms", 0.01), ("500us", 5e-4), ("1s", 1), ("0", 0)]
-)
-def test_latencies_have_units(text, seconds):
-    assert parse_seconds(text, "--latency") == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["10", "ms", "-1ms", "60s"])
-def test_other_latencies_are_refused(text):
-    with pytest.raises(UsageError, match="--latency must be"):
-        parse_seconds(text, "--latency")
+def test_rates_and_latencies_are_those_of_tc(parse, text, value):
+    if value is None:
+        with pytest.raises(UsageError, match="--option must be"):
+            parse(text, "--option")
+    else:
+        assert parse(text, "--option") == pytest.approx(value)
 
 
 def test_a_link_is_a_token_bucket_with_a_bucket_of_a_millisecond():
@@ -49,9 +43,7 @@ def test_a_link_is_a_token_bucket_with_a_bucket_of_a_millisecond():
     assert command[:8] == ["tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:"]
     assert command[8:11] == ["tbf", "rate", "100000000bit"]
     assert command[11:] == ["burst", "12500", "limit", "1250000"]
-
-
-def test_a_slow_link_still_lets_two_frames_pass():
+    # A slow link still lets two frames pass.
     assert Link(1e5).burst_bytes == 2 * FRAME_BYTES
 
 
@@ -78,33 +70,26 @@ def test_latency_is_a_delay_inside_the_bucket_that_holds_what_is_on_its_way():
     assert int(delayed[13]) * FRAME_BYTES >= 1_250_000 + 1e8 / 8 * 0.02
 
 
-def shaped(plan):
-    """Return the rate of every shaped network device, by namespace and device."""
-    return {
-        (namespace, command[4]): command[command.index("rate") + 1]
-        for namespace, commands in plan.build()
-        for command in commands
-        if "tbf" in command
-    }
-
-
 def test_devices_send_through_their_own_end_and_receive_through_the_bridge_port():
-    plan = star(2, Link(1e7), Link(5e7))
-    bridge = plan.bridge_namespace
+    """The server is shaped only if asked."""
+    for server in (None, Link(1e9)):
+        plan = star(2, Link(1e7), Link(5e7), server=server)
+        shaped = {
+            (namespace, command[4]): command[command.index("rate") + 1]
+            for namespace, commands in plan.build()
+            for command in commands
+            if "tbf" in command
+        }
+        bridge = plan.bridge_namespace
+        both = [(plan.server.namespace, "eth0"), (bridge, "server")] if server else []
 
-    assert shaped(plan) == {
-        (plan.devices[0].namespace, "eth0"): "10000000bit",
-        (plan.devices[1].namespace, "eth0"): "10000000bit",
-        (bridge, "d0"): "50000000bit",
-        (bridge, "d1"): "50000000bit",
-    }
-
-
-def test_the_server_is_shaped_only_if_asked():
-    plan = star(1, server=Link(1e9))
-    both = {(plan.server.namespace, "eth0"), (plan.bridge_namespace, "server")}
-
-    assert {key for key, rate in shaped(plan).items() if rate == "1000000000bit"} == both
+        assert shaped == {
+            (plan.devices[0].namespace, "eth0"): "10000000bit",
+            (plan.devices[1].namespace, "eth0"): "10000000bit",
+            (bridge, "d0"): "50000000bit",
+            (bridge, "d1"): "50000000bit",
+            **dict.fromkeys(both, "1000000000bit"),
+        }
 
 
 def test_every_host_has_its_own_namespace_address_and_cable():
@@ -143,9 +128,6 @@ def test_a_network_that_the_machine_uses_is_left_alone():
     assert free_network([]) == NETWORKS[0]
     assert free_network(["192.0.2.0/24", "198.18.5.1/24"]) == NETWORKS[1]
     assert free_network(["198.18.0.0/15"]) == NETWORKS[2]
-
-
-def test_no_free_network_says_what_to_do():
     with pytest.raises(UsageError, match="name a free IPv4 network with --network"):
         free_network(["0.0.0.0/0"])
 
@@ -157,9 +139,7 @@ def test_no_free_network_says_what_to_do():
 def test_a_network_that_cannot_hold_the_lab_is_refused(network, hosts, words):
     with pytest.raises(UsageError, match=words):
         session.checked_network(network, hosts)
-
-
-def test_the_smallest_network_is_full_with_the_server_and_its_devices():
+    # The server and five devices fill the smallest.
     assert session.checked_network("10.0.0.0/29", 5) == "10.0.0.0/29"
 
 
@@ -171,8 +151,8 @@ def test_owners_are_told_by_process_and_start():
 
 def test_facts_are_numbers_with_units_that_json_carries():
     plan = star(2, Link(1e7, 0.01), Link(5e7, 0.01), Link(1e9))
-
     facts = json.loads(json.dumps(plan.facts()))
+
     assert facts["netlab_hosts"] == 2
     assert facts["netlab_uplink_mbps"] == 10
     assert facts["netlab_downlink_mbps"] == 50
