@@ -8,57 +8,17 @@ from typing import Any
 
 import click
 
-from hpcfl.cli.options import given
+from hpcfl.cli.options import given, options
 from hpcfl.cli.terminal import Command, alone
-
-KINDS = ("bench", "sweep-array", "train")
-
-_OPTIONS = (
-    click.argument("kind", type=click.Choice(KINDS)),
-    click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- [HPCFL ARGUMENTS]"),
-    click.option("--nodes", type=int, help="Nodes.  [default: as few as the tasks need]"),
-    click.option("--ntasks", "tasks", type=int, help="Tasks, one core each.  [default: 101]"),
-    click.option("--ntasks-per-node", "tasks_per_node", type=int, help="Tasks on every node."),
-    click.option("--ranks", type=int, help="MPI ranks, when not one a task; more share cores."),
-    click.option("--time", default="01:00:00", show_default=True, help="Time limit."),
-    click.option("--partition", help="Partition."),
-    click.option("--account", help="Account."),
-    click.option("--job-name", "name", help="Name.  [default: hpcfl-KIND]"),
-    click.option("--output", "log", help="The job's log, as in sbatch.  [default: slurm-%j.out]"),
-    click.option(
-        "--directive",
-        "directives",
-        multiple=True,
-        metavar="NAME[=VALUE]",
-        help="Another option of sbatch, such as qos=debug or exclusive; can be repeated.",
-    ),
-    click.option("--module", "modules", multiple=True, help="Module to load; can be repeated."),
-    click.option("--activate", metavar="PATH", help="Python environment to activate."),
-    click.option(
-        "--launcher",
-        type=click.Choice(["auto", "mpirun", "srun"]),
-        default="mpirun",
-        show_default=True,
-        help="What starts the ranks; auto takes srun where only srun can.",
-    ),
-    click.option("--results", metavar="DIR", help="Folder of the results."),
-    click.option("--array", help="sweep-array: cells, as in sbatch.  [default: all, from DIR]"),
-    click.option(
-        "--lead",
-        "lead_seconds",
-        type=int,
-        default=120,
-        show_default=True,
-        help="train: seconds before the time limit at which to leave.",
-    ),
-    click.option("--requeue", is_flag=True, help="train: back to the queue after leaving."),
-)
+from hpcfl.slurm.script import KINDS, Job, render
 
 
 def _job_options(function: Command) -> Command:
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+    function = options(Job)(alone(function))
+    function = click.argument(
+        "arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- [HPCFL ARGUMENTS]"
+    )(function)
+    return click.argument("kind", type=click.Choice([*KINDS]))(function)
 
 
 @click.group("slurm")
@@ -84,8 +44,7 @@ def command() -> None:
 
 @command.command("render")
 @_job_options
-@alone
-def render_command(**options: Any) -> None:
+def render_command(**typed: Any) -> None:
     """Print a job script.
 
     \b
@@ -95,15 +54,13 @@ def render_command(**options: Any) -> None:
       hpcfl slurm render train --requeue --lead 300 -- fedavg --rounds 1000
     """
     from hpcfl.slurm.job import prepare
-    from hpcfl.slurm.script import render
 
-    click.echo(render(prepare(options, _typed)), nl=False)
+    click.echo(render(prepare(given(typed), _typed)), nl=False)
 
 
 @command.command("submit")
 @_job_options
-@alone
-def submit_command(**options: Any) -> None:
+def submit_command(**typed: Any) -> None:
     """Submit a job, and print its number.
 
     \b
@@ -112,10 +69,9 @@ def submit_command(**options: Any) -> None:
       hpcfl slurm submit sweep-array --results results/table1 -- plan.toml
     """
     from hpcfl.slurm.job import check_frozen, prepare
-    from hpcfl.slurm.script import render
     from hpcfl.slurm.submit import submit
 
-    job = prepare(options, _typed)
+    job = prepare(given(typed), _typed)
     check_frozen(job)
     click.echo(submit(render(job)))
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UsageError
 from hpcfl.options.bench import BenchOptions
-from hpcfl.options.definition import options_of
+from hpcfl.options.definition import make, options_of
 from hpcfl.options.training import TrainOptions
 from hpcfl.slurm.launchers import choose
 from hpcfl.slurm.script import Job, last_cell
 from hpcfl.sweeping.manifest import load
 
 
-def prepare(options: dict[str, Any], read: Callable[[str, Sequence[str]], dict[str, Any]]) -> Job:
+def prepare(given: Mapping[str, Any], read: Callable[[str, Sequence[str]], dict[str, Any]]) -> Job:
     """Return a job; `read` returns what a command's arguments say, as texts by name."""
-    job = Job(**options | {"launcher": choose(options["launcher"])})
+    job = make(Job, given)
+    job = replace(job, launcher=choose(job.launcher))
     if job.arguments:
         name = job.kind.partition("-")[0]
         typed = read(name, job.arguments)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import PurePosixPath
 
 from hpcfl.errors import UsageError
+from hpcfl.options.definition import OptionGroup, option
 from hpcfl.slurm import launchers
 
 # What a kind runs when nothing is said, and where its results go.
@@ -37,31 +38,45 @@ _TIME = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Job:
+@dataclass(frozen=True, kw_only=True)
+class Job(OptionGroup):
     """What a script is to ask Slurm for, and to run; see ``hpcfl slurm render --help``."""
 
-    kind: str
-    arguments: tuple[str, ...] = ()  # of hpcfl bench, sweep or train; empty for the kind's own
-    results: str | None = None
-    nodes: int | None = None
-    tasks: int | None = None
-    tasks_per_node: int | None = None
-    ranks: int | None = None  # if not one for each task; more of them share cores
-    time: str = "01:00:00"
-    partition: str | None = None
-    account: str | None = None
-    name: str | None = None
-    log: str | None = None
-    directives: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
-    activate: str | None = None
-    launcher: str = "mpirun"
-    array: str | None = None
-    lead_seconds: int = 120
-    requeue: bool = False
+    kind: str = field(kw_only=False)
+    # Of hpcfl bench, sweep or train; empty for the kind's own.
+    arguments: tuple[str, ...] = field(default=(), kw_only=False)
+    nodes: int | None = option(None, "Nodes.", at_least=1, default_text="as few as the tasks need")
+    ntasks: int | None = option(None, "Tasks, one core each.", at_least=1, default_text=str(TASKS))
+    ntasks_per_node: int | None = option(None, "Tasks on every node.", at_least=1)
+    ranks: int | None = option(
+        None, "MPI ranks, when not one a task; more share cores.", at_least=1
+    )
+    time: str = option("01:00:00", "Time limit.")
+    partition: str | None = option(None, "Partition.")
+    account: str | None = option(None, "Account.")
+    job_name: str | None = option(None, "Name.", default_text="hpcfl-KIND")
+    output: str | None = option(None, "The job's log, as in sbatch.", default_text="slurm-%j.out")
+    directive: tuple[str, ...] = option(
+        (),
+        "Another option of sbatch, such as qos=debug or exclusive; can be repeated.",
+        unit="NAME[=VALUE]",
+    )
+    module: tuple[str, ...] = option((), "Module to load; can be repeated.")
+    activate: str | None = option(None, "Python environment to activate.", unit="PATH")
+    launcher: str = option(
+        "mpirun",
+        "What starts the ranks; auto takes srun where only srun can.",
+        choices=("auto", "mpirun", "srun"),
+    )
+    results: str | None = option(None, "Folder of the results.", unit="DIR")
+    array: str | None = option(
+        None, "sweep-array: cells, as in sbatch.", default_text="all, from DIR"
+    )
+    lead: int = option(120, "train: seconds before the time limit at which to leave.")
+    requeue: bool = option(False, "train: back to the queue after leaving.")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.kind not in KINDS:
             raise UsageError(f"there is no job {self.kind!r}; choose one of {', '.join(KINDS)}")
         self._check_size()
@@ -69,13 +84,13 @@ class Job:
         self._check_arguments()
         limit = seconds(self.time)
         if self.kind == "train":
-            if not 1 <= self.lead_seconds <= 65535:
+            if not 1 <= self.lead <= 65535:
                 raise UsageError(
-                    f"--lead is {self.lead_seconds} s; Slurm takes 1 to 65535 s before the limit"
+                    f"--lead is {self.lead} s; Slurm takes 1 to 65535 s before the limit"
                 )
-            if limit <= self.lead_seconds:
+            if limit <= self.lead:
                 raise UsageError(
-                    f"--time {self.time} is not longer than --lead, {self.lead_seconds} s: the "
+                    f"--time {self.time} is not longer than --lead, {self.lead} s: the "
                     "training would be told to leave as soon as it starts"
                 )
         elif self.requeue:
@@ -96,40 +111,32 @@ class Job:
         return self.results or KINDS[self.kind][1]
 
     def _check_size(self) -> None:
-        for option, value in (
-            ("--nodes", self.nodes),
-            ("--ntasks", self.tasks),
-            ("--ntasks-per-node", self.tasks_per_node),
-            ("--ranks", self.ranks),
-        ):
-            if value is not None and value < 1:
-                raise UsageError(f"{option} is {value}; it must be at least 1")
-        if self.tasks_per_node is not None and self.nodes is None and self.tasks is None:
+        if self.ntasks_per_node is not None and self.nodes is None and self.ntasks is None:
             raise UsageError("--ntasks-per-node needs --nodes or --ntasks beside it")
         if self.nodes is not None and self.nodes > self._tasks:
             raise UsageError(f"--nodes is {self.nodes}, for {self._tasks} tasks: some would idle")
-        if None not in (self.nodes, self.tasks, self.tasks_per_node):
-            room = (self.nodes or 0) * (self.tasks_per_node or 0)
-            if (self.tasks or 0) > room:
+        if None not in (self.nodes, self.ntasks, self.ntasks_per_node):
+            room = (self.nodes or 0) * (self.ntasks_per_node or 0)
+            if (self.ntasks or 0) > room:
                 raise UsageError(
-                    f"--ntasks is {self.tasks}, but {self.nodes} nodes with {self.tasks_per_node} "
-                    f"tasks each hold {room}"
+                    f"--ntasks is {self.ntasks}, but {self.nodes} nodes with "
+                    f"{self.ntasks_per_node} tasks each hold {room}"
                 )
 
     def _check_words(self) -> None:
-        for option, value in (
+        for name, value in (
             ("--partition", self.partition),
             ("--account", self.account),
-            ("--job-name", self.name),
-            ("--output", self.log),
-            *(("--directive", directive) for directive in self.directives),
+            ("--job-name", self.job_name),
+            ("--output", self.output),
+            *(("--directive", directive) for directive in self.directive),
         ):
             if value is not None and (not _WORD.fullmatch(value) or value.startswith("-")):
                 raise UsageError(
-                    f"{option} is {value!r}: it goes into a #SBATCH line, which cannot hold "
+                    f"{name} is {value!r}: it goes into a #SBATCH line, which cannot hold "
                     "blanks, quotes, other special characters or a leading dash"
                 )
-        for module in self.modules:
+        for module in self.module:
             if not _MODULE.fullmatch(module):
                 raise UsageError(f"--module is {module!r}, which cannot be the name of a module")
         for what, value in (
@@ -141,11 +148,8 @@ class Job:
                 raise UsageError(
                     f"{what} holds {value!r}: control characters cannot be in a script"
                 )
-        for option, value in (("--activate", self.activate), ("--results", self.results)):
-            if value == "":
-                raise UsageError(f"{option} is empty")
-        if self.launcher not in launchers.BLOCKS:
-            raise UsageError(f"--launcher is {self.launcher!r}; choose mpirun or srun")
+            if value == "" and what != "the command":
+                raise UsageError(f"{what} is empty")
 
     def _check_arguments(self) -> None:
         ours = {
@@ -166,9 +170,9 @@ class Job:
     @property
     def _tasks(self) -> int:
         # Always said: not every Slurm sets SLURM_NTASKS from the nodes and the tasks of each.
-        if self.tasks is not None:
-            return self.tasks
-        return (self.nodes or 0) * self.tasks_per_node if self.tasks_per_node else TASKS
+        if self.ntasks is not None:
+            return self.ntasks
+        return (self.nodes or 0) * self.ntasks_per_node if self.ntasks_per_node else TASKS
 
 
 def seconds(time: str) -> int:
@@ -200,13 +204,13 @@ def render(job: Job) -> str:
     template = resources.files("hpcfl.slurm") / "templates" / f"{job.kind}.sbatch"
     text = template.read_text(encoding="utf-8")
     values = {
-        "shebang": "#!/bin/bash -l" if job.modules else "#!/bin/bash",
+        "shebang": "#!/bin/bash -l" if job.module else "#!/bin/bash",
         "directives": "\n".join(_directives(job)),
         "environment": "\n".join(_environment(job)),
         "launch": launchers.block(job.launcher, job.ranks),
         "command": _command(job),
         "results": shlex.quote(_as_path(job.folder)),
-        "lead": str(job.lead_seconds),
+        "lead": str(job.lead),
         "requeue": "#SBATCH --requeue" if job.requeue else "#SBATCH --no-requeue",
         "stopped": (
             'exec scontrol requeue "$SLURM_JOB_ID"'
@@ -220,28 +224,28 @@ def render(job: Job) -> str:
 
 def _directives(job: Job) -> list[str]:
     options: list[tuple[str, str | int | None]] = [
-        ("job-name", job.name or f"hpcfl-{job.kind}"),
+        ("job-name", job.job_name or f"hpcfl-{job.kind}"),
         ("nodes", job.nodes),
         ("ntasks", job._tasks),
-        ("ntasks-per-node", job.tasks_per_node),
+        ("ntasks-per-node", job.ntasks_per_node),
         ("time", job.time),
         ("partition", job.partition),
         ("account", job.account),
         ("array", (job.array or ARRAY) if job.kind == "sweep-array" else None),
-        ("output", job.log or f"slurm-{'%A_%a' if job.kind == 'sweep-array' else '%j'}.out"),
+        ("output", job.output or f"slurm-{'%A_%a' if job.kind == 'sweep-array' else '%j'}.out"),
     ]
     lines = [f"--{name}={value}" for name, value in options if value is not None]
-    return [f"#SBATCH {line}" for line in (*lines, *(f"--{more}" for more in job.directives))]
+    return [f"#SBATCH {line}" for line in (*lines, *(f"--{more}" for more in job.directive))]
 
 
 def _environment(job: Job) -> list[str]:
-    if not job.modules and job.activate is None:
+    if not job.module and job.activate is None:
         return [
             "# The software, unless the job finds it where it was submitted:",
             "# module load openmpi",
             "# source .venv/bin/activate",
         ]
-    lines = [f"module load {shlex.quote(module)}" for module in job.modules]
+    lines = [f"module load {shlex.quote(module)}" for module in job.module]
     if job.activate is not None:
         path = PurePosixPath(_as_path(job.activate))
         script = path if path.name == "activate" or path.suffix == ".sh" else path / "bin/activate"

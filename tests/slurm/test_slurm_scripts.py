@@ -78,13 +78,13 @@ def test_nothing_else_is_committed_as_a_script():
     "options",
     [
         {},
-        {"launcher": "srun", "ranks": 101, "modules": ("gcc/13.2", "openmpi"), "activate": NASTY},
-        {"arguments": (NASTY,), "results": NASTY, "nodes": 2, "tasks_per_node": 8},
+        {"launcher": "srun", "ranks": 101, "module": ("gcc/13.2", "openmpi"), "activate": NASTY},
+        {"arguments": (NASTY,), "results": NASTY, "nodes": 2, "ntasks_per_node": 8},
     ],
 )
 def test_scripts_are_valid_shell(kind, options, tmp_path):
     script = tmp_path / "job.sbatch"
-    script.write_text(render(Job(kind, **options)))  # type: ignore[arg-type]
+    script.write_text(render(Job(kind, **options)))
     checkers = [["bash", "-n"]]
     if shutil.which("shellcheck"):
         # What is activated is not there to be read.
@@ -120,7 +120,7 @@ def test_modules_are_loaded_before_the_environment_is_activated(tmp_path, record
     (folder / "bin").mkdir(parents=True)
     # Scripts of others use variables that are not set.
     (folder / "bin" / "activate").write_text('echo "activated$unset_variable"\n')
-    script = render(Job("bench", modules=("gcc/13", "openmpi"), activate=NASTY))
+    script = render(Job("bench", module=("gcc/13", "openmpi"), activate=NASTY))
     done = run_script('module() { echo "$@"; }\n' + script, tmp_path)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -256,8 +256,8 @@ def test_a_training_that_fails_says_so_and_is_not_queued_again(tmp_path):
 
 def test_directives_say_what_was_asked_for():
     job = Job(
-        "sweep-array", nodes=2, tasks_per_node=8, time="1-02:03", partition="a,b", account="x_1",
-        name="me", log="logs/%A.out", array="1-9:2%3", directives=("qos=debug", "exclusive"),
+        "sweep-array", nodes=2, ntasks_per_node=8, time="1-02:03", partition="a,b", account="x_1",
+        job_name="me", output="logs/%A.out", array="1-9:2%3", directive=("qos=debug", "exclusive"),
     )  # fmt: skip
     directives = [line[8:] for line in render(job).splitlines() if line.startswith("#SBATCH")]
 
@@ -300,36 +300,36 @@ def test_what_is_no_time_limit(text):
         ({"partition": "a\n#SBATCH --uid=0"}, "--partition"),
         ({"account": "x#y"}, "--account"),
         ({"account": ""}, "--account"),
-        ({"name": "$(id)"}, "--job-name"),
-        ({"log": "a'b"}, "--output"),
-        ({"directives": ("-x",)}, "--directive"),
-        ({"modules": ("-h",)}, "--module"),
-        ({"modules": ("a;b",)}, "--module"),
+        ({"job_name": "$(id)"}, "--job-name"),
+        ({"output": "a'b"}, "--output"),
+        ({"directive": ("-x",)}, "--directive"),
+        ({"module": ("-h",)}, "--module"),
+        ({"module": ("a;b",)}, "--module"),
         ({"activate": "a\nb"}, "--activate"),
         ({"results": "a\rb"}, "--results"),
         ({"arguments": ("sparse\ntouch broken",)}, "the command"),
         ({"arguments": ("sparse", "--output=x")}, "--results"),
         ({"results": ""}, "--results"),
         ({"nodes": 0}, "--nodes"),
-        ({"tasks": -1}, "--ntasks"),
+        ({"ntasks": -1}, "--ntasks"),
         ({"ranks": 0}, "--ranks"),
-        ({"nodes": 4, "tasks": 3}, "some would idle"),
-        ({"nodes": 2, "tasks": 9, "tasks_per_node": 4}, "hold 8"),
-        ({"tasks_per_node": 4}, "needs --nodes"),
+        ({"nodes": 4, "ntasks": 3}, "some would idle"),
+        ({"nodes": 2, "ntasks": 9, "ntasks_per_node": 4}, "hold 8"),
+        ({"ntasks_per_node": 4}, "needs --nodes"),
         ({"array": "0-3"}, "is for sweep-array"),
         ({"requeue": True}, "is for train"),
-        ({"launcher": "mpiexec"}, "mpirun or srun"),
+        ({"launcher": "mpiexec"}, "choose one of auto, mpirun, srun"),
         ({"kind": "sweep-array", "array": "0-3;4"}, "--array"),
         ({"kind": "sweep-array", "arguments": ("p", "--cell", "1")}, "--array"),
         ({"kind": "train", "arguments": ("fedavg", "--resume", "x")}, "--resume"),
-        ({"kind": "train", "time": "2", "lead_seconds": 120}, "as soon as it starts"),
-        ({"kind": "train", "lead_seconds": 0}, "--lead"),
+        ({"kind": "train", "time": "2", "lead": 120}, "as soon as it starts"),
+        ({"kind": "train", "lead": 0}, "--lead"),
         ({"kind": "prune"}, "prune"),
     ],
 )
 def test_what_cannot_be_in_a_script_is_refused(options, sentence):
     with pytest.raises(UsageError, match=sentence):
-        Job(**{"kind": "bench"} | options)  # type: ignore[arg-type]
+        Job(**{"kind": "bench"} | options)
 
 
 def test_auto_takes_srun_only_where_only_srun_can(tmp_path, monkeypatch):
