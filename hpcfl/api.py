@@ -188,14 +188,8 @@ def train(
     Returns
     -------
     Run or None
-        At the server, with the `weights` that were reached; None on the other ranks.
-
-    Raises
-    ------
-    UsageError
-        If there is no such option, or the options do not go together.
-    HpcflError
-        If a round fails. Those before it are in the file.
+        At the server, with the `weights` that were reached; None on the other ranks. Errors are
+        those of `bench`.
     """
     from hpcfl.training import session
     from hpcfl.training.defaults import asked
@@ -265,24 +259,12 @@ def sweep(
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """Return the run of a results file.
-
-    Raises
-    ------
-    HpcflError
-        If it cannot be read.
-    """
+    """Return the run of a results file; one that cannot be read is an HpcflError."""
     return _extended(reader.load(Path(path)))
 
 
 def load_many(*paths: str | os.PathLike[str]) -> Runs:
-    """Return the runs of results files, and of folders with results files.
-
-    Raises
-    ------
-    HpcflError
-        If there are none, or one cannot be read.
-    """
+    """Return the runs of results files, and of folders with results files; see `load`."""
     return Runs(map(load, reader.find([str(path) for path in paths])))
 
 

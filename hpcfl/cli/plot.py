@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from hpcfl.cli.terminal import alone
+from hpcfl.cli.terminal import alone, usable_runs
 from hpcfl.errors import UsageError
 from hpcfl.plots import KINDS
 
@@ -84,7 +84,7 @@ def command(
     """
     from hpcfl import api
     from hpcfl.plots import style
-    from hpcfl.results.reader import find, load_usable
+    from hpcfl.results.reader import find
 
     path = output or Path(f"{kind}.png")
     style.check_path(path)
@@ -103,14 +103,9 @@ def command(
 
     files = find(paths)
     module = known.module()
-    runs, errors = load_usable(files, lambda run: module.lacking(run, **chosen))
-    for error in errors:
-        click.echo(f"warning: {error}; left out", err=True)
+    runs, errors = usable_runs(files, lambda run: module.lacking(run, **chosen))
     if not runs:
         raise UsageError(f"none of the {len(files)} files can be drawn")
-    for run in runs:
-        if run.unfinished:
-            click.echo(f"warning: {run.path} {run.unfinished}", err=True)
     style.save(api.plot(runs, kind, pool=not no_pool, **chosen), path)
     click.echo(f"Figure: {path}")
     if any(not isinstance(error, UsageError) for error in errors):

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from hpcfl.cli.terminal import Command, alone
+from hpcfl.cli.terminal import Command, alone, usable_runs
 from hpcfl.errors import HpcflError, UsageError
 
 
@@ -74,14 +74,12 @@ def command(
     form = _form(context, form, as_json, page)
 
     from hpcfl.results import pooling, tables
-    from hpcfl.results.reader import find, load_usable
+    from hpcfl.results.reader import find
     from hpcfl.results.summary import choose_baseline
 
     files = find(paths)
     # A file that does not tell the number of parameters is refused by asking for it.
-    runs, errors = load_usable(files, lambda run: None if run.dim else "")
-    for error in errors:
-        click.echo(f"warning: {error}; left out", err=True)
+    runs, errors = usable_runs(files, lambda run: None if run.dim else "")
     if not runs:
         raise HpcflError(f"none of the {len(files)} files could be read")
     pools = pooling.apart(runs) if no_pool else pooling.group(runs)
@@ -93,8 +91,6 @@ def command(
         )
     chosen = choose_baseline(summaries, baseline)
     for run in runs:
-        if run.unfinished:
-            click.echo(f"warning: {run.path} {run.unfinished}", err=True)
         if not run.validated.all():
             wrong = int((~run.validated).sum())
             click.echo(f"warning: {run.path} has {wrong} rounds that failed validation", err=True)

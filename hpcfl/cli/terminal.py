@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcfl.system import launch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcfl.errors import HpcflError
+    from hpcfl.results.reader import Run
 
 Command = Callable[..., Any]
 
@@ -37,6 +43,21 @@ def show(as_json: bool, document: Callable[[], Any], text: Callable[[], str]) ->
         click.echo(jsontext.dumps(document()))
     else:
         click.echo(text())
+
+
+def usable_runs(
+    files: Sequence[Path], objection: Callable[[Run], str | None]
+) -> tuple[list[Run], list[HpcflError]]:
+    """Return the runs of results files that can be used, and warn of the others, and of doubts."""
+    from hpcfl.results.reader import load_usable
+
+    runs, errors = load_usable(files, objection)
+    for error in errors:
+        click.echo(f"warning: {error}; left out", err=True)
+    for run in runs:
+        if run.unfinished:
+            click.echo(f"warning: {run.path} {run.unfinished}", err=True)
+    return runs, errors
 
 
 def progress_bar(length: int, label: str = "") -> Any:

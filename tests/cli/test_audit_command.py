@@ -9,13 +9,8 @@ from hpcfl.errors import HpcflError
 
 
 def test_the_table_compares_paper_measured_and_proven():
-<<<<<<< HEAD
-    done = run("cdp", "--runs", 200, "--seed", 2)
-    found = audit(default("cdp"), 200, seed=2)
-=======
     done = invoke("attack", "audit", "cdp", "--runs", 200, "--seed", 2)
-    found = audit(DEFAULTS["cdp"], 200, seed=2)
->>>>>>> 73d429e (Tests of the commands: one table of wrong use, one of the help and one of the rank that answers)
+    found = audit(default("cdp"), 200, seed=2)
     assert done.exit_code == 0, done.output
     assert found.gaussian is not None
     rows = {line.split("  ")[0]: line for line in done.output.splitlines()}
@@ -65,27 +60,3 @@ def test_less_noise_than_proven_fails(monkeypatch):
     assert isinstance(done.exception, HpcflError)
     assert "there is less noise than the account assumes" in str(done.exception)
     assert "It CONTRADICTS what is proven" in done.output
-<<<<<<< HEAD
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("cdp", "--sigma", 0), "--sigma is 0"),
-        (("cdp", "--runs", 1), "--runs is 1"),
-        (("locks", "--samples", 2), "--samples is for"),
-        (("cdp", "--per-round", 2), "2 devices a round"),
-    ],
-)
-def test_wrong_options_are_refused_in_a_sentence(arguments, message):
-    done = run(*arguments)
-
-    assert isinstance(done.exception, UsageError)
-    assert message in str(done.exception)
-
-
-def test_an_unknown_algorithm_is_refused():
-    for name in ("fedavg", "nothing"):
-        assert f"there is no account for '{name}'" in str(run(name).exception)
-=======
->>>>>>> 73d429e (Tests of the commands: one table of wrong use, one of the help and one of the rank that answers)

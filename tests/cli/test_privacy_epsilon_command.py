@@ -5,12 +5,7 @@ import sys
 import pytest
 from commandline import invoke
 
-<<<<<<< HEAD
 from hpcfl.algorithms.federated import find_private
-from hpcfl.cli.privacy import command
-=======
-from hpcfl.privacy.accounting import systems
->>>>>>> 73d429e (Tests of the commands: one table of wrong use, one of the help and one of the rank that answers)
 
 CDP = (
     *("--rounds", 20, "--devices", 16, "--per-round", 10),
@@ -19,15 +14,9 @@ CDP = (
 
 
 def test_both_epsilons_are_printed_with_what_they_assume():
-<<<<<<< HEAD
-    done = run("epsilon", "cdp", "--sigma", 0.01353, *CDP)
+    done = invoke("privacy", "epsilon", "cdp", "--sigma", 0.01353, *CDP)
     account = find_private("cdp").accountant.account(
         sigma=0.01353, rounds=20, devices=16, per_round=10, batch=32, samples=2441, steps=10,
-=======
-    done = invoke("privacy", "epsilon", "cdp", "--sigma", 0.01353, *CDP)
-    account = systems.account(
-        "cdp", sigma=0.01353, rounds=20, devices=16, per_round=10, batch=32, samples=2441, steps=10,
->>>>>>> 73d429e (Tests of the commands: one table of wrong use, one of the help and one of the rank that answers)
         delta=1e-4,
     )  # fmt: skip
     lines = {line.split("  ")[0]: line for line in done.output.splitlines()}

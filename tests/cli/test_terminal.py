@@ -90,7 +90,7 @@ def test_one_rank_alone_answers(arguments, monkeypatch):
         (["attack", "components", "/"], "cannot be read: Is a directory"),
         (["attack", "components"], "Missing argument 'TRANSCRIPT'"),
         (["attack", "components", "x", "--largest", "0"], "0 is not in the range"),
-        (["attack", "audit", "fedavg"], "is not one of 'cdp'"),
+        (["attack", "audit", "fedavg"], "there is no account for 'fedavg'"),
         (["attack", "audit", "cdp", "--sigma", "0"], "--sigma is 0"),
         (["attack", "audit", "cdp", "--runs", "1"], "--runs is 1"),
         (["attack", "audit", "locks", "--samples", "2"], "--samples is for"),
