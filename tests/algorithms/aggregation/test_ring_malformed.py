@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 
 import numpy as np
@@ -12,13 +13,14 @@ from protocol_rounds import (
     Header,
     bits,
     expelled_list,
+    key_list,
     on_ring,
     play,
     raw,
     ring_list,
+    sent_by_device,
     shares_by_receiver,
     spoiling,
-    sum_of,
 )
 
 from hpcfl.algorithms.aggregation.topology import RingLinks
@@ -31,122 +33,82 @@ ENTRY = 4 + 64
 PLACE, BITS, LISTED = 16, 20, 21
 
 
-def listing(name, degree=DEGREE):
-    """Return a round in which the server is about to send key lists, and the order on its ring."""
-    protocol = on_ring(name, DEVICES, 12, degree, 3, alpha=0.5)
-    played = play(protocol, before=("advertise_keys", Pattern.SCATTER))
-    return played, played.order()
-
-
-@pytest.fixture
-def listed():
-    return listing("cohort")
-
-
 def slots_of(order, id=DEVICE):
     return slow_ring.slots(order, id, DEGREE)
 
 
-def honest_list(played, order, degree=DEGREE):
-    keys = played.sent("advertise_keys")
-    content = ring_list(played.nonce, order, order.index(DEVICE), keys, degree).tobytes()
-    assert content == played.server.send_advertise_keys(DEVICE).tobytes()
-    return content
-
-
-def refuse_list(played, content, reason, kind=MessageError, sender="the server"):
-    """Assert that device 2 refuses a key list, and for which reason."""
-    error = played.refused(kind, played.devices[DEVICE].receive_advertise_keys, raw(content))
-    assert reason in str(error)
-    if isinstance(error, MessageError):
-        assert ("advertise_keys", sender) == (error.phase, error.sender)
+def cohort(degree=DEGREE, threshold=3, **options):
+    return on_ring("cohort", DEVICES, 12, degree, threshold, **{"alpha": 0.5, **options})
 
 
 # key lists
 
 
-def test_a_list_without_a_whole_place_is_refused(listed):
-    played, order = listed
-    for size in range(LISTED):
-        content = honest_list(played, order)[:size]
-        refuse_list(played, content, f"{size} bytes hold no place on a ring")
+def listing(degree=DEGREE, dropouts=()):
+    """Return a round in which the server is about to send key lists, and its order and keys."""
+    before = ("advertise_keys", Pattern.SCATTER)
+    played = play(cohort(degree, alpha=0.6), dropouts=dict(dropouts), before=before)
+    return played, played.order(), played.sent("advertise_keys")
 
 
-def test_a_list_of_another_size_is_refused(listed):
-    played, order = listed
-    content = honest_list(played, order)
+def refuse_list(played, content, reason, kind=MessageError):
+    """Assert that device 2 refuses a key list, and for which reason."""
+    error = played.refused(kind, played.devices[DEVICE].receive_advertise_keys, raw(content))
+    assert reason in str(error)
+    if isinstance(error, MessageError):
+        assert ("advertise_keys", "the server") == (error.phase, error.sender)
+
+
+def malformed_lists(right, neighbours):
+    """Yield changed key lists, and why they are refused."""
+    for size in (0, 15, 16, LISTED - 1):
+        yield right[:size], f"{size} bytes hold no place on a ring"
     for other in (
-        content[:LISTED],
-        content[:-1],
-        content[:-ENTRY],
-        content + b"\0",
-        content + bytes(ENTRY),
-        content[:LISTED] + content[LISTED:] * 2,
+        right[:LISTED],
+        right[:-1],
+        right[:-ENTRY],
+        right + b"\0",
+        right + bytes(ENTRY),
     ):
-        refuse_list(played, other, f"received {len(other) - LISTED} bytes, expected {4 * ENTRY}")
+        yield other, f"received {len(other) - LISTED} bytes, expected {4 * ENTRY}"
 
+    def with_slots(slots, count=DEGREE + 1):
+        return right[:BITS] + bits(slots, count) + right[LISTED:]
 
-def with_slots(content, slots, count=DEGREE + 1):
-    return content[:BITS] + bits(slots, count) + content[LISTED:]
-
-
-def test_a_list_has_an_entry_for_every_slot_that_somebody_else_is_in(listed):
-    played, order = listed
-    content = honest_list(played, order)
+    # There is an entry for every slot that somebody else is in.
     for slots in ([2], [1, 2, 3], [0, 1, 2, 3]):
-        wrong = with_slots(content, slots)
-        refuse_list(played, wrong, f"received 272 bytes, expected {ENTRY * (len(slots) - 1)}")
+        reason = f"received 272 bytes, expected {ENTRY * (len(slots) - 1)}"
+        yield with_slots(slots), reason
+    # Slots without the device, or beyond the last.
+    for slots in ([], [0], [0, 1, 3, 4], [0, 1, 2, 3, 4, 5], [2, 7], [5], [7]):
+        yield with_slots(slots, 8), "its slots are not those of this device"
+    for position in (11, 12, 2**31, 2**32 - 1):
+        changed = right[:PLACE] + struct.pack("<I", position) + right[BITS:]
+        yield changed, f"there is no position {position} of 11"
 
+    def with_neighbour(entry, id):
+        start = LISTED + ENTRY * entry
+        return right[:start] + struct.pack("<I", id) + right[start + 4 :]
 
-@pytest.mark.parametrize("slots", [[], [0], [0, 1, 3, 4], [0, 1, 2, 3, 4, 5], [2, 7], [5], [7]])
-def test_slots_without_the_device_or_beyond_the_last_are_refused(listed, slots):
-    played, order = listed
-    wrong = with_slots(honest_list(played, order), slots, 8)
-    refuse_list(played, wrong, "its slots are not those of this device")
-
-
-@pytest.mark.parametrize("position", [11, 12, 2**31, 2**32 - 1])
-def test_a_position_beyond_the_ring_is_refused(listed, position):
-    played, order = listed
-    content = honest_list(played, order)
-    content = content[:PLACE] + struct.pack("<I", position) + content[BITS:]
-    refuse_list(played, content, f"there is no position {position} of 11")
-
-
-def test_a_ring_of_nobody_else_is_refused(listed):
-    content = with_slots(honest_list(*listed)[:LISTED], [2])
-    refuse_list(listed[0], content, "share keys with 1 devices", RefusedError)
-
-
-def replaced(content, entry, id=None, keys=None):
-    """Return a list in which one neighbour has another id or other keys."""
-    changed = bytearray(content)
-    start = LISTED + ENTRY * entry
-    if id is not None:
-        changed[start : start + 4] = struct.pack("<I", id)
-    if keys is not None:
-        changed[start + 4 : start + ENTRY] = keys
-    return bytes(changed)
-
-
-@pytest.mark.parametrize("entry", [0, DEGREE - 1])
-def test_a_neighbour_that_is_listed_twice_is_refused(listed, entry):
-    played, order = listed
-    neighbours = [id for id in slots_of(order) if id != DEVICE]
-    content = honest_list(played, order)
-
-    twice = replaced(content, entry, id=neighbours[entry - 1])
-    refuse_list(played, twice, "a neighbour is listed twice")
-    # Its own id: it would agree on a key with itself.
-    refuse_list(played, replaced(content, entry, id=DEVICE), "a neighbour is listed twice")
-
-
-def test_a_neighbour_beyond_the_last_device_is_refused():
-    """Else a row of shares would go to a device that does not exist: under MPI, a traceback."""
-    played, order = listing("cohort")
+    for entry in (0, DEGREE - 1):
+        # With its own id, it would agree on a key with itself.
+        for id in (neighbours[entry - 1], DEVICE):
+            yield with_neighbour(entry, id), "a neighbour is listed twice"
+    # A row of shares would go to a device that does not exist: under MPI, a traceback.
     for id in (DEVICES, 2**31, 2**32 - 2, 2**32 - 1):
-        content = replaced(honest_list(played, order), 0, id=id)
-        refuse_list(played, content, "beyond the last, 10")
+        yield with_neighbour(0, id), "beyond the last, 10"
+
+
+def test_key_lists_that_are_malformed_or_of_nobody_else_are_refused():
+    played, order, keys = listing()
+    right = key_list(played, DEVICE, keys).tobytes()
+    assert right == played.server.send_advertise_keys(DEVICE).tobytes()
+    neighbours = [id for id in slots_of(order) if id != DEVICE]
+    for content, reason in malformed_lists(right, neighbours):
+        refuse_list(played, content, reason)
+    alone = right[:BITS] + bits([2], DEGREE + 1)
+    refuse_list(played, alone, "share keys with 1 devices", RefusedError)
+    played.devices[DEVICE].receive_advertise_keys(raw(right))
 
 
 @pytest.mark.parametrize("phase", ["advertise_keys", "unmask"])
@@ -158,198 +120,140 @@ def test_a_device_for_which_the_server_has_nothing_drops_out(phase, monkeypatch)
         return None if receiver in (3, 7) else send(links, receiver, *rest)
 
     monkeypatch.setattr(RingLinks, message, send_less)
-    played = play(on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5))
+    played = play(cohort())
     assert [3, 7] == list(played.left) == list(played.kept_out)
     for error in played.left.values():
         assert f"malformed {phase} message from the server: none was received" == str(error)
     gone = () if phase == "unmask" else (3, 7)
-    survivors = [id for id in range(DEVICES) if id not in gone]
-    assert survivors == played.server.survivors
-    assert (sum_of(played, survivors) == played.server.total).all()
+    played.goes_on([id for id in range(DEVICES) if id not in gone])
 
 
 # places
 
 
-def test_on_a_complete_ring_only_the_place_that_follows_from_nonce_and_keys_is_taken():
-    played, order = listing("cohort", degree=DEVICES - 1)
-    keys, nonce = played.sent("advertise_keys"), played.nonce
-    place = order.index(DEVICE)
-    swapped = order.copy()
-    swapped[place - 1], swapped[place - 2] = swapped[place - 2], swapped[place - 1]
-    rotated = order[1:] + order[:1]
-    for wrong in (swapped, order[::-1], sorted(order)):
-        content = ring_list(nonce, wrong, wrong.index(DEVICE), keys, DEVICES - 1).tobytes()
-        refuse_list(played, content, "device 2 refuses its place", RefusedError)
-    # The right neighbours, but where the ring begins is wrong: other segments would be sent.
-    content = ring_list(nonce, rotated, rotated.index(DEVICE), keys, DEVICES - 1).tobytes()
-    honest = honest_list(played, order, DEVICES - 1)
-    assert (honest[:PLACE], honest[BITS:]) == (content[:PLACE], content[BITS:])
-    refuse_list(played, content, "device 2 refuses its place", RefusedError)
-    # Another nonce gives another order, of which this is not.
-    content = ring_list(bytes(16), order, place, keys, DEVICES - 1).tobytes()
-    refuse_list(played, content, "device 2 refuses its place", RefusedError)
-    # Another device's keys are others, so the order is another one.
-    neighbour = next(id for id in order if id != DEVICE)
-    altered = {**keys, neighbour: bytes(64)}
-    content = ring_list(nonce, order, place, altered, DEVICES - 1).tobytes()
-    assert content != honest_list(played, order, DEVICES - 1)
-    altered[neighbour] = bytes([1]) * 32 + keys[neighbour][32:]
-    content = ring_list(nonce, order, place, altered, DEVICES - 1).tobytes()
-    refuse_list(played, content, "device 2 refuses its place", RefusedError)
-
-    played.devices[DEVICE].receive_advertise_keys(raw(honest_list(played, order, DEVICES - 1)))
-
-
-@pytest.mark.parametrize("gone", [1, 3, 5])
-def test_the_place_on_a_complete_ring_is_checked_with_absentees_too(gone):
-    """They have places of their own; without their keys, the keys of the others decide."""
-    left = DEVICES - gone
-    dropouts = dict.fromkeys(range(left, DEVICES), "advertise_keys")
-    protocol = on_ring("cohort", DEVICES, 12, DEVICES - 1, 3, alpha=0.6)
-    played = play(protocol, dropouts=dropouts, before=("advertise_keys", Pattern.SCATTER))
-    keys, nonce, order = played.sent("advertise_keys"), played.nonce, played.order()
+@pytest.mark.parametrize("gone", [0, 1, 5])
+def test_on_a_complete_ring_only_the_place_that_follows_from_nonce_and_keys_is_taken(gone):
+    """Absentees have places of their own; without their keys, the keys of the others decide."""
+    degree = DEVICES - 1
+    dropouts = dict.fromkeys(range(DEVICES - gone, DEVICES), "advertise_keys")
+    played, order, keys = listing(degree, dropouts)
+    nonce, place = played.nonce, order.index(DEVICE)
     assert list(range(DEVICES)) == sorted(order)
-    device = played.devices[DEVICE]
-    # An absentee and a device that is there have changed places, and all are one place further.
+    # Two have changed places, one of them absent if any is; or where the ring begins is wrong:
+    # other segments would be sent.
     one, other = order.index(DEVICES - 1), order.index(0)
-    swapped = order.copy()
+    swapped, rotated = order.copy(), order[1:] + order[:1]
     swapped[one], swapped[other] = swapped[other], swapped[one]
-    for wrong in (swapped, order[1:] + order[:1]):
-        content = ring_list(nonce, wrong, wrong.index(DEVICE), keys, DEVICES - 1)
-        error = played.refused(RefusedError, device.receive_advertise_keys, content)
-        assert "the ring does not follow from the keys" in str(error)
-    device.receive_advertise_keys(ring_list(nonce, order, order.index(DEVICE), keys, DEVICES - 1))
-
-
-def test_who_knows_only_its_neighbours_takes_the_order_on_trust():
-    played, order = listing("cohort", degree=6)
-    keys = played.sent("advertise_keys")
+    wrong = [
+        ring_list(nonce, changed, changed.index(DEVICE), keys, degree)
+        for changed in (swapped, rotated, order[::-1], sorted(order))
+    ]
+    # Another nonce gives another order, of which this is not; and so do another device's keys.
+    wrong.append(ring_list(bytes(16), order, place, keys, degree))
+    altered = {**keys, 0: bytes([1]) * 32 + keys[0][32:]}
+    wrong.append(ring_list(nonce, order, place, altered, degree))
+    for content in wrong:
+        refuse_list(played, content, "device 2 refuses its place", RefusedError)
+    right = ring_list(nonce, order, place, keys, degree)
+    played.devices[DEVICE].receive_advertise_keys(right)
+    # Who knows only its neighbours takes the order on trust.
+    played, order, keys = listing(6)
     rotated = order[1:] + order[:1]
     content = ring_list(played.nonce, rotated, rotated.index(DEVICE), keys, 6)
     played.devices[DEVICE].receive_advertise_keys(content)
 
 
-# shares
+# shares, and devices that are expelled
 
 
-def test_a_row_of_a_device_that_is_no_neighbour_is_nothing_to_its_receiver():
-    """The transport delivers it; a device hears only of those that it sends to."""
-    protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
-    order = play(protocol, before="share_keys").order()
-    stranger = next(id for id in order if id not in slots_of(order))
-
-    def also(header, block):
-        if block.ndim == 1 or header.sender != stranger:
-            return block
-        extra = block[:1].copy()
-        extra[0, 12:16] = raw(struct.pack("<I", DEVICE))
-        return np.vstack([block, extra])
-
-    played = play(protocol, change=also)
-    assert ({}, {}) == (played.kept_out, played.left)
-    assert [] == played.devices[DEVICE].ignored
-    assert sorted(slots_of(order)) == sorted(played.devices[DEVICE]._members())
-    assert (sum_of(played, range(DEVICES)) == played.server.total).all()
+def readdressed(rows, receiver):
+    """Return rows of shares whose receiver is another one."""
+    rows[:, 12:16] = raw(struct.pack("<I", receiver))
+    return rows
 
 
-def test_a_row_to_a_stranger_in_place_of_one_to_a_neighbour_is_a_missing_row():
-    """Its sender takes part, so that both mask for each other; a share of it is missing."""
-    protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
-    order = play(protocol, before="share_keys").order()
-    stranger = next(id for id in order if id not in slots_of(order))
-    neighbour = slots_of(order)[0]
+def test_rows_between_devices_that_are_no_neighbours_are_nothing_to_their_receivers():
+    """The transport delivers them; a device hears only of those that it sends to.
 
-    def elsewhere(header, block):
-        if block.ndim == 1 or header.sender != neighbour:
-            return block
-        block = block.copy()
-        block[Header.receivers_of(block) == DEVICE, 12:16] = raw(struct.pack("<I", stranger))
-        return block
-
-    played = play(protocol, change=elsewhere)
-    assert ({}, {}) == (played.kept_out, played.left)
-    ignored = [(id, e.sender) for id, one in played.devices.items() for e in one.ignored]
-    assert [(DEVICE, f"device {neighbour}")] == ignored
-    assert (sum_of(played, range(DEVICES)) == played.server.total).all()
-
-
-def test_shares_go_to_neighbours_only():
-    played = play(on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5), before="share_keys")
-    order = played.order()
-    for id, device in played.devices.items():
+    In place of one to a neighbour, such a row is a missing share, and its sender takes part.
+    """
+    begun = play(cohort(), before="share_keys")
+    for id, device in begun.devices.items():
         receivers, rows = device.send_share_keys()
-        assert [one for one in slots_of(order, id) if one != id] == receivers.tolist()
+        assert [one for one in slots_of(begun.order(), id) if one != id] == receivers.tolist()
         assert (DEGREE, 80) == rows.shape
+    around = slots_of(begun.order())
+    stranger = next(id for id in begun.order() if id not in around)
+
+    def also(rows):
+        return np.vstack([rows, readdressed(rows[:1].copy(), DEVICE)])
+
+    def elsewhere(rows):
+        chosen = Header.receivers_of(rows) == DEVICE
+        rows[chosen] = readdressed(rows[chosen], stranger)
+        return rows
+
+    for sender, change, ignored in [(stranger, also, []), (around[0], elsewhere, [around[0]])]:
+        protocol = cohort()
+        played = play(protocol, change=sent_by_device(protocol, "share_keys", sender, change))
+        played.nobody_left()
+        found = {id: [e.sender for e in one.ignored] for id, one in played.devices.items()}
+        assert [f"device {id}" for id in ignored] == found.pop(DEVICE)
+        assert not any(found.values())
+        assert sorted(around) == sorted(played.devices[DEVICE]._members())
+        played.goes_on()
 
 
 def test_a_device_with_too_few_neighbours_left_does_not_go_on():
-    played = play(on_ring("cohort", DEVICES, 12, DEGREE, 4, alpha=0.5), before="share_keys")
+    played = play(cohort(threshold=4), before="share_keys")
     senders, rows = shares_by_receiver(played.devices)[DEVICE]
     device = played.devices[DEVICE]
-
     error = played.refused(RefusedError, device.receive_share_keys, senders[:2], rows[:2])
     assert "refuses to go on with 3 devices: the threshold is 4" in str(error)
     device.receive_share_keys(senders[:3], rows[:3])
 
+    played = play(cohort(), before="masked_input")
+    device, others = played.devices[DEVICE], [id for id in slots_of(played.order()) if id != DEVICE]
+    message = expelled_list(played, DEVICE, others[:3])
+    error = played.refused(RefusedError, device.receive_expelled, message)
+    assert "refuses to go on with 2 devices: the threshold is 3" in str(error)
+    played = play(cohort(), before="masked_input")
+    played.devices[DEVICE].receive_expelled(expelled_list(played, DEVICE, others[:2]))
+    assert 3 == len(played.devices[DEVICE]._members())
 
-# devices that are expelled
 
-
-@pytest.mark.parametrize("place", [0, 1, 5, DEVICES - 1])
+@pytest.mark.parametrize("place", [0, 5, DEVICES - 1])
 def test_a_dealer_is_expelled_by_two_neighbours_and_all_others_are_told_the_number(place):
-    """Who is not linked with it is told of it too: what is promised depends on how many are."""
-    protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
+    """Who is not linked with it is told of it too: what is promised depends on how many are.
+
+    One that fails one neighbour stays.
+    """
+    protocol = cohort()
     order = play(protocol, before="share_keys").order()
     dealer = order[place]
     around = slots_of(order, dealer)
-    played = play(protocol, change=spoiling(dealer, [around[0], around[3]]))
+    played = play(protocol, change=spoiling(protocol, dealer, [around[3]]))
+    played.nobody_left()
+    assert {} == played.told_each("expelled")
+    played.goes_on()
 
+    played = play(protocol, change=spoiling(protocol, dealer, [around[0], around[3]]))
     assert [dealer] == list(played.kept_out) == list(played.left)
     assert "two holders or more have no right share of its secrets: it is expelled" in str(
         played.kept_out[dealer]
     )
     told = played.told_each("expelled")
-    assert list(range(DEVICES)) == sorted(told)
-    for id, message in told.items():
-        expected = [slot for slot, one in enumerate(slots_of(order, id)) if one == dealer]
-        assert struct.pack("<I", 1) + bits(expected, DEGREE + 1) == message
-        assert (id in around) == bool(expected)
-        assert 1 == played.devices[id]._expelled
+    expected = {id: expelled_list(played, id, [dealer]).tobytes() for id in range(DEVICES)}
+    assert expected == told
     survivors = [id for id in range(DEVICES) if id != dealer]
-    assert survivors == played.server.survivors
-    assert (sum_of(played, survivors) == played.server.total).all()
+    played.goes_on(survivors)
+    outcomes = [played.server.outcome()]
     for id in survivors:
         left = [one for one in slots_of(order, id) if one != dealer]
         assert sorted(left) == sorted(played.devices[id]._members())
-    outcomes = [played.server.outcome()]
-    outcomes += [played.devices[id]._outcome(played.devices[id]._request) for id in survivors]
+        assert 1 == played.devices[id]._expelled
+        outcomes.append(played.devices[id]._outcome(played.devices[id]._request))
     assert {(DEVICES, DEVICES - 1, 1)} == {(o.devices, o.survivors, o.expelled) for o in outcomes}
-
-
-def test_a_dealer_that_fails_one_neighbour_stays():
-    protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
-    order = play(protocol, before="share_keys").order()
-    for slot in (0, 1, 3, 4):
-        dealer, victim = order[5], slots_of(order, order[5])[slot]
-        played = play(protocol, change=spoiling(dealer, [victim]))
-        assert ({}, {}) == (played.kept_out, played.left)
-        assert {} == played.told_each("expelled")
-        assert (sum_of(played, range(DEVICES)) == played.server.total).all()
-
-
-def test_a_device_with_too_few_neighbours_left_after_an_expulsion_does_not_go_on():
-    protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
-    for count in (2, 3):
-        played = play(protocol, before="masked_input")
-        expelled = [id for id in slots_of(played.order()) if id != DEVICE][:count]
-        message, device = expelled_list(played, DEVICE, expelled), played.devices[DEVICE]
-        if count == 2:
-            device.receive_expelled(message)
-            assert 3 == len(device._members())
-        else:
-            error = played.refused(RefusedError, device.receive_expelled, message)
-            assert "refuses to go on with 2 devices: the threshold is 3" in str(error)
 
 
 # requests, of device 2 with four neighbours of whom the first shared no keys
@@ -359,14 +263,14 @@ def test_a_device_with_too_few_neighbours_left_after_an_expulsion_does_not_go_on
 def asked(request):
     """Return a round in which the server is about to ask for shares."""
     protocol = on_ring(request.param, DEVICES, 12, DEGREE, 3, alpha=0.5)
-    begun = play(protocol, before="share_keys")
-    first = slots_of(begun.order())[0]
+    first = slots_of(play(protocol, before="share_keys").order())[0]
     return play(protocol, dropouts={first: "share_keys"}, before="unmask")
 
 
-def slots_request(played, survivors, dropped, total=DEVICES - 1):
+def slots_request(played, survivors, dropped):
     """Return a request to device 2 with these slots named."""
-    content = struct.pack("<I", total) + bits(survivors, DEGREE + 1) + bits(dropped, DEGREE + 1)
+    content = struct.pack("<I", DEVICES - 1)
+    content += bits(survivors, DEGREE + 1) + bits(dropped, DEGREE + 1)
     if played.protocol.name == "cohort":
         # Cohorts of six of eleven: all eleven places around survived.
         content += bits(range(11), 11)
@@ -380,24 +284,16 @@ def ask(played, survivors, dropped):
     return device.send_unmask()
 
 
-def test_a_request_names_slots_and_is_answered_for_each(asked):
-    honest = asked.server.send_unmask(DEVICE).tobytes()
-    assert struct.pack("<I", 10) + bits([1, 2, 3, 4], 5) + bits([], 5) == honest[:6]
-    assert 4 * (3 * 6 + 10) == ask(asked, [1, 2, 4], [3]).size
-
-
 @pytest.mark.parametrize(
     ("survivors", "dropped", "reason"),
     [
         ([1, 2, 3, 4], [3], "both secrets of device"),
         ([1, 2, 3, 4], [2], "both secrets of device 2"),
         ([1, 2], [3, 4], "the sum of 2 devices: the threshold is 3"),
-        ([], [1, 2, 3, 4], "the sum of 0 devices"),
         ([1, 2, 3], [], "does not name exactly"),
         ([0, 1, 2, 3, 4], [], "does not name exactly"),
         ([1, 2, 3, 4], [0], "does not name exactly"),
         ([0, 1, 2, 3], [], "does not name exactly"),
-        ([1, 3, 4], [], "does not name exactly"),
         ([1, 3, 4], [2], "it is named as dropped"),
     ],
 )
@@ -407,45 +303,32 @@ def test_a_request_that_could_reveal_more_than_a_sum_is_refused(asked, survivors
     asked.refused(RefusedError, asked.devices[DEVICE].send_unmask)
 
 
-@pytest.mark.parametrize("place", [4, 5])
-@pytest.mark.parametrize("slot", [0, 5, 6, 7])
-def test_a_slot_beyond_the_last_is_refused(asked, slot, place):
-    """In slot 0 is a neighbour that shared no keys: there it is a request that cannot be."""
-    request = bytearray(slots_request(asked, [1, 2, 3, 4], []))
-    request[place] |= 1 << (7 - slot)
-    kind = RefusedError if slot == 0 else MessageError
-    error = asked.refused(kind, asked.devices[DEVICE].receive_unmask, raw(bytes(request)))
-    if isinstance(error, MessageError):
+def test_a_request_names_slots_and_is_answered_for_each(asked):
+    right, take = slots_request(asked, [1, 2, 3, 4], []), asked.devices[DEVICE].receive_unmask
+    assert right[:6] == asked.server.send_unmask(DEVICE).tobytes()[:6]
+    for place, slot in itertools.product((4, 5), (5, 6, 7)):
+        beyond = bytearray(right)
+        beyond[place] |= 1 << (7 - slot)
+        error = asked.refused(MessageError, take, raw(bytes(beyond)))
         assert ("unmask", "the server") == (error.phase, error.sender)
         assert "a slot that nobody is in" in error.reason
-    else:
-        assert "does not name exactly" in str(error)
-
-
-@pytest.mark.parametrize("change", [-1, -2, 1, 2])
-def test_a_request_of_another_size_is_refused(asked, change):
-    honest = slots_request(asked, [1, 2, 3, 4], [])
-    request = (honest + bytes(2))[: len(honest) + change]
-    error = asked.refused(MessageError, asked.devices[DEVICE].receive_unmask, raw(request))
-    assert f"received {6 + change} bytes, expected 6" in str(error)
-
-
-def test_a_request_too_short_for_its_cohorts_is_refused():
-    protocol = on_ring("cohort", DEVICES, 12, DEGREE, 3, alpha=0.5)
-    played = play(protocol, before="unmask")
-    for size in (0, 1):
-        error = played.refused(
-            MessageError, played.devices[DEVICE].receive_unmask, raw(bytes(size))
-        )
-        assert f"{size} bytes hold no list of cohorts" in str(error)
+    for change in (-1, -2, 1, 2):
+        wrong = (right + bytes(2))[: len(right) + change]
+        error = asked.refused(MessageError, take, raw(wrong))
+        assert f"received {6 + change} bytes, expected 6" in str(error)
+    if asked.protocol.name == "cohort":
+        for size in (0, 1):
+            error = asked.refused(MessageError, take, raw(bytes(size)))
+            assert f"{size} bytes hold no list of cohorts" in str(error)
+    assert 4 * (3 * 6 + 10) == ask(asked, [1, 2, 4], [3]).size
 
 
 # what the server does with answers
 
 
-def answering(name, silent, threshold=3):
+def answering(silent):
     """Return a round that is all but unmasked; devices at these places stay silent."""
-    protocol = on_ring(name, DEVICES, 12, DEGREE, threshold, alpha=0.5)
+    protocol = on_ring("secagg-graph", DEVICES, 12, DEGREE, 3)
     order = play(protocol, before="share_keys").order()
     played = play(protocol, before=("unmask", Pattern.GATHER))
     for place, id in enumerate(order):
@@ -456,7 +339,7 @@ def answering(name, silent, threshold=3):
 
 def test_a_secret_of_which_too_few_shares_came_is_not_reconstructed():
     """Places 3 to 5 are silent: of the five holders around each of them, two are left."""
-    played, order = answering("secagg-graph", [3, 4, 5])
+    played, order = answering([3, 4, 5])
     error = played.refused(BelowThresholdError, played.server.finish_unmask)
     assert str(error).startswith("2 of the 5 devices that hold shares of device ")
     assert f"device {min(order[3:6])}'s secrets answered" in str(error)
@@ -464,15 +347,12 @@ def test_a_secret_of_which_too_few_shares_came_is_not_reconstructed():
     assert 0 == played.server.total.size
 
 
-@pytest.mark.parametrize("silent", [[3, 4], [3, 5], [0, 5], [10, 0], []])
+@pytest.mark.parametrize("silent", [[3, 4], [0, 5], [10, 0]])
 def test_a_secret_of_which_just_enough_shares_came_is(silent):
-    played, _ = answering("secagg-graph", silent)
+    played, _ = answering(silent)
     played.server.finish_unmask()
     played.server.finish_result()
-    whole, _ = answering("secagg-graph", [])
-    whole.server.finish_unmask()
-    whole.server.finish_result()
-    assert whole.server.total.tolist() == played.server.total.tolist()
+    played.goes_on()
 
 
 # uploads of cohorts
