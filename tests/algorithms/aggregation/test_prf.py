@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from protocol_rounds import Header, Wire, bits, play, raw, updates
+from protocol_rounds import enrolled as enrolled_for
 from scipy import stats
 from slow_reference import MODULUS, elements, hkdf, stream
 
@@ -21,12 +20,11 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.phases import Pattern
-from hpcfl.crypto.keys import KeyPair, insecure_secrets
+from hpcfl.crypto.keys import KeyPair, agree, insecure_secrets
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
 from hpcfl.options.bench import BenchOptions
-from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.driver import Round
-from hpcfl.rounds.enrolment import Enrolled, enrol
+from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
@@ -39,10 +37,7 @@ NO_ROUND = 2**32 - 1
 
 
 def enrolled(devices=DEVICES, seed=5):
-    """Return devices that enrolled together, over a transport."""
-    found = enrol(Prf, Loopback(devices), first_round=0, insecure_seed=seed)
-    assert found is not None
-    return dict(found.devices)
+    return enrolled_for("prf", devices, seed, "passive")
 
 
 def selection(members, devices, dim=40, weights=None, **options):
@@ -98,41 +93,13 @@ def test_the_sum_of_the_largest_values_does_not_wrap_around(group):
         assert [sign * 2**29] * 6 == played.server.total.tolist()
 
 
-def test_uploads_summed_on_the_way_are_those_that_are_gathered():
-    for group in GROUPS:
-        gathered, summed = (
-            play(selection([1, 3, 4], enrolled(), group=group), upload=upload)
-            for upload in ("gather", "reduce")
-        )
-        assert gathered.sent("masked_input") == summed.sent("masked_input")
-        assert gathered.server.total.tolist() == summed.server.total.tolist()
-
-
 # Keys and masks by an independent path
-
-
-def x25519(scalar, point):
-    """Return the shared secret: the Montgomery ladder of RFC 7748, section 5, on integers."""
-    prime = 2**255 - 19
-    k = (int.from_bytes(scalar, "little") & (2**255 - 8) | 2**254) & (2**255 - 1)
-    x1 = int.from_bytes(point, "little") & (2**255 - 1)
-    x2, z2, x3, z3 = 1, 0, x1, 1
-    for bit in f"{k:0255b}":
-        if bit == "1":
-            x2, z2, x3, z3 = x3, z3, x2, z2
-        a, b, c, d = x2 + z2, x2 - z2, x3 + z3, x3 - z3
-        aa, bb, da, cb = a * a % prime, b * b % prime, d * a % prime, c * b % prime
-        x3, z3 = (da + cb) ** 2 % prime, x1 * (da - cb) ** 2 % prime
-        e = aa - bb
-        x2, z2 = aa * bb % prime, e * (aa + 121665 * e) % prime
-        if bit == "1":
-            x2, z2, x3, z3 = x3, z3, x2, z2
-    return (x2 * pow(z2, -1, prime) % prime).to_bytes(32, "little")
 
 
 def slow_seed(i, j, private, public):
     """Return the seed of a pair, 32 bytes: HKDF-SHA256 without salt, its first block."""
-    key = hmac.digest(bytes(32), x25519(private, public), hashlib.sha256)
+    (secret,) = agree(private, [public])
+    key = hmac.digest(bytes(32), secret, hashlib.sha256)
     info = f"hpcfl/1 prf pair {min(i, j)} {max(i, j)} seed".encode()
     return hmac.digest(key, info + b"\x01", hashlib.sha256)
 
@@ -149,16 +116,6 @@ def private_key(id):
     return insecure_secrets(5, NO_ROUND, id)(32)
 
 
-def test_the_ladder_gives_the_public_key_and_the_secret_of_rfc_7748():
-    bob = bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
-    alice = bytes.fromhex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a")
-    public = "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
-    shared = "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742"
-
-    assert public == x25519(bob, (9).to_bytes(32, "little")).hex()
-    assert shared == x25519(bob, alice).hex()
-
-
 @pytest.mark.parametrize("group", GROUPS)
 def test_uploads_are_vectors_and_masks_as_a_slow_implementation_has_them(group):
     members, index, dim = [0, 2, 5, 6], 11, 33
@@ -166,13 +123,13 @@ def test_uploads_are_vectors_and_masks_as_a_slow_implementation_has_them(group):
     vectors = updates(protocol)
     sent = uploads(play(protocol, vectors, index=index))
 
-    base = (9).to_bytes(32, "little")
     for slot, id in enumerate(members):
         expected = protocol.quantise(vectors[slot], slot, index).tolist()
         for peer in members:
             if peer == id:
                 continue
-            seed = slow_seed(id, peer, private_key(id), x25519(private_key(peer), base))
+            public = KeyPair.from_private(private_key(peer)).public
+            seed = slow_seed(id, peer, private_key(id), public)
             key = slow_mask_key(seed, index, members, DEVICES)
             mask = elements(key, dim, MODULUS[group])
             sign = 1 if id < peer else -1
@@ -181,7 +138,7 @@ def test_uploads_are_vectors_and_masks_as_a_slow_implementation_has_them(group):
 
 
 def test_no_two_pairs_rounds_or_selections_have_a_mask_key_in_common():
-    keys: dict[tuple[Any, ...], bytes] = {}
+    keys = {}
     for index, members in enumerate([[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 4], range(DEVICES)]):
         devices = enrolled()
         for id in members:
@@ -194,11 +151,8 @@ def test_no_two_pairs_rounds_or_selections_have_a_mask_key_in_common():
     one, other = enrolled()[0], enrolled()[0]
     first, second = one.mask_keys(3, [0, 1, 2]), other.mask_keys(3, [0, 1, 3])
     assert first[1] != second[1]
-
-
-def test_the_operating_systems_keys_are_never_the_same():
+    # And the operating system's are never the same.
     one, other = enrolled(3, seed=None), enrolled(3, seed=None)
-
     assert one[0].mask_keys(0, [0, 1]) != other[0].mask_keys(0, [0, 1])
 
 
@@ -226,21 +180,6 @@ def test_uploads_and_sums_of_a_part_are_uniform_and_differ_between_rounds(group)
         assert_uniform((first.sum(axis=0) - first[row]) % modulus, modulus)
         assert_uniform((first[row] + first[(row + 1) % 4]) % modulus, modulus)
     assert [1000] * dim == (first.sum(axis=0) % modulus).tolist()
-
-
-def test_who_colludes_with_the_server_learns_the_sum_of_the_others_alone():
-    """Device 6 gives its keys away: what is left of the other three are masks of their own."""
-    modulus, dim = 2**32, 20_000
-    members = [0, 2, 3, 6]
-    devices = enrolled()
-    protocol = selection(members, devices, dim, group="ring32")
-    sent = uploads(play(protocol, np.ones((4, dim)), index=0))
-    known = enrolled()[6].mask_keys(0, members)
-    for row, id in enumerate(members[:3]):
-        mask = np.frombuffer(stream(known[id], 4 * dim), "<u4").astype(np.int64)
-        sent[row] = (sent[row] - mask) % modulus
-        assert_uniform(sent[row], modulus)
-    assert [750] * dim == (sent[:3].sum(axis=0) % modulus).tolist()
 
 
 def test_a_server_that_selects_differently_towards_devices_gets_no_sum():
@@ -271,28 +210,12 @@ def test_a_device_masks_once_for_a_round_and_never_for_an_earlier_one():
         assert (
             f"device 0 refuses round {index}: it has masked a vector for round 4 already"
         ) in str(caught.value)
-    play(selection([0, 1], devices), index=5)
+    played = play(selection([0, 1], devices), index=5)
+    again = np.zeros(played.parameters.dim)
+    error = played.refused(RefusedError, played.devices[1].send_masked_input, again)
+    assert "device 1 refuses round 5" in str(error)
     # Who was not selected has masked for no round, whatever round it was.
     play(selection([2, 3], devices), index=0)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_vector_with_a_value_that_is_not_finite_ends_the_round_in_its_devices_words(value):
-    """The masks of a missing device cannot be taken off: it costs the round all the same."""
-    protocol = selection([0, 1, 2], enrolled())
-    vectors = np.zeros((3, protocol.parameters.dim))
-    vectors[2, 0] = value
-    with pytest.raises(BelowThresholdError, match=r"refused: device 2 .*not a finite number"):
-        play(protocol, vectors)
-
-
-def test_a_second_upload_within_a_round_is_refused():
-    played = play(selection([0, 1], enrolled()))
-
-    error = played.refused(
-        RefusedError, played.devices[1].send_masked_input, np.zeros(played.parameters.dim)
-    )
-    assert "device 1 refuses round 0" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -315,62 +238,39 @@ def test_a_selection_that_would_not_hide_a_vector_is_refused(told, kind, sentenc
         device.receive_model(raw(model + bits(told, 9 if 8 in told else 8)))
         device.send_masked_input(np.zeros(protocol.parameters.dim))
 
+    with pytest.raises(RefusedError, match="not among the selected"):
+        device.send_masked_input(np.zeros(protocol.parameters.dim))
     with pytest.raises(kind, match=sentence):
         take_part()
+    for wrong in (model, model[4:] + bits(told, 8), model + bits(told, 8) + bytes(4)):
+        with pytest.raises(MessageError, match="malformed model message from the server"):
+            device.receive_model(raw(wrong))
     # It has not masked anything: the same round can be played rightly.
     play(protocol)
 
 
-def test_a_device_that_was_told_nothing_sends_nothing():
-    protocol = selection([2, 3], enrolled())
-    with pytest.raises(RefusedError, match="not among the selected"):
-        protocol.device(0, 0, insecure_secrets(1, 0, 0)).send_masked_input(np.zeros(40))
-
-
-@pytest.mark.parametrize("cut", [1, 4, 160])
-def test_a_model_of_another_size_is_refused(cut):
-    protocol = selection([2, 3], enrolled())
-    device = protocol.device(0, 0, insecure_secrets(1, 0, 0))
-    whole = bytes(160) + bits([2, 3], DEVICES)
-    for message in (whole[:-cut], whole + bytes(cut)):
-        with pytest.raises(MessageError, match="malformed model message from the server"):
-            device.receive_model(raw(message))
-
-
-def listed(change):
-    """Return the list of the keys of `DEVICES` devices, wrong for device 0 in one way."""
-    public = [KeyPair.from_private(private_key(id)).public for id in range(DEVICES)]
-    if change == "own":
-        public[0] = KeyPair.from_private(bytes(range(32))).public
-    if change == "twice":
-        public[3] = public[2]
-    if change == "low order":
-        public[3] = bytes(32)
-    content = b"".join(public)
-    return {"short": content[:-1], "long": content + bytes(32)}.get(change, content)
+PUBLIC = [KeyPair.from_private(insecure_secrets(5, NO_ROUND, id)(32)).public for id in range(7)]
+OTHER = KeyPair.from_private(bytes(range(32))).public
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("listed", "sentence"),
     [
-        ("own", "this device's own key is not as it sent it"),
-        ("twice", "a public key is listed twice"),
-        ("low order", "a public key has low order"),
-        ("short", "received 223 bytes, expected 224"),
-        ("long", "received 256 bytes, expected 224"),
+        ([OTHER, *PUBLIC[1:]], "this device's own key is not as it sent it"),
+        ([*PUBLIC[:3], PUBLIC[2], *PUBLIC[4:]], "a public key is listed twice"),
+        ([*PUBLIC[:3], bytes(32), *PUBLIC[4:]], "a public key has low order"),
+        ([*PUBLIC[:6], PUBLIC[6][:-1]], "received 223 bytes, expected 224"),
+        ([*PUBLIC, bytes(32)], "received 256 bytes, expected 224"),
     ],
 )
-def test_a_wrong_list_of_keys_is_refused(change, sentence):
+def test_a_device_enrols_once_with_a_right_list_of_keys(listed, sentence):
     member = Member(0, DEVICES, insecure_secrets(5, NO_ROUND, 0))
     with pytest.raises(MessageError, match=sentence):
-        member.receive_advertise_keys(raw(listed(change)))
-
-
-def test_a_device_enrols_once():
+        member.receive_advertise_keys(raw(b"".join(listed)))
     member = Member(0, DEVICES, insecure_secrets(5, NO_ROUND, 0))
-    member.receive_advertise_keys(raw(listed("")))
+    member.receive_advertise_keys(raw(b"".join(PUBLIC)))
     with pytest.raises(RefusedError, match="device 0 refuses to enrol twice"):
-        member.receive_advertise_keys(raw(listed("")))
+        member.receive_advertise_keys(raw(b"".join(PUBLIC)))
 
 
 def test_a_device_shows_no_secret_of_itself():
@@ -399,21 +299,13 @@ def test_a_round_in_which_a_device_is_missing_is_refused_with_its_id(upload, gon
         f"round 8 cannot end: prf has no way to remove the masks of {named}, which sent no "
         "vector; use secagg"
     )
-
-
-def test_of_many_missing_devices_some_are_named():
-    protocol = selection(range(20), enrolled(20))
-    gone = dict.fromkeys(range(2, 20), "model")
-    with pytest.raises(BelowThresholdError, match="devices 2, 3, 4, 5, 6 and 13 more"):
-        play(protocol, dropouts=gone)
-
-
-def test_without_the_refusal_the_sum_would_be_noise():
-    """So the refusal is not a formality: masks of the missing device are in the sum."""
-    protocol = selection([0, 1, 2], enrolled(), 20_000, group="ring32")
-    sent = uploads(play(protocol, np.zeros((3, 20_000))))
-
-    assert_uniform(sent[:2].sum(axis=0) % 2**32, 2**32)
+    if upload == "gather":
+        # Nor can those be taken off of a device whose vector is not a finite number.
+        vectors = np.zeros((4, 40))
+        vectors[gone[0], 0] = np.nan
+        words = rf"refused: device {gone[0]} .*not a finite number"
+        with pytest.raises(BelowThresholdError, match=words):
+            play(selection([0, 3, 5, 6], enrolled()), vectors)
 
 
 def test_an_upload_that_comes_twice_or_is_malformed_is_refused():
@@ -513,19 +405,13 @@ def test_rounds_are_validated_and_the_enrolment_is_charged_to_the_first(group, u
     assert (first.wall_seconds[0] > 0).all()
     assert 0 == second.cpu_seconds[0].sum() == second.wall_seconds[0].sum()
     assert first.round_seconds > first.wall_seconds[0].max()
-
-
-def test_the_enrolment_goes_over_the_transport_with_its_envelopes():
     wire = Wire(3)
     enrol(Prf, wire, first_round=0, insecure_seed=5)
-
     up, down = wire.messages[:3], wire.messages[3:]
-    public = [KeyPair.from_private(private_key(id)).public for id in range(3)]
     assert [Header(1, 0, 0, NO_ROUND, id, 2**32 - 1) for id in range(3)] == [m.header for m in up]
-    assert public == [message.payload for message in up]
-    assert [(Pattern.BROADCAST, b"".join(public))] == [(m.pattern, m.payload) for m in down]
+    assert PUBLIC[:3] == [message.payload for message in up]
+    assert [(Pattern.BROADCAST, b"".join(PUBLIC[:3]))] == [(m.pattern, m.payload) for m in down]
     assert all(size <= 16 + largest for size, largest in wire.announced)
-    assert wire.announced
 
 
 def test_the_record_says_who_masks_with_whom_and_what_is_promised():
@@ -574,15 +460,3 @@ def test_quantisation_is_measured_for_the_selected_devices():
                 member.mask_keys(0, [1, 4])
         else:
             assert member.mask_keys(0, [id, 4])
-
-
-def test_a_charge_is_entered_in_the_first_round_alone():
-    cost = RoundRecord.empty(4, 3)
-    cost.bytes_up[0] = 48
-    cost.round_seconds = 2.0
-    found = Enrolled({}, 3, cost, first_round=7)
-    for index in (6, 7, 8):
-        record = replace(RoundRecord.empty(4, 3), round_seconds=1.0)
-        found.charge(record, index)
-        assert (144 if index == 7 else 0) == record.bytes_up.sum()
-        assert (3.0 if index == 7 else 1.0) == record.round_seconds
