@@ -10,10 +10,6 @@ from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.errors import UsageError
 
 
-def test_all_devices_take_part_if_as_many_are_asked_for():
-    assert Participation(5, 5, "poisson", 0).draw(3) == [0, 1, 2, 3, 4]
-
-
 def test_exact_takes_that_many_and_each_equally_often():
     counts = [0] * 10
     for round_index in range(2000):
@@ -25,6 +21,11 @@ def test_exact_takes_that_many_and_each_equally_often():
 
     # The seed is fixed, so this either holds or does not.
     assert stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_balanced_devices_are_in_a_random_order():
+    firsts = [Participation(10, 1, "balanced", seed).draw(0)[0] for seed in range(500)]
+    assert stats.chisquare(np.bincount(firsts, minlength=10)).pvalue > 1e-6
 
 
 def test_poisson_takes_each_device_by_chance():
@@ -41,6 +42,8 @@ def test_the_draw_depends_on_seed_and_round_only():
     assert draw(1, 4) == draw(1, 4)
     assert draw(1, 4) != draw(1, 5)
     assert draw(1, 4) != draw(2, 4)
+    # All take part if as many are asked for.
+    assert [0, 1, 2, 3, 4] == Participation(5, 5, "poisson", 0).draw(3)
 
 
 @pytest.mark.parametrize("per_round", [0, 6])
@@ -73,9 +76,3 @@ def test_participations_are_counted_whatever_the_order_of_asking(mode):
     )
     assert np.array_equal(participation.before(7), counts)
     assert participation.before(2).sum() == sum(len(participation.draw(k)) for k in range(2))
-
-
-def test_balanced_devices_are_in_a_random_order():
-    firsts = [Participation(10, 1, "balanced", seed).draw(0)[0] for seed in range(500)]
-    # The seeds are fixed, so this either holds or does not.
-    assert stats.chisquare(np.bincount(firsts, minlength=10)).pvalue > 1e-6

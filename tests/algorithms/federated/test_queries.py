@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
@@ -165,7 +165,6 @@ def test_t_star_and_b_star_are_where_u_is_least(found, epsilon, b, T):
         assert least <= float(bound.value(T, grid).min()) * (1 + 1e-12)
 
 
-@settings(deadline=None)
 @given(some_constants(), st.floats(0.1, 20))
 def test_the_joint_optimum_is_below_every_t_and_b(found, epsilon):
     per_round = np.linspace(1, found.devices, 60)[:, None]
@@ -184,7 +183,6 @@ def test_the_joint_optimum_is_below_every_t_and_b(found, epsilon):
             assert joint.bound == bound.coefficients[2]
 
 
-@settings(deadline=None)
 @given(some_constants(), st.floats(0.1, 5), st.booleans(), st.integers(1, 300))
 def test_whole_optima_are_those_of_trying_everything(found, epsilon, whole, most):
     devices = np.arange(1, found.devices + 1)[:, None]
@@ -227,6 +225,21 @@ def test_whole_replies_count_what_the_busiest_device_replies():
         )
 
 
+@pytest.mark.parametrize("b", [1, 3])
+def test_noise_of_unequal_devices_is_that_of_propositions_1_and_2(b):
+    rng = np.random.default_rng(1)
+    devices, rounds, dim, c2, q, delta = 10, 40, 5, 1.3, 0.2, 1e-5
+    sensitivities, epsilons = rng.uniform(0.01, 0.05, devices), rng.uniform(0.5, 5, devices)
+    replies = rounds * b / devices
+    squares = np.sum((sensitivities / epsilons) ** 2)
+
+    found = laplace_noise(dim, sensitivities, epsilons, b, replies)
+    assert found == pytest.approx(2 * dim * b * rounds**2 / devices**3 * squares)
+    found = gaussian_noise(dim, sensitivities, epsilons, b, replies, delta=delta, fraction=q, c2=c2)
+    closed = dim * c2**2 * q**2 * rounds * math.log(1 / delta) / devices**2 * squares
+    assert found == pytest.approx(closed)
+
+
 def test_gaussian_noise_takes_as_many_rounds_as_can_be():
     bound = GaussianBound(constants(l2_clip=0.01), 1.0, fraction=0.01)
     assert bound.joint().rounds == math.inf
@@ -234,27 +247,10 @@ def test_gaussian_noise_takes_as_many_rounds_as_can_be():
     assert (bound.integer(500).rounds, bound.integer(500).per_round) == (500, 10)
     with pytest.raises(UsageError, match="give a largest number"):
         bound.integer()
-
-
-@pytest.mark.parametrize("bound", [LaplaceBound, GaussianBound])
-def test_with_hardly_any_budget_the_start_is_kept(bound):
-    found = bound(constants(heterogeneity=50.0), 1e-6)
-    assert (found.joint().rounds, found.joint().bound) == (0, 5.0)
-    assert (found.integer(100).rounds, found.integer(100).bound) == (0, 5.0)
-
-
-@given(
-    st.floats(0.05, 3), st.floats(1, 10), st.floats(0, 50), st.floats(0, 50), st.integers(0, 400)
-)
-def test_the_recursion_stays_below_its_bound(mu, condition, step, start, rounds):
-    """Y <- (1 - mu eta) Y + eta**2 B never passes (4 B / mu**2 + gamma Y0) / (T + gamma)."""
-    gamma = 2 * condition
-    distance = start
-    for t in range(rounds):
-        eta = 2 / (mu * (t + gamma))
-        assert eta <= 1 / (mu * condition) * (1 + 1e-12)
-        distance = (1 - mu * eta) * distance + eta**2 * step
-    assert distance <= (4 * step / mu**2 + gamma * start) / (rounds + gamma) * (1 + 1e-9) + 1e-300
+    # With hardly any budget the start is kept.
+    for found in both(constants(heterogeneity=50.0), 1e-6):
+        assert (found.joint().rounds, found.joint().bound) == (0, 5.0)
+        assert (found.integer(100).rounds, found.integer(100).bound) == (0, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +259,7 @@ def test_the_recursion_stays_below_its_bound(mu, condition, step, start, rounds)
 def test_u_bounds_the_algorithm_itself_on_quadratics(epsilon, gradient_norm, tightness):
     """F_i = mu/2 ||theta - m_i||**2, of which all constants are known; noise is little, or all."""
     rng = np.random.default_rng(3)
-    devices, dim, b, rounds, repetitions, mu = 6, 4, 2, 30, 4000, 0.8
+    devices, dim, b, rounds, repetitions, mu = 6, 4, 2, 30, 2000, 0.8
     minima = rng.normal(size=(devices, dim))
     best, start = minima.mean(axis=0), np.full(dim, 1.5)
     found = Constants(
@@ -292,41 +288,6 @@ def test_u_bounds_the_algorithm_itself_on_quadratics(epsilon, gradient_norm, tig
     assert tightness * value < measured < value
 
 
-def test_noise_terms_by_monte_carlo():
-    """Propositions 1 and 2 for unequal devices, within five standard errors."""
-    rng = np.random.default_rng(1)
-    devices, b, rounds, dim, repetitions = 10, 3, 40, 5, 20000
-    replies = rounds * b / devices
-    sensitivities = rng.uniform(0.01, 0.05, devices)
-    epsilons = rng.uniform(0.5, 5, devices)
-    chosen = rng.permuted(np.tile(np.arange(devices), (repetitions, 1)), axis=1)[:, :b]
-
-    scales = (sensitivities * replies / epsilons)[chosen][..., None]
-    drawn = rng.laplace(0, scales, (repetitions, b, dim)).mean(axis=1)
-    squares = (drawn**2).sum(axis=1)
-    error = squares.std() / math.sqrt(repetitions)
-    found = float(laplace_noise(dim, sensitivities, epsilons, b, replies))
-    closed = 2 * dim * b * rounds**2 / devices**3 * np.sum((sensitivities / epsilons) ** 2)
-    assert found == pytest.approx(closed)
-    assert error < 0.02 * found
-    assert abs(squares.mean() - found) < 5 * error
-
-    c2, q, delta = 1.3, 0.2, 1e-5
-    sigma = sensitivities * c2 * q * math.sqrt(replies * math.log(1 / delta)) / epsilons
-    drawn = rng.normal(0, sigma[chosen][..., None], (repetitions, b, dim)).mean(axis=1)
-    squares = (drawn**2).sum(axis=1)
-    error = squares.std() / math.sqrt(repetitions)
-    found = float(
-        gaussian_noise(
-            dim, sensitivities, epsilons, b, replies, delta=delta, fraction=q, c2=c2
-        )
-    )  # fmt: skip
-    closed = dim * c2**2 * q**2 * rounds * math.log(1 / delta) / devices**2
-    assert found == pytest.approx(closed * np.sum((sensitivities / epsilons) ** 2))
-    assert error < 0.02 * found
-    assert abs(squares.mean() - found) < 5 * error
-
-
 def test_unequal_budgets_count_by_the_mean_of_their_inverse_squares():
     epsilons = [1.0] * 5 + [5.0] * 5
     equal = 1 / math.sqrt(np.mean(np.array(epsilons) ** -2.0))
@@ -351,9 +312,6 @@ def test_unequal_budgets_count_by_the_mean_of_their_inverse_squares():
 def test_constants_that_cannot_be_are_refused(changes, sentence):
     with pytest.raises(UsageError, match=sentence):
         constants(**changes)
-
-
-def test_missing_constants_are_named():
     with pytest.raises(UsageError, match=r"the bound needs samples, .*, distance: give all"):
         Constants.from_dict({"devices": 1, "dim": 2})
     assert Constants.from_dict(constants().as_dict()) == constants()
