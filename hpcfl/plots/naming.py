@@ -57,11 +57,10 @@ def labels(
     the file's name where that is not enough.
     """
     names = differing(runs, options)
-    found = [", ".join([named(run), f"N = {run.devices}", *words(run, names)]) for run in runs]
-    if remarks is not None:
-        found = [
-            f"{name}, {more}" if more else name for name, more in zip(found, remarks, strict=True)
-        ]
+    found = [
+        ", ".join([named(run), f"N = {run.devices}", *words(run, names), *([more] if more else [])])
+        for run, more in zip(runs, remarks or [""] * len(runs), strict=True)
+    ]
     for more in ([run.path.name for run in runs], [str(run.path) for run in runs]):
         count = Counter(found)
         found = [
@@ -73,11 +72,12 @@ def labels(
 
 def in_order(runs: Sequence[Run]) -> list[Run]:
     """Return the runs by protocol, devices and parameters."""
-    return sorted(runs, key=lambda run: (named(run), run.devices, _whole(run.config.get("dim"))))
 
+    def place(run: Run) -> tuple[str, int, int]:
+        dim = run.config.get("dim")
+        return named(run), run.devices, dim if isinstance(dim, int) else 0
 
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0
+    return sorted(runs, key=place)
 
 
 def bar_labels(runs: Sequence[Run]) -> list[str]:

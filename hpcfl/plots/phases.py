@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 # More bars do not fit a page.
 MOST_BARS = 40
-
 
 lacking = lacking_rounds
 
@@ -42,16 +41,12 @@ def draw(runs: Sequence[Run]) -> Figure:
     labels = naming.bar_labels(runs)
     names = list(dict.fromkeys(name for run in runs for name in run.phases))
     figure, axes = new_figure(10.5, 1.1 + 0.34 * len(runs), columns=3, sharey=True)
-    panels = (
-        ("CPU of the slowest device, ms", _device_cpu),
-        ("CPU of the server, ms", _server_cpu),
-        ("sent up by a survivor, kB", _bytes_up),
-    )
-    for one, (label, measure) in zip(axes, panels, strict=True):
-        for row, run in enumerate(runs):
-            parts, whole = measure(run)
-            _draw_bar(one, row, [names.index(name) for name in run.phases], parts, whole)
-        one.set_xlabel(label)
+    for row, run in enumerate(runs):
+        looks = [names.index(name) for name in run.phases]
+        for one, (label, found) in zip(axes, _measures(run).items(), strict=True):
+            _draw_bar(one, row, looks, *found)
+            one.set_xlabel(label)
+    for one in axes:
         one.autoscale_view()
         one.set_xlim(0, 1.05 * one.get_xlim()[1])
         one.grid(alpha=0.3, axis="x")
@@ -65,30 +60,22 @@ def draw(runs: Sequence[Run]) -> Figure:
     return figure
 
 
-def _device_cpu(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return milliseconds of phases and of whole rounds, shapes (rounds, P) and (rounds,)."""
-    cpu = 1e3 * run.cpu_seconds[run.measured][:, :, :-1]
-    return cpu.max(axis=2), cpu.sum(axis=1).max(axis=1)
-
-
-def _server_cpu(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    cpu = 1e3 * run.cpu_seconds[run.measured][:, :, -1]
-    return cpu, cpu.sum(axis=1)
-
-
-def _bytes_up(run: Run) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    kept = run.measured
-    survived = run.survived[kept][:, None, :]
-    sent = (run.bytes_up[kept] * survived).sum(axis=2) / np.maximum(1, survived.sum(axis=2))
-    return sent / 1e3, sent.sum(axis=1) / 1e3
+def _measures(run: Run) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Return what is measured of phases and of whole rounds, shapes (rounds, P) and (rounds,)."""
+    cpu = 1e3 * run.cpu_seconds[run.measured]
+    devices, server = cpu[:, :, :-1], cpu[:, :, -1]
+    survived = run.survived[run.measured][:, None, :]
+    sent = (run.bytes_up[run.measured] * survived).sum(axis=2)
+    sent = sent / np.maximum(1, survived.sum(axis=2))
+    return {
+        "CPU of the slowest device, ms": (devices.max(axis=2), devices.sum(axis=1).max(axis=1)),
+        "CPU of the server, ms": (server, server.sum(axis=1)),
+        "sent up by a survivor, kB": (sent / 1e3, sent.sum(axis=1) / 1e3),
+    }
 
 
 def _draw_bar(
-    axes: Axes,
-    row: int,
-    looks: Sequence[int],
-    parts: NDArray[np.float64],
-    whole: NDArray[np.float64],
+    axes: Axes, row: int, looks: list[int], parts: NDArray[np.float64], whole: NDArray[np.float64]
 ) -> None:
     left = 0.0
     for look, median in zip(looks, np.median(parts, axis=0), strict=True):
@@ -97,13 +84,6 @@ def _draw_bar(
     median = float(np.median(whole))
     interval = median_interval(whole)
     reach = [[median - interval.low], [interval.high - median]] if interval.known else None
-    axes.errorbar(
-        *([median], [row]),
-        xerr=reach,
-        fmt="o",
-        color="black",
-        markeredgecolor="white",
-        markersize=4.5,
-        capsize=2.5,
-        elinewidth=1,
-    )
+    dot: dict[str, Any] = {"fmt": "o", "color": "black", "markeredgecolor": "white"}
+    dot |= {"markersize": 4.5, "capsize": 2.5, "elinewidth": 1}
+    axes.errorbar([median], [row], xerr=reach, **dot)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 # More boxes are too thin to be read.
 MOST_BOXES = 128
 
-
 lacking = lacking_rounds
 
 
@@ -48,10 +47,44 @@ def draw(
     labels = naming.labels(runs, ("dim", *naming.TASK, *naming.TOLD_APART))
     axis = f"{'CPU' if clock == 'cpu' else 'elapsed'} seconds in a round, s"
     if style == "ecdf":
-        return _draw_ecdf(runs, labels, clock, axis, log_x)
-    if len(runs) == 1:
+        check_lines(len(runs))
+        figure, axes = new_figure(9.6, 3.6, columns=2, sharey=True)
+    elif len(runs) == 1:
         return _draw_one(runs[0], labels[0], clock, axis, log_x)
-    return _draw_many(runs, naming.bar_labels(runs), clock, axis, log_x)
+    else:
+        _check_boxes(len(runs), "runs", "name fewer")
+        figure, axes = new_figure(9.6, 1.2 + 0.3 * len(runs), columns=2, sharey=True)
+    found = [seconds(run, clock) for run in runs]
+    devices = [values[:, :-1][~np.isnan(values[:, :-1])] for values in found]
+    server = [values[:, -1] for values in found]
+    for one, who, parts in zip(axes, ("devices", "server"), (devices, server), strict=True):
+        if style == "ecdf":
+            for number, (name, values) in enumerate(zip(labels, parts, strict=True)):
+                places = np.sort(values)
+                share = np.arange(places.size + 1) / max(1, places.size)
+                look = line_style(number, places.size)
+                one.step([*places[:1], *places], share, where="post", label=name, **look)
+        else:
+            _draw_boxes(one, parts, range(len(runs)), across=True)
+        one.set_title(who, fontsize=10)
+        one.set_xlabel(axis)
+        one.grid(alpha=0.3, axis="both" if style == "ecdf" else "x")
+        from_zero(one, log_x)
+    if style == "ecdf":
+        axes[0].set_ylabel("share of values at most so large")
+        axes[0].set_ylim(0, 1.02)
+        legend_below(figure, axes[0])
+    else:
+        axes[0].set_yticks(range(len(runs)), naming.bar_labels(runs), fontsize=8)
+        axes[0].set_ylim(len(runs) - 0.4, -0.6)
+    return figure
+
+
+def _check_boxes(count: int, what: str, remedy: str) -> None:
+    if count > MOST_BOXES:
+        raise UsageError(
+            f"a figure has room for {MOST_BOXES} boxes and there are {count} {what}: {remedy}"
+        )
 
 
 def seconds(run: Run, clock: str) -> NDArray[np.float64]:
@@ -65,46 +98,8 @@ def seconds(run: Run, clock: str) -> NDArray[np.float64]:
     return found
 
 
-def _parts(run: Run, clock: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return all seconds of devices, and all of the server, each of one axis."""
-    found = seconds(run, clock)
-    devices = found[:, :-1].ravel()
-    return devices[~np.isnan(devices)], found[:, -1]
-
-
-def _draw_ecdf(
-    runs: Sequence[Run], labels: list[str], clock: str, label: str, log_x: bool
-) -> Figure:
-    check_lines(len(runs))
-    figure, axes = new_figure(9.6, 3.6, columns=2, sharey=True)
-    for number, (run, name) in enumerate(zip(runs, labels, strict=True)):
-        for one, values in zip(axes, _parts(run, clock), strict=True):
-            ordered = np.sort(values)
-            share = np.arange(1, ordered.size + 1) / max(1, ordered.size)
-            one.step(
-                np.concatenate([ordered[:1], ordered]),
-                np.concatenate([[0.0], share]),
-                where="post",
-                label=name,
-                **line_style(number, ordered.size),
-            )
-    for one, who in zip(axes, ("devices", "server"), strict=True):
-        one.set_title(who, fontsize=10)
-        one.set_xlabel(label)
-        one.grid(alpha=0.3)
-        from_zero(one, log_x)
-    axes[0].set_ylabel("share of values at most so large")
-    axes[0].set_ylim(0, 1.02)
-    legend_below(figure, axes[0])
-    return figure
-
-
 def _draw_one(run: Run, name: str, clock: str, label: str, log_x: bool) -> Figure:
-    if run.devices > MOST_BOXES:
-        raise UsageError(
-            f"a figure has room for {MOST_BOXES} boxes and there are {run.devices} devices: use "
-            "--style ecdf"
-        )
+    _check_boxes(run.devices, "devices", "use --style ecdf")
     found = seconds(run, clock)
     boxes = [column[~np.isnan(column)] for column in found.T]
     width = max(4.0, min(11.0, 0.12 * run.devices)) + 1.6
@@ -122,26 +117,6 @@ def _draw_one(run: Run, name: str, clock: str, label: str, log_x: bool) -> Figur
         else:
             one.set_ylim(0, 1.05 * float(np.nanmax(found)))
     figure.suptitle(f"{name}: {len(found)} measured rounds", fontsize=10)
-    return figure
-
-
-def _draw_many(
-    runs: Sequence[Run], labels: list[str], clock: str, label: str, log_x: bool
-) -> Figure:
-    if len(runs) > MOST_BOXES:
-        raise UsageError(
-            f"a figure has room for {MOST_BOXES} boxes and there are {len(runs)} runs: name fewer"
-        )
-    figure, axes = new_figure(9.6, 1.2 + 0.3 * len(runs), columns=2, sharey=True)
-    parts = [_parts(run, clock) for run in runs]
-    for one, number, who in zip(axes, (0, 1), ("devices", "server"), strict=True):
-        _draw_boxes(one, [part[number] for part in parts], range(len(runs)), across=True)
-        one.set_title(who, fontsize=10)
-        one.set_xlabel(label)
-        one.grid(alpha=0.3, axis="x")
-        from_zero(one, log_x)
-    axes[0].set_yticks(range(len(runs)), labels, fontsize=8)
-    axes[0].set_ylim(len(runs) - 0.4, -0.6)
     return figure
 
 

@@ -98,16 +98,14 @@ class Run:
     @property
     def unfinished(self) -> str | None:
         """What is to be said of a run that is not complete, after its path; None of another."""
-        if self.status == "complete":
-            return None
-        rounds = f"after {self.rounds} rounds"
-        if self.status == "failed":
-            return f"is of a run that failed {rounds}"
-        if self.status == "interrupted":
-            return (
-                f"is of a run that was interrupted {rounds}; the same command with --resume goes on"
-            )
-        return f"is of a run that has not ended or was killed {rounds} (status {self.status})"
+        after = f"after {self.rounds} rounds"
+        resume = "the same command with --resume goes on"
+        return {
+            "complete": None,
+            "failed": f"is of a run that failed {after}",
+            "interrupted": f"is of a run that was interrupted {after}; {resume}",
+            "running": f"is of a run that has not ended or was killed {after} (status running)",
+        }[self.status]
 
     @property
     def measured(self) -> NDArray[np.bool_]:
@@ -160,14 +158,13 @@ def load(path: str | os.PathLike[str]) -> Run:
             root = _attributes(file)
             _check_schema(root, path)
             run = _read(file, root, path)
+        run.link()
+    except UsageError as error:
+        raise HpcflError(f"{path} is damaged: it records a link of which {error}") from None
     except HpcflError:
         raise
     except Exception as error:  # a damaged file fails in many ways, MemoryError among them
         raise HpcflError(f"{path} is damaged: its contents do not follow {SCHEMA}") from error
-    try:
-        run.link()
-    except UsageError as error:
-        raise HpcflError(f"{path} is damaged: it records a link of which {error}") from None
     return run
 
 
@@ -259,9 +256,7 @@ def _rounds_of(
 
 
 def _resumed(file: Any, finished: int) -> list[dict[str, Any]]:
-    if not _has(file, schema.RESUMED):
-        return []
-    group = _group(file, schema.RESUMED)
+    group = _group(file, schema.RESUMED) if _has(file, schema.RESUMED) else {}
     found = [_facts(_group(group, str(number))) for number in range(1, len(group) + 1)]
     for launch in found:
         first = launch[schema.FIRST_ROUND]
@@ -270,9 +265,7 @@ def _resumed(file: Any, finished: int) -> list[dict[str, Any]]:
 
 
 def _training(file: Any, finished: int, devices: int) -> dict[str, NDArray[np.float64]]:
-    if not _has(file, schema.TRAINING):
-        return {}
-    group = _group(file, schema.TRAINING)
+    group = _group(file, schema.TRAINING) if _has(file, schema.TRAINING) else {}
     found = {name: _array(group, name, np.float64)[:finished] for name in group}
     for name, values in found.items():
         if values.shape != (finished,):

@@ -224,9 +224,9 @@ def _mean(values: NDArray[np.uint64]) -> float:
     return float(values.mean()) if values.size else 0.0
 
 
-def _fraction(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
-
-
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
+
+
+def _fraction(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

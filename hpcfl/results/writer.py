@@ -37,10 +37,10 @@ from hpcfl.results.schema import Dataset
 from hpcfl.system import files
 from hpcfl.system.interruption import Left
 
-# HDF5's index of chunks is a tree of nodes of at most so many entries. It grows at its right end,
-# where a node is split so that nine tenths stay (HDF5 file format specification, section III.A.1).
-_NODE_ENTRIES = 64
-_NODE_FILL = 0.9
+# HDF5's index of chunks is a tree of nodes of 64 entries of 8 bytes with 65 keys of 24 bytes and 8
+# for each axis. It grows at its right end, where a node is split so that nine tenths stay (HDF5
+# file format specification, section III.A.1): so many bytes an entry, and for each of its axes.
+_ENTRY_BYTES, _AXIS_BYTES = 37.0, 9.2
 _HEADER_BYTES = 36_000
 # The nodes that a round needs, and some: those of rounds before would only take memory.
 _CACHE_BYTES = 1 << 18
@@ -169,7 +169,7 @@ class ResultsWriter:
         self._at_end = dict(at_end or {})
         try:
             # The lock is that of a writer which is at work; it ends with the writer's process.
-            old = h5py.File(self.path, "r+", libver="earliest", locking="best-effort")
+            old = _opened(self.path, "r+")
         except (OSError, RuntimeError) as error:
             raise UsageError(
                 f"cannot go on with {self.path} ({_reason(error)}): another process may still be "
@@ -212,9 +212,7 @@ class ResultsWriter:
         """Yield a new file to be filled, which then takes its name with all its space."""
         try:
             with files.replacing(self.path, self._sibling("part")) as draft:
-                # The oldest file format has no checksums: a half-written attribute at the end of
-                # a run then spoils nothing but itself.
-                with h5py.File(draft, "x", libver="earliest", locking="best-effort") as file:
+                with _opened(draft, "x") as file:
                     yield file
                 _allocate_blocks(draft)
         except (OSError, RuntimeError) as error:
@@ -227,9 +225,7 @@ class ResultsWriter:
         """Open the file that is there complete."""
         try:
             # Without a cache of chunks: it would hold rounds that are never looked at again.
-            self._file = h5py.File(
-                self.path, "r+", libver="earliest", locking="best-effort", rdcc_nbytes=0
-            )
+            self._file = _opened(self.path, "r+", rdcc_nbytes=0)
         except (OSError, RuntimeError) as error:
             raise UsageError(f"cannot write to {self.path} ({_reason(error)})") from error
         _limit_cache(self._file)
@@ -339,13 +335,13 @@ class ResultsWriter:
             shutil.copyfile(self.path, cut)
             with (
                 files.replacing(self.path, self._sibling("trim")) as copy,
-                h5py.File(cut, "r+", libver="earliest", locking="best-effort") as file,
+                _opened(cut, "r+") as file,
             ):
                 for group in (schema.ROUNDS, schema.TRAINING):
                     for dataset in file.get(group, {}).values():
                         dataset.resize(self.written, axis=0)
                 # HDF5 keeps the space of what was cut off within the file, but does not copy it.
-                with h5py.File(copy, "x", libver="earliest", locking="best-effort") as packed:
+                with _opened(copy, "x") as packed:
                     for name in file:
                         file.copy(name, packed)
                     _copy_attributes(file, packed)
@@ -381,13 +377,14 @@ def predicted_bytes(phases: int, devices: int, rounds: int, failures: bool = Fal
     for dataset in _datasets(failures):
         shape = dataset.shape(phases, devices)
         a_round += np.dtype(dataset.dtype).itemsize * math.prod(shape)
-        # A key holds the chunk's size, a mask, and an offset in each dimension and one more.
-        key_bytes = 8 + 8 * (len(shape) + 2)
-        node_bytes = 24 + _NODE_ENTRIES * 8 + (_NODE_ENTRIES + 1) * key_bytes
-        entries = _NODE_ENTRIES * _NODE_FILL
-        # Leaves, the nodes above them, and so on.
-        a_round += node_bytes / (entries - 1)
+        a_round += _ENTRY_BYTES + _AXIS_BYTES * len(shape)
     return _HEADER_BYTES + round(rounds * a_round)
+
+
+def _opened(path: Path, mode: str, **more: Any) -> Any:
+    # The oldest file format has no checksums: a half-written attribute at the end of a run then
+    # spoils nothing but itself.
+    return h5py.File(path, mode, libver="earliest", locking="best-effort", **more)
 
 
 def _datasets(failures: bool) -> tuple[Dataset, ...]:
