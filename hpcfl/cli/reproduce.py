@@ -94,7 +94,7 @@ def command(
     if world.rank == 0 and listing:
         _list(output)
     for artefact in chosen:
-        _run(world, artefact, scale or artefact.scale(None, max_minutes), data_dir, output, again)
+        _run(world, artefact, scale or artefact.scale(max_minutes), data_dir, output, again)
         if world.rank == 0:
             _print(artefact, output, plot)
     if world.rank == 0 and document is not None:

@@ -74,10 +74,8 @@ class Artefact:
     data: tuple[str, ...] = ()  # data sets that it needs
     lacking: str = ""  # why it cannot be run
 
-    def scale(self, name: str | None, minutes: float) -> str:
-        """Return the scale to run: the one asked for, else the largest that takes so long."""
-        if name is not None:
-            return name
+    def scale(self, minutes: float) -> str:
+        """Return the largest scale that takes so long at most, or the shortest."""
         fitting = [scale for scale in self.scales if self.scales[scale].minutes <= minutes]
         if "paper" in fitting:
             return "paper"

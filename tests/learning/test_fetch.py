@@ -1,7 +1,5 @@
 """What is fetched is the publisher's, whole, or is not there: against a server on this machine."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io
@@ -30,8 +28,8 @@ class Server:
     """An HTTP server with files in memory, which remembers what was asked for."""
 
     def __init__(self):
-        self.files: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.files = {}
+        self.asked = []
         self.announce_more = 0
         outer = self
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 
@@ -8,18 +6,17 @@ import pytest
 from hpcfl.comm.world import connect
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.reproduce import session
-from hpcfl.reproduce.artefact import Artefact, Scale, Setting, key
+from hpcfl.reproduce.artefact import Artefact, Scale, key
 from hpcfl.reproduce.store import Store
 
-SETTINGS: list[Setting] = [{"devices": 5}, {"devices": 7}, {"devices": 9}]
+SETTINGS = [{"devices": 5}, {"devices": 7}, {"devices": 9}]
 
 
 class Counted:
     """Runs settings, notes which, and fails where it is told to."""
 
     def __init__(self):
-        self.ran: list[int] = []
-        self.failing: int | None = None
+        self.ran, self.failing = [], None
 
     def __call__(self, setting, context):
         if setting["devices"] == self.failing:
@@ -48,9 +45,7 @@ def test_a_run_that_failed_goes_on_with_the_setting_that_failed(tmp_path):
     play(run, tmp_path)
 
     assert run.ran == [5, 7, 9]
-    found = Store(tmp_path, "some").results(artefact(run))
-    assert found is not None
-    scale, results = found
+    scale, results = Store(tmp_path, "some").results(artefact(run))
     assert scale == "paper"
     assert [result.found["double"] for result in results] == [10, 14, 18]
 
@@ -70,9 +65,7 @@ def test_a_setting_of_two_scales_is_run_once(tmp_path):
     run = Counted()
     play(run, tmp_path, "small")
     store = Store(tmp_path, "some")
-    found = store.results(artefact(run))
-    assert found is not None
-    assert found[0] == "small"
+    assert store.results(artefact(run))[0] == "small"
     assert store.finished(artefact(run)) == {"paper": 1, "small": 1}
 
     play(run, tmp_path)

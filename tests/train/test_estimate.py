@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -74,7 +72,7 @@ def reference(name, spec, devices, steps, rate):
             weights = weights - rate / math.sqrt(step + 1) * gradient
         return visited
 
-    figures: dict[str, list[float]] = {name: [] for name in FIGURES}
+    figures = {name: [] for name in FIGURES}
     for id, share in enumerate(parts):
         x = data.train_inputs[share].reshape(len(share), -1).astype(float)
         y = data.train_labels[share]

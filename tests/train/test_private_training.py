@@ -1,9 +1,6 @@
 """Private algorithms from end to end: real data, real protocols, and the account beside them."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -54,7 +51,7 @@ def test_noise_within_a_protocol_is_validated_with_the_sum(tmp_path, name, aggre
 
 
 def test_without_noise_to_speak_of_a_private_algorithm_is_federated_averaging(tmp_path):
-    options: dict[str, Any] = {"steps": 1, "batch_size": 0}
+    options = {"steps": 1, "batch_size": 0}
     plain = train(tmp_path, "fedavg", **options)
     for name in ("cdp", "dp-fedavg"):
         private = train(tmp_path, name, sigma=1e-9, clip_norm=1e6, **options)
@@ -108,7 +105,7 @@ def test_a_resumed_private_run_ends_with_the_model_of_an_undisturbed_one(tmp_pat
 
 
 def test_a_norm_that_is_too_small_grows_and_the_model_moves_faster(tmp_path):
-    options: dict[str, Any] = {"noise_multiplier": 1e-4, "clip_norm": 0.001, "rounds": 40}
+    options = {"noise_multiplier": 1e-4, "clip_norm": 0.001, "rounds": 40}
     fixed = train(tmp_path, "dp-fedavg", **options)
     adaptive = train(tmp_path, "dp-fedavg", quantile=0.9, **options)
 
@@ -139,7 +136,6 @@ def test_larger_updates_are_kept_more_often_and_the_mean_stays_right(tmp_path):
     """Without noise, the mean over many rounds is that of all devices' clipped updates."""
     from hpcfl.algorithms import federated
     from hpcfl.algorithms.aggregation import find
-    from hpcfl.algorithms.aggregation.base import AggregationProtocol
     from hpcfl.algorithms.federated.base import Federation
     from hpcfl.algorithms.federated.locks import Locks
     from hpcfl.algorithms.federated.participation import Participation
@@ -147,7 +143,7 @@ def test_larger_updates_are_kept_more_often_and_the_mean_stays_right(tmp_path):
     from hpcfl.algorithms.parameters import Parameters
 
     devices, draws = 10, 4000
-    protocol: AggregationProtocol = find("fedavg")(Parameters(4, devices, dropout=0.0))
+    protocol = find("fedavg")(Parameters(4, devices, dropout=0.0))
     where = Federation(
         sizes=np.ones(devices, np.int64),
         participation=Participation(devices, 8, "poisson", 5),

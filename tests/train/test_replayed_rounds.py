@@ -1,10 +1,7 @@
 """Rounds that are played again by a launch that goes on from a checkpoint: what they cost."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +17,7 @@ from hpcfl.training import checkpoint
 
 # The setting of the audit: an epoch has more steps than there are rounds, and a record is used once
 # in it at the most.
-CDP: dict[str, Any] = {"devices": 5, "steps": 1, "sigma": 0.05, "batch_size": 28}
+CDP = {"devices": 5, "steps": 1, "sigma": 0.05, "batch_size": 28}
 
 
 def exact_epsilon(mu, delta=1e-5):
@@ -41,7 +38,7 @@ def killed(folder, rounds, every, name="cdp", **options):
 
 def count_uses(monkeypatch):
     """Count in how many batches each record of each device is, from now on."""
-    uses: Counter[tuple[int, int]] = Counter()
+    uses = Counter()
     batches = private.batches
 
     def counted(*settings):
@@ -131,7 +128,7 @@ def test_there_is_one_checkpoint_to_go_on_from(tmp_path):
 
 
 def test_a_run_without_privacy_goes_on_from_the_same_file_as_often_as_it_likes(tmp_path):
-    options: dict[str, Any] = {"epochs": 1, "steps": None, "devices": 4}
+    options = {"epochs": 1, "steps": None, "devices": 4}
     whole = train(tmp_path, "fedavg", rounds=4, **options)
     state = killed(tmp_path, 3, 2, "fedavg", **options)
     content = state.read_bytes()
@@ -143,7 +140,7 @@ def test_a_run_without_privacy_goes_on_from_the_same_file_as_often_as_it_likes(t
 
 @pytest.mark.parametrize("name", ["dp-fedavg", "locks"])
 def test_participants_of_a_replayed_round_are_drawn_anew(tmp_path, name):
-    options: dict[str, Any] = {
+    options = {
         "devices": 30,
         "per_round": 10,
         "sampling": "poisson",

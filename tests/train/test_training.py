@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import h5py
 import numpy as np
@@ -220,7 +217,7 @@ def test_a_server_of_momentum_moves_on_by_itself(tmp_path):
 
 
 def test_a_resumed_run_ends_with_the_model_of_an_undisturbed_one(tmp_path):
-    options: dict[str, Any] = {"server_momentum": 0.5, "per_round": 4, "dropout": 0.2}
+    options = {"server_momentum": 0.5, "per_round": 4, "dropout": 0.2}
     whole = train(tmp_path, "secagg", rounds=6, **options)
     begun = train(tmp_path, "secagg", rounds=4, checkpoint_every=3, **options)
     saved = checkpoint.path_for(begun.path)
