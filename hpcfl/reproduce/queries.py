@@ -366,54 +366,51 @@ def _figures(dataset: str) -> list[Artefact]:
     first, name = (1, "MNIST") if dataset == "mnist" else (2, "FEMNIST")
     # Per-sample gradients of the CNN take some hundred times as long.
     slower = 1 if dataset == "mnist" else 100
+    replies = {"paper": Scale("ten seeds", _every_replies(dataset), 60 * slower)}
+    optimum = {"paper": Scale("ten seeds", _optimum_and_others(dataset), 120 * slower)}
+    tenths = [part / 10 for part in range(1, 11)]
+    parts = {
+        "paper": Scale(
+            "10 % to 100 % of the data, ten seeds", _fractions(dataset, tenths), 300 * slower
+        ),
+        "small": Scale(
+            "10 %, 50 % and 100 % of the data, ten seeds",
+            _fractions(dataset, [0.1, 0.5, 1.0]),
+            60 * slower,
+        ),
+    }
     return [
         Artefact(
-            f"queries/figure-{first}",
-            f"Loss after every query, {name}: the optimum against other T and b",
-            {"paper": Scale("ten seeds", _optimum_and_others(dataset), 120 * slower)},
-            _train,
-            _compare_optimum,
-            _draw_losses,
-            (dataset,),
-        ),
-        Artefact(
-            f"queries/figure-{first + 2}",
-            f"Loss for b = 1, 5, 10, each with its best T, {name}",
-            {"paper": Scale("ten seeds", _every_replies(dataset), 60 * slower)},
-            _train,
-            _compare_replies,
-            _draw_by("b"),
-            (dataset,),
-        ),
-        Artefact(
-            f"queries/figure-{first + 4}",
-            f"Loss over the privacy budget, {name}",
-            {"paper": Scale("ten seeds", _every_replies(dataset), 60 * slower)},
-            _train,
-            _compare_budgets,
-            _draw_by("epsilon"),
-            (dataset,),
-        ),
-        Artefact(
-            f"queries/figure-{first + 6}",
-            f"Accuracy over budget and part of the data used, {name}",
-            {
-                "paper": Scale(
-                    "10 % to 100 % of the data, ten seeds",
-                    _fractions(dataset, [part / 10 for part in range(1, 11)]),
-                    300 * slower,
+            f"queries/figure-{first + 2 * row}", title, scales, _train, compare, draw, (dataset,)
+        )
+        for row, (title, scales, compare, draw) in enumerate(
+            (
+                (
+                    f"Loss after every query, {name}: the optimum against other T and b",
+                    optimum,
+                    _compare_optimum,
+                    _draw_losses,
                 ),
-                "small": Scale(
-                    "10 %, 50 % and 100 % of the data, ten seeds",
-                    _fractions(dataset, [0.1, 0.5, 1.0]),
-                    60 * slower,
+                (
+                    f"Loss for b = 1, 5, 10, each with its best T, {name}",
+                    replies,
+                    _compare_replies,
+                    _draw_by("b"),
                 ),
-            },
-            _train,
-            _compare_fractions,
-            _draw_fractions,
-            (dataset,),
-        ),
+                (
+                    f"Loss over the privacy budget, {name}",
+                    replies,
+                    _compare_budgets,
+                    _draw_by("epsilon"),
+                ),
+                (
+                    f"Accuracy over budget and part of the data used, {name}",
+                    parts,
+                    _compare_fractions,
+                    _draw_fractions,
+                ),
+            )
+        )
     ]
 
 

@@ -33,6 +33,12 @@ _LOCAL: dict[str, Any] = {
     "learning_rate": 0.01,
     "momentum": 0.5,
 }
+# Data set, partition and accuracy of Figures 3, 5 and 6.
+_CIFAR10, _IID, _SHARDS = (
+    ("cifar10", "iid", 0.55),
+    ("mnist", "iid", 0.97),
+    ("mnist", "shards", 0.94),
+)
 _ALPHAS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 _DROPOUTS = (0.0, 0.1, 0.3)
 
@@ -110,10 +116,14 @@ def _train(setting: Setting, context: Context) -> Mapping[str, Any]:
 
 
 def _to_target(
-    dataset: str, partition: str, target: float, runs: Sequence[tuple[str, int, int]]
-) -> list[Setting]:
-    """Return settings of both protocols for (model, N, most rounds)."""
-    return [
+    what: str, minutes: float, task: tuple[str, str, float], runs: Sequence[tuple[str, int, int]]
+) -> Scale:
+    """Return the training of both protocols to the target of (data set, partition, accuracy).
+
+    A run is (model, N, most rounds).
+    """
+    dataset, partition, target = task
+    settings: list[Setting] = [
         {
             "dataset": dataset,
             "partition": partition,
@@ -125,6 +135,11 @@ def _to_target(
         }
         for (model, devices, most), protocol in itertools.product(runs, _PROTOCOLS)
     ]
+    return Scale(what, settings, minutes)
+
+
+def _for_all(model: str, most: int) -> list[tuple[str, int, int]]:
+    return [(model, devices, most) for devices in _DEVICES]
 
 
 def _compare_training(
@@ -150,33 +165,18 @@ def _compare_training(
                     says(f"{name}to the target", "reached", "not reached", False, "too few rounds")
                 )
                 continue
-            seconds = [
-                (one.found["modelled_seconds"], one.found["modelled_seconds_of_training"])
-                for one in (dense, sparse)
+            a, b = dense.found, sparse.found
+            alone = [
+                one["modelled_seconds"] - one["modelled_seconds_of_training"] for one in (a, b)
             ]
-            rounds = f"{dense.found['rounds']} / {sparse.found['rounds']}"
+            sent = a["bytes_up_total"] / b["bytes_up_total"]
+            took = a["modelled_seconds"] / b["modelled_seconds"]
+            without = f"{alone[0] / alone[1]:.4g} x"
             lines += [
-                Line(f"{name}rounds", "", rounds, SHOWN),
-                ratio(
-                    setting,
-                    f"{name}bytes to the target",
-                    bytes_ratio,
-                    dense.found["bytes_up_total"] / sparse.found["bytes_up_total"],
-                    bytes_why,
-                ),
-                ratio(
-                    setting,
-                    f"{name}modelled time",
-                    time_ratio,
-                    seconds[0][0] / seconds[1][0],
-                    time_why,
-                ),
-                Line(
-                    f"{name}modelled time without training",
-                    "",
-                    f"{(seconds[0][0] - seconds[0][1]) / (seconds[1][0] - seconds[1][1]):.4g} x",
-                    SHOWN,
-                ),
+                Line(f"{name}rounds", "", f"{a['rounds']} / {b['rounds']}", SHOWN),
+                ratio(setting, f"{name}bytes to the target", bytes_ratio, sent, bytes_why),
+                ratio(setting, f"{name}modelled time", time_ratio, took, time_why),
+                Line(f"{name}modelled time without training", "", without, SHOWN),
             ]
         return lines
 
@@ -366,18 +366,8 @@ ARTEFACTS = (
         "sparse-secagg/figure-3",
         "Training on CIFAR-10 to 55 %: bytes, accuracy, time",
         {
-            "paper": Scale(
-                "N = 25 to 100",
-                _to_target(
-                    "cifar10", "iid", 0.55, [("cifar-cnn", devices, 400) for devices in _DEVICES]
-                ),
-                240,
-            ),
-            "small": Scale(
-                "N = 25",
-                _to_target("cifar10", "iid", 0.55, [("cifar-cnn", 25, 400)]),
-                20,
-            ),
+            "paper": _to_target("N = 25 to 100", 240, _CIFAR10, _for_all("cifar-cnn", 400)),
+            "small": _to_target("N = 25", 20, _CIFAR10, [("cifar-cnn", 25, 400)]),
         },
         _train,
         _compare_training(7.8, 1.13, _ROUND_RATIO + "the paper's fits its bitmap", _TIME),
@@ -396,27 +386,15 @@ ARTEFACTS = (
         "sparse-secagg/figure-5",
         "Training on MNIST, IID, to 97 %: bytes and time",
         {
-            "paper": Scale(
-                "the CNN, N = 25 to 100",
-                _to_target(
-                    "mnist", "iid", 0.97, [("mnist-cnn", devices, 40) for devices in _DEVICES]
-                ),
-                60,
-            ),
-            "small": Scale(
+            "paper": _to_target("the CNN, N = 25 to 100", 60, _IID, _for_all("mnist-cnn", 40)),
+            "small": _to_target(
                 "the CNN and the 2NN, N = 25 and 100",
-                _to_target(
-                    "mnist",
-                    "iid",
-                    0.97,
-                    [
-                        ("2nn", 25, 150),
-                        ("2nn", 100, 150),
-                        ("mnist-cnn", 25, 40),
-                        ("mnist-cnn", 100, 40),
-                    ],
-                ),
                 45,
+                _IID,
+                [
+                    *(("2nn", devices, 150) for devices in (25, 100)),
+                    *(("mnist-cnn", devices, 40) for devices in (25, 100)),
+                ],
             ),
         },
         _train,
@@ -428,17 +406,9 @@ ARTEFACTS = (
         "sparse-secagg/figure-6",
         "Training on MNIST, not IID, to 94 %: bytes and time",
         {
-            "paper": Scale(
-                "the CNN, N = 25 to 100",
-                _to_target(
-                    "mnist", "shards", 0.94, [("mnist-cnn", devices, 60) for devices in _DEVICES]
-                ),
-                90,
-            ),
-            "small": Scale(
-                "the 2NN, N = 25 and 100",
-                _to_target("mnist", "shards", 0.94, [("2nn", 25, 400), ("2nn", 100, 600)]),
-                25,
+            "paper": _to_target("the CNN, N = 25 to 100", 90, _SHARDS, _for_all("mnist-cnn", 60)),
+            "small": _to_target(
+                "the 2NN, N = 25 and 100", 25, _SHARDS, [("2nn", 25, 400), ("2nn", 100, 600)]
             ),
         },
         _train,
