@@ -71,16 +71,9 @@ def decode(message: Bytes, dim: int) -> tuple[Positions, int]:
 
 
 def expected_bytes(share: float, dim: int, coding: str) -> float:
-    """Return how many bytes i.i.d. positions take on average, without their header.
+    """Return how many bytes i.i.d. positions, each of the probability `share`, take without header.
 
-    Parameters
-    ----------
-    share : float
-        Probability of each position.
-    dim : int
-        Number d of positions that there are.
-    coding : str
-        One of `CODINGS`.
+    That is the mean, of `dim` positions that there are in one of `CODINGS`.
     """
     bitmap = math.ceil(dim / 8)
     # E[floor(gap / 2^k)] of a geometric gap from 0: r / (1 - r), r = (1 - p)^(2^k).

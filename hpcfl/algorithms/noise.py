@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.crypto import keystream
 from hpcfl.crypto.discrete_gaussian import LARGEST_SIGMA, discrete_gaussian
 from hpcfl.crypto.groups import Signed
-from hpcfl.crypto.keys import SecretSource, derive, system_secrets
+from hpcfl.crypto.keys import SecretSource, derive, insecure_stream, system_secrets
 from hpcfl.errors import UsageError
 
 NoiseSecrets = Callable[[int, int], SecretSource]
@@ -36,37 +35,17 @@ def insecure_noise(seed: int) -> NoiseSecrets:
     Every round and owner has one, whichever rank asks, so that results do not depend on how many
     ranks there are.
     """
-
-    def source(play: int, owner: int) -> SecretSource:
-        context = f"hpcfl/1 insecure noise of {owner} in round {play}".encode()
-        stream = keystream.open_stream(derive(seed.to_bytes(16, "little", signed=True), context))
-        return lambda count: stream.update(bytes(count))
-
-    return source
+    return lambda play, owner: insecure_stream(seed, f"noise of {owner} in round {play}")
 
 
 @dataclass(frozen=True)
 class IntegerNoise:
-    """What a device does to a vector besides rounding it.
+    """What a device does to a vector besides rounding it."""
 
-    Attributes
-    ----------
-    sigma : int
-        Parameter of the noise on every integer, about its standard deviation.
-    secret : bytes
-        From which this rank's devices draw; of no other use, and never written anywhere.
-    norm : float or None
-        Vectors are clipped to this l2 norm first; None leaves them as they are.
-
-    Raises
-    ------
-    UsageError
-        If sigma is above `LARGEST_SIGMA`.
-    """
-
-    sigma: int
+    sigma: int  # parameter of the noise on every integer, about its standard deviation
+    # From which this rank's devices draw; of no other use, and never written anywhere.
     secret: bytes = field(repr=False)
-    norm: float | None = None
+    norm: float | None = None  # vectors are clipped to this l2 norm first, if there is one
 
     def __post_init__(self) -> None:
         if self.sigma > LARGEST_SIGMA:
@@ -87,16 +66,9 @@ class IntegerNoise:
     def bound(self, devices: int, dim: int, failure: float) -> int:
         """Return what the sum of all devices' noise stays within, at all coordinates.
 
-        A discrete Gaussian is subgaussian with the parameter sigma (Canonne, Kamath and Steinke
-        2020, Corollary 17), so a sum of n exceeds t with a probability of at most
-        2 exp(-t**2 / (2 n sigma**2)); a union bound over the coordinates.
-
-        Parameters
-        ----------
-        devices, dim : int
-            Numbers of summands and of coordinates.
-        failure : float
-            Probability that is left.
+        But for the probability `failure`. A discrete Gaussian is subgaussian with the parameter
+        sigma (Canonne, Kamath and Steinke 2020, Corollary 17), so a sum of n exceeds t with a
+        probability of at most 2 exp(-t**2 / (2 n sigma**2)); a union bound over the coordinates.
         """
         return math.ceil(self.sigma * math.sqrt(2 * devices * math.log(2 * dim / failure)))
 

@@ -20,20 +20,14 @@ class Parameters(ProtocolOptions, SeedOptions):
     """What all devices and the server of a run agree on.
 
     The seed is that of the stochastic rounding; never of a key.
-
-    Attributes
-    ----------
-    weights : ndarray of float64, shape (N,), optional
-        The devices' weights beta, adding up to 1; equal by default.
-    population : int, optional
-        Number of devices that the N of a round are drawn from; N by default.
     """
 
     devices: int = field(kw_only=False, metadata=described("Number N of devices.", **DEVICES))
     dim: int = field(kw_only=False, metadata=described("Number d of coordinates.", **DIM))
     levels: int = again(ProtocolOptions, "levels", DEFAULT_LEVELS)
+    # The devices' weights beta, shape (N,), adding up to 1; equal by default.
     weights: NDArray[np.float64] | None = field(default=None, compare=False)
-    population: int | None = None
+    population: int | None = None  # devices that the N of a round are drawn from; N by default
 
     def __post_init__(self) -> None:
         super().__post_init__()

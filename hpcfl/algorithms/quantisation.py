@@ -14,18 +14,10 @@ from hpcfl.errors import UsageError
 
 @dataclass(frozen=True)
 class Quantiser:
-    """Clips, scales and rounds at random, without bias.
+    """Clips, scales and rounds at random, without bias."""
 
-    Attributes
-    ----------
-    clip : float
-        Coordinates are clipped to [-clip, clip].
-    levels : int
-        Number c of levels per unit.
-    """
-
-    clip: float
-    levels: int
+    clip: float  # coordinates are clipped to [-clip, clip]
+    levels: int  # number c of levels per unit
 
     def quantise(
         self, values: NDArray[np.floating], scale: float, generator: np.random.Generator
@@ -37,13 +29,9 @@ class Quantiser:
         values : ndarray of float
             Coordinates of an update.
         scale : float
-            The device's weight over the probability that a coordinate arrives.
+            The device's weight over the probability that a coordinate is included.
         generator : numpy.random.Generator
             Decides which way each coordinate is rounded.
-
-        Returns
-        -------
-        ndarray of int64
 
         Raises
         ------
@@ -81,21 +69,10 @@ def largest_levels(
 ) -> int:
     """Return the largest number of levels with which no sum can wrap around.
 
-    All weights add up to 1 and every device rounds by less than one, so a sum is at most
-    ``levels * clip / inclusion + devices`` in magnitude, which must fit the group's half range.
-
-    Parameters
-    ----------
-    group : Group
-        Where vectors are summed.
-    devices : int
-        Number of devices.
-    clip : float
-        Largest magnitude of a coordinate.
-    inclusion : float
-        The probability that vectors are scaled by, p (1 - theta).
-    reserve : int
-        What else, in magnitude, may be in the sum: noise.
+    All weights add up to 1 and every device rounds by less than one, so a sum is at most ``levels *
+    clip / inclusion + devices`` in magnitude, which must fit the group's half range, next to a
+    `reserve` for what else may be in the sum: noise. `inclusion` is the probability that vectors
+    are scaled by, p (1 - theta).
     """
     # The quotient is infinite for the smallest clips.
     return math.floor(min((group.half_range - devices - reserve) * inclusion / clip, MOST_LEVELS))
@@ -104,20 +81,16 @@ def largest_levels(
 def check_levels(
     levels: int, group: Group, devices: int, clip: float, inclusion: float, reserve: int = 0
 ) -> None:
-    """Refuse a number of levels with which a sum could silently wrap around.
-
-    Raises
-    ------
-    UsageError
-        Naming the largest number of levels that is admissible.
-    """
+    """Refuse a number of levels with which a sum could silently wrap around: UsageError."""
     largest = largest_levels(group, devices, clip, inclusion, reserve)
-    if levels > largest:
+    if levels <= largest:
+        return
+    if largest < 1:
         raise UsageError(
-            f"levels {levels} with clip {clip:g}{' and noise' if reserve else ''} could overflow "
-            f"the group {group.name}: "
-            f"the largest admissible number of levels is {largest}"
-            if largest >= 1
-            else f"clip {clip:g}{' with this noise' if reserve else ''} is too large for the group "
+            f"clip {clip:g}{' with this noise' if reserve else ''} is too large for the group "
             f"{group.name} at any number of levels"
         )
+    raise UsageError(
+        f"levels {levels} with clip {clip:g}{' and noise' if reserve else ''} could overflow "
+        f"the group {group.name}: the largest admissible number of levels is {largest}"
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.algorithms.aggregation.base import COLLUSION, AggregationProtocol
-from hpcfl.algorithms.aggregation.topology import to_flags
+from hpcfl.algorithms.aggregation.messages import to_flags
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.attack.transcript import Flags, Transcript, attackable
 from hpcfl.comm.phases import Payload

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import parse_vector
 from hpcfl.algorithms.aggregation.curious import Seen
+from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.aggregation.sharing import KEY_SHARE, SEED_SHARE
 from hpcfl.attack.transcript import Flags, Transcript
 from hpcfl.comm import envelope

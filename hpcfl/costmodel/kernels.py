@@ -156,7 +156,7 @@ def _sharing() -> Kernels:
     senders = np.array(sorted(rows), np.int64)
     mine = np.stack([rows[id][1][0] for id in senders.tolist()])
     flags = np.ones(DEVICES, np.bool_)
-    request = links.request(None, flags, ~flags)
+    request = links.bits(None, flags, ~flags)
     device.receive_share_keys(senders, mine)
     device.receive_challenge(np.zeros(sharing.CHALLENGE_BYTES, np.uint8))
 

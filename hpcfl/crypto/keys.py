@@ -33,11 +33,16 @@ SecretSource = Callable[[int], bytes]
 system_secrets: SecretSource = os.urandom
 
 
-def insecure_secrets(seed: int, round_index: int, device: int) -> SecretSource:
+def insecure_stream(seed: int, owner: str) -> SecretSource:
     """Return a source that repeats itself for the same arguments: for tests, never for secrets."""
-    context = f"hpcfl/1 insecure round {round_index} device {device}".encode()
-    stream = keystream.open_stream(derive(seed.to_bytes(16, "little", signed=True), context))
+    key = derive(seed.to_bytes(16, "little", signed=True), f"hpcfl/1 insecure {owner}".encode())
+    stream = keystream.open_stream(key)
     return lambda count: stream.update(bytes(count))
+
+
+def insecure_secrets(seed: int, round_index: int, device: int) -> SecretSource:
+    """Return what `insecure_stream` does for a device in a round."""
+    return insecure_stream(seed, f"round {round_index} device {device}")
 
 
 def secrets_of(insecure_seed: int | None, round_index: int, device: int) -> SecretSource:

@@ -6,53 +6,30 @@ in `PROTOCOLS`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from hpcfl.algorithms.registry import find_class, registry
 from hpcfl.errors import UsageError
 from hpcfl.system import files
-from hpcfl.system.plugins import load_class
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
 
-
-class Registered(NamedTuple):
-    """Where a protocol is, and what the help says of it without importing it.
-
-    Attributes
-    ----------
-    home : str
-        ``MODULE:CLASS``.
-    about : str
-        One line.
-    """
-
-    home: str
-    about: str
-
-
-_HERE = "hpcfl.algorithms.aggregation"
-PROTOCOLS = {
-    "fedavg": Registered(f"{_HERE}.fedavg:FedAvg", "plain vectors, the floor"),
-    "secagg": Registered(
-        f"{_HERE}.secagg:SecAgg", "masks between all pairs (Bonawitz et al. 2017)"
-    ),
-    "secagg-graph": Registered(
-        f"{_HERE}.graph:GraphSecAgg", "masks between neighbours on a ring (Bell et al. 2020)"
-    ),
-    "sparse": Registered(
-        f"{_HERE}.sparse:SparseSecAgg", "coordinates that pairs select (Ergun et al. 2021)"
-    ),
-    "cohort": Registered(
-        f"{_HERE}.cohort:Cohort", "as many coordinates, each masked within a cohort"
-    ),
-    "common": Registered(
-        f"{_HERE}.common:CommonCoordinates", "the same part of the coordinates of all devices"
-    ),
-    "prf": Registered(
-        f"{_HERE}.prf:Prf", "masks from seeds agreed on once, no dropouts (Hu et al. 2021)"
-    ),
-}
+PROTOCOLS = registry(
+    __name__,
+    {
+        "fedavg": ("fedavg:FedAvg", "plain vectors, the floor"),
+        "secagg": ("secagg:SecAgg", "masks between all pairs (Bonawitz et al. 2017)"),
+        "secagg-graph": (
+            "graph:GraphSecAgg",
+            "masks between neighbours on a ring (Bell et al. 2020)",
+        ),
+        "sparse": ("sparse:SparseSecAgg", "coordinates that pairs select (Ergun et al. 2021)"),
+        "cohort": ("cohort:Cohort", "as many coordinates, each masked within a cohort"),
+        "common": ("common:CommonCoordinates", "the same part of the coordinates of all devices"),
+        "prf": ("prf:Prf", "masks from seeds agreed on once, no dropouts (Hu et al. 2021)"),
+    },
+)
 
 
 def find(name: str, security: str = "passive") -> type[AggregationProtocol]:
@@ -72,15 +49,7 @@ def find(name: str, security: str = "passive") -> type[AggregationProtocol]:
     """
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
 
-    known = PROTOCOLS.get(name)
-    if known is None and ":" not in name:
-        raise UsageError(
-            f"there is no protocol {name!r}; choose {', '.join(PROTOCOLS)}, or give MODULE:CLASS"
-        )
-    home = name if known is None else known.home
-    found: type[AggregationProtocol] = load_class(
-        home, AggregationProtocol, f"the protocol {name!r}"
-    )
+    found = find_class(name, PROTOCOLS, AggregationProtocol, "protocol")
     if security == "passive":
         return found
     active = found.active_variant()
@@ -94,22 +63,10 @@ def find(name: str, security: str = "passive") -> type[AggregationProtocol]:
 
 
 def find_named(name: str, given: str | None = None) -> type[AggregationProtocol]:
-    """Return the protocol that a file says it is of.
+    """Return the protocol that a file says it is of; ``MODULE:CLASS`` may be `given` for it.
 
     A file never decides which code is loaded: that of a protocol which does not come with hpcfl has
-    to be named by the user.
-
-    Parameters
-    ----------
-    name : str
-        What the file calls it.
-    given : str, optional
-        ``MODULE:CLASS``, as the user named it.
-
-    Raises
-    ------
-    UsageError
-        If it does not come with hpcfl, and is not the one given.
+    to be named by the user. UsageError if it is not.
     """
     if name in PROTOCOLS:
         return find(name)

@@ -38,7 +38,6 @@ unmask             to the server  shares
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar
@@ -46,14 +45,14 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import Enrolment, parse_vector
 from hpcfl.algorithms.aggregation.costs import Phases
+from hpcfl.algorithms.aggregation.enrolment import Directory, EnrolledDevice, KeyEnrolment
+from hpcfl.algorithms.aggregation.messages import from_bits, from_server, parse_vector, to_flags
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT
 from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer
 from hpcfl.algorithms.aggregation.sharing import Challenge, Dealings
 from hpcfl.algorithms.aggregation.sparse import SparseDevice, SparseSecAgg, SparseServer
-from hpcfl.algorithms.aggregation.topology import ADVERTISED_BYTES, from_bits, from_server, to_flags
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
 from hpcfl.crypto import keys, signatures
@@ -65,13 +64,9 @@ SIGNED_BYTES = keys.KEY_BYTES + SIGNATURE_BYTES
 SECRET_BYTES = 32
 
 
-class Registration(Enrolment):
+class Registration(KeyEnrolment):
     """The enrolment: identity keys, signed under registered ones, give every pair its secrets."""
 
-    steps = (
-        Step("advertise_keys", Pattern.GATHER),
-        Step("advertise_keys", Pattern.BROADCAST),
-    )
     largest_message = SIGNED_BYTES
     registered_bytes = signatures.PUBLIC_BYTES
 
@@ -82,36 +77,19 @@ class Registration(Enrolment):
     def device(self, id: int, secrets: keys.SecretSource) -> Identity:
         return Identity(self.protocol, id, self.devices, secrets)
 
-    def server(self) -> IdentityDirectory:
-        return IdentityDirectory(self.devices)
+    def server(self) -> Directory:
+        return Directory(self.devices, SIGNED_BYTES)
 
 
-class Identity:
-    """An enrolled device, and the secrets that it has in common with every other.
-
-    Parameters
-    ----------
-    protocol : str
-        Name of the protocol.
-    id : int
-        The id that the device is registered with.
-    devices : int
-        Number n of devices that enrol.
-    secrets : callable
-        Where its two keys come from.
-    """
+class Identity(EnrolledDevice):
+    """An enrolled device, and the two secrets that it has in common with every other."""
 
     def __init__(self, protocol: str, id: int, devices: int, secrets: keys.SecretSource) -> None:
-        self.id = id
-        self.devices = devices
         self._protocol = protocol
         self._random = secrets
         self._signing = signatures.SigningKey.generate(secrets)
-        self._pair = keys.KeyPair.generate(secrets)
         self._registry: NDArray[np.uint8] | None = None
-        # Two secrets with each of devices 0 to n - 1, end to end; random ones in its own place.
-        self._secrets = b""
-        self._last_round = -1
+        super().__init__(id, devices, secrets)
 
     def registers(self) -> bytes:
         """Return the public signature key, which the device is registered with."""
@@ -132,26 +110,17 @@ class Identity:
         A device whose key has none takes no part in any round: nothing that it seals or tags is
         right for this device, which puts a random secret in the place of theirs.
         """
-        if self._secrets:
-            raise RefusedError(f"device {self.id} refuses to enrol twice")
+        signed = self._listed(payload, SIGNED_BYTES)
         if self._registry is None:
             raise RefusedError(f"device {self.id} refuses to enrol: it knows no registered keys")
-        raw = parse_vector(
-            payload, "u1", SIGNED_BYTES * self.devices, "advertise_keys", "the server"
-        ).tobytes()
-        signed = [raw[start : start + SIGNED_BYTES] for start in range(0, len(raw), SIGNED_BYTES)]
         listed = [one[: keys.KEY_BYTES] for one in signed]
         if listed[self.id] != self._pair.public:
             raise RefusedError(
                 f"device {self.id} refuses to enrol: its own identity key is not as it sent it"
             )
-        secrets = [
-            keys.derive(secret, self._pair_context(id, listed), 2 * SECRET_BYTES)
-            for id, secret in enumerate(self._agree(signed, self._registry))
-        ]
-        self._secrets = b"".join(secrets)
-        # Of no use any more, and from it all secrets of pairs follow.
-        self._pair = keys.KeyPair(b"", self._pair.public)
+        agreed = enumerate(self._agree(signed, self._registry))
+        size = 2 * SECRET_BYTES
+        self._keep([keys.derive(one, self._pair_context(id, listed), size) for id, one in agreed])
 
     def _agree(self, signed: list[bytes], registry: NDArray[np.uint8]) -> list[bytes]:
         """Return what is agreed on with every device, and random bytes where nothing is."""
@@ -166,20 +135,6 @@ class Identity:
                     (secret,) = keys.agree(self._pair.private, [public])
             agreed.append(secret)
         return agreed
-
-    def enter(self, round_index: int) -> None:
-        """Refuse a round that has been: what was said in it could be shown again.
-
-        Raises
-        ------
-        RefusedError
-        """
-        if round_index <= self._last_round:
-            raise RefusedError(
-                f"device {self.id} refuses round {round_index}: it has taken part in round "
-                f"{self._last_round} already"
-            )
-        self._last_round = round_index
 
     def _context(self, id: int) -> bytes:
         return f"hpcfl/1 {self._protocol} device {id} of {self.devices} identity key".encode()
@@ -203,114 +158,13 @@ class Identity:
         return self._secrets[SECRET_BYTES * index : SECRET_BYTES * (index + 1)]
 
 
-class IdentityDirectory:
-    """The server's side of the enrolment."""
-
-    def __init__(self, devices: int) -> None:
-        self._devices = devices
-        self._signed: dict[int, bytes] = {}
-
-    def receive_advertise_keys(self, sender: int, payload: Payload) -> None:
-        """Keep a device's signed identity key."""
-        name = f"device {sender}"
-        signed = parse_vector(payload, "u1", SIGNED_BYTES, "advertise_keys", name)
-        if sender in self._signed:
-            raise MessageError("advertise_keys", name, "it was received twice")
-        self._signed[sender] = signed.tobytes()
-
-    def send_advertise_keys(self) -> Payload:
-        """Return all identity keys with their signatures, zeros for a device that sent none."""
-        nothing = bytes(SIGNED_BYTES)
-        listed = b"".join(self._signed.get(id, nothing) for id in range(self._devices))
-        return np.frombuffer(listed, np.uint8)
-
-
-class Active(SecAgg):
-    """What a protocol on the complete graph does more; mixed in before it."""
-
-    steps: tuple[Step, ...] = (
-        *(
-            step
-            for step in SecAgg.steps
-            # A server that gave each holder a challenge of its own would learn the secret.
-            if step.phase not in ("unmask", "result") and step.name != "challenge"
-        ),
-        Step(CHECK, Pattern.BROADCAST),
-        Step(CHECK, Pattern.GATHER),
-        Step("unmask", Pattern.SCATTER),
-        Step("unmask", Pattern.GATHER),
-        *(step for step in SecAgg.steps if step.name == "pairs"),
-        Step("result", Pattern.LOCAL),
-    )
-
-    def __init__(self, parameters: Parameters) -> None:
-        # The security decides on the threshold, and this class on the security.
-        super().__init__(replace(parameters, security="active"))
-        if self.colluding_in_sum > self.tolerated:
-            raise UsageError(
-                f"with --security active at most {self.tolerated} of {parameters.devices} devices "
-                f"may collude, and if {self.threat} do, a round has up to {self.colluding_in_sum} "
-                f"of them, but for 2^-{parameters.security_bits}: lower --gamma, or let more "
-                "devices take part in a round"
-            )
-        self._enrolled: Mapping[int, Identity] = {}
-        self.members: Sequence[int] = ()
-
-    @classmethod
-    def enrolment(cls, devices: int) -> Registration:
-        return Registration(cls.name, devices)
-
-    def join(
-        self, enrolled: Mapping[int, Identity], members: Sequence[int], population: int
-    ) -> None:
-        if len(members) != self.parameters.devices:
-            raise ValueError(f"{len(members)} members for {self.parameters.devices} devices")
-        self._enrolled = enrolled
-        self.members = members
-
-    def identity(self, id: int) -> Identity:
-        """Return what the round's device `id` keeps from its enrolment."""
-        return self._enrolled[self.members[id]]
-
-    @property
-    def largest_message(self) -> int:
-        return max(super().largest_message, TAG_BYTES * self.topology.degree)
-
-    @property
-    def tolerated(self) -> int:
-        """How many devices may collude with a server that cheats."""
-        return 2 * self.parameters.threshold - self.parameters.devices - 1
-
-    @property
-    def survivors_in_sum(self) -> int:
-        # A server that cheats chooses who drops out, down to the threshold.
-        return self.parameters.threshold
-
-    def count(self, phases: Phases) -> None:
-        raise UsageError(
-            "there is no cost model of --security active: leave it out, or measure it with: hpcfl "
-            f"bench {self.name} --security active"
-        )
-
-    def promises(self) -> list[Promise]:
-        threshold = self.parameters.threshold
-        return [
-            *super().promises(),
-            Certain(
-                f"a server that cheats, together with up to {self.tolerated} devices, gets the sum "
-                f"of one set of survivors or none: of at least {threshold} devices, at least "
-                f"{threshold - self.tolerated} of them honest. It chooses who is in it"
-            ),
-        ]
-
-
 class ActiveDevice(SecAggDevice):
     """What a device does more; mixed in before a protocol's device."""
 
-    _protocol: Active
+    _protocol: ActiveSecAgg
 
     def __init__(
-        self, protocol: Active, id: int, round_index: int, secrets: keys.SecretSource
+        self, protocol: ActiveSecAgg, id: int, round_index: int, secrets: keys.SecretSource
     ) -> None:
         super().__init__(protocol, id, round_index, secrets)
         self._identity = protocol.identity(id)
@@ -325,22 +179,15 @@ class ActiveDevice(SecAggDevice):
     def _seal_keys(self, peers: list[int], secrets: list[bytes]) -> list[bytes]:
         """Derive from the pair's secret too, and from what both have advertised."""
         links = self._links
-        size = ADVERTISED_BYTES
-        advertised = [
-            links.advertised[size * k : size * (k + 1)] for k in range(len(links.holders))
-        ]
         own = links.holders.index(self.id)
         derived = []
         for k, secret in zip(peers, secrets, strict=True):
             id = links.holders[k]
             first, second = (own, k) if self.id < id else (k, own)
             context = self._protocol.pair_context(self._round, self.id, id, "share transport ")
-            derived.append(
-                keys.derive(
-                    secret + self._identity.sealing_secret(self._protocol.members[id]),
-                    context + advertised[first] + advertised[second],
-                )
-            )
+            advertised = links.advertised_by(first) + links.advertised_by(second)
+            sealing = self._identity.sealing_secret(self._protocol.members[id])
+            derived.append(keys.derive(secret + sealing, context + advertised))
         return derived
 
     def receive_share_keys(self, senders: Ids, rows: Rows) -> None:
@@ -455,7 +302,7 @@ class ActiveServer(SecAggServer):
 
     def __init__(
         self,
-        protocol: Active,
+        protocol: ActiveSecAgg,
         round_index: int,
         model: NDArray[np.float32],
         secrets: keys.SecretSource,
@@ -504,44 +351,75 @@ class ActiveServer(SecAggServer):
         return np.concatenate([self._endorsed_bits, self._tags[senders, own].reshape(-1)])
 
 
-class ActiveSecAgg(Active):
-    """`secagg` against a server that cheats."""
+class ActiveSecAgg(SecAgg):
+    """`secagg` against a server that cheats; mixed in before another protocol on its graph."""
 
-    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> ActiveDevice:
-        return ActiveDevice(self, id, round_index, secrets)
+    device_class = ActiveDevice
+    server_class = ActiveServer
 
-    def server(
-        self,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource = keys.system_secrets,
-    ) -> ActiveServer:
-        return ActiveServer(self, round_index, model, secrets)
+    steps: tuple[Step, ...] = (
+        *(
+            step
+            for step in SecAgg.steps
+            # A server that gave each holder a challenge of its own would learn the secret.
+            if step.phase not in ("unmask", "result") and step.name != "challenge"
+        ),
+        Step(CHECK, Pattern.BROADCAST),
+        Step(CHECK, Pattern.GATHER),
+        Step("unmask", Pattern.SCATTER),
+        Step("unmask", Pattern.GATHER),
+        *(step for step in SecAgg.steps if step.name == "pairs"),
+        Step("result", Pattern.LOCAL),
+    )
 
+    def __init__(self, parameters: Parameters) -> None:
+        # The security decides on the threshold, and this class on the security.
+        super().__init__(replace(parameters, security="active"))
+        if self.colluding_in_sum > self.tolerated:
+            raise UsageError(
+                f"with --security active at most {self.tolerated} of {parameters.devices} devices "
+                f"may collude, and if {self.threat} do, a round has up to {self.colluding_in_sum} "
+                f"of them, but for 2^-{parameters.security_bits}: lower --gamma, or let more "
+                "devices take part in a round"
+            )
 
-class ActiveSparse(Active, SparseSecAgg):
-    """`sparse` against a server that cheats."""
+    @classmethod
+    def enrolment(cls, devices: int) -> Registration:
+        return Registration(cls.name, devices)
 
-    name: ClassVar[str] = SparseSecAgg.name
+    def identity(self, id: int) -> Identity:
+        """Return what the round's device `id` keeps from its enrolment."""
+        identity: Identity = self.enrolled[self.members[id]]
+        return identity
 
-    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> ActiveSparseDevice:
-        return ActiveSparseDevice(self, id, round_index, secrets)
+    @property
+    def largest_message(self) -> int:
+        return max(super().largest_message, TAG_BYTES * self.topology.degree)
 
-    def server(
-        self,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource = keys.system_secrets,
-    ) -> ActiveSparseServer:
-        return ActiveSparseServer(self, round_index, model, secrets)
+    @property
+    def tolerated(self) -> int:
+        """How many devices may collude with a server that cheats."""
+        return 2 * self.parameters.threshold - self.parameters.devices - 1
+
+    @property
+    def survivors_in_sum(self) -> int:
+        # A server that cheats chooses who drops out, down to the threshold.
+        return self.parameters.threshold
+
+    def count(self, phases: Phases) -> None:
+        raise UsageError(
+            "there is no cost model of --security active: leave it out, or measure it with: hpcfl "
+            f"bench {self.name} --security active"
+        )
 
     def promises(self) -> list[Promise]:
+        threshold = self.parameters.threshold
         return [
             *super().promises(),
             Certain(
-                "of a sparse vector that sum is one for every coordinate, of the survivors that "
-                "sent it: who chooses the survivors chooses whom a coordinate is left with, and "
-                "may be left with one"
+                f"a server that cheats, together with up to {self.tolerated} devices, gets the sum "
+                f"of one set of survivors or none: of at least {threshold} devices, at least "
+                f"{threshold - self.tolerated} of them honest. It chooses who is in it"
             ),
         ]
 
@@ -556,3 +434,21 @@ class ActiveSparseServer(ActiveServer, SparseServer):
     """The server of `sparse` that devices need not trust."""
 
     _protocol: ActiveSparse
+
+
+class ActiveSparse(ActiveSecAgg, SparseSecAgg):
+    """`sparse` against a server that cheats."""
+
+    name: ClassVar[str] = SparseSecAgg.name
+    device_class = ActiveSparseDevice
+    server_class = ActiveSparseServer
+
+    def promises(self) -> list[Promise]:
+        return [
+            *super().promises(),
+            Certain(
+                "of a sparse vector that sum is one for every coordinate, of the survivors that "
+                "sent it: who chooses the survivors chooses whom a coordinate is left with, and "
+                "may be left with one"
+            ),
+        ]

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.costs import PhaseCosts, Phases, add
+from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser, all_finite, check_levels
 from hpcfl.comm.phases import Payload, Step, phase_names
-from hpcfl.crypto.groups import Group
+from hpcfl.crypto.groups import Elements, Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.privacy.masking import Masking
@@ -57,22 +58,13 @@ class Enrolment(ABC):
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What a round has given.
+    """What a round has given."""
 
-    Attributes
-    ----------
-    total : ndarray of float64, shape (d,)
-        The sum of the survivors' weighted vectors, over the divisor.
-    weight : float or ndarray of float64, shape (d,)
-        What the mean is the total over: the weight of the devices that are in it, by coordinate
-        where these differ.
-    survived : float
-        The weight of all survivors; 1 if nobody dropped out.
-    """
-
+    # The sum of the survivors' weighted vectors, over the divisor; shape (d,).
     total: NDArray[np.float64]
+    # The weight of the devices that are in it; where coordinates differ, shape (d,).
     weight: float | NDArray[np.float64]
-    survived: float
+    survived: float  # the weight of all survivors; 1 if nobody dropped out
 
     @property
     def mean(self) -> NDArray[np.float64]:
@@ -135,6 +127,10 @@ class AggregationProtocol(ABC):
                 "has no way to remove a missing device's masks; give --dropout 0, or use secagg"
             )
         self.parameters = parameters
+        # Who plays the rounds, of those that enrolled; see `join`.
+        self.enrolled: Mapping[int, Any] = {}
+        self.members: Sequence[int] = ()
+        self.population = 0
 
     @classmethod
     def active_variant(cls) -> type[AggregationProtocol] | None:
@@ -182,15 +178,7 @@ class AggregationProtocol(ABC):
     def promise_failure(self, outcome: Outcome) -> float:
         """Return at most how likely it is that a promise fails, all of them together.
 
-        Parameters
-        ----------
-        outcome : Outcome
-            What a round has come to.
-
-        Returns
-        -------
-        float
-            NaN where nothing is promised.
+        NaN where nothing is promised.
         """
         promises = self.promises()
         if not promises:
@@ -206,10 +194,8 @@ class AggregationProtocol(ABC):
         """Return what `devices` devices do once, before the first round; None for nothing."""
         return None
 
-    def join(  # noqa: B027
-        self, enrolled: Mapping[int, Any], members: Sequence[int], population: int
-    ) -> None:
-        """Let enrolled devices play the rounds; a protocol without enrolment needs nothing.
+    def join(self, enrolled: Mapping[int, Any], members: Sequence[int], population: int) -> None:
+        """Let enrolled devices play the rounds.
 
         Parameters
         ----------
@@ -220,6 +206,9 @@ class AggregationProtocol(ABC):
         population : int
             Number n of devices that enrolled.
         """
+        if len(members) != self.parameters.devices:
+            raise ValueError(f"{len(members)} members for {self.parameters.devices} devices")
+        self.enrolled, self.members, self.population = enrolled, members, population
 
     @classmethod
     def phases(cls) -> list[str]:
@@ -273,10 +262,7 @@ class AggregationProtocol(ABC):
     def costs(self) -> list[PhaseCosts]:
         """Return what every phase of a round takes, in order.
 
-        Raises
-        ------
-        UsageError
-            If the protocol does not declare it, or not for these parameters.
+        UsageError if the protocol does not declare it, or not for these parameters.
         """
         phases = {name: PhaseCosts(name) for name in self.phases()}
         if "model" in phases:
@@ -297,7 +283,7 @@ class AggregationProtocol(ABC):
         Raises
         ------
         UsageError
-            As :meth:`costs` does.
+            If there is no cost model of the protocol, or not for these parameters.
         """
         raise UsageError(
             f"there is no cost model of {self.name!r}: its class has no method count; measure it "
@@ -314,19 +300,10 @@ class AggregationProtocol(ABC):
         return True
 
     def stand_in(self, server: Any, id: int, round_index: int) -> Any:
-        """Return what says, for validation, what a device whose rank died has contributed.
+        """Return what says, for validation, what a device that is in the sum has contributed.
 
-        It has the method ``contribution`` of the device itself. What only that device knew, keys
-        and shares, plays no part.
-
-        Parameters
-        ----------
-        server : server
-            The server's side of the round.
-        id : int
-            A device that is in the sum.
-        round_index : int
-            The round.
+        It is asked for a device whose rank died, and has the method ``contribution`` of the device
+        itself. What only that device knew, keys and shares, plays no part.
         """
         return self.device(id, round_index, system_secrets)
 
@@ -371,11 +348,8 @@ class QuantisedProtocol(AggregationProtocol):
     def add_noise(self, noise: IntegerNoise) -> None:
         """Let every device add noise to its integers.
 
-        Raises
-        ------
-        UsageError
-            If a sum with its noise could wrap around, except with the probability that
-            `correctness_bits` says: privacy would be kept, but not the sum.
+        UsageError if a sum with its noise could wrap around, except with the probability that
+        `correctness_bits` says: privacy would be kept, but not the sum.
         """
         parameters = self.parameters
         self._check_levels(
@@ -426,11 +400,7 @@ class QuantisedProtocol(AggregationProtocol):
         """Return how likely an accepted round's sum hides less than an account counts on, at most.
 
         Masks may fail as their promises say, and more devices may collude than is reckoned with.
-
-        Raises
-        ------
-        UsageError
-            If masks may fail with certainty, so that nothing can be counted on.
+        UsageError if masks may fail with certainty, so that nothing can be counted on.
         """
         masks = [one for one in self.promises() if not isinstance(one, NoiseInSum)]
         fewer = self.more_colluding if self.honest_in_sum() > 1 else 0.0
@@ -460,20 +430,12 @@ class QuantisedProtocol(AggregationProtocol):
         return slice(None)
 
     def quantise(
-        self,
-        values: NDArray[np.floating],
-        device: int,
-        round_index: int,
+        self, values: NDArray[np.floating], device: int, round_index: int
     ) -> NDArray[np.int64]:
         """Return a device's `values`, weighted, scaled and rounded to integers.
 
         The same arguments give the same rounding, and the same noise if there is any: that is how
-        a round is validated.
-
-        Raises
-        ------
-        RefusedError
-            If a value is not a finite number.
+        a round is validated. RefusedError if a value is not a finite number.
         """
         if self.noise is not None:
             values = self.noise.clip(values)
@@ -492,6 +454,25 @@ class QuantisedProtocol(AggregationProtocol):
         """Return what a device multiplies its vector by, its weight over the divisor."""
         return self.parameters.weight(device) / self.divisor
 
+    def read_values(self, payload: Payload, length: int, id: int) -> Elements:
+        """Return the group elements of a device's upload; MessageError if it is not so many."""
+        values = parse_vector(payload, "<u4", length, "masked_input", f"device {id}")
+        self.check_elements(values, f"device {id}")
+        return values
+
+    def check_elements(self, elements: Elements, sender: str) -> None:
+        """Refuse numbers that are not of the group."""
+        if elements.size and int(elements.max()) >= self.summed_in.modulus:
+            raise MessageError("masked_input", sender, "a value is not a group element")
+
+    def check_sum(self, total: Elements, length: int) -> Elements:
+        """Return the sum of uploads that was formed on the way, of so many group elements."""
+        if total.shape != (length,):
+            reason = f"received a sum of shape {total.shape}"
+            raise MessageError("masked_input", "the devices", reason)
+        self.check_elements(total, "the devices")
+        return total
+
     def decode(self, total: NDArray[np.int64]) -> NDArray[np.float64]:
         return self.quantiser.dequantise(total)
 
@@ -502,21 +483,12 @@ class StandIn:
 
     Its vector and its rounding follow from the run's seed, and which coordinates it sent the server
     knows as well as it did.
-
-    Attributes
-    ----------
-    protocol : QuantisedProtocol
-        The protocol.
-    id, round_index : int
-        The device and the round.
-    where : ndarray of int64, or slice
-        The coordinates that its upload held.
     """
 
     protocol: QuantisedProtocol
     id: int
     round_index: int
-    where: Where
+    where: Where  # the coordinates that its upload held
 
     def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.int64]]:
         """Return where and what the device added to the sum."""
@@ -526,21 +498,11 @@ class StandIn:
 
 @dataclass(frozen=True)
 class NoiseInSum(Promise):
-    """The noise of enough honest devices is in every sum.
+    """The noise of enough honest devices is in every sum."""
 
-    Attributes
-    ----------
-    honest : int
-        How many, at the least.
-    colluding : int
-        Most of a sum's devices that collude.
-    exceeded : float
-        Probability that more do.
-    """
-
-    honest: int
-    colluding: int
-    exceeded: float
+    honest: int  # how many, at the least
+    colluding: int  # most of a sum's devices that collude
+    exceeded: float  # probability that more do
 
     @property
     def claim(self) -> str:
@@ -580,6 +542,36 @@ class ModelReceiver:
         self.model = parse_vector(payload, "<f4", self._dim, "model", "the server")
 
 
+class QuantisedDevice(ModelReceiver):
+    """A device of a protocol that sums quantised vectors."""
+
+    _protocol: QuantisedProtocol
+
+    def __init__(self, protocol: QuantisedProtocol, id: int, round_index: int) -> None:
+        super().__init__(protocol.parameters.dim)
+        self.id = id
+        self._protocol = protocol
+        self._parameters = protocol.parameters
+        self._round = round_index
+
+    def sent(self) -> Where:
+        """Return the coordinates that the upload holds, in the order of its values."""
+        return slice(None)
+
+    def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.int64]]:
+        where = self.sent()
+        return where, self._quantise(vector[where])
+
+    def unquantised(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.float64], int]:
+        """Return the contribution before clipping and rounding, and how much was clipped."""
+        where = self.sent()
+        scaled = vector[where].astype(np.float64) * self._protocol.scale(self.id)
+        return where, scaled, int(np.count_nonzero(np.abs(vector[where]) > self._parameters.clip))
+
+    def _quantise(self, values: NDArray[np.floating]) -> NDArray[np.int64]:
+        return self._protocol.quantise(values, self.id, self._round)
+
+
 class ModelSender:
     """The part of a server that sends the current model."""
 
@@ -592,30 +584,9 @@ class ModelSender:
 
 
 def check_finite(device: int, vector: NDArray[np.floating]) -> None:
-    """Refuse to upload a vector with infinities, or with what is not a number.
-
-    Raises
-    ------
-    RefusedError
-    """
+    """Refuse to upload a vector with infinities, or with what is not a number."""
     if not all_finite(vector):
         raise RefusedError(
             f"device {device} refuses to upload its vector: it holds a value that is not a finite "
             "number"
         )
-
-
-def parse_vector(
-    payload: Payload, dtype: str, length: int, phase: str, sender: str
-) -> NDArray[Any]:
-    """Return `payload` as a vector of exactly `length` numbers.
-
-    Raises
-    ------
-    MessageError
-        If it has another size.
-    """
-    expected = np.dtype(dtype).itemsize * length
-    if payload.size != expected:
-        raise MessageError(phase, sender, f"received {payload.size} bytes, expected {expected}")
-    return payload.view(dtype)

@@ -46,25 +46,13 @@ from hpcfl.algorithms.aggregation.costs import (
     streamed,
 )
 from hpcfl.algorithms.aggregation.curious import Seen
+from hpcfl.algorithms.aggregation.messages import from_server
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
-from hpcfl.algorithms.aggregation.secagg import (
-    Known,
-    SecAgg,
-    SecAggDevice,
-    SecAggServer,
-    pair_sign,
-)
-from hpcfl.algorithms.aggregation.topology import (
-    Request,
-    RingLinks,
-    Topology,
-    from_server,
-    ring_of,
-)
+from hpcfl.algorithms.aggregation.secagg import Known, SecAgg, SecAggDevice, SecAggServer, pair_sign
+from hpcfl.algorithms.aggregation.topology import Request, RingLinks, Topology, ring_of
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.groups import Elements, Group
-from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import UsageError
 from hpcfl.privacy.cohorts import below_floor, cohort_size, fewest_survivors, refused
 from hpcfl.privacy.masking import InCohorts, check_alpha, ring_degree
@@ -75,21 +63,11 @@ from hpcfl.privacy.threat import Threat
 
 @dataclass(frozen=True)
 class Segments:
-    """The places of the coordinates on a ring, in segments, and which of them a device sends.
+    """The places of the coordinates on a ring, in segments, and which of them a device sends."""
 
-    Attributes
-    ----------
-    dim : int
-        Number d of coordinates.
-    ring : int
-        Number N of segments, and of positions.
-    size : int
-        Number of devices of a cohort.
-    """
-
-    dim: int
-    ring: int
-    size: int
+    dim: int  # number d of coordinates
+    ring: int  # number N of segments, and of positions
+    size: int  # number of devices of a cohort
 
     def dealt(self, start: int, count: int) -> NDArray[np.int64]:
         """Return the coordinates that lie at `count` places from `start` on, in their order."""
@@ -112,12 +90,8 @@ class Segments:
     def common(self, position: int, other: int) -> Iterator[tuple[bool, int, int]]:
         """Yield what the device at a position has in common with another.
 
-        Yields
-        ------
-        first : bool
-            Whether this device's run begins before the other's.
-        start, stop : int
-            The part of this device's run that both send.
+        Whether this device's run begins before the other's, and start and stop of the part of this
+        device's run that both send.
         """
         ahead = (other - position) % self.ring
         own = self.bound(position)
@@ -156,22 +130,12 @@ class Floor(Promise):
     whoever chooses them with the ring before his eyes, no cohort holds more colluders than a
     random one seldom does, and a cohort with `floor` more survivors than that has `floor` honest
     ones.
-
-    Attributes
-    ----------
-    threat : Threat
-        Who colludes.
-    size : int
-        Number m of devices of a cohort.
-    floor : int
-        Honest survivors that are promised; 1, which is nothing, promises nothing.
-    accepted : float
-        Probability that is left for a cohort of a round to have more colluders than reckoned with.
     """
 
     threat: Threat
-    size: int
-    floor: int
+    size: int  # number m of devices of a cohort
+    floor: int  # honest survivors that are promised; 1, which is nothing, promises nothing
+    # Probability that is left for a cohort of a round to have more colluders than reckoned with.
     accepted: float
 
     @property
@@ -223,18 +187,159 @@ class Floor(Promise):
         )
 
 
-class Cohort(SecAgg):
-    """Secure aggregation of runs of coordinates within cohorts.
+def add_stream(group: Group, run: NDArray[np.int64], key: bytes, sign: int) -> None:
+    """Add the elements of a key to `run`, in place, with a sign."""
+    elements = group.elements([key], [run.size])
+    (np.add if sign > 0 else np.subtract)(run, elements, out=run)
 
-    Attributes
-    ----------
-    segments : Segments
-        Who sends what.
-    """
+
+class CohortDevice(SecAggDevice):
+    """A device that sends its run of coordinates."""
+
+    _protocol: Cohort
+
+    def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
+        """Return the run of the quantised vector plus the private mask plus the pairs' masks."""
+        self._upload_once(vector)
+        segments, holders = self._protocol.segments, self._links.holders
+        position = self._links.position
+        # Slots are places around the ring: of those, only cohorts have anything in common.
+        middle = self._links.numbers[holders.index(self.id)]
+        near = [
+            (k, (position + self._links.numbers[k] - middle) % segments.ring)
+            for k in np.flatnonzero(self._have).tolist()
+            if holders[k] != self.id
+        ]
+        near = [(k, place) for k, place in near if any(segments.common(position, place))]
+        ids, secrets = self._mask_secrets([holders[k] for k, _ in near])
+        others = [
+            (id, place, secret) for id, (_, place), secret in zip(ids, near, secrets, strict=True)
+        ]
+        integers = self._quantise(vector[self.sent()])
+        masks = self._protocol.pair_masks(self._round, (self.id, position), others)
+        key = self._protocol.private_mask_key(self._round, self.id, self._seed)
+        add_stream(self._parameters.arithmetic, masks, key, 1)
+        masks += integers
+        return self._parameters.arithmetic.reduce(masks).astype("<u4", copy=False).view(np.uint8)
+
+    def sent(self) -> NDArray[np.int64]:
+        return self._protocol.segments.coordinates(self._links.position)
+
+    def receive_unmask(self, payload: Payload) -> None:
+        """Check the request, and that each of its cohorts has survivors enough."""
+        around = 2 * self._protocol.cohort_size - 1
+        cut = payload.size - -(-around // 8)
+        if cut < 0:
+            raise from_server("unmask", f"{payload.size} bytes hold no list of cohorts")
+        self._around = np.unpackbits(payload[cut:], count=around)
+        super().receive_unmask(payload[:cut])
+
+    def _outcome(self, request: Request) -> Outcome:
+        cohorts = _windows(self._around, self._protocol.cohort_size)
+        return replace(super()._outcome(request), cohorts=cohorts)
+
+
+class CohortServer(SecAggServer):
+    """A server that adds up runs of coordinates."""
+
+    _protocol: Cohort
+    _links: RingLinks
+
+    def received_from(self, id: int) -> NDArray[np.int64]:
+        """Return the coordinates that a survivor sent, in its run's order: ndarray of int64."""
+        return self._protocol.segments.coordinates(int(self._links.position[id]))
+
+    def _add_upload(self, sender: int, payload: Payload) -> None:
+        """Add a device's run to the sum."""
+        position = int(self._links.position[sender])
+        length = self._protocol.segments.length(position)
+        values = self._protocol.read_values(payload, length, sender)
+        self._add_run(position, values.astype(np.int64), 1)
+
+    def outcome(self) -> Outcome:
+        return replace(super().outcome(), cohorts=self.survivors_of_cohorts())
+
+    def weight_of_places(self) -> NDArray[np.float64]:
+        """Return by coordinate the weight of those in its sum, shape (d,)."""
+        segments, ring = self._protocol.segments, self._links.order.size
+        weights = self._parameters.weights
+        each = np.full(ring, 1 / ring) if weights is None else weights
+        places = np.arange(1 - segments.size, ring) % ring
+        weight = _windows((each * self._survived)[self._links.order[places]], segments.size)
+        bounds = [segments.bound(segment) for segment in range(ring + 1)]
+        by_place = np.repeat(weight, np.diff(bounds))
+        found = np.empty_like(by_place)
+        found[segments.dealt(0, segments.dim)] = by_place
+        return found
+
+    def survivors_of_cohorts(self) -> NDArray[np.int64]:
+        """Return how many survivors each segment's cohort has, shape (N,)."""
+        size, ring = self._protocol.cohort_size, self._links.order.size
+        # The cohort of segment s is at the positions s - m + 1 to s.
+        places = np.arange(1 - size, ring) % ring
+        return _windows(self._survived[self._links.order[places]], size)
+
+    def send_unmask(self, receiver: int | None = None) -> Payload | None:
+        """Return the request, and who survived around a device."""
+        request = super().send_unmask(receiver)
+        if request is None or receiver is None:
+            return None
+        size, ring = self._protocol.cohort_size, self._links.order.size
+        places = (self._links.position[receiver] + np.arange(1 - size, size)) % ring
+        around = np.packbits(self._survived[self._links.order[places]])
+        return np.concatenate([request, around])
+
+    def _add_run(self, position: int, run: NDArray[np.int64], sign: int) -> None:
+        """Add a run to the sum, which is kept by place; it may wrap around the end."""
+        start = self._protocol.segments.bound(position)
+        first = min(run.size, self._sum.size - start)
+        self._sum[start : start + first] += sign * run[:first]
+        self._sum[: run.size - first] += sign * run[first:]
+
+    def _remove_masks(self, seeds: list[bytes]) -> None:
+        segments, group = self._protocol.segments, self._group
+        for id, seed in zip(self.survivors, seeds, strict=True):
+            position = int(self._links.position[id])
+            key = self._protocol.private_mask_key(self._round, id, seed)
+            elements = group.elements([key], [segments.length(position)])
+            self._add_run(position, elements.astype(np.int64), -1)
+        for id in self.dropped:
+            position = int(self._links.position[id])
+            places = {
+                peer: int(self._links.position[peer])
+                for peer in self._links.neighbours(id, self._survived)
+            }
+            near = [peer for peer, place in places.items() if any(segments.common(position, place))]
+            others = [
+                (peer, places[peer], secret)
+                for peer, secret in zip(near, self._secrets_with(id, near), strict=True)
+            ]
+            # What the dropped device would have added is what its peers' masks lack to cancel.
+            missing = self._protocol.pair_masks(self._round, (id, position), others)
+            self._add_run(position, missing, 1)
+        total = np.empty_like(self._sum)
+        total[segments.dealt(0, self._sum.size)] = self._sum
+        self._unmasked = group.reduce(total)
+
+
+def _places(seen: Seen) -> NDArray[np.int64]:
+    """Return the devices' positions on the ring."""
+    return cast(RingLinks, seen.links).position
+
+
+def _windows(values: NDArray[Any], size: int) -> NDArray[Any]:
+    """Return the sum over every stretch of so many values in a row."""
+    return np.lib.stride_tricks.sliding_window_view(values, size).sum(axis=1)
+
+
+class Cohort(SecAgg):
+    """Secure aggregation of runs of coordinates within cohorts; `segments` says who sends what."""
 
     name = "cohort"
     not_active = "the server could choose survivors so that a cohort is left with one device"
     sparse_upload = True
+    device_class = CohortDevice
+    server_class = CohortServer
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
@@ -339,14 +444,6 @@ class Cohort(SecAgg):
         size = cohort_size(devices, alpha)
         return InCohorts(size, ring_degree(degree, devices, size), alpha)
 
-    def device(self, id: int, round_index: int, secrets: SecretSource) -> CohortDevice:
-        return CohortDevice(self, id, round_index, secrets)
-
-    def server(
-        self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
-    ) -> CohortServer:
-        return CohortServer(self, round_index, model, secrets)
-
     def count_masks(self, phases: Phases, crowd: Crowd) -> None:
         dim, size, survivors = self.parameters.dim, self.cohort_size, crowd.survivors
         segment = dim / crowd.devices
@@ -422,25 +519,11 @@ class Cohort(SecAgg):
         return super().alone_before(population)
 
     def pair_masks(
-        self,
-        round_index: int,
-        own: tuple[int, int],
-        others: list[tuple[int, int, bytes]],
+        self, round_index: int, own: tuple[int, int], others: list[tuple[int, int, bytes]]
     ) -> NDArray[np.int64]:
         """Return what a device adds to its run for others, with its signs.
 
-        Parameters
-        ----------
-        round_index : int
-            The round.
-        own : tuple of int
-            The device's id and position.
-        others : list of tuple
-            Id, position and common secret of each of the others.
-
-        Returns
-        -------
-        ndarray of int64, shape (run,)
+        The device is given by id and position, each of the others also by the common secret.
         """
         (id, position), segments = own, self.segments
         run = np.zeros(segments.length(position), np.int64)
@@ -453,151 +536,3 @@ class Cohort(SecAgg):
                 )
                 add_stream(self.parameters.arithmetic, run[start:stop], key, pair_sign(id, peer))
         return run
-
-
-def add_stream(group: Group, run: NDArray[np.int64], key: bytes, sign: int) -> None:
-    """Add the elements of a key to `run`, in place, with a sign."""
-    elements = group.elements([key], [run.size])
-    (np.add if sign > 0 else np.subtract)(run, elements, out=run)
-
-
-class CohortDevice(SecAggDevice):
-    """A device that sends its run of coordinates."""
-
-    _protocol: Cohort
-
-    def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
-        """Return the run of the quantised vector plus the private mask plus the pairs' masks."""
-        self._upload_once(vector)
-        segments, holders = self._protocol.segments, self._links.holders
-        position = self._links.position
-        # Slots are places around the ring: of those, only cohorts have anything in common.
-        middle = self._links.numbers[holders.index(self.id)]
-        near = [
-            (k, (position + self._links.numbers[k] - middle) % segments.ring)
-            for k in np.flatnonzero(self._have).tolist()
-            if holders[k] != self.id
-        ]
-        near = [(k, place) for k, place in near if any(segments.common(position, place))]
-        ids, secrets = self._mask_secrets([holders[k] for k, _ in near])
-        others = [
-            (id, place, secret) for id, (_, place), secret in zip(ids, near, secrets, strict=True)
-        ]
-        integers = self._quantise(vector[self.sent()])
-        masks = self._protocol.pair_masks(self._round, (self.id, position), others)
-        key = self._protocol.private_mask_key(self._round, self.id, self._seed)
-        add_stream(self._parameters.arithmetic, masks, key, 1)
-        masks += integers
-        return self._parameters.arithmetic.reduce(masks).astype("<u4", copy=False).view(np.uint8)
-
-    def sent(self) -> NDArray[np.int64]:
-        return self._protocol.segments.coordinates(self._links.position)
-
-    def receive_unmask(self, payload: Payload) -> None:
-        """Check the request, and that each of its cohorts has survivors enough."""
-        around = 2 * self._protocol.cohort_size - 1
-        cut = payload.size - -(-around // 8)
-        if cut < 0:
-            raise from_server("unmask", f"{payload.size} bytes hold no list of cohorts")
-        self._around = np.unpackbits(payload[cut:], count=around)
-        super().receive_unmask(payload[:cut])
-
-    def _outcome(self, request: Request) -> Outcome:
-        cohorts = _windows(self._around, self._protocol.cohort_size)
-        return replace(super()._outcome(request), cohorts=cohorts)
-
-
-class CohortServer(SecAggServer):
-    """A server that adds up runs of coordinates."""
-
-    _protocol: Cohort
-    _links: RingLinks
-
-    def received_from(self, id: int) -> NDArray[np.int64]:
-        """Return the coordinates that a survivor sent, in its run's order: ndarray of int64."""
-        return self._protocol.segments.coordinates(int(self._links.position[id]))
-
-    def _check_upload(self, sender: int, payload: Payload) -> None:
-        self._check_sharer(sender)
-        length = self._protocol.segments.length(int(self._links.position[sender]))
-        self._protocol.read_values(payload, length, sender)
-
-    def _add_upload(self, sender: int, payload: Payload) -> None:
-        """Add a device's run to the sum."""
-        position = int(self._links.position[sender])
-        self._add_run(position, payload.view("<u4").astype(np.int64), 1)
-
-    def outcome(self) -> Outcome:
-        return replace(super().outcome(), cohorts=self.survivors_of_cohorts())
-
-    def weight_of_places(self) -> NDArray[np.float64]:
-        """Return by coordinate the weight of those in its sum, shape (d,)."""
-        segments, ring = self._protocol.segments, self._links.order.size
-        weights = self._parameters.weights
-        each = np.full(ring, 1 / ring) if weights is None else weights
-        places = np.arange(1 - segments.size, ring) % ring
-        weight = _windows((each * self._survived)[self._links.order[places]], segments.size)
-        bounds = [segments.bound(segment) for segment in range(ring + 1)]
-        by_place = np.repeat(weight, np.diff(bounds))
-        found = np.empty_like(by_place)
-        found[segments.dealt(0, segments.dim)] = by_place
-        return found
-
-    def survivors_of_cohorts(self) -> NDArray[np.int64]:
-        """Return how many survivors each segment's cohort has, shape (N,)."""
-        size, ring = self._protocol.cohort_size, self._links.order.size
-        # The cohort of segment s is at the positions s - m + 1 to s.
-        places = np.arange(1 - size, ring) % ring
-        return _windows(self._survived[self._links.order[places]], size)
-
-    def send_unmask(self, receiver: int | None = None) -> Payload | None:
-        """Return the request, and who survived around a device."""
-        request = super().send_unmask(receiver)
-        if request is None or receiver is None:
-            return None
-        size, ring = self._protocol.cohort_size, self._links.order.size
-        places = (self._links.position[receiver] + np.arange(1 - size, size)) % ring
-        around = np.packbits(self._survived[self._links.order[places]])
-        return np.concatenate([request, around])
-
-    def _add_run(self, position: int, run: NDArray[np.int64], sign: int) -> None:
-        """Add a run to the sum, which is kept by place; it may wrap around the end."""
-        start = self._protocol.segments.bound(position)
-        first = min(run.size, self._sum.size - start)
-        self._sum[start : start + first] += sign * run[:first]
-        self._sum[: run.size - first] += sign * run[first:]
-
-    def _remove_masks(self, seeds: list[bytes]) -> None:
-        segments, group = self._protocol.segments, self._group
-        for id, seed in zip(self.survivors, seeds, strict=True):
-            position = int(self._links.position[id])
-            key = self._protocol.private_mask_key(self._round, id, seed)
-            elements = group.elements([key], [segments.length(position)])
-            self._add_run(position, elements.astype(np.int64), -1)
-        for id in self.dropped:
-            position = int(self._links.position[id])
-            places = {
-                peer: int(self._links.position[peer])
-                for peer in self._links.neighbours(id, self._survived)
-            }
-            near = [peer for peer, place in places.items() if any(segments.common(position, place))]
-            others = [
-                (peer, places[peer], secret)
-                for peer, secret in zip(near, self._secrets_with(id, near), strict=True)
-            ]
-            # What the dropped device would have added is what its peers' masks lack to cancel.
-            missing = self._protocol.pair_masks(self._round, (id, position), others)
-            self._add_run(position, missing, 1)
-        total = np.empty_like(self._sum)
-        total[segments.dealt(0, self._sum.size)] = self._sum
-        self._unmasked = group.reduce(total)
-
-
-def _places(seen: Seen) -> NDArray[np.int64]:
-    """Return the devices' positions on the ring."""
-    return cast(RingLinks, seen.links).position
-
-
-def _windows(values: NDArray[Any], size: int) -> NDArray[Any]:
-    """Return the sum over every stretch of so many values in a row."""
-    return np.lib.stride_tricks.sliding_window_view(values, size).sum(axis=1)

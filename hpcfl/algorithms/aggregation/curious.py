@@ -10,29 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.topology import Flags, Links
+from hpcfl.algorithms.aggregation.reconstruction import Flags
+from hpcfl.algorithms.aggregation.topology import Links
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Who did what in a round.
-
-    Attributes
-    ----------
-    round_index : int
-        The round.
-    links : Links
-        Who shares masks with whom.
-    shared : ndarray of bool, shape (N,)
-        Who shared keys, and so is masked with.
-    honest : ndarray of bool, shape (N,)
-        The survivors that do not collude with the server.
-    """
+    """Who did what in a round."""
 
     round_index: int
-    links: Links
-    shared: Flags
-    honest: Flags
+    links: Links  # who shares masks with whom
+    shared: Flags  # shape (N,): who shared keys, and so is masked with
+    honest: Flags  # shape (N,): the survivors that do not collude with the server
 
     @property
     def ids(self) -> list[int]:
@@ -45,5 +34,4 @@ class Seen:
 
     def neighbours(self) -> NDArray[np.int64]:
         """Return how many devices that shared keys each honest survivor is linked with."""
-        counts = [len(self.links.neighbours(id, self.shared)) for id in self.ids]
-        return np.array(counts, np.int64)
+        return np.array([len(self.links.neighbours(id, self.shared)) for id in self.ids], np.int64)

@@ -20,9 +20,9 @@ from hpcfl.algorithms.aggregation.base import (
     ModelReceiver,
     ModelSender,
     check_finite,
-    parse_vector,
 )
 from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, received, sent
+from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import BelowThresholdError, MessageError, UsageError

@@ -25,20 +25,22 @@ only keys and the bits use the ids.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import (
-    Enrolment,
-    ModelReceiver,
-    ModelSender,
-    QuantisedProtocol,
-    parse_vector,
-)
+from hpcfl.algorithms.aggregation.base import ModelSender, QuantisedDevice, QuantisedProtocol
 from hpcfl.algorithms.aggregation.costs import Phases, add, converted, masked_upload
+from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, EnrolledDevice, KeyEnrolment
+from hpcfl.algorithms.aggregation.messages import (
+    check_public_keys,
+    from_bits,
+    from_server,
+    parse_vector,
+    to_flags,
+)
 from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, Payload, Step, phase_names
@@ -51,13 +53,9 @@ SEED_BYTES = 32
 MIN_SELECTED = 2
 
 
-class PairwiseSeeds(Enrolment):
+class PairwiseSeeds(KeyEnrolment):
     """The enrolment: every pair of devices agrees on a seed, its keys relayed by the server."""
 
-    steps = (
-        Step("advertise_keys", Pattern.GATHER),
-        Step("advertise_keys", Pattern.BROADCAST),
-    )
     largest_message = keys.KEY_BYTES
 
     def __init__(self, devices: int) -> None:
@@ -70,26 +68,10 @@ class PairwiseSeeds(Enrolment):
         return KeyDirectory(self.devices)
 
 
-class Member:
-    """An enrolled device: its seeds, and the last round that it masked a vector for.
+class Member(EnrolledDevice):
+    """An enrolled device: its seeds, and the last round that it masked a vector for."""
 
-    Parameters
-    ----------
-    id : int
-        The id that it enrols with.
-    devices : int
-        Number n of devices that enrol.
-    secrets : callable
-        Where its key comes from.
-    """
-
-    def __init__(self, id: int, devices: int, secrets: keys.SecretSource) -> None:
-        self.id = id
-        self.devices = devices
-        self._pair = keys.KeyPair.generate(secrets)
-        # The seeds with devices 0 to n - 1, end to end, zeros in its own place.
-        self._seeds = b""
-        self._last_round = -1
+    entered = "masked a vector for"
 
     def send_advertise_keys(self) -> Payload:
         """Return the public key."""
@@ -97,83 +79,46 @@ class Member:
 
     def receive_advertise_keys(self, payload: Payload) -> None:
         """Agree on a seed with every other device: no key twice, its own as it sent it."""
-        if self._seeds:
-            raise RefusedError(f"device {self.id} refuses to enrol twice")
-        phase, size = "advertise_keys", keys.KEY_BYTES
-        raw = parse_vector(payload, "u1", size * self.devices, phase, "the server").tobytes()
-        listed = [raw[start : start + size] for start in range(0, len(raw), size)]
+        listed = self._listed(payload, keys.KEY_BYTES)
         if listed[self.id] != self._pair.public:
-            raise MessageError(phase, "the server", "this device's own key is not as it sent it")
+            raise from_server(PHASE, "this device's own key is not as it sent it")
         if len({*listed}) != self.devices:
-            raise MessageError(phase, "the server", "a public key is listed twice")
+            raise from_server(PHASE, "a public key is listed twice")
         for id, public in enumerate(listed):
-            check_key(public, id)
+            check_public_keys(public, id)
         peers = [id for id in range(self.devices) if id != self.id]
         try:
             shared = keys.agree(self._pair.private, [listed[id] for id in peers])
         except ValueError:
-            raise MessageError(phase, "the server", "a public key has low order") from None
+            raise from_server(PHASE, "a public key has low order") from None
         seeds = [
             keys.derive(secret, pair_context(self.id, peer), SEED_BYTES)
             for peer, secret in zip(peers, shared, strict=True)
         ]
         seeds.insert(self.id, bytes(SEED_BYTES))
-        self._seeds = b"".join(seeds)
-        # Of no use any more, and from it all seeds follow.
-        self._pair = keys.KeyPair(b"", self._pair.public)
+        self._keep(seeds)
 
     def mask_keys(self, round_index: int, selected: Sequence[int]) -> dict[int, bytes]:
         """Return the key of the mask with every other selected device, by id, for one round.
 
-        Parameters
-        ----------
-        round_index : int
-            The round, later than all before.
-        selected : sequence of int
-            Ids of the devices that take part, in increasing order.
-
-        Raises
-        ------
-        RefusedError
-            If the masks would not hide this device's vector.
+        The round is later than all before, and the selected are in increasing order. RefusedError
+        if the masks would not hide this device's vector.
         """
-        if not self._seeds:
-            raise RefusedError(f"device {self.id} refuses round {round_index}: it has not enrolled")
+        refuses = f"device {self.id} refuses round {round_index}: it"
+        if not self._secrets:
+            raise RefusedError(f"{refuses} has not enrolled")
         if self.id not in selected:
-            raise RefusedError(
-                f"device {self.id} refuses round {round_index}: it is not among the selected"
-            )
+            raise RefusedError(f"{refuses} is not among the selected")
         if len(selected) < MIN_SELECTED:
-            raise RefusedError(
-                f"device {self.id} refuses round {round_index}: it is selected alone, so the sum "
-                "would be its vector"
-            )
+            raise RefusedError(f"{refuses} is selected alone, so the sum would be its vector")
         # The difference of two vectors under the same masks would be in the clear.
-        if round_index <= self._last_round:
-            raise RefusedError(
-                f"device {self.id} refuses round {round_index}: it has masked a vector for round "
-                f"{self._last_round} already"
-            )
-        self._last_round = round_index
+        self.enter(round_index)
         context = round_context(round_index, selected, self.devices)
         return {
-            peer: keys.derive(self._seeds[SEED_BYTES * peer : SEED_BYTES * (peer + 1)], context)
+            peer: keys.derive(self._secrets[SEED_BYTES * peer : SEED_BYTES * (peer + 1)], context)
             for peer in selected
             if peer != self.id
         }
-
-
-def check_key(public: bytes, id: int) -> None:
-    """Refuse the public key of a device with which nothing can be agreed.
-
-    Raises
-    ------
-    MessageError
-    """
-    try:
-        keys.check_public(public)
-    except ValueError as error:
-        raise MessageError("advertise_keys", f"device {id}", str(error)) from None
 
 
 def pair_context(i: int, j: int) -> bytes:
@@ -186,49 +131,26 @@ def round_context(round_index: int, selected: Sequence[int], devices: int) -> by
 
     A server that selects differently towards different devices gets masks that do not cancel.
     """
-    digest = hashlib.sha256(to_bits(selected, devices).tobytes()).hexdigest()
+    digest = hashlib.sha256(np.packbits(to_flags(selected, devices)).tobytes()).hexdigest()
     return f"hpcfl/1 prf round {round_index} selected {digest} of {devices} additive mask".encode()
 
 
-def to_bits(ids: Sequence[int], devices: int) -> Payload:
-    """Return a bitmap of ids below `devices`."""
-    flags = np.zeros(devices, np.bool_)
-    flags[list(ids)] = True
-    return np.packbits(flags)
+class KeyDirectory(Directory):
+    """The server's side of the enrolment, which takes every device's key, and no key twice."""
 
-
-class KeyDirectory:
-    """The server's side of the enrolment."""
-
-    def __init__(self, devices: int) -> None:
-        self._devices = devices
-        self._public: dict[int, bytes] = {}
-
-    def receive_advertise_keys(self, sender: int, payload: Payload) -> None:
-        """Keep a device's public key."""
-        name = f"device {sender}"
-        key = parse_vector(payload, "u1", keys.KEY_BYTES, "advertise_keys", name)
-        if sender in self._public:
-            raise MessageError("advertise_keys", name, "it was received twice")
-        public = key.tobytes()
-        check_key(public, sender)
+    def _check(self, sent: bytes, sender: int) -> None:
+        check_public_keys(sent, sender)
         # Devices would refuse a list with a key twice, all of them.
-        if public in self._public.values():
-            raise MessageError("advertise_keys", name, "its public key is taken already")
-        self._public[sender] = public
+        if sent in self._sent.values():
+            raise MessageError(PHASE, f"device {sender}", "its public key is taken already")
 
     def finish_advertise_keys(self) -> None:
-        missing = [id for id in range(self._devices) if id not in self._public]
+        missing = [id for id in range(self._devices) if id not in self._sent]
         if missing:
             raise BelowThresholdError(
                 f"the enrolment cannot end: {name_devices(missing)} advertised no key, and prf "
                 "needs a seed of every pair; use secagg, which enrols anew in every round"
             )
-
-    def send_advertise_keys(self) -> Payload:
-        """Return all public keys."""
-        listed = b"".join(self._public[id] for id in range(self._devices))
-        return np.frombuffer(listed, np.uint8)
 
 
 class Prf(QuantisedProtocol):
@@ -252,9 +174,6 @@ class Prf(QuantisedProtocol):
                 f"prf masks between all pairs, so --degree {parameters.degree} has no effect: "
                 "leave it out, or use secagg-graph"
             )
-        self._enrolled: Mapping[int, Member] = {}
-        self.members: Sequence[int] = ()
-        self.population = 0
 
     @classmethod
     def enrolment(cls, devices: int) -> PairwiseSeeds:
@@ -263,13 +182,6 @@ class Prf(QuantisedProtocol):
     @classmethod
     def phases(cls) -> list[str]:
         return phase_names(PairwiseSeeds.steps + cls.steps)
-
-    def join(self, enrolled: Mapping[int, Member], members: Sequence[int], population: int) -> None:
-        if len(members) != self.parameters.devices:
-            raise ValueError(f"{len(members)} members for {self.parameters.devices} devices")
-        self._enrolled = enrolled
-        self.members = members
-        self.population = population
 
     @property
     def survivors_in_sum(self) -> int:
@@ -317,7 +229,7 @@ class Prf(QuantisedProtocol):
         return ["without the enrolment before the first round, one agreement a pair"]
 
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> PrfDevice:
-        return PrfDevice(self, id, round_index, self._enrolled[self.members[id]])
+        return PrfDevice(self, id, round_index, self.enrolled[self.members[id]])
 
     def server(
         self,
@@ -328,27 +240,11 @@ class Prf(QuantisedProtocol):
         return PrfServer(self, round_index, model)
 
 
-class PrfDevice(ModelReceiver):
-    """A device's side of one round.
-
-    Parameters
-    ----------
-    protocol : Prf
-        The parameters.
-    id : int
-        The device's number in the round.
-    round_index : int
-        The round.
-    member : Member
-        What the device keeps from its enrolment and from round to round.
-    """
+class PrfDevice(QuantisedDevice):
+    """A device's side of one round; `member` is what it keeps from round to round."""
 
     def __init__(self, protocol: Prf, id: int, round_index: int, member: Member) -> None:
-        super().__init__(protocol.parameters.dim)
-        self.id = id
-        self._protocol = protocol
-        self._parameters = protocol.parameters
-        self._round = round_index
+        super().__init__(protocol, id, round_index)
         self._member = member
         self._selected: list[int] = []
 
@@ -358,11 +254,9 @@ class PrfDevice(ModelReceiver):
         cut = 4 * self._parameters.dim
         bits = parse_vector(payload[cut:], "u1", -(-devices // 8), "model", "the server")
         super().receive_model(payload[:cut])
-        self._selected = np.flatnonzero(np.unpackbits(bits)).tolist()
+        self._selected = from_bits(bits)
         if self._selected and self._selected[-1] >= devices:
-            raise MessageError(
-                "model", "the server", f"it selects a device beyond the last, {devices - 1}"
-            )
+            raise from_server("model", f"it selects a device beyond the last, {devices - 1}")
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the masks of all pairs (eq. 7 and 8)."""
@@ -373,52 +267,36 @@ class PrfDevice(ModelReceiver):
         masked = group.add_masks(elements, mask_keys.values(), signs)
         return masked.astype("<u4", copy=False).view(np.uint8)
 
-    def contribution(self, vector: NDArray[np.floating]) -> tuple[slice, NDArray[np.int64]]:
-        return slice(None), self._quantise(vector)
-
-    def unquantised(self, vector: NDArray[np.floating]) -> tuple[slice, NDArray[np.float64], int]:
-        """Return the contribution before clipping and rounding, and how much was clipped."""
-        scaled = vector.astype(np.float64) * self._protocol.scale(self.id)
-        return slice(None), scaled, int(np.count_nonzero(np.abs(vector) > self._parameters.clip))
-
-    def _quantise(self, vector: NDArray[np.floating]) -> NDArray[np.int64]:
-        return self._protocol.quantise(vector, self.id, self._round)
-
 
 class PrfServer(ModelSender):
     """The server's side of one round."""
 
     def __init__(self, protocol: Prf, round_index: int, model: NDArray[np.float32]) -> None:
         super().__init__(model)
-        self._parameters = protocol.parameters
-        self._group = protocol.parameters.arithmetic
+        self._protocol = protocol
+        self._group = protocol.summed_in
+        # Those of this round: the protocol may outlive it.
         self._members = protocol.members
         self._population = protocol.population
         self._round = round_index
-        self._sum = np.zeros(self._parameters.dim, np.int64)
+        self._sum = np.zeros(protocol.parameters.dim, np.int64)
         self.survivors: list[int] = []
         self.total = np.empty(0, np.int64)
 
     def send_model(self) -> Payload:
         """Return the model, and who is selected."""
-        return np.concatenate([super().send_model(), to_bits(self._members, self._population)])
+        selected = np.packbits(to_flags(self._members, self._population))
+        return np.concatenate([super().send_model(), selected])
 
     def receive_masked_input(self, sender: int, payload: Payload) -> None:
         """Add a device's masked vector to the sum (eq. 9)."""
-        name, dim = f"device {sender}", self._parameters.dim
-        self._add([sender], parse_vector(payload, "<u4", dim, "masked_input", name), name)
+        self._add([sender], self._protocol.read_values(payload, self._sum.size, sender))
 
     def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
         """Take the sum of the masked vectors, formed on the way."""
-        if total.shape != self._sum.shape:
-            raise MessageError(
-                "masked_input", "the devices", f"received a sum of shape {total.shape}"
-            )
-        self._add(senders, total, "the devices")
+        self._add(senders, self._protocol.check_sum(total, self._sum.size))
 
-    def _add(self, senders: list[int], elements: Elements, name: str) -> None:
-        if int(elements.max()) >= self._group.modulus:
-            raise MessageError("masked_input", name, "a value is not a group element")
+    def _add(self, senders: list[int], elements: Elements) -> None:
         for sender in senders:
             if sender in self.survivors:
                 raise MessageError("masked_input", f"device {sender}", "it was received twice")

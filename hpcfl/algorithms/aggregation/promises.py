@@ -19,25 +19,13 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a round has come to when its sum is about to be unmasked.
+    """What a round has come to when its sum is about to be unmasked."""
 
-    Attributes
-    ----------
-    devices : int
-        Number N of devices of the round.
-    survivors : int
-        How many of them are in the sum.
-    cohorts : ndarray of int64
-        Of each cohort, how many are in its sum: all cohorts at the server, its own at a device;
-        empty where there are none.
-    expelled : int
-        How many were expelled for the shares that they dealt, when the ring was known.
-    """
-
-    devices: int
-    survivors: int
+    devices: int  # N, of the round
+    survivors: int  # of them in the sum
+    # Of each cohort, how many are in its sum: all cohorts at the server, its own at a device.
     cohorts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    expelled: int = 0
+    expelled: int = 0  # for the shares that they dealt, when the ring was known
 
 
 class Promise(ABC):

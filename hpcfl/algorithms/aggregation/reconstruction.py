@@ -14,42 +14,26 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.comm.phases import Ids
 from hpcfl.crypto import shamir
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import BelowThresholdError
 
 ABSENT = 2**32 - 1
 
-Ids = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The shares that were received of some owners' secrets.
+    """The shares that were received of some owners' secrets."""
 
-    Attributes
-    ----------
-    owners : ndarray of int64, shape (S,)
-        Whose secrets they are, in increasing order.
-    holders : ndarray of int64, shape (S, m)
-        The ids of each owner's holders; arbitrary where no share was received.
-    numbers : ndarray of int64, shape (m,)
-        The holders' numbers in the secret sharing.
-    received : ndarray of bool, shape (S, m)
-        Which shares were received.
-    values : ndarray of uint32, shape (S, m, width)
-        The shares; zero where none was received.
-    holding : int
-        How many devices were sent shares of a secret.
-    """
-
-    owners: Ids
-    holders: Ids
-    numbers: Ids
-    received: Flags
-    values: Elements
-    holding: int
+    owners: Ids  # shape (S,): whose secrets they are, increasing
+    holders: Ids  # shape (S, m): each owner's holders; arbitrary where no share was received
+    numbers: Ids  # shape (m,): the holders' numbers in the secret sharing
+    received: Flags  # shape (S, m)
+    values: Elements  # shape (S, m, width); zero where none was received
+    holding: int  # how many devices were sent shares of a secret
 
     def without_absent(self) -> Shares:
         """Return the same with those that are marked as absent taken out."""
@@ -66,24 +50,18 @@ class Shares:
     def with_at_least(self, count: int) -> Shares:
         """Return those of the owners of whom so many shares were received."""
         enough = self.received.sum(axis=1) >= count
-        return self if enough.all() else self._of(np.flatnonzero(enough))
-
-    def _of(self, rows: Ids) -> Shares:
         return replace(
             self,
-            owners=self.owners[rows],
-            holders=self.holders[rows],
-            received=self.received[rows],
-            values=self.values[rows],
+            owners=self.owners[enough],
+            holders=self.holders[enough],
+            received=self.received[enough],
+            values=self.values[enough],
         )
 
     def combine(self, threshold: int) -> Elements:
         """Return the secrets, shape (S, width), from the first `threshold` shares of each.
 
-        Raises
-        ------
-        BelowThresholdError
-            If an owner's are fewer.
+        BelowThresholdError if an owner's are fewer.
         """
         count, width = len(self.owners), self.values.shape[2]
         if not count:
@@ -104,10 +82,6 @@ class Shares:
         values = np.take_along_axis(self.values, chosen[:, :, None], axis=1)
         return shamir.combine_each(values, self.numbers[chosen])
 
-    def fits(self, threshold: int) -> Flags:
-        """Return whether each owner's shares lie on polynomials of degree below `threshold`."""
-        return shamir.consistent(self.values, self.numbers, self.received, threshold)
-
 
 def reconcile(shares: Shares, threshold: int) -> Shares:
     """Return the shares without those that contradict the others.
@@ -115,15 +89,8 @@ def reconcile(shares: Shares, threshold: int) -> Shares:
     One wrong share of an owner is found where at least t + 2 were received: without it the others
     fit, and no two of them can be taken for it, as t + 1 that fit have one polynomial. Where
     leaving one out does not help, none of the owner's shares is any good.
-
-    Parameters
-    ----------
-    shares : Shares
-        What was received.
-    threshold : int
-        Number t of shares that reconstruct a secret.
     """
-    fits = shares.fits(threshold)
+    fits = shamir.consistent(shares.values, shares.numbers, shares.received, threshold)
     if fits.all():
         return shares
     received = shares.received.copy()
@@ -139,20 +106,15 @@ def _without_one(shares: Shares, row: int, threshold: int, suspect: int) -> tupl
 
     None are left if it cannot be found. The suspect, if it is one of the holders, is tried first.
     """
-    received, holders = shares.received[row], shares.holders[row]
+    received, holders, values = shares.received[row], shares.holders[row], shares.values[row]
     places = np.flatnonzero(received)
     # Of t + 1 shares, any t are consistent.
     if places.size > threshold + 1:
         for tried in (places[holders[places] == suspect], places):
             patterns = np.repeat(received[None], tried.size, axis=0)
             patterns[np.arange(tried.size), tried] = False
-            good = np.flatnonzero(_fit(shares, row, patterns, threshold)) if tried.size else tried
+            same = np.broadcast_to(values, (tried.size, *values.shape))
+            good = np.flatnonzero(shamir.consistent(same, shares.numbers, patterns, threshold))
             if good.size == 1:
                 return patterns[good[0]], int(holders[tried[good[0]]])
     return np.zeros_like(received), suspect
-
-
-def _fit(shares: Shares, row: int, patterns: Flags, threshold: int) -> Flags:
-    """Return which patterns of an owner's shares do not contradict themselves."""
-    values = np.broadcast_to(shares.values[row], (len(patterns), *shares.values[row].shape))
-    return shamir.consistent(values, shares.numbers, patterns, threshold)

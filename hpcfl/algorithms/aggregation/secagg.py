@@ -48,9 +48,9 @@ among the others:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -59,17 +59,22 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import secagg_costs, sharing
 from hpcfl.algorithms.aggregation.base import (
-    ModelReceiver,
     ModelSender,
+    QuantisedDevice,
     QuantisedProtocol,
     Where,
     check_finite,
-    parse_vector,
 )
 from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, converted, masked_upload, masks
 from hpcfl.algorithms.aggregation.curious import Seen
+from hpcfl.algorithms.aggregation.messages import (
+    check_public_keys,
+    from_server,
+    parse_vector,
+    to_flags,
+)
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
-from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Flags, Shares
+from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Shares
 from hpcfl.algorithms.aggregation.sharing import (
     CHALLENGE_BYTES,
     KEY_SHARE,
@@ -78,14 +83,12 @@ from hpcfl.algorithms.aggregation.sharing import (
     Dealings,
 )
 from hpcfl.algorithms.aggregation.topology import (
+    ADVERTISED_BYTES,
     NONCE_BYTES,
     Complete,
     Request,
     Topology,
-    check_advertised,
-    from_server,
     ring_of,
-    to_flags,
 )
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
@@ -100,278 +103,20 @@ from hpcfl.privacy.population import Population
 Known = list[tuple[int, bytes]]
 
 
-class SecAgg(QuantisedProtocol):
-    """Secure aggregation of whole vectors.
-
-    Attributes
-    ----------
-    topology : Topology
-        Who shares keys and masks with whom.
-    """
-
-    name = "secagg"
-    min_devices = 2
-    not_attacked = ""
-    steps: tuple[Step, ...] = (
-        Step("model", Pattern.BROADCAST),
-        Step("advertise_keys", Pattern.GATHER),
-        Step("advertise_keys", Pattern.BROADCAST),
-        Step("share_keys", Pattern.ROUTE, row_bytes=SHARE_BYTES),
-        Step("share_keys", Pattern.BROADCAST, message="challenge"),
-        Step("share_keys", Pattern.GATHER, message="checks"),
-        Step("share_keys", Pattern.BROADCAST, message="expelled", optional=True),
-        Step("masked_input", Pattern.GATHER, upload=True),
-        Step("unmask", Pattern.BROADCAST),
-        Step("unmask", Pattern.GATHER),
-        Step("unmask", Pattern.BROADCAST, message="pairs", optional=True),
-        Step("unmask", Pattern.GATHER, message="pairs", optional=True),
-        Step("result", Pattern.LOCAL),
-    )
-
-    def __init__(self, parameters: Parameters) -> None:
-        super().__init__(parameters)
-        self.topology = self._topology()
-        self.steps = tuple(
-            replace(step, pattern=self.topology.pattern)
-            if step.name in ("advertise_keys", "expelled", "unmask", "pairs")
-            and step.pattern is Pattern.BROADCAST
-            else step
-            for step in type(self).steps
-        )
-
-    def _topology(self) -> Topology:
-        """Return SecAgg's complete graph, or the ring that is asked for."""
-        parameters = self.parameters
-        if parameters.degree is None:
-            return Complete(parameters.devices, parameters.threshold)
-        return ring_of(parameters)
-
-    def settings(self) -> dict[str, Any]:
-        return {"degree": self.topology.degree, "threshold": self.topology.threshold}
-
-    def promises(self) -> list[Promise]:
-        return [self.topology.promise(self.parameters), *super().promises()]
-
-    @property
-    def upload_dim(self) -> int:
-        """Number of coordinates of an upload, where that is the same for all devices."""
-        return self.parameters.dim
-
-    def sent_in(self, round_index: int) -> Where:
-        """Return the coordinates that all devices send in a round, where these are the same."""
-        return slice(None)
-
-    def where_sent(self, server: SecAggServer, id: int) -> Where:
-        return server.received_from(id)
-
-    @property
-    def largest_upload(self) -> int:
-        """An upper bound of the bytes of a masked vector."""
-        return 4 * self.upload_dim
-
-    @property
-    def largest_reply(self) -> int:
-        return 4 * KEY_SHARE * (self.topology.degree + 1)
-
-    @property
-    def largest_message(self) -> int:
-        return max(self.largest_upload, self.largest_reply, 2 * keys.KEY_BYTES)
-
-    @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
-        return InCohorts(devices, ring_degree(degree, devices))
-
-    @classmethod
-    def active_variant(cls) -> type[QuantisedProtocol] | None:
-        from hpcfl.algorithms.aggregation.active import ActiveSecAgg
-
-        # A subclass is another protocol.
-        return ActiveSecAgg if cls is SecAgg else None
-
-    def count(self, phases: Phases) -> None:
-        crowd = Crowd.of(self.parameters, self.topology.degree)
-        secagg_costs.count(phases, self.topology, crowd)
-        self.count_masks(phases, crowd)
-
-    def count_masks(self, phases: Phases, crowd: Crowd) -> None:
-        """Enter the upload, and the masks that are taken off the sum."""
-        upload, dim, survivors = phases["masked_input"], self.upload_dim, crowd.survivors
-        masked_upload(upload, dim, survivors, crowd.degree + 1)
-        add(upload.device, {"agreement": crowd.degree, "derivation": crowd.degree + 1})
-        pairs = crowd.dropped * crowd.neighbours_among(survivors)
-        unmask = phases["unmask"].server
-        add(unmask, {"agreement": pairs, "derivation": pairs})
-        add(unmask, masks(survivors + pairs, dim) | converted(dim))
-
-    def cost_notes(self) -> list[str]:
-        if self.topology.threshold <= shamir.MAX_TERMS:
-            return []
-        return [
-            f"{self.name} among more than {2 * (shamir.MAX_TERMS - 1)} devices cannot be run: "
-            f"secret sharing takes thresholds up to {shamir.MAX_TERMS}; give --degree"
-        ]
-
-    def outcome(self, server: SecAggServer) -> Outcome:
-        return server.outcome()
-
-    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> SecAggDevice:
-        return SecAggDevice(self, id, round_index, secrets)
-
-    def server(
-        self,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: keys.SecretSource = keys.system_secrets,
-    ) -> SecAggServer:
-        return SecAggServer(self, round_index, model, secrets)
-
-    # What a curious server makes of a round
-
-    def strip(
-        self, seen: Seen, id: int, upload: Payload, key: bytes, known: Known
-    ) -> tuple[NDArray[np.int64], Elements]:
-        """Return which coordinates an honest survivor sent, and what is left of their values.
-
-        Parameters
-        ----------
-        seen : Seen
-            Who did what in the round.
-        id : int
-            The survivor.
-        upload : ndarray of uint8
-            What it sent.
-        key : bytes
-            The key of its private mask, which the server has reconstructed.
-        known : list of (int, bytes)
-            The devices whose masks with it the server knows, and what these follow from.
-
-        Raises
-        ------
-        MessageError
-            If the upload is malformed.
-        """
-        where = np.arange(self.parameters.dim)[self.sent_in(seen.round_index)]
-        values = self.read_values(upload, where.size, id).astype(np.uint32)
-        secrets = [secret for _, secret in known]
-        signs = [-pair_sign(id, peer) for peer, _ in known]
-        return where, self.summed_in.add_masks(values, [key, *secrets], [-1, *signs])
-
-    def alone(self, seen: Seen) -> tuple[float, float]:
-        """Return how many values of honest survivors are masked with no other one.
-
-        Returns
-        -------
-        mean, standard_error : float
-            Over what the server does not know; the error is 0 where nothing is random.
-        """
-        lonely = [id for id in seen.ids if not seen.honest_neighbours(id)]
-        return float(self.upload_dim * len(lonely)), 0.0
-
-    def alone_before(self, population: Population) -> float | None:
-        """Return the part of what is sent that is alone, before a round is drawn.
-
-        None where no closed form is known.
-        """
-        parameters = self.parameters
-        masking = self.masking(parameters.devices, parameters.alpha, self.topology.degree)
-        closed = masking.closed(population)
-        return closed.alone_of_dim / closed.sent
-
-    def read_values(self, payload: Payload, length: int, id: int) -> Elements:
-        """Return the group elements of a device's upload.
-
-        Raises
-        ------
-        MessageError
-            If there are not exactly so many, or one is none.
-        """
-        values = parse_vector(payload, "<u4", length, "masked_input", f"device {id}")
-        self.check_elements(values, f"device {id}")
-        return values
-
-    def check_elements(self, elements: Elements, sender: str) -> None:
-        """Refuse numbers that are not of the group.
-
-        Raises
-        ------
-        MessageError
-        """
-        if elements.size and int(elements.max()) >= self.summed_in.modulus:
-            raise MessageError("masked_input", sender, "a value is not a group element")
-
-    def round_context(self, round_index: int) -> bytes:
-        """Return the context in which a round's keys are linked."""
-        return f"hpcfl/1 {self.name} round {round_index} links".encode()
-
-    def pair_context(self, round_index: int, i: int, j: int, use: str) -> bytes:
-        """Return the context in which the secret of a pair of devices gives a key for one use."""
-        low, high = min(i, j), max(i, j)
-        return f"hpcfl/1 {self.name} round {round_index} pair {low} {high} {use}".encode()
-
-    def private_mask_key(self, round_index: int, device: int, seed: bytes) -> bytes:
-        """Return the key of a device's private mask (eq. 12)."""
-        context = f"hpcfl/1 {self.name} round {round_index} device {device} private mask"
-        return keys.derive(seed, context.encode())
-
-    def mask_secrets(
-        self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes]
-    ) -> list[bytes]:
-        """Return what the masks of device `i` and each peer follow from.
-
-        It is bound to the two ids, so that telling it tells nothing of masks with anybody else,
-        even one that has advertised the same key.
-
-        Parameters
-        ----------
-        round_index : int
-            The round.
-        i : int
-            A device.
-        peers : sequence of int
-            Others.
-        secrets : sequence of bytes
-            What the mask keys of `i` and each of them agree on.
-        """
-        return self.pair_keys(round_index, i, peers, secrets, "additive mask")
-
-    def pair_keys(
-        self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes], use: str
-    ) -> list[bytes]:
-        """Return the key that device `i` has in common with each peer, for one use."""
-        return [
-            keys.derive(secret, self.pair_context(round_index, i, peer, use))
-            for peer, secret in zip(peers, secrets, strict=True)
-        ]
-
-
 def pair_sign(i: int, j: int) -> int:
     """Return the sign with which device `i` adds the mask it has in common with `j` (eq. 18)."""
     return 1 if i < j else -1
 
 
-class SecAggDevice(ModelReceiver):
-    """A device's side of one round.
+class SecAggDevice(QuantisedDevice):
+    """A device's side of one round; keys and seeds come from `secrets`."""
 
-    Parameters
-    ----------
-    protocol : SecAgg
-        Parameters and key derivations.
-    id : int
-        The device's id.
-    round_index : int
-        The round.
-    secrets : callable
-        Where keys and seeds come from.
-    """
+    _protocol: SecAgg
 
     def __init__(
         self, protocol: SecAgg, id: int, round_index: int, secrets: keys.SecretSource
     ) -> None:
-        super().__init__(protocol.parameters.dim)
-        self.id = id
-        self._protocol = protocol
-        self._parameters = protocol.parameters
-        self._round = round_index
+        super().__init__(protocol, id, round_index)
         self._secrets = secrets
         self._seed = b""
         # By holder: the keys that shares travel under, whether it is in U2, and its shares.
@@ -456,11 +201,6 @@ class SecAggDevice(ModelReceiver):
 
         U2 are those who took part, and the masks of the pairs with them must be added. Of a row
         that holds no share this device cannot answer for its sender, and says so; others can.
-
-        Raises
-        ------
-        RefusedError
-            If too few took part.
         """
         index = {id: k for k, id in enumerate(self._links.holders)}
         for sender, row in zip(senders.tolist(), rows, strict=True):
@@ -470,10 +210,10 @@ class SecAggDevice(ModelReceiver):
                 self._shares[place] = self._open_share(sender, row, self._transport_keys[place])
             except MessageError as error:
                 self.ignored.append(error)
-        self._require_members(int(self._have.sum()))
+        self._require_members()
 
-    def _require_members(self, count: int) -> None:
-        threshold = self._protocol.topology.threshold
+    def _require_members(self) -> None:
+        count, threshold = int(self._have.sum()), self._protocol.topology.threshold
         if count < threshold:
             raise RefusedError(
                 f"device {self.id} refuses to go on with {count} devices: "
@@ -481,20 +221,16 @@ class SecAggDevice(ModelReceiver):
             )
 
     def _open_share(self, sender: int, row: Payload, key: bytes) -> Elements:
+        phase, name = "share_keys", f"device {sender}"
         nonce, associated = self._share_labels(sender, self.id)
         try:
             share = AESGCM(key).decrypt(nonce, row.tobytes(), associated)
         except (InvalidTag, ValueError):
-            raise MessageError("share_keys", f"device {sender}", "it does not decrypt") from None
-        limbs = parse_vector(
-            np.frombuffer(share, np.uint8),
-            "<u4",
-            KEY_SHARE + SEED_SHARE,
-            "share_keys",
-            f"device {sender}",
-        )
+            raise MessageError(phase, name, "it does not decrypt") from None
+        opened = np.frombuffer(share, np.uint8)
+        limbs = parse_vector(opened, "<u4", KEY_SHARE + SEED_SHARE, phase, name)
         if (limbs >= FQ.modulus).any():
-            raise MessageError("share_keys", f"device {sender}", "a share is not a field element")
+            raise MessageError(phase, name, "a share is not a field element")
         return limbs
 
     def _members(self) -> list[int]:
@@ -536,7 +272,7 @@ class SecAggDevice(ModelReceiver):
                 f"device {self.id} is told that the shares of its secrets do not belong together"
             )
         self._have &= ~np.isin(self._links.holders, expelled)
-        self._require_members(int(self._have.sum()))
+        self._require_members()
 
     # masked_input
 
@@ -572,23 +308,8 @@ class SecAggDevice(ModelReceiver):
         except ValueError:
             raise from_server("advertise_keys", "a public key has low order") from None
 
-    def _quantise(self, values: NDArray[np.floating]) -> NDArray[np.int64]:
-        return self._protocol.quantise(values, self.id, self._round)
-
     def sent(self) -> Where:
-        """Return the coordinates that the upload holds, in the order of its values."""
         return self._protocol.sent_in(self._round)
-
-    def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.int64]]:
-        where = self.sent()
-        return where, self._quantise(vector[where])
-
-    def unquantised(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.float64], int]:
-        """Return the contribution before clipping and rounding, and how much was clipped."""
-        where = self.sent()
-        scaled = vector[where].astype(np.float64) * self._protocol.scale(self.id)
-        clipped = int(np.count_nonzero(np.abs(vector[where]) > self._parameters.clip))
-        return where, scaled, clipped
 
     # unmask
 
@@ -706,10 +427,10 @@ class SecAggServer(ModelSender):
     def receive_advertise_keys(self, sender: int, payload: Payload) -> None:
         """Keep a device's public keys, with which something can be agreed."""
         phase, name = "advertise_keys", f"device {sender}"
-        advertised = parse_vector(payload, "u1", 2 * keys.KEY_BYTES, phase, name).tobytes()
+        advertised = parse_vector(payload, "u1", ADVERTISED_BYTES, phase, name).tobytes()
         if sender in self._public:
             raise MessageError(phase, name, "it was received twice")
-        check_advertised(advertised, sender)
+        check_public_keys(advertised, sender)
         self._public[sender] = advertised
 
     def finish_advertise_keys(self) -> None:
@@ -766,7 +487,7 @@ class SecAggServer(ModelSender):
 
     def send_expelled(self, receiver: int | None = None) -> Payload | None:
         """Return who is expelled."""
-        return self._links.expelled(receiver, self._expelled)
+        return self._links.bits(receiver, self._expelled, counted=True)
 
     @property
     def _checked(self) -> Dealings:
@@ -776,27 +497,19 @@ class SecAggServer(ModelSender):
 
     def receive_masked_input(self, sender: int, payload: Payload) -> None:
         """Add a device's masked input to the sum (eq. 20)."""
-        self._check_upload(sender, payload)
-        self._admit(sender)
+        self._check_sender(sender)
         self._add_upload(sender, payload)
-
-    def _check_upload(self, sender: int, payload: Payload) -> None:
-        """Refuse an upload that is not of this protocol, or not from a device in U2."""
-        self._check_sharer(sender)
-        self._protocol.read_values(payload, self._protocol.upload_dim, sender)
+        self._admit(sender)
 
     def _add_upload(self, sender: int, payload: Payload) -> None:
-        self._sum += payload.view("<u4")
+        """Add an upload to the sum, unless it is malformed."""
+        self._sum += self._protocol.read_values(payload, self._protocol.upload_dim, sender)
 
     def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
         """Take the sum of the masked vectors, formed on the way."""
-        if total.shape != self._sum.shape:
-            raise MessageError(
-                "masked_input", "the devices", f"received a sum of shape {total.shape}"
-            )
-        self._protocol.check_elements(total, "the devices")
+        self._protocol.check_sum(total, self._sum.size)
         for sender in senders:
-            self._check_sharer(sender)
+            self._check_sender(sender)
         for sender in senders:
             self._admit(sender)
         self._sum += total
@@ -826,15 +539,16 @@ class SecAggServer(ModelSender):
 
     def receive_unmask(self, sender: int, payload: Payload) -> None:
         """Keep a survivor's shares."""
+        name = f"device {sender}"
         if sender not in self._admitted:
-            raise MessageError("unmask", f"device {sender}", "it is not a survivor")
+            raise MessageError("unmask", name, "it is not a survivor")
         if sender in self._seed_shares:
-            raise MessageError("unmask", f"device {sender}", "it was received twice")
+            raise MessageError("unmask", name, "it was received twice")
         survivors = self._links.asked_of(sender, self._survived)
         dropped = self._links.asked_of(sender, self._gone)
         cut = SEED_SHARE * survivors.size
         limbs = cut + KEY_SHARE * dropped.size
-        shares = parse_vector(payload, "<u4", limbs, "unmask", f"device {sender}")
+        shares = parse_vector(payload, "<u4", limbs, "unmask", name)
         of_seeds = shares[:cut].reshape(-1, SEED_SHARE)
         of_keys = shares[cut:].reshape(-1, KEY_SHARE)
         seeds = self._checked.verified(sender, survivors, of_seeds, seeds=True)
@@ -851,8 +565,11 @@ class SecAggServer(ModelSender):
         found by the mask key's public half, and of a seed only if it is too long.
         """
         self._require(len(self._seed_shares), "answered the unmasking request")
-        self._seeds = self._reconstruct_seeds()
-        self._private = self._reconstruct_mask_keys()
+        links, threshold = self._links, self._links.threshold
+        of_seeds = links.collect(self._seed_shares, self._survived, SEED_SHARE).without_checks()
+        of_keys = links.collect(self._mask_key_shares, self._gone, KEY_SHARE).without_checks()
+        self._seeds = self._reconstruct_seeds(of_seeds.combine(threshold))
+        self._private = self._reconstruct_mask_keys(of_keys.with_at_least(threshold))
         self._wanted = self._gone.copy()
         self._wanted[list(self._private)] = False
         if not self._wanted.any():
@@ -874,10 +591,9 @@ class SecAggServer(ModelSender):
         if sender not in self._seed_shares:
             raise MessageError("unmask", name, "it has not answered the unmasking request")
         asked = self._links.asked_of(sender, self._wanted).tolist()
-        size = SEED_BYTES
-        told = parse_vector(payload, "u1", size * len(asked), "unmask", name).tobytes()
-        for k, id in enumerate(asked):
-            self._told.setdefault(id, {})[sender] = told[size * k : size * (k + 1)]
+        told = parse_vector(payload, "u1", SEED_BYTES * len(asked), "unmask", name)
+        for id, secret in zip(asked, told.reshape(-1, SEED_BYTES), strict=True):
+            self._told.setdefault(id, {})[sender] = secret.tobytes()
 
     def finish_pairs(self) -> None:
         """Take the masks off, now that all pairs with those devices are known."""
@@ -904,11 +620,8 @@ class SecAggServer(ModelSender):
             self.total = np.zeros(self._parameters.dim, np.int64)
             self.total[where] = decoded
 
-    def _reconstruct_seeds(self) -> list[bytes]:
+    def _reconstruct_seeds(self, limbs: Elements) -> list[bytes]:
         """Return the seeds of the survivors' private masks."""
-        limbs = self._came(self._seed_shares, self._survived, SEED_SHARE).combine(
-            self._links.threshold
-        )
         seeds = []
         for id, one in zip(self.survivors, limbs, strict=True):
             try:
@@ -920,25 +633,18 @@ class SecAggServer(ModelSender):
                 seeds.append(bytes(SEED_BYTES))
         return seeds
 
-    def _reconstruct_mask_keys(self) -> dict[int, bytes]:
-        """Return the mask keys of the dropped devices, of those whose right shares are enough."""
-        shares = self._came(self._mask_key_shares, self._gone, KEY_SHARE)
-        shares = shares.with_at_least(self._links.threshold)
+    def _reconstruct_mask_keys(self, shares: Shares) -> dict[int, bytes]:
+        """Return the mask keys of the dropped devices, of those whose shares give the right one."""
         found = {}
-        for id, limbs in zip(
-            shares.owners.tolist(), shares.combine(self._links.threshold), strict=True
-        ):
+        limbs = shares.combine(self._links.threshold)
+        for id, one in zip(shares.owners.tolist(), limbs, strict=True):
             try:
-                private = shamir.from_limbs(limbs, keys.KEY_BYTES)
+                private = shamir.from_limbs(one, keys.KEY_BYTES)
             except ValueError:
                 continue
             if keys.KeyPair.from_private(private).public == self._mask_public(id):
                 found[id] = private
         return found
-
-    def _came(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Shares:
-        """Return the right shares that were received, without their checks."""
-        return self._links.collect(shares, owners, width).without_checks()
 
     def _remove_masks(self, seeds: list[bytes]) -> None:
         """Subtract the survivors' private masks and the pairwise masks that nothing cancelled.
@@ -966,14 +672,15 @@ class SecAggServer(ModelSender):
     def _mask_public(self, id: int) -> bytes:
         return self._public[id][keys.KEY_BYTES :]
 
-    def _check_sharer(self, sender: int) -> None:
+    def _check_sender(self, sender: int) -> None:
+        """Refuse an upload that is not from a device in U2, or not its first."""
         if sender not in self._shared:
             raise MessageError("masked_input", f"device {sender}", "it shared no keys")
-
-    def _admit(self, sender: int) -> None:
-        self._check_sharer(sender)
         if sender in self._admitted:
             raise MessageError("masked_input", f"device {sender}", "it was received twice")
+
+    def _admit(self, sender: int) -> None:
+        self._check_sender(sender)
         self._admitted.add(sender)
         self.survivors.append(sender)
 
@@ -983,3 +690,189 @@ class SecAggServer(ModelSender):
                 f"round {self._round} cannot end: {count} of {self._parameters.devices} devices "
                 f"{what}, at least {self._parameters.threshold} are needed"
             )
+
+
+class SecAgg(QuantisedProtocol):
+    """Secure aggregation of whole vectors."""
+
+    name = "secagg"
+    min_devices = 2
+    not_attacked = ""
+    device_class: ClassVar[type[SecAggDevice]] = SecAggDevice
+    server_class: ClassVar[type[SecAggServer]] = SecAggServer
+    steps: tuple[Step, ...] = (
+        Step("model", Pattern.BROADCAST),
+        Step("advertise_keys", Pattern.GATHER),
+        Step("advertise_keys", Pattern.BROADCAST),
+        Step("share_keys", Pattern.ROUTE, row_bytes=SHARE_BYTES),
+        Step("share_keys", Pattern.BROADCAST, message="challenge"),
+        Step("share_keys", Pattern.GATHER, message="checks"),
+        Step("share_keys", Pattern.BROADCAST, message="expelled", optional=True),
+        Step("masked_input", Pattern.GATHER, upload=True),
+        Step("unmask", Pattern.BROADCAST),
+        Step("unmask", Pattern.GATHER),
+        Step("unmask", Pattern.BROADCAST, message="pairs", optional=True),
+        Step("unmask", Pattern.GATHER, message="pairs", optional=True),
+        Step("result", Pattern.LOCAL),
+    )
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters)
+        self.topology = self._topology()
+        self.steps = tuple(
+            replace(step, pattern=self.topology.pattern)
+            if step.name in ("advertise_keys", "expelled", "unmask", "pairs")
+            and step.pattern is Pattern.BROADCAST
+            else step
+            for step in type(self).steps
+        )
+
+    def _topology(self) -> Topology:
+        """Return SecAgg's complete graph, or the ring that is asked for."""
+        parameters = self.parameters
+        if parameters.degree is None:
+            return Complete(parameters.devices, parameters.threshold)
+        return ring_of(parameters)
+
+    def settings(self) -> dict[str, Any]:
+        return {"degree": self.topology.degree, "threshold": self.topology.threshold}
+
+    def promises(self) -> list[Promise]:
+        return [self.topology.promise(self.parameters), *super().promises()]
+
+    @property
+    def upload_dim(self) -> int:
+        """Number of coordinates of an upload, where that is the same for all devices."""
+        return self.parameters.dim
+
+    def sent_in(self, round_index: int) -> Where:
+        """Return the coordinates that all devices send in a round, where these are the same."""
+        return slice(None)
+
+    def where_sent(self, server: SecAggServer, id: int) -> Where:
+        return server.received_from(id)
+
+    @property
+    def largest_upload(self) -> int:
+        """An upper bound of the bytes of a masked vector."""
+        return 4 * self.upload_dim
+
+    @property
+    def largest_reply(self) -> int:
+        return 4 * KEY_SHARE * (self.topology.degree + 1)
+
+    @property
+    def largest_message(self) -> int:
+        return max(self.largest_upload, self.largest_reply, 2 * keys.KEY_BYTES)
+
+    @classmethod
+    def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
+        return InCohorts(devices, ring_degree(degree, devices))
+
+    @classmethod
+    def active_variant(cls) -> type[QuantisedProtocol] | None:
+        from hpcfl.algorithms.aggregation.active import ActiveSecAgg
+
+        # A subclass is another protocol.
+        return ActiveSecAgg if cls is SecAgg else None
+
+    def count(self, phases: Phases) -> None:
+        crowd = Crowd.of(self.parameters, self.topology.degree)
+        secagg_costs.count(phases, self.topology, crowd)
+        self.count_masks(phases, crowd)
+
+    def count_masks(self, phases: Phases, crowd: Crowd) -> None:
+        """Enter the upload, and the masks that are taken off the sum."""
+        upload, dim, survivors = phases["masked_input"], self.upload_dim, crowd.survivors
+        masked_upload(upload, dim, survivors, crowd.degree + 1)
+        add(upload.device, {"agreement": crowd.degree, "derivation": crowd.degree + 1})
+        pairs = crowd.dropped * crowd.neighbours_among(survivors)
+        unmask = phases["unmask"].server
+        add(unmask, {"agreement": pairs, "derivation": pairs})
+        add(unmask, masks(survivors + pairs, dim) | converted(dim))
+
+    def cost_notes(self) -> list[str]:
+        if self.topology.threshold <= shamir.MAX_TERMS:
+            return []
+        return [
+            f"{self.name} among more than {2 * (shamir.MAX_TERMS - 1)} devices cannot be run: "
+            f"secret sharing takes thresholds up to {shamir.MAX_TERMS}; give --degree"
+        ]
+
+    def outcome(self, server: SecAggServer) -> Outcome:
+        return server.outcome()
+
+    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> SecAggDevice:
+        return self.device_class(self, id, round_index, secrets)
+
+    def server(
+        self,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: keys.SecretSource = keys.system_secrets,
+    ) -> SecAggServer:
+        return self.server_class(self, round_index, model, secrets)
+
+    # What a curious server makes of a round
+
+    def strip(
+        self, seen: Seen, id: int, upload: Payload, key: bytes, known: Known
+    ) -> tuple[NDArray[np.int64], Elements]:
+        """Return which coordinates an honest survivor sent, and what is left of their values.
+
+        `upload` is what it sent, `key` that of its private mask, which the server reconstructed,
+        `known` the devices whose masks with it the server knows. MessageError if it is malformed.
+        """
+        where = np.arange(self.parameters.dim)[self.sent_in(seen.round_index)]
+        values = self.read_values(upload, where.size, id).astype(np.uint32)
+        secrets = [secret for _, secret in known]
+        signs = [-pair_sign(id, peer) for peer, _ in known]
+        return where, self.summed_in.add_masks(values, [key, *secrets], [-1, *signs])
+
+    def alone(self, seen: Seen) -> tuple[float, float]:
+        """Return how many values of honest survivors are masked with no other one, and the error.
+
+        A mean over what the server does not know; its standard error is 0 where nothing is random.
+        """
+        lonely = [id for id in seen.ids if not seen.honest_neighbours(id)]
+        return float(self.upload_dim * len(lonely)), 0.0
+
+    def alone_before(self, population: Population) -> float | None:
+        """Return the part of what is sent that is alone, before a round is drawn; None: unknown."""
+        parameters = self.parameters
+        masking = self.masking(parameters.devices, parameters.alpha, self.topology.degree)
+        closed = masking.closed(population)
+        return closed.alone_of_dim / closed.sent
+
+    def round_context(self, round_index: int) -> bytes:
+        """Return the context in which a round's keys are linked."""
+        return f"hpcfl/1 {self.name} round {round_index} links".encode()
+
+    def pair_context(self, round_index: int, i: int, j: int, use: str) -> bytes:
+        """Return the context in which the secret of a pair of devices gives a key for one use."""
+        low, high = min(i, j), max(i, j)
+        return f"hpcfl/1 {self.name} round {round_index} pair {low} {high} {use}".encode()
+
+    def private_mask_key(self, round_index: int, device: int, seed: bytes) -> bytes:
+        """Return the key of a device's private mask (eq. 12)."""
+        context = f"hpcfl/1 {self.name} round {round_index} device {device} private mask"
+        return keys.derive(seed, context.encode())
+
+    def mask_secrets(
+        self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes]
+    ) -> list[bytes]:
+        """Return what the masks of device `i` and each peer follow from, of what their keys gave.
+
+        It is bound to the two ids, so that telling it tells nothing of masks with anybody else,
+        even one that has advertised the same key.
+        """
+        return self.pair_keys(round_index, i, peers, secrets, "additive mask")
+
+    def pair_keys(
+        self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes], use: str
+    ) -> list[bytes]:
+        """Return the key that device `i` has in common with each peer, for one use."""
+        return [
+            keys.derive(secret, self.pair_context(round_index, i, peer, use))
+            for peer, secret in zip(peers, secrets, strict=True)
+        ]

@@ -15,12 +15,7 @@ from hpcfl.algorithms.aggregation.sharing import (
     SEED_SHARE,
     SHARE_BYTES,
 )
-from hpcfl.algorithms.aggregation.topology import (
-    ADVERTISED_BYTES,
-    NEIGHBOUR,
-    NONCE_BYTES,
-    Topology,
-)
+from hpcfl.algorithms.aggregation.topology import ADVERTISED_BYTES, NEIGHBOUR, NONCE_BYTES, Topology
 from hpcfl.comm.phases import Pattern
 
 LIMBS = KEY_SHARE + SEED_SHARE

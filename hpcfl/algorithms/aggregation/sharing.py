@@ -23,10 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import parse_vector
-from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Flags, Ids, Shares, reconcile
+from hpcfl.algorithms.aggregation.messages import parse_vector
+from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Flags, Shares, reconcile
 from hpcfl.algorithms.aggregation.topology import Links
-from hpcfl.comm.phases import Payload
+from hpcfl.comm.phases import Ids, Payload
 from hpcfl.crypto import keys, shamir
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
@@ -54,20 +54,8 @@ def deal(
 ) -> Elements:
     """Return the shares of a mask key's private half and of a private-mask seed.
 
-    Parameters
-    ----------
-    private, seed : bytes
-        The secrets.
-    threshold : int
-        Number t of shares that reconstruct them.
-    numbers : tuple of int
-        The holders' numbers.
-    secrets : callable
-        Where everything uniform comes from.
-
-    Returns
-    -------
-    ndarray of uint32, shape (holders, KEY_SHARE + SEED_SHARE)
+    One row for each of the holders with these numbers, uint32 of shape (holders, KEY_SHARE +
+    SEED_SHARE); `threshold` of them reconstruct the secrets.
     """
     width, degree = KEY_SHARE + SEED_SHARE, threshold - 1
     uniform = FQ.elements([secrets(SEED_BYTES)], [ANSWERS + degree * width])
@@ -80,22 +68,15 @@ def deal(
 
 @dataclass(frozen=True)
 class Challenge:
-    """The coefficients of a challenge, for the limbs of both secrets.
+    """The coefficients of a challenge, for the limbs of both secrets."""
 
-    Attributes
-    ----------
-    coefficients : ndarray of uint64, shape (KEY_SHARE + SEED_SHARE,)
-        1 for the checks.
-    """
-
-    coefficients: NDArray[np.uint64]
+    coefficients: NDArray[np.uint64]  # shape (KEY_SHARE + SEED_SHARE,); 1 for the checks
 
     @classmethod
     def of(cls, seed: bytes) -> Challenge:
         """Return the challenge that a seed of `CHALLENGE_BYTES` gives."""
         drawn = FQ.elements([seed], [MASK_KEY_LIMBS + SEED_LIMBS]).astype(np.uint64)
-        one = np.ones(1, np.uint64)
-        return cls(np.concatenate([drawn[:MASK_KEY_LIMBS], one, drawn[MASK_KEY_LIMBS:], one]))
+        return cls(np.insert(drawn, [MASK_KEY_LIMBS, drawn.size], 1))
 
     @classmethod
     def known(cls) -> Challenge:
@@ -103,22 +84,12 @@ class Challenge:
         return cls(np.ones(KEY_SHARE + SEED_SHARE, np.uint64))
 
     def answers(self, shares: Elements) -> Elements:
-        """Return the answers for both secrets from rows of shares.
+        """Return the answers from shares, from shape (n, KEY_SHARE + SEED_SHARE) to (n, ANSWERS).
 
-        Parameters
-        ----------
-        shares : ndarray of uint32, shape (n, KEY_SHARE + SEED_SHARE)
-            Rows of `ABSENT` for shares that there are none of.
-
-        Returns
-        -------
-        ndarray of uint32, shape (n, ANSWERS)
-            `ABSENT` for them.
+        Rows of `ABSENT`, for shares that there are none of, give such rows.
         """
-        found = np.stack(
-            [self._answer(shares[:, :KEY_SHARE], False), self._answer(shares[:, KEY_SHARE:], True)],
-            axis=1,
-        )
+        of_keys, of_seeds = shares[:, :KEY_SHARE], shares[:, KEY_SHARE:]
+        found = np.stack([self._answer(of_keys, False), self._answer(of_seeds, True)], axis=1)
         found[_absent(shares)] = ABSENT
         return found
 
@@ -139,17 +110,8 @@ class Dealings:
     dealer; of two, one holder alone cannot be the cause. So one device that deals or answers
     falsely can expel nobody but itself, and whoever stays lacks the share of one holder at the
     most. Where so few answered that nobody can tell, the round ends, unless the dealer did not
-    answer itself.
-
-    Parameters
-    ----------
-    challenge : Challenge
-        The round's.
-
-    Attributes
-    ----------
-    expelled : frozenset of int
-        The dealers of whom two holders that answered, or more, have no right share.
+    answer itself. `expelled` are the dealers of whom two holders that answered, or more, have no
+    right share.
     """
 
     def __init__(self, challenge: Challenge) -> None:
@@ -166,12 +128,7 @@ class Dealings:
         return len(self._answers)
 
     def receive(self, holder: int, owners: Ids, payload: Payload) -> None:
-        """Keep a holder's answers for these owners.
-
-        Raises
-        ------
-        MessageError
-        """
+        """Keep a holder's answers for these owners."""
         name = f"device {holder}"
         if holder in self._answers:
             raise MessageError("share_keys", name, "it was received twice")
@@ -184,10 +141,8 @@ class Dealings:
     def settle(self, links: Links, owners: Flags) -> None:
         """Find out which answers are right: those that lie on one polynomial with enough others.
 
-        Raises
-        ------
-        BelowThresholdError
-            If nobody can tell whether a dealer is false or one of its holders is: t + 1 answered.
+        BelowThresholdError if nobody can tell whether a dealer is false or one of its holders is:
+        t + 1 answered.
         """
         received = links.collect(self._answers, owners, ANSWERS)
         right = reconcile(received, links.threshold)
@@ -220,20 +175,8 @@ class Dealings:
     def verified(self, holder: int, owners: Ids, shares: Elements, seeds: bool) -> Elements:
         """Return a holder's shares of some owners' secrets, `ABSENT` for those of no use.
 
-        Parameters
-        ----------
-        holder : int
-            Who sent them.
-        owners : ndarray of int64, shape (n,)
-            Whose they are, in the order in which it answered for them.
-        shares : ndarray of uint32, shape (n, SEED_SHARE or KEY_SHARE)
-        seeds : bool
-            Whether they are of seeds.
-
-        Raises
-        ------
-        MessageError
-            If one is not what the holder answered for.
+        They are of seeds, or else of mask keys, shape (n, SEED_SHARE or KEY_SHARE), their owners in
+        the order in which the holder answered for them. MessageError if one fits no answer.
         """
         name = f"device {holder}"
         _check_elements(shares, "unmask", name)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,17 +32,11 @@ from hpcfl.algorithms.aggregation.costs import (
     sent,
 )
 from hpcfl.algorithms.aggregation.curious import Seen
-from hpcfl.algorithms.aggregation.secagg import (
-    Known,
-    SecAgg,
-    SecAggDevice,
-    SecAggServer,
-    pair_sign,
-)
+from hpcfl.algorithms.aggregation.secagg import Known, SecAgg, SecAggDevice, SecAggServer, pair_sign
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.groups import Elements
-from hpcfl.crypto.keys import SecretSource, system_secrets
+from hpcfl.crypto.keys import SecretSource
 from hpcfl.crypto.sampling import SAMPLERS, GapSampler
 from hpcfl.errors import MessageError, UsageError
 from hpcfl.privacy.masking import BySelection, check_alpha, ring_degree
@@ -49,11 +44,77 @@ from hpcfl.privacy.masking import BySelection, check_alpha, ring_degree
 Positions = NDArray[np.int64]
 
 
+class SparseDevice(SecAggDevice):
+    """A device that sends the coordinates it selected with its peers."""
+
+    _protocol: SparseSecAgg
+
+    def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
+        """Return the locations and the masked values of the selected coordinates (eq. 18)."""
+        self._upload_once(vector)
+        dim, group = self._parameters.dim, self._parameters.arithmetic
+        peers, secrets = self._mask_secrets(self._members())
+        positions, masks = self._protocol.pair_masks(self._round, self.id, peers, secrets)
+        selected = np.zeros(dim, np.bool_)
+        selected[positions] = True
+        where = np.flatnonzero(selected)
+        # Kept as it is sent, a few bits a location: there may be thousands of devices on a rank.
+        self._coded = locations.encode(where, dim, self._parameters.locations)
+        pairwise = np.zeros(dim, np.int64)
+        np.add.at(pairwise, positions, masks)
+        key = self._protocol.private_mask_key(self._round, self.id, self._seed)
+        private = group.elements([key], [where.size])
+        integers = self._quantise(vector[where])
+        values = group.reduce(integers + pairwise[where] + private)
+        return np.concatenate([self._coded, values.astype("<u4", copy=False).view(np.uint8)])
+
+    def sent(self) -> Positions:
+        return locations.decode(self._coded, self._parameters.dim)[0]
+
+
+class SparseServer(SecAggServer):
+    """A server that adds up sparse vectors at their locations."""
+
+    _protocol: SparseSecAgg
+
+    def __init__(
+        self, protocol: SecAgg, round_index: int, model: NDArray[np.float32], secrets: SecretSource
+    ) -> None:
+        super().__init__(protocol, round_index, model, secrets)
+        self._coded: dict[int, Payload] = {}
+
+    def _add_upload(self, sender: int, payload: Payload) -> None:
+        """Add a device's values to the sum at its locations (eq. 20)."""
+        positions, values, used = self._protocol.read_upload(payload, sender)
+        self._sum[positions] += values
+        # A copy, without the values: they would take as much memory as all vectors.
+        self._coded[sender] = payload[:used].copy()
+
+    def received_from(self, id: int) -> NDArray[np.int64]:
+        """Return the coordinates that a survivor sent: ndarray of int64, increasing."""
+        return locations.decode(self._coded[id], self._parameters.dim)[0]
+
+    def _remove_masks(self, seeds: list[bytes]) -> None:
+        for id, seed in zip(self.survivors, seeds, strict=True):
+            positions = self.received_from(id)
+            key = self._protocol.private_mask_key(self._round, id, seed)
+            self._sum[positions] -= self._group.elements([key], [positions.size])
+        for id in self.dropped:
+            # What the dropped device would have added is what its peers' masks lack to cancel.
+            peers = self._links.neighbours(id, self._survived)
+            secrets = self._secrets_with(id, peers)
+            missing = self._protocol.pair_masks(self._round, id, peers, secrets)
+            np.add.at(self._sum, *missing)
+        self._unmasked = self._group.reduce(self._sum)
+
+
 class SparseSecAgg(SecAgg):
     """Secure aggregation of the coordinates that pairs of devices select together."""
 
     name = "sparse"
     sparse_upload = True
+    device_class: ClassVar[type[SecAggDevice]] = SparseDevice
+    server_class: ClassVar[type[SecAggServer]] = SparseServer
     # At a coordinate the sum is over the few devices that selected it.
     noise_adds_up = False
 
@@ -82,14 +143,6 @@ class SparseSecAgg(SecAgg):
         from hpcfl.algorithms.aggregation.active import ActiveSparse
 
         return ActiveSparse if cls is SparseSecAgg else None
-
-    def device(self, id: int, round_index: int, secrets: SecretSource) -> SparseDevice:
-        return SparseDevice(self, id, round_index, secrets)
-
-    def server(
-        self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
-    ) -> SparseServer:
-        return SparseServer(self, round_index, model, secrets)
 
     def count_masks(self, phases: Phases, crowd: Crowd) -> None:
         parameters, dim, survivors = self.parameters, self.parameters.dim, crowd.survivors
@@ -173,13 +226,7 @@ class SparseSecAgg(SecAgg):
         return float(dim * alone.sum()), math.sqrt(dim * variance)
 
     def read_upload(self, payload: Payload, id: int) -> tuple[Positions, Elements, int]:
-        """Return the locations of an upload, its values, and how many bytes the former took.
-
-        Raises
-        ------
-        MessageError
-            If it is malformed.
-        """
+        """Return the locations of an upload, its values, and how many bytes the former took."""
         try:
             positions, used = locations.decode(payload, self.parameters.dim)
         except ValueError as error:
@@ -189,14 +236,10 @@ class SparseSecAgg(SecAgg):
     def pair_masks(
         self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes]
     ) -> tuple[Positions, NDArray[np.int64]]:
-        """Return where and what device `i` adds for its peers, with its signs.
+        """Return where and what device `i` adds for its peers, with its signs: int64.
 
-        Returns
-        -------
-        positions : ndarray of int64
-            The coordinates that each pair selected, the pairs' lists end to end.
-        masks : ndarray of int64
-            The signed element that device `i` adds at each.
+        The coordinates that each pair selected, the pairs' lists end to end, and the signed element
+        that device `i` adds at each.
         """
         selection = self.pair_keys(round_index, i, peers, secrets, "multiplicative mask")
         additive = self.pair_keys(round_index, i, peers, secrets, "additive mask")
@@ -204,75 +247,3 @@ class SparseSecAgg(SecAgg):
         elements = self.parameters.arithmetic.elements(additive, counts.tolist())
         signs = np.array([pair_sign(i, peer) for peer in peers], np.int64)
         return positions, np.repeat(signs, counts) * elements
-
-
-class SparseDevice(SecAggDevice):
-    """A device that sends the coordinates it selected with its peers."""
-
-    _protocol: SparseSecAgg
-
-    def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
-        """Return the locations and the masked values of the selected coordinates (eq. 18)."""
-        self._upload_once(vector)
-        dim, group = self._parameters.dim, self._parameters.arithmetic
-        peers, secrets = self._mask_secrets(self._members())
-        positions, masks = self._protocol.pair_masks(self._round, self.id, peers, secrets)
-        selected = np.zeros(dim, np.bool_)
-        selected[positions] = True
-        where = np.flatnonzero(selected)
-        # Kept as it is sent, a few bits a location: there may be thousands of devices on a rank.
-        self._coded = locations.encode(where, dim, self._parameters.locations)
-        pairwise = np.zeros(dim, np.int64)
-        np.add.at(pairwise, positions, masks)
-        key = self._protocol.private_mask_key(self._round, self.id, self._seed)
-        private = group.elements([key], [where.size])
-        integers = self._quantise(vector[where])
-        values = group.reduce(integers + pairwise[where] + private)
-        return np.concatenate([self._coded, values.astype("<u4", copy=False).view(np.uint8)])
-
-    def sent(self) -> Positions:
-        return locations.decode(self._coded, self._parameters.dim)[0]
-
-
-class SparseServer(SecAggServer):
-    """A server that adds up sparse vectors at their locations."""
-
-    _protocol: SparseSecAgg
-
-    def __init__(
-        self,
-        protocol: SparseSecAgg,
-        round_index: int,
-        model: NDArray[np.float32],
-        secrets: SecretSource,
-    ) -> None:
-        super().__init__(protocol, round_index, model, secrets)
-        self._coded: dict[int, Payload] = {}
-
-    def _check_upload(self, sender: int, payload: Payload) -> None:
-        self._check_sharer(sender)
-        self._protocol.read_upload(payload, sender)
-
-    def _add_upload(self, sender: int, payload: Payload) -> None:
-        """Add a device's values to the sum at its locations (eq. 20)."""
-        positions, values, used = self._protocol.read_upload(payload, sender)
-        self._sum[positions] += values
-        # A copy, without the values: they would take as much memory as all vectors.
-        self._coded[sender] = payload[:used].copy()
-
-    def received_from(self, id: int) -> NDArray[np.int64]:
-        """Return the coordinates that a survivor sent: ndarray of int64, increasing."""
-        return locations.decode(self._coded[id], self._parameters.dim)[0]
-
-    def _remove_masks(self, seeds: list[bytes]) -> None:
-        for id, seed in zip(self.survivors, seeds, strict=True):
-            positions = self.received_from(id)
-            key = self._protocol.private_mask_key(self._round, id, seed)
-            self._sum[positions] -= self._group.elements([key], [positions.size])
-        for id in self.dropped:
-            # What the dropped device would have added is what its peers' masks lack to cancel.
-            peers = self._links.neighbours(id, self._survived)
-            secrets = self._secrets_with(id, peers)
-            missing = self._protocol.pair_masks(self._round, id, peers, secrets)
-            np.add.at(self._sum, *missing)
-        self._unmasked = self._group.reduce(self._sum)

@@ -38,33 +38,31 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import parse_vector
+from hpcfl.algorithms.aggregation.messages import (
+    check_public_keys,
+    from_bits,
+    from_server,
+    parse_vector,
+    to_flags,
+)
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
-from hpcfl.algorithms.aggregation.reconstruction import Shares
+from hpcfl.algorithms.aggregation.reconstruction import Flags, Shares
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Ids, Pattern, Payload
 from hpcfl.crypto import keys
 from hpcfl.crypto.groups import Elements
 from hpcfl.crypto.sampling import permutation
-from hpcfl.errors import MessageError, RefusedError, UsageError
-from hpcfl.privacy.ring import (
-    REDUNDANT,
-    RingParameters,
-    best_threshold,
-    choose,
-    failures,
-    log2,
-)
+from hpcfl.errors import RefusedError, UsageError
+from hpcfl.privacy.ring import REDUNDANT, RingParameters, best_threshold, choose, failures, log2
 from hpcfl.privacy.threat import SPARE, Threat
-
-Flags = NDArray[np.bool_]
 
 NONCE_BYTES = 16
 ADVERTISED_BYTES = 2 * keys.KEY_BYTES
@@ -73,157 +71,108 @@ NEIGHBOUR = np.dtype([("id", "<u4"), ("keys", "u1", ADVERTISED_BYTES)])
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """What a device knows of those it is linked with.
+    """What a device knows of those it is linked with."""
 
-    Attributes
-    ----------
-    own : int
-        The device's id.
-    holders : list of int
-        Ids of the holders of its shares, its own included.
-    numbers : tuple of int
-        The holders' numbers in its secret sharing.
-    advertised : bytes
-        The two public keys of every holder, end to end.
-    position : int
-        The device's place on the ring; 0 where there is no ring.
-    nonce : bytes
-        What the order of the ring follows from besides the keys.
-    """
+    own: int  # the device's id
+    holders: list[int]  # ids of the holders of its shares, its own included
+    numbers: tuple[int, ...]  # the holders' numbers in its secret sharing
+    advertised: bytes  # the two public keys of every holder, end to end
+    position: int = 0  # the device's place on the ring; 0 where there is no ring
+    nonce: bytes = field(default=b"", repr=False)  # what the order follows from besides the keys
 
-    own: int
-    holders: list[int]
-    numbers: tuple[int, ...]
-    advertised: bytes
-    position: int = 0
-    nonce: bytes = field(default=b"", repr=False)
+    def advertised_by(self, index: int) -> bytes:
+        """Return the two keys of a holder, the one for shares and the one for masks."""
+        return self.advertised[ADVERTISED_BYTES * index : ADVERTISED_BYTES * (index + 1)]
 
     def transport_key(self, index: int) -> bytes:
         """Return the key under which shares travel to or from a holder."""
-        start = ADVERTISED_BYTES * index
-        return self.advertised[start : start + keys.KEY_BYTES]
+        return self.advertised_by(index)[: keys.KEY_BYTES]
 
     def mask_key(self, index: int) -> bytes:
         """Return the key with which masks are agreed with a holder."""
-        start = ADVERTISED_BYTES * index + keys.KEY_BYTES
-        return self.advertised[start : start + keys.KEY_BYTES]
+        return self.advertised_by(index)[keys.KEY_BYTES :]
 
     def check_keys(self) -> None:
         """Refuse keys with which nothing can be agreed, as errors of their owners.
 
         A key may be listed twice. Whoever advertises another device's can use it for nothing, and
         what a third one agrees on with the two differs: ids go into what is derived from a secret.
-
-        Raises
-        ------
-        MessageError
         """
-        size = ADVERTISED_BYTES
         for k, id in enumerate(self.holders):
-            check_advertised(self.advertised[size * k : size * (k + 1)], id)
+            check_public_keys(self.advertised_by(k), id)
 
 
 @dataclass(frozen=True)
 class Request:
-    """Whose secrets a device is asked for, of those that it is linked with.
+    """Whose secrets a device is asked for, of those that it is linked with."""
 
-    Attributes
-    ----------
-    survivors, dropped : list of int
-        Whose private-mask seeds, and whose mask keys.
-    total : int
-        How many survivors there are, linked with this device or not.
-    """
-
-    survivors: list[int]
-    dropped: list[int]
-    total: int
+    survivors: list[int]  # whose private-mask seeds
+    dropped: list[int]  # whose mask keys
+    total: int  # how many survivors there are, linked with this device or not
 
 
 class Links(ABC):
     """The server's side: who is linked with whom in one round.
 
-    Sets of devices are ndarrays of bool, shape (N,).
-
-    Attributes
-    ----------
-    threshold : int
-        Number of holders needed to reconstruct a secret.
+    Sets of devices are ndarrays of bool, shape (N,), of devices that advertised keys. A message is
+    for one device, None where there is none for it; or for all, where lists are broadcast.
     """
 
-    threshold: int
+    def __init__(self, devices: int, threshold: int, public: Mapping[int, bytes]) -> None:
+        self.threshold = threshold  # number of holders needed to reconstruct a secret
+        self._public = public
+        self._advertised = to_flags(public, devices)
+
+    @abstractmethod
+    def holders(self, id: int) -> Ids:
+        """Return a device's holders by slot."""
 
     @abstractmethod
     def key_list(self, receiver: int | None) -> Payload | None:
-        """Return the message with the keys for one device; for all, where it is broadcast."""
+        """Return the message with the keys."""
 
     @abstractmethod
+    def bits(self, receiver: int | None, *sets: Flags, counted: bool = False) -> Payload | None:
+        """Return bitmaps of devices; `counted`, on a ring, behind the size of the first set."""
+
     def request(self, receiver: int | None, survived: Flags, dropped: Flags) -> Payload | None:
-        """Return the unmasking request to one device; to all, where it is broadcast."""
+        """Return the unmasking request."""
+        return self.bits(receiver, survived, dropped, counted=True)
 
-    @abstractmethod
-    def bits(self, receiver: int | None, chosen: Flags) -> Payload | None:
-        """Return a bitmap of some devices, as one device reads it; all, where it is broadcast."""
-
-    @abstractmethod
-    def expelled(self, receiver: int | None, chosen: Flags) -> Payload | None:
-        """Return the list of expelled devices to one device; to all, where it is broadcast."""
-
-    @abstractmethod
     def neighbours(self, id: int, among: Flags) -> list[int]:
         """Return those of `among` that a device is linked with, in increasing order."""
+        return sorted(other for other in self.asked_of(id, among).tolist() if other != id)
 
-    @abstractmethod
     def asked_of(self, holder: int, owners: Flags) -> Ids:
         """Return those of `owners` whose shares a holder has, in the order of its reply."""
+        holders = self.holders(holder)
+        return holders[owners[holders]]
 
     @abstractmethod
     def collect(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Shares:
-        """Return the shares of the owners' secrets.
+        """Return the shares of the owners' secrets, of `width` limbs each.
 
-        Parameters
-        ----------
-        shares : mapping of int to ndarray of uint32, shape (owners asked of, width)
-            What every holder that replied sent.
-        owners : ndarray of bool, shape (N,)
-            Whose secrets are wanted.
-        width : int
-            Number of limbs of a secret.
+        `shares` is what every holder that replied sent: uint32 of shape (owners asked of, width).
         """
 
     def combine(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Elements:
-        """Return the owners' secrets, in increasing order of their ids, unchecked.
+        """Return the owners' secrets, in increasing order of their ids, unchecked: (owners, width).
 
-        Takes what `collect` takes.
-
-        Returns
-        -------
-        ndarray of uint32, shape (owners, width)
-
-        Raises
-        ------
-        BelowThresholdError
-            If fewer holders of an owner replied than its threshold says.
+        Takes what `collect` takes; BelowThresholdError if fewer holders of an owner replied than
+        its threshold says.
         """
         return self.collect(shares, owners, width).combine(self.threshold)
 
 
 class Topology(ABC):
-    """Who can be linked with whom, as all parties know beforehand.
+    """Who can be linked with whom, as all parties know beforehand."""
 
-    Attributes
-    ----------
-    pattern : Pattern
-        How the server's lists and requests travel.
-    degree : int
-        Number of a device's neighbours, if all devices advertise keys.
-    threshold : int
-        Number of holders needed to reconstruct a secret.
-    """
-
-    pattern: Pattern
-    degree: int
-    threshold: int
+    pattern: ClassVar[Pattern]  # how the server's lists and requests travel
+    count_bytes: ClassVar[int]  # of a number of devices in front of a list
+    devices: int  # number N of devices
+    degree: int  # number of a device's neighbours, if all devices advertise keys
+    threshold: int  # number of holders needed to reconstruct a secret
+    slots: int  # number of bits of a bitmap
 
     @abstractmethod
     def promise(self, parameters: Parameters) -> Promise:
@@ -238,35 +187,50 @@ class Topology(ABC):
         """Return what the server's list tells the device `own`, which advertised these keys."""
 
     @abstractmethod
+    def _named(self, bitmap: Payload, neighbourhood: Neighbourhood, phase: str) -> list[int]:
+        """Return the devices whose bits are set."""
+
     def read_request(self, payload: Payload, neighbourhood: Neighbourhood) -> Request:
         """Return the survivors and the dropped devices that a request names."""
+        (survivors, dropped), total = self._read(payload, neighbourhood, "unmask", 2, "survivors")
+        return Request(survivors, dropped, total)
 
-    @abstractmethod
     def read_wanted(self, payload: Payload, neighbourhood: Neighbourhood) -> list[int]:
         """Return the devices of which secrets of pairs are asked for."""
+        return self._read(payload, neighbourhood, "unmask", 1)[0][0]
 
-    @abstractmethod
     def read_expelled(
         self, payload: Payload, neighbourhood: Neighbourhood
     ) -> tuple[list[int], int]:
         """Return which holders were expelled, and how many devices in all."""
+        (listed,), total = self._read(payload, neighbourhood, "share_keys", 1, "expelled devices")
+        return [id for id in listed if id in neighbourhood.holders], total
+
+    def _read(
+        self, payload: Payload, known: Neighbourhood, phase: str, lists: int, counted: str = ""
+    ) -> tuple[list[list[int]], int]:
+        """Return so many lists of devices, and how many there are of the first, if `counted`."""
+        head, size = self.count_bytes if counted else 0, -(-self.slots // 8)
+        parse_vector(payload, "u1", head + lists * size, phase, "the server")
+        bitmaps = payload[head:].reshape(lists, size)
+        named = [self._named(bitmap, known, phase) for bitmap in bitmaps]
+        total = int(payload[:head].view("<u4")[0]) if head else len(named[0])
+        if not len(named[0]) <= total <= self.devices:
+            raise from_server(phase, f"{total} {counted} of {self.devices} cannot be")
+        return named, total
 
     def check_place(self, neighbourhood: Neighbourhood, context: bytes) -> None:  # noqa: B027
-        """Refuse a wrong place on a ring, as far as a device can tell; without a ring, nothing.
-
-        Raises
-        ------
-        RefusedError
-        """
+        """Refuse a wrong place on a ring, as far as a device can tell; without a ring, nothing."""
 
 
 class Complete(Topology):
     """Every device is linked with every other."""
 
     pattern = Pattern.BROADCAST
+    count_bytes = 0
 
     def __init__(self, devices: int, threshold: int) -> None:
-        self._devices = devices
+        self.devices = self.slots = devices
         self.degree = devices - 1
         self.threshold = threshold
 
@@ -274,73 +238,45 @@ class Complete(Topology):
         return Unopened(Threat.of(parameters), self.degree, self.threshold)
 
     def link(self, public: Mapping[int, bytes], nonce: bytes, context: bytes) -> CompleteLinks:
-        return CompleteLinks(self._devices, self.threshold, public)
+        return CompleteLinks(self.devices, self.threshold, public)
 
     def read_key_list(self, payload: Payload, own: int, advertised: bytes) -> Neighbourhood:
-        cut = -(-self._devices // 8)
+        phase, cut = "advertise_keys", -(-self.devices // 8)
         if payload.size < cut:
-            raise from_server("advertise_keys", f"{payload.size} bytes hold no list of devices")
-        members = self._ids(payload[:cut], "advertise_keys")
-        listed = parse_vector(
-            payload[cut:], "u1", ADVERTISED_BYTES * len(members), "advertise_keys", "the server"
-        ).tobytes()
-        start = ADVERTISED_BYTES * members.index(own) if own in members else 0
-        if own not in members or listed[start : start + ADVERTISED_BYTES] != advertised:
-            raise from_server("advertise_keys", "this device's own keys are not as it sent them")
-        return Neighbourhood(own, members, tuple(members), listed)
+            raise from_server(phase, f"{payload.size} bytes hold no list of devices")
+        members = self._ids(payload[:cut], phase)
+        size = ADVERTISED_BYTES * len(members)
+        listed = parse_vector(payload[cut:], "u1", size, phase, "the server").tobytes()
+        found = Neighbourhood(own, members, tuple(members), listed)
+        if own not in members or found.advertised_by(members.index(own)) != advertised:
+            raise from_server(phase, "this device's own keys are not as it sent them")
+        return found
 
-    def read_request(self, payload: Payload, neighbourhood: Neighbourhood) -> Request:
-        cut = -(-self._devices // 8)
-        parse_vector(payload, "u1", 2 * cut, "unmask", "the server")
-        survivors = self._ids(payload[:cut], "unmask")
-        return Request(survivors, self._ids(payload[cut:], "unmask"), len(survivors))
-
-    def read_wanted(self, payload: Payload, neighbourhood: Neighbourhood) -> list[int]:
-        parse_vector(payload, "u1", -(-self._devices // 8), "unmask", "the server")
-        return self._ids(payload, "unmask")
-
-    def read_expelled(
-        self, payload: Payload, neighbourhood: Neighbourhood
-    ) -> tuple[list[int], int]:
-        parse_vector(payload, "u1", -(-self._devices // 8), "share_keys", "the server")
-        expelled = self._ids(payload, "share_keys")
-        return [id for id in expelled if id in neighbourhood.holders], len(expelled)
+    def _named(self, bitmap: Payload, neighbourhood: Neighbourhood, phase: str) -> list[int]:
+        return self._ids(bitmap, phase)
 
     def _ids(self, bitmap: Payload, phase: str) -> list[int]:
         found = from_bits(bitmap)
-        if found and found[-1] >= self._devices:
-            raise from_server(phase, f"it names a device beyond the last, {self._devices - 1}")
+        if found and found[-1] >= self.devices:
+            raise from_server(phase, f"it names a device beyond the last, {self.devices - 1}")
         return found
 
 
 class CompleteLinks(Links):
     """Everybody who advertised keys, linked with everybody else."""
 
-    def __init__(self, devices: int, threshold: int, public: Mapping[int, bytes]) -> None:
-        self._devices = devices
-        self.threshold = threshold
-        self._public = public
-
-    def key_list(self, receiver: int | None) -> Payload:
-        members = sorted(self._public)
-        listed = b"".join(self._public[id] for id in members)
-        advertised = to_flags(members, self._devices)
-        return np.concatenate([np.packbits(advertised), np.frombuffer(listed, np.uint8)])
-
-    def request(self, receiver: int | None, survived: Flags, dropped: Flags) -> Payload:
-        return np.concatenate([np.packbits(survived), np.packbits(dropped)])
-
-    def bits(self, receiver: int | None, chosen: Flags) -> Payload:
-        return np.packbits(chosen)
-
-    def expelled(self, receiver: int | None, chosen: Flags) -> Payload:
-        return np.packbits(chosen)
-
-    def neighbours(self, id: int, among: Flags) -> list[int]:
-        return [other for other in np.flatnonzero(among).tolist() if other != id]
+    def holders(self, id: int) -> Ids:
+        return np.flatnonzero(self._advertised)
 
     def asked_of(self, holder: int, owners: Flags) -> Ids:
         return np.flatnonzero(owners)
+
+    def key_list(self, receiver: int | None) -> Payload:
+        listed = b"".join(self._public[id] for id in sorted(self._public))
+        return np.concatenate([np.packbits(self._advertised), np.frombuffer(listed, np.uint8)])
+
+    def bits(self, receiver: int | None, *sets: Flags, counted: bool = False) -> Payload:
+        return np.concatenate([np.packbits(one) for one in sets])
 
     def collect(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Shares:
         holders = np.array(sorted(shares), np.int64)
@@ -357,6 +293,7 @@ class Ring(Topology):
     """Every device is linked with its k nearest on a ring."""
 
     pattern = Pattern.SCATTER
+    count_bytes = 4
 
     def __init__(self, devices: int, degree: int, threshold: int) -> None:
         if degree % 2 and degree < devices - 1:
@@ -364,6 +301,8 @@ class Ring(Topology):
         self.devices = devices
         self.degree = min(degree, devices - 1)
         self.threshold = threshold
+        self.slots = self.degree + 1
+        self.middle = self.slots // 2  # a device's own slot
 
     def promise(self, parameters: Parameters) -> Promise:
         return Linked(
@@ -373,74 +312,32 @@ class Ring(Topology):
     def link(self, public: Mapping[int, bytes], nonce: bytes, context: bytes) -> RingLinks:
         return RingLinks(self, public, nonce, context)
 
-    @property
-    def slots(self) -> int:
-        """Number of a device's slots."""
-        return self.degree + 1
-
-    @property
-    def middle(self) -> int:
-        """A device's own slot."""
-        return self.slots // 2
-
     def read_key_list(self, payload: Payload, own: int, advertised: bytes) -> Neighbourhood:
         phase, start = "advertise_keys", NONCE_BYTES + 4
-        bits = payload[start : start + -(-self.slots // 8)]
         listed_from = start + -(-self.slots // 8)
         if payload.size < listed_from:
             raise from_server(phase, f"{payload.size} bytes hold no place on a ring")
         position = int(payload[NONCE_BYTES:start].view("<u4")[0])
         if position >= self.devices:
             raise from_server(phase, f"there is no position {position} of {self.devices}")
-        slots = from_bits(bits)
+        slots = from_bits(payload[start:listed_from])
         if self.middle not in slots or slots[-1] >= self.slots:
             raise from_server(phase, "its slots are not those of this device")
-        listed = parse_vector(
-            payload[listed_from:],
-            "u1",
-            NEIGHBOUR.itemsize * (len(slots) - 1),
-            phase,
-            "the server",
-        ).view(NEIGHBOUR)
-        holders = listed["id"].tolist()
+        size = NEIGHBOUR.itemsize * (len(slots) - 1)
+        listed = parse_vector(payload[listed_from:], "u1", size, phase, "the server")
+        neighbours = listed.view(NEIGHBOUR)
+        holders = neighbours["id"].tolist()
         if own in holders or len({*holders}) != len(holders):
             raise from_server(phase, "a neighbour is listed twice")
         if max(holders, default=0) >= self.devices:
             raise from_server(phase, f"it names a device beyond the last, {self.devices - 1}")
         place = slots.index(self.middle)
         holders.insert(place, own)
-        both = np.insert(listed["keys"], place, np.frombuffer(advertised, np.uint8), axis=0)
+        both = np.insert(neighbours["keys"], place, np.frombuffer(advertised, np.uint8), axis=0)
         nonce = payload[:NONCE_BYTES].tobytes()
         return Neighbourhood(own, holders, tuple(slots), both.tobytes(), position, nonce)
 
-    def read_request(self, payload: Payload, neighbourhood: Neighbourhood) -> Request:
-        cut = -(-self.slots // 8)
-        parse_vector(payload, "u1", 4 + 2 * cut, "unmask", "the server")
-        survivors = self._named(payload[4 : 4 + cut], neighbourhood)
-        dropped = self._named(payload[4 + cut :], neighbourhood)
-        total = int(payload[:4].view("<u4")[0])
-        if not len(survivors) <= total <= self.devices:
-            raise from_server("unmask", f"{total} survivors of {self.devices} cannot be")
-        return Request(survivors, dropped, total)
-
-    def read_wanted(self, payload: Payload, neighbourhood: Neighbourhood) -> list[int]:
-        parse_vector(payload, "u1", -(-self.slots // 8), "unmask", "the server")
-        return self._named(payload, neighbourhood)
-
-    def read_expelled(
-        self, payload: Payload, neighbourhood: Neighbourhood
-    ) -> tuple[list[int], int]:
-        parse_vector(payload, "u1", 4 + -(-self.slots // 8), "share_keys", "the server")
-        expelled = self._named(payload[4:], neighbourhood, "share_keys")
-        total = int(payload[:4].view("<u4")[0])
-        if not len(expelled) <= total <= self.devices:
-            raise from_server("share_keys", f"{total} expelled devices of {self.devices} cannot be")
-        return expelled, total
-
-    def _named(
-        self, bitmap: Payload, neighbourhood: Neighbourhood, phase: str = "unmask"
-    ) -> list[int]:
-        """Return the holders at some slots."""
+    def _named(self, bitmap: Payload, neighbourhood: Neighbourhood, phase: str) -> list[int]:
         holder_at = dict(zip(neighbourhood.numbers, neighbourhood.holders, strict=True))
         slots = from_bits(bitmap)
         if not {*slots} <= {*holder_at}:
@@ -451,10 +348,8 @@ class Ring(Topology):
         # Who knows only its neighbours must trust the server, honest-but-curious, with the order.
         if self.degree < self.devices - 1:
             return
-        known, size = neighbourhood, ADVERTISED_BYTES
-        public = {
-            id: known.advertised[size * k : size * (k + 1)] for k, id in enumerate(known.holders)
-        }
+        known = neighbourhood
+        public = {id: known.advertised_by(k) for k, id in enumerate(known.holders)}
         order = ring_order(self.devices, public, known.nonce, context)
         first = known.position - self.middle
         if known.holders != [int(order[(first + slot) % self.devices]) for slot in known.numbers]:
@@ -466,21 +361,14 @@ class Ring(Topology):
 class RingLinks(Links):
     """All devices on a ring, of which those that advertised keys are linked.
 
-    Attributes
-    ----------
-    order : ndarray of int64, shape (N,)
-        The ids around the ring.
-    position : ndarray of int64, shape (N,)
-        Each device's place.
+    `order` are the ids around the ring, `position` each device's place; int64, shape (N,).
     """
 
     def __init__(
         self, topology: Ring, public: Mapping[int, bytes], nonce: bytes, context: bytes
     ) -> None:
-        self.threshold = topology.threshold
+        super().__init__(topology.devices, topology.threshold, public)
         self.nonce = nonce
-        self._public = public
-        self._advertised = to_flags(public, topology.devices)
         self._slots, self._middle = topology.slots, topology.middle
         self.order = ring_order(topology.devices, public, nonce, context)
         self.position = np.empty_like(self.order)
@@ -492,7 +380,6 @@ class RingLinks(Links):
         return self.order[places % self.order.size]
 
     def holders(self, id: int) -> Ids:
-        """Return a device's holders by slot."""
         around = self._around(id)
         return around[self._advertised[around]]
 
@@ -510,32 +397,12 @@ class RingLinks(Links):
             [np.frombuffer(self.nonce, np.uint8), place, bits, listed.view(np.uint8)]
         )
 
-    def request(self, receiver: int | None, survived: Flags, dropped: Flags) -> Payload | None:
-        bits = self.bits(receiver, survived), self.bits(receiver, dropped)
-        if bits[0] is None or bits[1] is None:
-            return None
-        total = np.array([np.count_nonzero(survived)], "<u4").view(np.uint8)
-        return np.concatenate([total, *bits])
-
-    def bits(self, receiver: int | None, chosen: Flags) -> Payload | None:
+    def bits(self, receiver: int | None, *sets: Flags, counted: bool = False) -> Payload | None:
         if receiver is None or receiver not in self._public:
             return None
-        return np.packbits(chosen[self._around(receiver)])
-
-    def expelled(self, receiver: int | None, chosen: Flags) -> Payload | None:
-        bits = self.bits(receiver, chosen)
-        if bits is None:
-            return None
-        total = np.array([np.count_nonzero(chosen)], "<u4").view(np.uint8)
-        return np.concatenate([total, bits])
-
-    def neighbours(self, id: int, among: Flags) -> list[int]:
-        holders = self.holders(id)
-        return sorted(other for other in holders[among[holders]].tolist() if other != id)
-
-    def asked_of(self, holder: int, owners: Flags) -> Ids:
-        holders = self.holders(holder)
-        return holders[owners[holders]]
+        around = self._around(receiver)
+        total = np.array([np.count_nonzero(sets[0])] if counted else [], "<u4").view(np.uint8)
+        return np.concatenate([total, *(np.packbits(one[around]) for one in sets)])
 
     def collect(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Shares:
         ids = np.flatnonzero(owners)
@@ -567,10 +434,7 @@ def ring_order(
 def ring_of(parameters: Parameters, least: int = 2) -> Ring:
     """Return the ring with the degree that is asked for, or the smallest that is safe.
 
-    Raises
-    ------
-    UsageError
-        If the degree that is asked for is below `least`.
+    UsageError if the degree that is asked for is below `least`.
     """
     threat = Threat.of(parameters)
     if parameters.degree is None:
@@ -628,22 +492,12 @@ def _others(count: int) -> str:
 
 @dataclass(frozen=True)
 class Linked(Promise):
-    """Secrets stay closed and the honest survivors linked, where all have but a few neighbours.
+    """Secrets stay closed and the honest survivors linked, where all have but a few neighbours."""
 
-    Attributes
-    ----------
-    threat : Threat
-        Who colludes, and how many are to drop out.
-    degree, threshold : int
-        The ring's.
-    accepted : float
-        Probability of a failure that is accepted.
-    """
-
-    threat: Threat
+    threat: Threat  # who colludes, and how many are to drop out
     degree: int
     threshold: int
-    accepted: float
+    accepted: float  # probability of a failure that is accepted
 
     @property
     def claim(self) -> str:
@@ -689,34 +543,3 @@ def _failures(
     threat: Threat, degree: int, threshold: int, dropped: int, expelled: int
 ) -> RingParameters:
     return failures(threat.with_dropped(dropped), degree, threshold, expelled)
-
-
-def from_server(phase: str, reason: str) -> MessageError:
-    """Return the error for a message of the server's."""
-    return MessageError(phase, "the server", reason)
-
-
-def check_advertised(advertised: bytes, id: int) -> None:
-    """Refuse the two public keys of a device with which nothing can be agreed.
-
-    Raises
-    ------
-    MessageError
-    """
-    try:
-        for start in range(0, len(advertised), keys.KEY_BYTES):
-            keys.check_public(advertised[start : start + keys.KEY_BYTES])
-    except ValueError as error:
-        raise MessageError("advertise_keys", f"device {id}", str(error)) from None
-
-
-def to_flags(ids: Iterable[int], devices: int) -> Flags:
-    """Return a set of ids below `devices` as ndarray of bool, shape (devices,)."""
-    flags = np.zeros(devices, np.bool_)
-    flags[list(ids)] = True
-    return flags
-
-
-def from_bits(bitmap: Payload) -> list[int]:
-    """Return the numbers of the bits that are set."""
-    return np.flatnonzero(np.unpackbits(bitmap)).tolist()

@@ -5,62 +5,50 @@ An algorithm is a class in a file of its own and one line in `REGISTRY`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from hpcfl.algorithms.registry import find_class, registry
 from hpcfl.errors import UsageError
-from hpcfl.system.plugins import load_class
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.federated.base import FederatedAlgorithm
     from hpcfl.algorithms.federated.private import PrivateAlgorithm
 
 
-class Registered(NamedTuple):
-    """Where an algorithm is, and what commands say of it without importing it.
-
-    Attributes
-    ----------
-    home : str
-        ``MODULE:CLASS``, within this package.
-    about : str
-        One line for the help.
-    kind : str
-        ``"sparsified"``, ``"private"`` or ``""``.
-    """
-
-    home: str
-    about: str
-    kind: str = ""
-
-
-REGISTRY = {
-    "fedavg": Registered("base:FedAvg", "every device sends its update"),
-    "rand-k": Registered(
-        "sparsification:RandKFedAvg",
-        "a random part alpha of its coordinates, in the clear",
-        "sparsified",
-    ),
-    "top-k": Registered(
-        "sparsification:TopKFedAvg",
-        "the part alpha of the largest magnitude, in the clear",
-        "sparsified",
-    ),
-    "dp-fedavg": Registered(
-        "dpfedavg:DPFedAvg",
-        "updates of bounded norm, Gaussian noise on their sum (McMahan et al. 2018)",
-        "private",
-    ),
-    "cdp": Registered("noisysgd:NoisySGD", "noisy local steps (Hu, Guo and Gong 2021)", "private"),
-    "dp-dsgd": Registered("noisysgd:DistributedSGD", "one noisy step a round", "private"),
-    "fedsgd-dpc": Registered(
-        "noisysgd:FedSGDDPC", "one noisy gradient a round, of devices in turn", "private"
-    ),
-    "locks": Registered(
-        "locks:Locks",
-        "those with larger updates are heard more often, all of it noisy",
-        "private",
-    ),
-}
+# The last word is "sparsified", "private" or nothing: what it is listed with.
+REGISTRY = registry(
+    __name__,
+    {
+        "fedavg": ("base:FedAvg", "every device sends its update"),
+        "rand-k": (
+            "sparsification:RandKFedAvg",
+            "a random part alpha of its coordinates, in the clear",
+            "sparsified",
+        ),
+        "top-k": (
+            "sparsification:TopKFedAvg",
+            "the part alpha of the largest magnitude, in the clear",
+            "sparsified",
+        ),
+        "dp-fedavg": (
+            "dpfedavg:DPFedAvg",
+            "updates of bounded norm, Gaussian noise on their sum (McMahan et al. 2018)",
+            "private",
+        ),
+        "cdp": ("noisysgd:NoisySGD", "noisy local steps (Hu, Guo and Gong 2021)", "private"),
+        "dp-dsgd": ("noisysgd:DistributedSGD", "one noisy step a round", "private"),
+        "fedsgd-dpc": (
+            "noisysgd:FedSGDDPC",
+            "one noisy gradient a round, of devices in turn",
+            "private",
+        ),
+        "locks": (
+            "locks:Locks",
+            "those with larger updates are heard more often, all of it noisy",
+            "private",
+        ),
+    },
+)
 
 
 def _of_kind(kind: str) -> tuple[str, ...]:
@@ -84,26 +72,13 @@ def find(name: str) -> type[FederatedAlgorithm]:
     """
     from hpcfl.algorithms.federated.base import FederatedAlgorithm
 
-    known = REGISTRY.get(name)
-    if known is None and ":" not in name:
-        raise UsageError(
-            f"there is no algorithm {name!r}; choose one of {', '.join(REGISTRY)}, or give "
-            "MODULE:CLASS"
-        )
-    home = name if known is None else f"{__name__}.{known.home}"
-    found: type[FederatedAlgorithm] = load_class(
-        home, FederatedAlgorithm, f"the algorithm {name!r}"
-    )
-    return found
+    return find_class(name, REGISTRY, FederatedAlgorithm, "algorithm")
 
 
 def find_private(name: str) -> type[PrivateAlgorithm]:
     """Return the algorithm called `name`, or ``MODULE:CLASS``, that accounts for its privacy.
 
-    Raises
-    ------
-    UsageError
-        If there is none.
+    UsageError if there is none.
     """
     found: Any = find(name) if name in REGISTRY or ":" in name else None
     if getattr(found, "accountant", None) is None:

@@ -45,30 +45,14 @@ class Local(Protocol):
 
 @dataclass(frozen=True)
 class Federation:
-    """Who trains what.
+    """Who trains what."""
 
-    Attributes
-    ----------
-    sizes : ndarray of int64, shape (n,)
-        Number of samples of every device.
-    participation : Participation
-        Who takes part in which round.
-    rounds : int
-        Rounds that are planned.
-    seed : int
-        Seed of the run.
-    protocol : AggregationProtocol
-        How vectors are summed, as it is for r devices.
-    local : Local or None
-        How a device trains, where it does.
-    """
-
-    sizes: NDArray[np.int64]
-    participation: Participation
-    rounds: int
-    seed: int
-    protocol: AggregationProtocol
-    local: Local | None
+    sizes: NDArray[np.int64]  # shape (n,): number of samples of every device
+    participation: Participation  # who takes part in which round
+    rounds: int  # that are planned
+    seed: int  # of the run
+    protocol: AggregationProtocol  # how vectors are summed, as it is for r devices
+    local: Local | None  # how a device trains, where it does
 
     @property
     def devices(self) -> int:
@@ -78,18 +62,10 @@ class Federation:
 
 @dataclass(frozen=True)
 class Spent:
-    """What rounds cost in privacy, each an epsilon at the run's delta.
+    """What rounds cost in privacy, each an epsilon at the run's delta."""
 
-    Attributes
-    ----------
-    paper : float
-        What the algorithm's paper claims.
-    proven : float
-        What is proven for the rounds as they were run.
-    """
-
-    paper: float
-    proven: float
+    paper: float  # what the algorithm's paper claims
+    proven: float  # what is proven for the rounds as they were run
 
 
 @dataclass(frozen=True)
@@ -148,14 +124,7 @@ class FederatedAlgorithm(ABC):
     def make(cls, federation: Federation, options: TrainOptions, secrets: NoiseSecrets) -> Self:
         """Return the algorithm of one rank, which takes of a run's options what it needs.
 
-        Parameters
-        ----------
-        federation : Federation
-            Who trains what.
-        options : TrainOptions
-            What was asked for.
-        secrets : callable
-            Where cryptographic noise comes from.
+        Cryptographic noise comes from `secrets`.
         """
         return cls(federation)
 
@@ -163,10 +132,7 @@ class FederatedAlgorithm(ABC):
     def defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options that the algorithm would have otherwise than others, by name.
 
-        Parameters
-        ----------
-        given : mapping
-            What is asked for, by name.
+        They may depend on those that are `given`.
         """
         return {}
 
@@ -187,28 +153,14 @@ class FederatedAlgorithm(ABC):
     def resume(self, survivors: Sequence[int], repeated: int) -> None:
         """Take up a run whose earlier launches may have played `repeated` rounds in vain.
 
-        Parameters
-        ----------
-        survivors : sequence of int
-            Devices in the sum of each round before the one to go on with.
-        repeated : int
-            Rounds that may have been played besides those.
-
-        Raises
-        ------
-        UsageError
-            If the rounds from the first one on cannot be played.
+        `survivors` are the devices in the sum of each round before the one to go on with.
+        UsageError if the rounds from the first one on cannot be played.
         """
         self.repeated = repeated
 
     @classmethod  # noqa: B027
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
-        """Refuse what does not go together; the samples' numbers and d may not be known yet.
-
-        Raises
-        ------
-        UsageError
-        """
+        """Refuse what does not go together; the samples' numbers and d may not be known yet."""
 
     def phases(self, protocol: AggregationProtocol) -> list[str]:
         """Return the names of a round's phases, in order."""
@@ -269,11 +221,7 @@ class FederatedAlgorithm(ABC):
         return None
 
     def update(
-        self,
-        aggregate: Aggregate,
-        state: Vector,
-        participants: list[int],
-        round_index: int,
+        self, aggregate: Aggregate, state: Vector, participants: list[int], round_index: int
     ) -> NDArray[np.float64]:
         """Return, at the server, what to subtract from model and state, shape (d + s,)."""
         return aggregate.mean

@@ -117,10 +117,6 @@ class DPFedAvg(PrivateAlgorithm):
             plays = range(len(survivors) + repeated, federation.rounds + repeated)
             self._check_draws(federation, plays, "begin anew with a larger --per-round")
 
-    def weights(self, participants: list[int]) -> NDArray[np.float64]:
-        """Return equal weights: a user's influence is bounded by its norm alone."""
-        return np.full(len(participants), 1 / len(participants))
-
     @property
     def first_state(self) -> Vector:
         if self.privacy.quantile is None:
@@ -147,11 +143,7 @@ class DPFedAvg(PrivateAlgorithm):
         return IntegerNoise(found.sigma, self._integer_secret(round_index), norm)
 
     def update(
-        self,
-        aggregate: Aggregate,
-        state: Vector,
-        participants: list[int],
-        round_index: int,
+        self, aggregate: Aggregate, state: Vector, participants: list[int], round_index: int
     ) -> NDArray[np.float64]:
         # Over the expected number, never over that of the survivors: that would be news of them.
         expected = self.federation.participation.per_round * self._surviving
@@ -198,20 +190,14 @@ class DPFedAvg(PrivateAlgorithm):
     def account_settings(
         self, rounds: int, sigma: float, survivors: Sequence[int] = ()
     ) -> dict[str, Any]:
-        federation, privacy = self.federation, self.privacy
-        poisson = federation.participation.mode == "poisson"
-        settings: dict[str, Any] = {
-            "sigma": sigma,
-            "rounds": rounds,
-            "devices": federation.devices,
-            "per_round": federation.participation.per_round,
-            "clip": privacy.clip_norm,
-            "delta": privacy.delta,
-            "sampling": "poisson" if poisson else "fixed",
-            "sigma_count": None if privacy.quantile is None else self._sigma_count(sigma),
+        participation = self.federation.participation
+        settings = super().account_settings(rounds, sigma) | {
+            "per_round": participation.per_round,
+            "sampling": "poisson" if participation.mode == "poisson" else "fixed",
+            "sigma_count": None if self.privacy.quantile is None else self._sigma_count(sigma),
             "exact_dropouts": self.exact_dropouts,
         }
-        if privacy.noise == "distributed":
+        if self.privacy.noise == "distributed":
             settings |= self._integer_settings(rounds, survivors)
         return settings
 
@@ -235,12 +221,6 @@ class DPFedAvg(PrivateAlgorithm):
             "dim": max(1, sent - state),
             "participations": int(self.federation.participation.before(rounds).max()),
         }
-
-    @property
-    def _surviving(self) -> float:
-        """Part of the vectors that a sum is expected to hold, as devices scale them."""
-        parameters = self.federation.protocol.parameters
-        return 1.0 if parameters.scaling == "paper" else 1 - parameters.dropout
 
     @property
     def _part(self) -> float:
@@ -285,10 +265,8 @@ class DPFedAvg(PrivateAlgorithm):
     def _central_noise(self, size: int, round_index: int) -> NDArray[np.float64]:
         """Return the server's noise for the sum of a round's vectors."""
         protocol = self.federation.protocol
-        if not isinstance(protocol, QuantisedProtocol):
-            sigma = self.sigma / protocol.divisor
-        else:
-            sigma = self.sigma / protocol.divisor
+        sigma = self.sigma / protocol.divisor
+        if isinstance(protocol, QuantisedProtocol):
             sigma *= self._with_rounding(protocol, size, self._norm)
         return self.noise(round_index, self.federation.devices).gaussian(size, sigma)
 

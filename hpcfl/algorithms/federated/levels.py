@@ -20,17 +20,8 @@ def largest_levels(
 ) -> int:
     """Return the most levels with which the noise can be drawn, and no sum with it wraps around.
 
-    Parameters
-    ----------
-    build : callable
-        Returns the protocol with so many levels.
-    noises : callable
-        Returns the noise of the rounds of a protocol, those with the most of it at least.
-
-    Raises
-    ------
-    UsageError
-        If there is no such number.
+    `build` returns the protocol with so many levels, `noises` the noise of its rounds, those with
+    the most of it at least. UsageError if there is no such number.
     """
 
     def admissible(levels: int) -> bool:
@@ -45,13 +36,9 @@ def largest_levels(
     one = build(1)
     # Refuses masks that no noise makes up for, which would otherwise look like too few levels.
     one.hidden_failure()
-    parameters = one.parameters
-    low, high = (
-        0,
-        quantisation.largest_levels(
-            parameters.arithmetic, parameters.devices, parameters.clip, one.divisor
-        ),
-    )
+    parameters, group = one.parameters, one.summed_in
+    low = 0
+    high = quantisation.largest_levels(group, parameters.devices, parameters.clip, one.divisor)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if admissible(middle) else (low, middle - 1)

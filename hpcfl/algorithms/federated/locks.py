@@ -26,12 +26,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import (
-    Aggregate,
-    ModelReceiver,
-    ModelSender,
-    parse_vector,
-)
+from hpcfl.algorithms.aggregation.base import Aggregate, ModelReceiver, ModelSender
+from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.federated.base import Federation, FirstStage, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import clip_l2
@@ -59,10 +55,7 @@ STEPS = (
 class Locks(PrivateAlgorithm):
     """Norms first, then updates of those that are kept.
 
-    Attributes
-    ----------
-    scale : float
-        Norm S of what the latest round's users sent, at the server (``trusted``).
+    `scale` is the norm S of what the latest round's users sent, at the server (``trusted``).
     """
 
     name = "locks"
@@ -109,30 +102,20 @@ class Locks(PrivateAlgorithm):
         """Number b of users that stage 2 keeps in expectation."""
         return self.federation.protocol.parameters.devices
 
-    def weights(self, participants: list[int]) -> NDArray[np.float64]:
-        return np.full(len(participants), 1 / len(participants))
-
     def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
         return clip_l2(learn(), self.privacy.clip_norm)
 
     def update(
-        self,
-        aggregate: Aggregate,
-        state: Vector,
-        participants: list[int],
-        round_index: int,
+        self, aggregate: Aggregate, state: Vector, participants: list[int], round_index: int
     ) -> NDArray[np.float64]:
         """Return the sum, with the server's noise if it is trusted, over m."""
-        total = aggregate.total * len(participants)
+        federation, total = self.federation, aggregate.total * len(participants)
         if self.privacy.variant == "trusted":
-            std = (
-                self.sigma / self.privacy.clip_norm * self.scale / self.federation.protocol.divisor
-            )
-            source = self.noise(round_index, self.federation.devices)
+            relative = self.sigma / self.privacy.clip_norm
+            source = self.noise(round_index, federation.devices)
+            std = relative * self.scale / federation.protocol.divisor
             total = total + source.gaussian(total.size, std)
-        parameters = self.federation.protocol.parameters
-        surviving = 1.0 if parameters.scaling == "paper" else 1 - parameters.dropout
-        return total / (self.federation.participation.per_round * surviving)
+        return total / (federation.participation.per_round * self._surviving)
 
     @property
     def exact_dropouts(self) -> bool:
@@ -142,21 +125,15 @@ class Locks(PrivateAlgorithm):
     def account_settings(
         self, rounds: int, sigma: float, survivors: Sequence[int] = ()
     ) -> dict[str, Any]:
-        federation, privacy = self.federation, self.privacy
-        settings: dict[str, Any] = {
-            "sigma": sigma,
-            "rounds": rounds,
-            "devices": federation.devices,
-            "first_stage": federation.participation.per_round,
-            "per_round": self.kept,
-            "clip": privacy.clip_norm,
-            "delta": privacy.delta,
+        participation, privacy = self.federation.participation, self.privacy
+        settings = super().account_settings(rounds, sigma) | {
+            "first_stage": participation.per_round,
             "sigma_norms": privacy.sigma_norms,
             "variant": privacy.variant,
             "exact_dropouts": self.exact_dropouts,
         }
         if privacy.variant == "local":
-            settings["first_stages"] = int(federation.participation.before(rounds).max())
+            settings["first_stages"] = int(participation.before(rounds).max())
         return settings
 
     @property
@@ -200,13 +177,7 @@ class Locks(PrivateAlgorithm):
 
 
 class NormsDevice(ModelReceiver):
-    """A user of the first stage.
-
-    Attributes
-    ----------
-    factor : float
-        What its update is multiplied by, 1 / pi; 0 if it is not kept.
-    """
+    """A user of the first stage; `factor` multiplies its update: 1 / pi, or 0 if it is not kept."""
 
     def __init__(self, algorithm: Locks, id: int, round_index: int, dim: int) -> None:
         super().__init__(dim)
@@ -248,13 +219,7 @@ class NormsDevice(ModelReceiver):
 
 
 class NormsServer(ModelSender):
-    """The server of the first stage.
-
-    Attributes
-    ----------
-    factors : dict of int to float
-        What the updates of the users that are kept are multiplied by.
-    """
+    """The server of the first stage; `factors` are those of the users that are kept."""
 
     def __init__(self, algorithm: Locks, round_index: int, model: NDArray[np.float32]) -> None:
         super().__init__(model)

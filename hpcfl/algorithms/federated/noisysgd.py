@@ -58,10 +58,6 @@ class NoisyGradients(PrivateAlgorithm):
         found: dict[str, Any] = {"momentum": 0.0, "sampling": "balanced"}
         return found | ({"batch_size": 0} if given.get("mechanism") == "laplace" else {})
 
-    def weights(self, participants: list[int]) -> NDArray[np.float64]:
-        """Return equal weights: the proof needs every device's noise alike."""
-        return np.full(len(participants), 1 / len(participants))
-
     @classmethod
     def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
         if _local(federation).steps is None:
@@ -204,25 +200,17 @@ class NoisySGD(NoisyGradients):
     def account_settings(
         self, rounds: int, sigma: float, survivors: Sequence[int] = ()
     ) -> dict[str, Any]:
-        federation, privacy = self.federation, self.privacy
-        protocol = federation.protocol
-        parameters = protocol.parameters
+        federation, privacy, protocol = self.federation, self.privacy, self.federation.protocol
         lost, failure = 0, 0.0
         if isinstance(protocol, QuantisedProtocol):
             honest = self._honest(protocol, max(1, rounds), survivors)
-            lost = parameters.devices - min(honest)
+            lost = protocol.parameters.devices - min(honest)
             failure = protocol.hidden_failure()
-        return {
-            "sigma": sigma,
-            "rounds": rounds,
-            "devices": federation.devices,
-            "per_round": parameters.devices,
+        return super().account_settings(rounds, sigma) | {
             "batch": self._batch,
             "samples": int(federation.sizes.min()),
             "steps": self._steps,
-            "clip": privacy.clip_norm,
-            "delta": privacy.delta,
-            "secagg": protocol.summed_in is not None,
+            "secagg": self._summed_in_integers,
             "convex": privacy.convex,
             "shuffle": privacy.shuffle,
             "colluding": lost,
@@ -252,13 +240,7 @@ class DistributedSGD(NoisySGD):
     # The sum of a round has the noise of 2 devices; the paper counts that of all 16.
     audited = replace(
         NoisySGD.audited,
-        default={
-            "sigma": 0.6,
-            "rounds": 8,
-            "devices": 16,
-            "per_round": 2,
-            "aggregate": "secagg",
-        },
+        default={"sigma": 0.6, "rounds": 8, "devices": 16, "per_round": 2, "aggregate": "secagg"},
     )
     counts_on_convex = False
 
@@ -329,17 +311,12 @@ class FedSGDDPC(NoisyGradients):
     def account_settings(
         self, rounds: int, sigma: float, survivors: Sequence[int] = ()
     ) -> dict[str, Any]:
-        federation, privacy = self.federation, self.privacy
+        federation, mechanism = self.federation, self.privacy.mechanism
         samples = int(federation.sizes.min())
-        return {
-            "sigma": sigma,
-            "rounds": rounds,
-            "devices": federation.devices,
-            "per_round": federation.protocol.parameters.devices,
+        return super().account_settings(rounds, sigma) | {
             "samples": samples,
-            "clip": privacy.clip_norm,
-            "delta": None if privacy.mechanism == "laplace" else privacy.delta,
-            "noise": privacy.mechanism,
+            "delta": None if mechanism == "laplace" else self.privacy.delta,
+            "noise": mechanism,
             "fraction": self._batch / samples,
             "replies": int(federation.participation.before(rounds).max()),
         }

@@ -17,22 +17,13 @@ MODES = ("exact", "poisson", "balanced")
 class Participation:
     """Draws the devices of a round; the same on every rank.
 
-    Attributes
-    ----------
-    devices : int
-        Number n of devices.
-    per_round : int
-        Number r of devices in a round, exactly or on average.
-    mode : str
-        ``"exact"``: r devices, drawn anew for each round; ``"poisson"``: each with probability
-        r / n; ``"balanced"``: r devices in turn, in a random order that is repeated, so that after
-        any number of rounds no two have taken part more than one round more or less.
-    seed : int
-        Seed of the run.
+    With the mode ``"exact"`` r devices are drawn anew for each round; with ``"poisson"`` each with
+    probability r / n; ``"balanced"`` takes r devices in turn, in a random order that is repeated,
+    so that after any number of rounds no two have taken part more than one round more or less.
     """
 
-    devices: int
-    per_round: int
+    devices: int  # number n of devices
+    per_round: int  # number r of devices in a round, exactly or on average
     mode: str
     seed: int
     # How often each device has taken part before round t, as far as it was asked for.

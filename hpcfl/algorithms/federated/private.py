@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import NOISE, QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation, Spent
@@ -32,30 +34,10 @@ INTEGERS = -2
 class PrivateAlgorithm(FederatedAlgorithm):
     """An algorithm with an account of what it costs in privacy.
 
-    Parameters
-    ----------
-    federation : Federation
-        Who trains what.
-    privacy : PrivacyOptions
-        The noise, or what it must reach.
-    secrets : callable
-        Where cryptographic noise comes from, for every round and device.
-
-    Attributes
-    ----------
-    accountant : Accountant
-        The account, and its settings; every class declares its own.
-    audited : Audited or None
-        How `hpcfl attack audit` tests the noise; None where it does not.
-    sigma : float
-        The noise: as asked for, or as it takes to have the epsilon after all rounds.
-    survivors : list of int
-        Devices in the sum of each round so far, at the server.
-
-    Raises
-    ------
-    UsageError
-        If the options do not go together, or no noise reaches the epsilon.
+    Every class declares its `accountant`, the account and its settings, and with `audited` how
+    `hpcfl attack audit` tests the noise. `sigma` is the noise: as asked for, or as it takes to have
+    the epsilon after all rounds. `survivors` are the devices in the sum of each round so far, at
+    the server. UsageError if the options do not go together, or no noise reaches the epsilon.
     """
 
     private = True
@@ -76,22 +58,32 @@ class PrivateAlgorithm(FederatedAlgorithm):
     def make(cls, federation: Federation, options: TrainOptions, secrets: NoiseSecrets) -> Self:
         return cls(federation, options, secrets)
 
-    @abstractmethod
     def account_settings(
         self, rounds: int, sigma: float, survivors: Sequence[int] = ()
     ) -> dict[str, Any]:
-        """Return the account's settings.
+        """Return the account's settings for so many rounds, those played in vain among them.
 
-        Parameters
-        ----------
-        rounds : int
-            Rounds that are played, those played in vain among them.
-        sigma : float
-            The noise.
-        survivors : sequence of int
-            Devices in the sums of the rounds of which that is known, where an account depends on
-            it; of the others it counts on what the protocol accepts.
+        `survivors` are the devices in the sums of the rounds of which that is known, where an
+        account depends on it; of the others it counts on what the protocol accepts.
         """
+        return {
+            "sigma": sigma,
+            "rounds": rounds,
+            "devices": self.federation.devices,
+            "per_round": self.federation.protocol.parameters.devices,
+            "clip": self.privacy.clip_norm,
+            "delta": self.privacy.delta,
+        }
+
+    def weights(self, participants: list[int]) -> NDArray[np.float64]:
+        """Return equal weights: accounts bound every device's influence, or noise, alike."""
+        return np.full(len(participants), 1 / len(participants))
+
+    @property
+    def _surviving(self) -> float:
+        """Part of the vectors that a sum is expected to hold, as devices scale them."""
+        parameters = self.federation.protocol.parameters
+        return 1.0 if parameters.scaling == "paper" else 1 - parameters.dropout
 
     def audited_round(self, stage: Stage, index: int, model: Vector) -> float | None:
         """Play a round of an audit: move the model, and return what the observer makes of it.
@@ -216,8 +208,6 @@ class PrivateAlgorithm(FederatedAlgorithm):
         play = self.play_index(round_index)
         if not self.privacy.fast_noise:
             return SecureNoise(self._secrets(play, device))
-        import numpy as np
-
         spawn_key = (NOISE, play, device + 1)
         return FastNoise(np.random.SeedSequence(self.federation.seed, spawn_key=spawn_key))
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -36,49 +36,23 @@ MOST_CANDIDATES = 10**6
 
 @dataclass(frozen=True)
 class Constants:
-    """What the bound depends on besides T, b and the privacy.
+    """What the bound depends on besides T, b and the privacy; UsageError if out of range."""
 
-    Attributes
-    ----------
-    devices : int
-        Number N of devices.
-    dim : int
-        Number p of parameters.
-    samples : float
-        Number d of samples on all devices together.
-    gradient_norm : float
-        G, in l2: no expected squared norm of a device's gradient is over G**2 (Assumption 5).
-    smoothness : float
-        lambda (Assumption 3).
-    convexity : float
-        mu, above 0 and at most lambda (Assumption 4).
-    heterogeneity : float
-        Gamma = F* - sum_i p_i F_i* (Definition 4).
-    distance : float
-        Y0 = ||theta_0 - theta*||**2, above 0.
-    l1_clip, l2_clip : float, optional
-        xi1 and xi2, the norms to which the gradient of a sample is clipped; Laplace noise needs the
-        first, Gaussian noise the second.
-    variance : float
-        Lambda**2, the mean over the devices of the variance of a sample's gradient (Assumption 6);
-        only Gaussian noise has to do with it.
-
-    Raises
-    ------
-    UsageError
-        If a value is out of range.
-    """
-
-    devices: int
-    dim: int
-    samples: float
+    devices: int  # number N of devices
+    dim: int  # number p of parameters
+    samples: float  # number d of samples on all devices together
+    # G, in l2: no expected squared norm of a device's gradient is over G**2 (Assumption 5).
     gradient_norm: float
-    smoothness: float
-    convexity: float
-    heterogeneity: float
-    distance: float
+    smoothness: float  # lambda (Assumption 3)
+    convexity: float  # mu, above 0 and at most lambda (Assumption 4)
+    heterogeneity: float  # Gamma = F* - sum_i p_i F_i* (Definition 4)
+    distance: float  # Y0 = ||theta_0 - theta*||**2, above 0
+    # xi1 and xi2, the norms to which the gradient of a sample is clipped; Laplace noise needs the
+    # first, Gaussian noise the second.
     l1_clip: float | None = None
     l2_clip: float | None = None
+    # Lambda**2, the mean over the devices of the variance of a sample's gradient (Assumption 6);
+    # only Gaussian noise has to do with it.
     variance: float = 0.0
 
     def __post_init__(self) -> None:
@@ -86,14 +60,16 @@ class Constants:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UsageError(f"{name} is {value!r}; it must be a whole number from 1")
-        positive = ("samples", "gradient_norm", "smoothness", "convexity", "distance")
-        clips = [name for name in ("l1_clip", "l2_clip") if getattr(self, name) is not None]
-        for name in (*positive, *clips):
-            if not _is_finite(getattr(self, name)) or getattr(self, name) <= 0:
-                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be above 0")
-        for name in ("heterogeneity", "variance"):
-            if not _is_finite(getattr(self, name)) or getattr(self, name) < 0:
-                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be 0 or more")
+        for field in fields(self)[2:]:
+            value, from_zero = (
+                getattr(self, field.name),
+                field.name in ("heterogeneity", "variance"),
+            )
+            if value is None and field.name in ("l1_clip", "l2_clip"):
+                continue
+            if not _is_finite(value) or value < 0 or (value == 0 and not from_zero):
+                wanted = "0 or more" if from_zero else "above 0"
+                raise UsageError(f"{field.name} is {value!r}; it must be {wanted}")
         if self.convexity > self.smoothness:
             raise UsageError(
                 f"convexity mu is {self.convexity:g} and smoothness lambda {self.smoothness:g}; "
@@ -102,13 +78,7 @@ class Constants:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Constants:
-        """Return constants by name.
-
-        Raises
-        ------
-        UsageError
-            If one is missing, unknown or out of range.
-        """
+        """Return constants by name; UsageError if one is missing, unknown or out of range."""
         known = {field.name for field in fields(cls)}
         strange = sorted(set(values) - known)
         if strange:
@@ -132,11 +102,14 @@ class Constants:
         """Lemma 2's factor 2 G**2 / (N - 1); 0 of a single device, which always answers."""
         return 2 * self.gradient_norm**2 / (self.devices - 1) if self.devices > 1 else 0.0
 
+    @property
+    def difference(self) -> float:
+        """Lemma 3's 2 lambda Gamma, as devices differ."""
+        return 2 * self.smoothness * self.heterogeneity
+
 
 NAMES = tuple(field.name for field in fields(Constants))
-REQUIRED = tuple(
-    name for name in NAMES if name not in ("l1_clip", "l2_clip", "variance")
-)  # without a default
+REQUIRED = tuple(field.name for field in fields(Constants) if field.default is MISSING)
 
 
 def _is_finite(value: Any) -> bool:
@@ -153,17 +126,10 @@ def laplace_noise(
 ) -> NDArray[np.float64]:
     """Return E||w_t||**2 of the mean of b devices' Laplace noise (Theorem 1, Proposition 1).
 
-    A device draws every coordinate from Lap(0, Delta1_i r / eps_i). With r = T b / N this is
-    Proposition 1, 2 p b T**2 / N**3 times the sum of Delta1_i**2 / eps_i**2.
-
-    Parameters
-    ----------
-    dim : int
-        Number p of parameters.
-    sensitivities, epsilons : float or array, shape (N,)
-        l1 sensitivity Delta1_i of a device's mean gradient, and its budget for all its replies.
-    per_round, replies : float or array
-        Number b of devices in a round, and number r of times a device replies.
+    A device, which replies r times, draws every coordinate from Lap(0, Delta1_i r / eps_i), where
+    Delta1_i is the l1 sensitivity of its mean gradient and eps_i its budget for all its replies:
+    one for all devices, or one each. With r = T b / N this is Proposition 1, 2 p b T**2 / N**3
+    times the sum of Delta1_i**2 / eps_i**2.
     """
     scale = np.mean((np.asarray(sensitivities, float) / np.asarray(epsilons, float)) ** 2)
     return np.asarray(2 * dim * scale * np.square(replies, dtype=float) / np.asarray(per_round))
@@ -182,26 +148,12 @@ def gaussian_noise(
 ) -> NDArray[np.float64]:
     """Return E||w_t||**2 of the mean of b devices' Gaussian noise (Theorem 2, Proposition 2).
 
-    A device draws every coordinate from N(0, sigma_i**2), where sigma_i is
-    Delta2_i c2 q sqrt(r ln(1 / delta)) / eps_i. With r = T b / N it does not depend on b.
+    A device draws every coordinate from N(0, sigma_i**2), where sigma_i is Delta2_i c2 q sqrt(r
+    ln(1 / delta)) / eps_i, with the l2 sensitivity Delta2_i of the mean gradient of a batch, which
+    has the part q of the samples. With r = T b / N it does not depend on b.
 
     Theorem 2 holds for an unknown c2 and for small eps_i only: noise for an actual run is for an
     accountant to find, and is mostly larger.
-
-    Parameters
-    ----------
-    dim : int
-        Number p of parameters.
-    sensitivities, epsilons : float or array, shape (N,)
-        l2 sensitivity Delta2_i of the mean gradient of a batch, and a device's budget.
-    per_round, replies : float or array
-        As for `laplace_noise`.
-    delta : float
-        Of the guarantee.
-    fraction : float
-        Part q of a device's samples that a batch has.
-    c2 : float
-        The constant of Theorem 2.
     """
     scale = np.mean((np.asarray(sensitivities, float) / np.asarray(epsilons, float)) ** 2)
     each = scale * (c2 * fraction) ** 2 * -math.log(delta) * np.asarray(replies, float)
@@ -210,37 +162,18 @@ def gaussian_noise(
 
 @dataclass(frozen=True)
 class Optimum:
-    """A choice of T and b.
+    """A choice of T and b."""
 
-    Attributes
-    ----------
-    rounds : float
-        T; infinite if more rounds are always better, 0 if the start is best kept.
-    per_round : float
-        b; 0 if there is no round.
-    bound : float
-        U(T, b), or Y0 without a round.
-    """
-
-    rounds: float
-    per_round: float
-    bound: float
+    rounds: float  # T; infinite if more rounds are always better, 0 if the start is best kept
+    per_round: float  # b; 0 if there is no round
+    bound: float  # U(T, b), or Y0 without a round
 
 
 class Bound(ABC):
     """The bound U(T, b) for one kind of noise.
 
-    Parameters
-    ----------
-    constants : Constants
-        Of the problem.
-    epsilons : float or sequence of float
-        The devices' budgets eps_i, one for all or one each.
-
-    Raises
-    ------
-    UsageError
-        If the budgets are not as many as the devices, or a value is out of range.
+    The devices' budgets eps_i are one for all, or one each: UsageError if not, or if a value is out
+    of range.
     """
 
     mechanism: str
@@ -282,17 +215,10 @@ class Bound(ABC):
     def value(
         self, rounds: ArrayLike, per_round: ArrayLike, *, whole: bool = False
     ) -> NDArray[np.float64]:
-        """Return U(T, b).
+        """Return U(T, b), of shapes that broadcast. At T = 0 it is above Y0, which is exact there.
 
-        At T = 0 it is above Y0, which is exact there.
-
-        Parameters
-        ----------
-        rounds, per_round : float or array
-            T and b; shapes that broadcast.
-        whole : bool
-            Count the replies of the device that replies most, ceil(T b / N), instead of the
-            paper's T b / N, which can be a fraction and then is too little noise for it.
+        With `whole` it counts the replies of the device that replies most, ceil(T b / N), instead
+        of the paper's T b / N, which can be a fraction and then is too little noise for it.
         """
         T, b = np.asarray(rounds, float), np.asarray(per_round, float)
         replies = T * b / self.constants.devices
@@ -332,21 +258,9 @@ class Bound(ABC):
     def best_whole_rounds(
         self, per_round: int, most: int | None = None, *, whole: bool = False
     ) -> Optimum:
-        """Return the best whole T from 1 for a b.
+        """Return the best whole T from 1 to `most` for b devices in a round.
 
-        Parameters
-        ----------
-        per_round : int
-            Number b of devices in a round.
-        most : int, optional
-            T at the most; needed where T*(b) is infinite.
-        whole : bool
-            As in `value`.
-
-        Raises
-        ------
-        UsageError
-            If T*(b) is infinite and `most` is not given.
+        `whole` is that of `value`. UsageError if T*(b) is infinite and `most` is not given.
         """
         best = self.best_rounds(per_round)
         if most is None and not math.isfinite(best):
@@ -363,7 +277,7 @@ class Bound(ABC):
     def integer(self, most: int | None = None, *, whole: bool = False) -> Optimum:
         """Return the best whole T and b of all, by trying every b from 1 to N.
 
-        Parameters are those of `best_whole_rounds`. Without a round, if Y0 is less than every U.
+        Without a round, if Y0 is less than every U; see `best_whole_rounds`.
         """
         tried = [
             self.best_whole_rounds(b, most, whole=whole)
@@ -374,11 +288,9 @@ class Bound(ABC):
 
     def _step_variance(self, per_round: ArrayLike) -> NDArray[np.float64]:
         """Return B(T, b) without the noise."""
-        constants = self.constants
-        b = np.asarray(per_round, float)
+        constants, b = self.constants, np.asarray(per_round, float)
         unsampled = constants.sampling * (constants.devices - b) / b
-        different = 2 * constants.smoothness * constants.heterogeneity
-        return np.asarray(unsampled + self.batch_variance + different)
+        return np.asarray(unsampled + self.batch_variance + constants.difference)
 
     def _at_best_rounds(self, per_round: float) -> Optimum:
         T = self.best_rounds(per_round)
@@ -413,13 +325,7 @@ class Bound(ABC):
 
 
 class LaplaceBound(Bound):
-    """Theorem 3: U = (C1 / b + C2 b T**2 + C3) / (T + gamma).
-
-    Raises
-    ------
-    UsageError
-        If the constants have no l1_clip; see also `Bound`.
-    """
+    """Theorem 3: U = (C1 / b + C2 b T**2 + C3) / (T + gamma); needs the constant l1_clip."""
 
     mechanism = "laplace"
     batch_variance = 0.0  # all samples are in every gradient
@@ -441,16 +347,12 @@ class LaplaceBound(Bound):
     def coefficients(self) -> tuple[float, float, float]:
         """C1, C2 and C3."""
         constants = self.constants
-        factor = 4 / constants.convexity**2
-        devices, spread = constants.devices, constants.sampling
+        factor, spread = 4 / constants.convexity**2, constants.sampling
         # The noise is that at T = b = 1 times b T**2.
-        noise = float(self.noise(1, 1 / devices))
-        different = 2 * constants.smoothness * constants.heterogeneity
-        return (
-            factor * devices * spread,
-            factor * noise,
-            constants.gamma * constants.distance + factor * (different - spread),
-        )
+        noise = float(self.noise(1, 1 / constants.devices))
+        rest = constants.difference - spread
+        c3 = constants.gamma * constants.distance + factor * rest
+        return factor * constants.devices * spread, factor * noise, c3
 
     @property
     def _ends(self) -> tuple[int, ...]:
@@ -472,26 +374,12 @@ class LaplaceBound(Bound):
 
 
 class GaussianBound(Bound):
-    """Theorem 4: U = (E1 / b + E2) / (T + gamma) + E3.
+    """Theorem 4: U = (E1 / b + E2) / (T + gamma) + E3; needs the constant l2_clip.
 
-    Parameters
-    ----------
-    constants, epsilons
-        As for `Bound`.
-    delta : float
-        Of the guarantee.
-    fraction : float
-        Part q of a device's samples in a batch.
-    c2 : float
-        The unknown constant of Theorem 2.
-    replace : bool
-        Neighbouring data differ in a record's value, which moves the mean gradient of a batch by at
-        most 2 xi2 N / (q d); else in its presence, which moves it half as far.
-
-    Raises
-    ------
-    UsageError
-        If the constants have no l2_clip, or a value is out of range; see also `Bound`.
+    `delta` is that of the guarantee, `fraction` the part q of a device's samples in a batch, `c2`
+    the unknown constant of Theorem 2. With `replace`, neighbouring data differ in a record's value,
+    which moves the mean gradient of a batch by at most 2 xi2 N / (q d); else in its presence, which
+    moves it half as far.
     """
 
     mechanism = "gaussian"
@@ -540,14 +428,12 @@ class GaussianBound(Bound):
     def coefficients(self) -> tuple[float, float, float]:
         """E1, E2 and E3."""
         constants = self.constants
-        factor = 4 / constants.convexity**2
-        devices, spread = constants.devices, constants.sampling
+        factor, spread = 4 / constants.convexity**2, constants.sampling
         # The noise is that of a round times T, whatever b is.
-        e3 = factor * float(self.noise(1, 1 / devices))
-        different = 2 * constants.smoothness * constants.heterogeneity
-        rest = self.batch_variance + different - spread
+        e3 = factor * float(self.noise(1, 1 / constants.devices))
+        rest = self.batch_variance + constants.difference - spread
         e2 = factor * rest + constants.gamma * (constants.distance - e3)
-        return factor * devices * spread, e2, e3
+        return factor * constants.devices * spread, e2, e3
 
     @property
     def _ends(self) -> tuple[int, ...]:

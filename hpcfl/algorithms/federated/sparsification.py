@@ -27,20 +27,10 @@ Positions = NDArray[np.int64]
 class Sparsifier(ABC):
     """Chooses the coordinates of an update that are sent, and remembers the others if asked to.
 
-    Parameters
-    ----------
-    alpha : float
-        Fraction of the coordinates that are sent, in (0, 1].
-    seed : int
-        Seed of the run.
-    error_feedback : bool
-        Add what a device has not sent to its next update (Seide et al. 2014; Karimireddy et al.
-        2019). The values sent are then those of the update, whatever `scale` says.
-
-    Attributes
-    ----------
-    selected : dict of int to ndarray of int64, shape (k,)
-        What each device chose in its latest round, increasing.
+    The fraction alpha of the coordinates, in (0, 1], is sent. With error feedback, what a device
+    has not sent is added to its next update (Seide et al. 2014; Karimireddy et al. 2019); the
+    values sent are then those of the update, whatever `scale` says. `selected` is what each device
+    chose in its latest round, increasing.
     """
 
     def __init__(self, alpha: float, seed: int, error_feedback: bool = False) -> None:
@@ -54,20 +44,10 @@ class Sparsifier(ABC):
         return max(1, round(self._alpha * dim))
 
     def sparsify(self, update: Vector, device: int, round_index: int) -> Vector:
-        """Return a device's update with all but k coordinates set to zero.
+        """Return a device's update, shape (d,), with all but k coordinates set to zero.
 
-        Parameters
-        ----------
-        update : ndarray of float32, shape (d,)
-            What the device learned in this round.
-        device, round_index : int
-            Whose it is, and when: all that chance depends on besides the seed.
-
-        Returns
-        -------
-        ndarray of float32, shape (d,)
-            Without error feedback, scaled so that its mean over all choices is the update, where
-            that is possible.
+        Without error feedback it is scaled so that its mean over all choices is the update, where
+        that is possible.
         """
         if self._unsent is not None and device in self._unsent:
             update = update + self._unsent[device]
@@ -129,21 +109,9 @@ def selection_counts(selections: Iterable[Positions], dim: int) -> NDArray[np.in
 def pairwise_overlap(counts: NDArray[np.int64], selections: int, size: int) -> float:
     """Return which part of its coordinates a pair of devices has in common, mean over all pairs.
 
-    A coordinate that c devices chose is common to c (c - 1) / 2 pairs.
-
-    Parameters
-    ----------
-    counts : ndarray of int64, shape (d,)
-        How many devices chose each coordinate.
-    selections : int
-        Number of devices that chose.
-    size : int
-        Number k of coordinates that each of them chose.
-
-    Returns
-    -------
-    float
-        NaN with fewer than two devices.
+    A coordinate that c devices chose is common to c (c - 1) / 2 pairs. `counts`, shape (d,), says
+    how many of the `selections` devices chose each coordinate, `size` how many coordinates each of
+    them chose. NaN with fewer than two devices.
     """
     if selections < 2:
         return float("nan")
@@ -153,13 +121,7 @@ def pairwise_overlap(counts: NDArray[np.int64], selections: int, size: int) -> f
 
 
 class Sparsified(FederatedAlgorithm):
-    """Federated averaging of sparsified updates.
-
-    Attributes
-    ----------
-    sparsifier : Sparsifier
-        Chooses, for the devices of this rank.
-    """
+    """Federated averaging of sparsified updates; its sparsifier chooses for this rank's devices."""
 
     leaves_out = True
 

@@ -124,7 +124,7 @@ class Pretender:
     def key(self, id):
         """Return the key that the server knows for shares between the victim and one other."""
         (secret,) = keys.agree(self.transport[id].private, [self.advertised[: keys.KEY_BYTES]])
-        if not hasattr(self.protocol, "members"):
+        if not hasattr(self.protocol, "identity"):
             (key,) = self.protocol.pair_keys(0, id, [VICTIM], [secret], "share transport")
             return key
         return as_far_as_known(self.protocol, id, VICTIM, secret, self.public)
@@ -208,6 +208,7 @@ def test_an_added_device_gets_no_share_that_can_be_read_and_counts_for_nothing()
     pretended = KeyPair.generate(insecure_secrets(3, 0, 0))
     server, device = played.server, played.devices[2]
     server._public[8] = pretended.public + KeyPair.generate(insecure_secrets(4, 0, 0)).public
+    server._links._advertised[8] = True
     device.receive_advertise_keys(server._links.key_list(2))
     receivers, rows = device.send_share_keys()
     row = rows[receivers.tolist().index(8)].tobytes()

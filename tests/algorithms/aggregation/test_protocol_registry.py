@@ -7,7 +7,8 @@ import pytest
 from protocol_rounds import SECURE
 
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
-from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol, parse_vector
+from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
@@ -110,7 +111,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(UsageError) as caught:
         find("secag")
     sentence = (
-        "there is no protocol 'secag'; choose fedavg, secagg, secagg-graph, sparse, cohort, "
+        "there is no protocol 'secag'; choose one of fedavg, secagg, secagg-graph, sparse, cohort, "
         "common, prf, or give MODULE:CLASS"
     )
     assert sentence == str(caught.value)

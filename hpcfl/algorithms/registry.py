@@ -1,0 +1,35 @@
+"""What comes with hpcfl by name, and classes of the user's own: protocols and algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from hpcfl.errors import UsageError
+from hpcfl.system.plugins import load_class
+
+
+class Registered(NamedTuple):
+    """Where a class is, and what commands say of it without importing it."""
+
+    home: str  # MODULE:CLASS
+    about: str  # one line for the help
+    kind: str = ""  # what class of algorithms it is listed with
+
+
+def registry(package: str, lines: Mapping[str, tuple[str, ...]]) -> dict[str, Registered]:
+    """Return what is registered by name; homes are within the package."""
+    return {name: Registered(f"{package}.{home}", *rest) for name, (home, *rest) in lines.items()}
+
+
+def find_class(name: str, known: Mapping[str, Registered], kind: type[Any], what: str) -> type[Any]:
+    """Return the subclass of `kind` that is registered, or that ``MODULE:CLASS`` names.
+
+    UsageError if there is none; `what` it is, the error says.
+    """
+    if name not in known and ":" not in name:
+        raise UsageError(
+            f"there is no {what} {name!r}; choose one of {', '.join(known)}, or give MODULE:CLASS"
+        )
+    home = known[name].home if name in known else name
+    return load_class(home, kind, f"the {what} {name!r}")
