@@ -13,7 +13,6 @@ from hpcfl.results import load
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.writer import ResultsWriter
 from hpcfl.rounds.failures import FailureWatch, as_planned, tell
-from hpcfl.rounds.observer import RoundObserver, Together
 
 DEVICES, DIM = 8, 301
 PHASES = ["model", "upload", "result"]
@@ -129,22 +128,6 @@ def test_a_round_without_losses_has_no_seconds():
     assert record.lost_phase.tolist() == [-1] * 6
     assert math.isnan(record.detect_seconds)
     assert math.isnan(record.recover_seconds)
-
-
-def test_observers_are_called_in_their_order():
-    """A rank that is to die does so before anything is noted of the moment."""
-    seen = []
-
-    class Noting(RoundObserver):
-        def __init__(self, name):
-            self.name = name
-
-        def at(self, index, moment, phase):
-            seen.append((self.name, moment, phase))
-
-    Together(Noting("first"), Noting("second")).at(0, "during", "upload")
-
-    assert seen == [("first", "during", "upload"), ("second", "during", "upload")]
 
 
 def written(path, *records, **options):

@@ -1,4 +1,4 @@
-"""Run under mpirun by test_transports_under_mpi; alone, without MPI, these tests are skipped."""
+"""Run under mpirun by test_command_jobs; alone, without MPI, these tests are skipped."""
 
 import hashlib
 

@@ -84,57 +84,50 @@ OPERATORS = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of one file: the bytes from `start` to `end` are replaced."""
+    """A change of one file: its n-th one, of an expression or statement on a line."""
 
     file: str
+    number: int
     line: int
     kind: str
-    start: int
-    end: int
-    text: str
+    text: str  # of the line
+    before: str
+    after: str
 
     def applied(self):
-        """Return the changed source."""
-        source = (ROOT / self.file).read_bytes()
-        return (source[: self.start] + self.text.encode() + source[self.end :]).decode()
+        """Return the changed source, without its comments."""
+        tree = ast.parse((ROOT / self.file).read_bytes())
+        node, _, other = next(itertools.islice(changes(tree), self.number, None))
+        return ast.unparse(_Replacing(node, other).visit(tree))
 
     def diff(self):
-        """Return the lines that are changed, before and after."""
-        source = (ROOT / self.file).read_bytes()
-        first, last = source.rfind(b"\n", 0, self.start) + 1, source.find(b"\n", self.end)
-        after = source[first : self.start].decode() + self.text + source[self.end : last].decode()
-        removed = [f"-{line}" for line in source[first:last].decode().splitlines()]
-        return "\n".join([*removed, *(f"+{line}" for line in after.splitlines())])
+        """Return the line, and what is changed on it."""
+        return f" {self.text}\n-{self.before}\n+{self.after}"
 
     def id(self, seed=None):
         """Return a name, or with a seed a number to sort by, that other lines do not change."""
         return hashlib.sha256(f"{seed}\n{self.file}\n{self.diff()}".encode()).hexdigest()[:12]
 
-    def differs(self):
-        """Return whether the changed source compiles, to something else."""
-        try:
-            changed = ast.dump(ast.parse(self.applied()))
-        except SyntaxError:
-            return False
-        return changed != ast.dump(ast.parse((ROOT / self.file).read_bytes()))
+
+class _Replacing(ast.NodeTransformer):
+    def __init__(self, node, other):
+        self._node, self._other = node, other
+
+    def visit(self, node):
+        return self._other if node is self._node else self.generic_visit(node)
 
 
 def mutants(file):
-    """Return all mutants of a file, also those that do not differ from it."""
-    source = (ROOT / file).read_bytes()
-    starts = [0, *itertools.accumulate(map(len, source.splitlines(keepends=True)))]
-    found = []
-    for node, kind, other in changes(ast.parse(source)):
-        start = starts[node.lineno - 1] + node.col_offset
-        end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
-        text = ast.unparse(other)
-        if isinstance(other, ast.expr) and not isinstance(other, ATOMS):
-            text = f"({text})"
-        found.append(Mutant(file, node.lineno, kind, start, end, text))
-    return list(dict.fromkeys(found))
-
-
-ATOMS = (ast.Slice, ast.Constant, ast.Name, ast.Call, ast.Attribute)
+    """Return all mutants of a file."""
+    source = (ROOT / file).read_text()
+    lines, found = source.splitlines(), []
+    for number, (node, kind, other) in enumerate(changes(ast.parse(source))):
+        texts = [ast.unparse(one) for one in (node, other)]
+        if texts[0] != texts[1]:
+            line = lines[node.lineno - 1].strip()
+            first = [text.partition("\n")[0] for text in texts]
+            found.append(Mutant(file, number, node.lineno, kind, line, *first))
+    return found
 
 
 def changes(tree):
@@ -232,8 +225,7 @@ def drawn(count, seed):
     )
     # Where the same line stands twice, one of them is enough.
     found = {mutant.id(seed): mutant for file in files for mutant in mutants(file)}
-    ordered = (found[key] for key in sorted(found))
-    return list(itertools.islice(filter(Mutant.differs, ordered), count))
+    return [found[key] for key in sorted(found)][:count]
 
 
 def stages(file, whole):

@@ -185,14 +185,9 @@ def _referents(thing):
     elif isinstance(thing, dict):
         for key, value in thing.items():
             yield f"[{str(key)[:40]}]", (key, value)
-    elif isinstance(thing, BaseException):
-        yield ".args", thing.args
-        yield ".__dict__", vars(thing)
-        yield from ((".__cause__", one) for one in (thing.__cause__, thing.__context__))
-        trace = thing.__traceback__
-        while trace is not None:
-            yield f" in {trace.tb_frame.f_code.co_name}", dict(trace.tb_frame.f_locals)
-            trace = trace.tb_next
+    elif isinstance(thing, types.TracebackType):
+        yield f" in {thing.tb_frame.f_code.co_name}", dict(thing.tb_frame.f_locals)
+        yield "", thing.tb_next
     else:
         kind = type(thing).__name__
         yield from ((f".{kind}", value) for value in gc.get_referents(thing))
