@@ -18,17 +18,17 @@ import hpcfl.algorithms.aggregation
 import hpcfl.benchmark.experiment
 import hpcfl.cli
 import hpcfl.rounds.timed
+from hpcfl.algorithms.aggregation.secagg import SecAggDevice
 
 
 def main():
     file, *arguments = sys.argv[1:]
-    planted = Planted()
     sys.argv = ["hpcfl", *arguments]
+    for module in pkgutil.iter_modules(hpcfl.algorithms.aggregation.__path__):
+        importlib.import_module(f"hpcfl.algorithms.aggregation.{module.name}")
     with pytest.MonkeyPatch.context() as patch:
-        for module in pkgutil.iter_modules(hpcfl.algorithms.aggregation.__path__):
-            importlib.import_module(f"hpcfl.algorithms.aggregation.{module.name}")
-        planted.plant(patch)
-        if "CRASH_IN" in os.environ:
+        planted = Planted().plant(patch)
+        if os.environ.get("CRASH_IN"):
             crash(os.environ["CRASH_IN"], patch)
         try:
             hpcfl.cli.main()
@@ -38,8 +38,6 @@ def main():
 
 
 def crash(method, patch):
-    from hpcfl.algorithms.aggregation.secagg import SecAggDevice
-
     def crashing(device, *arguments):
         secret, pair, seed = device._secrets(16), device._mask_pair, device._seed
         raise RuntimeError(f"a mistake in {method}, with {len(secret + pair.private + seed)} bytes")
