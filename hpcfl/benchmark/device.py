@@ -6,6 +6,7 @@ options and values is left to the command line, which says what is wrong with it
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -65,7 +66,7 @@ def main(found: dict[str, Any]) -> NoReturn:
     except Exception:
         world.crash()
         raise
-    sys.exit(0)
+    world.leave()
 
 
 def _run(found: dict[str, Any]) -> None:
@@ -77,6 +78,8 @@ def _run(found: dict[str, Any]) -> None:
     world = connect()
     options = asked(found)
     counts = options.devices or (session.default_devices(world),)
+    gc.freeze()
+    gc.enable()
     with noting_signals(to_the_end=True):
         session.run(
             world, options, counts, options.output, lambda path: None, resume=options.resume

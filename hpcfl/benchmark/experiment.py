@@ -48,7 +48,8 @@ def asked(given: Mapping[str, Any]) -> BenchOptions:
     if given.get("resume") is not None and given.get("output") is not None:
         raise UsageError("--resume goes on in its own file: leave --output out")
     options = make(BenchOptions, given)
-    return make(BenchOptions, without_dropouts(options.summed_by, given))
+    complete = without_dropouts(options.summed_by, given)
+    return options if complete is given else make(BenchOptions, complete)
 
 
 @dataclass(frozen=True)

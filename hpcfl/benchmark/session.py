@@ -13,7 +13,6 @@ from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import names
 from hpcfl.options.shared import LinkOptions
-from hpcfl.rounds.kill import Killer, plan
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.rounds.timed import Played
 from hpcfl.system.interruption import DEADLINE_SECONDS, Interruption, Left, current
@@ -73,7 +72,7 @@ def run(
     typed = list(command or ["hpcfl", *sys.argv[1:]])
     counts = list(counts) or [default_devices(world)]
     experiments = [Experiment.prepare(options, devices) for devices in counts]
-    killer = Killer(plan(options.kill, world, experiments), world.rank)
+    observer = Together(*_killer(options, world, experiments), observer)
     if world.tolerant and options.keep_transcript is not None:
         raise UsageError(
             "--keep-transcript needs what every device knows, also of those that die: start it "
@@ -87,11 +86,21 @@ def run(
         experiment = experiments.pop(0)
         error = None
         try:
-            watching = Together(killer, observer, Leaving(interruption.told_to_leave))
+            watching = Together(observer, Leaving(interruption.told_to_leave))
             _run_one(world, experiment, output, typed, report, watching, resume, interruption)
         except AgreedError as agreed:
             error = agreed
         world.settle(error)
+
+
+def _killer(
+    options: BenchOptions, world: World, experiments: Sequence[Experiment]
+) -> list[RoundObserver]:
+    if not options.kill:
+        return []
+    from hpcfl.rounds.kill import Killer, plan
+
+    return [Killer(plan(options.kill, world, experiments), world.rank)]
 
 
 def default_devices(world: World) -> int:

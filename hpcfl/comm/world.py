@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import time
 import traceback
@@ -333,6 +334,21 @@ def fail(message: str, status: int) -> NoReturn:
             print(f"{_here(comm)} Error: {message}", file=sys.stderr, flush=True)
         comm.Abort(status)
     sys.exit(status)
+
+
+def leave() -> NoReturn:
+    """End this process, a device rank that has done its part and has nothing open.
+
+    The interpreter is not taken down piece by piece, which takes as long as a tenth of its start.
+    """
+    if launch.survives_deaths() or "mpi4py.MPI" not in sys.modules:
+        sys.exit(0)
+    from mpi4py import MPI
+
+    MPI.Finalize()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
 
 
 def crash() -> None:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar
 
 from hpcfl.errors import UsageError
 
@@ -191,19 +191,22 @@ def options_of(group: type[OptionGroup]) -> Mapping[str, Option]:
 
 
 def _find(group: type[OptionGroup]) -> Mapping[str, Option]:
-    hints = get_type_hints(group)
     fields = {one.name: one for one in dataclasses.fields(group) if _KEY in one.metadata}
-    names = dict.fromkeys(
-        name for kind in group.__mro__ for name in vars(kind).get("__annotations__", ())
-    )
+    hints: dict[str, str] = {}
+    for kind in group.__mro__:
+        hints |= {
+            name: hint
+            for name, hint in vars(kind).get("__annotations__", {}).items()
+            if name not in hints
+        }
     return {
         name: dataclasses.replace(
             fields[name].metadata[_KEY],
             name=name,
-            type=_present(hints[name]),
+            type=_TYPES[hints[name].removesuffix(" | None")],
             default=fields[name].default,
         )
-        for name in names
+        for name in hints
         if name in fields
     }
 
@@ -272,12 +275,6 @@ def recorded(options: OptionGroup) -> dict[str, Any]:
     }
 
 
-def _present(hint: Any) -> Any:
-    """Return the type of a value that is not None."""
-    kinds = [kind for kind in get_args(hint) if kind is not type(None)]
-    return kinds[0] if type(None) in get_args(hint) else hint
-
-
 def _whole(value: Any) -> int:
     if isinstance(value, bool):
         raise TypeError
@@ -326,3 +323,5 @@ READERS: dict[Any, tuple[str, Callable[[Any], Any]]] = {
     tuple[int, ...]: ("whole numbers like 25,50,100", _wholes),
     tuple[str, ...]: ("texts", _texts),
 }
+# The same types as fields name them. To let `typing` find out costs every rank some milliseconds.
+_TYPES = {kind.__name__ if isinstance(kind, type) else str(kind): kind for kind in READERS}

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import UPDATES
 
+# Longer vectors are made again, and take no memory meanwhile.
+KEPT_DIM = 1 << 20
+
 Vector = NDArray[np.floating]
 
 
@@ -40,8 +43,17 @@ class SyntheticUpdates(Updates):
     def __init__(self, dim: int, seed: int) -> None:
         self.dim = dim
         self._seed = seed
+        # A rank's only device asks twice: for its upload, and for the check of the sum.
+        self._last: tuple[tuple[int, int], NDArray[np.float32]] | None = None
 
     def vector(self, round_index: int, device: int) -> NDArray[np.float32]:
-        seeds = np.random.SeedSequence(self._seed, spawn_key=(UPDATES, round_index, device))
+        key = (round_index, device)
+        if self._last is not None and self._last[0] == key:
+            return self._last[1]
+        seeds = np.random.SeedSequence(self._seed, spawn_key=(UPDATES, *key))
         generator = np.random.Generator(np.random.SFC64(seeds))
-        return generator.standard_normal(self.dim, np.float32) * np.float32(0.01)
+        vector = generator.standard_normal(self.dim, np.float32)
+        vector *= np.float32(0.01)
+        vector.flags.writeable = False
+        self._last = (key, vector) if self.dim <= KEPT_DIM else None
+        return vector

@@ -163,8 +163,8 @@ class SparseSecAgg(SecAgg):
         for work in (sent(selected), {"derivation": 1}, private, scanned, coded):
             add(upload.device, work)
         add(upload.device, converted(selected, 2.5))
-        # Its location is decoded and its element added; and all flags of a bitmap are looked at.
-        taken = at("scattered", 3 * selected, dim) | {"summed": dim * 0.4}
+        # Its location is decoded and its element added; in unmask, its mask comes off again.
+        taken = at("scattered", 3 * selected, dim)
         add(upload.server, {"message": 2} | taken, survivors)
         add(unmask, taken, survivors)
         add(unmask, private, survivors)
