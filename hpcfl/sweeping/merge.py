@@ -19,6 +19,7 @@ from hpcfl.sweeping.cells import Cell
 
 INDEX = "index.json"
 SCHEMA = "hpcfl-index/1"
+_OF_A_RUN = ("run_id", "protocol", "devices", "dim", "rounds", "status", "started")
 
 
 @dataclass(frozen=True)
@@ -122,13 +123,7 @@ def _entry(run: Run, name: str, cell: Cell | None) -> dict[str, Any]:
     return {
         "file": name,  # in the new folder
         "source": str(run.path),
-        "run_id": run.run_id,
-        "protocol": run.protocol,
-        "devices": run.devices,
-        "dim": run.dim,
-        "rounds": run.rounds,  # finished, warm-up included
-        "status": run.status,
-        "started": run.started,
+        **{name: getattr(run, name) for name in _OF_A_RUN},
         "cell": None if cell is None else cell.index,  # in the sweep that it belongs to
         "cell_id": None if cell is None else cell.id,
     }

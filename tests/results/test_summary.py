@@ -23,21 +23,21 @@ def approximately(median, p95, largest):
     return Percentiles(*(pytest.approx(x, rel=1e-12) for x in (median, p95, largest)))
 
 
+def traffic(phase):
+    names = ("bytes_up_mean", "bytes_up_max", "bytes_down_mean", "bytes_down_max")
+    return [getattr(phase, name) for name in (*names, "messages_up_mean")]
+
+
 def test_one_round_summed_up_by_hand(make_run):
     summary = summary_of(make_run("run.h5", [simple_record()]))
     keys, masked, unmask = summary.phases
 
     assert (keys.name, masked.name, unmask.name) == ("share_keys", "masked_input", "unmask")
     # All four devices send keys; the last one sends three messages.
-    assert (keys.bytes_up_mean, keys.bytes_up_max) == (15, 30)
-    assert (keys.bytes_down_mean, keys.bytes_down_max) == (25, 40)
-    assert keys.messages_up_mean == 1.5
+    assert traffic(keys) == [15, 30, 25, 40, 1.5]
     # The device that dropped out does not lower the mean.
-    assert (masked.bytes_up_mean, masked.bytes_up_max) == (200, 300)
-    assert (masked.bytes_down_mean, masked.bytes_down_max) == (0, 0)
-    assert masked.messages_up_mean == 1
-    assert (unmask.bytes_up_mean, unmask.bytes_up_max, unmask.messages_up_mean) == (0, 0, 0)
-    assert (unmask.bytes_down_mean, unmask.bytes_down_max) == (5, 5)
+    assert traffic(masked) == [200, 300, 0, 0, 1]
+    assert traffic(unmask) == [0, 0, 5, 5, 0]
     # The slowest device, the slowest of devices and server, the server.
     assert [p.device_cpu_seconds.median for p in summary.phases] == [0.004, 0.005, 0.001]
     assert [p.wall_seconds.median for p in summary.phases] == [0.011, 0.009, 0.004]
@@ -51,9 +51,7 @@ def test_one_round_summed_up_by_hand(make_run):
     total = summary.total
     # The survivors send 110, 210 and 310 bytes and receive 25 each; the one that dropped out does
     # not lower their mean.
-    assert (total.bytes_up_mean, total.bytes_up_max) == (210, 310)
-    assert (total.bytes_down_mean, total.bytes_down_max) == (25, 40)
-    assert total.messages_up_mean == 2
+    assert traffic(total) == [210, 310, 25, 40, 2]
     # CPU of the devices: 7, 4, 5 and 4 ms, so 7, not the 4 + 5 + 1 of the phases' slowest.
     assert total.device_cpu_seconds.median == pytest.approx(0.007)
     # Wall: 12, 13, 14, 5 and the server's 16 ms.

@@ -37,8 +37,7 @@ def compared(summaries, baseline=None):
 
 
 def cells(table, first):
-    """Return the cells of the table's row that has this name in one of its first two columns."""
-    (row,) = [row for row in table.cells if first in row[:2]]
+    (row,) = [row for row in table.cells if row[0] == first]
     return row
 
 
@@ -51,18 +50,12 @@ def test_a_run_is_shown_phase_by_phase(summaries):
     table = phases(summaries[0])
 
     # Rounds of scale 1, 2, 3: medians are those of scale 2, p95 those of scale 2.9.
-    assert cells(table, "masked_input") == [
-        "masked_input", "400", "0",
-        "10.00", "14.50", "15.00",
-        "18.00", "26.10", "27.00",
-        "40.00", "51.20",
-    ]  # fmt: skip
-    assert cells(table, "total") == [
-        "total", "420", "50",
-        "14.00", "20.30", "21.00",
-        "32.00", "46.40", "48.00",
-        "120.0", "144.3",
-    ]  # fmt: skip
+    assert " ".join(cells(table, "masked_input")[1:]) == (
+        "400 0 10.00 14.50 15.00 18.00 26.10 27.00 40.00 51.20"
+    )
+    assert " ".join(cells(table, "total")[1:]) == (
+        "420 50 14.00 20.30 21.00 32.00 46.40 48.00 120.0 144.3"
+    )
 
 
 def test_a_run_says_what_was_measured_and_what_was_modelled(summaries):
@@ -134,12 +127,10 @@ def test_a_comparison_gives_ratios_and_the_absolute_values_of_its_base(summaries
     assert table.notes[0].startswith("baseline: secagg, N = 4, d = 10 (secagg.h5);")
     # Medians of scale 2 against scale 4: bytes 420 against 840, CPU 14 against 28 ms, modelled
     # 2 * 70.1525 + 4 ms against 4 * 70.1525 + 4 ms.
-    assert table.cells == [
-        ["1", "sparse", "4", "10", "0.1", "0.25", "420", "50",
-         "14.00", "120.0", "0.200", "0.144", "2.00x", "2.00x", "1.97x"],
-        ["2", "secagg", "4", "10", "-", "0.25", "840", "100",
-         "28.00", "240.0", "0.400", "0.285", "1.00x", "1.00x", "1.00x"],
-    ]  # fmt: skip
+    assert [" ".join(row) for row in table.cells] == [
+        "1 sparse 4 10 0.1 0.25 420 50 14.00 120.0 0.200 0.144 2.00x 2.00x 1.97x",
+        "2 secagg 4 10 - 0.25 840 100 28.00 240.0 0.400 0.285 1.00x 1.00x 1.00x",
+    ]
     assert table.records()[0]["device_cpu_seconds_median"] == pytest.approx(0.014)
 
 
@@ -203,14 +194,8 @@ def test_details_show_what_has_a_value(make_run):
     assert max(map(len, lines)) < 120
 
 
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        ([3], "row 3"),
-        ([1, 2], "rows 1, 2"),
-        ([1, 2, 3, 4, 7], "rows 1 to 4, 7"),
-        ([2, 4, 5, 6], "rows 2, 4 to 6"),
-    ],
-)
-def test_rows_with_one_warning_are_named_together(rows, words):
-    assert _rows(rows) == words
+def test_rows_with_one_warning_are_named_together():
+    assert _rows([3]) == "row 3"
+    assert _rows([1, 2]) == "rows 1, 2"
+    assert _rows([1, 2, 3, 4, 7]) == "rows 1 to 4, 7"
+    assert _rows([2, 4, 5, 6]) == "rows 2, 4 to 6"
