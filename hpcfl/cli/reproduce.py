@@ -106,8 +106,6 @@ def command(
 
 
 def _check(artefact: Artefact, scale: str | None, data_dir: Path | None) -> None:
-    if artefact.lacking:
-        raise UsageError(f"{artefact.id} cannot be run: {artefact.lacking}")
     if scale is not None and scale not in artefact.scales:
         raise UsageError(
             f"{artefact.id} has no scale {scale!r}: it has {', '.join(artefact.scales)}"

@@ -59,6 +59,11 @@ class Calibration:
 
     def cost(self, operation: str) -> float:
         """Return the CPU seconds of one operation, the median of the measurements."""
+        if operation not in self.samples:
+            raise UsageError(
+                f"the protocol counts the operation {operation!r}, which is not measured; there "
+                f"are {', '.join(OPERATIONS)}"
+            )
         return median(self.samples[operation])
 
     def save(self, path: Path) -> None:

@@ -20,6 +20,12 @@ from hpcfl.costmodel.overheads import overhead_of
 from hpcfl.errors import UsageError
 from hpcfl.results.linkmodel import LinkModel
 
+# Figures of a phase that add up to those of a round.
+SUMMED = (
+    *("bytes_up", "bytes_down", "device_cpu_seconds", "server_cpu_seconds"),
+    "modelled_seconds",
+)
+
 
 @dataclass(frozen=True)
 class PhasePrediction:
@@ -59,11 +65,8 @@ class Prediction:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, for JSON."""
-        summed = ("bytes_up", "bytes_down", "device_cpu_seconds", "server_cpu_seconds")
-        return asdict(self) | {
-            "total": {name: self.total(name) for name in (*summed, "modelled_seconds")}
-            | {"measured_seconds": self.measured_seconds}
-        }
+        total = {name: self.total(name) for name in SUMMED}
+        return asdict(self) | {"total": total | {"measured_seconds": self.measured_seconds}}
 
 
 def predict(
@@ -144,12 +147,12 @@ def _measured(
     on_a_rank = math.ceil(devices / (ranks - 1)) * working / devices
     seconds = on_a_rank * device * calibration.devices_slowdown
     seconds += (server + around) * calibration.server_slowdown
-    for name, size in _moved(phase, ranks, on_a_rank):
+    for name, size in _moved(phase, on_a_rank):
         seconds += calibration.links[name].seconds(size)
     return seconds
 
 
-def _moved(phase: PhaseCosts, ranks: int, on_a_rank: float) -> list[tuple[str, float]]:
+def _moved(phase: PhaseCosts, on_a_rank: float) -> list[tuple[str, float]]:
     """Return the patterns of a phase, and the bytes of a rank's messages in each."""
     moved = []
     down, up = phase.down - phase.routed, phase.up - phase.routed
@@ -167,11 +170,8 @@ def _moved(phase: PhaseCosts, ranks: int, on_a_rank: float) -> list[tuple[str, f
 
 
 def _notes(protocol: AggregationProtocol, calibration: Calibration, ranks: int) -> tuple[str, ...]:
-    notes, parameters, known = (
-        protocol.cost_notes(),
-        protocol.parameters,
-        overhead_of(protocol, calibration.samples),
-    )
+    notes, parameters = protocol.cost_notes(), protocol.parameters
+    known = overhead_of(protocol, calibration.samples)
     if known != protocol.name:
         notes.append(f"Python's own work of {protocol.name} is taken to be that of {known}")
     if parameters.devices > 1_000 or parameters.dim > 2_000_000:

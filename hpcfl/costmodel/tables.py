@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.model import PhasePrediction, Prediction
+from hpcfl.costmodel.model import SUMMED, PhasePrediction, Prediction
 from hpcfl.report import formats
 from hpcfl.report.table import RULE, Column, Table, label
 from hpcfl.results.linkmodel import LinkModel
@@ -25,10 +25,6 @@ _SIDE_BY_SIDE = (
     Column("dim", "d"),
     *_COSTS,
     label("most_of_it"),
-)
-_SUMMED = (
-    *("bytes_up", "bytes_down", "device_cpu_seconds", "server_cpu_seconds"),
-    "modelled_seconds",
 )
 
 
@@ -75,4 +71,4 @@ def _row(phase: PhasePrediction) -> list[Any]:
 
 
 def _total(found: Prediction) -> list[Any]:
-    return [*map(found.total, _SUMMED), found.measured_seconds]
+    return [*map(found.total, SUMMED), found.measured_seconds]

@@ -31,8 +31,6 @@ class Dataset:
     test_labels: Labels
     classes: int
     writers: Labels | None = None  # who wrote each training sample, 0 upwards, where it is known
-    # What a reader of the results should know, such as a part of the data that was not there.
-    note: str = ""
 
     @property
     def shape(self) -> tuple[int, ...]:

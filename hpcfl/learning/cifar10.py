@@ -50,9 +50,8 @@ def folder(data_dir: Path) -> Path:
 def read(data_dir: Path, digests: Mapping[str, str] = DIGESTS) -> Dataset:
     """Read CIFAR-10, from as many of the five training batches as are there, at least the first.
 
-    Images have shape (3, 32, 32), normalised by channel with `MEAN` and `DEVIATION`. `note` says
-    which training batches were there. Each file must have its SHA-256 of `digests`; a UsageError
-    says which is missing or not the published one.
+    Images have shape (3, 32, 32), normalised by channel with `MEAN` and `DEVIATION`. Each file must
+    have its SHA-256 of `digests`; a UsageError says which is missing or not the published one.
     """
     found = [name for name in TRAIN_FILES if (folder(data_dir) / name).is_file()]
     if TRAIN_FILES[0] not in found:
@@ -66,7 +65,6 @@ def read(data_dir: Path, digests: Mapping[str, str] = DIGESTS) -> Dataset:
         test_inputs=scale(test_pixels, MEAN, DEVIATION),
         test_labels=test_labels,
         classes=CLASSES,
-        note=f"{len(found)} of {len(TRAIN_FILES)} training batches ({', '.join(found)})",
     )
 
 

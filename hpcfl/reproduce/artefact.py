@@ -72,7 +72,6 @@ class Artefact:
     compare: Callable[[Sequence[Result]], list[Line]] = lambda results: []
     draw: Callable[[Sequence[Result]], list[Panel]] | None = None
     data: tuple[str, ...] = ()  # data sets that it needs
-    lacking: str = ""  # why it cannot be run
 
     def scale(self, minutes: float) -> str:
         """Return the largest scale that takes so long at most, or the shortest."""

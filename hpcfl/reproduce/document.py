@@ -24,8 +24,6 @@ those files."""
 
 def state(artefact: Artefact, store: Store) -> str:
     """Return in words how far an artefact is."""
-    if artefact.lacking:
-        return f"not run: {artefact.lacking}"
     found = store.results(artefact)
     if found is not None:
         scale, results = found

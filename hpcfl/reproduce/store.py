@@ -13,8 +13,6 @@ from hpcfl.report.jsontext import finite
 from hpcfl.reproduce.artefact import Artefact, Line, Panel, Result, Setting, key
 from hpcfl.system import files
 
-FOLDER = Path("results/reproduction")
-
 
 class Store:
     """What was found for the settings of one paper, the part of an artefact's id before the stroke.

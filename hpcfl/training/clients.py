@@ -108,7 +108,7 @@ def _divide(
                 "labels": data.train_labels[indices],
                 "bounds": np.concatenate([[0], np.cumsum(sizes[local.start : local.stop])]),
                 "sizes": sizes,
-                "input_shape": np.array(data.train_inputs.shape[1:], np.int64),
+                "input_shape": np.array(data.shape, np.int64),
                 "classes": np.array([data.classes], np.int64),
             }
         )

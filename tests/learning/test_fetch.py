@@ -288,7 +288,7 @@ def test_fetched_files_are_where_the_readers_look(server, tmp_path, monkeypatch)
 
     assert len(load("mnist", got).train_labels) == 20
     digests = dict.fromkeys(cifar10.DIGESTS, digest(batch))
-    assert cifar10.read(got, digests).note.startswith("5 of 5 training batches")
+    assert len(cifar10.read(got, digests).train_labels) == 5
     with pytest.raises(UsageError, match=r"adult\.data cannot be read \(line 1 has 1 fields"):
         load("adult", got)
 

@@ -248,6 +248,11 @@ def test_a_round_takes_the_operations_that_it_took(protocol, options, device, se
     assert sum(each.seconds(phase.server) for phase in phases) == pytest.approx(server, rel=1e-9)
 
 
+def test_an_operation_that_is_not_measured_is_named():
+    with pytest.raises(UsageError, match="the operation 'quantised', which is not measured; there"):
+        Calibration(costs()).seconds({"quantised": 1.0})
+
+
 def test_modelled_seconds_are_those_of_the_link_model():
     link = LinkModel(uplink_mbps=8, downlink_mbps=16, latency_ms=5)
     calibration = Calibration(costs(mask_word=2e-6, summed=3e-6, agreement=1e-4))
