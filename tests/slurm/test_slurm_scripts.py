@@ -62,15 +62,11 @@ def words(file):
     return file.read_text().split("\0")[:-1]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_committed_scripts_are_the_templates_with_the_defaults(kind):
-    committed = (ROOT / "jobs" / "slurm" / f"{kind}.sbatch").read_text()
+def test_the_committed_scripts_are_the_templates_with_the_defaults():
+    committed = {path.stem: path.read_text() for path in (ROOT / "jobs" / "slurm").glob("*")}
 
-    assert render(Job(kind)) == committed, f"hpcfl slurm render {kind} > jobs/slurm/{kind}.sbatch"
-
-
-def test_nothing_else_is_committed_as_a_script():
-    assert {path.stem for path in (ROOT / "jobs" / "slurm").glob("*")} == set(KINDS)
+    # Made by: hpcfl slurm render KIND > jobs/slurm/KIND.sbatch
+    assert committed == {kind: render(Job(kind)) for kind in KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -160,14 +156,11 @@ def test_ranks_that_share_cores_are_not_bound(tmp_path, recorded, variables, ran
     options = free if shared else ["--map-by", "slot"]
     assert command[: command.index("hpcfl")] == ["-n", str(ranks or 4), *options]
     assert ("share cores" in done.stdout) == shared
-
-
-def test_an_mpirun_of_another_mpi_gets_no_options_of_open_mpi(tmp_path, recorded):
+    # Another MPI's mpirun gets no options of Open MPI.
     mpirun = tmp_path / "bin" / "mpirun"
     mpirun.write_text(mpirun.read_text().replace("mpirun (Open MPI) 5", "HYDRA build details"))
     run_script(render(Job("bench", ranks=9)), tmp_path)
     command = words(recorded)
-
     assert command[: command.index("hpcfl")] == ["-n", "9"]
 
 
@@ -241,17 +234,12 @@ def test_the_signal_is_passed_on_and_the_status_comes_back(tmp_path, requeue):
     assert last == (
         "scontrol requeue 7" if requeue else "told to leave: submit this script again to go on"
     )
+    # A training that fails says so and is not queued again.
+    program(tmp_path / "bin", "mpirun", "exit 3")
+    failed = run_script(render(Job("train", requeue=requeue)), tmp_path)
+    assert (failed.returncode, "scontrol" in failed.stdout) == (3, False)
     directive = "#SBATCH --requeue" if requeue else "#SBATCH --no-requeue"
     assert directive in render(Job("train", requeue=requeue)).splitlines()
-
-
-def test_a_training_that_fails_says_so_and_is_not_queued_again(tmp_path):
-    program(tmp_path / "bin", "mpirun", "exit 3")
-    program(tmp_path / "bin", "scontrol", 'echo "scontrol $*"')
-    done = run_script(render(Job("train", requeue=True)), tmp_path)
-
-    assert done.returncode == 3
-    assert "scontrol" not in done.stdout
 
 
 def test_directives_say_what_was_asked_for():
@@ -270,27 +258,19 @@ def test_directives_say_what_was_asked_for():
     assert last_cell("3,12,7") == 12
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("90", 5400),
-        ("2:30", 150),
-        ("01:30:05", 5405),
-        ("2-3", 2 * 86400 + 3 * 3600),
-        ("1-00:30", 86400 + 1800),
-        ("1-02:03:04", 86400 + 7200 + 184),
-    ],
-)
-def test_time_limits(text, expected):
-    assert seconds(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["", "soon", "1h", "-1", "1:2:3:4", "1-", "0", "00:00:00", "١", "5\n"]
-)
-def test_what_is_no_time_limit(text):
-    with pytest.raises(UsageError, match="--time"):
-        Job("bench", time=text)
+def test_time_limits():
+    for text, expected in {
+        "90": 5400,
+        "2:30": 150,
+        "01:30:05": 5405,
+        "2-3": 2 * 86400 + 3 * 3600,
+        "1-00:30": 86400 + 1800,
+        "1-02:03:04": 86400 + 7200 + 184,
+    }.items():
+        assert seconds(text) == expected, text
+    for text in ("", "soon", "1h", "-1", "1:2:3:4", "1-", "0", "00:00:00", "١", "5\n"):
+        with pytest.raises(UsageError, match="--time"):
+            Job("bench", time=text)
 
 
 @pytest.mark.parametrize(
