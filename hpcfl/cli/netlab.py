@@ -41,18 +41,20 @@ def command(check: bool, dry_run: bool, arguments: tuple[str, ...], **about: Any
     from hpcfl.errors import UsageError
     from hpcfl.netlab import session
 
-    options = session.Options(**about)
     if check and arguments:
         raise UsageError("--check times transfers and runs nothing else: leave the command out")
+    if not (check or dry_run):
+        session.check_arguments(arguments)
+    plan = session.plan(**about)
     if dry_run:
-        for line in session.commands(options, arguments):
+        for line in session.commands(plan, arguments):
             click.echo(line)
         return 0
     if not check:
-        return session.run(options, arguments)
+        return session.run(plan, arguments)
 
     click.echo("device      direction      bytes   seconds   size/rate   ratio")
-    for done in session.check(options):
+    for done in session.check(plan):
         click.echo(
             f"{done.device:<11} {done.direction:<9} {done.size_bytes:>10} {done.seconds:9.4f} "
             f"{done.ideal_seconds:11.4f} {done.seconds / done.ideal_seconds:7.3f}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -163,10 +163,7 @@ def _print(artefact: Artefact, output: Path, plot: Path | None) -> None:
 
 
 def _terminal_width() -> int:
-    try:
-        return max(100, os.get_terminal_size().columns)
-    except OSError:
-        return 119
+    return max(100, shutil.get_terminal_size((119, 24)).columns)
 
 
 def _list(output: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from hpcfl.errors import UsageError
 from hpcfl.netlab import lab, launcher, requirements
@@ -12,33 +11,26 @@ from hpcfl.netlab.plan import Plan, free_network
 from hpcfl.netlab.probe import Transfer, probe
 
 
-@dataclass(frozen=True)
-class Options:
-    """What kind of lab; see ``hpcfl netlab --help``."""
-
-    hosts: int
-    rate: str
-    latency: str = "0"
-    downlink_rate: str | None = None
-    server_rate: str | None = None
-    network: str | None = None
-
-    def plan(self) -> Plan:
-        """Return the plan of this process's lab."""
-        latency = parse_seconds(self.latency, "--latency")
-        uplink = Link(parse_rate(self.rate, "--rate"), latency)
-        downlink = uplink
-        if self.downlink_rate is not None:
-            downlink = Link(parse_rate(self.downlink_rate, "--downlink-rate"), latency)
-        server = None
-        if self.server_rate is not None:
-            server = Link(parse_rate(self.server_rate, "--server-rate"))
-        owner = lab.my_owner_name()
-        if self.network is None:
-            network = free_network(lab.used_networks())
-        else:
-            network = checked_network(self.network, self.hosts)
-        return Plan.star(self.hosts, uplink, downlink, server, owner, network)
+def plan(
+    hosts: int,
+    rate: str,
+    latency: str,
+    downlink_rate: str | None,
+    server_rate: str | None,
+    network: str | None,
+) -> Plan:
+    """Return the plan of this process's lab; see ``hpcfl netlab --help``."""
+    delay = parse_seconds(latency, "--latency")
+    uplink = Link(parse_rate(rate, "--rate"), delay)
+    downlink = uplink
+    if downlink_rate is not None:
+        downlink = Link(parse_rate(downlink_rate, "--downlink-rate"), delay)
+    server = None if server_rate is None else Link(parse_rate(server_rate, "--server-rate"))
+    if network is None:
+        chosen = free_network(lab.used_networks())
+    else:
+        chosen = checked_network(network, hosts)
+    return Plan.star(hosts, uplink, downlink, server, lab.my_owner_name(), chosen)
 
 
 def checked_network(text: str, hosts: int) -> str:
@@ -55,19 +47,16 @@ def checked_network(text: str, hosts: int) -> str:
     return str(network)
 
 
-def run(options: Options, arguments: Sequence[str]) -> int:
+def run(plan: Plan, arguments: Sequence[str]) -> int:
     """Run `hpcfl` with some arguments in a lab; return its exit status."""
-    check_arguments(arguments)
-    plan = options.plan()
     requirements.check_machine()
     mpirun = requirements.check_launcher()
     with lab.lab(plan):
         return launcher.run(plan, mpirun, arguments)
 
 
-def check(options: Options) -> list[Transfer]:
+def check(plan: Plan) -> list[Transfer]:
     """Return how long transfers of known size take in a lab."""
-    plan = options.plan()
     requirements.check_machine()
     with lab.lab(plan):
         return probe(plan)
@@ -82,11 +71,10 @@ def check_arguments(arguments: Sequence[str]) -> None:
         )
 
 
-def commands(options: Options, arguments: Sequence[str]) -> list[str]:
+def commands(plan: Plan, arguments: Sequence[str]) -> list[str]:
     """Return, as lines of a shell, what would be run."""
     import shlex
 
-    plan = options.plan()
     lines = []
     for namespace, group in plan.build():
         inside = f"ip netns exec {namespace} " if namespace else ""

@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.system import files
 
 
-@dataclass(frozen=True)
-class _Setting:
+class _Setting(NamedTuple):
     file: str
     key: str
     value: str
@@ -27,9 +26,7 @@ class _Setting:
 
 _SETTINGS = (
     _Setting(
-        file="prte-mca-params.conf",
-        key="rmaps_default_mapping_policy",
-        value=":oversubscribe",
+        *("prte-mca-params.conf", "rmaps_default_mapping_policy", ":oversubscribe"),
         synonyms=("mapby", "map_by"),
         reason="Let mpirun start more ranks than there are cores.",
     ),
@@ -38,9 +35,7 @@ _SETTINGS = (
     # spin on 2 cores are then some hundred times slower in every collective operation. On a
     # machine with enough cores yielding adds 0.06 microseconds to a message.
     _Setting(
-        file="openmpi-mca-params.conf",
-        key="mpi_yield_when_idle",
-        value="1",
+        *("openmpi-mca-params.conf", "mpi_yield_when_idle", "1"),
         synonyms=(),
         reason="Let a rank that waits give its core to one that works.",
     ),
@@ -88,16 +83,12 @@ def _add(path: Path, setting: _Setting) -> bool:
     if text and not text.endswith("\n"):
         text += "\n"
     text += f"\n# hpcfl: {setting.reason}\n{setting.key} = {setting.value}\n"
-    _replace(path, text)
-    return True
-
-
-def _replace(path: Path, text: str) -> None:
     # Not in place: installers may hard-link a file to one that all environments share.
     with files.replacing(path) as draft:
         draft.write_text(text, encoding="utf-8")
         if path.exists():
             shutil.copymode(path, draft)
+    return True
 
 
 def main() -> None:
