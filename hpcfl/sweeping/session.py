@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -104,7 +104,7 @@ def run(
         if world.rank == 0:
             from hpcfl.sweeping.states import Claims
 
-            claims = stack.enter_context(Claims(output))
+            claims = stack.enter_context(closing(Claims(output)))
         for cell in cells:
             if world.tell(int(interruption.asked)):
                 world.raise_everywhere(Left(_LEFT))

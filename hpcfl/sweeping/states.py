@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
 from hpcfl.errors import HpcflError
 from hpcfl.results.reader import Run, load
@@ -92,10 +91,8 @@ class Claims:
             with suppress(OSError):
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, cell.index)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+    def close(self) -> None:
+        """Give all of them up."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -83,23 +83,6 @@ def test_a_missing_part_is_damage(make_run, name):
     assert "damaged" in one_sentence(path)
 
 
-def test_arrays_that_do_not_fit_together_are_damage(make_run):
-    path = make_run("run.h5", [random_record(1), random_record(2)])
-    with h5py.File(path, "r+") as file:
-        file["rounds/wall_seconds"].resize(1, axis=0)
-
-    assert "damaged" in one_sentence(path)
-
-
-@pytest.mark.parametrize("part", [0.01, 0.1, 0.5, 0.9, 0.999])
-def test_a_file_cut_short_is_damage(make_run, part):
-    path = make_run("run.h5", [random_record(seed) for seed in range(20)])
-    content = path.read_bytes()
-    path.write_bytes(content[: int(part * len(content))])
-
-    assert "damaged" in one_sentence(path)
-
-
 def test_a_folder_stands_for_its_files_sorted_by_name(make_run, tmp_path):
     (tmp_path / "runs.h5").mkdir()
     for name in ("runs.h5/b.h5", "runs.h5/a.h5", "z.h5"):

@@ -83,25 +83,11 @@ def test_rounds_that_failed_validation_are_warned_of(make_run):
     assert "1 rounds that failed validation" in report(path).stderr
 
 
-def test_a_damaged_file_among_others_is_left_out_and_the_status_is_1(pair, tmp_path):
-    bad = tmp_path / "c.h5"
-    bad.write_text("junk")
-    result = report(*pair, bad)
-
-    assert result.exit_code == 1
-    assert isinstance(result.exception, SystemExit)
-    assert result.stdout == report(*pair).stdout
-    assert len(result.stderr.splitlines()) == 1
-    assert str(bad) in result.stderr
-
-
 def test_nothing_but_damaged_files_is_an_error(tmp_path):
     for name in ("a.h5", "b.h5"):
         (tmp_path / name).write_text("junk")
-    one, both = report(tmp_path / "a.h5"), report(tmp_path)
+    both = report(tmp_path)
 
-    assert type(one.exception) is HpcflError
-    assert "a.h5" in str(one.exception)
     assert type(both.exception) is HpcflError
     assert "none of the 2 files" in str(both.exception)
 

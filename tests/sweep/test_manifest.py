@@ -1,4 +1,5 @@
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,7 @@ def test_a_cell_is_claimed_by_one_process_until_it_ends(tmp_path):
         os.read(os.pipe()[0], 1)  # until it is killed
         os._exit(0)
     os.read(reader, 1)
-    with Claims(tmp_path) as claims:
+    with closing(Claims(tmp_path)) as claims:
         taken = claims.take(first), claims.take(second)
         os.kill(child, 9)
         os.waitpid(child, 0)
