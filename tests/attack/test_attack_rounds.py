@@ -305,29 +305,41 @@ def colluder(transcript, phase):
     return int(np.flatnonzero(transcript.colluding)[0])
 
 
+def one_more(part):
+    return part + 1
+
+
 @pytest.mark.parametrize(
-    ("phase", "whose", "index", "by", "sentence"),
+    ("phase", "whose", "place", "change", "sentence"),
     [
-        ("masked_input", first_honest, 0, 1, "its version is 2, expected 1"),
-        ("masked_input", first_honest, 4, 1, "its round is 1, expected 0"),
-        ("masked_input", first_honest, 16, 1, "the locations' coding . is unknown|announced|short"),
-        ("masked_input", first_honest, -4, 1, "the sum at coordinate .* is not that of the true"),
-        ("masked_input", first_honest, slice(-4, None), None, "is not a (group|field) element"),
-        ("unmask", first_honest, 16, 1, "do not combine to a secret|sum at coordinate"),
+        ("masked_input", first_honest, 0, one_more, "its version is 2, expected 1"),
+        ("masked_input", first_honest, 4, one_more, "its round is 1, expected 0"),
+        ("masked_input", first_honest, 16, one_more, "locations' coding . is unknown|announced"),
+        ("masked_input", first_honest, -4, one_more, "the sum at coordinate .* is not that of the"),
+        ("masked_input", first_honest, slice(-4, None), 255, "is not a (group|field) element"),
+        ("unmask", first_honest, 16, one_more, "do not combine to a secret|sum at coordinate"),
         # Behind it is only the check of the share.
-        ("unmask", first_honest, -8, 1, "its mask key is not the advertised|do not combine"),
-        ("unmask", first_honest, slice(-4, None), None, "is not a (group|field) element"),
-        ("advertise_keys", dropped, -32, 1, r"device \d: its mask key is not the advertised"),
-        ("advertise_keys", colluder, -32, 1, r"device \d: its mask key is not the advertised"),
+        ("unmask", first_honest, -8, one_more, "mask key is not the advertised|do not combine"),
+        ("unmask", first_honest, slice(-4, None), 255, "is not a (group|field) element"),
+        (
+            "advertise_keys",
+            dropped,
+            -32,
+            one_more,
+            r"device \d: its mask key is not the advertised",
+        ),
+        ("advertise_keys", colluder, -32, one_more, r"device \d: its mask key is not the advert"),
         ("advertise_keys", first_honest, slice(-32, None), 0, "its mask key has low order"),
     ],
 )
-def test_messages_that_do_not_fit_are_refused_with_a_sentence(phase, whose, index, by, sentence):
+def test_messages_that_do_not_fit_are_refused_with_a_sentence(
+    phase, whose, place, change, sentence
+):
     _, transcript = recorded("sparse", gamma=0.4)
     id = whose(transcript, phase)
     messages = dict(transcript.messages[phase])
     messages[id] = message = messages[id].copy()
-    message[index] = 255 if by is None else message[index] * bool(by) + by
+    message[place] = change(message[place]) if callable(change) else change
 
     with pytest.raises(HpcflError, match=sentence):
         attack(replaced(transcript, phase, messages))
