@@ -40,6 +40,14 @@ def check(found, graph):
     assert found.agrees
 
 
+def attacked(name, largest=3, **options):
+    """Attack a recorded round, and compare what is found with its graph; return both."""
+    experiment, transcript = recorded(name, **options)
+    found, graph = attack(transcript, largest=largest), Graph(experiment, transcript)
+    check(found, graph)
+    return found, graph
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -59,34 +67,27 @@ def check(found, graph):
     ids=str,
 )
 def test_sparse_exposes_exactly_the_components_of_its_masks(options):
-    experiment, transcript = recorded("sparse", **options)
-    found = attack(transcript)
+    found, _ = attacked("sparse", **options)
 
-    check(found, Graph(experiment, transcript))
     assert found.alone.correct > 0
     assert found.beyond > 0
-    assert found.round_index == transcript.round_index == options.get("warmup", 0) * 2
+    assert found.round_index == options.get("warmup", 0) * 2
 
 
 @pytest.mark.parametrize("name", ["secagg", "secagg-graph", "cohort"])
 @pytest.mark.parametrize("phase", ["advertise_keys", "share_keys", "masked_input", "unmask"])
 def test_the_others_expose_nothing_but_the_allowed_sums(name, phase):
-    experiment, transcript = recorded(name, dropout_phase=phase, alpha=0.9, gamma=0.1)
-    found = attack(transcript)
+    found, _ = attacked(name, dropout_phase=phase, alpha=0.9, gamma=0.1)
 
-    check(found, Graph(experiment, transcript))
     assert (found.alone.found, found.beyond, found.prediction.count) == (0, 0, 0)
     assert found.allowed == 400
     assert "Beyond that it learned nothing." in render(found)
 
 
 def test_a_cohort_with_one_honest_survivor_exposes_that_one():
-    experiment, transcript = recorded("cohort", gamma=0.4, dropout=0.2, seed=5)
-    graph = Graph(experiment, transcript)
+    found, graph = attacked("cohort", gamma=0.4, dropout=0.2, seed=5)
     sole = {place for place, sets in graph.sets.items() if len(set.union(*sets)) == 1}
-    found = attack(transcript)
 
-    check(found, graph)
     assert 0 < len(sole) < 300
     assert set(found.values[:, 1].tolist()) == sole
     assert found.prediction.count == found.alone.correct == len(sole)
@@ -107,11 +108,8 @@ def test_a_cohort_with_one_honest_survivor_exposes_that_one():
     ],
 )
 def test_on_a_ring_of_few_neighbours_the_honest_fall_apart(name, options):
-    options = {"gamma": 0.4, "dropout": 0.1, "seed": 2} | options
-    experiment, transcript = recorded(name, **options)
-    found = attack(transcript)
+    found, _ = attacked(name, **{"gamma": 0.4, "dropout": 0.1, "seed": 2} | options)
 
-    check(found, Graph(experiment, transcript))
     assert found.beyond > 0
     assert found.prediction.count == found.alone.correct > 0
     assert found.prediction.standard_error == 0
@@ -123,33 +121,27 @@ def test_values_of_unequal_weight_are_recognised_by_their_own_bounds(tmp_path):
         # All of them at the clip, so that no smaller bound would do.
         file["updates"] = np.where(np.arange(4000).reshape(10, 400) % 3, 1.0, -1.0)
         file["weights"] = weights
-    experiment, transcript = recorded("sparse", updates=tmp_path / "updates.h5")
-    graph = Graph(experiment, transcript)
+    _, graph = attacked("sparse", updates=tmp_path / "updates.h5")
     scales = {abs(value) for value in graph.values.values()}
 
     assert max(scales) > 50 * min(scales)
-    check(attack(transcript), graph)
 
 
 def test_on_a_smaller_ring_values_are_larger_and_recognised(tmp_path):
     np.save(tmp_path / "updates.npy", np.ones((10, 400)))
     # Three vanish at once; of seven, each sends two sevenths instead of three tenths.
     options = {"dropout_phase": "advertise_keys", "gamma": 0.4, "levels": 2**16}
-    experiment, transcript = recorded("cohort", updates=tmp_path / "updates.npy", **options)
-    found = attack(transcript)
+    found, _ = attacked("cohort", updates=tmp_path / "updates.npy", **options)
 
-    check(found, Graph(experiment, transcript))
     assert found.alone.correct > 0
 
 
-def test_larger_sums_are_recognised_if_asked_for():
-    experiment, transcript = recorded("sparse", alpha=1.0)
-    graph = Graph(experiment, transcript)
-    found = attack(transcript, largest=5)
+@pytest.mark.parametrize("largest", [1, 5])
+def test_sums_of_as_many_as_are_asked_for_are_recognised(largest):
+    found, _ = attacked("sparse", largest, alpha=1.0)
 
-    check(found, graph)
-    assert found.sums[4].correct > 0
-    assert len(attack(transcript, largest=1).sums) == 1
+    assert len(found.sums) == largest
+    assert found.sums[-1].correct > 0
 
 
 def test_many_levels_make_chance_finds_which_are_told_from_true_ones():
