@@ -3,9 +3,9 @@
 import fuzzed_wire as wire
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tiers import examples
+from tiers import seeded
 
 from hpcfl.crypto import shamir
 from hpcfl.crypto.groups import FQ
@@ -88,12 +88,7 @@ def test_whatever_one_device_deals_and_answers_costs_itself_alone(case, monkeypa
     phases = [phase for phase in wire.protocol(case, devices).phases()[1:] if phase != "result"]
     ended = set()
 
-    @settings(
-        max_examples=examples(25),
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @seeded(25)
     @given(st.data())
     def rounds(data):
         hostile = data.draw(st.integers(0, devices - 1))
@@ -142,7 +137,7 @@ def test_whatever_one_device_deals_and_answers_costs_itself_alone(case, monkeypa
 # the check by itself
 
 
-@settings(derandomize=True, database=None, max_examples=examples(150))
+@seeded(150)
 @given(st.data())
 def test_shares_are_consistent_if_none_is_wrong(data):
     threshold = data.draw(st.integers(1, 5))

@@ -5,21 +5,15 @@ import struct
 import fuzzed_wire as wire
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tiers import examples
+from tiers import seeded
 
 from hpcfl.algorithms import locations
 from hpcfl.comm import envelope
 from hpcfl.comm import rows as rows_of
 from hpcfl.errors import MessageError
 
-SEEDED = settings(
-    max_examples=examples(200),
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
 numbers = st.integers(0, 10**6)
 words = st.sampled_from(wire.BOUNDARIES) | st.integers(0, 2**32 - 1)
 
@@ -29,7 +23,7 @@ def receive_changed(case, stands):
     pool = wire.honest(case, 5)[1]
     seen = set()
 
-    @SEEDED
+    @seeded(200)
     @given(st.sampled_from(range(len(stands))), st.sampled_from(wire.KINDS), numbers, numbers)
     def messages(which, kind, x, y):
         seen.add(wire.receive(stands[which], kind, x, y, pool))
@@ -64,7 +58,7 @@ def test_no_device_is_upset_by_a_changed_list_of_expelled_devices(case):
         assert 2 not in device._members()
 
 
-@settings(SEEDED, max_examples=examples(300))
+@seeded(300)
 @given(
     st.sets(st.integers(0, 199), max_size=60), st.sampled_from(["bitmap", "gaps"]), numbers, numbers
 )
@@ -86,7 +80,7 @@ def test_changed_locations_are_others_or_refused(chosen, coding, x, y):
 # envelopes
 
 
-@settings(SEEDED, max_examples=examples(200))
+@seeded(200)
 @given(st.binary(max_size=40), st.integers(0, 9), words, words)
 def test_an_envelope_is_the_expected_one_or_refused(raw, step, round_index, sender):
     message = np.frombuffer(raw, np.uint8)
@@ -97,7 +91,7 @@ def test_an_envelope_is_the_expected_one_or_refused(raw, step, round_index, send
     assert envelope.refusal_in(message, round_index, sender) is None
 
 
-@settings(SEEDED, max_examples=examples(300))
+@seeded(300)
 @given(st.binary(max_size=600))
 def test_a_reason_to_leave_is_short_and_printable(text):
     body = np.frombuffer(text, np.uint8)
@@ -110,7 +104,7 @@ def test_a_reason_to_leave_is_short_and_printable(text):
     assert envelope.refusal_in(message, 3, 2) is None
 
 
-@settings(SEEDED, max_examples=examples(300))
+@seeded(300)
 @given(st.lists(st.binary(min_size=20, max_size=20), max_size=6))
 def test_rows_of_other_messages_hold_nothing(sent):
     """Whoever sent them, who is known; one in a right envelope among them holds what it holds."""
@@ -126,7 +120,7 @@ def test_rows_of_other_messages_hold_nothing(sent):
     assert not envelope.unseal_rows(block, 3, 7, senders, 3).any()
 
 
-@settings(SEEDED, max_examples=examples(300))
+@seeded(300)
 @given(
     st.lists(
         st.tuples(st.integers(0, 4), st.sampled_from([0, 1, 2, 3, 4, 5, 2**31, 2**32 - 1])),

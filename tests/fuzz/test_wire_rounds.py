@@ -4,17 +4,10 @@ import tracemalloc
 
 import fuzzed_wire as wire
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
-from tiers import examples
+from tiers import seeded
 
-# Rounds of the same inputs on every machine and day.
-SEEDED = settings(
-    max_examples=examples(25),
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
 PEAK_BYTES = 32 << 20
 numbers = st.integers(0, 10**6)
 
@@ -32,13 +25,16 @@ def dropouts_of(draw, case, devices):
 def test_a_changed_message_gives_no_wrong_sum(case):
     ended = set()
 
-    @SEEDED
+    @seeded(25)
     @given(st.data())
     def rounds(data):
         devices = data.draw(st.integers(5, 8))
         dropouts = data.draw(dropouts_of(case, devices))
         kind = data.draw(st.sampled_from(wire.KINDS))
-        outcome = wire.fuzzed(case, devices, dropouts, *(data.draw(numbers),), kind, *two(data))
+        outcome = wire.fuzzed(
+            *(case, devices, dropouts, data.draw(numbers), kind),
+            *(data.draw(numbers), data.draw(numbers)),
+        )
         event(outcome.kind)
         ended.add(outcome.kind)
         assert "wrong" != outcome.kind, (outcome.wire.target, outcome.differing())
@@ -53,10 +49,6 @@ def test_a_changed_message_gives_no_wrong_sum(case):
 
     rounds()
     assert "exact" in ended
-
-
-def two(data):
-    return data.draw(numbers), data.draw(numbers)
 
 
 def dropped_before_upload(case, phase):
