@@ -152,14 +152,6 @@ class Outcome:
         return {*self.survivors} - {*self.plan.hostile}
 
 
-@dataclass
-class Scene:
-    """Who plays a round: all devices as they are, and the server."""
-
-    devices: dict[int, Any]
-    server: Any
-
-
 class Wrapped:
     """A party that does what another does, but for the methods that are given."""
 
@@ -174,10 +166,10 @@ class Wrapped:
 class Hostile(Wrapped):
     """A device that sends what it likes where it likes, and otherwise plays along."""
 
-    def __init__(self, inner, plan, generator, scene):
+    def __init__(self, inner, outcome, generator):
         super().__init__(inner)
-        self._plan, self._generator = plan, generator
-        self._scene, self._answered = scene, False
+        self._plan, self._generator = outcome.plan, generator
+        self._devices, self._answered = outcome.devices, False
 
     def send_advertise_keys(self):
         payload = self._inner.send_advertise_keys()
@@ -189,7 +181,7 @@ class Hostile(Wrapped):
             pairs = [pairs[0], pairs[0]]
         for half, which in enumerate(COPIES[self._plan.copy]):
             if which is not None:
-                known = advertised(self._scene.devices[self._plan.owners[which]])
+                known = advertised(self._devices[self._plan.owners[which]])
                 # Of the private half it has its own.
                 public = known[32 * half : 32 * half + 32]
                 pairs[half] = KeyPair(pairs[half].private, public)
@@ -328,8 +320,8 @@ def play(
 
     `dropouts` says who drops out whatever happens, and at which of its `moments`. `choose` takes
     the server when the ring is known, and returns who drops out besides. `wrap` takes the id, a
-    device and all that play, and returns what plays in the device's place. A `careless` server does
-    not ask whether promises hold: devices must. `identities` are what devices keep from their
+    device and the outcome to be, and returns what plays in the device's place. A `careless` server
+    does not ask whether promises hold: devices must. `identities` are what devices keep from their
     enrolment; by default they enrol for this round.
     """
     count, dim = protocol.parameters.devices, protocol.parameters.dim
@@ -343,15 +335,15 @@ def play(
     devices, server = parties(protocol, network, index, seeded(plan.seed))
     if careless:
         server._protocol = Wrapped(protocol, promises=list)
-    scene = Scene(devices, server)
-    players = dict(devices)
-    for id in plan.hostile:
-        players[id] = Hostile(devices[id], plan, generator, scene)
-    if wrap is not None:
-        players = {id: wrap(id, player, scene) for id, player in players.items()}
     leaving = dict(dropouts or {})
     if plan.vanish:
         leaving |= dict.fromkeys(plan.hostile, plan.vanish)
+    outcome = Outcome(protocol, plan, devices, server, vectors, leaving, identities or {})
+    players = dict(devices)
+    for id in plan.hostile:
+        players[id] = Hostile(devices[id], outcome, generator)
+    if wrap is not None:
+        players = {id: wrap(id, player, outcome) for id, player in players.items()}
     for id in [id for id, moment in leaving.items() if moment == CHECKS]:
         players[id] = Wrapped(players[id], send_checks=gone)
 
@@ -360,7 +352,6 @@ def play(
             if choose is not None and (moment, phase) == (AFTER, "advertise_keys"):
                 leaving.update(choose(server))
 
-    outcome = Outcome(protocol, plan, devices, server, vectors, leaving, identities or {})
     played = round_of(
         *(protocol, network, players, server, vectors),
         index=index,

@@ -412,15 +412,15 @@ def ground_keys(generator, seed):
         """Return how many honest devices the cohort has that has the fewest."""
         return min(len({*one} - {*colluding}) for one in cohorts_on(order, size))
 
-    def wrap(id, player, scene):
+    def wrap(id, player, round_):
         if id != colluding[-1]:
             return player
-        device = scene.devices[id]
+        device = round_.devices[id]
 
         def grind():
-            public = {other: advertised(scene.devices[other]) for other in range(devices - 1)}
+            public = {other: advertised(round_.devices[other]) for other in range(devices - 1)}
             # The server colludes: if it has drawn its nonce, the device knows it.
-            nonce = getattr(scene.server, "nonce", None) or bytes(16)
+            nonce = getattr(round_.server, "nonce", None) or bytes(16)
             found = []
             for _ in range(tries):
                 payload = player.send_advertise_keys()
@@ -606,8 +606,8 @@ def replays(generator, seed):
     what = chosen(generator, ["send_advertise_keys", "send_share_keys", "send_unmask"])
     other = (me + 1 + int(generator.integers(devices - 1))) % devices
 
-    def wrap(id, player, scene):
-        source = scene.devices[other] if generator.integers(2) else before.devices[me]
+    def wrap(id, player, round_):
+        source = round_.devices[other] if generator.integers(2) else before.devices[me]
 
         def keys():
             player.send_advertise_keys()
@@ -649,7 +649,7 @@ def endorsed(protocol, identities, seed):
     """Play round 1, and return the tags by which each device has endorsed its survivors."""
     tags = {}
 
-    def wrap(id, player, scene):
+    def wrap(id, player, round_):
         def recorded():
             payload = player.send_consistency_check()
             tags[id] = [one.tobytes() for one in payload.view(np.uint8).reshape(-1, 16)]
@@ -671,7 +671,7 @@ def bad_values(generator, seed):
     me = int(generator.integers(devices))
     value = float(generator.choice([np.nan, np.inf, -np.inf]))
 
-    def wrap(id, player, scene):
+    def wrap(id, player, round_):
         def spoiled(vector):
             return player.send_masked_input(np.full_like(vector, value))
 
