@@ -124,6 +124,10 @@ def test_a_run_shows_itself(secagg):
     assert [row[0] for row in secagg.rounds_table().rows] == [0, 1, 2, 3]
     slower = secagg.summary(uplink_mbps=1.0).modelled_round_seconds.median
     assert slower > secagg.summary(uplink_mbps=100.0).modelled_round_seconds.median
+    with h5py.File(secagg.path) as file:
+        assert np.array_equal(file["rounds/bytes_up"][:], secagg.bytes_up)
+    with pytest.raises(hpcfl.HpcflError, match="no-such"):
+        hpcfl.load(os.devnull + "/no-such.h5")
 
 
 def test_runs_are_compared(secagg, tmp_path):
@@ -197,10 +201,3 @@ def test_combinations_are_run_once(tmp_path):
             {"protocol": ["fedavg", "prf"], "devices": 4, "dim": 9, "rounds": 1, "dropout": 0.3},
             output=tmp_path / "other",
         )
-
-
-def test_what_is_read_is_what_the_file_holds(secagg):
-    with h5py.File(secagg.path) as file:
-        assert np.array_equal(file["rounds/bytes_up"][:], secagg.bytes_up)
-    with pytest.raises(hpcfl.HpcflError, match="no-such"):
-        hpcfl.load(os.devnull + "/no-such.h5")
