@@ -26,7 +26,6 @@ from hpcfl.options.optimize import OptimizeOptions
 from hpcfl.training import clients
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 WARNING = (
@@ -41,6 +40,9 @@ FIGURES = (
     *("distance", "loss", "smoothness", "convexity"),
     *("gradient_norm", "l1_norm", "variance"),
 )
+
+# From weights, float32 of shape (d,), to the loss on all of a device's data and its gradient there.
+Gradients = Callable[[NDArray[np.float32]], tuple[float, NDArray[np.float32]]]
 
 _ESTIMATE = 20  # what random starts are drawn from
 _CHUNK = 2000  # samples at a time, for memory
@@ -88,7 +90,7 @@ def run(world: World, asked: OptimizeOptions) -> Estimate | None:
     for id in transport.local_devices:
         seeds = np.random.SeedSequence(asked.seed, spawn_key=(_ESTIMATE, id))
         again = models.build(name, mine.input_shape, mine.classes, int(seeds.generate_state(1)[0]))
-        gradients = _Gradients(model, *mine.samples(id), where)
+        gradients = _gradients(model, *mine.samples(id), where)
         other = models.get_flat(again)
         table[:, id] = explore(gradients, start, other, asked.estimate_steps, asked.learning_rate)
     clip = {} if asked.xi is None else {asked.clip_name: asked.xi}
@@ -104,17 +106,13 @@ def run(world: World, asked: OptimizeOptions) -> Estimate | None:
 
 
 def explore(
-    gradients: Callable[[NDArray[np.float32]], tuple[float, NDArray[np.float32]]],
+    gradients: Gradients,
     start: NDArray[np.float32],
     random_start: NDArray[np.float32],
     steps: int,
     learning_rate: float,
 ) -> NDArray[np.float64]:
-    """Let a device train alone, from the common start and its own, and return its `FIGURES`.
-
-    `gradients` goes from weights, float32 of shape (d,), to the loss on all of the device's data
-    and its gradient there.
-    """
+    """Let a device train alone, from the common start and its own, and return its `FIGURES`."""
     seen = _Extremes(start.size)
     found = _descend(gradients, start, steps, learning_rate, seen)
     distance = float(np.square((found - start).astype(np.float64)).sum())
@@ -170,7 +168,7 @@ def combine(
 
 
 def _descend(
-    gradients: Callable[[NDArray[np.float32]], tuple[float, NDArray[np.float32]]],
+    gradients: Gradients,
     start: NDArray[np.float32],
     steps: int,
     learning_rate: float,
@@ -223,33 +221,32 @@ class _Extremes:
         return self._smoothness, convexity, self._l2, self._l1, variance / self._count
 
 
-class _Gradients:
-    """The loss on all data of a device, and its gradient, at given weights."""
+def _gradients(
+    model: nn.Module, inputs: NDArray[np.float32], labels: NDArray[np.int64], torch_device: str
+) -> Gradients:
+    """Return the loss on all data of a device, and its gradient, as a function of weights."""
+    import torch
+    from torch.nn.functional import cross_entropy
 
-    def __init__(
-        self,
-        model: nn.Module,
-        inputs: NDArray[np.float32],
-        labels: NDArray[np.int64],
-        torch_device: str,
-    ) -> None:
-        self._model = model.to(torch_device).eval()
-        self._inputs = _tensor(inputs, torch_device)
-        self._labels = _tensor(labels, torch_device)
+    from hpcfl.learning.models import set_flat, trained_parameters
 
-    def __call__(self, weights: NDArray[np.float32]) -> tuple[float, NDArray[np.float32]]:
-        import torch
-        from torch.nn.functional import cross_entropy
+    model = model.to(torch_device).eval()
+    parameters = trained_parameters(model)
+    batches = [
+        *zip(
+            torch.tensor(inputs).to(torch_device).split(_CHUNK),
+            torch.tensor(labels).to(torch_device).split(_CHUNK),
+            strict=True,
+        )
+    ]
 
-        from hpcfl.learning.models import set_flat, trained_parameters
-
-        set_flat(self._model, weights)
-        parameters = trained_parameters(self._model)
-        total, samples = 0.0, len(self._labels)
+    def at(weights: NDArray[np.float32]) -> tuple[float, NDArray[np.float32]]:
+        set_flat(model, weights)
+        total = 0.0
         for parameter in parameters:
             parameter.grad = None
-        for x, y in zip(self._inputs.split(_CHUNK), self._labels.split(_CHUNK), strict=True):
-            loss = cross_entropy(self._model(x), y, reduction="sum") / samples
+        for x, y in batches:
+            loss = cross_entropy(model(x), y, reduction="sum") / len(labels)
             loss.backward()
             total += float(loss.detach())
         flat = [
@@ -257,8 +254,4 @@ class _Gradients:
         ]
         return total, torch.cat(flat).cpu().numpy()
 
-
-def _tensor(array: NDArray[Any], torch_device: str) -> torch.Tensor:
-    import torch
-
-    return torch.tensor(array).to(torch_device)
+    return at
