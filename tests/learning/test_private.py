@@ -10,6 +10,7 @@ from tiers import examples
 
 from hpcfl.errors import UsageError
 from hpcfl.learning import models
+from hpcfl.learning.persample import ClippedGradients
 from hpcfl.learning.private import (
     SHUFFLES,
     PrivateOptions,
@@ -339,3 +340,14 @@ def test_options_that_cannot_be_meant_are_refused(options, message):
         PrivateOptions(**options)
     with pytest.raises(UsageError, match=r"momentum 0, not 0\.5"):
         trainer(momentum=0.5)
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_a_gradient_in_float32_is_not_longer_than_the_clip(norm):
+    model = models.build("softmax", (784,), 10, 0)
+    sums = ClippedGradients(model, 0.37, norm)
+    generator = torch.Generator().manual_seed(2)
+    for index in range(40):
+        inputs = torch.randn(1, 784, generator=generator) * 10 ** (index % 5)
+        total, _ = sums(inputs, torch.tensor([index % 10]))
+        assert np.linalg.norm(total.double().numpy(), 1 if norm == "l1" else 2) <= 0.37

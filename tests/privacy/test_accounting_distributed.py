@@ -186,13 +186,6 @@ def test_l1_norm_of_integers_is_within_its_bound(values):
     assert np.abs(vector).sum() <= distributed.largest_l1(l2, vector.size) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("values", [[3] * 7, [1, 0, -1, 0, 1, 0]])
-def test_l1_norm_of_integers_can_be_its_bound(values):
-    l2 = float(np.linalg.norm(values))
-
-    assert distributed.largest_l1(l2, len(values)) == pytest.approx(np.abs(values).sum())
-
-
 def test_wide_noise_is_as_good_as_one_gaussian():
     assert distributed.rho(10, 40.0, 165_000, 300.0) == pytest.approx(
         zcdp.gaussian_rho(math.sqrt(10) * 40 / 300), rel=1e-12
@@ -210,14 +203,6 @@ def test_rounding_lengthens_a_vector_by_no_more(values, up):
     most = distributed.rounded_norm(float(np.linalg.norm(vector)), vector.size)
 
     assert np.linalg.norm(rounded) <= most * (1 + 1e-12)
-
-
-def test_rounding_can_lengthen_a_vector_as_much():
-    vector = np.full(9, 5 + 1e-9)
-
-    assert distributed.rounded_norm(float(np.linalg.norm(vector)), 9) == pytest.approx(
-        np.linalg.norm(np.ceil(vector)), rel=1e-8
-    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.signal import fftconvolve
 
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import distributed, dp_fedavg, sampling, zcdp
@@ -198,36 +197,6 @@ def test_the_worst_user_was_in_the_rounds_with_the_least_noise():
 
 def test_a_round_without_honest_noise_proves_nothing():
     assert proven(of_integers(rounds=2, honest_by_round=(9, 0))).epsilon == math.inf
-
-
-@pytest.mark.parametrize("unit", [0.01, 0.7, 3.0])
-@pytest.mark.parametrize("sigma", [0.4, 1.5])
-def test_what_is_proven_holds_for_the_exact_sum(unit, sigma):
-    settings = run(rounds=3, sigma=sigma, noise="distributed", honest=3, unit=unit, dim=1)
-    integers, found = dp_fedavg.integers(settings), proven(settings)
-
-    # The sum of three users' noise, exactly, and the loss of three rounds at the largest shift.
-    x = np.arange(-400, 401)
-    one = np.exp(-(x**2) / (2 * integers.sigma**2))
-    one /= one.sum()
-    total = np.convolve(np.convolve(one, one), one)
-    shift = int(integers.norm)  # the largest integer that the user's can be
-    assert shift >= 1
-    p, q = (np.pad(total, (a, b)) for a, b in ((shift, 0), (0, shift)))
-    probable = (p > 1e-18) & (q > 1e-18)
-    unseen = 3 * p[~probable].sum()
-    loss, chance = np.log(p[probable] / q[probable]), p[probable]
-    # On a grid, rounded down: so that delta is not overstated.
-    step = 1e-3
-    index = np.floor(loss / step).astype(int)
-    low = index.min()
-    density = np.bincount(index - low, chance)
-    thrice = np.clip(fftconvolve(fftconvolve(density, density), density), 0, None)
-    losses = step * (3 * low + np.arange(thrice.size))
-    delta = float((np.clip(-np.expm1(found.epsilon - losses), 0, None) * thrice).sum())
-
-    assert unseen < 1e-9
-    assert 0 < delta + unseen <= 1e-5
 
 
 # --- What is refused ---

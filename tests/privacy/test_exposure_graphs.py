@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hpcfl.privacy.distributions import binomial, hypergeometric, log_binomial
 from hpcfl.privacy.formulas import SparseGraph, ring_alone, ring_split
 from hpcfl.privacy.population import Population
-from hpcfl.privacy.simulate import connected_components, ring, selecting_pairs, simulate
+from hpcfl.privacy.simulate import connected_components, ring, simulate
 
 EDGES = st.integers(1, 12).flatmap(
     lambda size: st.tuples(
@@ -110,51 +110,6 @@ def test_ring_split_of_many_is_what_all_terms_add_up_to():
                 ways = comb(h, j) * comb(places - 1 - reach * j, h - 1)
                 terms.append((-1) ** j * (j - 1) * Fraction(ways, comb(places - 1, h - 1)))
         assert ring_split(places, degree, h) == pytest.approx(float(sum(terms)), rel=1e-14, abs=0)
-
-
-def test_a_ring_links_the_components_of_the_whole_graph():
-    honest = np.random.default_rng(0).random((400, 12)) < 0.5
-    drawn = ring(9, 4, honest, np.random.default_rng(1))
-    # The same generator again: the order of devices is the first thing that is drawn.
-    order = np.random.default_rng(1).permuted(np.broadcast_to(np.arange(12), (400, 12)), axis=1)
-    root = connected_components(honest.size, drawn.left, drawn.right)
-    split = 0
-    for row in range(400):
-        cohort = order[row, :9].tolist()
-        linked = [(cohort[a], cohort[b]) for a, b in harary(9, 4)]
-        expected = components([device for device in cohort if honest[row, device]], linked)
-        split += len(expected) > 1
-        roots = [{int(root[12 * row + device]) for device in found} for found in expected]
-
-        assert sorted(np.flatnonzero(drawn.sends[row])) == sorted(cohort)
-        assert all(len(found) == 1 for found in roots)
-        assert len(set.union(set(), *roots)) == len(expected)
-    assert 20 < split < 380
-
-
-def test_pairs_are_selected_alike_and_independently():
-    samples, devices = 40_000, 5
-    everybody = np.ones((samples, devices), np.bool_)
-    for degree, pairs in [(4, 10), (2, 5)]:
-        drawn = selecting_pairs(0.8, degree, everybody, np.random.default_rng(3))
-        sample = drawn.left // devices
-        number = np.bincount(sample, minlength=samples)
-        probability = 0.8 / degree
-
-        assert (drawn.right // devices == sample).all()
-        assert (drawn.left != drawn.right).all()
-        seen = np.stack([drawn.left, drawn.right], axis=1)
-        assert len(np.unique(np.sort(seen, axis=1), axis=0)) == len(seen)
-        assert (np.flatnonzero(drawn.sends) == np.unique(seen)).all()
-        counts = np.bincount(number, minlength=pairs + 1)
-        expected = samples * binomial(pairs, probability, np.arange(pairs + 1))
-        assert (np.abs(counts - expected) < 4.5 * np.sqrt(expected) + 3).all()
-        low, high = np.sort(seen % devices, axis=1).T
-        each = np.bincount(low * devices + high, minlength=devices**2)
-        each = each[each > 0]
-        per_pair = samples * probability * pairs / 10
-        assert len(each) == 10
-        assert (np.abs(each - per_pair) < 4.5 * np.sqrt(per_pair)).all()
 
 
 def test_observations_do_not_depend_on_where_they_are_cut(monkeypatch):

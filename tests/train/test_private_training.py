@@ -1,6 +1,7 @@
 """Private algorithms from end to end: real data, real protocols, and the account beside them."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from runs import train_privately as train
 
 from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
 from hpcfl.training import checkpoint
+from hpcfl.training.report import render_end
 
 pytest.importorskip("torch")
 
@@ -234,3 +237,21 @@ def test_what_the_account_counts_on_is_told_and_recorded(tmp_path):
     )
     assert any("--dropout-model bernoulli" in note for note in trained.notes)
     assert "--dropout-model bernoulli" in str(load(trained.path).config["promises"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("cdp", {"steps": 1, "sigma": 1e-3, "epsilon": 0.1}, "no round is within epsilon 0.1"),
+        ("cdp", {"steps": 1, "sigma": 1.0}, "epsilon at delta 1e-05:"),
+        (
+            "fedsgd-dpc",
+            SYSTEMS["fedsgd-dpc"] | {"sigma": 1.0},
+            r"epsilon at delta 0:.* \(neighbours: replace one record\)",
+        ),
+    ],
+)
+def test_what_was_spent_is_said_with_its_delta_and_neighbours(tmp_path, name, options, said):
+    trained = train(tmp_path, name, rounds=1, devices=3, **options)
+
+    assert re.search(said, render_end(trained, TrainOptions(name, epsilon=options.get("epsilon"))))

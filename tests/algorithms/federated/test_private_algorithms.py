@@ -195,6 +195,26 @@ def test_of_means_over_all_samples_those_of_fewer_have_more_noise(mechanism):
         ("dp-dsgd", {"local": Local(steps=2)}, {}, "give --steps 1"),
         ("fedsgd-dpc", {}, {"mechanism": "laplace"}, "give --batch-size 0"),
         ("fedsgd-dpc", {}, {"shuffle": "fresh"}, "give --shuffle poisson"),
+        *(
+            (name, {"protocol": protocol, "mode": "poisson", "per_round": 6}, {}, "known number of")
+            for name in ("cdp", "dp-dsgd")
+            for protocol in ("secagg", "prf")
+        ),
+        (
+            "cdp",
+            {"protocol": "secagg", "local": Local(steps=3, weight_decay=4.1)},
+            {},
+            "--weight-decay must be at most 2",
+        ),
+        *(
+            (
+                "dp-fedavg",
+                {"protocol": protocol, "alpha": 0.5, "mode": "poisson", "per_round": 6},
+                {},
+                "which coordinates the others send",
+            )
+            for protocol in ("sparse", "cohort")
+        ),
         ("dp-fedavg", {}, {"noise": "distributed"}, "hides nobody"),
         ("dp-fedavg", {"protocol": "sparse"}, {"noise": "distributed"}, "use --aggregate cohort"),
         (
@@ -217,6 +237,20 @@ def test_of_means_over_all_samples_those_of_fewer_have_more_noise(mechanism):
 def test_what_does_not_go_together_is_refused(name, where, privacy, sentence):
     with pytest.raises(UsageError, match=sentence):
         algorithm(name, federation(**where), **{"sigma": 1.0, **privacy})
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("cdp", {"mode": "poisson", "per_round": 6}),
+        ("cdp", {"local": Local(steps=3, weight_decay=4.1)}),
+        ("cdp", {"protocol": "secagg", "local": Local(steps=3, weight_decay=4.0)}),
+        ("dp-dsgd", {"protocol": "secagg", "local": Local(weight_decay=9.0)}),
+        ("dp-fedavg", {"protocol": "cohort", "alpha": 0.5, "mode": "exact", "per_round": 6}),
+    ],
+)
+def test_what_the_proof_does_not_need_is_not_asked_for(name, where):
+    assert algorithm(name, federation(**where), sigma=1.0).proven(1, 1.0) > 0
 
 
 # dp-fedavg: noise on the sum
@@ -638,3 +672,46 @@ def test_fast_noise_repeats_itself_and_secure_noise_does_not():
         assert not np.isin(found[0].noise(3, 5).gaussian(50, 1.0), draws[0]).any()
         if fast:
             assert np.array_equal(draws[0], draws[1])
+
+
+def test_a_user_by_chance_changes_the_integers_of_all_others():
+    """The noise covers what one more user moves the decoded sum by, rounding of all included."""
+    where = federation("secagg", 16, 15, 500, "poisson", levels=2**9)
+    dp = algorithm("dp-fedavg", where, noise_multiplier=1.0)
+    # Whole numbers of integers for 15 users, and half a one more or less for 16.
+    update = np.full(500, 8 * 15 / 2**9)
+    sums = []
+    for count in (15, 16):
+        protocol = find("secagg")(Parameters(count, 500, levels=2**9, gamma=0.0, dropout=0.0))
+        assert isinstance(protocol, QuantisedProtocol)
+        # A user more, who sends nothing: all that moves is how the others are rounded.
+        sent = [*[update] * 15, np.zeros(500)][:count]
+        integers = [protocol.quantise(vector, id, 0) for id, vector in enumerate(sent)]
+        sums.append(protocol.decode(np.sum(integers, axis=0)) * count)
+    moved = float(np.linalg.norm(sums[1] - sums[0]))
+    std = np.std([dp._central_noise(500, 0) for _ in range(40)])
+    unit = 2**9 / 16
+
+    assert moved > 1.5 * math.sqrt(500) / unit  # more than the rounding of one
+    assert std > 1.0 + moved
+
+
+def test_chance_that_leaves_too_few_to_sum_is_refused_before_it_comes():
+    """The run would otherwise end in that round, and by that tell how many there were."""
+    with pytest.raises(
+        UsageError, match=r"round [0-5] of those to come chance draws 1 of the devices"
+    ):
+        algorithm("dp-fedavg", federation("prf", 9, 2, mode="poisson"), noise_multiplier=1.0)
+    for protocol, mode in (("fedavg", "poisson"), ("prf", "exact")):
+        algorithm("dp-fedavg", federation(protocol, 9, 2, mode=mode), noise_multiplier=1.0)
+
+
+def test_a_cohorts_noise_covers_the_longest_run():
+    where = federation("cohort", 40, dim=1000, dropout=0.2, gamma=0.1, alpha=0.25)
+    dp = algorithm("dp-fedavg", where, noise_multiplier=0.7, noise="distributed")
+    protocol = dp.federation.protocol
+    noise = dp.integer_noise(protocol, 0)
+    unit = protocol.parameters.levels * protocol.scale(0)
+    size = max(protocol.segments.length(place) for place in range(40))
+    largest = unit * noise.norm + math.sqrt(size)
+    assert noise.sigma * math.sqrt(protocol.honest_in_sum()) >= 0.7 * largest * (1 - 1e-9)
