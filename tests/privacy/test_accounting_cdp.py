@@ -256,12 +256,6 @@ def test_split_accesses_of_many_rounds_are_those_of_a_period_again_and_again():
     assert cdp.worst_rho(adult(rounds=10**9, **run), cost) > 10**8
 
 
-def test_fresh_shuffles_use_a_record_once_an_epoch_of_every_round():
-    assert cdp.worst_rho(adult(steps=10), float) == 13
-    assert cdp.worst_rho(adult(steps=77), float) == 26  # 2441 // 32 = 76 steps to an epoch
-    assert cdp.worst_rho(adult(steps=76), float) == 13
-
-
 def test_a_record_that_straddles_is_charged_for_both_accesses_at_once():
     # Last in one epoch and first in the next, in one round: 4 rho / r_h, and not 2.
     straddling = adult(shuffle="straddling", convex=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from graphs import Sums, components, harary, honest_survivors, subsets
 
-from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.algorithms.aggregation import find
 from hpcfl.errors import UsageError
 from hpcfl.privacy import exposure as exposures
 from hpcfl.privacy.population import Population
@@ -193,21 +193,6 @@ def test_metric_of_the_papers_figures(devices, dropout, theorem_2, sole_percent,
     assert round(165_000 * found.sole_of_dim.formula) == count
 
 
-def test_a_third_to_a_half_of_what_sparse_sends_is_exposed_alone():
-    calm = exposure("sparse", Population(100, 33), samples=20_000)
-    stormy = exposure("sparse", Population(100, 33, 0.3, "bernoulli"), samples=20_000)
-    bench = exposure("sparse", Population(100, 33, 0.3, "exact"), samples=20_000)
-
-    for found, of_sent, of_dim, count in [(calm, 0.32, 0.0307, 5063), (stormy, 0.52, 0.0496, 8184)]:
-        assert round(found.alone_of_sent.formula, 2) == of_sent
-        assert round(found.alone_of_dim.formula, 4) == of_dim
-        assert round(165_000 * found.alone_of_dim.formula) == pytest.approx(count, abs=1)
-        assert abs(found.alone_of_sent.simulation - of_sent) < 2.5 * found.alone_of_sent.margin
-    assert round(bench.alone_of_sent.formula, 2) == 0.52
-    assert [round(stormy.sizes[size].formula, 2) for size in (1, 2)] == [0.52, 0.45]
-    assert round(stormy.mean_set.formula, 1) == 1.5
-
-
 # --- Large populations, tiny probabilities ---
 
 
@@ -322,10 +307,3 @@ def test_dictionary_has_counts_and_sizes():
 def test_impossible_parameters_are_refused(protocol, options, words):
     with pytest.raises(UsageError, match=words):
         exposure(protocol, Population(10, 3), **options)
-
-
-def test_protocols_are_those_that_can_be_asked_for():
-    for protocol in PROTOCOLS:
-        degree = 4 if protocol == "secagg-graph" else None
-        found = exposure(protocol, Population(10, 3), degree=degree, samples=10)
-        assert (found.theorem_2 is None) == (not find(protocol).sparse_upload)
