@@ -290,7 +290,7 @@ def test_dictionary_has_counts_and_sizes():
 @pytest.mark.parametrize(
     ("protocol", "options", "words"),
     [
-        ("top-k", {}, "choose fedavg"),
+        ("top-k", {}, "choose one of fedavg"),
         ("sparse", {"alpha": 0.0}, "alpha is 0.0"),
         ("sparse", {"alpha": 1.1}, "alpha is 1.1"),
         ("sparse", {"alpha": math.nan}, "alpha is nan"),
