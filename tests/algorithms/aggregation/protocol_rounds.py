@@ -524,19 +524,16 @@ def ring_list(nonce, order, position, keys, degree):
     return raw(nonce + struct.pack("<I", position) + present + entries)
 
 
-def request(played, receiver, survivors, dropped):
-    """Return the server's message that asks a device to unmask."""
+def request(played, receiver, survivors, dropped, total=None):
+    """Return the server's message that asks a device to unmask.
+
+    On a ring it says how many survivors there are in all.
+    """
     parameters = played.parameters
     if parameters.degree is None:
         return raw(bits(survivors, parameters.devices) + bits(dropped, parameters.devices))
-    return ring_request(played, receiver, survivors, dropped, len(survivors))
-
-
-def ring_request(played, receiver, survivors, dropped, total):
-    """Return the same on a ring, with any number of survivors in all."""
-    parameters, order = played.parameters, played.order()
-    assert parameters.degree is not None
-    content = struct.pack("<I", total)
+    order = played.order()
+    content = struct.pack("<I", len(survivors) if total is None else total)
     around = slots(order, receiver, parameters.degree)
     for ids in (survivors, dropped):
         content += bits([slot for slot, id in enumerate(around) if id in ids], len(around))

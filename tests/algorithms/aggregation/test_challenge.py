@@ -1,15 +1,11 @@
 """What the checks of shares give away, and what devices refuse to say about them.
 
-That answers say nothing about a secret is shown in two ways. In a field of five elements all that
-can be drawn is enumerated. Over F_q with the round's own coefficients, all that is seen is linear
-in the secret and in what is drawn: it is independent of the secret if what any secret adds to it
-can be made up for by what is drawn, which is a comparison of two ranks.
+That answers say nothing about a secret: over F_q, with the round's own coefficients, all that is
+seen is linear in the secret and in what is drawn. It is independent of the secret if what any
+secret adds to it can be made up for by what is drawn, which is a comparison of two ranks.
 """
 
 from __future__ import annotations
-
-import itertools
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -18,7 +14,6 @@ from protocol_rounds import (
     advertising,
     agreed,
     bits,
-    integers_of,
     make,
     pair_secret,
     play,
@@ -27,51 +22,9 @@ from protocol_rounds import (
 from slow_reference import KEY_SHARE, SEED_SHARE, Q, elements
 from slow_ring import slots
 
-from hpcfl.algorithms.aggregation.secagg import pair_sign
 from hpcfl.algorithms.aggregation.sharing import Challenge
 from hpcfl.comm.phases import Pattern
 from hpcfl.errors import MessageError, RefusedError
-
-SMALL = 5
-POINTS = (1, 2, 3)
-
-
-def views(secret, challenges, seen):
-    """Return how often each view comes about, over all that a dealer can draw.
-
-    Two limbs and a check are shared on lines (t = 2) among three holders, whose answers the server
-    has, and the shares of `seen` of them.
-    """
-    found = Counter()
-    for check, *slopes in itertools.product(range(SMALL), repeat=4):
-        shares = [
-            [
-                (value + slope * x) % SMALL
-                for value, slope in zip((*secret, check), slopes, strict=True)
-            ]
-            for x in POINTS
-        ]
-        answers = [
-            (share[2] + c * share[0] + d * share[1]) % SMALL
-            for c, d in challenges
-            for share in shares
-        ]
-        found[*answers, *(value for share in shares[:seen] for value in share)] += 1
-    return found
-
-
-@pytest.mark.parametrize("challenge", [(0, 0), (0, 1), (1, 1), (3, 1), (4, 2)], ids=str)
-def test_all_answers_and_a_share_fewer_than_needed_come_alike_from_every_secret(challenge):
-    of_zero = views((0, 0), [challenge], seen=1)
-    assert 625 == of_zero.total()
-    for secret in itertools.product(range(SMALL), repeat=2):
-        assert of_zero == views(secret, [challenge], seen=1)
-
-
-@pytest.mark.parametrize(("challenges", "seen"), [([(1, 1), (2, 1)], 1), ([(1, 1)], 2)])
-def test_answers_to_two_challenges_or_one_share_more_tell_secrets_apart(challenges, seen):
-    """So that a device answers one, and all are given the same."""
-    assert not {*views((0, 0), challenges, seen)} & {*views((1, 0), challenges, seen)}
 
 
 def rank(rows):
@@ -288,33 +241,6 @@ def test_what_is_told_of_a_copier_tells_nothing_of_the_device_whose_key_it_has_c
             for secret in (told[id], *protocol.mask_secrets(index, id, [5], [told[id]])):
                 assert [key] != protocol.pair_keys(index, id, [5], [secret], use)
                 assert [key] != protocol.pair_keys(index, id, [copier], [secret], use)
-
-
-@pytest.mark.parametrize("copier", [0, 8])
-@pytest.mark.parametrize("name", ["secagg", "secagg-graph"])
-def test_if_devices_told_what_their_keys_agree_on_a_copy_would_open_its_owners_vector(name, copier):
-    """Which is why they tell what follows for the two ids: it takes no mask off."""
-    played, copied = with_a_copier(name, copier)
-    told, protocol, index = played.sent("pairs"), played.protocol, played.index
-    group = played.parameters.arithmetic
-    upload = np.frombuffer(played.sent("masked_input")[5], "<u4")
-    # The seed's shares were asked for, as device 5 has survived, and it told its pair itself.
-    private = protocol.private_mask_key(index, 5, played.sources[5].drawn[2])
-    peers = [id for id in range(9) if id not in (5, copier)]
-    signs = [-1, -pair_sign(5, copier), *(-pair_sign(5, id) for id in peers)]
-
-    def opened(masks):
-        taken = group.add_masks(upload.copy(), [private, told[5], *masks], signs)
-        return group.decode(taken).tolist()
-
-    def with_5(secrets):
-        return protocol.mask_secrets(index, 5, peers, secrets)
-
-    integers = integers_of(played, 5, slice(None)).tolist()
-    assert integers == opened(with_5([agreed(played, id, copied) for id in peers]))
-    for masks in ([told[id] for id in peers], with_5([told[id] for id in peers])):
-        found = opened(masks)
-        assert not any(one == other for one, other in zip(integers, found, strict=True))
 
 
 # vectors that are none

@@ -28,7 +28,6 @@ from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
-from hpcfl.rounds.timed import play as play_measured
 
 GROUPS = ["fq", "ring32"]
 DEVICES = 7
@@ -412,51 +411,3 @@ def test_rounds_are_validated_and_the_enrolment_is_charged_to_the_first(group, u
     assert PUBLIC[:3] == [message.payload for message in up]
     assert [(Pattern.BROADCAST, b"".join(PUBLIC[:3]))] == [(m.pattern, m.payload) for m in down]
     assert all(size <= 16 + largest for size, largest in wire.announced)
-
-
-def test_the_record_says_who_masks_with_whom_and_what_is_promised():
-    experiment = Experiment.prepare(BenchOptions("prf", dim=5, dropout=0.0), 20)
-    config = experiment.config()
-
-    assert (19, 20) == (config["degree"], config["threshold"])
-    assert 1.0 == config["scaled_by"]
-    assert config["promises"][0] == (
-        "every device masks its vector with the 19 others; the server learns the sum of all 20, "
-        "with 2 colluding devices the sum of the other 18. A round in which a device is missing is "
-        "refused"
-    )
-    alone = Experiment.prepare(BenchOptions("prf", dim=5, dropout=0.0, gamma=0.0), 20)
-    assert "colluding" not in alone.config()["promises"][0]
-
-
-def test_quantisation_is_measured_for_the_selected_devices():
-    """Half the values lie beyond the clip; the others are multiples of a level, so exact."""
-    found = enrol(Prf, Loopback(5), first_round=0, insecure_seed=5)
-    assert found is not None
-    protocol = Prf(Parameters(2, 4, dropout=0.0, levels=2**10, clip=1.0))
-    vectors = np.array([[0.5, -0.25, 2.0, 0.0], [1.5, 0.5, -3.0, 0.75]])
-    played = play_measured(
-        protocol,
-        Loopback(2),
-        index=0,
-        model=np.zeros(4, np.float32),
-        inputs=vectors.__getitem__,
-        dropouts={},
-        with_quantisation=True,
-        enrolled=found,
-        members=[1, 4],
-    )
-
-    assert played.record.validated
-    np.testing.assert_allclose(played.aggregate.sum, [0.75, 0.125, 0.0, 0.375], atol=0)
-    assert 3 / 8 == played.clipped_fraction
-    # Clipping took 0.25 off the first sum and, of 1 and -1.5, left 0.5 - 0.5 of the third.
-    expected = np.sqrt((0.25**2 + 0.5**2) / 4)
-    assert expected == pytest.approx(played.quantisation_error)
-    # It was these two that masked, and no other.
-    for id, member in found.devices.items():
-        if id in (1, 4):
-            with pytest.raises(RefusedError, match="masked a vector for round 0 already"):
-                member.mask_keys(0, [1, 4])
-        else:
-            assert member.mask_keys(0, [id, 4])

@@ -16,7 +16,6 @@ from protocol_rounds import (
     play,
     raw,
     request,
-    ring_request,
     shares_by_receiver,
 )
 
@@ -146,7 +145,7 @@ def test_on_a_ring_numbers_that_cannot_be_are_refused_and_slots_that_nobody_is_i
     played = play(make("cohort", DEVICES), dropouts=dropouts, before="unmask")
     take = played.devices[2].receive_unmask
     for total in (0, 7, 10, 2**32 - 1):
-        message = ring_request(played, 2, left, [], total)
+        message = request(played, 2, left, [], total)
         malformed(played, "unmask", f"{total} survivors of 9 cannot be", take, message)
     for named in ([*left, 4], []), (left, [4]):
         message = request(played, 2, *named)
