@@ -89,9 +89,3 @@ def assert_uniform(values, modulus, bins=256):
     """Assert that integers are uniform below `modulus`, which is far above `bins`."""
     parts = np.asarray(values).astype(np.uint64) * np.uint64(bins) // np.uint64(modulus)
     assert_fits(np.bincount(parts.astype(np.int64), minlength=bins), np.ones(bins))
-
-
-def histogram(values, uppers):
-    """Return how many values each bin holds; `uppers` are all bins' upper ends but the last."""
-    bins = np.searchsorted(uppers, values, side="left")
-    return np.bincount(bins, minlength=len(uppers) + 1)

@@ -8,10 +8,9 @@ import itertools
 
 import numpy as np
 import pytest
-from crypto_reference import LEVEL, assert_uniform, fixed_keys, group_elements, stream_bytes
+from crypto_reference import assert_uniform, fixed_keys, group_elements
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from hpcfl.crypto import groups, keystream
 from hpcfl.crypto.groups import BLOCK_WORDS, FQ, GROUPS, RING32, STREAMS_AT_ONCE, Field
@@ -201,16 +200,3 @@ def test_a_border_word_is_judged_without_larger_ones_around_it(group, word, fake
 def test_elements_are_uniform(group):
     """Reduced instead of rejected words would show with the prime that rejects a quarter."""
     assert_uniform(group.elements(fixed_keys(60, seed=5), [1000] * 60), group.modulus)
-
-
-def test_replacements_are_uniform_and_independent_of_the_words_before_them():
-    keys = fixed_keys(60, seed=6)
-    elements = HALF.elements(keys, [1000] * 60)
-    words = np.frombuffer(b"".join(stream_bytes(key, 4000) for key in keys), "<u4")
-    replaced = np.flatnonzero(words >= HALF.modulus)
-    assert_uniform(elements[replaced], HALF.modulus)
-    after = replaced[replaced > 0]
-    pairs = np.zeros((8, 8), np.int64)
-    parts = elements.astype(np.int64) * 8 // HALF.modulus
-    np.add.at(pairs, (parts[after - 1], parts[after]), 1)
-    assert stats.chi2_contingency(pairs).pvalue > LEVEL

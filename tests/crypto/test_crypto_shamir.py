@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from crypto_reference import LEVEL, assert_uniform, fixed_keys
+from crypto_reference import fixed_keys
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scipy import stats
 
 from hpcfl.crypto import shamir
 from hpcfl.crypto.groups import FQ
@@ -105,7 +104,12 @@ def test_the_largest_values_do_not_overflow_at_large_thresholds(count):
     assert expected == shares.tolist()
     secret = [Q - 1]
     assert secret == shamir.combine(shares, holders).tolist()
-    assert secret == shamir.combine(top, holders).tolist(), "a constant has equal shares"
+    for value in (Q - 1, 0xFFFEFFFF, 1):
+        # A constant has equal shares; the slots begin anywhere, as they do where some stay away.
+        equal, places = np.full((2, count, 3), value, np.uint32), np.arange(count)
+        each = shamir.combine_each(equal, np.stack([places, 7 + places]))
+        assert [[value] * 3] * 2 == each.tolist()
+        assert [value] * 3 == shamir.combine(equal[0], holders).tolist()
 
 
 def test_a_product_of_the_most_terms_does_not_overflow():
@@ -146,15 +150,6 @@ def test_secrets_combined_together_are_those_combined_one_by_one(data):
     assert (0, 9) == nobody.shape
 
 
-@pytest.mark.parametrize("threshold", [1, 100, 400])
-def test_the_largest_values_do_not_overflow_when_combined_together(threshold):
-    """A constant has equal shares; the slots begin anywhere, as they do where some stay away."""
-    holders = np.stack([np.arange(threshold), 7 + np.arange(threshold)])
-    for value in (Q - 1, 0xFFFEFFFF, 1):
-        shares = np.full((2, threshold, 3), value, np.uint32)
-        assert [[value] * 3] * 2 == shamir.combine_each(shares, holders).tolist()
-
-
 def test_two_shares_of_one_holder_are_refused():
     with pytest.raises(ValueError, match="same holder"):
         shamir.combine(array([[1], [2], [3]]), (0, 5, 0))
@@ -176,19 +171,3 @@ def test_t_minus_1_shares_fit_every_secret(data):
     assert guess == other[0]
     explained = shamir.split(array(other[:1]), array(other[1:]).reshape(-1, 1), recipients)
     assert shares.tolist() == explained.tolist()
-
-
-@pytest.mark.parametrize("secret", [0, 2**31 - 1])
-@pytest.mark.parametrize(
-    ("threshold", "holders"), [(2, (0,)), (2, (99,)), (3, (0, 1)), (3, (7, 2))]
-)
-def test_t_minus_1_shares_are_uniform_and_independent(threshold, holders, secret):
-    count = 60_000
-    limbs = np.full(count, secret, np.uint32)
-    shares = shamir.split(limbs, random_coefficients(threshold, count, 5), holders)
-    for share in shares:
-        assert_uniform(share, Q)
-    if len(holders) == 2:
-        parts = shares.astype(np.int64) * 16 // Q
-        joint = np.bincount(16 * parts[0] + parts[1], minlength=256)
-        assert stats.chisquare(joint).pvalue > LEVEL

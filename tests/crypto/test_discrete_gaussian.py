@@ -40,7 +40,7 @@ def binned(samples, sigma):
     )
 
 
-@pytest.mark.parametrize("sigma", [1, 2, 3, 10, 97, 1000])
+@pytest.mark.parametrize("sigma", [1, 2, 10, 97, 1000])
 def test_samples_have_the_probabilities_of_the_definition(sigma):
     samples = discrete_gaussian(b"discrete gauss 1", SIZE, sigma)
     assert stats.chisquare(*binned(samples, sigma)).pvalue > FALSE_ALARM

@@ -198,17 +198,12 @@ def test_whole_optima_are_those_of_trying_everything(found, epsilon, whole, most
         for b in devices[:, 0].tolist():
             one = bound.best_whole_rounds(b, most, whole=whole)
             assert one.bound == pytest.approx(values[b - 1].min(), rel=1e-12)
-
-
-@given(some_constants(), st.floats(0.1, 5))
-def test_without_a_largest_t_whole_laplace_optima_are_found_too(found, epsilon):
-    bound = LaplaceBound(found, epsilon)
-    b = found.devices
-    rounds = np.arange(1, 4 * math.ceil(bound.best_rounds(b)) + 4 * found.devices)
+    # Without a largest number of rounds as well.
+    bound, b = LaplaceBound(found, epsilon), found.devices
+    rounds = np.arange(1, 4 * math.ceil(bound.best_rounds(b)) + 4 * b)
     if rounds.size < 10**5:
-        for whole in (False, True):
-            least = bound.value(rounds, b, whole=whole).min()
-            assert bound.best_whole_rounds(b, whole=whole).bound == pytest.approx(least, rel=1e-12)
+        least = bound.value(rounds, b, whole=whole).min()
+        assert bound.best_whole_rounds(b, whole=whole).bound == pytest.approx(least, rel=1e-12)
 
 
 def test_whole_replies_count_what_the_busiest_device_replies():
@@ -251,41 +246,6 @@ def test_gaussian_noise_takes_as_many_rounds_as_can_be():
     for found in both(constants(heterogeneity=50.0), 1e-6):
         assert (found.joint().rounds, found.joint().bound) == (0, 5.0)
         assert (found.integer(100).rounds, found.integer(100).bound) == (0, 5.0)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "gradient_norm", "tightness"), [(20.0, 4.0, 0.0005), (0.02, 8.0, 0.05)]
-)
-def test_u_bounds_the_algorithm_itself_on_quadratics(epsilon, gradient_norm, tightness):
-    """F_i = mu/2 ||theta - m_i||**2, of which all constants are known; noise is little, or all."""
-    rng = np.random.default_rng(3)
-    devices, dim, b, rounds, repetitions, mu = 6, 4, 2, 30, 2000, 0.8
-    minima = rng.normal(size=(devices, dim))
-    best, start = minima.mean(axis=0), np.full(dim, 1.5)
-    found = Constants(
-        devices=devices,
-        dim=dim,
-        samples=600,
-        gradient_norm=gradient_norm,
-        smoothness=mu,
-        convexity=mu,
-        heterogeneity=float(mu / 2 * ((minima - best) ** 2).sum(axis=1).mean()),
-        distance=float(((start - best) ** 2).sum()),
-        l1_clip=0.2,
-    )
-    bound = LaplaceBound(found, epsilon)
-    scale = bound.sensitivity * (rounds * b / devices) / epsilon
-    theta = np.tile(start, (repetitions, 1))
-    orders = rng.permuted(np.tile(np.arange(devices), (repetitions, 1)), axis=1)
-    for t in range(rounds):
-        chosen = orders[:, np.arange(t * b, (t + 1) * b) % devices]
-        noise = rng.laplace(0, scale, (repetitions, b, dim))
-        gradients = mu * (theta[:, None] - minima[chosen])
-        assert (gradients**2).sum(axis=2).mean() <= found.gradient_norm**2
-        theta = theta - 2 / (mu * (t + found.gamma)) * (gradients + noise).mean(axis=1)
-    measured = ((theta - best) ** 2).sum(axis=1).mean()
-    value = float(bound.value(rounds, b))
-    assert tightness * value < measured < value
 
 
 def test_unequal_budgets_count_by_the_mean_of_their_inverse_squares():
