@@ -406,35 +406,23 @@ def test_who_is_no_survivor_endorses_nothing():
     assert_unmasks_nothing(played.devices[2], endorse(tags), 6)
 
 
-def swapped(played, tags):
-    """Return tags under the names of others."""
-    ids = sorted(tags)
-    return {id: tags[ids[(k + 1) % len(ids)]] for k, id in enumerate(ids)}
+FORGED = {
+    "under the names of others": lambda p, tags: dict(
+        zip(tags, [*list(tags.values())[1:], tags[0]], strict=True)
+    ),
+    "meant for another": lambda p, tags: {id: tags_for(p, 3).get(id, bytes(16)) for id in tags},
+    "its own for the others": lambda p, tags: {
+        id: p.sent("consistency_check")[2][16 * k : 16 * (k + 1)] for k, id in enumerate(tags)
+    },
+    "of registered strangers": lambda p, tags: {
+        id: tag_of(p, id, 2, EVERYBODY, identity=enrolled("secagg", N, seed=6)[id]) for id in tags
+    },
+    "of another list": lambda p, tags: {id: tag_of(p, id, 2, range(9), [9]) for id in tags},
+    "of the round before": None,
+}
 
 
-def of_others(played, tags):
-    """Return the tags that were meant for another device."""
-    return {id: tags_for(played, 3).get(id, bytes(16)) for id in tags}
-
-
-def reflected(played, tags):
-    """Return the tags that the device made itself, for the others."""
-    own = played.sent("consistency_check")[2]
-    return {id: own[16 * k : 16 * (k + 1)] for k, id in enumerate(tags)}
-
-
-def strangers(played, tags):
-    """Return the tags of devices with the same ids, registered with other keys."""
-    others = enrolled("secagg", N, seed=6)
-    return {id: tag_of(played, id, 2, EVERYBODY, identity=others[id]) for id in tags}
-
-
-def of_another_list(played, tags):
-    """Return tags, by the right devices, of another list."""
-    return {id: tag_of(played, id, 2, range(9), [9]) for id in tags}
-
-
-@pytest.mark.parametrize("forge", [swapped, None, of_others, reflected, strangers, of_another_list])
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
 def test_endorsements_by_others_of_others_and_of_old_count_for_nothing(forge):
     protocol = active()
     earlier = play(protocol, index=0, before=BEFORE_ANSWER)
