@@ -14,7 +14,6 @@ from hpcfl.results.reader import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
@@ -52,11 +51,15 @@ def draw(runs: Sequence[Run]) -> Figure:
     height = min(_LARGEST[1], max(1.6, _CELL[1] * classes))
     figure, (axes,) = new_figure(width + 1.8, height + 1.2)
 
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
+
+    blues = ListedColormap(colormaps["Blues"](np.linspace(0.12, 1, 256)))
     image = axes.imshow(
         table,
         origin="lower",
         aspect="auto",
-        cmap=_colours(),
+        cmap=blues.with_extremes(under="white"),
         # No sample at all is white: a single one must not look like it.
         vmin=1,
         vmax=max(2, int(table.max())),
@@ -73,15 +76,6 @@ def draw(runs: Sequence[Run]) -> Figure:
     bar.set_label("samples (white: none)")
     _write_numbers(axes, image, table, 72 * width / devices, 72 * height / classes)
     return figure
-
-
-def _colours() -> Colormap:
-    """Return the map of colours for 1 sample and more, with white for none."""
-    from matplotlib import colormaps
-    from matplotlib.colors import ListedColormap
-
-    blues = colormaps["Blues"](np.linspace(0.12, 1, 256))
-    return ListedColormap(blues).with_extremes(under="white")
 
 
 def _title(run: Run, samples: int) -> str:

@@ -70,7 +70,11 @@ def draw(runs: Sequence[Run], against: str = "devices") -> Figure:
         one.tick_params(axis="y", which="both", labelsize=8)
         _plain_ticks(one, sorted({getattr(run, against) for run in runs}))
     axes[0].plot([], [], color="0.5", linewidth=0.8, label=_IDEAL[against])
-    figure.suptitle(_title(runs, against), fontsize=10)
+    other = "dim" if against == "devices" else "devices"
+    values = {getattr(run, other) for run in runs}
+    if len(values) == 1:
+        fixed = f"{AXES[other][-1]} = {values.pop():,}"
+        figure.suptitle(f"{fixed}; medians with 95 % intervals", fontsize=10)
     legend_below(figure, axes[0])
     return figure
 
@@ -138,11 +142,3 @@ def _plain_ticks(axes: Axes, places: list[int]) -> None:
         axes.set_xticks(places, [f"{place:,}" for place in places], fontsize=8)
         axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _title(runs: Sequence[Run], against: str) -> str:
-    other = "dim" if against == "devices" else "devices"
-    values = {getattr(run, other) for run in runs}
-    if len(values) > 1:
-        return ""
-    return f"{AXES[other][-1]} = {values.pop():,}; medians with 95 % intervals"

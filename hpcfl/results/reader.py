@@ -250,7 +250,8 @@ def _rounds_of(
     if dataset.unknown is not None and not _has(rounds, name):
         return None
     found = _array(rounds, name, dataset.dtype)[:finished]
-    _check_shape(name, found.shape, (finished, *dataset.shape(phases, devices)))
+    fits = found.shape == (finished, *dataset.shape(phases, devices))
+    _require(fits, f"{name} has the shape {found.shape}")
     _require(dataset.holds(found), f"{name} has values that it cannot have")
     return found
 
@@ -268,8 +269,8 @@ def _training(file: Any, finished: int, devices: int) -> dict[str, NDArray[np.fl
     group = _group(file, schema.TRAINING) if _has(file, schema.TRAINING) else {}
     found = {name: _array(group, name, np.float64)[:finished] for name in group}
     for name, values in found.items():
-        if values.shape != (finished,):
-            _check_shape(name, values.shape, (finished, devices))
+        fits = values.shape in ((finished,), (finished, devices))
+        _require(fits, f"{name} has the shape {values.shape}")
     return found
 
 
@@ -328,11 +329,6 @@ def _array(group: Any, name: str, kind: type) -> NDArray[Any]:
 def _require(condition: bool, reason: str) -> None:
     if not condition:
         raise ValueError(reason)
-
-
-def _check_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    if shape != expected:
-        raise ValueError(f"{name} has the shape {shape}, not {expected}")
 
 
 def _facts(group: Any) -> dict[str, Any]:

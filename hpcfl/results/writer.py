@@ -128,11 +128,9 @@ class ResultsWriter:
         needed = predicted_bytes(len(phases), devices, rounds, failures)
         with self._creating(needed) as file:
             _fill_attributes(file, header)
-            _begin(file)
             _fill_attributes(file.create_group(schema.CONFIG), config)
-            group = file.create_group(schema.ENVIRONMENT)
-            _fill_attributes(group, environment)
-            _reserve(group, self._at_end)
+            _fill_attributes(file.create_group(schema.ENVIRONMENT), environment)
+            _begin(file, schema.ENVIRONMENT, self._at_end)
             file.create_dataset(schema.PHASES, data=list(phases), dtype=h5py.string_dtype())
             sizes = rounds, len(phases), devices
             _allocate(file, schema.ROUNDS, _datasets(failures), *sizes)
@@ -191,13 +189,11 @@ class ResultsWriter:
                     if name in old:
                         old.copy(name, file)
                 _copy_attributes(old, file, without=(schema.STATUS, schema.FINISHED))
-                _begin(file)
                 for name in schema.OF_THE_RUN & self._at_end.keys():
                     file[schema.ENVIRONMENT].attrs[name] = _fixed("")
-                group = file.require_group(launch)
                 told = {"command": command, "started": _now(), schema.FIRST_ROUND: self.written}
-                _fill_attributes(group, told | dict(environment))
-                _reserve(group, self._at_end)
+                _fill_attributes(file.require_group(launch), told | dict(environment))
+                _begin(file, launch, self._at_end)
                 _allocate(file, schema.ROUNDS, _datasets(failures), rounds, phases, devices)
                 for dataset in _datasets(failures):
                     before = old[schema.ROUNDS].get(dataset.name)
@@ -228,7 +224,11 @@ class ResultsWriter:
             self._file = _opened(self.path, "r+", rdcc_nbytes=0)
         except (OSError, RuntimeError) as error:
             raise UsageError(f"cannot write to {self.path} ({_reason(error)})") from error
-        _limit_cache(self._file)
+        # A node of HDF5's trees takes six times what it is accounted for.
+        config = self._file.id.get_mdc_config()
+        config.set_initial_size = True
+        config.min_size = config.initial_size = config.max_size = _CACHE_BYTES
+        self._file.id.set_mdc_config(config)
         self._launch = launch
         self._inode = _inode(self.path)
         group = self._file[schema.ROUNDS]
@@ -437,24 +437,12 @@ def _allocate_blocks(path: Path) -> None:
                 raise
 
 
-def _limit_cache(file: Any) -> None:
-    """Let HDF5 keep few nodes of its trees; a node takes six times what it is accounted for."""
-    config = file.id.get_mdc_config()
-    config.set_initial_size = True
-    config.min_size = config.initial_size = config.max_size = _CACHE_BYTES
-    file.id.set_mdc_config(config)
-
-
-def _reserve(group: Any, at_end: Mapping[str, type]) -> None:
-    """Create the attributes that are written when a launch ends."""
-    for name, kind in at_end.items():
-        group.attrs.create(name, _fixed("" if kind is str else math.nan))
-
-
-def _begin(file: Any) -> None:
-    """Create the attributes that tell how the run ended, of fixed length."""
+def _begin(file: Any, launch: str, at_end: Mapping[str, type]) -> None:
+    """Create the attributes that tell how run and launch ended, of fixed length."""
     file.attrs.create(schema.STATUS, np.bytes_("running"), dtype=schema.STATUS_TYPE)
     file.attrs.create(schema.FINISHED, np.bytes_(""), dtype=schema.TIME_TYPE)
+    for name, kind in at_end.items():
+        file[launch].attrs.create(name, _fixed("" if kind is str else math.nan))
 
 
 def _allocate(
