@@ -16,7 +16,8 @@ from pathlib import Path
 
 import click
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "security"))
+TESTS = Path(__file__).parent.parent / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "security")]
 
 FALSE_ALARM = 1e-6
 SMALL = 0.01
