@@ -128,7 +128,7 @@ def rounds(run: Run) -> Table:
         Column("validated", "validated", format=formats.words),
         Column("survivors", "survivors", format=formats.count),
         Column("round_seconds", "round", "s", seconds),
-        Column("bytes_up_total", "up, all devices", "B", formats.count),
+        Column(Metric.BYTES_UP_TOTAL, "up, all devices", "B", formats.count),
         *(Column(name, name.replace("_", " "), format=formats.number) for name in reached),
     ]
     sent = run.bytes_up.sum(axis=(1, 2), dtype=np.int64).cumsum()
