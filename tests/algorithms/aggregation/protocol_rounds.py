@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from numpy.typing import NDArray
+from player import round_of
 from slow_ring import cohort_size, ring_order, run, slots
 
 from hpcfl.algorithms import locations
@@ -28,9 +29,7 @@ from hpcfl.comm.phases import Pattern
 from hpcfl.crypto.keys import KeyPair, insecure_secrets
 from hpcfl.errors import HpcflError
 from hpcfl.results.record import RoundRecord
-from hpcfl.rounds.driver import Round
 from hpcfl.rounds.enrolment import enrol
-from hpcfl.rounds.ledger import Ledger
 
 SERVER = 2**32 - 1
 ALL = 2**32 - 2
@@ -367,35 +366,31 @@ def play(
         ),
         protocol.steps,
     )
-    ledger = Ledger(protocol.phases(), devices, range(devices), True)
     made_devices = {}
     for id in range(devices) if order is None else order:
         device = protocol.device(id, index, sources[id])
         made_devices[id] = device if wrap is None else wrap(id, device)
+    dropouts = {} if dropouts is None else dropouts
+    wire = Wire(devices, change)
+    made_server = made(index, np.zeros(dim, np.float32), servers)
+    round_played = round_of(
+        *(protocol, wire, made_devices, made_server, vectors),
+        index=index,
+        dropouts=dropouts,
+        steps=tuple(steps),
+        reduce=upload == "reduce",
+    )
     played = Played(
         protocol=protocol,
         index=index,
         vectors=vectors,
-        dropouts={} if dropouts is None else dropouts,
+        dropouts=dropouts,
         sources=sources,
         servers=servers,
         devices=made_devices,
-        server=made(index, np.zeros(dim, np.float32), servers),
-        wire=Wire(devices, change),
-        record=ledger.record,
-    )
-    round_played = Round(
-        tuple(steps),
-        played.wire,
-        ledger,
-        index=index,
-        devices=played.devices,
-        server=played.server,
-        inputs=lambda id: vectors[id],
-        dropouts=played.dropouts,
-        dim=dim,
-        largest_message=protocol.largest_message,
-        reduce_group=protocol.summed_in if upload == "reduce" else None,
+        server=made_server,
+        wire=wire,
+        record=round_played.ledger.record,
     )
     played.kept_out, played.left = round_played.refused, round_played.left
     try:
