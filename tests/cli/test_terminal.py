@@ -1,9 +1,12 @@
 """What all commands do alike."""
 
+import io
+
 import pytest
 from commandline import hpcfl, invoke, refusal
 
 from hpcfl.cli import COMMANDS
+from hpcfl.system import launch
 
 GROUPS = {
     "attack": ["components", "audit"],
@@ -129,3 +132,20 @@ def test_wrong_use_is_one_sentence_and_status_2(arguments, sentence, monkeypatch
     monkeypatch.delenv("HPCFL_DATA", raising=False)
 
     assert sentence in refusal(*arguments)
+
+
+def test_progress_is_shown_where_somebody_looks(tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    small = ("--devices", 3, "--dim", 10, "--rounds", 1, "--warmup", 0)
+    quiet = hpcfl("bench", "fedavg", *small, "--output", tmp_path / "a.h5")
+    monkeypatch.setattr(launch, "terminal_for_progress", lambda: terminal)
+    shown = hpcfl("bench", "fedavg", *small, "--output", tmp_path / "b.h5")
+
+    assert (quiet.returncode, shown.returncode) == (0, 0)
+    assert "100%" not in quiet.stdout + quiet.stderr + shown.stdout
+    assert "fedavg" in terminal.getvalue()
+    assert "100%" in terminal.getvalue()
