@@ -19,11 +19,7 @@ def command() -> None:
 @command.command("components")
 @click.argument("transcript", type=click.Path(path_type=Path))
 @click.option(
-    "--largest",
-    type=click.IntRange(1, 6),
-    default=3,
-    show_default=True,
-    help="Look for sums of up to so many values.",
+    "--largest", type=click.IntRange(1, 6), default=3, help="Look for sums of up to so many values."
 )
 @click.option(
     "--protocol",
@@ -65,15 +61,9 @@ def components(transcript: Path, largest: int, protocol: str | None, as_json: bo
 
 @command.command("audit")
 @click.argument("algorithm")
-@click.option("--runs", type=int, default=5000, show_default=True, help="Runs on each dataset.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all randomness.")
-@click.option(
-    "--confidence",
-    type=float,
-    default=0.99,
-    show_default=True,
-    help="Confidence of each lower bound.",
-)
+@click.option("--runs", type=int, default=5000, help="Runs on each dataset.")
+@click.option("--seed", type=int, default=0, help="Seed of all randomness.")
+@click.option("--confidence", type=float, default=0.99, help="Confidence of each lower bound.")
 @click.option("--sigma", type=float, help="Noise, as of hpcfl train; the clipping norm is 1.")
 @click.option("--rounds", type=int, help="Rounds of a run.")
 @click.option("--devices", type=int, help="Number of devices.")

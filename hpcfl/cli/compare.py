@@ -43,7 +43,6 @@ class Share(click.ParamType):
     "--metric",
     type=click.Choice(METRICS),
     default="round_seconds",
-    show_default=True,
     help="Seconds of a round, CPU seconds of its slowest device or of the server, mean bytes that "
     "a device sends, or seconds of the link model.",
 )
@@ -51,12 +50,9 @@ class Share(click.ParamType):
     "--by",
     type=click.Choice(["rounds", "launches"]),
     default="rounds",
-    show_default=True,
     help="What is one sample: a round, or the median of a launch.",
 )
-@click.option(
-    "--alpha", type=float, default=0.05, show_default=True, help="Level of the rank test."
-)
+@click.option("--alpha", type=float, default=0.05, help="Level of the rank test.")
 @click.option(
     "--fail-if-slower",
     type=Share(),
@@ -66,13 +62,7 @@ class Share(click.ParamType):
 @json_option("Print everything as JSON.")
 @alone
 def command(
-    a: str,
-    b: str,
-    metric: str,
-    by: str,
-    alpha: float,
-    fail_if_slower: float | None,
-    as_json: bool,
+    a: str, b: str, metric: str, by: str, alpha: float, fail_if_slower: float | None, as_json: bool
 ) -> None:
     """Compare the measured rounds of B with those of A.
 

@@ -18,7 +18,6 @@ from hpcfl.cli.terminal import json_option
     "--results",
     type=click.Path(path_type=Path),
     default=Path("results"),
-    show_default=True,
     metavar="FOLDER",
     help="Where results shall be written.",
 )

@@ -9,8 +9,13 @@ import click
 
 @click.command("netlab", context_settings={"allow_interspersed_args": False})
 @click.option("--hosts", type=int, required=True, help="Number of devices, each on its own host.")
-@click.option("--rate", default="100mbit", show_default=True, help="Of a device's link, each way.")
-@click.option("--latency", default="0", help="Delay on it, each way, like 10ms.  [default: none]")
+@click.option("--rate", default="100mbit", help="Of a device's link, each way.")
+@click.option(
+    "--latency",
+    default="0",
+    show_default=False,
+    help="Delay on it, each way, like 10ms.  [default: none]",
+)
 @click.option("--downlink-rate", help="Of a device's downlink alone.  [default: --rate]")
 @click.option("--server-rate", help="Of the server's link.  [default: not shaped]")
 @click.option(

@@ -39,14 +39,12 @@ from hpcfl.plots import KINDS
     "--style",
     type=click.Choice(["ecdf", "box"]),
     default="ecdf",
-    show_default=True,
     help="How seconds are drawn: distribution functions, or boxes, of one run a box a device.",
 )
 @click.option(
     "--clock",
     type=click.Choice(["cpu", "wall"]),
     default="cpu",
-    show_default=True,
     help="Which seconds: CPU time of the protocol, or elapsed time.",
 )
 @click.option("--target", type=float, help="Accuracy to mark, from 0 to 1.")

@@ -38,12 +38,11 @@ def command() -> None:
 
 @command.command("exposure")
 @click.argument("protocol")
-@click.option("--devices", type=int, default=100, show_default=True, help="Number N of devices.")
+@click.option("--devices", type=int, default=100, help="Number N of devices.")
 @click.option(
     "--alpha",
     type=float,
     default=0.1,
-    show_default=True,
     help="Fraction of the coordinates that a device sends, where it does not send all.",
 )
 @click.option(
@@ -56,7 +55,6 @@ def command() -> None:
     "--dropout-model",
     type=click.Choice(["exact", "bernoulli", "targeted"]),
     default="exact",
-    show_default=True,
     help="Exactly that fraction, rounded down; or each by chance; or exactly, none colluding.",
 )
 @click.option(
@@ -71,22 +69,14 @@ def command() -> None:
     type=int,
     help="Neighbours of a device in the masking graph.  [default: all; required by secagg-graph]",
 )
-@click.option(
-    "--dim",
-    type=int,
-    default=165_000,
-    show_default=True,
-    help="Number d of coordinates; for counts only.",
-)
+@click.option("--dim", type=int, default=165_000, help="Number d of coordinates; for counts only.")
 @click.option("--floor", type=int, help="Report anonymity sets with fewer members than this.")
 @click.option(
     "--samples",
     type=int,
     help="Coordinates to simulate.  [default: 100000, fewer with over 200 devices]",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the simulation."
-)
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the simulation.")
 @json_option("Print the figures as JSON.")
 @click.option(
     "--plot",

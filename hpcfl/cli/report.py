@@ -33,7 +33,6 @@ def link_option(name: str, help: str) -> Callable[[Command], Command]:
     "form",
     type=click.Choice(["terminal", "markdown", "csv", "json"]),
     default="terminal",
-    show_default=True,
     help="What to print: text, tables for a README, a row for each run and phase, or all figures.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     "--max-minutes",
     type=float,
     default=60.0,
-    show_default=True,
     help="Longest run that is chosen by itself, estimated for two cores.",
 )
 @click.option(
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(path_type=Path),
     default=Path("results/reproduction"),
-    show_default=True,
     help="Folder where what was found is kept.",
 )
 @click.option("--again", is_flag=True, help="Run what was run before as well.")
@@ -120,12 +118,7 @@ def _check(artefact: Artefact, scale: str | None, data_dir: Path | None) -> None
 
 
 def _run(
-    world: World,
-    artefact: Artefact,
-    scale: str,
-    data_dir: Path | None,
-    output: Path,
-    again: bool,
+    world: World, artefact: Artefact, scale: str, data_dir: Path | None, output: Path, again: bool
 ) -> None:
     from hpcfl.reproduce import session
     from hpcfl.system.interruption import noting_signals

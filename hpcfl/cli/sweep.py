@@ -22,14 +22,12 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("results/sweep"),
-    show_default=True,
     help="Folder of the sweep, one for each plan.",
 )
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
     help="Seed of the order of the cells, at the first start.",
 )
 @click.option("--no-shuffle", is_flag=True, help="Keep the order of the plan.")
@@ -130,10 +128,7 @@ def _run(output: Path, prepare: Callable[[], Manifest], index: int | None) -> li
     if first and any("--insecure-seed" in text for cell in cells for text in cell.arguments):
         click.echo("Warning: insecure-seed is given: keys are not secret.", err=True)
     seen = launch.terminal_for_progress() is not None
-    with (
-        noting_signals(to_the_end=True),
-        progress_bar(sum(cell.rounds for cell in cells)) as bar,
-    ):
+    with noting_signals(to_the_end=True), progress_bar(sum(cell.rounds for cell in cells)) as bar:
         before = 0
 
         def begun(cell: Cell) -> None:
