@@ -118,11 +118,7 @@ def _for_rounds(bound: Bound, T: int) -> dict[str, Any]:
     """Return the best b for a T."""
     every = range(1, bound.constants.devices + 1)
     best = bound.best_per_round(T)
-    found: dict[str, Any] = {
-        "rounds": T,
-        "per_round": best,
-        "bound": float(bound.value(T, best)),
-    }
+    found: dict[str, Any] = {"rounds": T, "per_round": best, "bound": float(bound.value(T, best))}
     for name, whole in (("whole", False), ("whole_replies", True)):
         tried = bound.value(T, every, whole=whole)
         found[name] = {"per_round": int(tried.argmin()) + 1, "bound": float(tried.min())}

@@ -187,7 +187,7 @@ def test_combinations_are_run_once(tmp_path):
 
     assert runs is not None
     assert [(run.protocol, run.devices) for run in runs] == [
-        *(("secagg", 4), ("secagg", 5), ("sparse", 4), ("sparse", 5)),
+        *(("secagg", 4), ("secagg", 5), ("sparse", 4), ("sparse", 5))
     ]
     assert len(seen) == 4 * 3
     again = hpcfl.sweep(grid, output=tmp_path, progress=lambda index, played: seen.append(index))

@@ -181,17 +181,7 @@ def test_the_bound_is_drawn(mnist, tmp_path, mechanism):
     pytest.importorskip("matplotlib")
     path = tmp_path / "bound.svg"
     result = invoke(
-        *ASKED,
-        *(
-            "--constants",
-            mnist,
-            "--plot",
-            path,
-            "--mechanism",
-            mechanism,
-            "--epsilon",
-            5,
-        ),
+        *ASKED, "--constants", mnist, "--plot", path, "--mechanism", mechanism, "--epsilon", 5
     )
     assert result.exit_code == 0, result.output
     assert f"Figure: {path}" in result.stdout
@@ -245,10 +235,7 @@ def test_what_is_drawn_is_what_was_given():
             "the fraction is 2.0",
         ),
         (["--constants", "FILE", "--mechanism", "gaussian", "--delta", "0"], "delta is 0.0"),
-        (
-            ["--dataset", "digits", "--estimate-steps", "1"],
-            "it must be at least 2",
-        ),
+        (["--dataset", "digits", "--estimate-steps", "1"], "it must be at least 2"),
         (["--dataset", "digits", "--learning-rate", "0"], "--learning-rate is 0.0"),
     ],
 )
