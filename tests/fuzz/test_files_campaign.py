@@ -8,7 +8,7 @@ from tiers import examples
 
 SCRIPT = Path(__file__).parent.parent.parent / "benchmarks" / "fuzz_files.py"
 READERS = 15
-COUNT = examples(200)
+COUNT = examples(150)
 
 # A reader for each kind of finding: it does what none may do, for some of the files.
 BROKEN = """
