@@ -224,10 +224,13 @@ def _given(
     """
     given = {name: value for name, value in options.items() if value is not None}
     fields = get_type_hints(accountant.settings)
-    for option, text in itertools.zip_longest(more[::2], more[1::2]):
+    words = [part for word in more for part in word.split("=", 1 if word.startswith("--") else 0)]
+    for option, text in itertools.zip_longest(words[::2], words[1::2]):
         name = option.removeprefix("--").replace("-", "_")
         if not option.startswith("--") or name in given or name not in fields:
             raise click.NoSuchOption(option)
+        if text is None:
+            raise click.BadOptionUsage(option, f"Option {option!r} requires an argument.")
         (kind,) = {*(get_args(fields[name]) or [fields[name]])} - {type(None)}
         given[name] = click.types.convert_type(kind)(text, None, None)
     accountant.check_names([*given, *also], lambda name: f"--{name.replace('_', '-')}")
