@@ -49,11 +49,7 @@ from hpcfl.privacy.accounting.guarantee import (
     REPLACE_RECORD,
     Guarantee,
     Schedule,
-    check_choice,
-    check_count,
     check_delta,
-    check_failure,
-    check_positive,
     failure_clauses,
     less_failures,
 )
@@ -105,10 +101,8 @@ class Settings(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(clip=self.clip, integer_sigma=self.integer_sigma)
-        check_failure(self.failure)
-        check_count(colluding=self.colluding, least=0)
-        check_count(batch=self.batch, samples=self.samples, steps=self.steps)
+        counts, naturals = ("batch", "samples", "steps"), ("colluding", "participations")
+        self.check(("clip", "integer_sigma"), counts, naturals, shuffle=SHUFFLES)
         check_delta(self.delta)
         if self.batch > self.samples:
             raise UsageError(
@@ -123,7 +117,6 @@ class Settings(Schedule):
                 f"the step's Lipschitz constant is {self.lipschitz}; it must be at least 1 "
                 "and finite; declare the loss convex where steps never expand distances"
             )
-        check_choice(SHUFFLES, shuffle=self.shuffle)
         if self.secret_shuffle and self.shuffle != "fresh":
             raise UsageError(
                 f"secret shuffles amplify privacy only where every round has a fresh one, not "

@@ -37,11 +37,8 @@ from hpcfl.privacy.accounting.guarantee import (
     ZERO_USER,
     Guarantee,
     Schedule,
-    check_choice,
     check_count,
     check_delta,
-    check_failure,
-    check_positive,
     failure_clauses,
     less_failures,
     words,
@@ -82,13 +79,8 @@ class Settings(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(clip=self.clip)
+        self.check(("clip", "sigma_count"), sampling=SAMPLINGS, noise=NOISES)
         check_delta(self.delta)
-        check_failure(self.failure)
-        if self.sigma_count is not None:
-            check_positive(sigma_count=self.sigma_count)
-        check_choice(SAMPLINGS, sampling=self.sampling)
-        check_choice(NOISES, noise=self.noise)
         if self.noise == "central":
             for name in ("honest", "unit", "dim", "participations", "honest_by_round"):
                 if getattr(self, name) is not None:
@@ -105,10 +97,7 @@ class Settings(Schedule):
         if missing:
             raise UsageError(f"distributed noise also needs {', '.join(missing)}")
         assert self.honest is not None
-        assert self.unit is not None
-        assert self.dim is not None
-        check_positive(unit=self.unit)
-        check_count(honest=self.honest, dim=self.dim)
+        self.check(("unit",), ("honest", "dim"), ("participations",))
         most = self.per_round if self.sampling == "fixed" else self.devices
         if self.honest > most:
             raise UsageError(

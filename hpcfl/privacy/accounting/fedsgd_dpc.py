@@ -27,10 +27,7 @@ from hpcfl.privacy.accounting.guarantee import (
     REPLACE_RECORD,
     Guarantee,
     Schedule,
-    check_choice,
-    check_count,
     check_delta,
-    check_positive,
 )
 
 NOISES = ("laplace", "gaussian")
@@ -55,10 +52,7 @@ class Settings(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(clip=self.clip)
-        check_count(samples=self.samples)
-        check_choice(NOISES, noise=self.noise)
-        check_choice(SAMPLINGS, sampling=self.sampling)
+        self.check(("clip",), ("samples",), ("replies",), noise=NOISES, sampling=SAMPLINGS)
         if self.delta is not None and not (self.delta == 0 and self.noise == "laplace"):
             check_delta(self.delta)
         if not 0 < self.fraction <= 1:
@@ -71,13 +65,11 @@ class Settings(Schedule):
             raise UsageError(
                 f"a fraction {self.fraction} of {self.samples} samples is less than one of them"
             )
-        if self.replies is not None:
-            check_count(replies=self.replies, least=0)
-            if self.replies > self.rounds:
-                raise UsageError(
-                    f"a device answers in {self.replies} of {self.rounds} rounds; it can answer "
-                    "in at most all of them"
-                )
+        if self.replies is not None and self.replies > self.rounds:
+            raise UsageError(
+                f"a device answers in {self.replies} of {self.rounds} rounds; it can answer "
+                "in at most all of them"
+            )
 
     @property
     def actual_delta(self) -> float:

@@ -76,13 +76,38 @@ class Schedule:
     per_round: int  # devices in a round: exactly, or expected
 
     def __post_init__(self) -> None:
-        check_positive(sigma=self.sigma)
-        check_count(rounds=self.rounds, least=0)
-        check_count(devices=self.devices, per_round=self.per_round)
+        self.check(("sigma",), ("devices", "per_round"), ("rounds",))
         if self.per_round > self.devices:
             raise UsageError(
                 f"{self.per_round} of {self.devices} devices a round; it can be at most all of them"
             )
+
+    def check(
+        self,
+        positive: Iterable[str] = (),
+        counts: Iterable[str] = (),
+        naturals: Iterable[str] = (),
+        **choices: Iterable[str],
+    ) -> None:
+        """Refuse fields that are not above 0, whole from 1 on, whole from 0 on, or of the choices.
+
+        Those that are None are left out; a probability of failure is checked if there is one.
+        """
+
+        def given(names: Iterable[str]) -> dict[str, Any]:
+            return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+        check_positive(**given(positive))
+        check_count(**given(counts))
+        check_count(**given(naturals), least=0)
+        for name, value in given(choices).items():
+            if value not in choices[name]:
+                raise UsageError(
+                    f"the {name} is {value!r}; choose one of {', '.join(choices[name])}"
+                )
+        failure = getattr(self, "failure", 0.0)
+        if not 0 <= failure < 1:
+            raise UsageError(f"failure is {failure}; it must be a probability from 0 to below 1")
 
     @property
     def turns(self) -> int:
@@ -91,10 +116,7 @@ class Schedule:
 
     def check_participations(self, participations: int | None) -> None:
         """Refuse more rounds of a device than there are."""
-        if participations is None:
-            return
-        check_count(participations=participations, least=0)
-        if participations > self.rounds:
+        if participations is not None and participations > self.rounds:
             raise UsageError(
                 f"a device takes part in {participations} of {self.rounds} rounds; "
                 "it can be in at most all of them"
@@ -113,19 +135,6 @@ def check_count(*, least: int = 1, **values: int) -> None:
     for name, value in values.items():
         if not math.isfinite(value) or value != int(value) or value < least:
             raise UsageError(f"{words(name)} is {value}; it must be a whole number from {least} on")
-
-
-def check_choice(choices: Iterable[str], **values: str) -> None:
-    """Refuse a value that is not among the choices."""
-    for name, value in values.items():
-        if value not in choices:
-            raise UsageError(f"the {name} is {value!r}; choose one of {', '.join(choices)}")
-
-
-def check_failure(failure: float) -> None:
-    """Refuse a probability of failure that is not from 0 to below 1."""
-    if not 0 <= failure < 1:
-        raise UsageError(f"failure is {failure}; it must be a probability from 0 to below 1")
 
 
 def less_failures(delta: float, rounds: int, failure: float) -> float:

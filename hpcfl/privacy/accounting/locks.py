@@ -37,11 +37,7 @@ from hpcfl.privacy.accounting.guarantee import (
     REPLACE_USER,
     Guarantee,
     Schedule,
-    check_choice,
-    check_count,
     check_delta,
-    check_failure,
-    check_positive,
     failure_clauses,
     less_failures,
 )
@@ -73,10 +69,8 @@ class Settings(Schedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(clip=self.clip)
-        check_count(first_stage=self.first_stage)
+        self.check(("clip",), ("first_stage",), ("first_stages", "replies"), variant=VARIANTS)
         check_delta(self.delta)
-        check_failure(self.failure)
         if self.sigma_norms is not None and not self.sigma_norms > 0:
             raise UsageError(f"sigma norms is {self.sigma_norms}; it must be above 0")
         if not self.per_round <= self.first_stage <= self.devices:
@@ -84,15 +78,11 @@ class Settings(Schedule):
                 f"stage 2 keeps {self.per_round} of the {self.first_stage} users of stage 1, of "
                 f"{self.devices}; the numbers must not increase"
             )
-        check_choice(VARIANTS, variant=self.variant)
-        caps = {"first_stages": self.first_stages, "replies": self.replies}
-        given = {name: cap for name, cap in caps.items() if cap is not None}
-        if self.variant == "trusted" and given:
+        if self.variant == "trusted" and (self.first_stages, self.replies) != (None, None):
             raise UsageError(
                 "first stages and replies are bounded for the variant local only; trusted "
                 "accounts for the chance to take part"
             )
-        check_count(**given, least=0)
 
     @property
     def multipliers(self) -> tuple[float, float]:
