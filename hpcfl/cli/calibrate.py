@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from hpcfl.cli.terminal import progress_bar
-from hpcfl.errors import HpcflError
 
 
 @click.command("calibrate")
@@ -36,16 +35,10 @@ def command(output: Path | None) -> None:
     world = connect()
     path = output or default_path()
     # Found out before half a minute is spent.
-    world.raise_everywhere(_refusal(path) if world.rank == 0 else None)
+    world.first_alone(lambda: _check_writable(path.parent))
     with progress_bar(len(OPERATIONS), "calibrate") as bar:
         found = calibrate(world, lambda name: bar.update(1))
-    error = None
-    if world.rank == 0:
-        try:
-            found.save(path)
-        except HpcflError as problem:
-            error = problem
-    world.raise_everywhere(error)
+    world.first_alone(lambda: found.save(path))
     if world.rank == 0:
         click.echo(
             f"a mask: {1e9 * found.cost('mask_word'):.2f} ns a coordinate; an agreement: "
@@ -53,11 +46,7 @@ def command(output: Path | None) -> None:
         )
 
 
-def _refusal(path: Path) -> HpcflError | None:
+def _check_writable(folder: Path) -> None:
     from hpcfl.results.writer import check_writable
 
-    try:
-        check_writable(path.parent)
-    except HpcflError as error:
-        return error
-    return None
+    check_writable(folder)

@@ -135,6 +135,17 @@ class World:
 
         self._together(lambda control: announce(control, 0, error))
 
+    def first_alone(self, work: Callable[[], T]) -> T | None:
+        """Return what `work` returns on rank 0, None elsewhere; raise its error on every rank."""
+        found, error = None, None
+        if self.rank == 0:
+            try:
+                found = work()
+            except HpcflError as problem:
+                error = problem
+        self.raise_everywhere(error)
+        return found
+
     def tell(self, value: int) -> int:
         """Return rank 0's value on every rank."""
         if self._control is None:

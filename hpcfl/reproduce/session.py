@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from hpcfl import __version__
 from hpcfl.comm.world import World
-from hpcfl.errors import HpcflError, UsageError
 from hpcfl.reproduce.artefact import Artefact, Context, Setting
 from hpcfl.reproduce.store import Store
 
@@ -35,30 +35,26 @@ def run(
     kept.
     """
     settings = artefact.scales[scale].settings
-    store: Store | None = None
-    error: HpcflError | None = None
-    numbers: list[int] = []
-    if world.rank == 0:
-        try:
-            store = Store(folder, artefact.id.partition("/")[0])
-            numbers = list(range(len(settings))) if again else store.missing(settings)
-        except HpcflError as problem:
-            error = problem
-    world.raise_everywhere(error)
-    parts = [{"numbers": np.array(numbers, np.int64)}] * world.size if world.rank == 0 else None
+    store = world.first_alone(lambda: Store(folder, artefact.id.partition("/")[0]))
+    parts, numbers = None, []
+    if store is not None:
+        numbers = list(range(len(settings))) if again else store.missing(settings)
+        parts = [{"numbers": np.array(numbers, np.int64)}] * world.size
     for count, number in enumerate(world.distribute(parts)["numbers"].tolist()):
-        if world.rank == 0:
-            progress(count, len(numbers), settings[number])
-        start = time.perf_counter()
-        found = artefact.run(settings[number], Context(world, data_dir))
-        error = None
+        setting = settings[number]
         if store is not None:
-            about = _about(world, time.perf_counter() - start)
-            try:
-                store.add(settings[number], found, about)
-            except UsageError as problem:
-                error = problem
-        world.raise_everywhere(error)
+            progress(count, len(numbers), setting)
+        start = time.perf_counter()
+        found = artefact.run(setting, Context(world, data_dir))
+        seconds = time.perf_counter() - start
+        world.first_alone(partial(_keep, world, store, setting, found, seconds))
+
+
+def _keep(
+    world: World, store: Store | None, setting: Setting, found: Mapping[str, Any], seconds: float
+) -> None:
+    assert store is not None
+    store.add(setting, found, _about(world, seconds))
 
 
 def _about(world: World, seconds: float) -> dict[str, Any]:

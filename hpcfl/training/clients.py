@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import UsageError
 
 # What a rank needs besides its data: Python, NumPy, MPI and torch, measured as resident memory.
 RANK_BYTES = 350 * 10**6
@@ -53,17 +53,14 @@ def load(
     Every device has the fraction of the samples that the partition gives it. An HpcflError on every
     rank says that the data cannot be read or partitioned, or would not fit the memory.
     """
-    error: HpcflError | None = None
-    parts: list[dict[str, NDArray[Any]]] | None = None
-    kept: dict[str, NDArray[Any]] = {}
     hosts = world.hosts()
-    if world.rank == 0:
-        try:
-            parts, kept = _divide(placement, world.size, name, data_dir, partition, seed, fraction)
-            _check_memory(hosts, parts, placement.devices)
-        except HpcflError as problem:
-            error = problem
-    world.raise_everywhere(error)
+
+    def divide() -> tuple[list[dict[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
+        found = _divide(placement, world.size, name, data_dir, partition, seed, fraction)
+        _check_memory(hosts, found[0], placement.devices)
+        return found
+
+    parts, kept = world.first_alone(divide) or (None, {})
     mine = world.distribute(parts)
     empty = np.empty(0, np.int64)
     return Clients(

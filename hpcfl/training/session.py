@@ -88,7 +88,7 @@ def run(
     protocol, _ = build(
         options.aggregate, options, options.per_round or count, dim=1, population=count
     )
-    world.raise_everywhere(_output_error(world, output))
+    world.first_alone(lambda: _check_writable(output))
     ranks = min(world.size, count + 1)
     mine = clients.load(
         world,
@@ -348,14 +348,7 @@ def _trainer(model: Module, options: TrainOptions, where: str) -> Trainer:
     return PrivateTrainer(model, options, private, where)
 
 
-def _output_error(world: World, output: Path) -> HpcflError | None:
-    """Return, on rank 0, what is wrong with the place that results go to."""
-    if world.rank != 0:
-        return None
+def _check_writable(output: Path) -> None:
     from hpcfl.results.writer import check_writable
 
-    try:
-        check_writable(output)
-    except HpcflError as error:
-        return error
-    return None
+    check_writable(output)
