@@ -33,7 +33,7 @@ def read(path):
     if kind == b"refused":
         raise HpcflError(f"{path} is no good: make another")
 
-fuzz_files.HANG_SECONDS = 1.0
+fuzz_files.HANG_SECONDS = 3.0
 fuzz_files.make = lambda target, seed, number: fuzz_files.OUTCOMES[number].encode()
 target = Target("bad", "bad.txt", [b"read"], None, read)
 print(sorted(fuzz_files.campaign(target, 0, 7, Path(sys.argv[1])).items()))
