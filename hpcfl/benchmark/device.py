@@ -22,10 +22,7 @@ _PRINTED = ("--json",)
 def read(arguments: Sequence[str]) -> dict[str, Any] | None:
     """Return the options that are typed after ``hpcfl bench`` as texts, None for the unusual.
 
-    Parameters
-    ----------
-    arguments : sequence of str
-        The protocol, and options as ``--name value`` or ``--name=value``, in any order.
+    These are the protocol, and ``--name value`` or ``--name=value``, in any order.
     """
     known = {f"--{about.dashed}": about for about in options_of(BenchOptions).values()}
     found: dict[str, Any] = {}

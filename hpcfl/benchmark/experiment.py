@@ -35,15 +35,8 @@ if TYPE_CHECKING:
 def asked(given: Mapping[str, Any]) -> BenchOptions:
     """Return the options that keywords, or a command line, stand for.
 
-    Parameters
-    ----------
-    given : mapping
-        Values of `BenchOptions` by name, at least ``protocol``.
-
-    Raises
-    ------
-    UsageError
-        If there is no such option, or a value cannot be meant.
+    `given` has values of `BenchOptions` by name, at least ``protocol``. A UsageError says that
+    there is no such option, or that a value cannot be meant.
     """
     if given.get("resume") is not None and given.get("output") is not None:
         raise UsageError("--resume goes on in its own file: leave --output out")
@@ -54,37 +47,17 @@ def asked(given: Mapping[str, Any]) -> BenchOptions:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One configuration, checked and ready to run.
-
-    Attributes
-    ----------
-    options : BenchOptions
-        With all defaults resolved.
-    protocol : AggregationProtocol
-        With its parameters.
-    updates : Updates
-        The devices' vectors.
-    schedule : DropoutSchedule
-        Who disappears when.
-    algorithm : DPFedAvg, optional
-        Whose noise devices add to their integers.
-    """
+    """One configuration, checked, with all defaults resolved, and ready to run."""
 
     options: BenchOptions
     protocol: AggregationProtocol
     updates: Updates
     schedule: DropoutSchedule
-    algorithm: DPFedAvg | None = None
+    algorithm: DPFedAvg | None = None  # whose noise devices add to their integers
 
     @classmethod
     def prepare(cls, options: BenchOptions, devices: int) -> Experiment:
-        """Check the options for a number of devices.
-
-        Raises
-        ------
-        UsageError
-            If the configuration cannot work; the same on every rank.
-        """
+        """Check the options for a number of devices; a UsageError is the same on every rank."""
         if options.may_vary and options.keep_transcript is not None:
             raise UsageError(
                 "--keep-transcript is of the last round, which --rel-ci and --max-seconds leave "
@@ -151,28 +124,15 @@ class Experiment:
         observer: RoundObserver = NOBODY,
         earlier: Run | None = None,
     ) -> str:
-        """Run rounds until there are enough of them.
+        """Run rounds until there are enough of them; every rank calls this.
 
-        Parameters
-        ----------
-        transport : Transport
-            How messages move; every rank calls this.
-        observer : RoundObserver
-            Watches the rounds; `RoundObserver.finished` takes a
-            :class:`~hpcfl.rounds.timed.Played`, without its aggregate.
-        earlier : Run, optional
-            At the server: the run to go on with, behind its finished rounds. The model that it had
-            reached is not kept; its contents, unlike its length, make no difference.
+        `RoundObserver.finished` takes a :class:`~hpcfl.rounds.timed.Played`, without its aggregate.
+        `earlier` is, at the server, the run to go on with, behind its finished rounds. The model
+        that it had reached is not kept; its contents, unlike its length, make no difference.
 
-        Returns
-        -------
-        str
-            Why it stopped, one of :data:`~hpcfl.rounds.loop.REASONS`; the same on every rank.
-
-        Raises
-        ------
-        HpcflError
-            If a round cannot end or its aggregate is wrong. The rounds before it are stored.
+        Returns why it stopped, one of :data:`~hpcfl.rounds.loop.REASONS`, the same on every rank.
+        Raises an HpcflError if a round cannot end or its aggregate is wrong; the rounds before it
+        are stored.
         """
         options = self.options
         rule, reason, first = StopRule(options), "", 0

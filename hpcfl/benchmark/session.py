@@ -37,36 +37,16 @@ def run(
     command: Sequence[str] | None = None,
     resume: Path | None = None,
 ) -> None:
-    """Run one experiment for each number of devices.
+    """Run one experiment for each number of devices; empty `counts` are the default number.
 
     Within :func:`~hpcfl.system.interruption.noting_signals`, Ctrl-C, SIGTERM and SIGUSR1, on any
-    rank, let the round end, and all ranks leave together.
+    rank, let the round end, and all ranks leave together. `output` is the results file, or the
+    folder for several; `report` takes the path of every finished one, on rank 0. `command` does
+    just this, for the record; by default it is what was typed. `resume` is the results file of a
+    run of the same configuration to go on with, instead of writing to `output`.
 
-    Parameters
-    ----------
-    world : World
-        The processes at hand.
-    options : BenchOptions
-        What to run.
-    counts : sequence of int
-        Numbers of devices; empty for the default, a device on every rank but the server's.
-    output : path
-        Results file, or the folder for results files.
-    report : callable
-        Takes the path of every finished results file; called on rank 0.
-    observer : RoundObserver
-        Watches the rounds, of which it is given the results as well.
-    command : sequence of str, optional
-        The command that does just this, for the record; by default what was typed.
-    resume : path, optional
-        Results file of a run of the same configuration that did not come to its end, to go on with
-        instead of writing to `output`.
-
-    Raises
-    ------
-    HpcflError
-        On every rank, if something cannot work or fails. Finished rounds are kept. With exit status
-        `~hpcfl.system.interruption.LEFT_STATUS` if it was told to leave.
+    Raises an HpcflError on every rank if something cannot work or fails. Finished rounds are kept.
+    Its exit status is `~hpcfl.system.interruption.LEFT_STATUS` if the run was told to leave.
     """
     interruption = current()
     typed = list(command or ["hpcfl", *sys.argv[1:]])
@@ -165,12 +145,7 @@ class _Writing(RoundObserver):
 def _earlier(path: Path, experiment: Experiment) -> Run:
     """Return the run to go on with.
 
-    Raises
-    ------
-    HpcflError
-        If the file cannot be read.
-    UsageError
-        If it is of another configuration, has come to its end, or must not go on.
+    A UsageError says that it is of another configuration, has come to its end, or must not go on.
     """
     from hpcfl.report.formats import words
     from hpcfl.results.reader import load

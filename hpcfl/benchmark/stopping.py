@@ -11,16 +11,11 @@ from hpcfl.options.bench import BenchOptions
 class StopRule:
     """Decides after every measured round whether it was the last.
 
-    The least number of rounds is always measured. Looking at the interval after every round makes
-    a lucky stop more likely, so that the interval of a run stopped by `rel_ci` covers the median a
-    little less often than it says.
-
-    Parameters
-    ----------
-    options : BenchOptions
-        The numbers of rounds; `rel_ci`, to stop once both ends of the 95 % interval of the median
-        are within this share of the median; `max_seconds`, to stop once this much time has passed
-        since the rule was made.
+    The least number of rounds is always measured. `rel_ci` stops once both ends of the 95 %
+    interval of the median are within this share of the median, `max_seconds` once this much time
+    has passed since the rule was made. Looking at the interval after every round makes a lucky stop
+    more likely, so that the interval of a run stopped by `rel_ci` covers the median a little less
+    often than it says.
     """
 
     def __init__(self, options: BenchOptions) -> None:
@@ -29,18 +24,7 @@ class StopRule:
         self._start = time.monotonic()
 
     def after(self, round_seconds: float) -> str:
-        """Return why a measured round was the last, "" if it was not.
-
-        Parameters
-        ----------
-        round_seconds : float
-            The round's.
-
-        Returns
-        -------
-        str
-            One of :data:`~hpcfl.rounds.loop.REASONS`.
-        """
+        """Return why a measured round was the last, one of `REASONS` of the loop, "" if not."""
         self._seconds.append(round_seconds)
         count = len(self._seconds)
         options = self._options
@@ -59,16 +43,6 @@ class StopRule:
         """Take up the measured rounds of an earlier launch; return why they are enough, "" if not.
 
         Their seconds count as passed.
-
-        Parameters
-        ----------
-        round_seconds : sequence of float
-            The rounds', in order.
-
-        Returns
-        -------
-        str
-            One of :data:`~hpcfl.rounds.loop.REASONS`.
         """
         if not len(round_seconds):
             return ""

@@ -67,10 +67,7 @@ def unseal(
 ) -> Payload:
     """Return the payload of a message that must be the expected one.
 
-    Raises
-    ------
-    MessageError
-        If the message is shorter than an envelope, or its envelope says something else.
+    A MessageError says that it is shorter than an envelope, or what else its envelope says.
     """
     who = party(sender)
     if message.size < BYTES:
@@ -84,21 +81,9 @@ def unseal(
 
 
 def unseal_rows(rows: Rows, step: int, round_index: int, senders: Ids, receiver: int) -> Rows:
-    """Return the payloads of rows that one device received, of senders that are known.
+    """Return the payloads, shape (k, size), of one row from each of the known senders.
 
-    Parameters
-    ----------
-    rows : ndarray of uint8, shape (k, BYTES + size)
-        A row of each sender.
-    step, round_index, receiver : int
-        What the envelopes must say.
-    senders : ndarray of int64, shape (k,)
-        Who sent the rows.
-
-    Returns
-    -------
-    ndarray of uint8, shape (k, size)
-        Zeros for a row whose envelope says something else: what is behind it counts as little.
+    Zeros for a row whose envelope says something else: what is behind it counts as little.
     """
     headers = read_headers(rows)
     right = (

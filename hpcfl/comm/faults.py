@@ -55,22 +55,11 @@ def is_death(error: BaseException | None) -> bool:
 
 
 class Survivors:
-    """The ranks of a communicator that are left.
+    """The ranks of a communicator, used by nobody else, that are left.
 
-    Parameters
-    ----------
-    comm : Intracomm
-        The communicator; nobody else uses it.
-    note : callable, optional
-        Called after every loss with the ranks that died, and the seconds that it took to detect
-        and to recover, as in :class:`~hpcfl.comm.transport.Failure`.
-
-    Attributes
-    ----------
-    comm : Intracomm
-        The communicator of those left, in the order of their ranks in the first one.
-    ranks : tuple of int
-        Their ranks in the first one.
+    `comm` is the communicator of those left, in the order of their ranks in the first one, which
+    `ranks` holds. `note` is called after every loss with the ranks that died and the seconds that
+    it took to detect and to recover, as in :class:`~hpcfl.comm.transport.Failure`.
     """
 
     def __init__(self, comm: MPI.Intracomm, note: Note | None = None) -> None:
@@ -80,18 +69,10 @@ class Survivors:
         self._note = note
 
     def together(self, operation: Callable[[MPI.Intracomm], T]) -> T:
-        """Return what an operation gives that succeeded on all ranks that are left.
+        """Return what an operation of all ranks gives that succeeded on all that are left.
 
-        Parameters
-        ----------
-        operation : callable
-            Something that all ranks do together; called with the communicator, and again with
-            another one whenever a rank died. An `AgreedError` is a result like others.
-
-        Raises
-        ------
-        ServerLostError
-            If rank 0 of the first communicator died.
+        It is called with the communicator, and again with another one whenever a rank died. An
+        `AgreedError` is a result like others. Raises `ServerLostError` if the first rank 0 died.
         """
         before, start = self.ranks, time.perf_counter()
         detected = None
@@ -190,13 +171,7 @@ class TolerantTransport(mpi.MpiTransport):
         return taken
 
     def select(self, ids: Sequence[int]) -> mpi.MpiTransport:
-        """Return the transport of a round of some devices; it does not go on after a death.
-
-        Raises
-        ------
-        HpcflError
-            If a rank is dead already.
-        """
+        """Return the transport of a round of some devices; it does not go on after a death."""
         if self._failed:
             raise HpcflError(
                 f"rounds of some devices cannot go on without those of dead ranks "

@@ -197,10 +197,7 @@ class MpiTransport(Transport):
     def _calls(self, counts: NDArray[np.int64]) -> Iterator[tuple[slice, NDArray[np.int64], slice]]:
         """Yield, for each call, its part of all bytes, its bytes by rank, its part of this rank's.
 
-        Parameters
-        ----------
-        counts : ndarray of int64, shape (ranks,)
-            How many bytes are each rank's; all bytes are in the order of the ranks.
+        `counts` are each rank's bytes, shape (ranks,); all bytes are in the order of the ranks.
         """
         ends = np.cumsum(counts)
         done = 0
@@ -323,14 +320,9 @@ def wait(request: MPI.Request, limit_seconds: float = float("inf")) -> bool:
 
 
 def announce(comm: MPI.Intracomm | Star, size: int, error: HpcflError | None) -> int:
-    """Tell every rank the server's `size`, or its error.
+    """Tell every rank the server's `size`, or raise its error everywhere.
 
     Only the server's arguments count.
-
-    Raises
-    ------
-    AgreedError
-        On every rank, if the server has an error.
     """
     text = str(error).encode() if error is not None else b""
     head = np.array([size, error.exit_status if error is not None else 0, len(text)], np.int64)

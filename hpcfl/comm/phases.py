@@ -67,30 +67,14 @@ class Pattern(Enum):
 
 @dataclass(frozen=True)
 class Step:
-    """One exchange of messages.
+    """One exchange of messages."""
 
-    Attributes
-    ----------
-    phase : str
-        Name of the phase that the step belongs to.
-    pattern : Pattern
-        Who sends to whom.
-    upload : bool
-        Whether the devices' vectors enter here.
-    message : str
-        What the methods that play the step are called by; the phase, if it is empty.
-    row_bytes : int
-        Size of a row of a route.
-    optional : bool
-        Whether the step is played only where the server wants it.
-    """
-
-    phase: str
+    phase: str  # that the step belongs to
     pattern: Pattern
-    upload: bool = False
-    message: str = ""
-    row_bytes: int = 0
-    optional: bool = False
+    upload: bool = False  # whether the devices' vectors enter here
+    message: str = ""  # what the methods that play the step are called by; the phase, if empty
+    row_bytes: int = 0  # of a row of a route
+    optional: bool = False  # whether it is played only where the server wants it
 
     @property
     def name(self) -> str:

@@ -12,15 +12,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Placement:
-    """Every rank holds a block of consecutive device ids.
+    """Every rank holds a block of consecutive device ids."""
 
-    Attributes
-    ----------
-    starts : tuple of int
-        The first id on each rank, and the number N of devices at the end.
-    """
-
-    starts: tuple[int, ...]
+    starts: tuple[int, ...]  # the first id on each rank, and the number N of devices at the end
 
     @classmethod
     def even(cls, devices: int, ranks: int) -> Placement:

@@ -20,38 +20,17 @@ LABEL_BYTES = 4
 
 @dataclass(frozen=True)
 class Received:
-    """The sealed rows that one device received.
+    """The sealed rows that one device received, in the order of receipt."""
 
-    Attributes
-    ----------
-    senders : ndarray of int64, shape (k,)
-        Who sent them, in the order of receipt.
-    rows : ndarray of uint8, shape (k, width)
-    """
-
-    senders: Ids
-    rows: Rows
+    senders: Ids  # shape (k,)
+    rows: Rows  # shape (k, width)
 
 
 def label(senders: Sequence[int], rows: Sequence[Rows], width: int, devices: int) -> Rows:
-    """Return all rows that can be delivered, each behind its sender's id.
+    """Return all rows that can be delivered, in the order of the receivers.
 
-    Parameters
-    ----------
-    senders : sequence of int
-        Who sends.
-    rows : sequence of ndarray of uint8
-        The sealed rows of each of them. Rows that are not `width` bytes long, or are addressed to
-        nobody or to their sender, are left out.
-    width : int
-        Bytes of a sealed row.
-    devices : int
-        Number N of devices.
-
-    Returns
-    -------
-    ndarray of uint8, shape (k, LABEL_BYTES + width)
-        In the order of the receivers.
+    Each is behind its sender's id: ndarray of uint8, shape (k, LABEL_BYTES + width). Rows that are
+    not `width` bytes long, or are addressed to nobody or to their sender, are left out.
     """
     parts = [np.empty((0, LABEL_BYTES + width), np.uint8)]
     for sender, block in zip(senders, rows, strict=True):

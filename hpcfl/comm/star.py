@@ -33,12 +33,8 @@ BUFFER_BYTES = 1 << 28
 class Star:
     """The part of a communicator that `MpiTransport` uses, with rank 0 in the middle.
 
-    Methods are called like, and do what, those of `mpi4py.MPI.Intracomm` do; `root` is rank 0.
-
-    Parameters
-    ----------
-    comm : Intracomm
-        The communicator; no one else sends messages from rank to rank on it.
+    Methods are called like, and do what, those of `mpi4py.MPI.Intracomm` do; `root` is rank 0. No
+    one else sends messages from rank to rank on the communicator.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:

@@ -21,37 +21,17 @@ Produce = Callable[[int], Payload]
 
 @dataclass(frozen=True)
 class Failure:
-    """Ranks that died together, as far as the others could tell.
+    """Ranks that died together, as far as the others could tell."""
 
-    Attributes
-    ----------
-    devices : frozenset of int
-        The devices that were on them.
-    detect_seconds : float
-        From the beginning of the operation that failed, on this rank, until it did.
-    recover_seconds : float
-        From then on until the operation succeeded among those left.
-    """
-
-    devices: frozenset[int]
-    detect_seconds: float
-    recover_seconds: float
+    devices: frozenset[int]  # that were on them
+    detect_seconds: float  # from the beginning of the operation that failed, on this rank
+    recover_seconds: float  # from then on until it succeeded among those left
 
 
 class Transport(ABC):
-    """Moves sealed messages. All ranks call the same methods in the same order.
+    """Moves sealed messages. All ranks call the same methods in the same order."""
 
-    Attributes
-    ----------
-    name : str
-        How results call it.
-    placement : Placement
-        Which rank holds which devices.
-    rank : int
-        This rank.
-    """
-
-    name: str
+    name: str  # how results call it
 
     def __init__(self, placement: Placement, rank: int) -> None:
         self.placement = placement
@@ -78,12 +58,9 @@ class Transport(ABC):
 
     @abstractmethod
     def select(self, ids: Sequence[int]) -> Transport:
-        """Return the transport of a round in which only some devices take part.
+        """Return the transport of a round of some devices: `ids`, in increasing order.
 
-        Parameters
-        ----------
-        ids : sequence of int
-            The devices that do, in increasing order; in the round they are numbered from 0.
+        In the round they are numbered from 0.
         """
 
     def raise_everywhere(self, error: HpcflError | None) -> None:
@@ -106,35 +83,20 @@ class Transport(ABC):
 
     @abstractmethod
     def scatter(self, receivers: Sequence[int], produce: Produce) -> Iterator[tuple[int, Payload]]:
-        """Yield ``(id, message)`` of every receiver on this rank, by id.
+        """Yield ``(id, message)`` of every receiver on this rank, by id; to be exhausted on each.
 
-        Must be exhausted on every rank.
-
-        Parameters
-        ----------
-        receivers : sequence of int
-            The devices of this rank that listen, in increasing order.
-        produce : callable
-            Makes the message for a device, empty if there is none; called at the server, once for
-            each of the N devices, in increasing order.
+        `produce` makes the message for a device, empty if there is none. It is called at the
+        server, once for each of the N devices, in increasing order.
         """
 
     @abstractmethod
     def gather(
         self, senders: Sequence[int], produce: Produce, largest: int
     ) -> Iterator[tuple[int, Payload]]:
-        """Yield ``(id, message)`` of every sender at the server, by id; nothing elsewhere.
+        """Yield ``(id, message)`` of every sender at the server, by id; to be exhausted on each.
 
-        Must be exhausted on every rank.
-
-        Parameters
-        ----------
-        senders : sequence of int
-            The devices of this rank that send, in increasing order.
-        produce : callable
-            Makes a device's message; called once a sender, just before the message is needed.
-        largest : int
-            No message is larger than this, in bytes; decides how many move at once.
+        `produce` makes a device's message; it is called once a sender, just before the message is
+        needed. No message is larger than `largest` bytes, which decides how many move at once.
         """
 
     @abstractmethod
@@ -151,26 +113,11 @@ class Transport(ABC):
     def route(
         self, senders: Sequence[int], rows: Sequence[Rows], width: int
     ) -> tuple[dict[int, Received], NDArray[np.bool_]]:
-        """Return what each device of this rank received, and who took part.
+        """Return what each device of this rank received, and who took part, shape (N,), everywhere.
 
-        Whoever sent a row that could be delivered took part: a row of the right size to another
-        device. All ranks are told, as a relay tells those that it passes rows on to.
-
-        Parameters
-        ----------
-        senders : sequence of int
-            The devices of this rank that send.
-        rows : sequence of ndarray of uint8, shape (k, width)
-            Their sealed rows.
-        width : int
-            Bytes of a sealed row; rows of another size are not delivered.
-
-        Returns
-        -------
-        received : dict of int to Received
-            By device; nothing for one that received nothing.
-        took_part : ndarray of bool, shape (N,)
-            On every rank.
+        `senders` are the devices of this rank that send, `rows` their sealed rows of `width` bytes,
+        shape (k, width). Whoever sent a row that could be delivered took part: one of that size to
+        another device. All ranks are told, as a relay tells those that it passes rows on to.
         """
 
     @abstractmethod

@@ -32,17 +32,10 @@ TOGETHER_SECONDS = 10.0
 
 
 class World:
-    """All processes of this run.
+    """All processes of this run; `tolerant` if the other ranks can go on after one died.
 
     Messages of rounds never use the communicator of the world itself: it is kept free for ranks
     that fail.
-
-    Attributes
-    ----------
-    rank, size : int
-        This process, and how many were started.
-    tolerant : bool
-        Whether the other ranks can go on after one died.
     """
 
     def __init__(self, comm: MPI.Intracomm | None) -> None:
@@ -77,14 +70,7 @@ class World:
         """Return the transport for a number of devices; None on a rank that is not needed.
 
         Fewer devices than device ranks use as many ranks as there are devices; the devices of a
-        larger number share ranks.
-
-        Parameters
-        ----------
-        devices : int
-            Number N of devices.
-        tolerant : bool
-            Whether the caller can go on with the rest when ranks die, where MPI can.
+        larger number share ranks. `tolerant`: the caller can go on when ranks die, where MPI can.
         """
         if self._control is None or self.size == 1:
             return Loopback(devices)
@@ -168,13 +154,7 @@ class World:
         self.raise_everywhere(error)
 
     def distribute(self, parts: Sequence[Mapping[str, Array]] | None) -> dict[str, Array]:
-        """Return this rank's part of what rank 0 has for all.
-
-        Parameters
-        ----------
-        parts : sequence of dict, or None
-            At rank 0, one dict of arrays for each rank; None elsewhere.
-        """
+        """Return this rank's part of what rank 0 has for all: arrays by name, None elsewhere."""
         if self._control is None:
             assert parts is not None
             return dict(parts[0])
@@ -274,10 +254,7 @@ _world: World | None = None
 def connect() -> World:
     """Return the world, the same at each call; MPI is initialised if a launcher started ranks.
 
-    Raises
-    ------
-    UsageError
-        If MPI cannot be loaded, or does not see the processes that the launcher started.
+    A UsageError says that MPI cannot be loaded, or does not see the processes that were started.
     """
     global _world
     if _world is None:

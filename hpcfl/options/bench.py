@@ -20,10 +20,7 @@ _NOISE = ("noise_multiplier", "clip_norm", "delta")
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions(RunOptions):
-    """What `hpcfl bench` was asked for.
-
-    The attributes are the command's options; see ``hpcfl bench --help``.
-    """
+    """What `hpcfl bench` was asked for; see ``hpcfl bench --help``."""
 
     protocol: str = field(kw_only=False)
     devices: tuple[int, ...] = option(

@@ -23,58 +23,28 @@ _KEY = "option"
 
 @dataclass(frozen=True)
 class Option:
-    """All there is to know about an option.
+    """All there is to know about an option."""
 
-    Attributes
-    ----------
-    help : str
-        A sentence for ``--help``.
-    above, at_least, below, at_most : float, optional
-        Range of a number, or of each of several.
-    why : str
-        Why the range is what it is, as the end of a sentence.
-    choices : tuple of str
-        What a text may be; empty for any text.
-    unit : str
-        What a number counts, as shown in the help.
-    default_text : str
-        Default in words, where it depends on something.
-    recorded : str
-        Whether results files hold it: ``"always"``, ``"no"``, or ``"if given"``, which leaves the
-        files of those who do not use it as they are.
-    sweepable : bool
-        Whether the plan of a sweep may set it.
-    resumable : bool
-        Whether a run may go on with another value.
-    repeats : str
-        Whether runs that differ in it are repeats of one configuration: ``"no"``, ``"yes"``, or
-        ``"if given"``, where it only matters whether there is a value.
-    label : bool
-        Whether figures tell runs apart by it.
-    name : str
-        Name of the field.
-    type : type
-        Type of a value that is not None.
-    default : object
-        Value if nobody says otherwise.
-    """
-
-    help: str
+    help: str  # a sentence
+    # Range of a number, or of each of several.
     above: float | None = None
     at_least: float | None = None
     below: float | None = None
     at_most: float | None = None
-    why: str = ""
-    choices: tuple[str, ...] = ()
-    unit: str = ""
-    default_text: str = ""
+    why: str = ""  # the range is what it is, as the end of a sentence
+    choices: tuple[str, ...] = ()  # what a text may be; empty for any text
+    unit: str = ""  # what a number counts, as shown in the help
+    default_text: str = ""  # default in words, where it depends on something
+    # Whether results files hold it; "if given" leaves those as they are whose runs do not use it.
     recorded: Literal["always", "if given", "no"] = "always"
-    sweepable: bool = True
-    resumable: bool = False
+    sweepable: bool = True  # whether the plan of a sweep may set it
+    resumable: bool = False  # whether a run may go on with another value
+    # Whether runs that differ in it are repeats of one configuration; "if given": only whether
+    # there is a value matters.
     repeats: Literal["no", "yes", "if given"] = "no"
-    label: bool = False
-    name: str = ""
-    type: Any = str
+    label: bool = False  # whether figures tell runs apart by it
+    name: str = ""  # of the field
+    type: Any = str  # of a value that is not None
     default: Any = None
 
     @property
@@ -85,10 +55,7 @@ class Option:
     def read(self, value: Any) -> Any:
         """Return a value of the option's type, from text or from what a caller gave.
 
-        Raises
-        ------
-        UsageError
-            If it is of another type.
+        A UsageError says of which type it must be.
         """
         what, reader = READERS[self.type]
         try:
@@ -97,12 +64,7 @@ class Option:
             raise UsageError(f"--{self.dashed} is {value!r}; it must be {what}") from None
 
     def check(self, value: Any) -> None:
-        """Refuse a value that is out of range, or no choice.
-
-        Raises
-        ------
-        UsageError
-        """
+        """Refuse, with a UsageError, a value that is out of range, or no choice."""
         for one in value if isinstance(value, tuple) else (value,):
             if one is None:
                 continue
@@ -135,16 +97,9 @@ class Option:
 
 
 def option(default: Any, help: str, **about: Any) -> Any:
-    """Return a field of an `OptionGroup`.
+    """Return a field of an `OptionGroup` with a default and a sentence for ``--help``.
 
-    Parameters
-    ----------
-    default : object
-        Its default.
-    help : str
-        A sentence for ``--help``.
-    **about
-        Attributes of `Option`.
+    `about` are fields of `Option`.
     """
     return field(default=default, metadata=described(help, **about))
 
@@ -166,10 +121,7 @@ def again(group: type[OptionGroup], name: str, default: Any, **changed: Any) -> 
 class OptionGroup:
     """Options that belong together; commands take several groups, which they inherit from.
 
-    Raises
-    ------
-    UsageError
-        If a value is out of range.
+    A UsageError says that a value is out of range.
     """
 
     def __post_init__(self) -> None:
@@ -223,17 +175,8 @@ def names(group: type[OptionGroup], **attributes: Any) -> list[str]:
 def make(group: type[Group], given: Mapping[str, Any]) -> Group:
     """Return the options that keywords, or texts of a command line, stand for.
 
-    Parameters
-    ----------
-    group : type
-        What to make.
-    given : mapping
-        Values by name; what is not there has its default. A text is read as on the command line.
-
-    Raises
-    ------
-    UsageError
-        If there is no such option, or a value is of the wrong type or out of range.
+    What is not in `given` has its default. A text is read as on the command line. A UsageError says
+    that there is no such option, or that a value is of the wrong type or out of range.
     """
     known = options_of(group)
     fields = {one.name for one in dataclasses.fields(group)}

@@ -25,25 +25,10 @@ def build(
     weights: NDArray[np.float64] | None = None,
     population: int | None = None,
 ) -> tuple[AggregationProtocol, DropoutSchedule]:
-    """Return a protocol and its dropouts for a number of devices.
+    """Return a protocol and its dropouts for N = `devices` and d = `dim`.
 
-    Parameters
-    ----------
-    name : str
-        The protocol.
-    options : RoundOptions
-        How its rounds are played.
-    devices, dim : int
-        Number N of devices, and d of coordinates.
-    weights : ndarray of float64, shape (N,), optional
-        The devices' weights; equal by default.
-    population : int, optional
-        Number of devices that these are drawn from; all of them by default.
-
-    Raises
-    ------
-    UsageError
-        If the options do not go together.
+    `weights` are the devices', shape (N,), equal by default; `population` is the number of devices
+    that these are drawn from, all by default. A UsageError says which options do not go together.
     """
     values = values_of(options, ProtocolOptions)
     values["levels"] = DEFAULT_LEVELS if options.levels is None else options.levels

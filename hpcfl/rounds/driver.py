@@ -34,51 +34,7 @@ NOTHING = np.empty(0, np.uint8)
 
 
 class Round:
-    """Plays one round on this rank.
-
-    Parameters
-    ----------
-    steps : tuple of Step
-        The protocol.
-    transport : Transport
-        How messages move.
-    ledger : Ledger
-        Where costs are entered.
-    index : int
-        Number of the round, part of every envelope.
-    devices : mapping of int to device
-        The devices of this rank.
-    server : server or None
-        The server, on the rank that holds it.
-    inputs : callable
-        Returns a device's vector; called when the device uploads, and not entered as CPU time.
-    prepare : callable, optional
-        Called with the live devices of this rank before the upload, outside all timed regions: for
-        vectors that take long to make. All ranks wait for each other afterwards.
-    dropouts : mapping of int to str
-        The phase before which a device disappears, for every device that does.
-    dim : int
-        Number d of coordinates of a vector.
-    largest_message : int
-        No device sends more than this to the server at once, in bytes, less envelope.
-    reduce_group : Group or None
-        Sum the uploads within the transport in this group instead of gathering them.
-    observer : RoundObserver, optional
-        Told of every moment of every phase, and at the server of everything gathered that the
-        server uses.
-
-    Attributes
-    ----------
-    ledger : Ledger
-        Where costs are entered.
-    prepare_seconds : float
-        Elapsed time that `prepare` took, the wait for the other ranks included.
-    refused : dict of int to HpcflError
-        At the server, the devices that took no further part, because of what they sent or by their
-        own choice, and why, in the order in which it learned of them.
-    left : dict of int to HpcflError
-        The devices of this rank that refused to go on, and why.
-    """
+    """Plays one round on this rank; `devices` are the rank's, `server` is there where it is."""
 
     def __init__(
         self,
@@ -86,15 +42,18 @@ class Round:
         transport: Transport,
         ledger: Ledger,
         *,
-        index: int,
+        index: int,  # of the round, part of every envelope
         devices: Mapping[int, Any],
         server: Any | None,
+        # Returns a device's vector; called when it uploads, and not entered as CPU time.
         inputs: Inputs,
+        # Called with the live devices of this rank before the upload, outside all timed regions:
+        # for vectors that take long to make. All ranks wait for each other afterwards.
         prepare: Prepare | None = None,
-        dropouts: Mapping[int, str],
+        dropouts: Mapping[int, str],  # the phase before which a device disappears, if it does
         dim: int,
-        largest_message: int,
-        reduce_group: Group | None = None,
+        largest_message: int,  # bytes that a device sends to the server at once, less envelope
+        reduce_group: Group | None = None,  # sum the uploads within the transport in this group
         observer: RoundObserver = NOBODY,
     ) -> None:
         self._steps = steps
@@ -105,26 +64,23 @@ class Round:
         self._server = server
         self._inputs = inputs
         self._prepare = prepare
-        self.prepare_seconds = 0.0
+        self.prepare_seconds = 0.0  # the wait for the other ranks included
         self._dropouts = dropouts
         self._dim = dim
         self._largest_message = largest_message
         self._reduce_group = reduce_group
         self._observer = observer
         self._server_error: HpcflError | None = None
+        # At the server, the devices that took no further part, because of what they sent or by
+        # their own choice, and why, in the order in which it learned of them.
         self.refused: dict[int, HpcflError] = {}
+        # The devices of this rank that refused to go on, and why.
         self.left: dict[int, HpcflError] = {}
         # Of those that left, the ones that have not told the server yet.
         self._untold: dict[int, str] = {}
 
     def play(self) -> None:
-        """Play all steps.
-
-        Raises
-        ------
-        HpcflError
-            On every rank, if the server cannot go on.
-        """
+        """Play all steps; raises the server's error on every rank if it cannot go on."""
         play = {
             Pattern.BROADCAST: self._broadcast,
             Pattern.SCATTER: self._scatter,

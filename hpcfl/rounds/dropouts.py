@@ -14,27 +14,13 @@ MODELS = ("exact", "bernoulli")
 
 @dataclass(frozen=True)
 class DropoutSchedule:
-    """Draws the devices that disappear; the same on every rank.
-
-    Attributes
-    ----------
-    devices : int
-        Number N of devices.
-    rate : float
-        Dropout rate theta.
-    model : str
-        ``"exact"``: floor(theta N) devices a round; ``"bernoulli"``: each with probability theta.
-    phase : str
-        The phase before which they disappear: they send and receive nothing from then on.
-    seed : int
-        Seed of the run.
-    """
+    """Draws the devices that disappear; the same on every rank."""
 
     devices: int
-    rate: float
-    model: str
-    phase: str
-    seed: int
+    rate: float  # theta
+    model: str  # "exact": floor(theta N) devices a round; "bernoulli": each with probability theta
+    phase: str  # before which they disappear: they send and receive nothing from then on
+    seed: int  # of the run
 
     def draw(self, round_index: int) -> dict[int, str]:
         """Return the phase before which a device disappears, for each that does."""

@@ -23,24 +23,12 @@ NO_ROUND = 2**32 - 1
 
 @dataclass(frozen=True)
 class Enrolled:
-    """The result of an enrolment.
+    """The result of an enrolment."""
 
-    Attributes
-    ----------
-    devices : mapping of int to device
-        This rank's devices, with their secrets.
-    population : int
-        Number n of devices of all ranks.
-    record : RoundRecord
-        At the server what all ranks spent; elsewhere what this rank spent.
-    first_round : int
-        The round that it was for.
-    """
-
-    devices: Mapping[int, Any] = field(repr=False)
-    population: int
-    record: RoundRecord
-    first_round: int
+    devices: Mapping[int, Any] = field(repr=False)  # this rank's, with their secrets
+    population: int  # number n of devices of all ranks
+    record: RoundRecord  # at the server what all ranks spent, elsewhere what this rank spent
+    first_round: int  # that it was for
 
     def charge(self, record: RoundRecord, round_index: int) -> None:
         """Add what the enrolment cost to the record, of all n devices, if it is the first's."""
@@ -59,26 +47,8 @@ def enrol(
 ) -> Enrolled | None:
     """Let all devices enrol before the first round of a run; every rank calls this.
 
-    Parameters
-    ----------
-    protocol : subclass of AggregationProtocol
-        The protocol.
-    transport : Transport
-        How messages move.
-    first_round : int
-        The round that follows, to which the enrolment is charged.
-    insecure_seed : int, optional
-        Seed of the keys, which come from the operating system without it.
-
-    Returns
-    -------
-    Enrolled or None
-        None for a protocol without enrolment.
-
-    Raises
-    ------
-    HpcflError
-        On every rank, if the server cannot go on; on one rank, if one of its devices cannot.
+    `first_round` is the round that the cost is charged to. None for a protocol without enrolment.
+    Raises on every rank if the server cannot go on; on one rank, if one of its devices cannot.
     """
     count = transport.placement.devices
     enrolment = protocol.enrolment(count)

@@ -18,27 +18,13 @@ if TYPE_CHECKING:
 
 
 class FailureWatch(RoundObserver):
-    """Notes in which phase of a round devices fail.
-
-    Parameters
-    ----------
-    transport : Transport
-        Knows who has failed.
-    phases : sequence of str
-        Names of the P phases, in order.
-
-    Attributes
-    ----------
-    absent : frozenset of int
-        The devices that had failed before the round began.
-    phase_of : dict of int to int
-        For each device that failed since: index of the phase, P for outside of all phases.
-    """
+    """Notes in which phase of a round devices fail."""
 
     def __init__(self, transport: Transport, phases: Sequence[str]) -> None:
         self._transport = transport
         self._phases = list(phases)
-        self.absent = transport.failed
+        self.absent = transport.failed  # before the round began
+        # Of each device that failed since: index of the phase, their number for outside of all.
         self.phase_of: dict[int, int] = {}
         self._seconds: list[tuple[float, float]] = []
         self._before: dict[int, int] = {}
@@ -66,21 +52,11 @@ class FailureWatch(RoundObserver):
 def as_planned(
     survived: Sequence[int], planned: Collection[int], lost: Mapping[int, int], upload: int
 ) -> bool:
-    """Return whether those in the sum are those who should be.
+    """Return whether those in the sum, `survived`, in increasing order, are those who should be.
 
     Those are the planned ones, less who failed before the upload; who failed during the upload
-    may be in the sum or not, which only the server knows.
-
-    Parameters
-    ----------
-    survived : sequence of int
-        Devices that are in the sum, in increasing order.
-    planned : collection of int
-        Those that were to be, if nobody failed.
-    lost : mapping of int to int
-        Index of the phase in which a device failed.
-    upload : int
-        Index of the phase of the upload.
+    may be in the sum or not, which only the server knows. `lost` is the index of the phase in which
+    a device failed, `upload` that of the upload.
     """
     certain = {id for id in planned if lost.get(id, upload + 1) > upload}
     possible = {id for id in planned if lost.get(id, upload + 1) >= upload}

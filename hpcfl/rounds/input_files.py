@@ -18,20 +18,11 @@ LARGEST_CHUNK = 2**30  # bytes that a packed dataset may unpack to at once
 
 
 class FileUpdates(Updates):
-    """One row a device from a file; every round has the same vectors.
+    """One row a device from a file, of N = `devices` rows; every round has the same vectors.
 
-    Parameters
-    ----------
-    path : path
-        A ``.npy`` file with an array of shape (N, d), or an HDF5 file with such a dataset called
-        ``updates`` and, if wanted, one called ``weights`` of shape (N,).
-    devices : int
-        Number N of devices; the file must have as many rows.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read or has another shape.
+    A ``.npy`` file with an array of shape (N, d), or an HDF5 file with such a dataset called
+    ``updates`` and, if wanted, one called ``weights`` of shape (N,). A UsageError says what else it
+    is.
     """
 
     def __init__(self, path: Path, devices: int) -> None:
@@ -106,12 +97,7 @@ class FileUpdates(Updates):
 def _dataset(file: Any, name: str) -> Any:
     """Return a dataset that lies in the file itself, every value of it.
 
-    Raises
-    ------
-    KeyError
-        If there is none.
-    ValueError
-        If it is a link, lies in other files, or claims more values than there are.
+    A ValueError says that it is a link, lies in other files, or claims more values than there are.
     """
     import h5py
 
@@ -142,13 +128,8 @@ def _dataset(file: Any, name: str) -> Any:
 def save_aggregate(path: Path, total: NDArray[np.float64], mean: NDArray[np.float64]) -> None:
     """Write what a round has given, float64 of shape (d,), as .npy or, by the name, as HDF5.
 
-    Parameters
-    ----------
-    path : path
-    total : ndarray
-        The sum of the survivors' vectors, each times its weight; the only one in a .npy.
-    mean : ndarray
-        Their weighted mean.
+    `total` is the sum of the survivors' vectors, each times its weight, and all that a .npy holds;
+    `mean` is their weighted mean.
     """
     if path.suffix not in HDF5_SUFFIXES:
         with path.open("wb") as file:

@@ -16,19 +16,10 @@ Vector = NDArray[np.floating]
 
 
 class Updates(ABC):
-    """Gives every device its vector of a round.
-
-    Attributes
-    ----------
-    dim : int
-        Number d of coordinates.
-    weights : ndarray of float64 or None
-        The devices' weights, where the source knows them, adding up to 1.
-    total_weight : float or None
-        What they added up to.
-    """
+    """Gives every device its vector of a round."""
 
     dim: int
+    # The devices' weights, where the source knows them, adding up to 1, and to what they added up.
     weights: NDArray[np.float64] | None = None
     total_weight: float | None = None
 

@@ -20,34 +20,16 @@ HOW = "start ranks that may fail: mpirun --with-ft ulfm -n 101 hpcfl bench ..."
 
 @dataclass(frozen=True)
 class Kill:
-    """Who dies when.
+    """Who dies when."""
 
-    Attributes
-    ----------
-    ranks : frozenset of int
-        The ranks, as they were started; 0 is the server's.
-    phase : str
-        In this phase.
-    round : int
-        Of this round, counted from 0, warm-up included.
-    moment : str
-        One of :data:`~hpcfl.rounds.driver.MOMENTS`.
-    """
-
-    ranks: frozenset[int]
+    ranks: frozenset[int]  # as they were started; 0 is the server's
     phase: str
-    round: int
-    moment: str = BEFORE
+    round: int  # counted from 0, warm-up included
+    moment: str = BEFORE  # one of `MOMENTS`
 
     @classmethod
     def parse(cls, text: str) -> Kill:
-        """Return what the value of an option says.
-
-        Raises
-        ------
-        UsageError
-            If it cannot be read.
-        """
+        """Return what the value of an option says, or refuse it with a UsageError."""
         given = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
         parts = text.split(",")
         known = {"rank", "phase", "round", "moment"}
@@ -65,21 +47,10 @@ class Kill:
 
 
 def plan(texts: Iterable[str], world: World, experiments: Sequence[Any]) -> list[Kill]:
-    """Return the kills that were asked for.
+    """Return the kills of the values of ``--kill``.
 
-    Parameters
-    ----------
-    texts : iterable of str
-        The values of ``--kill``.
-    world : World
-        The processes at hand.
-    experiments : sequence of Experiment
-        What is run; each must have the phases, rounds and ranks.
-
-    Raises
-    ------
-    UsageError
-        If one cannot be read or carried out; the same on every rank.
+    A UsageError, the same on every rank, says that one cannot be read, or that one of the
+    experiments has no such phase, round or rank.
     """
     kills = [Kill.parse(text) for text in texts]
     if not kills:
@@ -115,15 +86,7 @@ def _check(kill: Kill, experiment: Any, ranks: int) -> None:
 
 
 class Killer(RoundObserver):
-    """Ends this rank when its time has come.
-
-    Parameters
-    ----------
-    kills : sequence of Kill
-        The plan.
-    rank : int
-        This rank, as it was started.
-    """
+    """Ends this rank, numbered as it was started, when its time has come."""
 
     def __init__(self, kills: Sequence[Kill], rank: int) -> None:
         self._times = {

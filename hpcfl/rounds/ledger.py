@@ -10,20 +10,9 @@ from hpcfl.results.record import RoundRecord
 
 
 class Ledger:
-    """Entries of one round for the devices (and the server) of one rank.
+    """Entries of one round for the devices, `local`, and the server of one rank.
 
     The record holds zeros for everybody else, so that the ranks' records add up to the round's.
-
-    Parameters
-    ----------
-    phases : list of str
-        Names of the phases.
-    devices : int
-        Number N of devices in the round.
-    local : range
-        The devices of this rank.
-    has_server : bool
-        Whether the server is on this rank.
     """
 
     def __init__(self, phases: list[str], devices: int, local: range, has_server: bool) -> None:

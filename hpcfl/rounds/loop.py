@@ -24,29 +24,13 @@ def repeat(
 ) -> str:
     """Play rounds until one was the last; every rank calls this.
 
-    Parameters
-    ----------
-    transport : Transport
-        How the ranks agree on going on, outside all timed regions.
-    indices : iterable of int
-        Numbers of the rounds, at most all of which are played.
-    play : callable
-        Plays a round; returns its result at the server.
-    decide : callable
-        Asked at the server after every round: why it was the last, one of `REASONS`, or "".
-    observer : RoundObserver
-        Takes every result at the server, and says whether a rank is to leave.
+    `play` returns the round's result at the server, where `decide` then says why it was the last,
+    one of `REASONS`, or "". The observer takes the result, and says whether a rank is to leave: the
+    ranks agree on going on outside all timed regions.
 
-    Returns
-    -------
-    str
-        Why it stopped, the same on every rank; "" if there was no round to play.
-
-    Raises
-    ------
-    HpcflError
-        On every rank, if a round cannot end or be stored, or its aggregate is wrong. The rounds
-        before it, and a wrong one, have been stored.
+    Returns why it stopped, the same on every rank; "" if there was no round to play. Raises an
+    HpcflError on every rank if a round cannot end or be stored, or its aggregate is wrong. The
+    rounds before it, and a wrong one, have been stored.
     """
     for index in indices:
         result = play(index)

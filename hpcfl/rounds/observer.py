@@ -29,30 +29,14 @@ F = TypeVar("F", bound=Finished)
 
 @dataclass(frozen=True)
 class Scene:
-    """Both sides of a round after its end, as seen from one rank.
+    """Both sides of a round after its end, as seen from one rank."""
 
-    Attributes
-    ----------
-    index : int
-        The round.
-    transport : Transport
-        Reaches the other ranks, outside the ledger.
-    devices : mapping of int to device
-        The devices of this rank.
-    survivors : sequence of device
-        Those of them whose vectors are in the sum.
-    server : server or None
-        The server, on the rank that holds it.
-    inputs : callable
-        Returns a device's vector.
-    """
-
-    index: int
-    transport: Transport
-    devices: Mapping[int, Any]
-    survivors: Sequence[Any]
+    index: int  # of the round
+    transport: Transport  # reaches the other ranks, outside the ledger
+    devices: Mapping[int, Any]  # of this rank
+    survivors: Sequence[Any]  # those of them whose vectors are in the sum
     server: Any | None
-    inputs: Any
+    inputs: Any  # returns a device's vector
 
 
 class RoundObserver:
@@ -85,13 +69,7 @@ class RoundObserver:
         """Learn of a device that took no further part in a round, and why."""
 
     def finished(self, index: int, result: Any) -> None:
-        """Take the result of a round.
-
-        Raises
-        ------
-        HpcflError
-            If it cannot be stored; the run ends, on every rank.
-        """
+        """Take the result of a round; an HpcflError ends the run, on every rank."""
 
 
 NOBODY = RoundObserver()
@@ -132,13 +110,7 @@ class Together(RoundObserver):
 
 
 class Results(RoundObserver, Generic[F]):
-    """Keeps every round's result in a list.
-
-    Attributes
-    ----------
-    results : list
-        What the rounds gave, in order; empty except at the server.
-    """
+    """Keeps every round's result in a list: in order, and empty except at the server."""
 
     def __init__(self) -> None:
         self.results: list[F] = []
@@ -153,13 +125,7 @@ class Results(RoundObserver, Generic[F]):
 
 
 class Leaving(RoundObserver):
-    """Ends a run after a signal.
-
-    Parameters
-    ----------
-    told_to_leave : callable
-        Returns whether a signal was received.
-    """
+    """Ends a run after a signal."""
 
     def __init__(self, told_to_leave: Callable[[], bool]) -> None:
         self._told_to_leave = told_to_leave

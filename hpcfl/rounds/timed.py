@@ -28,33 +28,17 @@ SERVER = -2
 
 @dataclass(frozen=True)
 class Played:
-    """The result of a round.
+    """The result of a round."""
 
-    Attributes
-    ----------
-    record : RoundRecord
-        At the server what all ranks spent; elsewhere what this rank spent.
-    aggregate : Aggregate or None
-        What the round has given, at the server; None elsewhere.
-    prepare_seconds : float
-        Elapsed time of making the vectors, kept out of the record.
-    quantisation_error, clipped_fraction : float
-        As :func:`~hpcfl.rounds.validation.quantisation` says; NaN where it was not asked for, for
-        protocols that do not quantise, and except at the server.
-    checkable : bool
-        Whether the aggregate could be validated: not if a device died after its upload, and nobody
-        else knows the noise that it drew.
-    refused : mapping of int to HpcflError
-        As :class:`~hpcfl.rounds.driver.Round` has it.
-    """
-
-    record: RoundRecord
-    aggregate: Aggregate | None
-    prepare_seconds: float
+    record: RoundRecord  # at the server what all ranks spent, elsewhere what this rank spent
+    aggregate: Aggregate | None  # at the server
+    prepare_seconds: float  # elapsed time of making the vectors, kept out of the record
+    # As `quantisation` says; NaN where it was not asked for, or the protocol does not quantise.
     quantisation_error: float = float("nan")
     clipped_fraction: float = float("nan")
+    # Not if a device died after its upload, and nobody else knows the noise that it drew.
     checkable: bool = True
-    refused: Mapping[int, HpcflError] = field(default_factory=dict)
+    refused: Mapping[int, HpcflError] = field(default_factory=dict)  # as `Round` has it
 
     @property
     def right(self) -> bool:
@@ -78,37 +62,16 @@ def play(
     members: Sequence[int] | None = None,
     observer: RoundObserver = NOBODY,
 ) -> Played:
-    """Play a round; every rank calls this.
+    """Play a round of a protocol, which is for as many devices as the transport has.
 
-    Parameters
-    ----------
-    protocol : AggregationProtocol
-        The protocol, for as many devices as the transport has.
-    transport : Transport
-        How messages move.
-    index : int
-        Number of the round.
-    model : ndarray of float32, shape (d,)
-        The model that the server broadcasts; other ranks' values do not matter.
-    inputs, prepare, dropouts
-        As for :class:`~hpcfl.rounds.driver.Round`.
-    reduce : bool
-        Sum the uploads within the transport.
-    insecure_seed : int, optional
-        Seed of the keys, which come from the operating system without it.
-    with_quantisation : bool
-        Find out, untimed, what clipping and rounding did to the sum.
-    enrolled : Enrolled, optional
-        What `enrol` returned, for the run of which this is a round.
-    members : sequence of int, optional
-        The ids under which the round's devices enrolled, in increasing order; by default all.
-    observer : RoundObserver, optional
-        Watches the round.
+    Every rank calls this; on all but the server's, the values of `model` do not matter. `inputs`,
+    `prepare` and `dropouts` are as for :class:`~hpcfl.rounds.driver.Round`. With `reduce`, uploads
+    are summed within the transport. Keys come from `insecure_seed`, or from the operating system.
+    `with_quantisation` finds out, untimed, what clipping and rounding did to the sum. `members` are
+    the ids under which the round's devices enrolled, in increasing order; by default all.
 
-    Raises
-    ------
-    HpcflError
-        On every rank, if the server cannot go on; on one rank, if one of its devices cannot.
+    Raises an HpcflError on every rank if the server cannot go on; on one rank, if one of its
+    devices cannot.
     """
     count, dim = protocol.parameters.devices, protocol.parameters.dim
     phases, local = protocol.phases(), transport.local_devices
@@ -192,16 +155,7 @@ def _kept_out(
 ) -> set[int]:
     """Return, on every rank, who should have survived, but was refused before its upload counted.
 
-    Parameters
-    ----------
-    transport : Transport
-        Tells the other ranks; every rank calls this.
-    played : Round
-        The round.
-    server : server or None
-        The server, on its rank.
-    planned : list of int
-        The devices that were not to drop out.
+    Of the `planned`, who were not to drop out; every rank calls this.
     """
     told = None
     if server is not None:

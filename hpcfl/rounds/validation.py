@@ -24,26 +24,11 @@ UNIT_ROUNDOFF = 2.0**-53
 def expected_total(
     transport: Transport, survivors: Iterable[Device], inputs: Inputs, dim: int, exact: bool
 ) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return the sum of what the survivors contributed, and by how much it may be off.
+    """Return, at the server, the sum of what the survivors contributed, and how far it may be off.
 
-    Parameters
-    ----------
-    transport : Transport
-        Adds up the ranks; every rank calls this.
-    survivors : iterable of Device
-        The devices of this rank that are in the sum.
-    inputs : callable
-        Returns a device's vector.
-    dim : int
-        Number d of coordinates.
-    exact : bool
-        Whether contributions are integers, whose sum is exact. The sums of n real numbers x in two
-        orders differ by at most 2 n u sum(abs(x)), u the unit roundoff.
-
-    Returns
-    -------
-    tuple of ndarray or None
-        Sum and tolerance, shape (d,), on the server's rank.
+    Both have shape (d,); every rank calls this for its survivors. `exact` contributions are
+    integers, whose sum is exact. The sums of n real numbers x in two orders differ by at most
+    2 n u sum(abs(x)), u the unit roundoff.
     """
     total = np.zeros(dim, np.int64 if exact else np.float64)
     magnitude = np.zeros(dim)
@@ -70,24 +55,9 @@ def quantisation(
 ) -> tuple[float, float]:
     """Return how far an aggregate is from the sum of the vectors before they became integers.
 
-    Parameters
-    ----------
-    transport : Transport
-        Adds up the ranks; every rank calls this.
-    survivors : iterable of device
-        The devices of this rank that are in the sum; they have a method ``unquantised``.
-    inputs : callable
-        Returns a device's vector.
-    aggregate : Aggregate or None
-        What the round has given, at the server.
-    dim : int
-        Number d of coordinates.
-
-    Returns
-    -------
-    tuple of float
-        Root mean square error of a coordinate, clipping and rounding together, and the fraction of
-        the values sent that were clipped; NaN except at the server.
+    That is the root mean square error of a coordinate, clipping and rounding together, and the
+    fraction of the values sent that were clipped; NaN except at the server. Every rank calls this
+    for its survivors, which have a method ``unquantised``.
     """
     total = np.zeros(dim)
     counts = np.zeros(2, np.int64)
