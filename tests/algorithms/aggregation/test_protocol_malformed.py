@@ -786,30 +786,6 @@ def test_the_server_takes_shares_of_survivors_of_the_right_size_and_once(unmaski
     refused_in("unmask", 2, "it was received twice", take, 2, reply, of=unmasking)
 
 
-@pytest.mark.parametrize(
-    "word",
-    [None, 0, SEED_SHARE - 1, 3 * SEED_SHARE - 1, 3 * SEED_SHARE, 3 * SEED_SHARE + KEY_SHARE - 1],
-)
-def test_the_last_share_that_is_needed_is_checked_too(unmasking, word):
-    """Three shares of three are consistent whatever they are: what tells is the holder's answer."""
-    server = unmasking.server
-
-    def finish():
-        for id in (0, 2, 3):
-            shares = unmasking.devices[id].send_unmask().view("<u4").copy()
-            if id == 2 and word is not None:
-                shares[word] = (int(shares[word]) + 1) % Q
-            server.receive_unmask(id, shares.view(np.uint8))
-        server.finish_unmask()
-
-    if word is None:
-        finish()
-        server.finish_result()
-        unmasking.goes_on()
-    else:
-        refused_in("unmask", 2, NOT_AS_ANSWERED, finish, of=unmasking)
-
-
 # keys that are another device's
 
 
