@@ -10,12 +10,20 @@ import os
 from collections.abc import Callable
 
 import numpy as np
+import opendp.prelude as dp
 
 from harness import cpu_seconds, figure
-from hpcfl.crypto.discrete_gaussian import discrete_gaussian, opendp_discrete_gaussian
+from hpcfl.crypto.discrete_gaussian import discrete_gaussian
 from hpcfl.crypto.noise import FastNoise, SecureNoise
 
 DIM = 165_000
+
+
+def opendp_discrete_gaussian(size: int, sigma: float) -> object:
+    """Return samples of the same distribution from OpenDP, whose randomness is the system's."""
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
+    return np.array(dp.m.make_gaussian(*space, scale=float(sigma))([0] * size), np.int64)
 
 
 def compare(

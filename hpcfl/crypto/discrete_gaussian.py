@@ -9,7 +9,6 @@ anything is a floating-point one, so there is no rounding for a proof to worry a
 
 from __future__ import annotations
 
-import math
 import operator
 
 import numpy as np
@@ -83,28 +82,6 @@ def discrete_gaussian(seed: bytes, size: int, sigma: int) -> Signed:
     return samples
 
 
-def opendp_discrete_gaussian(size: int, sigma: float) -> Signed:
-    """Return samples of the same distribution from OpenDP, whose randomness is the system's.
-
-    Raises
-    ------
-    HpcflError
-        If OpenDP is not installed, the size is below 0, or sigma is below 0 or not finite.
-    """
-    if size < 0 or not 0 <= sigma < math.inf:
-        raise HpcflError(
-            f"{size} samples of sigma {sigma} are asked for; both must be 0 or more and finite"
-        )
-    try:
-        import opendp.prelude as dp
-    except ImportError:
-        raise HpcflError("OpenDP is not installed: pip install 'hpcfl[dp]'") from None
-    dp.enable_features("contrib")
-    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
-    measure = dp.m.make_gaussian(*space, scale=float(sigma))
-    return np.array(measure([0] * size), np.int64)
-
-
 class _Source:
     """Uniform integers from a keystream, one after the other."""
 
@@ -148,12 +125,7 @@ def _candidates(source: _Source, count: int, sigma: int) -> Signed:
 def _discrete_laplace(source: _Source, count: int, scale: int) -> tuple[Signed, Signed, Bools]:
     """Return `count` samples z of probability proportional to exp(-|z| / scale) (Algorithm 2).
 
-    Returns
-    -------
-    low, turns : ndarray of int64
-        |z| = low + scale turns, with low below scale.
-    negative : ndarray of bool
-        Whether z is below 0.
+    As |z| = low + scale turns, with low below scale, and whether z is below 0.
     """
     low = np.empty(count, np.int64)
     turns = np.empty(count, np.int64)

@@ -26,14 +26,7 @@ STREAMS_AT_ONCE = 4096
 class Group(ABC):
     """An additive group of integers modulo `modulus` with at most 2**32 elements.
 
-    Attributes
-    ----------
-    name : str
-        Name on the command line.
-    modulus : int
-        Number of elements.
-    half_range : int
-        Integers from -half_range to half_range are represented without ambiguity.
+    Integers from -half_range to half_range are represented without ambiguity.
     """
 
     name: str

@@ -87,13 +87,10 @@ def agree(private: bytes, public: list[bytes]) -> list[bytes]:
 
 
 def check_public(public: bytes) -> None:
-    """Refuse a public key that no key pair has.
+    """Refuse a public key that no key pair has, by ValueError.
 
-    Raises
-    ------
-    ValueError
-        If it is a point of low order, or is not written as RFC 7748 writes it: a second spelling
-        of another's key would pass for another key.
+    It may be a point of low order, or not be written as RFC 7748 writes it: a second spelling of
+    another's key would pass for another key.
     """
     number = int.from_bytes(public, "little")
     if number % 2**255 % _PRIME in _LOW_ORDER:

@@ -23,16 +23,9 @@ ZEROS.flags.writeable = False
 
 
 def open_stream(key: bytes, stream: int = 0, block: int = 0) -> CipherContext:
-    """Return the encryptor that turns zeros into the keystream of `key`.
+    """Return the encryptor that turns zeros into the keystream of a 16-byte key.
 
-    Parameters
-    ----------
-    key : bytes
-        16 bytes.
-    stream : int
-        Number of the stream, below 2**64.
-    block : int
-        First 16-byte block that the encryptor yields.
+    It begins with the 16-byte block `block` of the stream of this number, below 2**64.
     """
     counter = stream.to_bytes(8, "big") + block.to_bytes(8, "big")
     return Cipher(algorithms.AES128(key), modes.CTR(counter)).encryptor()

@@ -43,13 +43,7 @@ class NoiseSource(ABC):
 
 
 class SecureNoise(NoiseSource):
-    """Noise from the keystream of a secret key.
-
-    Parameters
-    ----------
-    secrets : callable
-        Gives the key: normally the operating system's generator.
-    """
+    """Noise from the keystream of a secret key, which normally the operating system gives."""
 
     def __init__(self, secrets: SecretSource) -> None:
         self._stream = keystream.open_stream(secrets(keystream.KEY_BYTES))
@@ -74,13 +68,7 @@ class SecureNoise(NoiseSource):
 
 
 class FastNoise(NoiseSource):
-    """Noise from a plain generator: it repeats itself for the same seed, and hides from nobody.
-
-    Parameters
-    ----------
-    seed : numpy.random.SeedSequence
-        Of the noise; not changed.
-    """
+    """Noise from a plain generator: it repeats itself for the same seed, and hides from nobody."""
 
     def __init__(self, seed: np.random.SeedSequence) -> None:
         self._generator = np.random.Generator(np.random.SFC64(seed))

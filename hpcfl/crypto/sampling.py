@@ -138,15 +138,8 @@ SAMPLERS: dict[str, type[GapSampler | DenseSampler]] = {"gaps": GapSampler, "den
 def permutation(seed: bytes, count: int) -> NDArray[np.int64]:
     """Return a permutation of ``range(count)`` that follows from a seed on every machine.
 
-    The numbers are sorted by 128 random bits each. Two of them are equal, and the order is then
-    not uniform, with a probability below ``count**2 / 2**129``.
-
-    Parameters
-    ----------
-    seed : bytes
-        At least 16 bytes, of which the first 16 are used.
-    count : int
-        Number of elements.
+    The numbers are sorted by 128 random bits each, of the seed's first 16 bytes. Two of them are
+    equal, and the order is then not uniform, with a probability below ``count**2 / 2**129``.
     """
     words = keystream.read([seed[: keystream.KEY_BYTES]], [16 * count]).view("<u8").reshape(-1, 2)
     return np.lexsort((words[:, 1], words[:, 0]))

@@ -39,11 +39,8 @@ def to_limbs(secret: bytes) -> Elements:
 def from_limbs(limbs: Elements, secret_bytes: int) -> bytes:
     """Return the byte string that :func:`to_limbs` cut up.
 
-    Raises
-    ------
-    ValueError
-        If the limbs are not those of a secret of `secret_bytes` bytes: the shares they were
-        combined from do not belong together.
+    ValueError if the limbs are not those of a secret of `secret_bytes` bytes: the shares they were
+    combined from do not belong together.
     """
     number = 0
     for limb in reversed(limbs.tolist()):
@@ -94,18 +91,10 @@ def combine(shares: Elements, holders: tuple[int, ...]) -> Elements:
 
 
 def combine_each(shares: Elements, holders: NDArray[np.int64]) -> Elements:
-    """Return many secrets' limbs, each from the shares of holders of its own.
+    """Return many secrets' limbs, shape (S, L), each from the shares of holders of its own.
 
-    Parameters
-    ----------
-    shares : ndarray of uint32, shape (S, t, L)
-        For each of S secrets, one row a holder.
-    holders : ndarray of int64, shape (S, t)
-        Numbers of each secret's holders, in the order of the rows; different within a secret.
-
-    Returns
-    -------
-    ndarray of uint32, shape (S, L)
+    `shares`, uint32 of shape (S, t, L), has one row a holder for each secret, `holders`, int64 of
+    shape (S, t), their numbers in the order of the rows; different within a secret.
     """
     weights = _weights_at_zero_each(holders)[:, None, :]
     return _products(weights, shares)[:, 0].astype(np.uint32)
@@ -117,25 +106,21 @@ def consistent(
     """Return whether each secret's shares lie on polynomials of degree below the threshold.
 
     A codeword of a Reed-Solomon code is orthogonal to its dual: the shares at the points x_i, times
-    p(x_i) / prod_{j != i} (x_i - x_j), add up to zero for every polynomial p of degree at most
-    m - t - 1, m being the number of shares. `CHECKS` random p are tried (SCRAPE, Cascudo and David,
+    p(x_i) / prod_{j != i} (x_i - x_j), add up to zero for every polynomial p of degree at most m -
+    t - 1, m being the number of shares. `CHECKS` random p are tried (SCRAPE, Cascudo and David,
     ACNS 2017, section 2.1). They come from the operating system, so that no holder can choose a
     share that passes. Exactly t shares are consistent, whatever they are: no check is possible.
 
     Parameters
     ----------
     shares : ndarray of uint32, shape (S, m, L)
-        For each of S secrets, one row a holder; those that did not come are any field elements.
+        For each of S secrets, one row a holder; any field elements where none was received.
     holders : ndarray of int64, shape (m,)
         The holders' numbers.
     received : ndarray of bool, shape (S, m)
         Which shares there are.
     threshold : int
         Number t of shares that reconstruct a secret.
-
-    Returns
-    -------
-    ndarray of bool, shape (S,)
     """
     secrets, count, limbs = shares.shape
     if not shares.size or int(received.sum(axis=1).max()) <= threshold:
@@ -178,7 +163,9 @@ def _parity_weights(
 
 
 def _products(left: Matrix, right: Elements) -> Matrix:
-    """Return ``left[s] @ right[s]`` modulo q for all s."""
+    """Return ``left @ right`` modulo q, of elements of F_q, for all pairs of a stack."""
+    if left.shape[-1] > MAX_TERMS:
+        raise ValueError(f"secret sharing supports thresholds up to {MAX_TERMS}")
     q = np.uint64(FQ.modulus)
     low = (right & np.uint32(0xFFFF)).astype(np.uint64)
     high = (right >> np.uint32(16)).astype(np.uint64)
@@ -186,13 +173,7 @@ def _products(left: Matrix, right: Elements) -> Matrix:
 
 
 def _product(left: Matrix, right: Elements) -> Elements:
-    """Return ``left @ right`` modulo q; both hold elements of F_q."""
-    if left.shape[1] > MAX_TERMS:
-        raise ValueError(f"secret sharing supports thresholds up to {MAX_TERMS}")
-    q = np.uint64(FQ.modulus)
-    low = (right & np.uint32(0xFFFF)).astype(np.uint64)
-    high = (right >> np.uint32(16)).astype(np.uint64)
-    return ((left @ low + ((left @ high % q) << np.uint64(16))) % q).astype(np.uint32)
+    return _products(left, right).astype(np.uint32)
 
 
 @lru_cache(maxsize=8)
@@ -210,17 +191,7 @@ def _weights_at_zero(holders: tuple[int, ...]) -> Matrix:
     """Return Lagrange's weights for the value at zero, computed once for each set of holders."""
     if len(set(holders)) != len(holders):
         raise ValueError("two shares have the same holder")
-    q = FQ.modulus
-    points = np.array(holders, np.int64) + 1
-    numerators = np.ones(len(points), np.uint64)
-    denominators = np.ones(len(points), np.uint64)
-    for k, point in enumerate(points.tolist()):
-        others = np.arange(len(points)) != k
-        difference = np.where(others, (point - points) % q, 1).astype(np.uint64)
-        numerators = numerators * np.where(others, point, 1).astype(np.uint64) % np.uint64(q)
-        denominators = denominators * difference % np.uint64(q)
-    inverses = [pow(int(value), -1, q) for value in denominators]
-    return numerators * np.array(inverses, np.uint64) % np.uint64(q)
+    return _weights_at_zero_each(np.array([holders], np.int64))[0]
 
 
 def _weights_at_zero_each(holders: NDArray[np.int64]) -> Matrix:

@@ -63,21 +63,11 @@ class CommonCoordinates(SecAgg):
 
 @dataclass(frozen=True)
 class AllOrNobody(Masking):
-    """With the probability alpha everybody sends a coordinate, masked together; else nobody.
+    """With the probability alpha everybody sends a coordinate, masked together; else nobody."""
 
-    Attributes
-    ----------
-    devices : int
-        Number N of devices.
-    alpha : float
-        The probability.
-    degree : int or None
-        Neighbours of a device; None for all.
-    """
-
-    devices: int
+    devices: int  # number N of devices
     alpha: float
-    degree: int | None
+    degree: int | None  # neighbours of a device; None for all
 
     @property
     def together(self) -> InCohorts:

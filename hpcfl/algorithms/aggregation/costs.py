@@ -47,42 +47,21 @@ CACHED = 1 << 17
 
 @dataclass
 class PhaseCosts:
-    """What a phase takes.
-
-    Attributes
-    ----------
-    name : str
-        The phase.
-    up, down : float
-        Bytes that a device sends and receives which is in the phase, envelopes included.
-    messages_up, messages_down : float
-        Messages of such a device.
-    routed : float
-        Those of the bytes that such a device sends, and receives, in rows of a route.
-    senders, receivers : int
-        Devices that send, and that receive.
-    device : dict of str to float
-        Operations of a device that is in it to its end.
-    server : dict of str to float
-        Operations of the server.
-    around : dict of str to float
-        Operations that take time and are nobody's work.
-    scattered : bool
-        Whether the server sends every device a message of its own.
-    """
+    """What a phase takes."""
 
     name: str
+    # Bytes of a device that sends and receives in the phase, envelopes included; its messages.
     up: float = 0.0
     down: float = 0.0
     messages_up: float = 0.0
     messages_down: float = 0.0
-    routed: float = 0.0
+    routed: float = 0.0  # those of the bytes that it sends, and receives, in rows of a route
     senders: int = 0
     receivers: int = 0
-    device: Operations = field(default_factory=dict)
+    device: Operations = field(default_factory=dict)  # of one that is in it to its end
     server: Operations = field(default_factory=dict)
-    around: Operations = field(default_factory=dict)
-    scattered: bool = False
+    around: Operations = field(default_factory=dict)  # take time and are nobody's work
+    scattered: bool = False  # whether the server sends every device a message of its own
 
     def sends(self, size: float, senders: int, messages: float = 1) -> None:
         """Let so many devices send messages, of so many bytes together without envelopes."""
@@ -90,17 +69,17 @@ class PhaseCosts:
         self.messages_up += messages
         self.senders = senders
 
-    def routes(self, size: float, devices: int, rows: float) -> None:
-        """Let so many devices send each other rows, of so many bytes together of each of them."""
-        self.sends(size, devices, rows)
-        self.receives(size, devices, rows)
-        self.routed += size + ENVELOPE_BYTES * rows
-
     def receives(self, size: float, receivers: int, messages: float = 1) -> None:
         """Let so many devices receive messages, of so many bytes together without envelopes."""
         self.down += size + ENVELOPE_BYTES * messages
         self.messages_down += messages
         self.receivers = receivers
+
+    def routes(self, size: float, devices: int, rows: float) -> None:
+        """Let so many devices send each other rows, of so many bytes together of each of them."""
+        self.sends(size, devices, rows)
+        self.receives(size, devices, rows)
+        self.routed += size + ENVELOPE_BYTES * rows
 
 
 Phases = Mapping[str, PhaseCosts]
@@ -108,19 +87,11 @@ Phases = Mapping[str, PhaseCosts]
 
 @dataclass(frozen=True)
 class Crowd:
-    """How many are in a round.
+    """How many are in a round."""
 
-    Attributes
-    ----------
-    devices, dropped : int
-        Number N of devices, and of those of them that drop out.
-    degree : int
-        Neighbours of a device.
-    """
-
-    devices: int
-    dropped: int
-    degree: int
+    devices: int  # N
+    dropped: int  # of them
+    degree: int  # neighbours of a device
 
     @classmethod
     def of(cls, parameters: Parameters, degree: int | None = None) -> Crowd:

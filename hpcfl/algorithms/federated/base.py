@@ -70,23 +70,15 @@ class Spent:
 
 @dataclass(frozen=True)
 class FirstStage:
-    """Exchanges that a round begins with: they say which devices go on to the sum.
+    """Exchanges that a round begins with: they say which devices go on to the sum."""
 
-    Attributes
-    ----------
-    steps : tuple of Step
-        The exchanges, the model's among them.
-    device : callable
-        Takes the device's id, the number of the round and the length of the model; returns the
-        device's side. After the exchanges, its ``kept`` says whether the device goes on, and
-        ``kept_update(update)`` returns what it then puts into the sum.
-    server : callable
-        Takes the number of the round and the model; returns the server's side. Its ``kept`` are
-        the slots, among those invited, of the devices that go on, increasing.
-    """
-
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...]  # the model's among them
+    # From the device's id, the number of the round and the length of the model to the device's
+    # side. After the exchanges, its ``kept`` says whether the device goes on, and
+    # ``kept_update(update)`` returns what it then puts into the sum.
     device: Callable[[int, int, int], Any]
+    # From the number of the round and the model to the server's side. Its ``kept`` are the slots,
+    # among those invited, of the devices that go on, increasing.
     server: Callable[[int, Vector], Any]
 
 
