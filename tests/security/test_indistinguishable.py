@@ -162,7 +162,7 @@ def test_a_broken_mask_is_seen(breakage, group, monkeypatch):
         pytest.param(half_of_the_coordinates, marks=pytest.mark.full),
     ],
 )
-@pytest.mark.parametrize("name", ["secagg-graph", "sparse", "cohort", "prf"])
+@pytest.mark.parametrize("name", ["secagg-graph", "sparse", "cohort", "common", "prf"])
 def test_a_broken_mask_is_seen_in_every_protocol(name, breakage, monkeypatch):
     monkeypatch.setattr(groups, "keystream", broken(breakage))
 

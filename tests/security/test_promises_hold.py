@@ -289,7 +289,7 @@ def test_a_false_dealer_that_does_not_answer_itself_is_expelled_by_t_plus_1_answ
     assert [] == violations(outcome)
 
 
-@pytest.mark.parametrize("case", ["secagg", "secagg-graph", "cohort"])
+@pytest.mark.parametrize("case", ["secagg", "secagg-graph", "cohort", "common"])
 def test_one_device_may_vanish_where_dropouts_are_drawn_and_next_to_none_are_expected(case):
     options = {"dropout": 1e-8, "dropout_model": "bernoulli", "gamma": 0.05, "alpha": 0.5}
     protocol = with_noise(make(case, 20, **options))

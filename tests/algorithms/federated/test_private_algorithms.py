@@ -288,7 +288,7 @@ def test_a_trusted_servers_noise_is_sigma_on_the_sum_of_those_that_survive(
     assert_std(found - update, 1.5 * std)
 
 
-@pytest.mark.parametrize("name", ["secagg", "secagg-graph", "cohort", "prf"])
+@pytest.mark.parametrize("name", ["secagg", "secagg-graph", "cohort", "common", "prf"])
 @pytest.mark.parametrize("quantile", [None, 0.5])
 def test_the_honest_survivors_noise_is_enough_by_itself(name, quantile):
     """Their sum has at least the multiplier times the most that a user's integers can be."""
@@ -297,9 +297,9 @@ def test_the_honest_survivors_noise_is_enough_by_itself(name, quantile):
     dp = algorithm("dp-fedavg", where, noise="distributed", noise_multiplier=0.7, quantile=quantile)
     noise = dp.integer_noise(where.protocol, 0)
     protocol = where.protocol
-    # A cohort's part is rounded to whole coordinates.
+    # Parts are rounded to whole coordinates.
     whole_vector = 1000 + dp.first_state.size
-    size = math.ceil(whole_vector / 2) + 1 if name == "cohort" else whole_vector
+    size = math.ceil(whole_vector / 2) + 1 if protocol.sparse_upload else whole_vector
     unit = 2**20 * protocol.scale(0)
     largest = unit * noise.norm + math.sqrt(size)
     honest = protocol.honest_in_sum()
