@@ -99,7 +99,9 @@ class Adversary:
         self, shares: dict[int, Elements], owners: Flags, width: int, size: int
     ) -> dict[int, bytes]:
         try:
-            limbs = self.seen.links.combine(shares, owners, width)[:, :-1]
+            links = self.seen.links
+            received = links.collect(shares, owners, width).without_checks()
+            limbs = received.combine(links.threshold)
             secrets = [shamir.from_limbs(one, size) for one in limbs]
         except ValueError as error:
             raise MessageError("unmask", "the survivors", str(error)) from None

@@ -155,14 +155,6 @@ class Links(ABC):
         `shares` is what every holder that replied sent: uint32 of shape (owners asked of, width).
         """
 
-    def combine(self, shares: Mapping[int, Elements], owners: Flags, width: int) -> Elements:
-        """Return the owners' secrets, in increasing order of their ids, unchecked: (owners, width).
-
-        Takes what `collect` takes; BelowThresholdError if fewer holders of an owner replied than
-        its threshold says.
-        """
-        return self.collect(shares, owners, width).combine(self.threshold)
-
 
 class Topology(ABC):
     """Who can be linked with whom, as all parties know beforehand."""

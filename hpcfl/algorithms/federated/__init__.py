@@ -21,12 +21,12 @@ REGISTRY = registry(
     {
         "fedavg": ("base:FedAvg", "every device sends its update"),
         "rand-k": (
-            "sparsification:RandKFedAvg",
+            "sparsification:RandK",
             "a random part alpha of its coordinates, in the clear",
             "sparsified",
         ),
         "top-k": (
-            "sparsification:TopKFedAvg",
+            "sparsification:TopK",
             "the part alpha of the largest magnitude, in the clear",
             "sparsified",
         ),

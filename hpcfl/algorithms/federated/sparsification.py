@@ -7,7 +7,7 @@ Guler 2021, Figure 2). The devices' overlap measures it.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Self
 
@@ -24,20 +24,45 @@ from hpcfl.options.training import TrainOptions
 Positions = NDArray[np.int64]
 
 
-class Sparsifier(ABC):
-    """Chooses the coordinates of an update that are sent, and remembers the others if asked to.
+class Sparsified(FederatedAlgorithm):
+    """Federated averaging of sparsified updates; remembers what is not sent if asked to.
 
     The fraction alpha of the coordinates, in (0, 1], is sent. With error feedback, what a device
     has not sent is added to its next update (Seide et al. 2014; Karimireddy et al. 2019); the
     values sent are then those of the update, whatever `scale` says. `selected` is what each device
-    chose in its latest round, increasing.
+    of this rank chose in its latest round, increasing.
     """
 
-    def __init__(self, alpha: float, seed: int, error_feedback: bool = False) -> None:
+    leaves_out = True
+
+    def __init__(self, federation: Federation, alpha: float, error_feedback: bool = False) -> None:
+        super().__init__(federation)
         self._alpha = alpha
-        self._seed = seed
         self._unsent: dict[int, Vector] | None = {} if error_feedback else None
         self.selected: dict[int, Positions] = {}
+
+    @classmethod
+    def make(cls, federation: Federation, options: TrainOptions, secrets: NoiseSecrets) -> Self:
+        return cls(federation, options.alpha, options.error_feedback)
+
+    @classmethod
+    def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
+        protocol = federation.protocol
+        if protocol.summed_in is not None:
+            raise UsageError(
+                f"{cls.name} cannot be aggregated by {protocol.name}: devices choose their "
+                "coordinates each for itself, so the masks of a pair would not meet and cancel; "
+                "use --aggregate fedavg, or train fedavg with --aggregate sparse, where pairs "
+                "choose together"
+            )
+
+    def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
+        return self.sparsify(learn(), device, round_index)
+
+    def take_choices(self, dim: int) -> tuple[list[Positions], int]:
+        chosen = list(self.selected.values())
+        self.selected.clear()
+        return chosen, self.count(dim)
 
     def count(self, dim: int) -> int:
         """Return the number k of coordinates that are sent of `dim`, at least one."""
@@ -70,8 +95,10 @@ class Sparsifier(ABC):
         """Return the k coordinates to send, in any order."""
 
 
-class RandK(Sparsifier):
+class RandK(Sparsified):
     """k coordinates drawn at random, independently by every device in every round."""
+
+    name = "rand-k"
 
     def scale(self, dim: int) -> float:
         """Return d / k, without which the mean would be k / d of the update."""
@@ -79,12 +106,16 @@ class RandK(Sparsifier):
 
     def _choose(self, update: Vector, device: int, round_index: int) -> Positions:
         spawn_key = (SPARSIFICATION, round_index, device)
-        generator = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=spawn_key))
-        return generator.choice(update.size, self.count(update.size), replace=False, shuffle=False)
+        seeds = np.random.SeedSequence(self.federation.seed, spawn_key=spawn_key)
+        count = self.count(update.size)
+        generator = np.random.default_rng(seeds)
+        return generator.choice(update.size, count, replace=False, shuffle=False)
 
 
-class TopK(Sparsifier):
+class TopK(Sparsified):
     """The k coordinates of the largest magnitude."""
+
+    name = "top-k"
 
     def scale(self, dim: int) -> float:
         """Return 1: the choice is not random, so no factor makes it unbiased."""
@@ -93,9 +124,6 @@ class TopK(Sparsifier):
     def _choose(self, update: Vector, device: int, round_index: int) -> Positions:
         first = update.size - self.count(update.size)
         return np.argpartition(np.abs(update), first)[first:]
-
-
-SPARSIFIERS: dict[str, type[Sparsifier]] = {"rand-k": RandK, "top-k": TopK}
 
 
 def selection_counts(selections: Iterable[Positions], dim: int) -> NDArray[np.int64]:
@@ -118,48 +146,3 @@ def pairwise_overlap(counts: NDArray[np.int64], selections: int, size: int) -> f
     common = int((counts * (counts - 1)).sum()) // 2
     pairs = selections * (selections - 1) // 2
     return common / (pairs * size)
-
-
-class Sparsified(FederatedAlgorithm):
-    """Federated averaging of sparsified updates; its sparsifier chooses for this rank's devices."""
-
-    leaves_out = True
-
-    def __init__(self, federation: Federation, alpha: float, error_feedback: bool) -> None:
-        super().__init__(federation)
-        self.sparsifier = SPARSIFIERS[self.name](alpha, federation.seed, error_feedback)
-
-    @classmethod
-    def make(cls, federation: Federation, options: TrainOptions, secrets: NoiseSecrets) -> Self:
-        return cls(federation, options.alpha, options.error_feedback)
-
-    @classmethod
-    def check(cls, federation: Federation, privacy: PrivacyOptions) -> None:
-        protocol = federation.protocol
-        if protocol.summed_in is not None:
-            raise UsageError(
-                f"{cls.name} cannot be aggregated by {protocol.name}: devices choose their "
-                "coordinates each for itself, so the masks of a pair would not meet and cancel; "
-                "use --aggregate fedavg, or train fedavg with --aggregate sparse, where pairs "
-                "choose together"
-            )
-
-    def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
-        return self.sparsifier.sparsify(learn(), device, round_index)
-
-    def take_choices(self, dim: int) -> tuple[list[Positions], int]:
-        chosen = list(self.sparsifier.selected.values())
-        self.sparsifier.selected.clear()
-        return chosen, self.sparsifier.count(dim)
-
-
-class RandKFedAvg(Sparsified):
-    """Federated averaging of k random coordinates of each update."""
-
-    name = "rand-k"
-
-
-class TopKFedAvg(Sparsified):
-    """Federated averaging of the k largest coordinates of each update."""
-
-    name = "top-k"
