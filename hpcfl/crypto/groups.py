@@ -40,9 +40,9 @@ class Group(ABC):
     def reduce(self, values: Signed) -> Elements:
         """Return int64 `values`, of any sign, as group elements."""
 
-    @abstractmethod
     def elements(self, keys: Sequence[bytes], counts: Sequence[int]) -> Elements:
         """Return the first ``counts[k]`` uniform elements of ``keys[k]``, for all k, end to end."""
+        return keystream.read(keys, [4 * count for count in counts]).view("<u4")
 
     @abstractmethod
     def _add_masks(self, vector: Elements, keys: Sequence[bytes], signs: Sequence[int]) -> None:
@@ -93,7 +93,7 @@ class Field(Group):
         return (values - values // self.modulus * self.modulus).astype(np.uint32)
 
     def elements(self, keys: Sequence[bytes], counts: Sequence[int]) -> Elements:
-        words = keystream.read(keys, [4 * count for count in counts]).view("<u4")
+        words = super().elements(keys, counts)
         rejected = np.flatnonzero(words >= self.modulus)
         if rejected.size:
             ends = np.cumsum(counts)
@@ -153,9 +153,6 @@ class Ring(Group):
 
     def reduce(self, values: Signed) -> Elements:
         return values.astype(np.uint32)
-
-    def elements(self, keys: Sequence[bytes], counts: Sequence[int]) -> Elements:
-        return keystream.read(keys, [4 * count for count in counts]).view("<u4")
 
     def add_into(self, total: Elements, other: Elements) -> None:
         np.add(total, other, out=total)

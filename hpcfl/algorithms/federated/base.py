@@ -15,7 +15,7 @@ from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.noise import IntegerNoise, NoiseSecrets
 from hpcfl.comm.phases import Step, phase_names
 from hpcfl.options.privacy import PrivacyOptions
-from hpcfl.options.training import TrainOptions
+from hpcfl.options.training import LocalOptions, TrainOptions
 
 Vector = NDArray[np.float32]
 
@@ -29,20 +29,6 @@ class Learn(Protocol):
     def __call__(self, **private: object) -> Vector: ...
 
 
-class Local(Protocol):
-    """What an algorithm needs to know of local training; see `LocalOptions`."""
-
-    @property
-    def steps(self) -> int | None: ...
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def momentum(self) -> float: ...
-    @property
-    def weight_decay(self) -> float: ...
-    def rate(self, round_index: int) -> float: ...
-
-
 @dataclass(frozen=True)
 class Federation:
     """Who trains what."""
@@ -52,7 +38,7 @@ class Federation:
     rounds: int  # that are planned
     seed: int  # of the run
     protocol: AggregationProtocol  # how vectors are summed, as it is for r devices
-    local: Local | None  # how a device trains, where it does
+    local: LocalOptions | None  # how a device trains, where it does
 
     @property
     def devices(self) -> int:

@@ -23,12 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
-from hpcfl.algorithms.federated.base import Federation, Learn, Local, Vector
+from hpcfl.algorithms.federated.base import Federation, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.audit.instance import Audited
 from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.training import LocalOptions
 from hpcfl.privacy.accounting import cdp, fedsgd_dpc
 from hpcfl.privacy.accounting.accountant import Accountant
 from hpcfl.privacy.accounting.distributed import rounded_norm
@@ -43,7 +44,7 @@ BY_RECORD = ("samples", "batch", "steps", "shuffle", "ranks")
 """Settings of the audits of all of these algorithms."""
 
 
-def _local(federation: Federation) -> Local:
+def _local(federation: Federation) -> LocalOptions:
     assert federation.local is not None
     return federation.local
 
@@ -119,7 +120,7 @@ class NoisyGradients(PrivateAlgorithm):
         return stage.ratio(total / self._local.rate(index), times / instance.batch, std, chance)
 
     @property
-    def _local(self) -> Local:
+    def _local(self) -> LocalOptions:
         return _local(self.federation)
 
     @property
