@@ -20,9 +20,10 @@ _FIGURES = (
 
 def table(found: Exposure) -> Table:
     """Return everything about an exposure, formulas beside simulation."""
+    t = found.theorem_2
     rows: list[Sequence[Any]] = [
         _row("contributors at a coordinate", found.contributors),
-        *_theorem_2(found),
+        *([] if t is None else [_row("SparseSecAgg's T (Theorem 2)", Figure(t, None, None))]),
         _row("coordinates with exactly one contributor", found.sole),
         _row("a device's d, where it is that one", found.sole_of_dim),
         _row("a device's count of these", scaled(found.sole_of_dim, found.dim)),
@@ -81,12 +82,6 @@ def _header(found: Exposure) -> dict[str, str]:
             header["masks"] += " of a cohort"
     header["simulation"] = f"{found.samples} coordinates, each of its own round; seed {found.seed}"
     return header
-
-
-def _theorem_2(found: Exposure) -> list[list[Any]]:
-    if found.theorem_2 is None:
-        return []
-    return [_row("SparseSecAgg's T (Theorem 2)", Figure(found.theorem_2, None, None))]
 
 
 def _floor(found: Exposure) -> list[list[Any]]:

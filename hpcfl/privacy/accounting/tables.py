@@ -31,7 +31,10 @@ def noise(epsilon: float, found: Sequence[TargetNoise]) -> Table:
     """Return the noise for a target epsilon by each way to count, and every value at that noise."""
     accounts = [calibration.account for calibration in found]
     rows = [
-        [calibration.by, calibration.sigma, *map(_epsilon, (one.paper, one.tight, one.proven))]
+        [
+            *(calibration.by, calibration.sigma, one.paper.epsilon),
+            *(one.tight and one.tight.epsilon, one.proven.epsilon),
+        ]
         for calibration, one in zip(found, accounts, strict=True)
     ]
     columns = [
@@ -79,14 +82,7 @@ def _assumptions(account: Account) -> str:
 
 
 def _row(name: str, guarantee: Guarantee) -> list[Any]:
-    return [
-        *(name, guarantee.epsilon, guarantee.delta),
-        *(guarantee.adjacency, guarantee.method),
-    ]
-
-
-def _epsilon(guarantee: Guarantee | None) -> float | None:
-    return None if guarantee is None else guarantee.epsilon
+    return [name, guarantee.epsilon, guarantee.delta, guarantee.adjacency, guarantee.method]
 
 
 def _setting(value: object) -> str:
