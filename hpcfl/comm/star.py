@@ -134,12 +134,6 @@ class Star:
         ]
         _wait(requests)
 
-    def reduce(self, value: float, op: MPI.Op, root: int = SERVER_RANK) -> float | None:
-        """Return the ranks' numbers combined at the server, None elsewhere."""
-        total = np.empty(1) if self.rank == root else None
-        self.Reduce(np.array([value], float), total, op, root)
-        return None if total is None else float(total[0])
-
     def Barrier(self) -> None:
         """Wait for all ranks."""
         self.Allreduce(MPI.IN_PLACE, np.zeros(1, np.uint8), MPI.MAX)

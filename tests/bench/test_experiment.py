@@ -1,4 +1,3 @@
-import h5py
 import numpy as np
 import pytest
 
@@ -163,57 +162,6 @@ def test_the_scaling_of_the_paper_is_an_option_and_recorded():
     assert config["scaling"] == "paper"
     # 1 / (p (1 - theta)).
     assert config["scaled_by"] == pytest.approx(1 / (0.09521 * 0.7), rel=1e-3)
-
-
-def saved_sum(tmp_path, protocol, devices, **options):
-    """Return what a round saves, sum and mean, and the vectors of its survivors, weighted.
-
-    The vectors' coordinates are even, up to 2; weights go with the devices' numbers.
-    """
-    rows = 2.0 * np.random.default_rng(1).integers(-1, 2, (devices, 40))
-    weights = np.arange(1.0, devices + 1)
-    with h5py.File(tmp_path / "updates.h5", "w") as file:
-        file["updates"], file["weights"] = rows, weights
-    options |= {"updates": tmp_path / "updates.h5", "save_aggregate": tmp_path / "sum.h5"}
-    (record,) = run(protocol, devices, warmup=0, rounds=1, clip=2.0, dim=None, **options)
-    with h5py.File(tmp_path / "sum.h5") as file:
-        total, mean = file["sum"][()], file["mean"][()]
-    return total, mean, (weights[:, None] * rows, weights, record.survived)
-
-
-@pytest.mark.parametrize(
-    ("protocol", "devices", "dropout"),
-    [
-        ("fedavg", 12, 0.3),
-        ("secagg", 12, 0.3),
-        ("secagg", 37, 0.49),
-        ("secagg-graph", 12, 0.3),
-        ("prf", 12, 0.0),
-    ],
-)
-def test_the_sum_that_is_saved_is_that_of_the_survivors(tmp_path, protocol, devices, dropout):
-    total, mean, (weighted, weights, survived) = saved_sum(
-        tmp_path, protocol, devices, dropout=dropout
-    )
-    rounding = weights.sum() * devices / 2**20
-
-    assert survived.sum() == devices - int(dropout * devices)
-    np.testing.assert_allclose(total, weighted[survived].sum(axis=0), rtol=0, atol=rounding)
-    np.testing.assert_allclose(
-        mean,
-        weighted[survived].sum(axis=0) / weights[survived].sum(),
-        rtol=0,
-        atol=rounding / weights[survived].sum(),
-    )
-
-
-def test_scaled_as_in_the_paper_a_sum_is_right_on_average_alone(tmp_path):
-    _, mean, (weighted, weights, survived) = saved_sum(tmp_path, "secagg", 12, scaling="paper")
-
-    # Nine survive where 8.4 are reckoned with.
-    np.testing.assert_allclose(
-        mean, weighted[survived].sum(axis=0) / weights.sum() / 0.7, rtol=0, atol=1e-4
-    )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from hpcfl.errors import UsageError
+from hpcfl.rounds import inputs
 from hpcfl.rounds.input_files import FileUpdates, save_aggregate
 from hpcfl.rounds.inputs import SyntheticUpdates
 
@@ -19,6 +20,17 @@ def test_synthetic_updates_repeat_for_a_seed_and_differ_otherwise():
         SyntheticUpdates(1000, 2).vector(2, 3),
     ):
         assert not np.array_equal(other, vector)
+
+
+def test_the_last_vector_is_kept_for_the_check_of_the_sum_and_cannot_be_changed(monkeypatch):
+    updates = SyntheticUpdates(10, seed=1)
+    vector = updates.vector(2, 3)
+
+    assert updates.vector(2, 3) is vector
+    with pytest.raises(ValueError, match="read-only"):
+        vector[0] = 1
+    monkeypatch.setattr(inputs, "KEPT_DIM", 9)
+    assert updates.vector(2, 4) is not updates.vector(2, 4)
 
 
 def test_synthetic_updates_have_the_stated_spread():

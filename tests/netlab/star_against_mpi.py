@@ -88,7 +88,6 @@ for each, result in zip((comm, middle), results, strict=True):
     each.Alltoallv([rows, out, kind], [result, incoming, kind])
 same(*results)
 
-assert middle.reduce(float(rank), MPI.MAX, root=0) == comm.reduce(float(rank), MPI.MAX, root=0)
 
 # Nobody leaves the barrier before the last has come to it.
 folder = Path(sys.argv[1])
