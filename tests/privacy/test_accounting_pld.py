@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -103,6 +104,48 @@ def test_profile_of_a_replacement_is_the_theorems_and_a_pairs(rate, z):
     assert (found <= 1).all()
     p, q = pld.replacement(rate, z).masses(np.array([-np.inf, np.inf]))
     assert (p[0], q[0]) == pytest.approx((1, 1), abs=1e-12)
+
+
+def hockey_sticks(first, second, z, epsilons):
+    """Return them for noisy sums of two of the values, all pairs as likely; by integration."""
+    x = np.linspace(-2.5 - 9 * z, 2.5 + 9 * z, 40_001)
+
+    def density(values):
+        sums = [sum(one) for one in itertools.combinations([v for (v,) in values], 2)]
+        return np.mean([norm.pdf(x, s, z) for s in sums], axis=0)
+
+    p, q = density(first), density(second)
+    step = x[1] - x[0]
+    return np.array([np.clip(p - math.exp(e) * q, 0, None).sum() * step for e in epsilons])
+
+
+def test_every_small_dataset_is_dominated_by_the_pair_of_a_replacement():
+    """Two of four records, from -1/2 to 1/2, so that a replacement moves the sum by 1."""
+    rng = np.random.default_rng(5)
+    epsilons = np.array([-2, -0.7, -0.1, 0, 0.05, 0.3, 0.9, 2, 4])
+    corners = [-0.5, 0.5, 0.0]
+    for z in (0.4, 1.0):
+        bound = profile(pld.replacement(0.5, z), epsilons)
+        largest = np.zeros(epsilons.size)
+        for index in range(40):
+            draw = rng.choice(corners, 5) if index % 2 else rng.uniform(-0.5, 0.5, 5)
+            others = [(float(value),) for value in draw[:3]]
+            first, second = [*others, (float(draw[3]),)], [*others, (float(draw[4]),)]
+            found = hockey_sticks(first, second, z, epsilons)
+            assert (found <= bound + 1e-9).all(), (z, draw)
+            largest = np.maximum(largest, found)
+        # It is not reached: of three numbers not all can be 1 apart.
+        assert largest[3] > 0.85 * bound[3]
+
+
+def test_one_release_of_a_fixed_size_in_closed_form():
+    rate, z, delta = 0.3, 0.8, 1e-4
+    found = pld.epsilon(pld.replacement(rate, z), 1, delta)
+    inner = math.log1p(math.expm1(found) / rate)
+
+    assert rate * math.exp(zcdp.log_hockey_stick(inner, zcdp.gaussian_rho(z))) == pytest.approx(
+        delta, rel=2e-3
+    )
 
 
 @pytest.mark.parametrize(("z", "count", "delta"), [(20.0, 100, 1e-5), (0.5, 3, 1e-3), (2, 2, 0.01)])

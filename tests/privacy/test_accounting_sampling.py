@@ -56,6 +56,18 @@ def test_curve_of_large_orders_is_dp_accountings(rate, z):
     assert found == pytest.approx(np.array(accountant._rdp), rel=1e-6)
 
 
+def test_without_replacement_is_no_less_than_what_a_dataset_shows():
+    # One record +1 or -1 among zeros, a sum over half of them: the sensitivity is 2.
+    z, delta, rate = 1.0, 1e-3, 0.5
+    std = 2 * z
+    x = np.linspace(-30, 30, 200_001)
+    p, q = ((1 - rate) * norm.pdf(x / std) + rate * norm.pdf((x - s) / std) for s in (1, -1))
+    found, _ = sampling.fixed_size_gaussian(100, 50, z, 1, delta)
+
+    excess = np.clip(p - math.exp(found) * q, 0, None).sum() * (x[1] - x[0]) / std
+    assert excess <= delta
+
+
 def test_small_epsilons_have_orders():
     # 2 ln(1 / delta) / epsilon = 4605: beyond the 1024 that used to be the last.
     found = sampling.poisson_gaussian_rdp(1, 1e4, 200, 1e-10)
@@ -98,6 +110,35 @@ def fixed(rate, z, rounds, delta):
     return sampling.fixed_size_gaussian(members, round(rate * members), z, rounds, delta)[0]
 
 
+def by_saddlepoint(rate, z, rounds, delta, replaced):
+    """Return the epsilon by the first term of the saddle-point approximation of delta.
+
+    The loss of one release is integrated as it is: no grid of losses, and no transform.
+    """
+    x = np.linspace(-14 * z, 1 + 14 * z, 100_001)
+    plain = norm.logpdf(x, 0, z)
+    mixed = np.logaddexp(math.log1p(-rate) + plain, math.log(rate) + norm.logpdf(x, 1, z))
+    log_mass, loss = mixed, mixed - plain
+    if replaced:  # where the loss is below 0, that of an addition; what is left is at 0
+        up, down = loss >= 0, loss > 0
+        log_mass, loss = np.append(mixed[up], plain[down]), np.append(loss[up], -loss[down])
+    mass = np.exp(log_mass) * (x[1] - x[0])
+
+    def at(tilt):
+        """Return the tilted mean of all releases, and ln delta there."""
+        raised = mass * np.exp(tilt * loss)
+        total = 1 + float((mass * np.expm1(tilt * loss)).sum())
+        mean = float((raised * loss).sum()) / total
+        variance = float((raised * loss**2).sum()) / total - mean**2
+        exponent = rounds * (math.log(total) - tilt * mean)
+        spread = tilt * (1 + tilt) * math.sqrt(2 * math.pi * rounds * variance)
+        return mean * rounds, exponent - math.log(spread)
+
+    most = math.log(min(200.0, 600 / float(loss.max())))
+    found = brentq(lambda u: at(math.exp(u))[1] - math.log(delta), math.log(1e-3), most)
+    return at(math.exp(found))[0]
+
+
 def by_participations(rate, z, rounds, delta):
     """Return the epsilon of a removal where hardly any noise hides who is in a sample.
 
@@ -129,7 +170,10 @@ def test_a_million_rounds_cost_what_others_find(z):
     found = poisson(rate, z, rounds, delta)
 
     assert found == pytest.approx(upper, rel=1e-3)
+    assert found == pytest.approx(by_saddlepoint(rate, z, rounds, delta, False), rel=1e-2)
     assert found < sampling.poisson_gaussian_rdp(rate, z, rounds, delta)
+    replaced = by_saddlepoint(rate, z, rounds, delta, True)
+    assert fixed(rate, z, rounds, delta) == pytest.approx(replaced, rel=1e-2)
 
 
 @pytest.mark.parametrize(
