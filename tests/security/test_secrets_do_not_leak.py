@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from planted import KEY_HOLDERS, Planted, Search, contents, left_behind
+from planted import KEY_HOLDERS, Planted, Search, contents, left_behind, modules
 from player import Changing
 
 from hpcfl.algorithms.aggregation import find
@@ -63,6 +63,14 @@ QUICK = ("sparse", "cohort", "prf", "secagg active", "dp-fedavg")
 def each(*names):
     """Return protocols to look at, those that add no code of their own for the full tier."""
     return [pytest.param(n, marks=() if n in QUICK else pytest.mark.full) for n in names]
+
+
+@pytest.fixture(autouse=True)
+def small_caches():
+    """Forget the tables that other tests have left: it takes long to search them."""
+    for _, module in modules():
+        for value in vars(module).values():
+            getattr(value, "cache_clear", lambda: None)()
 
 
 @pytest.fixture
