@@ -34,6 +34,12 @@ def found():
     return launch.launched_by_mpi(), launch.guess_rank(), launch.guess_size()
 
 
+def test_tests_that_start_jobs_are_given_to_one_worker(request):
+    if "workerinput" not in vars(request.config):
+        pytest.skip("tests are not run by several workers")
+    assert request.node.nodeid.endswith("@jobs")
+
+
 def test_a_process_without_launcher_is_rank_0_of_no_known_number():
     assert found() == NO_LAUNCH
 

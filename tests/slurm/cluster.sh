@@ -105,6 +105,8 @@ run() {
     # Nobody outside of the namespace sees these names.
     (echo 127.0.0.1 ctl n1 n2 && cat /etc/hosts) >"$folder/hosts"
     mount --bind "$folder/hosts" /etc/hosts
+    # Ranks name their segments after host and process IDs, which another cluster has as well.
+    mount -t tmpfs tmpfs /dev/shm
     hostname ctl
     # The folder may be anybody's, which munged does not like; it holds nothing worth keeping.
     munged --force --foreground --key-file="$folder/munge.key" --socket="$folder/munge.socket" \
