@@ -101,9 +101,9 @@ def _vectors() -> Kernels:
     received = itertools.cycle([np.arange(LONG, dtype=np.uint32) for _ in range(COLD)])
 
     def take() -> None:
-        came = next(received)
-        if int(came.max()) < FQ.modulus:
-            np.add(total, came, out=total)
+        values = next(received)
+        if int(values.max()) < FQ.modulus:
+            np.add(total, values, out=total)
 
     yield "summed", _per(cpu_seconds(take), LONG)
 

@@ -228,16 +228,16 @@ class Round:
             mine = received.get(id, nothing)
             with self._work(step.phase, id):
                 senders = addressed[id][took_part[addressed[id]]]
-                came, first = np.unique(mine.senders, return_index=True)
-                expected = np.isin(came, senders)
-                came, sealed = came[expected], mine.rows[first[expected]]
+                sources, first = np.unique(mine.senders, return_index=True)
+                expected = np.isin(sources, senders)
+                sources, sealed = sources[expected], mine.rows[first[expected]]
                 payloads = np.zeros((senders.size, step.row_bytes), np.uint8)
-                payloads[np.searchsorted(senders, came)] = envelope.unseal_rows(
-                    sealed, number, self._index, came, id
+                payloads[np.searchsorted(senders, sources)] = envelope.unseal_rows(
+                    sealed, number, self._index, sources, id
                 )
                 getattr(device, f"receive_{step.name}")(senders, payloads)
             # Of who took part without a row for this device, the relay passes on an envelope.
-            missing = senders.size - came.size
+            missing = senders.size - sources.size
             size, count = mine.rows.size + missing * envelope.BYTES, len(mine.rows) + missing
             self.ledger.received(step.phase, id, size, count)
 
