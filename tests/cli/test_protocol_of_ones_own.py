@@ -158,6 +158,10 @@ class Loud(PrivateAlgorithm):
         seen = self.noisy(sum(stage.update(id, index, model) for id in there), index)
         model -= (seen / 2).astype(np.float32)
         return stage.ratio(seen, 1.0, self.sigma, 1.0)
+
+
+class Unplayed(Loud):
+    audited_round = PrivateAlgorithm.audited_round
 '''
 SMALL = ("--devices", 6, "--dim", 40, "--rounds", 2, "--warmup", 0)
 
@@ -277,6 +281,9 @@ def test_the_noise_of_an_algorithm_is_audited_or_it_says_why_not():
     assert "It agrees with what is proven" in audited
     assert "--samples is for cdp" in refusal("attack", "audit", "own:Loud", "--samples", 2)
     assert "there is no account for 'own:Signs'" in refusal("attack", "audit", "own:Signs")
+    unplayed = refusal("attack", "audit", "own:Unplayed", "--runs", 100)
+    assert "Unplayed declares `audited`" in unplayed
+    assert "give it the method audited_round" in unplayed
 
 
 def test_a_private_algorithm_is_trained_within_its_budget(folder):

@@ -448,3 +448,25 @@ def test_the_default_place_is_the_users_cache(tmp_path, monkeypatch):
     assert default_path().parent == tmp_path / "hpcfl"
     with pytest.raises(UsageError, match="hpcfl calibrate"):
         load(default_path())
+
+
+def test_vectors_are_drawn_while_their_drawing_is_measured(monkeypatch):
+    """A vector that is asked for twice is kept: it would cost nothing."""
+    asked = []
+    vector = kernels.SyntheticUpdates.vector
+
+    def noted(self, *key):
+        asked.append(key)
+        return vector(self, *key)
+
+    def twice(work):
+        asked.clear()
+        work()
+        work()
+        return [1.0] if len(set(asked)) == len(asked) else [0.0]
+
+    monkeypatch.setattr(kernels, "cpu_seconds", twice)
+    monkeypatch.setattr(kernels, "FAR", kernels.DIM)
+    monkeypatch.setattr(kernels.SyntheticUpdates, "vector", noted)
+
+    assert dict(kernels._vectors())["drawn"][0] > 0

@@ -90,8 +90,12 @@ class PrivateAlgorithm(FederatedAlgorithm):
 
         A log-likelihood ratio, large if the canary is there; None where the observer sees that
         neither the canary nor what its neighbour has instead can be in what is released.
+        A class that declares `audited` overrides this.
         """
-        raise NotImplementedError
+        raise UsageError(
+            f"{type(self).__name__} declares `audited` but plays no round of an audit: "
+            "give it the method audited_round"
+        )
 
     def paper(self, rounds: int, sigma: float) -> float:
         """Return the epsilon that the paper claims for a noise of sigma."""
