@@ -95,11 +95,11 @@ def _feature(instance: Instance) -> float:
 def local_options(instance: Instance) -> LocalOptions:
     """How a device trains; a user's update is made long by the learning rate."""
     by_record = instance.by_record
-    all_samples = instance.mechanism == "laplace" and instance.batch == instance.samples
+    all_samples = instance.mechanism == "laplace" and instance.batch_size == instance.samples
     return LocalOptions(
         epochs=None,
         steps=instance.steps if by_record else 1,
-        batch_size=instance.batch if by_record and not all_samples else 0,
+        batch_size=instance.batch_size if by_record and not all_samples else 0,
         learning_rate=_MOVED / _travel(instance) if by_record else _SLACK / _feature(instance),
         momentum=0.0,
     )
@@ -125,7 +125,7 @@ def _worst_record(instance: Instance, device: int, turns: int) -> tuple[int, int
     Of records that are used as often, one that is used in a round that is played in vain.
     """
     in_vain = slice(instance.rounds - instance.replayed, instance.rounds)
-    epoch = epoch_steps(instance.samples, instance.batch)
+    epoch = epoch_steps(instance.samples, instance.batch_size)
     most = turns * -(-instance.steps // epoch)
     if instance.shuffle == "continuing":
         most = -(-turns * instance.steps // epoch)
@@ -135,7 +135,7 @@ def _worst_record(instance: Instance, device: int, turns: int) -> tuple[int, int
         used = np.zeros((turns, instance.samples), np.int64)
         for turn in range(turns):
             for batch in batches(
-                instance.shuffle, instance.samples, instance.batch, instance.steps, turn, seeds
+                instance.shuffle, instance.samples, instance.batch_size, instance.steps, turn, seeds
             ):
                 used[turn, batch] += 1
         position = int(((turns + 1) * used.sum(axis=0) + used[in_vain].sum(axis=0)).argmax())

@@ -8,85 +8,106 @@ from typing import Any
 
 from hpcfl.algorithms import federated
 from hpcfl.errors import UsageError
+from hpcfl.options.definition import OptionGroup, again, described, make, option, options_of
 from hpcfl.options.privacy import PrivacyOptions
+from hpcfl.options.shared import DEVICES, ProtocolOptions, SeedOptions
+from hpcfl.options.training import TrainOptions
 
 # Settings that an algorithm has only if it declares them.
 _DECLARED = (
-    *("samples", "batch", "steps", "shuffle", "aggregate", "secret_order", "mechanism"),
+    *("samples", "batch_size", "steps", "shuffle", "aggregate", "secret_order", "mechanism"),
     *("first_stage", "sigma_norms", "variant", "dropout", "noise", "absent", "ranks"),
 )
 
 # Multiples of the clipping norm that noise can be: beyond, accounts overflow.
-_LEAST_NOISE, _MOST_NOISE = 1e-9, 1e9
+_NOISE = {"at_least": 1e-9, "at_most": 1e9, "why": "in clipping norms"}
+MOST_SEED = 2**63 - 1
 
 
-def _option(name: str) -> str:
-    return "--batch-size" if name == "batch" else f"--{name.replace('_', '-')}"
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(OptionGroup):
+    """How often an instance is run, and what follows from that."""
+
+    runs: int = option(5000, "Runs on each dataset.", at_least=20)
+    seed: int = again(SeedOptions, "seed", 0, help="Seed of all randomness.", at_most=MOST_SEED)
+    confidence: float = option(0.99, "Confidence of each lower bound.", above=0, below=1)
 
 
-@dataclass(frozen=True)
-class Instance:
+@dataclass(frozen=True, kw_only=True)
+class Instance(OptionGroup):
     """What is run; the settings are those of training, and small; the clipping norm is 1.
 
-    Raises
-    ------
-    UsageError
-        If the settings do not go together, or cannot be audited.
+    A UsageError says that the settings do not go together, or cannot be audited.
     """
 
-    algorithm: str  # its name, or MODULE:CLASS
-    sigma: float  # the noise, as of `PrivacyOptions`
-    rounds: int = 1
-    devices: int = 1
-    per_round: int = 1  # locks: those that are kept
-    samples: int = 1  # of a device
-    batch: int = 1
-    steps: int = 1  # of a round
-    delta: float = 1e-5
-    aggregate: str = "fedavg"  # every upload is seen, or by "secagg" only sums
-    shuffle: str = "fresh"
-    # The observer does not know the order of a device's samples, which is another in every run.
-    # Else one is taken that uses some record often, and that is the canary.
-    secret_order: bool = False
-    mechanism: str = "gaussian"
-    sampling: str = "balanced"  # who takes part, as of `Participation`
-    first_stage: int = 1
-    sigma_norms: float | None = None
-    variant: str = "local"
-    # Rounds at the end that a launch that goes on from a checkpoint plays again, so many times; the
-    # observer sees all.
-    replayed: int = 0
-    resumes: int = 1
-    # Rate of the devices that drop out. Where that is "exact", all others' updates are the opposite
-    # of the canary's, so that it shows who leaves.
-    dropout: float = 0.0
-    dropout_model: str = "exact"
-    noise: str = "central"
-    absent: int = 0  # devices that are unexpectedly missing from every sum
-    # Ranks that the devices are divided among. The observer takes an upload from another rank off
-    # the victim's, which shows nothing if their noise is apart.
-    ranks: int = 1
+    algorithm: str = field(kw_only=False)  # its name, or MODULE:CLASS
+    sigma: float = field(
+        kw_only=False,
+        metadata=described("Noise, as of hpcfl train; the clipping norm is 1.", **_NOISE),
+    )
+    rounds: int = option(1, "Rounds of a run.", at_least=1)
+    devices: int = option(1, "Number of devices.", **DEVICES)
+    per_round: int = option(1, "Devices in a round (locks: kept in a round).", at_least=1)
+    samples: int = option(1, "Samples of a device.", at_least=1)
+    batch_size: int = option(1, "Samples in a batch.", at_least=1)
+    steps: int = option(1, "Local steps in a round.", at_least=1)
+    delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta of all values.")
+    aggregate: str = option(
+        "fedavg",
+        "Whether the server sees every upload, or only sums (cdp, dp-dsgd).",
+        choices=("fedavg", "secagg"),
+    )
+    shuffle: str = again(PrivacyOptions, "shuffle", "fresh")
+    # Else the observer knows the order, and one is taken that uses some record often, which is the
+    # canary.
+    secret_order: bool = option(
+        False, "The observer does not know the order of a device's samples (cdp, dp-dsgd)."
+    )
+    mechanism: str = again(
+        PrivacyOptions, "mechanism", "gaussian", help="Kind of noise (fedsgd-dpc)."
+    )
+    sampling: str = again(
+        TrainOptions, "sampling", "balanced", help="How the devices of a round are drawn."
+    )
+    first_stage: int = again(
+        PrivacyOptions, "first_stage", 1, help="Users invited in a round (locks)."
+    )
+    sigma_norms: float | None = option(None, "Noise on norms (locks).", **_NOISE)
+    variant: str = again(PrivacyOptions, "variant", "local")
+    # The observer sees what both launches play.
+    replayed: int = option(0, "Last rounds that the next launch plays again.", at_least=0)
+    resumes: int = option(1, "How often they are played again; once by default.", at_least=1)
+    # Where their number is exact, all others' updates are the opposite of the canary's, so that it
+    # shows who leaves.
+    dropout: float = again(
+        ProtocolOptions,
+        "dropout",
+        0.0,
+        help="Fraction of all devices that drops out of every round.",
+        why="",
+    )
+    dropout_model: str = again(ProtocolOptions, "dropout_model", "exact")
+    noise: str = again(PrivacyOptions, "noise", "central")
+    absent: int = option(0, "Devices that are missing from every sum, unplanned.", at_least=0)
+    # The observer takes an upload from another rank off the victim's, which shows nothing if their
+    # noise is apart.
+    ranks: int = option(1, "Ranks of the devices, whose noise must be apart.", at_least=1)
 
     def __post_init__(self) -> None:
         _ = self.audited  # refuses what promises no privacy
-        for name in ("rounds", "devices", "per_round", "samples", "batch", "steps"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{_option(name)} is {getattr(self, name)}; it must be at least 1")
-        if self.batch > self.samples:
-            raise UsageError(f"--batch-size is {self.batch}; --samples are only {self.samples}")
-        for name in _DECLARED:
-            unused = name not in self.audited.settings
-            if unused and getattr(self, name) != getattr(Instance, name):
-                raise UsageError(
-                    f"{_option(name)} is for {', '.join(_having(name))}, not for {self.algorithm}: "
-                    "leave it out"
-                )
-        if self.aggregate not in ("fedavg", "secagg"):
+        super().__post_init__()
+        if self.batch_size > self.samples:
             raise UsageError(
-                f"--aggregate is {self.aggregate!r}; an audit sees all uploads (fedavg) or their "
-                "sum (secagg)"
+                f"--batch-size is {self.batch_size}; --samples are only {self.samples}"
             )
-        if self.mechanism == "laplace" and self.batch != self.samples:
+        for name, about in options_of(Instance).items():
+            unused = name in _DECLARED and name not in self.audited.settings
+            if unused and getattr(self, name) != about.default:
+                raise UsageError(
+                    f"--{about.dashed} is for {', '.join(_having(name))}, not for "
+                    f"{self.algorithm}: leave it out"
+                )
+        if self.mechanism == "laplace" and self.batch_size != self.samples:
             raise UsageError(
                 f"Laplace noise is added to means over all samples: give --batch-size "
                 f"{self.samples}, as many as --samples"
@@ -98,31 +119,19 @@ class Instance:
         if self.secret_order:
             from hpcfl.learning.private import epoch_steps
 
-            if self.shuffle != "fresh" or self.steps > epoch_steps(self.samples, self.batch):
+            if self.shuffle != "fresh" or self.steps > epoch_steps(self.samples, self.batch_size):
                 raise UsageError(
                     "--secret-order is for cdp and dp-dsgd with --shuffle fresh and at most an "
                     "epoch of --steps: only there a round tells nothing of the next one's order"
                 )
-        _ = self.privacy  # refuses what is out of range
         self._check_rounds()
-        for name in ("sigma", "sigma_norms"):
-            noise = getattr(self, name)
-            if noise is not None and not _LEAST_NOISE <= noise <= _MOST_NOISE:
-                raise UsageError(
-                    f"{_option(name)} is {noise:g}; an audit can have "
-                    f"{_LEAST_NOISE:g} to {_MOST_NOISE:g}"
-                )
 
     def _check_rounds(self) -> None:
         """Refuse rounds that do not go as planned in ways that are not played."""
-        if not 0 <= self.replayed <= self.rounds:
+        if self.replayed > self.rounds:
             raise UsageError(
                 f"--replayed is {self.replayed}; it must be from 0 to the {self.rounds} rounds"
             )
-        if self.resumes < 1:
-            raise UsageError(f"--resumes is {self.resumes}; it must be at least 1")
-        if self.dropout_model not in ("exact", "bernoulli"):
-            raise UsageError(f"--dropout-model is {self.dropout_model!r}; choose exact, bernoulli")
         by_number = self.sampling == "poisson" and not self.distributed
         if self.dropout and not (
             by_number
@@ -133,7 +142,7 @@ class Instance:
                 "--dropout is for a trusted server and rounds of all devices: give --sampling "
                 f"poisson, and --per-round (and --first-stage) {self.devices}"
             )
-        if not 0 <= self.absent < self.per_round or (self.absent and not self.summed):
+        if self.absent >= self.per_round or (self.absent and not self.summed):
             raise UsageError(
                 f"--absent is {self.absent}; of sums (--aggregate secagg, --noise distributed) it "
                 f"can be 0 to {self.per_round - 1}"
@@ -142,7 +151,7 @@ class Instance:
             raise UsageError(
                 f"distributed noise is audited with all devices: give --per-round {self.devices}"
             )
-        if not 1 <= self.ranks <= self.devices:
+        if self.ranks > self.devices:
             raise UsageError(f"--ranks is {self.ranks}; it must be from 1 to {self.devices}")
         if self.ranks > 1 and (self.aggregate == "secagg" or self.per_round != self.devices):
             raise UsageError(
@@ -249,4 +258,5 @@ def _having(setting: str) -> list[str]:
 def default(algorithm: str, **changes: Any) -> Instance:
     """Return the instance that an algorithm declares, with some settings changed."""
     audited = federated.find_private(algorithm).audited
-    return Instance(algorithm, **{**(audited.default if audited else {"sigma": 1.0}), **changes})
+    declared = audited.default if audited else {"sigma": 1.0}
+    return make(Instance, {"algorithm": algorithm, **declared, **changes})

@@ -9,8 +9,7 @@ import numpy as np
 
 from hpcfl.audit.bounds import EpsilonBound, bound_where_sent, lower_bound
 from hpcfl.audit.game import Game
-from hpcfl.audit.instance import Instance
-from hpcfl.errors import UsageError
+from hpcfl.audit.instance import AuditOptions, Instance
 from hpcfl.report.jsontext import finite
 
 
@@ -57,12 +56,7 @@ def audit(instance: Instance, runs: int, seed: int = 0, confidence: float = 0.99
     Of `runs` runs on each dataset, at least 20, one half chooses the threshold. Each of the bounds
     holds with the confidence.
     """
-    if runs < 20:
-        raise UsageError(f"--runs is {runs}; it must be at least 20")
-    if not 0 < confidence < 1:
-        raise UsageError(f"--confidence is {confidence}; it must be above 0 and below 1")
-    if not 0 <= seed < 2**63:
-        raise UsageError(f"--seed is {seed}; it must be from 0 to 2**63 - 1")
+    AuditOptions(runs=runs, seed=seed, confidence=confidence)  # refuses what is out of range
     game = Game(instance, seed)
     spent = game.account()
     without, with_ = (

@@ -49,7 +49,7 @@ def _header(found: Audit) -> dict[str, str]:
         f"devices {instance.per_round} of {instance.devices} a round",
     ]
     if instance.by_record:
-        parts.append(f"samples {instance.batch} of {instance.samples} a batch")
+        parts.append(f"samples {instance.batch_size} of {instance.samples} a batch")
         parts.append(f"steps {instance.steps}")
     if instance.replayed:
         times = "" if instance.resumes == 1 else f" {instance.resumes} times"

@@ -7,8 +7,11 @@ from typing import Any
 
 import click
 
+from hpcfl.audit.instance import AuditOptions, Instance, default
+from hpcfl.cli.options import given, options
 from hpcfl.cli.terminal import alone, json_option, show
 from hpcfl.errors import HpcflError
+from hpcfl.options.definition import make, options_of
 
 
 @click.group("attack")
@@ -61,64 +64,11 @@ def components(transcript: Path, largest: int, protocol: str | None, as_json: bo
 
 @command.command("audit")
 @click.argument("algorithm")
-@click.option("--runs", type=int, default=5000, help="Runs on each dataset.")
-@click.option("--seed", type=int, default=0, help="Seed of all randomness.")
-@click.option("--confidence", type=float, default=0.99, help="Confidence of each lower bound.")
-@click.option("--sigma", type=float, help="Noise, as of hpcfl train; the clipping norm is 1.")
-@click.option("--rounds", type=int, help="Rounds of a run.")
-@click.option("--devices", type=int, help="Number of devices.")
-@click.option("--per-round", type=int, help="Devices in a round (locks: kept in a round).")
-@click.option("--samples", type=int, help="Samples of a device.")
-@click.option("--batch-size", "batch", type=int, help="Samples in a batch.")
-@click.option("--steps", type=int, help="Local steps in a round.")
-@click.option("--delta", type=float, help="Delta of all values.")
-@click.option(
-    "--aggregate",
-    type=click.Choice(("fedavg", "secagg")),
-    help="Whether the server sees every upload, or only sums (cdp, dp-dsgd).",
-)
-@click.option(
-    "--shuffle",
-    type=click.Choice(("fresh", "continuing", "poisson")),
-    help="How a device goes through its data.",
-)
-@click.option(
-    "--secret-order",
-    is_flag=True,
-    default=None,
-    help="The observer does not know the order of a device's samples (cdp, dp-dsgd).",
-)
-@click.option(
-    "--mechanism", type=click.Choice(("gaussian", "laplace")), help="Kind of noise (fedsgd-dpc)."
-)
-@click.option(
-    "--sampling",
-    type=click.Choice(("exact", "poisson", "balanced")),
-    help="How the devices of a round are drawn.",
-)
-@click.option("--first-stage", type=int, help="Users invited in a round (locks).")
-@click.option("--sigma-norms", type=float, help="Noise of norms (locks).")
-@click.option("--variant", type=click.Choice(("trusted", "local")), help="Who adds noise (locks).")
-@click.option("--replayed", type=int, help="Last rounds that the next launch plays again.")
-@click.option("--resumes", type=int, help="How often they are played again.  [default: once]")
-@click.option("--dropout", type=float, help="Part of all devices that drops out of every round.")
-@click.option(
-    "--dropout-model",
-    type=click.Choice(("exact", "bernoulli")),
-    help="That part exactly, or each by chance.",
-)
-@click.option(
-    "--noise",
-    type=click.Choice(("central", "distributed")),
-    help="Added by a trusted server, or by all devices, to their integers (dp-fedavg).",
-)
-@click.option("--absent", type=int, help="Devices that are missing from every sum, unplanned.")
-@click.option("--ranks", type=int, help="Ranks of the devices, whose noise must be apart.")
+@options(AuditOptions)
+@options(Instance, defaults=False)
 @json_option("Print the audit as JSON.")
 @alone
-def audit(
-    algorithm: str, runs: int, seed: int, confidence: float, as_json: bool, **settings: Any
-) -> None:
+def audit(algorithm: str, as_json: bool, **typed: Any) -> None:
     """Measure the privacy of ALGORITHM's noise: a lower bound on epsilon.
 
     ALGORITHM is cdp, dp-dsgd, dp-fedavg, locks, fedsgd-dpc, or MODULE:CLASS of your own.
@@ -134,12 +84,12 @@ def audit(
       hpcfl attack audit dp-dsgd --runs 2000 --sigma 1
       hpcfl attack audit fedsgd-dpc --mechanism laplace --samples 1 --sigma 0.5 --devices 4
     """
-    from hpcfl.audit.instance import default
     from hpcfl.audit.measure import audit as measure
     from hpcfl.audit.tables import render
 
-    given = {name: value for name, value in settings.items() if value is not None}
-    found = measure(default(algorithm, **given), runs, seed, confidence)
+    settings = given(typed)
+    how = {name: settings.pop(name) for name in options_of(AuditOptions) if name in settings}
+    found = measure(default(algorithm, **settings), **vars(make(AuditOptions, how)))
     show(as_json, found.as_dict, lambda: render(found))
     if not found.agrees:
         raise HpcflError(

@@ -27,17 +27,19 @@ _METAVARS: dict[Any, str] = {
 }
 
 
-def options(group: type[OptionGroup], **also: str) -> Callable[[Command], Command]:
+def options(
+    group: type[OptionGroup], *, defaults: bool = True, **also: str
+) -> Callable[[Command], Command]:
     """Return a decorator that adds the options of a group to a command.
 
-    The command is called with the text of each; its definition reads it. See `given`. Some options
-    can `also` have a second name.
+    The command is called with the text of each; its definition reads it. See `given`. The help
+    shows `defaults` unless they are not the command's. Some options can `also` have a second name.
     """
 
     def decorate(command: Command) -> Command:
         for name, about in reversed([*options_of(group).items()]):
             names = [f"--{about.dashed}", *filter(None, [also.get(name)]), name]
-            command = _option(about, names)(command)
+            command = _option(about, names, defaults)(command)
         return command
 
     return decorate
@@ -69,10 +71,10 @@ def given(typed: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in typed.items() if value or value == ""}
 
 
-def _option(about: Option, names: list[str]) -> Callable[[Command], Command]:
+def _option(about: Option, names: list[str], defaults: bool) -> Callable[[Command], Command]:
     help = about.help
     default = about.default_text or _shown(about.default)
-    if default:
+    if default and defaults:
         help += f"  [default: {default}]"
     if about.type is bool:
         return click.option(*names, is_flag=True, help=help)

@@ -30,10 +30,12 @@ CDP = default("cdp")
 # Of every kind of algorithm and release one that the account is tight for, or nearly.
 TIGHT = {
     "every model": Instance("cdp", sigma=1.5, rounds=2),
-    "two in a batch": Instance("cdp", sigma=0.75, samples=2, batch=2, rounds=2),
+    "two in a batch": Instance("cdp", sigma=0.75, samples=2, batch_size=2, rounds=2),
     "sums of models": Instance("cdp", 1.0, devices=2, per_round=2, aggregate="secagg"),
     "sums of gradients": Instance("dp-dsgd", 0.8, devices=2, per_round=2, aggregate="secagg"),
-    "all samples": Instance("fedsgd-dpc", 0.45, rounds=2, samples=2, batch=2, shuffle="poisson"),
+    "all samples": Instance(
+        "fedsgd-dpc", 0.45, rounds=2, samples=2, batch_size=2, shuffle="poisson"
+    ),
     "all users": Instance("dp-fedavg", 0.6, sampling="poisson", devices=2, per_round=2),
     "exactly all users": Instance("dp-fedavg", 1.2, sampling="exact", devices=2, per_round=2),
     "own noise": default("locks"),
@@ -45,7 +47,7 @@ TIGHT = {
         "locks", 0.8, sigma_norms=10.0, sampling="poisson", variant="trusted", delta=0.05
     ),
     "Poisson samples": Instance(
-        "fedsgd-dpc", 0.2, samples=5, batch=4, shuffle="poisson", delta=0.05
+        "fedsgd-dpc", 0.2, samples=5, batch_size=4, shuffle="poisson", delta=0.05
     ),
 }
 # These are measured by rates alone, which takes more runs.
@@ -207,7 +209,7 @@ def test_the_canary_is_as_long_as_clipping_allows(monkeypatch, name):
     game = Game(instance, 5)
     score, sent = game.play(True, 0)
     other, _ = game.play(False, 0)
-    mean = 1 / instance.batch if instance.by_record else 1.0
+    mean = 1 / instance.batch_size if instance.by_record else 1.0
     std = instance.sigma
     if instance.aggregate == "secagg":
         std *= math.sqrt(instance.per_round)
@@ -245,7 +247,9 @@ def test_a_run_with_laplace_noise_tells_no_more_than_its_epsilon():
 
 
 def test_the_canary_is_the_record_that_is_used_most():
-    instance = Instance("cdp", 1.0, rounds=3, samples=6, batch=2, steps=2, shuffle="continuing")
+    instance = Instance(
+        "cdp", 1.0, rounds=3, samples=6, batch_size=2, steps=2, shuffle="continuing"
+    )
     game = Game(instance, 0)
     seeds = np.random.SeedSequence(game.devices.order, spawn_key=(TRAINING, 0))
     uses = tuple(
@@ -301,7 +305,7 @@ def test_json_has_everything():
         ({"sigma": -1.0}, "--sigma is -1.0"),
         ({"sigma": 1e200}, "--sigma is 1e\\+200"),
         ({"algorithm": "locks", "sigma_norms": 1e-200, "sampling": "poisson"}, "--sigma-norms"),
-        ({"batch": 2}, "--batch-size is 2; --samples are only 1"),
+        ({"batch_size": 2}, "--batch-size is 2; --samples are only 1"),
         ({"rounds": 0}, "--rounds is 0"),
         ({"aggregate": "sparse"}, "--aggregate is 'sparse'"),
         ({"sampling": "poisson"}, "public participants"),

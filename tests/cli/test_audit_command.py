@@ -30,7 +30,7 @@ def test_the_table_compares_paper_measured_and_proven():
 def test_json_is_what_the_library_returns():
     options = ("--sigma", 2, "--samples", 3, "--batch-size", 3, "--rounds", 1, "--delta", 1e-3)
     done = invoke("attack", "audit", "cdp", "--runs", 40, "--json", "--confidence", 0.9, *options)
-    instance = Instance("cdp", 2.0, samples=3, batch=3, delta=1e-3)
+    instance = Instance("cdp", 2.0, samples=3, batch_size=3, delta=1e-3)
     same = audit(instance, 40, confidence=0.9)
 
     assert done.exit_code == 0, done.output

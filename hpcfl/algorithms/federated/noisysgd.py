@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # With more than it, a sum of discrete Gaussians is one but for less than 1e-270 in divergence.
 LEAST_INTEGER_SIGMA = 8
 
-BY_RECORD = ("samples", "batch", "steps", "shuffle", "ranks")
+BY_RECORD = ("samples", "batch_size", "steps", "shuffle", "ranks")
 """Settings of the audits of all of these algorithms."""
 
 
@@ -114,10 +114,12 @@ class NoisyGradients(PrivateAlgorithm):
             total = updates[victim].astype(np.float64) - updates[other]
         std = instance.sigma * math.sqrt(instance.steps * len(seen))
         if instance.shuffle == "poisson" or instance.secret_order:
-            chance, times = instance.steps * instance.batch / instance.samples, 1
+            chance, times = instance.steps * instance.batch_size / instance.samples, 1
         else:
             chance, times = 1.0, stage.accesses[self.participations(victim, index)]
-        return stage.ratio(total / self._local.rate(index), times / instance.batch, std, chance)
+        return stage.ratio(
+            total / self._local.rate(index), times / instance.batch_size, std, chance
+        )
 
     @property
     def _local(self) -> LocalOptions:
@@ -274,7 +276,7 @@ class FedSGDDPC(NoisyGradients):
     audited = Audited(
         # A small part of the samples: epsilon is far above what Theorem 2 holds for.
         {"sigma": 0.25, "samples": 20, "shuffle": "poisson"},
-        gaussian=lambda one: one.mechanism == "gaussian" and one.batch == one.samples,
+        gaussian=lambda one: one.mechanism == "gaussian" and one.batch_size == one.samples,
         settings=(*BY_RECORD, "mechanism"),
         by_record=True,
     )
