@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +21,7 @@ Command = Callable[..., Any]
 _METAVARS: dict[Any, str] = {
     int: "INTEGER",
     float: "FLOAT",
+    Fraction: "FRACTION",
     str: "TEXT",
     Path: "PATH",
     tuple[int, ...]: "N[,N...]",

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import click
 
+from hpcfl.cli.options import given, options
 from hpcfl.cli.terminal import alone, json_option, show
 from hpcfl.errors import UsageError
+from hpcfl.options.definition import make
+from hpcfl.options.exposure import ExposureOptions
 
 if TYPE_CHECKING:
     from hpcfl.privacy.accounting.accountant import Accountant
-
-
-class FractionType(click.ParamType):
-    """A fraction, kept exact: a third of 99 devices is 33."""
-
-    name = "fraction"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Fraction:
-        try:
-            return Fraction(value)
-        except (ValueError, ZeroDivisionError):
-            self.fail(f"{value!r} is not a fraction like 1/3 or 0.25", param, ctx)
 
 
 @click.group("privacy")
@@ -38,66 +25,10 @@ def command() -> None:
 
 @command.command("exposure")
 @click.argument("protocol")
-@click.option("--devices", type=int, default=100, help="Number N of devices.")
-@click.option(
-    "--alpha",
-    type=float,
-    default=0.1,
-    help="Fraction of the coordinates that a device sends, where it does not send all.",
-)
-@click.option(
-    "--dropout",
-    type=float,
-    help="Fraction theta of the devices that disappear after key sharing, before their upload.  "
-    "[default: 0.3; 0 for protocols without dropouts]",
-)
-@click.option(
-    "--dropout-model",
-    type=click.Choice(["exact", "bernoulli", "targeted"]),
-    default="exact",
-    help="Exactly that fraction, rounded down; or each by chance; or exactly, none colluding.",
-)
-@click.option(
-    "--gamma",
-    type=FractionType(),
-    metavar="FRACTION",
-    help="Fraction of the devices that collude with the server, rounded down.  [default: 1/3]",
-)
-@click.option("--colluding", type=int, help="Number of devices that collude, instead of --gamma.")
-@click.option(
-    "--degree",
-    type=int,
-    help="Neighbours of a device in the masking graph.  [default: all; required by secagg-graph]",
-)
-@click.option("--dim", type=int, default=165_000, help="Number d of coordinates; for counts only.")
-@click.option("--floor", type=int, help="Report anonymity sets with fewer members than this.")
-@click.option(
-    "--samples",
-    type=int,
-    help="Coordinates to simulate.  [default: 100000, fewer with over 200 devices]",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the simulation.")
+@options(ExposureOptions)
 @json_option("Print the figures as JSON.")
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path),
-    help="Also draw T and what is exposed against alpha, for several dropout rates: "
-    ".png, .svg or .pdf; of a protocol that does not send all coordinates.",
-)
 @alone
-def exposure(
-    protocol: str,
-    devices: int,
-    alpha: float,
-    degree: int | None,
-    dropout: float | None,
-    dropout_model: str,
-    gamma: Fraction | None,
-    colluding: int | None,
-    as_json: bool,
-    plot: Path | None,
-    **options: Any,
-) -> None:
+def exposure(as_json: bool, **typed: Any) -> None:
     """Show what a round of PROTOCOL, or MODULE:CLASS of your own, exposes.
 
     The server follows the protocol, but is curious, and so are the devices that collude with it.
@@ -118,28 +49,33 @@ def exposure(
     """
     from hpcfl.algorithms.aggregation import find
     from hpcfl.privacy.exposure import exposure as find_exposure
-    from hpcfl.privacy.population import Population, count_of
+    from hpcfl.privacy.population import Population
     from hpcfl.privacy.tables import render
+    from hpcfl.rounds.build import without_dropouts
 
-    if colluding is None:
-        colluding = count_of(Fraction(1, 3) if gamma is None else gamma, devices)
-    elif gamma is not None:
-        raise UsageError("--gamma and --colluding say the same in two ways: give one of them")
-    kind = find(protocol)
-    if dropout is None:
-        dropout = 0.3 if kind.tolerates_dropouts else 0.0
-    elif dropout and not kind.tolerates_dropouts:
+    asked = make(ExposureOptions, without_dropouts(typed["protocol"], given(typed)))
+    kind = find(asked.protocol)
+    if asked.dropout and not kind.tolerates_dropouts:
         raise UsageError(f"{kind.name} refuses rounds with dropouts: give --dropout 0")
-    population = Population(devices, colluding, dropout, dropout_model)
-    masking = kind.masking(devices, alpha, degree)
-    if plot is not None:
+    population = Population(asked.devices, asked.colluders, asked.dropout, asked.dropout_model)
+    masking = kind.masking(asked.devices, asked.alpha, asked.degree)
+    if asked.plot is not None:
         from hpcfl.plots import exposure as figures
         from hpcfl.plots import style
 
-        style.check_path(plot)
-        style.save(figures.draw_over_alpha(kind, devices, colluding, figures.DROPOUTS), plot)
-        click.echo(f"Figure: {plot}", err=as_json)
-    found = find_exposure(kind.name, masking, population, **options)
+        style.check_path(asked.plot)
+        shown = figures.draw_over_alpha(kind, asked.devices, asked.colluders, figures.DROPOUTS)
+        style.save(shown, asked.plot)
+        click.echo(f"Figure: {asked.plot}", err=as_json)
+    found = find_exposure(
+        kind.name,
+        masking,
+        population,
+        dim=asked.dim,
+        floor=asked.floor,
+        samples=asked.samples,
+        seed=asked.seed,
+    )
     show(as_json, found.as_dict, lambda: render(found))
 
 
@@ -215,7 +151,7 @@ def settings_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-def _given(
+def _settings(
     accountant: Accountant, options: dict[str, Any], more: tuple[str, ...], *also: str
 ) -> dict[str, Any]:
     """Return the settings that were given; refuse strange and missing ones by option name.
@@ -273,7 +209,7 @@ def epsilon(algorithm: str, as_json: bool, more: tuple[str, ...], **options: Any
     from hpcfl.privacy.accounting.tables import render_account
 
     accountant = find_private(algorithm).accountant
-    found = accountant.account(**_given(accountant, options, more))
+    found = accountant.account(**_settings(accountant, options, more))
     show(as_json, found.as_dict, lambda: render_account(found))
 
 
@@ -303,7 +239,7 @@ def noise(
     from hpcfl.privacy.accounting.tables import render_noise
 
     accountant = find_private(algorithm).accountant
-    found = accountant.noise(epsilon, **_given(accountant, options, more, "sigma"))
+    found = accountant.noise(epsilon, **_settings(accountant, options, more, "sigma"))
     show(
         as_json,
         lambda: {"epsilon": epsilon, "noise": [one.as_dict() for one in found]},

@@ -1,4 +1,4 @@
-"""Every option of `hpcfl bench`, `train` and `predict`, defined once, as a field of a dataclass.
+"""Options of commands, each defined once, as a field of a dataclass.
 
 Nothing here imports a heavy package: the command line is built from it.
 """

@@ -13,6 +13,7 @@ import operator
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -230,6 +231,13 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _fraction(value: Any) -> Fraction:
+    try:
+        return Fraction(value)
+    except ZeroDivisionError:
+        raise ValueError from None
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
@@ -260,6 +268,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 READERS: dict[Any, tuple[str, Callable[[Any], Any]]] = {
     int: ("a whole number", _whole),
     float: ("a number", _number),
+    Fraction: ("a fraction like 1/3 or 0.25", _fraction),
     str: ("text", _text),
     bool: ("True or False", _flag),
     Path: ("a path", _path),

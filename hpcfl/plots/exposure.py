@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcfl.algorithms.aggregation import PROTOCOLS, find, find_named
 from hpcfl.errors import UsageError
+from hpcfl.options.exposure import COLLUDING
 from hpcfl.plots import naming
 from hpcfl.plots.style import lacking_rounds, legend_below, line_style, new_figure
 from hpcfl.privacy.exposure import exposure
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
 
-# The papers' fraction of colluding devices.
-COLLUDING = Fraction(1, 3)
 ALPHAS = np.linspace(0.02, 0.5, 13)
 DROPOUTS = (0.0, 0.1, 0.3, 0.45)
 # Shares are by formula; the simulation that comes with it may be small.

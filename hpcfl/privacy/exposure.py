@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from hpcfl.errors import UsageError
+from hpcfl.options.bench import DEFAULT_DIM
 from hpcfl.privacy import formulas, simulate
 from hpcfl.privacy.cohorts import below_floor_probability
 from hpcfl.privacy.distributions import Counts, Floats
 from hpcfl.privacy.masking import Closed, Masking
 from hpcfl.privacy.population import Population
 
-DEFAULT_DIM = 165_000
 # The formulas of SparseSecAgg take time quadratic in the number of devices.
 MAX_DEVICES = 10_000
 
@@ -140,7 +140,8 @@ def exposure(
     """
     devices, alpha, cohort = population.devices, masking.alpha, masking.cohort
     samples = default_samples(devices) if samples is None else samples
-    _check(devices, dim, floor, samples)
+    if devices > MAX_DEVICES:
+        raise UsageError(f"the number of devices is {devices}; it must be at most {MAX_DEVICES}")
     figures = _compare(
         masking.closed(population),
         simulate.simulate(population, masking.draw, samples, seed),
@@ -279,12 +280,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Figure):
         return value.as_dict()
     return asdict(value) if isinstance(value, Population) else value
-
-
-def _check(devices: int, dim: int, floor: int | None, samples: int) -> None:
-    if devices > MAX_DEVICES:
-        raise UsageError(f"the number of devices is {devices}; it must be at most {MAX_DEVICES}")
-    counts = {"dim": dim, "floor": floor, "number of samples": samples}
-    for name, value in counts.items():
-        if value is not None and value < 1:
-            raise UsageError(f"the {name} is {value}; it must be at least 1")

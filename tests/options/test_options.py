@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from hpcfl.errors import UsageError
 from hpcfl.learning.private import SHUFFLES
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import OptionGroup, make, option, options_of, part
+from hpcfl.options.exposure import ExposureOptions
 from hpcfl.options.predict import PredictOptions
 from hpcfl.options.shared import LinkOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
@@ -102,6 +104,19 @@ RANGES: dict[type[OptionGroup], dict[str, tuple[list[Any], list[Any]]]] = {
         "dim": ([(1,), (WHOLE_DIM,)], [(0,), (WHOLE_DIM + 1,)]),
         "ranks": ([1], [0]),
     },
+    ExposureOptions: {
+        "devices": ([1, WHOLE_DEVICES], [0]),
+        "alpha": PROTOCOL["alpha"],
+        "dropout": PROTOCOL["dropout"],
+        "dropout_model": (["targeted"], ["often"]),
+        "gamma": ([0, Fraction(1, 3), 1], [Fraction(-1, 3), Fraction(4, 3)]),
+        "colluding": ([0], [-1]),
+        "degree": ([2], [1]),
+        "dim": ([1, WHOLE_DIM], [0, WHOLE_DIM + 1]),
+        "floor": ([1], [0]),
+        "samples": ([1], [0]),
+        "seed": ([0], [-1]),
+    },
 }
 EVERY = [(group, name) for group, ranges in RANGES.items() for name in ranges]
 
@@ -121,7 +136,7 @@ def test_every_number_has_a_range_that_is_tested(group):
     numbers = {
         name
         for name, about in options_of(group).items()
-        if about.type in (int, float, tuple[int, ...])
+        if about.type in (int, float, Fraction, tuple[int, ...])
     }
     inherited = {"noise_multiplier", "clip_norm", "delta"}  # bench has those of training
     assert numbers - RANGES[group].keys() <= inherited | {"steps"}

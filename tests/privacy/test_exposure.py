@@ -299,9 +299,6 @@ def test_dictionary_has_counts_and_sizes():
         ("secagg-graph", {"degree": 0}, "even number"),
         ("fedavg", {"degree": 4}, "leave it out"),
         ("prf", {"degree": 4}, "leave the degree out"),
-        ("sparse", {"dim": 0}, "dim is 0"),
-        ("sparse", {"samples": 0}, "number of samples is 0"),
-        ("cohort", {"floor": 0}, "floor is 0"),
     ],
 )
 def test_impossible_parameters_are_refused(protocol, options, words):

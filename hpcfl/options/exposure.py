@@ -1,0 +1,88 @@
+"""Options of `hpcfl privacy exposure`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+from hpcfl.errors import UsageError
+from hpcfl.options.bench import DEFAULT_DIM
+from hpcfl.options.definition import OptionGroup, again, option
+from hpcfl.options.shared import DEVICES, DIM, ProtocolOptions, SeedOptions
+
+# The papers' fraction of colluding devices.
+COLLUDING = Fraction(1, 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExposureOptions(OptionGroup):
+    """What is asked of a round's exposure; see ``hpcfl privacy exposure --help``."""
+
+    protocol: str = field(kw_only=False)
+    devices: int = option(100, "Number N of devices.", **DEVICES)
+    alpha: float = again(
+        ProtocolOptions,
+        "alpha",
+        0.1,
+        help="Fraction of the coordinates that a device sends, where it does not send all.",
+    )
+    dropout: float = again(
+        ProtocolOptions,
+        "dropout",
+        0.3,
+        help="Fraction theta of the devices that disappear after key sharing, before their upload.",
+    )
+    dropout_model: str = again(
+        ProtocolOptions,
+        "dropout_model",
+        "exact",
+        help="Exactly that fraction, rounded down; or each by chance; or exactly, none colluding.",
+        choices=("exact", "bernoulli", "targeted"),
+    )
+    gamma: Fraction | None = option(
+        None,
+        "Fraction of the devices that collude with the server, rounded down.",
+        at_least=0,
+        at_most=1,
+        default_text="1/3",
+    )
+    colluding: int | None = option(
+        None, "Number of devices that collude, instead of --gamma.", at_least=0
+    )
+    degree: int | None = again(
+        ProtocolOptions,
+        "degree",
+        None,
+        help="Neighbours of a device in the masking graph.",
+        default_text="all; required by secagg-graph",
+    )
+    dim: int = option(DEFAULT_DIM, "Number d of coordinates; for counts only.", **DIM)
+    floor: int | None = option(
+        None, "Report anonymity sets with fewer members than this.", at_least=1
+    )
+    samples: int | None = option(
+        None,
+        "Coordinates to simulate.",
+        at_least=1,
+        default_text="100000, fewer with over 200 devices",
+    )
+    seed: int = again(SeedOptions, "seed", 0, help="Seed of the simulation.")
+    plot: Path | None = option(
+        None,
+        "Also draw T and what is exposed against alpha, for several dropout rates: "
+        ".png, .svg or .pdf; of a protocol that does not send all coordinates.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gamma is not None and self.colluding is not None:
+            raise UsageError("--gamma and --colluding say the same in two ways: give one of them")
+
+    @property
+    def colluders(self) -> int:
+        """Number of devices that collude with the server."""
+        if self.colluding is not None:
+            return self.colluding
+        return math.floor((COLLUDING if self.gamma is None else self.gamma) * self.devices)
