@@ -323,23 +323,16 @@ def plot(runs: Iterable[reader.Run], kind: str, *, pool: bool = True, **options:
     UsageError
         If there is no such kind or option, or a run lacks what is drawn.
     """
-    from hpcfl.plots import KINDS
+    from hpcfl.plots import KINDS, chosen
 
-    if kind not in KINDS:
-        raise UsageError(f"there is no figure {kind!r}; choose one of {', '.join(KINDS)}")
-    known = KINDS[kind]
-    unknown = sorted(options.keys() - set(known.options))
-    if unknown:
-        raise UsageError(f"{unknown[0]!r} has no meaning for a figure of {kind}")
-    if known.against:
-        options.setdefault("against", known.against[0])
+    values = chosen(kind, options)
+    module = KINDS[kind].module()
     drawn = [one.run for one in pooling.group([*runs])] if pool else [*runs]
-    module = known.module()
     for run in drawn:
-        reason = module.lacking(run, **options)
+        reason = module.lacking(run, **values)
         if reason is not None:
             raise UsageError(f"{run.path} {reason}")
-    figure: Figure = module.draw(drawn, **options)
+    figure: Figure = module.draw(drawn, **values)
     return figure
 
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import click
 
+from hpcfl.cli.options import given, options
 from hpcfl.cli.terminal import alone, json_option, show
+from hpcfl.options.compare import CompareOptions
+from hpcfl.options.definition import make
 
 SLOWER_STATUS = 3
-METRICS = (
-    *("round_seconds", "device_cpu_seconds", "server_cpu_seconds"),
-    *("bytes_up", "modelled_seconds"),
-)
 
 
 class Share(click.ParamType):
@@ -39,20 +38,7 @@ class Share(click.ParamType):
 @click.command("compare")
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@click.option(
-    "--metric",
-    type=click.Choice(METRICS),
-    default="round_seconds",
-    help="Seconds of a round, CPU seconds of its slowest device or of the server, mean bytes that "
-    "a device sends, or seconds of the link model.",
-)
-@click.option(
-    "--by",
-    type=click.Choice(["rounds", "launches"]),
-    default="rounds",
-    help="What is one sample: a round, or the median of a launch.",
-)
-@click.option("--alpha", type=float, default=0.05, help="Level of the rank test.")
+@options(CompareOptions)
 @click.option(
     "--fail-if-slower",
     type=Share(),
@@ -61,9 +47,7 @@ class Share(click.ParamType):
 )
 @json_option("Print everything as JSON.")
 @alone
-def command(
-    a: str, b: str, metric: str, by: str, alpha: float, fail_if_slower: float | None, as_json: bool
-) -> None:
+def command(a: str, b: str, fail_if_slower: float | None, as_json: bool, **typed: Any) -> None:
     """Compare the measured rounds of B with those of A.
 
     A and B are results files, or folders with several launches of one configuration, which are
@@ -83,7 +67,8 @@ def command(
     from hpcfl import api
     from hpcfl.results import comparison
 
-    found = api.compare(api.load_many(a), api.load_many(b), metric, alpha=alpha, by=by)
+    asked = make(CompareOptions, given(typed))
+    found = api.compare(api.load_many(a), api.load_many(b), **vars(asked))
     slower = fail_if_slower is not None and found.exceeds(fail_if_slower)
     for sentence in comparison.remarks(found):
         click.echo(f"warning: {sentence}", err=True)

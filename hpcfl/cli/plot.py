@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
+from hpcfl.cli.options import given, options
 from hpcfl.cli.terminal import alone, usable_runs
 from hpcfl.errors import UsageError
-from hpcfl.plots import KINDS
+from hpcfl.plots import KINDS, PlotOptions, chosen
 
 
 @click.command("plot")
@@ -26,44 +26,15 @@ from hpcfl.plots import KINDS
     type=click.Path(path_type=Path),
     help="File of the figure: .png, .svg or .pdf; overwritten.  [default: KIND.png]",
 )
-@click.option(
-    "--against",
-    type=click.Choice([value for kind in KINDS.values() for value in kind.against]),
-    help="What is across: "
-    + "; ".join(
-        f"{', '.join(kind.against)} for {name}" for name, kind in KINDS.items() if kind.against
-    )
-    + ".  [default: the first]",
-)
-@click.option(
-    "--style",
-    type=click.Choice(["ecdf", "box"]),
-    default="ecdf",
-    help="How seconds are drawn: distribution functions, or boxes, of one run a box a device.",
-)
-@click.option(
-    "--clock",
-    type=click.Choice(["cpu", "wall"]),
-    default="cpu",
-    help="Which seconds: CPU time of the protocol, or elapsed time.",
-)
-@click.option("--target", type=float, help="Accuracy to mark, from 0 to 1.")
-@click.option(
-    "--protocol",
-    metavar="MODULE:CLASS",
-    help="Class of the runs' protocol, if it does not come with hpcfl.",
-)
-@click.option("--log-x", is_flag=True, help="Draw over a logarithmic axis.")
+@options(PlotOptions)
 @click.option("--no-pool", is_flag=True, help="Keep launches of one configuration apart.")
-@click.pass_context
 @alone
 def command(
-    context: click.Context,
     paths: tuple[str, ...],
     kind: str,
     output: Path | None,
     no_pool: bool,
-    **options: Any,
+    **typed: Any,
 ) -> None:
     """Draw a figure of results.
 
@@ -86,25 +57,14 @@ def command(
 
     path = output or Path(f"{kind}.png")
     style.check_path(path)
-    known = KINDS[kind]
-    for name in options.keys() - set(known.options):
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise UsageError(f"--{name.replace('_', '-')} has no meaning for --kind {kind}")
-    chosen = {name: options[name] for name in known.options}
-    if known.against:
-        chosen["against"] = chosen["against"] or known.against[0]
-        if chosen["against"] not in known.against:
-            raise UsageError(
-                f"--against {chosen['against']} has no meaning for --kind {kind}: "
-                f"choose {', '.join(known.against)}"
-            )
-
+    wanted = given(typed)
+    values = chosen(kind, wanted)
     files = find(paths)
-    module = known.module()
-    runs, errors = usable_runs(files, lambda run: module.lacking(run, **chosen))
+    module = KINDS[kind].module()
+    runs, errors = usable_runs(files, lambda run: module.lacking(run, **values))
     if not runs:
         raise UsageError(f"none of the {len(files)} files can be drawn")
-    style.save(api.plot(runs, kind, pool=not no_pool, **chosen), path)
+    style.save(api.plot(runs, kind, pool=not no_pool, **wanted), path)
     click.echo(f"Figure: {path}")
     if any(not isinstance(error, UsageError) for error in errors):
         raise SystemExit(1)

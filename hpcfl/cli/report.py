@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from hpcfl.cli.terminal import Command, alone, usable_runs
+from hpcfl.cli.options import given, options
+from hpcfl.cli.terminal import alone, usable_runs
 from hpcfl.errors import HpcflError, UsageError
-
-
-def link_option(name: str, help: str) -> Callable[[Command], Command]:
-    return click.option(name, type=float, help=f"{help}  [default: the run's own]")
+from hpcfl.options.definition import make
+from hpcfl.options.report import ReportOptions
 
 
 @click.command("report")
@@ -24,9 +23,7 @@ def link_option(name: str, help: str) -> Callable[[Command], Command]:
     help="Run to compare with: a file's name, or a protocol's.  [default: the first secagg run, "
     "else the first run]",
 )
-@link_option("--uplink-mbps", "Uplink of the link model, Mbit/s.")
-@link_option("--downlink-mbps", "Downlink of the link model, Mbit/s.")
-@link_option("--latency-ms", "Latency of the link model, milliseconds.")
+@options(ReportOptions)
 @click.option("--no-pool", is_flag=True, help="Keep launches of one configuration apart.")
 @click.option(
     "--format",
@@ -53,7 +50,7 @@ def command(
     form: str,
     as_json: bool,
     page: Path | None,
-    **link: float | None,
+    **typed: Any,
 ) -> None:
     """Show what runs cost: bytes, CPU time and wall time, phase by phase.
 
@@ -71,6 +68,7 @@ def command(
       hpcfl report results/ --html report.html
     """
     form = _form(context, form, as_json, page)
+    link = vars(make(ReportOptions, given(typed)))
 
     from hpcfl.results import pooling, tables
     from hpcfl.results.reader import find

@@ -7,9 +7,13 @@ A figure of results files is a line in `KINDS` and a module with two functions:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
+
+from hpcfl.errors import UsageError
+from hpcfl.options.definition import OptionGroup, make, option
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,7 @@ class Kind:
 
     what: str  # it shows
     home: str  # the module that draws it, imported only when it is asked for
-    options: tuple[str, ...] = ()  # of `hpcfl plot`
+    options: tuple[str, ...] = ()  # of `PlotOptions`
     against: tuple[str, ...] = ()  # values of that option, the default first
 
     def module(self) -> Any:
@@ -64,3 +68,56 @@ KINDS = {
         ("protocol",),
     ),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotOptions(OptionGroup):
+    """How figures are drawn; every kind has some of these."""
+
+    against: str | None = option(
+        None,
+        "What is across: "
+        + "; ".join(f"{', '.join(one.against)} for {n}" for n, one in KINDS.items() if one.against)
+        + ".",
+        choices=tuple(value for kind in KINDS.values() for value in kind.against),
+        default_text="the first",
+    )
+    style: str = option(
+        "ecdf",
+        "How seconds are drawn: distribution functions, or boxes, of one run a box a device.",
+        choices=("ecdf", "box"),
+    )
+    clock: str = option(
+        "cpu",
+        "Which seconds: CPU time of the protocol, or elapsed time.",
+        choices=("cpu", "wall"),
+    )
+    target: float | None = option(None, "Accuracy to mark.", at_least=0, at_most=1)
+    protocol: str | None = option(
+        None,
+        "Class of the runs' protocol, if it does not come with hpcfl.",
+        unit="MODULE:CLASS",
+    )
+    log_x: bool = option(False, "Draw over a logarithmic axis.")
+
+
+def chosen(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a figure's module takes: all options of the kind, those given and defaults.
+
+    A UsageError says that there is no such kind, or that an option has no meaning for it.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"there is no figure {kind!r}; choose one of {', '.join(KINDS)}")
+    known = KINDS[kind]
+    asked = make(PlotOptions, given)
+    for name in given.keys() - set(known.options):
+        raise UsageError(f"--{name.replace('_', '-')} has no meaning for --kind {kind}")
+    values = {name: getattr(asked, name) for name in known.options}
+    if known.against:
+        values["against"] = asked.against or known.against[0]
+        if values["against"] not in known.against:
+            raise UsageError(
+                f"--against {asked.against} has no meaning for --kind {kind}: "
+                f"choose {', '.join(known.against)}"
+            )
+    return values

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.errors import UsageError
 from hpcfl.plots import naming
 from hpcfl.plots.style import from_zero, lacking_training, legend_below, line_style, new_figure
 from hpcfl.results.reader import Run
@@ -41,8 +40,6 @@ def draw(
     Across are rounds, bytes that all devices sent (MB, 10^6 bytes), or modelled seconds, since the
     start. A round whose aggregate was wrong is left out. `target` is an accuracy that is marked.
     """
-    if target is not None and not 0 <= target <= 1:
-        raise UsageError(f"--target must be an accuracy from 0 to 1, not {target:g}")
     figure, (axes,) = new_figure()
     for number, (run, label) in enumerate(zip(runs, labels(runs, against), strict=True)):
         kept = run.validated

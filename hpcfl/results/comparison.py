@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.options.compare import METRICS, CompareOptions
 from hpcfl.report import formats
 from hpcfl.report.jsontext import finite
 from hpcfl.report.table import Column, Table, label
@@ -27,14 +28,6 @@ from hpcfl.results.statistics import (
     shift,
 )
 
-# Each with its unit.
-METRICS = {
-    "round_seconds": "s",
-    "device_cpu_seconds": "s",
-    "server_cpu_seconds": "s",
-    "bytes_up": "B",
-    "modelled_seconds": "s",
-}
 _SINGULAR = {"rounds": "round", "launches": "launch"}
 
 
@@ -161,10 +154,7 @@ def compare(
     launch's rounds. Runs of other sizes, of other links where modelled seconds are compared, and
     options out of range are a UsageError; a side without a measured round is an HpcflError.
     """
-    if metric not in METRICS:
-        raise UsageError(f"--metric {metric} is none of {', '.join(METRICS)}")
-    if not 0 < alpha < 1:
-        raise UsageError(f"--alpha must be between 0 and 1, not {alpha}")
+    CompareOptions(metric=metric, by=by, alpha=alpha)  # refuses what is out of range
     first, second = a.runs[0], b.runs[0]
     for name, one, other in (
         ("devices", first.devices, second.devices),

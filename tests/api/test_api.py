@@ -151,7 +151,7 @@ def test_a_figure_is_drawn_or_refused(secagg):
     assert len(secagg.plot("phases").axes) >= 2
     with pytest.raises(hpcfl.UsageError, match="there is no figure 'phase'; choose one of"):
         secagg.plot("phase")
-    with pytest.raises(hpcfl.UsageError, match="'target' has no meaning for a figure of phases"):
+    with pytest.raises(hpcfl.UsageError, match="--target has no meaning for --kind phases"):
         secagg.plot("phases", target=0.5)
     with pytest.raises(hpcfl.UsageError, match=r"run\.h5 "):
         secagg.plot("accuracy")

@@ -149,7 +149,11 @@ def test_nothing_to_draw_is_an_error(results, tmp_path):
         ("trained.h5", "partition --output a.gif", "a.gif does not end in .png, .svg or .pdf"),
         ("trained.h5", "partition --output damaged.h5/a.png", "cannot write damaged.h5/a.png"),
         ("trained.h5", "partition --log-x", "--log-x has no meaning for --kind partition"),
-        ("trained.h5", "accuracy --target 90", "--target must be an accuracy from 0 to 1, not 90"),
+        (
+            "trained.h5",
+            "accuracy --target 90",
+            "--target is 90.0; it must be at least 0 and at most 1",
+        ),
         ("trained.h5", "nonsense", "'nonsense' is not one of 'partition', 'accuracy'"),
         ("nothing.h5", "accuracy", "there is no file or folder"),
     ],

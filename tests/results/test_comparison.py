@@ -204,8 +204,8 @@ def test_wrong_use_is_a_sentence_and_status_2(tmp_path):
     a = write_seconds(tmp_path / "a.h5", TEN)
 
     for option, value, sentence in (
-        ("--metric", "seconds", "Invalid value for '--metric'"),
-        ("--alpha", 2, "--alpha must be between 0 and 1"),
+        ("--metric", "seconds", "--metric is 'seconds'; choose one of round_seconds, "),
+        ("--alpha", 2, "--alpha is 2.0; it must be above 0 and below 1"),
         ("--fail-if-slower", "5", "'5' is not a share like 5% or 0.05"),
         ("--fail-if-slower", "-5%", "is not a share like 5% or 0.05"),
     ):

@@ -1,0 +1,34 @@
+"""Options of `hpcfl compare`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcfl.options.definition import OptionGroup, option
+
+# What can be compared, each with its unit.
+METRICS = {
+    "round_seconds": "s",
+    "device_cpu_seconds": "s",
+    "server_cpu_seconds": "s",
+    "bytes_up": "B",
+    "modelled_seconds": "s",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(OptionGroup):
+    """How two configurations are compared; see ``hpcfl compare --help``."""
+
+    metric: str = option(
+        "round_seconds",
+        "Seconds of a round, CPU seconds of its slowest device or of the server, mean bytes that a "
+        "device sends, or seconds of the link model.",
+        choices=tuple(METRICS),
+    )
+    by: str = option(
+        "rounds",
+        "What is one sample: a round, or the median of a launch.",
+        choices=("rounds", "launches"),
+    )
+    alpha: float = option(0.05, "Level of the rank test.", above=0, below=1)
