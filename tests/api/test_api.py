@@ -145,16 +145,30 @@ def test_runs_are_compared(secagg, tmp_path):
     assert both._repr_html_().count("<tr>") == 3
 
 
-def test_a_figure_is_drawn_or_refused(secagg):
+@pytest.mark.parametrize(
+    ("kind", "options", "sentence"),
+    [
+        ("phase", {}, "there is no figure 'phase'; choose one of"),
+        ("phases", {"target": 0.5}, "--target has no meaning for --kind phases"),
+        ("accuracy", {"target": 90}, "--target is 90.0; it must be at least 0 and at most 1"),
+        ("accuracy", {"target": float("nan")}, "--target is nan"),
+        ("scaling", {"against": "bytes"}, "choose devices, dim"),
+        ("ranks", {"style": "bars"}, "--style is 'bars'; choose one of ecdf, box"),
+        ("accuracy", {}, r"run\.h5 "),
+    ],
+)
+def test_a_figure_that_cannot_be_drawn_is_refused(secagg, kind, options, sentence):
     pytest.importorskip("matplotlib")
 
     assert len(secagg.plot("phases").axes) >= 2
-    with pytest.raises(hpcfl.UsageError, match="there is no figure 'phase'; choose one of"):
-        secagg.plot("phase")
-    with pytest.raises(hpcfl.UsageError, match="--target has no meaning for --kind phases"):
-        secagg.plot("phases", target=0.5)
-    with pytest.raises(hpcfl.UsageError, match=r"run\.h5 "):
-        secagg.plot("accuracy")
+    with pytest.raises(hpcfl.UsageError, match=sentence):
+        secagg.plot(kind, **options)
+
+
+def test_a_comparison_that_cannot_be_made_is_refused(secagg):
+    for name, value in (("metric", "seconds"), ("by", "days"), ("alpha", 1)):
+        with pytest.raises(hpcfl.UsageError, match=f"--{name} is "):
+            hpcfl.compare(secagg, secagg, **{name: value})
 
 
 def test_a_model_is_trained(tmp_path):

@@ -164,12 +164,6 @@ def test_every_run_has_its_own_line_and_name(trained):
     assert legend(figure) == [*(f"sparse, N = 4, seed {k}" for k in range(6)), "target 0.65"]
 
 
-def test_a_target_that_is_no_accuracy_is_refused(trained):
-    for target in (-0.1, 1.5, float("nan")):
-        with pytest.raises(UsageError, match="--target must be an accuracy from 0 to 1"):
-            accuracy.draw([trained(f"{target}.h5")], "rounds", target)
-
-
 def test_runs_are_named_by_what_tells_them_apart(trained):
     options = {
         "fedavg": {"degree": None, "dataset": "mnist"},
