@@ -150,8 +150,22 @@ def test_what_is_near_a_gaussian_costs_little_more():
     assert distributed.nearly_gaussian_epsilon(0.5, 0.0, 1e-3) == less
 
 
+@pytest.mark.parametrize("summands", [1, 3])
+def test_noise_too_narrow_to_be_a_rounded_gaussian_is_converted_from_its_divergences(summands):
+    found, method = distributed.epsilon([summands], 1.5, 1, 1.0, 1e-5)
+    log_p = log_sum(summands, 1.5)
+
+    def delta(epsilon):
+        p, q = np.exp(log_p[:-1]), np.exp(log_p[1:])
+        return np.clip(p - math.exp(epsilon) * q, 0, None).sum()
+
+    assert method.startswith("RDP")
+    assert delta(found) <= 1e-5 < delta(found / 1.4)
+
+
 def test_narrow_noise_of_several_proves_nothing():
     assert distributed.divergence(2, 0.49) == distributed.rho(2, 0.49, 1, 1) == math.inf
+    assert distributed.epsilon([2], 0.49, 1, 1.0, 1e-5)[0] == math.inf
 
 
 @pytest.mark.parametrize(
