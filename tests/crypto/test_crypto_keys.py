@@ -61,6 +61,18 @@ def test_a_point_of_low_order_is_refused_wherever_it_stands(point, high_bit):
             keys.agree(BOB, publics)
 
 
+@pytest.mark.parametrize("high_bit", [0, 2**255])
+def test_only_the_one_spelling_of_a_key_is_a_public_key(high_bit):
+    for point in LOW_ORDER.values():
+        with pytest.raises(ValueError, match="low order"):
+            keys.check_public((point | high_bit).to_bytes(32, "little"))
+    for other in (2**255 + int.from_bytes(ALICE_PUBLIC, "little"), P + 2, 2**255 - 1):
+        with pytest.raises(ValueError, match="canonical"):
+            keys.check_public((other | high_bit).to_bytes(32, "little"))
+    for public in (ALICE_PUBLIC, (P - 2).to_bytes(32, "little")):
+        keys.check_public(public)
+
+
 def test_a_key_pair_takes_its_private_key_from_the_source_it_is_given():
     asked = []
     pair = keys.KeyPair.generate(lambda count: asked.append(count) or ALICE)

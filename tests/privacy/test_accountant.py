@@ -6,6 +6,7 @@ import pytest
 
 from hpcfl.algorithms.federated import PRIVATE, find_private
 from hpcfl.errors import UsageError
+from hpcfl.privacy.accounting.tables import guarantees
 
 CDP = {"devices": 16, "per_round": 10, "batch": 32, "samples": 2441, "rounds": 20, "delta": 1e-4}
 USERS = {"rounds": 5, "devices": 50, "per_round": 10}
@@ -29,6 +30,14 @@ def test_calibrated_noise_is_enough_and_no_more(name):
         side = {"paper": "paper", "proven": "proven", "same-rho tight": "tight"}[found.by]
         assert getattr(found.account, side).epsilon <= 3.0
         assert getattr(account(name, sigma=found.sigma * 0.99), side).epsilon > 3.0
+
+
+def test_a_table_of_guarantees_says_whose_each_is():
+    found = account("cdp")
+    rows = guarantees(found).records()
+
+    assert [row["value"] for row in rows][:3] == ["paper", "same-rho tight", "proven"]
+    assert [row["epsilon"] for row in rows][::2] == [found.paper.epsilon, found.proven.epsilon]
 
 
 def test_no_noise_is_found_where_there_is_none():

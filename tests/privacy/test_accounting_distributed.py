@@ -164,6 +164,7 @@ def test_noise_too_narrow_to_be_a_rounded_gaussian_is_converted_from_its_diverge
 
 
 def test_narrow_noise_of_several_proves_nothing():
+    assert distributed.gaussian_variance(0.49, 2) == 0
     assert distributed.divergence(2, 0.49) == distributed.rho(2, 0.49, 1, 1) == math.inf
     assert distributed.epsilon([2], 0.49, 1, 1.0, 1e-5)[0] == math.inf
 

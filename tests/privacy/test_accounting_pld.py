@@ -184,6 +184,14 @@ def test_every_tilt_gives_the_same(factor):
     )
 
 
+@pytest.mark.parametrize("factor", [1e-3, 0.1, 10])
+def test_the_best_tilt_is_found_from_any_start(factor):
+    grid = pld._Grid.of(pld.removal(0.2, 1.32), *pld.removal(0.2, 1.32).span(1e-20), 0.01)
+    best = grid.best_tilt(100, 1e-5, None)
+
+    assert grid.best_tilt(100, 1e-5, factor * best) == pytest.approx(best, rel=0.1)
+
+
 def test_losses_beyond_the_grid_count_as_infinite():
     pair = pld.removal(0.2, 1.32)
     cut = pld._Grid.of(pair, *pair.span(2e-7), 0.003)  # 2e-7, ten times, of a delta of 1e-5
