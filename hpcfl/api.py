@@ -12,14 +12,19 @@ None. Nothing here prints, handles signals, or ends the process; errors are
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcfl.comm.world import connect
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.options.bench import BenchOptions
+from hpcfl.options.definition import OptionGroup, make, options_of
+from hpcfl.options.shared import SeedOptions
+from hpcfl.options.training import TrainOptions
 from hpcfl.results import comparison, pooling, reader, tables
 from hpcfl.results.comparison import Comparison
 from hpcfl.results.summary import Summary, choose_baseline, summarise
@@ -30,9 +35,32 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
+    from hpcfl.algorithms.federated.base import FederatedAlgorithm
     from hpcfl.report.table import Table
 
 Progress = Callable[[int, Any], object]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _shown(group: type[OptionGroup]) -> Callable[[F], F]:
+    """Return a decorator that puts options into a function's signature and documentation."""
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        *own, _ = signature.parameters.values()
+        lines = [inspect.cleandoc(function.__doc__ or ""), "", "Other Parameters", "-" * 16]
+        for name, about in options_of(group).items():
+            if name not in signature.parameters:
+                kind = getattr(about.type, "__name__", str(about.type))
+                default = about.default_text or repr(about.default)
+                lines += [f"{name} : {kind}, default {default}", f"    {about.help}"]
+                keyword = inspect.Parameter.KEYWORD_ONLY
+                own.append(inspect.Parameter(name, keyword, default=about.default))
+        function.__doc__ = "\n".join(lines)
+        function.__dict__["__signature__"] = signature.replace(parameters=own)
+        return function
+
+    return decorate
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,10 +99,11 @@ class Run(reader.Run):
         return plot([self], kind, **options)
 
     def __repr__(self) -> str:
-        trained = "training of " if self.training else ""
+        what = self.protocol
+        if self.training:
+            what = f"training by {self.config.get('algorithm')}, summed by {what}"
         return (
-            f"<Run: {trained}{self.protocol}, N = {self.devices}, {self.rounds} rounds, "
-            f"{self.status}, {self.path}>"
+            f"<Run: {what}, N = {self.devices}, {self.rounds} rounds, {self.status}, {self.path}>"
         )
 
     def _repr_html_(self) -> str:
@@ -109,6 +138,7 @@ class Runs(tuple[Run, ...]):
         return str(self.table().html()) if self else ""
 
 
+@_shown(BenchOptions)
 def bench(
     protocol: str | type[AggregationProtocol],
     *,
@@ -163,8 +193,9 @@ def bench(
     return load(found[0]) if found else None
 
 
+@_shown(TrainOptions)
 def train(
-    algorithm: str,
+    algorithm: str | type[FederatedAlgorithm],
     *,
     preset: str | None = None,
     progress: Progress | None = None,
@@ -175,8 +206,8 @@ def train(
 
     Parameters
     ----------
-    algorithm : str
-        Name of a federated algorithm, or ``"MODULE:CLASS"``.
+    algorithm : str or type
+        Name of a federated algorithm, ``"MODULE:CLASS"``, or a class of one's own.
     preset : str, optional
         Settings of a paper, see :data:`~hpcfl.training.presets.PRESETS`.
     progress, observer
@@ -194,7 +225,8 @@ def train(
     from hpcfl.training import session
     from hpcfl.training.defaults import asked
 
-    wanted = asked({"algorithm": algorithm, **options}, preset)
+    name = _name(algorithm)
+    wanted = asked({"algorithm": name, **options}, preset)
     given = options if preset is None else {"preset": preset, **options}
     trained = session.run(
         connect(),
@@ -202,7 +234,7 @@ def train(
         wanted.devices,
         wanted.output,
         _observer(progress, observer),
-        command=_command("train", algorithm, given),
+        command=_command("train", name, given),
     )
     return None if trained is None else _extended(reader.load(trained.path), trained.weights)
 
@@ -243,19 +275,21 @@ def sweep(
     from hpcfl.sweeping.manifest import arrange
 
     folder, world = Path(output), connect()
-    dashed = {name.replace("_", "-"): value for name, value in grid.items()}
+    if seed is not None:
+        seed = make(SeedOptions, {"seed": seed}).seed
+    dashed = {str(name).replace("_", "-"): _plain(value) for name, value in dict(grid).items()}
     resolved = cells.resolve(plan.combine({"grid": dashed}, "hpcfl.sweep"))
     todo = session.plan_cells(world, folder, lambda: arrange("hpcfl.sweep", resolved, seed), None)
     outcomes = session.run(world, todo, folder, observer=_observer(progress, NOBODY))
-    if world.rank != 0:
-        return None
     failed = [one for one in outcomes if one.state == session.FAILED]
+    error = None
     if failed:
-        raise HpcflError(
+        error = HpcflError(
             f"{len(failed)} of {len(outcomes)} combinations failed; the first, "
             f"{failed[0].cell.title}: {failed[0].sentence}"
         )
-    return Runs(load(folder / cell.file) for cell in resolved)
+    world.settle(error)
+    return Runs(load(folder / cell.file) for cell in resolved) if world.rank == 0 else None
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -297,9 +331,10 @@ def compare(
     """
 
     def side(runs: reader.Run | Sequence[reader.Run], name: str) -> pooling.Pool:
-        return comparison.one_configuration(
-            [runs] if isinstance(runs, reader.Run) else [*runs], name
-        )
+        several = [runs] if isinstance(runs, reader.Run) else [*runs]
+        if not several or not all(isinstance(run, reader.Run) for run in several):
+            raise UsageError(f"{name} must be a run or several, as hpcfl.load returns them")
+        return comparison.one_configuration(several, name)
 
     return comparison.compare(side(a, "A"), side(b, "B"), metric, alpha=alpha, by=by)
 
@@ -327,7 +362,10 @@ def plot(runs: Iterable[reader.Run], kind: str, *, pool: bool = True, **options:
 
     values = chosen(kind, options)
     module = KINDS[kind].module()
-    drawn = [one.run for one in pooling.group([*runs])] if pool else [*runs]
+    runs = [*runs]
+    if not runs:
+        raise UsageError("there is nothing to draw: no run is given")
+    drawn = [one.run for one in pooling.group(runs)] if pool else runs
     for run in drawn:
         reason = module.lacking(run, **values)
         if reason is not None:
@@ -348,10 +386,23 @@ def _observer(progress: Progress | None, observer: RoundObserver) -> RoundObserv
     return observer if progress is None else Together(observer, _Reporting(progress))
 
 
-def _name(protocol: str | type[AggregationProtocol]) -> str:
-    if isinstance(protocol, str):
-        return protocol
-    return f"{protocol.__module__}:{protocol.__qualname__}"
+def _name(named: str | type) -> str:
+    if isinstance(named, type):
+        return f"{named.__module__}:{named.__qualname__}"
+    if not isinstance(named, str):
+        raise UsageError(f"{named!r} is neither a name nor a class")
+    return named
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a grid, or a list of them, as a plan in a file would have it."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, type):
+        return _name(value)
+    if hasattr(value, "tolist"):  # NumPy's arrays and numbers
+        value = value.tolist()
+    return [*map(_plain, value)] if isinstance(value, list | tuple | range) else value
 
 
 def _command(command: str, what: str, options: Mapping[str, Any]) -> list[str]:

@@ -29,6 +29,10 @@ class AgreedError(HpcflError):
         self.exit_status = exit_status
 
 
+class AgreedUsageError(AgreedError, UsageError):
+    """A `UsageError` of the server that has been told to every rank."""
+
+
 class MessageError(HpcflError):
     """A message that does not have the form its phase requires.
 

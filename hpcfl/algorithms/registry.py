@@ -25,11 +25,22 @@ def registry(package: str, lines: Mapping[str, tuple[str, ...]]) -> dict[str, Re
 def find_class(name: str, known: Mapping[str, Registered], kind: type[Any], what: str) -> type[Any]:
     """Return the subclass of `kind` that is registered, or that ``MODULE:CLASS`` names.
 
-    UsageError if there is none; `what` it is, the error says.
+    UsageError if there is none, or it is not complete; `what` it is, the error says.
     """
     if name not in known and ":" not in name:
         raise UsageError(
             f"there is no {what} {name!r}; choose one of {', '.join(known)}, or give MODULE:CLASS"
         )
-    home = known[name].home if name in known else name
-    return load_class(home, kind, f"the {what} {name!r}")
+    if name in known:
+        return load_class(known[name].home, kind, f"the {what} {name!r}")
+    found = load_class(name, kind, f"the {what} {name!r}")
+    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    own = getattr(found, "name", None)
+    if not isinstance(own, str) or missing:
+        raise UsageError(f"the {what} {name!r} lacks {', '.join(missing) or 'a name'}")
+    if own in known and load_class(known[own].home, kind, own) is not found:
+        raise UsageError(
+            f"the {what} {name!r} is called {own!r}, as one that comes with hpcfl: give its class "
+            "a name of its own"
+        )
+    return found

@@ -15,7 +15,7 @@ from hpcfl.benchmark.stopping import StopRule
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import DEFAULT_DIM, BenchOptions
-from hpcfl.options.definition import make
+from hpcfl.options.definition import make, stated
 from hpcfl.rounds.build import build, without_dropouts
 from hpcfl.rounds.dropouts import DropoutSchedule
 from hpcfl.rounds.enrolment import enrol
@@ -40,6 +40,7 @@ def asked(given: Mapping[str, Any]) -> BenchOptions:
     """
     if given.get("resume") is not None and given.get("output") is not None:
         raise UsageError("--resume goes on in its own file: leave --output out")
+    given = stated(BenchOptions, given)
     options = make(BenchOptions, given)
     complete = without_dropouts(options.summed_by, given)
     return options if complete is given else make(BenchOptions, complete)

@@ -11,7 +11,7 @@ from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
-from hpcfl.options.definition import names
+from hpcfl.options.definition import names, options_of
 from hpcfl.options.shared import LinkOptions
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.rounds.timed import Played
@@ -152,8 +152,11 @@ def _earlier(path: Path, experiment: Experiment) -> Run:
     from hpcfl.results.schema import stored
 
     run = load(path)
-    wanted = {**stored(experiment.config()), "protocol": experiment.name}
-    found = {**run.config, "protocol": run.protocol}
+    # What files hold only if it is given has its default in those that do not.
+    known = options_of(BenchOptions)
+    unsaid = {name: known[name].default for name in names(BenchOptions, recorded="if given")}
+    wanted = stored({**unsaid, **experiment.config(), "protocol": experiment.name})
+    found = {**stored(unsaid), **run.config, "protocol": run.protocol}
     other = [name for name in wanted if name not in _FREE and found.get(name) != wanted[name]]
     if other:
         name = other[0]

@@ -25,7 +25,7 @@ from hpcfl.comm.scratch import Scratch
 from hpcfl.comm.star import Star
 from hpcfl.comm.transport import Produce, Transport
 from hpcfl.crypto.groups import Elements, Field, Group
-from hpcfl.errors import AgreedError, HpcflError
+from hpcfl.errors import AgreedError, AgreedUsageError, HpcflError, UsageError
 
 SERVER_RANK = 0
 # One Gatherv or Scatterv moves at most this much from or to the server, or one message.
@@ -331,5 +331,6 @@ def announce(comm: MPI.Intracomm | Star, size: int, error: HpcflError | None) ->
     if status:
         raw = np.frombuffer(text, np.uint8).copy() if text else np.empty(length, np.uint8)
         comm.Bcast(raw, root=SERVER_RANK)
-        raise AgreedError(raw.tobytes().decode(), status) from error
+        kind = AgreedUsageError if status == UsageError.exit_status else AgreedError
+        raise kind(raw.tobytes().decode(), status) from error
     return size

@@ -46,6 +46,7 @@ class Option:
     label: bool = False  # whether figures tell runs apart by it
     name: str = ""  # of the field
     type: Any = str  # of a value that is not None
+    optional: bool = False  # whether None is a value
     default: Any = None
 
     @property
@@ -157,6 +158,7 @@ def _find(group: type[OptionGroup]) -> Mapping[str, Option]:
             fields[name].metadata[_KEY],
             name=name,
             type=_TYPES[hints[name].removesuffix(" | None")],
+            optional=hints[name].endswith(" | None"),
             default=fields[name].default,
         )
         for name in hints
@@ -176,8 +178,9 @@ def names(group: type[OptionGroup], **attributes: Any) -> list[str]:
 def make(group: type[Group], given: Mapping[str, Any]) -> Group:
     """Return the options that keywords, or texts of a command line, stand for.
 
-    What is not in `given` has its default. A text is read as on the command line. A UsageError says
-    that there is no such option, or that a value is of the wrong type or out of range.
+    What is not in `given` has its default, and so has None where that is no value of the option. A
+    text is read as on the command line. A UsageError says that there is no such option, or that a
+    value is of the wrong type or out of range.
     """
     known = options_of(group)
     fields = {one.name for one in dataclasses.fields(group)}
@@ -185,9 +188,19 @@ def make(group: type[Group], given: Mapping[str, Any]) -> Group:
         raise UsageError(f"there is no option {name!r}{nearest(name, fields)}")
     values = {
         name: known[name].read(value) if name in known and value is not None else value
-        for name, value in given.items()
+        for name, value in stated(group, given).items()
     }
     return group(**values)
+
+
+def stated(group: type[OptionGroup], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is given without None where it says nothing: that is no value of the option."""
+    known = options_of(group)
+    return {
+        name: value
+        for name, value in given.items()
+        if value is not None or name not in known or known[name].optional
+    }
 
 
 def nearest(name: str, known: Any) -> str:
@@ -245,6 +258,8 @@ def _text(value: Any) -> str:
 
 
 def _flag(value: Any) -> bool:
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
     if not isinstance(value, bool):
         raise TypeError
     return value

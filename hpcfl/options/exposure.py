@@ -22,12 +22,7 @@ class ExposureOptions(OptionGroup):
 
     protocol: str = field(kw_only=False)
     devices: int = option(100, "Number N of devices.", **DEVICES)
-    alpha: float = again(
-        ProtocolOptions,
-        "alpha",
-        0.1,
-        help="Fraction of the coordinates that a device sends, where it does not send all.",
-    )
+    alpha: float = again(ProtocolOptions, "alpha", 0.1)
     dropout: float = again(
         ProtocolOptions,
         "dropout",

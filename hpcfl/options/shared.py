@@ -21,7 +21,7 @@ class ProtocolOptions(OptionGroup):
 
     alpha: float = option(
         0.1,
-        "Fraction of the coordinates that a device sends (sparse, cohort, rand-k, top-k).",
+        "Fraction of the coordinates that a device sends, where it does not send all.",
         above=0,
         at_most=1,
         label=True,
@@ -32,7 +32,7 @@ class ProtocolOptions(OptionGroup):
         at_least=0,
         below=0.5,
         why="as more than half of the devices must stay to unmask the sum",
-        default_text="0.3; 0 for prf",
+        default_text="0.3; 0 for protocols without dropouts",
         label=True,
     )
     dropout_model: str = option(
@@ -51,7 +51,7 @@ class ProtocolOptions(OptionGroup):
         None,
         "Neighbours with whom a device shares keys and masks; an even number.",
         at_least=2,
-        default_text="all for secagg and sparse; chosen for secagg-graph and cohort",
+        default_text="all, or as many as the protocol chooses",
         label=True,
     )
     locations: str = option(
@@ -90,8 +90,8 @@ class ProtocolOptions(OptionGroup):
     )
     security: str = option(
         "passive",
-        "Protect against a curious server, or also against one that cheats: keys are signed, and "
-        "devices agree on the survivors (secagg, sparse).",
+        "Protect against a curious server, or also against one that cheats, where the protocol has "
+        "such a variant: keys are signed, and devices agree on the survivors.",
         choices=("passive", "active"),
         label=True,
     )

@@ -27,7 +27,11 @@ class LocalOptions(OptionGroup):
         None, "Local steps a round, instead of epochs.", at_least=1, label=True
     )
     batch_size: int = option(
-        28, "Samples in a step; 0: all data of the device.", at_least=0, label=True
+        28,
+        "Samples in a step; 0: all data of the device.",
+        at_least=0,
+        at_most=2**31 - 1,
+        label=True,
     )
     learning_rate: float = option(0.01, "Learning rate of the first round.", above=0, label=True)
     momentum: float = option(

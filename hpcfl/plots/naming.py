@@ -114,7 +114,7 @@ def title(runs: Sequence[Run]) -> str:
 def option(run: Run, name: str) -> str | None:
     """Return an option's value in words, None where it has none or is off."""
     value = run.config.get(name)
-    if value is None or value is False or value == "none":
+    if value is None or value is False:
         return None
     if name == "degree" and value == run.devices - 1:
         return None  # all are neighbours, as is the rule

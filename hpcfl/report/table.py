@@ -47,7 +47,7 @@ def label(name: str, title: str | None = None) -> Column:
     return Column(name, name.replace("_", " ") if title is None else title, align="left")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """A table, and what has to be said with it."""
 
@@ -170,7 +170,7 @@ class Table:
     def _repr_html_(self) -> str:
         return self.html()
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.text()
 
 

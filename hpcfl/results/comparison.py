@@ -42,7 +42,7 @@ class Side:
     launches_p_value: float | None  # whether its launches differ; None for one launch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """By how much B costs more than A."""
 
@@ -119,7 +119,7 @@ class Comparison:
         ]
         return Table(columns, rows, f"{self.metric}, {percent} intervals by ranks", notes)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.table().text()
 
     def _repr_html_(self) -> str:

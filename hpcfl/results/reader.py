@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
+from hpcfl.options.definition import make, options_of, stated
 from hpcfl.results import heaps, schema
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.schema import SCHEMA, STATUSES, Dataset
@@ -84,16 +85,12 @@ class Run:
     def link(self, **asked: float | None) -> LinkModel:
         """Return the link model: as asked for, else as stored with the run, else the default.
 
-        The names are the fields of `LinkModel`, None where nothing is asked. A value out of range
-        is a UsageError.
+        The names are the fields of `LinkModel`, None where nothing is asked. Another name, and a
+        value of the wrong type or out of range, are a UsageError.
         """
-        values = {}
-        for field in dataclasses.fields(LinkModel):
-            value = asked.get(field.name)
-            value = self.config.get(field.name) if value is None else value
-            if isinstance(value, int | float):
-                values[field.name] = float(value)
-        return LinkModel(**values)
+        stored = {name: self.config.get(name) for name in options_of(LinkModel)}
+        known = {name: value for name, value in stored.items() if isinstance(value, int | float)}
+        return make(LinkModel, known | stated(LinkModel, asked))
 
     @property
     def unfinished(self) -> str | None:

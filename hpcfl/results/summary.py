@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
+from hpcfl.report import formats
 from hpcfl.report.jsontext import finite
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
@@ -51,7 +52,7 @@ class PhaseSummary:
     modelled_seconds: float  # median; NaN if no round was measured
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """What a run cost."""
 
@@ -100,6 +101,14 @@ class Summary:
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON takes it; what is not a finite number is None."""
         return dict(finite(dataclasses.asdict(self)))
+
+    def __repr__(self) -> str:
+        return (
+            f"<Summary: {self.variant}, N = {self.devices}, d = {self.dim}, "
+            f"{self.rounds_measured} measured rounds, "
+            f"median {formats.seconds(self.round_seconds.median)} s, "
+            f"{formats.count(self.total.bytes_up_mean)} B up a device>"
+        )
 
 
 def summarise(run: Run, link: LinkModel) -> Summary:

@@ -56,18 +56,21 @@ def quantisation(
     """Return how far an aggregate is from the sum of the vectors before they became integers.
 
     That is the root mean square error of a coordinate, clipping and rounding together, and the
-    fraction of the values sent that were clipped; NaN except at the server. Every rank calls this
-    for its survivors, which have a method ``unquantised``.
+    fraction of the values sent that were clipped; NaN except at the server, and where a device has
+    no method ``unquantised``. Every rank calls this for its survivors.
     """
     total = np.zeros(dim)
-    counts = np.zeros(2, np.int64)
+    counts = np.zeros(3, np.int64)
     for device in survivors:
+        if not hasattr(device, "unquantised"):
+            counts += (0, 0, 1)
+            continue
         where, values, clipped = device.unquantised(inputs(device.id))
         total[where] += values
-        counts += (clipped, values.size)
+        counts += (clipped, values.size, 0)
     summed = transport.sum_to_server(total)
     counted = transport.sum_to_server(counts)
-    if summed is None or counted is None or aggregate is None:
+    if summed is None or counted is None or aggregate is None or counted[2]:
         return float("nan"), float("nan")
     exact = replace(aggregate, total=summed)
     error = float(np.sqrt(np.mean((aggregate.mean - exact.mean) ** 2)))

@@ -116,7 +116,7 @@ def _cell(number: int, stored: dict[str, Any]) -> Cell:
     arguments = stored["arguments"]
     _require(type(arguments) is list and all(type(one) is str for one in arguments))
     protocol, *options = arguments
-    named = [re.fullmatch(r"--([a-z0-9-]+)=.*", one, re.DOTALL) for one in options]
+    named = [re.fullmatch(r"--([a-z0-9-]+)(=.*)?", one, re.DOTALL) for one in options]
     _require(not protocol.startswith("-"))
     _require(all(one is not None and one[1] in KEYS for one in named))
     _require(type(stored["protocol"]) is str)

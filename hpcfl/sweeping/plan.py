@@ -81,8 +81,8 @@ def combine(content: Mapping[str, Any], source: str) -> list[Setting]:
         for values in itertools.product(*choices.values()):
             options = dict(zip(choices, values, strict=True))
             protocol = options.pop("protocol")
-            typed = (f"--{key}={options[key]}" for key in sorted(options))
-            settings.append(Setting((protocol, *typed), repeats))
+            typed = (_typed(key, options[key]) for key in sorted(options))
+            settings.append(Setting((protocol, *filter(None, typed)), repeats))
     if not settings:
         raise UsageError(f"{source}: the plan has no cells, [[grid]] is empty")
     return settings
@@ -132,7 +132,7 @@ def _values(key: str, value: Any, spot: str, *, several: bool) -> list[str]:
         raise UsageError(f"{spot}: the list is empty")
     if len(values) > MOST_CELLS:
         raise UsageError(f"{spot}: the list has more than {MOST_CELLS} values")
-    texts = [_text(item, spot) for item in values]
+    texts = [_text(key, item, spot) for item in values]
     for text in texts:
         try:
             _check(key, text)
@@ -141,8 +141,16 @@ def _values(key: str, value: Any, spot: str, *, several: bool) -> list[str]:
     return texts
 
 
-def _text(value: Any, spot: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+def _typed(key: str, value: str) -> str:
+    """Return how a value is typed; "" for a flag that is not set."""
+    if KEYS[key].type is bool:
+        return f"--{key}" if KEYS[key].read(value) else ""
+    return f"--{key}={value}"
+
+
+def _text(key: str, value: Any, spot: str) -> str:
+    flag = key in KEYS and KEYS[key].type is bool
+    if isinstance(value, bool) is not flag or not isinstance(value, int | float | str):
         raise UsageError(f"{spot}: {files.shorten(value)} is neither a number nor text")
     try:
         text = str(value)
@@ -179,8 +187,8 @@ def parse(arguments: Sequence[str]) -> BenchOptions:
     protocol, *options = arguments
     given: dict[str, Any] = {"protocol": protocol}
     for text in options:
-        key, _, value = text.removeprefix("--").partition("=")
-        if key not in KEYS:
+        key, equals, value = text.removeprefix("--").partition("=")
+        if key not in KEYS or (not equals and KEYS[key].type is not bool):
             raise UsageError(f"a plan has no option {text!r}")
-        given[KEYS[key].name] = value
+        given[KEYS[key].name] = value if equals else True
     return asked(given)

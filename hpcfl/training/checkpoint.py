@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import names
+from hpcfl.options.definition import names, options_of
 from hpcfl.options.training import TrainOptions
 from hpcfl.system import files
 
@@ -154,11 +154,12 @@ def load(path: Path, config: Mapping[str, Any]) -> Checkpoint:
             f"{_word(successor)}, which knows what was played since; resume from that"
         )
     wanted = json.loads(_bound(config))
-    other = [name for name in wanted if stored.get(name) != wanted[name]]
+    unsaid = stored.keys() & options_of(TrainOptions) - wanted.keys()
+    other = [name for name in (*wanted, *unsaid) if stored.get(name) != wanted.get(name)]
     if other:
         name = other[0]
         raise UsageError(
-            f"{path} is of a run with {name} {_word(stored.get(name))}, not {wanted[name]}: "
+            f"{path} is of a run with {name} {_word(stored.get(name))}, not {wanted.get(name)}: "
             "resume with the same options"
         )
     # The model may be followed by what the algorithm keeps beside it, never be smaller.

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcfl.algorithms.federated import find
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import make
+from hpcfl.options.definition import make, stated
 from hpcfl.options.training import TrainOptions
 from hpcfl.rounds.build import without_dropouts
 from hpcfl.training.presets import PRESETS
@@ -22,6 +22,7 @@ def asked(given: Mapping[str, Any], preset: str | None = None) -> TrainOptions:
     if preset is not None and preset not in PRESETS:
         raise UsageError(f"there is no preset {preset!r}; choose one of {', '.join(PRESETS)}")
     values = dict(PRESETS[preset]) if preset is not None else {}
+    given = stated(TrainOptions, given)
     length = {"epochs", "steps"}
     if given.keys() & length:
         values = {name: value for name, value in values.items() if name not in length}

@@ -116,7 +116,7 @@ def run(
     results: list[RoundResult] = []
     error, writer = None, None
     config: dict[str, Any] = {}
-    kept = checkpoint.Checkpoints(checkpoint.path_for(output))
+    kept = None
     if transport.has_server:
         from hpcfl.results.writer import ResultsWriter, default_path
         from hpcfl.system import environment
@@ -164,7 +164,7 @@ def run(
     try:
         transport.raise_everywhere(error)
         watching = Together(observer, Leaving(interruption.told_to_leave))
-        if writer is None:
+        if writer is None or kept is None:
             training.run(transport, watching)
         else:
             keeping = _Keeping(training, options, config, writer, kept, results)

@@ -13,6 +13,8 @@ import pytest
 
 import hpcfl
 from hpcfl.algorithms.aggregation.fedavg import FedAvg
+from hpcfl.benchmark.experiment import asked
+from hpcfl.training.defaults import asked as asked_of_training
 
 SMALL: dict[str, Any] = {"devices": 6, "dim": 200, "rounds": 3, "warmup": 1}
 
@@ -107,6 +109,7 @@ def test_a_class_of_ones_own_is_measured(tmp_path):
         ("secagg", {"dim": 0}, "--dim is 0; it must be at least 1"),
         ("secagg", {"dim": "many"}, "--dim is 'many'; it must be a whole number"),
         ("secagg", {"devices": [3, 4]}, "hpcfl.sweep takes several"),
+        (5, {}, "5 is neither a name nor a class"),
     ],
 )
 def test_wrong_use_is_an_error_in_a_sentence(tmp_path, protocol, options, sentence):
@@ -121,13 +124,46 @@ def test_a_run_shows_itself(secagg):
     assert repr(secagg) == f"<Run: secagg, N = 6, 4 rounds, complete, {secagg.path}>"
     assert secagg.table().text().splitlines()[0] == "A round of secagg, N = 6, d = 200"
     assert "masked_input" in secagg._repr_html_()
+    assert repr(secagg.table()) == secagg.table().text()
+    assert repr(secagg.summary()).startswith("<Summary: secagg, N = 6, d = 200, 3 measured rounds")
     assert [row[0] for row in secagg.rounds_table().rows] == [0, 1, 2, 3]
-    slower = secagg.summary(uplink_mbps=1.0).modelled_round_seconds.median
+    slower = secagg.summary(uplink_mbps=np.int64(1)).modelled_round_seconds.median
     assert slower > secagg.summary(uplink_mbps=100.0).modelled_round_seconds.median
     with h5py.File(secagg.path) as file:
         assert np.array_equal(file["rounds/bytes_up"][:], secagg.bytes_up)
     with pytest.raises(hpcfl.HpcflError, match="no-such"):
         hpcfl.load(os.devnull + "/no-such.h5")
+
+
+@pytest.mark.parametrize(
+    ("link", "sentence"),
+    [
+        ({"uplink": 1}, "there is no option 'uplink'; did you mean 'uplink_mbps'"),
+        ({"uplink_mbps": "fast"}, "--uplink-mbps is 'fast'; it must be a number"),
+        ({"latency_ms": -1}, "--latency-ms is -1.0"),
+    ],
+)
+def test_a_link_that_cannot_be_is_refused(secagg, link, sentence):
+    with pytest.raises(hpcfl.UsageError, match=sentence):
+        secagg.summary(**link)
+
+
+def test_none_stands_for_the_default(tmp_path):
+    nothing = dict.fromkeys(("alpha", "dropout", "seed", "security", "output", "kill", "degree"))
+    assert asked({"protocol": "prf", **nothing}) == asked({"protocol": "prf"})
+    training = dict.fromkeys(("rounds", "dataset", "aggregate", "partition", "devices"))
+    assert asked_of_training({"algorithm": "fedavg", **training}) == asked_of_training(
+        {"algorithm": "fedavg"}
+    )
+
+
+def test_help_and_completion_know_all_options():
+    for function, names in (
+        (hpcfl.bench, {"protocol", "progress", "devices", "rel_ci"}),
+        (hpcfl.train, {"algorithm", "preset", "dataset", "epsilon"}),
+    ):
+        assert names <= {*inspect.signature(function).parameters}
+    assert "warmup : int, default 2\n    Unmeasured warm-up rounds." in inspect.getdoc(hpcfl.bench)
 
 
 def test_runs_are_compared(secagg, tmp_path):
@@ -137,7 +173,7 @@ def test_runs_are_compared(secagg, tmp_path):
     assert found.ratio == pytest.approx(
         other.summary().total.bytes_up_mean / secagg.summary().total.bytes_up_mean, rel=0.05
     )
-    assert "B / A" in str(found)
+    assert "B / A" in repr(found)
     assert "<table>" in found._repr_html_()
     both = hpcfl.load_many(secagg.path, tmp_path)
     assert [run.protocol for run in both] == ["secagg", "sparse"]
@@ -166,6 +202,9 @@ def test_a_figure_that_cannot_be_drawn_is_refused(secagg, kind, options, sentenc
 
 
 def test_a_comparison_that_cannot_be_made_is_refused(secagg):
+    for runs in ([], "run.h5"):
+        with pytest.raises(hpcfl.UsageError, match="B must be a run or several"):
+            hpcfl.compare(secagg, runs)
     for name, value in (("metric", "seconds"), ("by", "days"), ("alpha", 1)):
         with pytest.raises(hpcfl.UsageError, match=f"--{name} is "):
             hpcfl.compare(secagg, secagg, **{name: value})
@@ -208,6 +247,13 @@ def test_combinations_are_run_once(tmp_path):
     assert again is not None
     assert [run.run_id for run in again] == [run.run_id for run in runs]
     assert len(seen) == 4 * 3
+    same = {"protocol": ("secagg", "sparse"), "devices": np.array([4, 5]), "dim": 50, "rounds": 1}
+    more = hpcfl.sweep(same, output=tmp_path, seed=np.int64(3))
+    assert more is not None
+    assert [run.run_id for run in more] == [run.run_id for run in runs]
+    with pytest.raises(hpcfl.UsageError, match="--seed is 'x'; it must be a whole number"):
+        hpcfl.sweep(grid, output=tmp_path / "unsown", seed="x")
+    assert not (tmp_path / "unsown").exists()
     with pytest.raises(hpcfl.UsageError, match="protocl: a plan has no such option"):
         hpcfl.sweep({"protocl": "secagg", "devices": 4})
     with pytest.raises(hpcfl.HpcflError, match="1 of 2 combinations failed; the first, prf"):

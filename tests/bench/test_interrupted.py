@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from hpcfl.benchmark import session
 from hpcfl.cli.watching import Spoken
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
+from hpcfl.options import definition
 from hpcfl.options.bench import BenchOptions
+from hpcfl.options.definition import options_of
 from hpcfl.results import load
 from hpcfl.results.writer import ResultsWriter, predicted_bytes
 from hpcfl.system import interruption
@@ -176,6 +179,20 @@ def test_another_configuration_is_refused(tmp_path, options, sentence):
         bench(path, resume=True, **options)
 
     assert path.read_bytes() == before
+
+
+def test_an_option_that_only_the_first_launch_was_given_is_not_dropped(tmp_path, monkeypatch):
+    """Files hold some options only if they are given."""
+    path = tmp_path / "run.h5"
+    with pytest.raises(AgreedError):
+        bench(path, after=2)
+    frob = replace(options_of(BenchOptions)["seed"], name="frob", default=1, recorded="if given")
+    monkeypatch.setitem(definition._known, BenchOptions, options_of(BenchOptions) | {"frob": frob})
+    monkeypatch.setattr(BenchOptions, "frob", 1, raising=False)
+    with h5py.File(path, "r+") as file:
+        file["config"].attrs["frob"] = 2
+    with pytest.raises(UsageError, match="frob 2, not 1"):
+        bench(path, resume=True)
 
 
 def test_what_cannot_go_on_is_refused(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 from commandline import hpcfl, refusal
 
@@ -20,7 +21,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcfl.algorithms.aggregation.base import ModelReceiver, ModelSender, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import (
+    AggregationProtocol,
+    ModelReceiver,
+    ModelSender,
+    QuantisedProtocol,
+)
 from hpcfl.algorithms.aggregation.costs import Crowd, add, converted
 from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
@@ -162,6 +168,40 @@ class Loud(PrivateAlgorithm):
 
 class Unplayed(Loud):
     audited_round = PrivateAlgorithm.audited_round
+
+
+class Nameless(AggregationProtocol):
+    steps = Plain.steps
+
+
+class Bare(AggregationProtocol):
+    name = "bare"
+    steps = Plain.steps
+
+
+class Silent(Plain):
+    name = "silent"
+    steps = Plain.steps[:1]
+
+
+class Twin(SecAgg):
+    pass
+
+
+class Rash(Signs):
+    name = "rash"
+    private = True
+
+
+class PlainestDevice(PlainDevice):
+    unquantised = property()  # a protocol can do without
+
+
+class Plainest(Plain):
+    name = "plainest"
+
+    def device(self, id, round_index, secrets):
+        return PlainestDevice(self, id, round_index)
 '''
 SMALL = ("--devices", 6, "--dim", 40, "--rounds", 2, "--warmup", 0)
 
@@ -219,6 +259,30 @@ def test_it_is_swept_and_trained_by(name, folder):
     assert [load(path).protocol for path in find("swept")] == [name]
     run = load(json.loads(trained)["path"])
     assert (run.protocol, run.config["algorithm"]) == (name, "own:Signs")
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "sentence"),
+    [
+        ("bench", "own:Nameless", "lacks decode, device, server"),
+        ("bench", "own:Bare", "the protocol 'own:Bare' lacks decode, device, server"),
+        ("bench", "own:Silent", "must have steps, one of them with upload=True"),
+        ("bench", "own:Twin", "is called 'secagg', as one that comes with hpcfl"),
+        ("train", "own:Rash", "is private without an account of what it costs"),
+    ],
+)
+def test_what_is_not_complete_is_refused_in_a_sentence(command, given, sentence):
+    assert sentence in refusal(command, given)
+
+
+def test_a_protocol_that_does_not_say_what_it_rounds_is_trained_by(folder):
+    pytest.importorskip("torch")
+    trained = told(
+        *("train", "fedavg", "--aggregate", "own:Plainest", "--devices", 3, "--rounds", 1),
+        *("--dataset", "digits", "--output", ".", "--json"),
+    )
+
+    assert np.isnan(load(json.loads(trained)["path"]).training["quantisation_error"]).all()
 
 
 @pytest.mark.parametrize("name", ["salted", "plain"])

@@ -41,6 +41,13 @@ try:
     hpcfl.bench("secagg", dim=100, dropout_phase="never")
 except hpcfl.UsageError as error:
     refused = "has no phase 'never'" in str(error)
+try:
+    hpcfl.sweep(
+        {"protocol": ["fedavg", "prf"], "devices": 3, "dim": 9, "rounds": 1, "dropout": 0.4},
+        output=sys.argv[2],
+    )
+except hpcfl.HpcflError as error:
+    refused = refused and "1 of 2 combinations failed" in str(error)
 ranks = MPI.COMM_WORLD.gather((run is not None, refused))
 if run is not None:
     print(run.devices, run.environment["ranks"], ranks)
@@ -48,7 +55,7 @@ if run is not None:
 
 
 def test_ranks_of_a_script_play_together(tmp_path):
-    done = mpirun(4, sys.executable, "-c", SCRIPT, tmp_path / "run.h5")
+    done = mpirun(4, sys.executable, "-c", SCRIPT, tmp_path / "run.h5", tmp_path / "sweep")
 
     assert done.returncode == 0, done.stderr
     expected = [(True, True), (False, True), (False, True), (False, True)]

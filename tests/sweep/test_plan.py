@@ -3,6 +3,8 @@ import itertools
 import pytest
 
 from hpcfl.errors import UsageError
+from hpcfl.options.definition import Option
+from hpcfl.sweeping import plan
 from hpcfl.sweeping.cells import resolve
 from hpcfl.sweeping.plan import read
 
@@ -140,6 +142,16 @@ def test_a_wrong_plan_is_refused_with_file_table_and_key(tmp_path, text, place, 
     assert place in str(caught.value)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_flag_is_typed_where_it_is_set(monkeypatch):
+    monkeypatch.setitem(plan.KEYS, "quick", Option("Quick.", name="quick", type=bool))
+    grid = {"protocol": "secagg", "devices": 4, "quick": [True, False]}
+    typed = [setting.arguments for setting in plan.combine({"grid": grid}, "a plan")]
+
+    assert typed == [("secagg", "--devices=4", "--quick"), ("secagg", "--devices=4")]
+    with pytest.raises(UsageError, match=r"\[grid\], quick: 1 is neither a number nor text"):
+        plan.combine({"grid": grid | {"quick": 1}}, "a plan")
 
 
 def test_a_missing_plan_is_refused(tmp_path):

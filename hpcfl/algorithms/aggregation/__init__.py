@@ -50,6 +50,8 @@ def find(name: str, security: str = "passive") -> type[AggregationProtocol]:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
 
     found = find_class(name, PROTOCOLS, AggregationProtocol, "protocol")
+    if sum(step.upload for step in getattr(found, "steps", ())) != 1:
+        raise UsageError(f"the protocol {name!r} must have steps, one of them with upload=True")
     if security == "passive":
         return found
     active = found.active_variant()

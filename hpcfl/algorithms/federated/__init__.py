@@ -72,7 +72,13 @@ def find(name: str) -> type[FederatedAlgorithm]:
     """
     from hpcfl.algorithms.federated.base import FederatedAlgorithm
 
-    return find_class(name, REGISTRY, FederatedAlgorithm, "algorithm")
+    found = find_class(name, REGISTRY, FederatedAlgorithm, "algorithm")
+    if found.private and getattr(found, "accountant", None) is None:
+        raise UsageError(
+            f"the algorithm {name!r} is private without an account of what it costs: make it a "
+            "PrivateAlgorithm with an accountant"
+        )
+    return found
 
 
 def find_private(name: str) -> type[PrivateAlgorithm]:

@@ -69,7 +69,8 @@ class DPFedAvg(PrivateAlgorithm):
         if distributed and not isinstance(protocol, QuantisedProtocol):
             raise UsageError(
                 f"{protocol.name} sums real numbers in the clear, where distributed noise hides "
-                "nobody: sum by secagg, secagg-graph or cohort, or train with --noise central"
+                "nobody: sum by a protocol of masked integers, as secagg, or train with --noise "
+                "central"
             )
         if distributed and not protocol.noise_adds_up:
             raise UsageError(
