@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.options.definition import make, options_of, stated
+from hpcfl.options.bench import BenchOptions
+from hpcfl.options.definition import make, names, options_of, stated
+from hpcfl.options.training import TrainOptions
 from hpcfl.results import heaps, schema
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.schema import SCHEMA, STATUSES, Dataset
@@ -131,6 +133,8 @@ class Run:
 
 
 _TEXT = h5py.h5t.py_create(h5py.string_dtype())
+# Options that are words, such as a note that looks like a list.
+_TEXTS = {*names(BenchOptions, type=str), *names(TrainOptions, type=str)}
 
 
 def load(path: str | os.PathLike[str]) -> Run:
@@ -230,7 +234,7 @@ def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
         finished=root[schema.FINISHED] or None,
         run_id=root["run_id"],
         phases=phases,
-        config=_facts(_group(file, schema.CONFIG)),
+        config=schema.decode(_attributes(_group(file, schema.CONFIG)), _TEXTS),
         environment=_facts(_group(file, schema.ENVIRONMENT)),
         training=_training(file, finished, devices),
         partition=_partition(file, devices),

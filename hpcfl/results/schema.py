@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum, auto
@@ -141,13 +141,16 @@ def encode(values: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
     return {name: _encoded(value) for name, value in values.items()}
 
 
-def decode(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def decode(attributes: Mapping[str, Any], texts: Collection[str] = ()) -> dict[str, Any]:
     """Return options or facts from attributes: the opposite of `encode`.
 
     None stands for ``"none"``, and for an empty text, which is replaced when a launch ends. JSON
-    text of a list or an object becomes a list or a dict.
+    text of a list or an object becomes a list or a dict, but not in what is named as `texts`.
     """
-    return {name: _decoded(value) for name, value in attributes.items()}
+    return {
+        name: value if name in texts and value not in ("", NONE) else _decoded(value)
+        for name, value in attributes.items()
+    }
 
 
 def stored(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,11 +69,12 @@ def test_a_run_is_measured_without_a_word(tmp_path, capfd):
         now = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
         seen.append((index, played.record.validated, now))
 
-    run = bench(tmp_path, progress=progress)
+    run = bench(tmp_path, progress=progress, note="[1, 2]")
 
     assert seen == [(index, True, handlers) for index in range(4)]
     assert capfd.readouterr() == ("", "")
     assert (run.rounds, run.devices, run.dim, run.status) == (4, 6, 200, "complete")
+    assert run.config["note"] == "[1, 2]"
     assert run.summary().total.bytes_up_mean == pytest.approx(
         run.bytes_up[1:].sum(axis=1)[run.survived[1:]].mean()
     )
