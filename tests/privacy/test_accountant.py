@@ -36,6 +36,7 @@ def test_a_table_of_guarantees_says_whose_each_is():
     found = account("cdp")
     rows = guarantees(found).records()
 
+    assert (found.algorithm, found.settings["batch"]) == ("cdp", 32)
     assert [row["value"] for row in rows][:3] == ["paper", "same-rho tight", "proven"]
     assert [row["epsilon"] for row in rows][::2] == [found.paper.epsilon, found.proven.epsilon]
 
