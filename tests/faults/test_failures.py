@@ -13,6 +13,7 @@ from hpcfl.results import load
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.writer import ResultsWriter
 from hpcfl.rounds.failures import FailureWatch, as_planned, tell
+from hpcfl.rounds.observer import RoundObserver
 
 DEVICES, DIM = 8, 301
 PHASES = ["model", "upload", "result"]
@@ -20,6 +21,29 @@ PHASES = ["model", "upload", "result"]
 
 def vector(id):
     return np.random.default_rng(id).normal(0, 0.3, DIM)
+
+
+class Moments(RoundObserver):
+    def __init__(self):
+        self.seen = []
+
+    def at(self, index, moment, phase):
+        self.seen.append((moment, phase))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "secagg", "cohort"])
+def test_a_phase_begins_once_and_ends_once_however_many_steps_it_has(name):
+    """What dies "before" a phase must not die in the middle of it."""
+    protocol = find(name)(Parameters(DEVICES, DIM, dropout=0.0, alpha=0.5))
+    transport, moments = Loopback(DEVICES), Moments()
+    devices, server = parties(protocol, transport)
+    round_of(protocol, transport, devices, server, vector, observer=moments).play()
+
+    for phase in protocol.phases():
+        of_phase = [moment for moment, name in moments.seen if name == phase]
+        assert of_phase[0] == "before"
+        assert of_phase[-1] == "after"
+        assert {*of_phase[1:-1]} == {"during"}
 
 
 @pytest.mark.parametrize(
