@@ -48,7 +48,7 @@ SOURCES = {
         f"hpcfl/rounds/{name}.py": [
             ["tests/recorded"],
             [AGGREGATION],
-            ["tests/bench", "tests/train"],
+            ["tests/bench", "tests/faults", "tests/train"],
         ]
         for name in ("driver", "timed", "ledger", "failures")
     },
