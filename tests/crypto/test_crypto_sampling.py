@@ -95,6 +95,14 @@ def test_dense_selection_compares_elements_as_the_definition_says(probability):
     assert expected == lists(DenseSampler(probability), keys, dim)
 
 
+def test_the_element_at_the_threshold_is_not_selected(monkeypatch):
+    border = FQ.modulus // 10
+    elements = np.array([border - 1, border, border + 1, 0], np.uint32)
+    monkeypatch.setattr(type(FQ), "elements", lambda self, keys, counts: elements)
+
+    assert lists(DenseSampler(TENTH), [bytes(16)], 4) == [[0, 3]]
+
+
 @pytest.mark.parametrize("probability", [HALF, HUNDREDTH, Fraction(1, 1000), PAIR, Fraction(1e-5)])
 def test_thresholds_are_exact_to_one_unit(probability):
     thresholds, reach = GapSampler(probability)._thresholds.tolist(), GapSampler.REACH
