@@ -121,6 +121,7 @@ def test_a_device_of_a_hundred_loads_what_a_device_needs():
             "h5py",
             "torch",
             "zipfile",
+            "json",
             "difflib",
             "subprocess",
             "email",

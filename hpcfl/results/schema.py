@@ -7,7 +7,6 @@ attributes of groups; everything that is measured is a dataset whose first axis 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -16,8 +15,6 @@ from enum import StrEnum, auto
 from typing import Any
 
 import numpy as np
-
-from hpcfl.system import files
 
 SCHEMA = "hpcfl/1"
 STATUSES = ("running", "complete", "failed", "interrupted")
@@ -171,6 +168,8 @@ def _encoded(value: Any) -> str | int | float | bool:
     if isinstance(value, int):
         return value if -(2**63) <= value < 2**63 else str(value)
     if isinstance(value, Mapping | list | tuple):
+        import json  # which device ranks do without
+
         return json.dumps(value, default=_json_default)
     return str(value)
 
@@ -183,6 +182,8 @@ def _decoded(value: Any) -> Any:
     if value in ("", NONE):
         return None
     if isinstance(value, str) and value[0] in "[{":
+        from hpcfl.system import files
+
         with suppress(ValueError):
             return files.parse_json(value)
     return value

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from hpcfl.algorithms.registry import find_class, registry
 from hpcfl.errors import UsageError
-from hpcfl.system import files
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
@@ -72,6 +71,8 @@ def find_named(name: str, given: str | None = None) -> type[AggregationProtocol]
     """
     if name in PROTOCOLS:
         return find(name)
+    from hpcfl.system import files
+
     if given is None:
         raise UsageError(
             f"the protocol {files.shorten(name)} does not come with hpcfl: name its class with "
