@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import click
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group("privacy")
 def command() -> None:
-    """Say what a protocol hides, what not, and what training costs in privacy."""
+    """Say what a protocol hides, what it exposes, and what training costs in privacy."""
 
 
 @command.command("exposure")
@@ -35,8 +35,8 @@ def exposure(as_json: bool, **typed: Any) -> None:
     At each coordinate they learn the sum over every connected component of the masking graph. A
     value that an honest device sends is hidden only within its component, its anonymity set.
 
-    Every figure comes by formula, where one is known, and by a simulation of the graph, with half
-    the width of its 95 % confidence interval.
+    Every figure is given by formula, where one is known, and by a simulation of the graph, with
+    half the width of its 95 % confidence interval.
 
     \b
     Examples:
@@ -90,11 +90,11 @@ SETTINGS = {
     "samples": "Records on a device, on the smallest if they differ (cdp, dp-dsgd, fedsgd-dpc).",
     "batch": "Samples in a mini-batch (cdp, dp-dsgd).",
     "steps": "Local steps tau in a round (cdp).  [default: 1]",
-    "participations": "Rounds of the device that takes part most (cdp, dp-dsgd; dp-fedavg with "
-    "distributed noise).  [default: those of a balanced schedule; all for dp-fedavg]",
+    "participations": "Rounds of the device that takes part most often (cdp, dp-dsgd; dp-fedavg "
+    "with distributed noise).  [default: those of a balanced schedule; all for dp-fedavg]",
     "secagg/--no-secagg": "Whether the server learns only sums (cdp, dp-dsgd).  [default: secagg]",
-    "convex/--non-convex": "Whether local steps, gradients clipped, never expand distances: proven "
-    "for linear models with one output or two classes and learning rates of at most 2 / "
+    "convex/--non-convex": "Whether local steps with clipped gradients never expand distances: "
+    "proven for linear models with one output or two classes and learning rates of at most 2 / "
     "smoothness, and false for softmax with more classes and for networks (cdp).  [default: "
     "non-convex]",
     "lipschitz": "Certified Lipschitz constant of a local step, at least 1 (cdp).",
@@ -105,23 +105,25 @@ SETTINGS = {
     "colluding": "Devices that tell the server their noise (cdp, dp-dsgd).  [default: 0]",
     "discrete/--continuous": "Whether the last step's noise is discrete Gaussian, added to "
     "integers (cdp, dp-dsgd).  [default: continuous]",
-    "integer-sigma": "Parameter of a device's discrete noise in integers, at the least (cdp, "
+    "integer-sigma": "Smallest parameter of a device's discrete noise, in integers (cdp, "
     "dp-dsgd).  [default: 8]",
     "sampling": "poisson or fixed: of a round's users (dp-fedavg), of an answer's samples "
     "(fedsgd-dpc, Gaussian).  [default: poisson]",
-    "sigma-count": "Noise on adaptive clipping's count, which adds a bit - 1/2 a user (dp-fedavg).",
+    "sigma-count": "Noise on the count of adaptive clipping, which sums a bit minus 1/2 of every "
+    "user (dp-fedavg).",
     "variant": "trusted: an aggregator adds the noise; local: every user does (locks).  [default: "
     "trusted]",
     "first-stage": "Users that stage 1 keeps, in expectation (locks).",
     "sigma-norms": "Noise on the norms; inf if they are not used (locks).  [default: sigma]",
-    "first-stages": "Times a user is in stage 1 at the most (locks, local).  [default: every "
-    "round]",
-    "replies": "Times a device answers at the most (fedsgd-dpc; stage 2 of locks, local).",
+    "first-stages": "Largest number of times that a user is in stage 1 (locks, local).  [default: "
+    "every round]",
+    "replies": "Largest number of answers of a device (fedsgd-dpc; stage 2 of locks, local).",
     "noise": "laplace or gaussian (fedsgd-dpc), central or distributed (dp-fedavg).  [default: "
     "laplace; central]",
     "honest": "Devices whose noise is in every sum and known to nobody else (dp-fedavg, "
     "distributed).",
-    "unit": "Integers that 1 is scaled to before rounding (dp-fedavg, distributed).",
+    "unit": "Factor by which values are scaled before they are rounded to integers (dp-fedavg, "
+    "distributed).",
     "dim": "Coordinates of an update (dp-fedavg, distributed).",
     "exact-dropouts/--independent-dropouts": "Whether an exact number of a round's users drops "
     "out, so that one user more can make another one leave (dp-fedavg, Poisson; locks, trusted).  "
@@ -129,48 +131,64 @@ SETTINGS = {
     "failure": "Probability, in a round, that an assumption about its sum fails, such as that a "
     "cohort holds as many honest survivors; taken off delta, for every round (cdp, dp-dsgd, "
     "dp-fedavg, locks).  [default: 0]",
-    "fraction": "Part of its samples that an answer uses (fedsgd-dpc, Gaussian).  [default: 1]",
-}
-_WHOLE = {
-    *("rounds", "devices", "per-round", "samples", "batch", "steps", "participations"),
-    *("colluding", "first-stage", "first-stages", "replies", "honest", "dim"),
-}
-_NUMBERS = {
-    *("clip", "delta", "lipschitz", "integer-sigma", "sigma-count", "sigma-norms", "unit"),
-    *("failure", "fraction"),
+    "fraction": "Fraction of its samples that an answer uses (fedsgd-dpc, Gaussian).  [default: 1]",
 }
 
 
 def settings_options(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of all algorithms, those of one's own algorithm, and --json."""
-    function = click.argument("more", nargs=-1, type=click.UNPROCESSED)(function)
+    function = click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="")(function)
     function = json_option()(function)
     for name, help in reversed(SETTINGS.items()):
-        kind = int if name in _WHOLE else float if name in _NUMBERS else None
-        function = click.option(f"--{name}", type=kind, default=None, help=help)(function)
+        metavar = None if "/" in name else "VALUE"
+        function = click.option(f"--{name}", metavar=metavar, default=None, help=help)(function)
     return function
 
 
 def _settings(
-    accountant: Accountant, options: dict[str, Any], more: tuple[str, ...], *also: str
+    accountant: Accountant, typed: dict[str, Any], more: tuple[str, ...], *also: str
 ) -> dict[str, Any]:
     """Return the settings that were given; refuse strange and missing ones by option name.
 
-    `more` are pairs of option and value that only an algorithm of one's own may have.
+    `more` are pairs of option and value that only an algorithm of one's own may have. Texts are
+    read as the types of the accountant's fields.
     """
-    given = {name: value for name, value in options.items() if value is not None}
-    fields = get_type_hints(accountant.settings)
-    words = [part for word in more for part in word.split("=", 1 if word.startswith("--") else 0)]
-    for option, text in itertools.zip_longest(words[::2], words[1::2]):
+    given = {name: value for name, value in typed.items() if value is not None}
+    hints = get_type_hints(accountant.settings)
+    fields = {field.name: hints[field.name] for field in dataclasses.fields(accountant.settings)}
+    words = iter(more)
+    for word in words:
+        option, equals, text = word.partition("=")
         name = option.removeprefix("--").replace("-", "_")
+        if not option.startswith("-"):
+            raise click.UsageError(f"Got unexpected extra argument ({word})")
         if not option.startswith("--") or name in given or name not in fields:
-            raise click.NoSuchOption(option)
-        if text is None:
+            raise click.NoSuchOption(option, possibilities=_known(fields))
+        given[name] = text if equals else next(words, None)
+        if given[name] is None:
             raise click.BadOptionUsage(option, f"Option {option!r} requires an argument.")
-        (kind,) = {*(get_args(fields[name]) or [fields[name]])} - {type(None)}
-        given[name] = click.types.convert_type(kind)(text, None, None)
-    accountant.check_names([*given, *also], lambda name: f"--{name.replace('_', '-')}")
-    return given
+    read = {name: _read(name, fields[name], given[name]) for name in given.keys() & fields.keys()}
+    accountant.check_names([*given, *also], _dashed)
+    return read
+
+
+def _known(settings: Iterable[str]) -> set[str]:
+    options = click.get_current_context().command.params
+    return {name for option in options for name in option.opts} | set(map(_dashed, settings))
+
+
+def _dashed(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _read(name: str, hint: Any, value: Any) -> Any:
+    """Return the value of a setting of some type, or None, from the text that was typed."""
+    (kind,) = {*(get_args(hint) or [hint])} - {type(None)}
+    try:
+        return click.types.convert_type(kind)(value, None, None)
+    except click.BadParameter as error:
+        error.param_hint = repr(_dashed(name))
+        raise
 
 
 @command.command("epsilon", context_settings={"ignore_unknown_options": True})
@@ -224,7 +242,7 @@ def noise(
     """Find the noise with which ALGORITHM costs an epsilon.
 
     Once by the paper's value, once by the same rho converted exactly, and once by the proven value;
-    and all values at each. Noise is sigma of `hpcfl privacy epsilon`; noise given by another option
+    and all values at each. It is --sigma of `hpcfl privacy epsilon`; noise set by other options
     stays as it is.
 
     \b
