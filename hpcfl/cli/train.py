@@ -18,6 +18,9 @@ from hpcfl.training.presets import PRESETS
 @click.option(
     "--preset",
     metavar="NAME",
+    shell_complete=lambda _context, _parameter, typed: [
+        name for name in PRESETS if name.startswith(typed)
+    ],
     help=f"Settings of a paper; other options override them: {', '.join(PRESETS)}.",
 )
 @options(TrainOptions)
