@@ -43,15 +43,19 @@ class Instance(OptionGroup):
     algorithm: str = field(kw_only=False)  # its name, or MODULE:CLASS
     sigma: float = field(
         kw_only=False,
-        metadata=described("Noise, as of hpcfl train; the clipping norm is 1.", **_NOISE),
+        metadata=described(
+            "Standard deviation (or Laplace scale) of the noise, as in hpcfl train; the clipping "
+            "norm is 1.",
+            **_NOISE,
+        ),
     )
     rounds: int = option(1, "Rounds of a run.", at_least=1)
     devices: int = option(1, "Number of devices.", **DEVICES)
-    per_round: int = option(1, "Devices in a round (locks: kept in a round).", at_least=1)
+    per_round: int = option(1, "Devices in a round (locks: those kept).", at_least=1)
     samples: int = option(1, "Samples of a device.", at_least=1)
     batch_size: int = option(1, "Samples in a batch.", at_least=1)
     steps: int = option(1, "Local steps in a round.", at_least=1)
-    delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta of all values.")
+    delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta of all epsilons.")
     aggregate: str = option(
         "fedavg",
         "Whether the server sees every upload, or only sums (cdp, dp-dsgd).",
@@ -75,8 +79,8 @@ class Instance(OptionGroup):
     sigma_norms: float | None = option(None, "Noise on norms (locks).", **_NOISE)
     variant: str = again(PrivacyOptions, "variant", "local")
     # The observer sees what both launches play.
-    replayed: int = option(0, "Last rounds that the next launch plays again.", at_least=0)
-    resumes: int = option(1, "How often they are played again; once by default.", at_least=1)
+    replayed: int = option(0, "Number of last rounds that later launches play again.", at_least=0)
+    resumes: int = option(1, "Number of launches that play them again; one by default.", at_least=1)
     # Where their number is exact, all others' updates are the opposite of the canary's, so that it
     # shows who leaves.
     dropout: float = again(
@@ -88,10 +92,16 @@ class Instance(OptionGroup):
     )
     dropout_model: str = again(ProtocolOptions, "dropout_model", "exact")
     noise: str = again(PrivacyOptions, "noise", "central")
-    absent: int = option(0, "Devices that are missing from every sum, unplanned.", at_least=0)
+    absent: int = option(
+        0,
+        "Devices missing from every sum that were not planned to drop out.",
+        at_least=0,
+    )
     # The observer takes an upload from another rank off the victim's, which shows nothing if their
     # noise is apart.
-    ranks: int = option(1, "Ranks of the devices, whose noise must be apart.", at_least=1)
+    ranks: int = option(
+        1, "MPI ranks that play the devices; their noise must be independent.", at_least=1
+    )
 
     def __post_init__(self) -> None:
         _ = self.audited  # refuses what promises no privacy

@@ -13,7 +13,7 @@ from hpcfl.system import launch
 
 COMMANDS = {
     "bench": "Measure an aggregation protocol on vectors.",
-    "sweep": "Run a grid of bench configurations from a plan, and go on where it stopped.",
+    "sweep": "Run a grid of bench configurations from a plan, and continue where it stopped.",
     "merge": "Put the results of several jobs into one folder.",
     "train": "Train a model through an aggregation protocol.",
     "data": "Fetch data sets to train on.",
@@ -22,7 +22,7 @@ COMMANDS = {
     "reproduce": "Run the papers' tables and figures again.",
     "report": "Print results files: one in full, or several side by side.",
     "compare": "Say whether one run is slower than another, and by how much.",
-    "privacy": "Say what a protocol hides, and what not.",
+    "privacy": "Say what a protocol hides, and what it exposes.",
     "optimize": "Find the numbers of queries and replies that suit a budget.",
     "attack": "Play the curious server on a recorded round.",
     "plot": "Draw figures of results.",

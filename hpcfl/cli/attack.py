@@ -22,7 +22,10 @@ def command() -> None:
 @command.command("components")
 @click.argument("transcript", type=click.Path(path_type=Path))
 @click.option(
-    "--largest", type=click.IntRange(1, 6), default=3, help="Look for sums of up to so many values."
+    "--largest",
+    type=click.IntRange(1, 6),
+    default=3,
+    help="Look for sums of at most this many values.",
 )
 @click.option(
     "--protocol",

@@ -22,7 +22,7 @@ def command(as_json: bool, **typed: Any) -> None:
     """Measure PROTOCOL on vectors, or MODULE:CLASS of your own.
 
     Every round is checked, timed by phase and device, and written to an HDF5 file. Ctrl-C, SIGTERM
-    and SIGUSR1 let the round end; the exit status is then 75, and --resume goes on.
+    and SIGUSR1 let the round end; the exit status is then 75, and --resume continues.
 
     \b
     Protocols:

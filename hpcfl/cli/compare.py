@@ -42,8 +42,8 @@ class Share(click.ParamType):
 @click.option(
     "--fail-if-slower",
     type=Share(),
-    help="Exit with status 3 if B needs more by more than this: if all of the ratio's interval "
-    "lies above it.",
+    help="Exit with status 3 if B is slower (or larger) than A by more than this share: if the "
+    "whole interval of the ratio lies above it.",
 )
 @json_option("Print everything as JSON.")
 @alone
@@ -51,7 +51,7 @@ def command(a: str, b: str, fail_if_slower: float | None, as_json: bool, **typed
     """Compare the measured rounds of B with those of A.
 
     A and B are results files, or folders with several launches of one configuration, which are
-    pooled. Medians, their difference and ratio come with intervals by ranks, and a rank test says
+    pooled. Medians, their difference and ratio come with rank-based intervals, and a rank test says
     whether there is a difference to be seen. Bytes that are the same in all rounds are compared
     exactly.
 

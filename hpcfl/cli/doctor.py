@@ -19,7 +19,7 @@ from hpcfl.cli.terminal import json_option
     type=click.Path(path_type=Path),
     default=Path("results"),
     metavar="FOLDER",
-    help="Where results shall be written.",
+    help="Folder in which results will be written.",
 )
 def command(fix: bool, as_json: bool, results: Path) -> None:
     """Check MPI and everything else that hpcfl needs, and say what to do.

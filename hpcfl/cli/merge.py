@@ -21,7 +21,7 @@ def command(paths: tuple[Path, ...], output: Path) -> None:
     PATH is a results file or a folder of them; they are only read. The new folder also gets an
     index.json: protocol, N, d, cell of the sweep, status and source of every run. Two files of
     the same run are refused. Incomplete runs are copied, files that cannot be read are left out;
-    both are told, with exit status 1, and so are cells of a sweep's folder without results.
+    both are reported, with exit status 1, and so are cells of a sweep's folder without results.
 
     \b
     Examples:

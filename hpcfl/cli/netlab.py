@@ -9,15 +9,15 @@ import click
 
 @click.command("netlab", context_settings={"allow_interspersed_args": False})
 @click.option("--hosts", type=int, required=True, help="Number of devices, each on its own host.")
-@click.option("--rate", default="100mbit", help="Of a device's link, each way.")
+@click.option("--rate", default="100mbit", help="Rate of a device's link in each direction.")
 @click.option(
     "--latency",
     default="0",
     show_default=False,
-    help="Delay on it, each way, like 10ms.  [default: none]",
+    help="One-way delay of a device's link, such as 10ms.  [default: none]",
 )
-@click.option("--downlink-rate", help="Of a device's downlink alone.  [default: --rate]")
-@click.option("--server-rate", help="Of the server's link.  [default: not shaped]")
+@click.option("--downlink-rate", help="Rate of a device's downlink.  [default: --rate]")
+@click.option("--server-rate", help="Rate of the server's link.  [default: not shaped]")
 @click.option(
     "--network", help="IPv4 network of the hosts.  [default: one that the machine does not use]"
 )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--max-minutes",
     type=float,
     default=60.0,
-    help="Longest run that is chosen by itself, estimated for two cores.",
+    help="Longest run that is chosen without --scale, estimated for two cores.",
 )
 @click.option(
     "--data-dir",
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(path_type=Path),
     default=Path("results/reproduction"),
-    help="Folder where what was found is kept.",
+    help="Folder for the findings.",
 )
-@click.option("--again", is_flag=True, help="Run what was run before as well.")
+@click.option("--again", is_flag=True, help="Also run again what was run before.")
 @click.option(
     "--plot", type=click.Path(path_type=Path), help="Draw the figure too: .png, .svg or .pdf."
 )
 @click.option(
     "--document",
     type=click.Path(path_type=Path),
-    help="Write all that was found to a Markdown file, with figures beside it.",
+    help="Write all findings to a Markdown file, with figures beside it.",
 )
 def command(
     names: tuple[str, ...],
@@ -63,8 +63,8 @@ def command(
 ) -> None:
     """Run tables and figures of the papers again, and say where they differ.
 
-    ID is one of --list, or a paper for all of its own. A run that was interrupted goes on where it
-    was; what was run before is not run again.
+    ID is one of --list, or a paper for all of its own. A run that was interrupted continues
+    where it was; what was run before is not run again.
 
     \b
     Examples:

@@ -29,7 +29,7 @@ def command() -> None:
     Kinds of jobs:
       bench         one run of hpcfl bench
       sweep-array   the cells of a frozen sweep as an array
-      train         training with checkpoints; submitted again, it goes on
+      train         training with checkpoints; submitted again, it continues
 
     What follows -- is the command line of hpcfl bench, sweep or train.
 

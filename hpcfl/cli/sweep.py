@@ -62,9 +62,10 @@ def command(
       devices = [25, 50, 75, 100]
       repeats = 3
 
-    The cells are all products; several [[grid]] tables add up. The first start writes the cells
-    and their order to sweep.json. Started again, a sweep runs what is not finished; a changed
-    plan needs another folder. What cannot run is listed at the end, with exit status 1.
+    The cells are all combinations of the lists; several [[grid]] tables add up. The first start
+    writes the cells and their order to sweep.json. Started again, a sweep runs what is not
+    finished; a changed plan needs another folder. What cannot run is listed at the end, with exit
+    status 1.
 
     \b
     Examples:

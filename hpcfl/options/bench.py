@@ -34,14 +34,14 @@ class BenchOptions(RunOptions):
     rounds: int = option(10, "Measured rounds.", at_least=1, repeats="yes")
     max_rounds: int | None = option(
         None,
-        "Measured rounds at most; --rounds are then measured at least.",
+        "Largest number of measured rounds; --rounds is then the smallest.",
         at_least=1,
         default_text="--rounds; ten times as many with --rel-ci or --max-seconds",
         repeats="yes",
     )
     rel_ci: float | None = option(
         None,
-        "Stop once the 95 % interval of the median round is within this share of it, like 0.05.",
+        "Stop once the 95 % interval of the median round is within this share of it, such as 0.05.",
         above=0,
         below=1,
         repeats="yes",
@@ -56,7 +56,7 @@ class BenchOptions(RunOptions):
         recorded="no",
         sweepable=False,
     )
-    updates: Path | None = option(None, "Vectors from a .npy or HDF5 file, one row a device.")
+    updates: Path | None = option(None, "Vectors from a .npy or HDF5 file, one row per device.")
     save_aggregate: Path | None = option(
         None,
         "Write the last round's decoded sum, as .npy or HDF5.",
@@ -79,12 +79,29 @@ class BenchOptions(RunOptions):
         recorded="no",
     )
     noise_multiplier: float | None = again(
-        PrivacyOptions, "noise_multiplier", None, default_text="1", recorded="no"
+        PrivacyOptions,
+        "noise_multiplier",
+        None,
+        help="Noise on a coordinate in units of --clip-norm (dp-fedavg).",
+        default_text="1",
+        recorded="no",
     )
     clip_norm: float | None = again(
-        PrivacyOptions, "clip_norm", None, default_text="1", recorded="no"
+        PrivacyOptions,
+        "clip_norm",
+        None,
+        help="Norm to which an update is clipped (dp-fedavg).",
+        default_text="1",
+        recorded="no",
     )
-    delta: float | None = again(PrivacyOptions, "delta", None, default_text="1e-5", recorded="no")
+    delta: float | None = again(
+        PrivacyOptions,
+        "delta",
+        None,
+        help="Target delta of an update's privacy (dp-fedavg).",
+        default_text="1e-5",
+        recorded="no",
+    )
     kill: tuple[str, ...] = option(
         (),
         "Let ranks die on purpose: rank=7,phase=masked_input,round=3, or rank=7+9; with "

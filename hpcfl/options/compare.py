@@ -28,7 +28,7 @@ class CompareOptions(OptionGroup):
     )
     by: str = option(
         "rounds",
-        "What is one sample: a round, or the median of a launch.",
+        "What one sample is: a round, or the median of a launch.",
         choices=("rounds", "launches"),
     )
     alpha: float = option(0.05, "Level of the rank test.", above=0, below=1)

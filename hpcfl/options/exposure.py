@@ -27,13 +27,14 @@ class ExposureOptions(OptionGroup):
         ProtocolOptions,
         "dropout",
         0.3,
-        help="Fraction theta of the devices that disappear after key sharing, before their upload.",
+        help="Fraction theta of the devices that drop out after key sharing, before their upload.",
     )
     dropout_model: str = again(
         ProtocolOptions,
         "dropout_model",
         "exact",
-        help="Exactly that fraction, rounded down; or each by chance; or exactly, none colluding.",
+        help="How devices drop out: exactly that fraction, rounded down; each independently; or "
+        "exactly that fraction, all of them honest (targeted).",
         choices=("exact", "bernoulli", "targeted"),
     )
     gamma: Fraction | None = option(
@@ -53,7 +54,7 @@ class ExposureOptions(OptionGroup):
         help="Neighbours of a device in the masking graph.",
         default_text="all; required by secagg-graph",
     )
-    dim: int = option(DEFAULT_DIM, "Number d of coordinates; for counts only.", **DIM)
+    dim: int = option(DEFAULT_DIM, "Number d of coordinates; only counts depend on it.", **DIM)
     floor: int | None = option(
         None, "Report anonymity sets with fewer members than this.", at_least=1
     )
@@ -66,8 +67,8 @@ class ExposureOptions(OptionGroup):
     seed: int = again(SeedOptions, "seed", 0, help="Seed of the simulation.")
     plot: Path | None = option(
         None,
-        "Also draw T and what is exposed against alpha, for several dropout rates: "
-        ".png, .svg or .pdf; of a protocol that does not send all coordinates.",
+        "Also draw T and the exposure over alpha, for several dropout rates: .png, .svg or .pdf; "
+        "for protocols that do not send all coordinates.",
     )
 
     def __post_init__(self) -> None:

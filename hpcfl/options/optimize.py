@@ -35,32 +35,38 @@ class OptimizeOptions(OptionGroup):
     )
     epsilon: str = option(
         "1",
-        "Budget of a device for all its replies: one for all devices, or one each.",
+        "Privacy budget of a device for all its replies: one for all devices, or one for each.",
         unit="EPS[,EPS...]",
     )
     mechanism: str = again(
-        PrivacyOptions, "mechanism", "laplace", help="The noise.", choices=("laplace", "gaussian")
+        PrivacyOptions,
+        "mechanism",
+        "laplace",
+        help="Distribution of the noise.",
+        choices=("laplace", "gaussian"),
     )
     rounds: int | None = option(None, "Also find the best b for this T.", at_least=1)
     per_round: int | None = option(None, "Also find the best T for this b.", at_least=1)
     max_rounds: int | None = option(
         None,
-        "T at the most.",
+        "Largest T to consider.",
         at_least=1,
         default_text=f"{_GAUSSIAN_ROUNDS} with Gaussian noise, else no limit",
     )
     constants: Path | None = option(
         None,
-        "Constants of the bound, as --save-constants writes them; options go before.",
+        "Constants of the bound, as --save-constants writes them; options take precedence.",
         unit="FILE.json",
     )
     dim: int | None = option(None, "Number p of parameters.")
     samples: int | None = option(None, "Number d of samples on all devices together.")
-    gradient_norm: float | None = option(None, "G: l2 norm that no device's gradient exceeds.")
+    gradient_norm: float | None = option(
+        None, "G: upper bound on the l2 norm of a device's gradient."
+    )
     smoothness: float | None = option(None, "lambda: smoothness of the loss.")
     convexity: float | None = option(None, "mu: strong convexity of the loss.")
     heterogeneity: float | None = option(
-        None, "Gamma: F* less the mean of the devices' least losses."
+        None, "Gamma: F* minus the mean of the devices' minimum losses."
     )
     distance: float | None = option(None, "Y0: squared distance of the start from the best model.")
     variance: float | None = option(None, "Lambda^2: variance of a sample's gradient (gaussian).")
@@ -71,11 +77,11 @@ class OptimizeOptions(OptionGroup):
     )
     delta: float = again(PrivacyOptions, "delta", 1e-5, help="Delta (gaussian).")
     fraction: float = option(1.0, "Part q of its samples that a reply uses (gaussian).")
-    c2: float = option(1.0, "Of Theorem 2 (gaussian).")
+    c2: float = option(1.0, "Constant c2 of Theorem 2 (gaussian).")
     sampling: str = option(
         "poisson",
-        "How a reply samples, and so which data are neighbours: with one record more (poisson), "
-        "or with one replaced (fixed) (gaussian).",
+        "How a reply samples, which decides which data sets are neighbours: those with one record "
+        "more (poisson), or with one record replaced (fixed) (gaussian).",
         choices=("poisson", "fixed"),
     )
     dataset: str | None = again(
@@ -94,7 +100,7 @@ class OptimizeOptions(OptionGroup):
         LocalOptions,
         "learning_rate",
         0.05,
-        help="Of the first of these steps; it falls with the root of their number.",
+        help="Initial learning rate of the estimate; it decays with the square root of the step.",
     )
     torch_device: str = again(
         TrainOptions, "torch_device", "auto", help="Where devices train for the estimate."

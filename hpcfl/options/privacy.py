@@ -14,8 +14,8 @@ class PrivacyOptions(OptionGroup):
 
     sigma: float | None = option(
         None,
-        "Noise on a coordinate (Gaussian: standard deviation, Laplace: scale): of a mean gradient "
-        "(cdp, dp-dsgd, fedsgd-dpc), of the sum of updates (dp-fedavg).",
+        "Noise on a coordinate (Gaussian: standard deviation, Laplace: scale): on a mean gradient "
+        "(cdp, dp-dsgd, fedsgd-dpc), on the sum of updates (dp-fedavg), on an update (locks).",
         above=0,
     )
     noise_multiplier: float | None = option(
@@ -33,7 +33,7 @@ class PrivacyOptions(OptionGroup):
     )
     epsilon_by: str = option(
         "proven",
-        "Whose account --epsilon is of: the paper's, or the proven one.",
+        "Which account --epsilon refers to: the paper's, or the proven one.",
         choices=("paper", "proven"),
     )
     delta: float = option(1e-5, "Target delta.", above=0, below=1)
@@ -45,7 +45,7 @@ class PrivacyOptions(OptionGroup):
     )
     noise: str = option(
         "central",
-        "Noise added by a trusted server, or by all devices, to their integers (dp-fedavg).",
+        "Who adds the noise: a trusted server, or all devices, to their integers (dp-fedavg).",
         choices=("central", "distributed"),
         label=True,
     )
@@ -57,8 +57,8 @@ class PrivacyOptions(OptionGroup):
     )
     convex: bool = option(
         False,
-        "Declare that the learning rate is small enough for no local step to expand distances, "
-        "from which cdp's proof gains; for linear models of two classes.",
+        "Declare that the learning rate is so small that no local step expands distances, which "
+        "tightens the proven account of cdp; for linear models of two classes.",
     )
     quantile: float | None = option(
         None,
@@ -81,7 +81,9 @@ class PrivacyOptions(OptionGroup):
         None, "Noise on norms (locks).", above=0, default_text="that on updates"
     )
     fast_noise: bool = option(
-        False, "Noise of a generator that is not cryptographic, and repeats itself for a seed."
+        False,
+        "Draw the noise from a generator that is fast but not cryptographic, and repeats itself "
+        "for a seed.",
     )
 
     def __post_init__(self) -> None:

@@ -77,14 +77,14 @@ class ProtocolOptions(OptionGroup):
     )
     security_bits: int = option(
         40,
-        "A promise of secrecy fails with a probability of at most 2 to the minus this.",
+        "A promise of secrecy fails with a probability of at most 2 to the power of minus this.",
         at_least=1,
         at_most=1000,
     )
     correctness_bits: int = option(
         20,
-        "A round cannot end, because too many devices dropped out, with a probability of at most "
-        "2 to the minus this.",
+        "A round fails, because too many devices dropped out, with a probability of at most 2 to "
+        "the power of minus this.",
         at_least=1,
         at_most=1000,
     )

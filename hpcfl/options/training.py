@@ -21,10 +21,10 @@ class LocalOptions(OptionGroup):
     """
 
     epochs: int | None = option(
-        5, "Local epochs a round.", at_least=1, default_text="5, without --steps", label=True
+        5, "Local epochs per round.", at_least=1, default_text="5, without --steps", label=True
     )
     steps: int | None = option(
-        None, "Local steps a round, instead of epochs.", at_least=1, label=True
+        None, "Local steps per round, instead of epochs.", at_least=1, label=True
     )
     batch_size: int = option(
         28,
@@ -90,7 +90,8 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         None, "Folder of the data sets.", default_text="$HPCFL_DATA", resumable=True
     )
     partition: str = option(
-        "iid", "Who has which data: iid, shards, two-digit, dirichlet:A or writer."
+        "iid",
+        "How data are divided among devices: iid, shards, two-digit, dirichlet:A or writer.",
     )
     data_fraction: float = option(
         1.0, "Fraction of its data that every device uses.", above=0, at_most=1
@@ -98,7 +99,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     model: str | None = option(
         None, "Model, or MODULE:FUNCTION.", default_text="one for the data set"
     )
-    rounds: int = option(100, "Rounds at most.", at_least=1, resumable=True)
+    rounds: int = option(100, "Largest number of rounds.", at_least=1, resumable=True)
     target_accuracy: float | None = option(
         None, "Stop at this accuracy on held-out data.", above=0, at_most=1, resumable=True
     )
@@ -114,8 +115,8 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     )
     sampling: str = option(
         "exact",
-        "Who takes part: exactly that many devices drawn anew, each with that probability, or "
-        "that many in turn.",
+        "Who takes part: exactly --per-round devices, drawn anew in each round; each device "
+        "independently, --per-round in expectation; or that many in turn.",
         choices=("exact", "poisson", "balanced"),
         default_text="exact; balanced with noisy steps; poisson for locks",
         label=True,
@@ -134,7 +135,7 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
     device_loss: bool = option(False, "Record the loss on every device's own data.")
     checkpoint_every: int | None = option(
         None,
-        "Write a checkpoint beside the results file, every so many rounds.",
+        "Write a checkpoint beside the results file every so many rounds.",
         unit="rounds",
         at_least=1,
         resumable=True,

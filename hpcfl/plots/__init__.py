@@ -76,7 +76,7 @@ class PlotOptions(OptionGroup):
 
     against: str | None = option(
         None,
-        "What is across: "
+        "Quantity on the x axis: "
         + "; ".join(f"{', '.join(one.against)} for {n}" for n, one in KINDS.items() if one.against)
         + ".",
         choices=tuple(value for kind in KINDS.values() for value in kind.against),
@@ -84,7 +84,8 @@ class PlotOptions(OptionGroup):
     )
     style: str = option(
         "ecdf",
-        "How seconds are drawn: distribution functions, or boxes, of one run a box a device.",
+        "How seconds are drawn: as distribution functions, or as box plots (of a single run: one "
+        "box per device).",
         choices=("ecdf", "box"),
     )
     clock: str = option(
@@ -98,7 +99,7 @@ class PlotOptions(OptionGroup):
         "Class of the runs' protocol, if it does not come with hpcfl.",
         unit="MODULE:CLASS",
     )
-    log_x: bool = option(False, "Draw over a logarithmic axis.")
+    log_x: bool = option(False, "Use a logarithmic x axis.")
 
 
 def chosen(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:

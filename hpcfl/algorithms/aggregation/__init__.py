@@ -24,8 +24,11 @@ PROTOCOLS = registry(
             "masks between neighbours on a ring (Bell et al. 2020)",
         ),
         "sparse": ("sparse:SparseSecAgg", "coordinates that pairs select (Ergun et al. 2021)"),
-        "cohort": ("cohort:Cohort", "as many coordinates, each masked within a cohort"),
-        "common": ("common:CommonCoordinates", "the same part of the coordinates of all devices"),
+        "cohort": ("cohort:Cohort", "a part alpha of the coordinates, each masked in a cohort"),
+        "common": (
+            "common:CommonCoordinates",
+            "secagg on one random subset of the coordinates, shared by all devices",
+        ),
         "prf": ("prf:Prf", "masks from seeds agreed on once, no dropouts (Hu et al. 2021)"),
     },
 )
