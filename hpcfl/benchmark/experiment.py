@@ -39,7 +39,7 @@ def asked(given: Mapping[str, Any]) -> BenchOptions:
     there is no such option, or that a value cannot be meant.
     """
     if given.get("resume") is not None and given.get("output") is not None:
-        raise UsageError("--resume goes on in its own file: leave --output out")
+        raise UsageError("--resume continues in its own file: leave --output out")
     given = stated(BenchOptions, given)
     options = make(BenchOptions, given)
     complete = without_dropouts(options.summed_by, given)

@@ -117,7 +117,7 @@ def _run_one(
 
     def left() -> str:
         return (
-            f"told by a signal to leave after {writer.written} rounds; go on with "
+            f"stopped by a signal after {writer.written} rounds; continue with "
             f"--resume {writer.path}"
         )
 
@@ -172,7 +172,7 @@ def _earlier(path: Path, experiment: Experiment) -> Run:
         wrong = int(run.validated.argmin())
         raise UsageError(
             f"round {wrong} of {path} has a wrong aggregate: the file is kept as evidence, and "
-            "nothing goes on from there"
+            "it cannot be continued"
         )
     return run
 

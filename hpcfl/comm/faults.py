@@ -174,7 +174,7 @@ class TolerantTransport(mpi.MpiTransport):
         """Return the transport of a round of some devices; it does not go on after a death."""
         if self._failed:
             raise HpcflError(
-                f"rounds of some devices cannot go on without those of dead ranks "
+                f"rounds of some devices cannot continue without those of dead ranks "
                 f"({len(self._failed)} devices failed): start again"
             )
         return super().select(ids)

@@ -355,7 +355,7 @@ def crash() -> None:
         if comm.rank != faults.speaker(comm):
             time.sleep(TOGETHER_SECONDS)
         print(
-            "Error: a rank died, and this command cannot go on without it, as 'hpcfl bench' can",
+            "Error: a rank died, and this command cannot continue without it, as 'hpcfl bench' can",
             file=sys.stderr,
             flush=True,
         )

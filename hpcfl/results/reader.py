@@ -98,7 +98,7 @@ class Run:
     def unfinished(self) -> str | None:
         """What is to be said of a run that is not complete, after its path; None of another."""
         after = f"after {self.rounds} rounds"
-        resume = "the same command with --resume goes on"
+        resume = "the same command with --resume continues"
         return {
             "complete": None,
             "failed": f"is of a run that failed {after}",

@@ -215,10 +215,8 @@ def promises(run: Run) -> list[str]:
     if found is not None and np.isfinite(found).any():
         worst = float(np.nanmax(found))
         chance = f", but for a probability of 2^{math.log2(worst):.1f}" if worst else ""
-        sentences.append(
-            f"this was checked in each of {len(found)} rounds against who was there, and held"
-            + chance
-        )
+        rounds = f"in each of {len(found)} rounds" if len(found) > 1 else "in the only round"
+        sentences.append(f"checked {rounds} against the devices that were present: it held{chance}")
     return sentences
 
 

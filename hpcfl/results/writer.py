@@ -170,7 +170,7 @@ class ResultsWriter:
             old = _opened(self.path, "r+")
         except (OSError, RuntimeError) as error:
             raise UsageError(
-                f"cannot go on with {self.path} ({_reason(error)}): another process may still be "
+                f"cannot continue {self.path} ({_reason(error)}): another process may still be "
                 "writing it, or it may not be written to"
             ) from error
         with old:
@@ -270,7 +270,7 @@ class ResultsWriter:
         except (OSError, RuntimeError) as error:
             raise HpcflError(
                 f"cannot write round {self.written} to {self.path} ({_reason(error)}): the rounds "
-                "before it are kept; make room, and go on with --resume"
+                "before it are kept; make room, and continue with --resume"
             ) from error
         self.written += 1
         if _inode(self.path) != self._inode:

@@ -47,9 +47,9 @@ class Job(OptionGroup):
     arguments: tuple[str, ...] = field(default=(), kw_only=False)
     nodes: int | None = option(None, "Nodes.", at_least=1, default_text="as few as the tasks need")
     ntasks: int | None = option(None, "Tasks, one core each.", at_least=1, default_text=str(TASKS))
-    ntasks_per_node: int | None = option(None, "Tasks on every node.", at_least=1)
+    ntasks_per_node: int | None = option(None, "Tasks on each node.", at_least=1)
     ranks: int | None = option(
-        None, "MPI ranks, when not one a task; more share cores.", at_least=1
+        None, "MPI ranks, if not one per task; more than that share cores.", at_least=1
     )
     time: str = option("01:00:00", "Time limit.")
     partition: str | None = option(None, "Partition.")
@@ -73,7 +73,7 @@ class Job(OptionGroup):
         None, "sweep-array: cells, as in sbatch.", default_text="all, from DIR"
     )
     lead: int = option(120, "train: seconds before the time limit at which to leave.")
-    requeue: bool = option(False, "train: back to the queue after leaving.")
+    requeue: bool = option(False, "train: return to the queue after leaving.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -215,7 +215,7 @@ def render(job: Job) -> str:
         "stopped": (
             'exec scontrol requeue "$SLURM_JOB_ID"'
             if job.requeue
-            else 'echo "told to leave: submit this script again to go on"'
+            else 'echo "stopped by a signal: submit this script again to continue"'
         ),
     }
     # In one pass: what a user wrote is never searched for markers.

@@ -27,7 +27,7 @@ DONE = "done"
 SKIPPED = "finished before"
 BUSY = "at work in another process"
 FAILED = "failed"
-_LEFT = "told by a signal to leave; the same command goes on with what is not finished"
+_LEFT = "stopped by a signal; the same command continues with what is not finished"
 
 
 @dataclass(frozen=True)

@@ -72,13 +72,13 @@ def contents(path: Path, largest: int) -> bytes:
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
         if stat.S_ISREG(found.st_mode) and found.st_size > largest:
-            raise ValueError(f"it has {found.st_size} bytes, more than the {largest} that it may")
+            raise ValueError(f"its {found.st_size} bytes exceed the limit of {largest} bytes")
         # Bit by bit: what has no length of its own, a pipe or a device, is stopped at the bound.
         content = bytearray()
         while len(content) <= largest and (more := file.read(_AT_ONCE)):
             content += more
     if len(content) > largest:
-        raise ValueError(f"it has more than the {largest} bytes that it may")
+        raise ValueError(f"it exceeds the limit of {largest} bytes")
     return bytes(content)
 
 

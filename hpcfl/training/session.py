@@ -295,14 +295,14 @@ def _left(
     state: checkpoint.Checkpoint, options: TrainOptions, kept: checkpoint.Checkpoints
 ) -> Left:
     """Keep the state of a training that was told to leave; return what to tell every rank."""
-    told = f"told by a signal to leave after {state.next_round} rounds"
+    told = f"stopped by a signal after {state.next_round} rounds"
     if options.error_feedback:
-        return Left(f"{told}; with --error-feedback nothing can go on from here", resumable=False)
+        return Left(f"{told}; with --error-feedback the run cannot be continued", resumable=False)
     try:
         kept.save(state)
     except HpcflError as problem:
         return Left(f"{told}, but {problem}", resumable=False)
-    return Left(f"{told}; go on with --resume {kept.path}")
+    return Left(f"{told}; continue with --resume {kept.path}")
 
 
 def _algorithm(

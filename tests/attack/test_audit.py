@@ -301,7 +301,7 @@ def test_json_has_everything():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"algorithm": "fedavg"}, "no account for 'fedavg'"),
+        ({"algorithm": "fedavg"}, "no private algorithm 'fedavg'"),
         ({"sigma": -1.0}, "--sigma is -1.0"),
         ({"sigma": 1e200}, "--sigma is 1e\\+200"),
         ({"algorithm": "locks", "sigma_norms": 1e-200, "sampling": "poisson"}, "--sigma-norms"),

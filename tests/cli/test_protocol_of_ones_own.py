@@ -344,7 +344,7 @@ def test_the_noise_of_an_algorithm_is_audited_or_it_says_why_not():
 
     assert "It agrees with what is proven" in audited
     assert "--samples is for cdp" in refusal("attack", "audit", "own:Loud", "--samples", 2)
-    assert "there is no account for 'own:Signs'" in refusal("attack", "audit", "own:Signs")
+    assert "there is no private algorithm 'own:Signs'" in refusal("attack", "audit", "own:Signs")
     unplayed = refusal("attack", "audit", "own:Unplayed", "--runs", 100)
     assert "Unplayed declares `audited`" in unplayed
     assert "give it the method audited_round" in unplayed

@@ -89,8 +89,8 @@ def test_all_ranks_leave_together_whether_one_is_told_or_mpirun(tmp_path, rank):
     run = load(path)
 
     assert ended.returncode == LEFT_STATUS, ended.stderr
-    assert ended.stderr.count("Error: told by a signal to leave after") == 1
-    assert f"{run.rounds} rounds; go on with --resume {path}" in ended.stderr
+    assert ended.stderr.count("Error: stopped by a signal after") == 1
+    assert f"{run.rounds} rounds; continue with --resume {path}" in ended.stderr
     assert "[rank" not in ended.stderr
     assert run.status == "interrupted"
     wait_until_gone(processes)
@@ -111,7 +111,7 @@ def test_a_rank_that_hangs_does_not_keep_the_others(tmp_path):
     run = load(path)
 
     assert ended.returncode != 0
-    assert f"after {finished} rounds; go on with --resume {path}" in ended.stderr
+    assert f"after {finished} rounds; continue with --resume {path}" in ended.stderr
     assert (run.status, run.rounds) == ("interrupted", finished)
 
 
@@ -194,5 +194,5 @@ def test_the_same_signal_until_the_end_changes_nothing(tmp_path):
     wait_until_gone(processes)
 
     assert ended.returncode == LEFT_STATUS, ended.stderr
-    assert ended.stderr.count("Error: told by a signal to leave after") == 1
+    assert ended.stderr.count("Error: stopped by a signal after") == 1
     assert load(path).status == "interrupted"

@@ -193,7 +193,7 @@ def test_wrong_use_is_refused_once_with_a_sentence(options, sentence):
         (["bench", "sparse", "--alpha", "0"], "alpha is 0.0; it must be above 0"),
         # What one rank does alone fails without waiting for the others.
         (["privacy", "exposure", "nonsense"], "no protocol 'nonsense'"),
-        (["privacy", "epsilon", "nonsense"], "no account for 'nonsense'"),
+        (["privacy", "epsilon", "nonsense"], "no private algorithm 'nonsense'"),
         (["report", "nowhere"], "no file or folder nowhere"),
         (["attack", "components", "nowhere"], "nowhere cannot be read"),
     ],

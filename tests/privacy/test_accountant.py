@@ -185,7 +185,7 @@ def test_wrong_settings_are_refused(name, wrong, words):
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
-        ("fedavg", {}, "no account for 'fedavg'"),
+        ("fedavg", {}, "no private algorithm 'fedavg'"),
         ("cdp", {}, "also needs"),
         ("locks", {"steps": 3}, "no setting"),
     ],

@@ -14,6 +14,7 @@ from hpcfl.results.tables import (
     details,
     every_figure,
     phases,
+    promises,
     render_run,
     warnings_of,
 )
@@ -199,3 +200,13 @@ def test_rows_with_one_warning_are_named_together():
     assert _rows([1, 2]) == "rows 1, 2"
     assert _rows([1, 2, 3, 4, 7]) == "rows 1 to 4, 7"
     assert _rows([2, 4, 5, 6]) == "rows 2, 4 to 6"
+
+
+@pytest.mark.parametrize(("rounds", "which"), [(1, "the only round"), (2, "each of 2 rounds")])
+def test_promises_say_in_how_many_rounds_they_were_checked(make_run, rounds, which):
+    records = [replace(simple_record(), promise_failure=2.0**-40) for _ in range(rounds)]
+
+    assert promises(load(make_run("a.h5", records))) == [
+        f"checked in {which} against the devices that were present: it held, but for a "
+        "probability of 2^-40.0"
+    ]

@@ -202,7 +202,7 @@ def test_a_training_that_meets_its_time_limit_goes_on_when_submitted_again(clust
     again = run(cluster, folder, *submit, reached + 2).strip()
 
     assert finish(cluster, folder, again) == ["COMPLETED"], logs(folder)
-    assert f"going on from r/train-{job}-0.checkpoint.npz" in logs(folder)
+    assert f"continuing from r/train-{job}-0.checkpoint.npz" in logs(folder)
     second = load(folder / "r" / f"train-{again}-0.h5")
     assert second.rounds == 2
     sent = "bytes_up_total"

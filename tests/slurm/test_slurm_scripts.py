@@ -232,7 +232,9 @@ def test_the_signal_is_passed_on_and_the_status_comes_back(tmp_path, requeue):
     last = done.stdout.splitlines()[-1]
     assert done.returncode == (0 if requeue else 75), done.stderr
     assert last == (
-        "scontrol requeue 7" if requeue else "told to leave: submit this script again to go on"
+        "scontrol requeue 7"
+        if requeue
+        else "stopped by a signal: submit this script again to continue"
     )
     # A training that fails says so and is not queued again.
     program(tmp_path / "bin", "mpirun", "exit 3")

@@ -44,7 +44,7 @@ REGISTRY = registry(
         ),
         "locks": (
             "locks:Locks",
-            "those with larger updates are heard more often, all of it noisy",
+            "devices with larger updates take part more often; all with noise",
             "private",
         ),
     },
@@ -89,7 +89,7 @@ def find_private(name: str) -> type[PrivateAlgorithm]:
     found: Any = find(name) if name in REGISTRY or ":" in name else None
     if getattr(found, "accountant", None) is None:
         raise UsageError(
-            f"there is no account for {name!r}; choose one of {', '.join(PRIVATE)}, or give "
+            f"there is no private algorithm {name!r}; choose one of {', '.join(PRIVATE)}, or give "
             "MODULE:CLASS"
         )
     return found
