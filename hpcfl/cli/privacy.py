@@ -98,7 +98,7 @@ SETTINGS = {
     "smoothness, and false for softmax with more classes and for networks (cdp).  [default: "
     "non-convex]",
     "lipschitz": "Certified Lipschitz constant of a local step, at least 1 (cdp).",
-    "shuffle": "fresh: every round starts a new epoch; continuing: epochs go on, no record twice "
+    "shuffle": "fresh: every round starts a new epoch; continuing: epochs continue, no record twice "
     "in a round; straddling: twice if an epoch ends in it (cdp, dp-dsgd).  [default: fresh]",
     "secret-shuffle/--known-shuffle": "Whether fresh shuffles are uniform and the device's secret "
     "(cdp, dp-dsgd).  [default: known]",
@@ -242,8 +242,8 @@ def noise(
     """Find the noise with which ALGORITHM costs an epsilon.
 
     Once by the paper's value, once by the same rho converted exactly, and once by the proven value;
-    and all values at each. It is --sigma of `hpcfl privacy epsilon`; noise set by other options
-    stays as it is.
+    and all values at each. What is found is --sigma of `hpcfl privacy epsilon`; noise set by other
+    options stays as it is.
 
     \b
     Examples:
