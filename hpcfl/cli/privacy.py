@@ -98,8 +98,8 @@ SETTINGS = {
     "smoothness, and false for softmax with more classes and for networks (cdp).  [default: "
     "non-convex]",
     "lipschitz": "Certified Lipschitz constant of a local step, at least 1 (cdp).",
-    "shuffle": "fresh: every round starts a new epoch; continuing: epochs continue, no record twice "
-    "in a round; straddling: twice if an epoch ends in it (cdp, dp-dsgd).  [default: fresh]",
+    "shuffle": "fresh: every round starts a new epoch; continuing: epochs continue, no record "
+    "twice in a round; straddling: twice if an epoch ends in it (cdp, dp-dsgd).  [default: fresh]",
     "secret-shuffle/--known-shuffle": "Whether fresh shuffles are uniform and the device's secret "
     "(cdp, dp-dsgd).  [default: known]",
     "colluding": "Devices that tell the server their noise (cdp, dp-dsgd).  [default: 0]",
