@@ -16,6 +16,8 @@ class CrashingDevice(FedAvgDevice):
 class Crashing(FedAvg):
     """Device 2 fails with an error that nobody foresaw."""
 
+    name = "crashing"
+
     def device(self, id, round_index, secrets):
         return CrashingDevice(self, id)
 
@@ -30,6 +32,8 @@ class RefusingDevice(FedAvgDevice):
 class Refusing(FedAvg):
     """Device 2 fails alone, with an error that is a sentence."""
 
+    name = "refusing"
+
     def device(self, id, round_index, secrets):
         return RefusingDevice(self, id)
 
@@ -42,6 +46,8 @@ class WrongServer(FedAvgServer):
 class Wrong(FedAvg):
     """The server's sum is off in one coordinate, from round 2 on."""
 
+    name = "wrong"
+
     def server(self, round_index, model, secrets=system_secrets):
         return (WrongServer if round_index >= 2 else FedAvgServer)(self, model)
 
@@ -49,4 +55,5 @@ class Wrong(FedAvg):
 class Deserting(Prf):
     """Devices drop out although nobody can take off their masks."""
 
+    name = "deserting"
     tolerates_dropouts = True
