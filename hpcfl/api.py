@@ -102,9 +102,8 @@ class Run(reader.Run):
         what = self.protocol
         if self.training:
             what = f"training by {self.config.get('algorithm')}, summed by {what}"
-        return (
-            f"<Run: {what}, N = {self.devices}, {self.rounds} rounds, {self.status}, {self.path}>"
-        )
+        rounds = f"{self.measured.sum()} measured rounds"
+        return f"<Run: {what}, N = {self.devices}, {rounds}, {self.status}, {self.path}>"
 
     def _repr_html_(self) -> str:
         return str((self.rounds_table() if self.training else self.table()).html())

@@ -22,6 +22,9 @@ RULE: tuple[Any, ...] = ()
 # Words are not wrapped to less than so many letters.
 _NARROWEST = 12
 
+# What a note is about: "row 3: " or "warning: ".
+_LABEL = re.compile(r"(row \d+|warning): ")
+
 # What Markdown would read as its own; "_" only at the edge of a word.
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|]|(?<!\w)_|_(?!\w)")
 
@@ -70,23 +73,23 @@ class Table:
         return [row for row in self.rows if row != RULE]
 
     def text(self, width: int = WIDTH) -> str:
-        """Return it for a terminal: aligned, with headings wrapped to their columns.
+        """Return it for a terminal: aligned, with headings on one line if there is room.
 
-        Where the table is wider than `width` otherwise, columns are one space apart, not two, and
-        then words are wrapped within their cells.
+        Where the table is wider than `width` otherwise, headings are wrapped, then columns are one
+        space apart, not two, and then words are wrapped within their cells.
         """
         from tabulate import SEPARATING_LINE, DataRow, Line, TableFormat, tabulate
 
         cells = self.cells
-        headings = [f"{column.title} {column.unit}".split() for column in self.columns]
-        widths = [
-            max(len(part) for part in (*heading, *(row[number] for row in cells), " "))
+        headings = [f"{column.title} {column.unit}".strip() for column in self.columns]
+        least = [
+            max(len(part) for part in (*heading.split(), *(row[number] for row in cells), " "))
             for number, heading in enumerate(headings)
         ]
-        gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= width else " "
-        self._narrow(widths, width - len(gap) * (len(widths) - 1))
+        gap = "  " if sum(least) + 2 * (len(least) - 1) <= width else " "
+        widths = self._narrowed(headings, least, width - len(gap) * (len(least) - 1))
         # Rows, not tabulate's header: that makes a column two wider than its heading.
-        rows = [*_lines(map(" ".join, headings), widths, end=True), SEPARATING_LINE]
+        rows = [*_lines(headings, widths, end=True), SEPARATING_LINE]
         filled = iter(cells)
         for row in self.rows:
             rows += [SEPARATING_LINE] if row == RULE else _lines(next(filled), widths)
@@ -97,14 +100,19 @@ class Table:
             colalign=[column.align for column in self.columns],
             disable_numparse=True,
         )
-        notes = "\n".join(paragraph(note, width=width) for note in self.notes)
+        notes = "\n".join(_note(note, width) for note in self.notes)
         return "\n\n".join(part for part in (self.title, shown, notes) if part)
 
-    def _narrow(self, widths: list[int], room: int) -> None:
-        """Make columns of words narrower until all have room."""
+    def _narrowed(self, headings: Sequence[str], least: Sequence[int], room: int) -> list[int]:
+        """Return the columns' widths: headings are wrapped until all have room, then words."""
+        widths = [max(len(heading), few) for heading, few in zip(headings, least, strict=True)]
+        while sum(widths) > room and widths != least:
+            wide = [n for n, few in enumerate(least) if widths[n] > few]
+            widths[max(wide, key=lambda n: widths[n])] -= 1
         words = [n for n, column in enumerate(self.columns) if column.align == "left"]
         while words and sum(widths) > room and max(widths[n] for n in words) > _NARROWEST:
             widths[max(words, key=lambda n: widths[n])] -= 1
+        return widths
 
     def markdown(self) -> str:
         """Return it in GitHub's Markdown; notes are a list. What Markdown would read is escaped."""
@@ -221,6 +229,13 @@ def paragraph(text: str, start: str = "", width: int = WIDTH) -> str:
         text, width, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False
     )
     return "\n".join(lines) or start.rstrip()
+
+
+def _note(note: str, width: int) -> str:
+    """Return a note as a paragraph, below what follows its label if it has one."""
+    found = _LABEL.match(note)
+    start = found.group() if found else ""
+    return paragraph(note.removeprefix(start), start, width)
 
 
 def bullets(notes: Sequence[str]) -> str:

@@ -51,6 +51,11 @@ class PhaseSummary:
     server_wall_seconds: Percentiles
     modelled_seconds: float  # median; NaN if no round was measured
 
+    @property
+    def bytes_up(self) -> float | None:
+        """Mean bytes a device sent up: `bytes_up_mean` by a shorter name."""
+        return self.bytes_up_mean
+
 
 @dataclass(frozen=True, repr=False)
 class Summary:

@@ -314,6 +314,8 @@ def _remarks(summary: Summary) -> str:
             f"{formats.interval(interval.low, interval.high)} s over "
             f"{summary.rounds_measured} rounds"
         )
+    else:
+        text += f"; measured rounds: {summary.rounds_measured}"
     return text
 
 

@@ -75,7 +75,7 @@ def test_a_run_is_measured_without_a_word(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
     assert (run.rounds, run.devices, run.dim, run.status) == (4, 6, 200, "complete")
     assert run.config["note"] == "[1, 2]"
-    assert run.summary().total.bytes_up_mean == pytest.approx(
+    assert run.summary().total.bytes_up == pytest.approx(
         run.bytes_up[1:].sum(axis=1)[run.survived[1:]].mean()
     )
     # The command that does the same.
@@ -122,7 +122,7 @@ def test_wrong_use_is_an_error_in_a_sentence(tmp_path, protocol, options, senten
 
 
 def test_a_run_shows_itself(secagg):
-    assert repr(secagg) == f"<Run: secagg, N = 6, 4 rounds, complete, {secagg.path}>"
+    assert repr(secagg) == f"<Run: secagg, N = 6, 3 measured rounds, complete, {secagg.path}>"
     assert secagg.table().text().splitlines()[0] == "A round of secagg, N = 6, d = 200"
     assert "masked_input" in secagg._repr_html_()
     assert repr(secagg.table()) == secagg.table().text()

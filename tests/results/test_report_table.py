@@ -19,23 +19,43 @@ ROWS = [["model", 400.0, 0.0105], ["a|*b*\nc", None, math.nan], RULE, ["total", 
 TABLE = Table(COLUMNS, ROWS, "A round <1>", ["up_load is _not_ [a link](x)"])
 
 
-def test_text_is_aligned_under_wrapped_headings_with_units():
+def test_text_is_aligned_under_headings_with_units():
     assert TABLE.text().splitlines() == [
         "A round <1>",
         "",
-        "                     device",
-        "                        CPU",
-        "                 up  median",
-        "phase      B/device      ms",
-        "-------  ----------  ------",
-        "model           400   10.50",
-        "a|*b* c           -       -",
-        "-------  ----------  ------",
-        "total    1000000000   12000",
+        "phase    up B/device  device CPU median ms",
+        "-------  -----------  --------------------",
+        "model            400                 10.50",
+        "a|*b* c            -                     -",
+        "-------  -----------  --------------------",
+        "total     1000000000                 12000",
         "",
         "up_load is _not_ [a link](x)",
     ]
     assert str(TABLE) == TABLE.text()
+
+
+def test_headings_are_wrapped_as_far_as_the_width_demands():
+    assert TABLE.text(width=34).splitlines()[2:4] == [
+        "                      device CPU",
+        "phase    up B/device   median ms",
+    ]
+    assert TABLE.text(width=20).splitlines()[2:6] == [
+        "                   device",
+        "                      CPU",
+        "                up median",
+        "phase     B/device     ms",
+    ]
+
+
+@pytest.mark.parametrize("start", ["row 12: ", "warning: ", ""])
+def test_notes_continue_below_what_follows_their_label(start):
+    table = Table([label("x")], [], notes=[f"{start}one two three: four"])
+
+    *_, first, second = table.text(width=len(start) + 8).splitlines()[:5]
+
+    assert first == f"{start}one two"
+    assert second == " " * len(start) + "three:"
 
 
 def test_a_wide_table_has_its_columns_closer_together():

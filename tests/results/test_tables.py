@@ -154,7 +154,10 @@ def test_a_comparison_names_files_and_marks_those_that_are_not_whole(make_run):
     ]
     table = compared([summarise(load(path), LINK) for path in paths])
 
-    assert table.notes[2:] == ["row 1: a.h5", "row 2: b.h5 (failed, validated 0/1)"]
+    assert table.notes[2:] == [
+        "row 1: a.h5; measured rounds: 1",
+        "row 2: b.h5 (failed, validated 0/1); measured rounds: 0",
+    ]
 
 
 def test_every_figure_has_a_row_for_each_run_and_phase_and_the_total(make_run):
