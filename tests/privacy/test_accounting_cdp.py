@@ -340,3 +340,15 @@ def test_clipped_steps_of_two_classes_never_expand_and_of_three_do(classes):
             assert growth <= 1 + 1e-9
         else:
             assert growth > 1 + 1e-3 * rate
+
+
+def test_clipped_steps_of_two_classes_hold_far_apart_up_to_the_rate_that_is_promised():
+    rng = np.random.default_rng(4)
+    for _ in range(2000):
+        x = rng.normal(size=3) * 10 ** rng.uniform(-1, 1)
+        rate = 2 / (float(x @ x) / 2)  # of two classes, the loss is |x|**2 / 2 smooth
+        first, second = rng.normal(size=(2, 2, 3)) * 3
+        label = int(rng.integers(2))
+        steps = [clipped_gradient(one, x, label, 1.0) for one in (first, second)]
+        before = np.linalg.norm(first - second)
+        assert np.linalg.norm(first - second - rate * (steps[0] - steps[1])) <= before * (1 + 1e-12)

@@ -203,34 +203,6 @@ def test_steps_that_may_expand_are_not_taken_for_convex(tmp_path, options, what)
         assert train(tmp_path, "cdp", sigma=1.0, convex=True, steps=1, rounds=1).results
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_clipped_steps_of_two_classes_never_expand_and_those_of_three_do(classes):
-    """What --convex is for: by the least eigenvalue of the symmetric part of the Jacobian."""
-    import torch
-
-    generator = torch.Generator().manual_seed(1)
-    least = 0.0
-    for _ in range(300):
-        x = torch.randn(3, generator=generator, dtype=torch.float64) * 3
-        label = int(torch.randint(classes, (), generator=generator))
-
-        def clipped(weights, x=x, label=label):
-            logits = weights.view(classes, 3) @ x
-            gradient = torch.outer(
-                torch.softmax(logits, 0)
-                - torch.nn.functional.one_hot(torch.tensor(label), classes),
-                x,
-            ).view(-1)
-            return gradient / torch.clamp(gradient.norm(), min=1.0)
-
-        where = torch.randn(3 * classes, generator=generator, dtype=torch.float64)
-        jacobian = torch.autograd.functional.jacobian(clipped, where)
-        least = min(least, float(torch.linalg.eigvalsh((jacobian + jacobian.T) / 2)[0]))
-
-    assert (least < -1e-3) == (classes == 3)
-    assert least > -1e-12 or classes == 3
-
-
 def test_what_the_account_counts_on_is_told_and_recorded(tmp_path):
     trained = train(
         tmp_path, "dp-fedavg", sampling="poisson", noise_multiplier=1.0, dropout=0.25, rounds=1
