@@ -545,7 +545,7 @@ def _results(folder: Path) -> Target:
 
 def use_run(path: Path, drawn: bool) -> None:
     """Do with a results file what report, compare, merge and plot do."""
-    from hpcfl.report.page import render
+    from hpcfl.pages.page import render
     from hpcfl.results import comparison, pooling, tables
     from hpcfl.results.reader import load, load_many
 

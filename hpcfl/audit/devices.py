@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import TRAINING
+from hpcfl.algorithms.federated.audited import Instance
 from hpcfl.algorithms.federated.base import Vector
-from hpcfl.audit.instance import Instance
 from hpcfl.learning.private import batches, epoch_steps
 from hpcfl.options.training import LocalOptions
 

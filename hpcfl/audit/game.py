@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from hpcfl.algorithms import federated
+from hpcfl.algorithms.federated.audited import Instance
 from hpcfl.algorithms.federated.base import Federation, Spent
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import insecure_noise
 from hpcfl.audit.devices import Devices, local_options
-from hpcfl.audit.instance import Instance
 from hpcfl.audit.rounds import DIM, Stage, make_protocol
 from hpcfl.privacy.accounting.guarantee import REPLACE_RECORD, REPLACE_USER, Account
 

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms import aggregation
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.federated.audited import Instance
 from hpcfl.algorithms.federated.base import Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.audit.devices import Devices
-from hpcfl.audit.instance import Instance
 from hpcfl.rounds.dropouts import DropoutSchedule
 
 Floats = NDArray[np.float64]

@@ -93,7 +93,7 @@ def command(
             click.echo(f"warning: {run.path} has {wrong} rounds that failed validation", err=True)
 
     if page is not None:
-        from hpcfl.report.page import write
+        from hpcfl.pages.page import write
 
         write(page, pools, summaries, chosen)
         click.echo(f"Page: {page}")

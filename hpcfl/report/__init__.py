@@ -1,1 +1,1 @@
-"""How results are shown: number formats, one model of a table, and the page of a report."""
+"""How results are shown: number formats, one model of a table, and markup."""

@@ -9,6 +9,7 @@ from scipy import stats
 
 from hpcfl.algorithms import federated
 from hpcfl.algorithms.aggregation.base import TRAINING
+from hpcfl.algorithms.federated.audited import Instance, default
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.algorithms.federated.dpfedavg import DPFedAvg
 from hpcfl.algorithms.federated.locks import Locks
@@ -17,7 +18,6 @@ from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.audit.bounds import clopper_pearson, gaussian_bound, lower_bound
 from hpcfl.audit.devices import Devices
 from hpcfl.audit.game import Game
-from hpcfl.audit.instance import Instance, default
 from hpcfl.audit.measure import audit
 from hpcfl.audit.tables import render
 from hpcfl.crypto.keys import insecure_secrets

@@ -32,7 +32,7 @@ from hpcfl.algorithms.aggregation.secagg import SecAgg
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import clip_l2
-from hpcfl.audit.instance import Audited
+from hpcfl.algorithms.federated.audited import Audited
 from hpcfl.comm.phases import Pattern, Step
 from hpcfl.crypto.keys import system_secrets
 from hpcfl.privacy.accounting import zcdp

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import Aggregate, ModelReceiver, ModelSender
 from hpcfl.algorithms.aggregation.messages import parse_vector
+from hpcfl.algorithms.federated.audited import Audited
 from hpcfl.algorithms.federated.base import Federation, FirstStage, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import clip_l2
-from hpcfl.audit.instance import Audited
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.crypto.noise import NoiseSource
 from hpcfl.errors import MessageError, UsageError

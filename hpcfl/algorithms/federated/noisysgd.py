@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
+from hpcfl.algorithms.federated.audited import Audited
 from hpcfl.algorithms.federated.base import Federation, Learn, Vector
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
 from hpcfl.algorithms.noise import IntegerNoise
-from hpcfl.audit.instance import Audited
 from hpcfl.errors import UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import LocalOptions

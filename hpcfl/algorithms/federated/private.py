@@ -19,8 +19,8 @@ from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
 
 if TYPE_CHECKING:
+    from hpcfl.algorithms.federated.audited import Audited
     from hpcfl.algorithms.federated.base import Vector
-    from hpcfl.audit.instance import Audited
     from hpcfl.audit.rounds import Stage
     from hpcfl.privacy.accounting.accountant import Accountant
 

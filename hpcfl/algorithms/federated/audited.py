@@ -1,4 +1,4 @@
-"""What an audit runs: a small instance of an algorithm, and what an algorithm declares for it."""
+"""What an algorithm declares for the audit of its noise, and the small instance that is run."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpcfl import __version__
 from hpcfl.errors import UsageError
-from hpcfl.report.figures import figures
+from hpcfl.pages.figures import figures
 from hpcfl.report.markup import Markup, details, element, join
 from hpcfl.report.table import Facts, sentences
 from hpcfl.results import tables
