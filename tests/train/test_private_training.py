@@ -8,7 +8,8 @@ import pytest
 from runs import epsilons, right
 from runs import train_privately as train
 
-from hpcfl.errors import UsageError
+from hpcfl.algorithms.federated.locks import NormsDevice, NormsServer
+from hpcfl.errors import MessageError, UsageError
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import load
@@ -176,6 +177,28 @@ def test_larger_updates_are_kept_more_often_and_the_mean_stays_right(tmp_path):
     assert np.corrcoef(kept, norms)[0, 1] > 0.99
     # Five standard errors of the mean of 4000 draws with a standard deviation below 2 norms.
     assert np.abs(mean * devices - norms).max() < 5 * 2 / np.sqrt(draws)
+
+
+def norm_message(value):
+    return np.array([value], "<f8").view(np.uint8)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_norms_and_factors_that_are_not_numbers_are_refused(value):
+    server, device = NormsServer(None, 0, np.zeros(1)), NormsDevice(None, 3, 0, 1)
+    with pytest.raises(MessageError, match="its norm is not finite"):
+        server.receive_norms(3, norm_message(value))
+    for factor in (value, -1.0):
+        with pytest.raises(MessageError, match="is not a factor of an update"):
+            device.receive_norms(norm_message(factor))
+    assert device.factor == 0
+
+
+def test_a_norm_is_received_once():
+    server = NormsServer(None, 0, np.zeros(1))
+    server.receive_norms(3, norm_message(1.0))
+    with pytest.raises(MessageError, match="it was received twice"):
+        server.receive_norms(3, norm_message(2.0))
 
 
 def test_options_of_private_algorithms_are_refused_before_data_are_read(tmp_path):

@@ -94,6 +94,11 @@ def test_what_would_not_be_safe_is_refused(options, sentence):
         Parameters(10, 5, **{"security": "active", **options})
 
 
+def test_more_colluders_in_a_round_than_are_tolerated_are_refused():
+    with pytest.raises(UsageError, match="at most 3 of 10 devices may collude, and if 20 of 200"):
+        make("secagg", 10, security="active", gamma=0.1, population=200)
+
+
 class Bare(AggregationProtocol):
     """A protocol that says nothing of a variant."""
 

@@ -24,7 +24,7 @@ from slow_ring import slots
 
 from hpcfl.algorithms.aggregation.sharing import Challenge
 from hpcfl.comm.phases import Pattern
-from hpcfl.errors import MessageError, RefusedError
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError
 
 
 def rank(rows):
@@ -125,6 +125,11 @@ def test_with_a_server_that_may_cheat_there_is_no_challenge():
     assert "refuses to answer a challenge" in str(played.refused(RefusedError, device.send_checks))
 
 
+def test_nothing_is_checked_before_the_challenge(dealt):
+    error = dealt.refused(BelowThresholdError, dealt.server.finish_checks)
+    assert "no secrets were shared" in str(error)
+
+
 # secrets of pairs
 
 
@@ -168,6 +173,12 @@ def test_secrets_of_pairs_are_told_once(answered, ids):
     for again in (ids, [0], [3], []):
         error = answered.refused(RefusedError, device.receive_pairs, wanted(answered, again))
         assert "has told already" in str(error)
+
+
+def test_secrets_of_pairs_are_not_taken_from_a_device_that_has_not_unmasked(answered):
+    error = answered.refused(MessageError, answered.server.receive_pairs, 2, raw(bytes(16)))
+    assert ("device 2", "unmask") == (error.sender, error.phase)
+    assert "it has not answered the unmasking request" in error.reason
 
 
 @pytest.mark.parametrize("name", LINKED)
