@@ -13,7 +13,7 @@ from hpcfl.cli.terminal import progress_bar
 if TYPE_CHECKING:
     from hpcfl.sweeping.cells import Cell
     from hpcfl.sweeping.manifest import Manifest
-    from hpcfl.sweeping.session import Outcome
+    from hpcfl.sweeping.session import CellOutcome
 
 
 @click.command("sweep")
@@ -116,7 +116,7 @@ def _list(output: Path, manifest: Manifest) -> None:
     click.echo(render_cells(output, stored or manifest))
 
 
-def _run(output: Path, prepare: Callable[[], Manifest], index: int | None) -> list[Outcome]:
+def _run(output: Path, prepare: Callable[[], Manifest], index: int | None) -> list[CellOutcome]:
     from hpcfl.cli.watching import Spoken
     from hpcfl.comm.world import connect
     from hpcfl.sweeping import session
@@ -136,7 +136,7 @@ def _run(output: Path, prepare: Callable[[], Manifest], index: int | None) -> li
             bar.label = f"{cell.protocol} {cell.devices}x{cell.dim}"
             bar.render_progress()
 
-        def ended(outcome: Outcome) -> None:
+        def ended(outcome: CellOutcome) -> None:
             from hpcfl.sweeping.tables import render_outcome
 
             # A cell that was skipped or stopped early has had fewer rounds than planned.

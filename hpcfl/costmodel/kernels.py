@@ -16,7 +16,7 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation import sharing
 from hpcfl.algorithms.aggregation.secagg import SecAgg, pair_sign
-from hpcfl.algorithms.aggregation.topology import CompleteLinks, Ring, RingLinks
+from hpcfl.algorithms.aggregation.topology import CompleteLinks, RingGraph, RingLinks
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm import envelope
 from hpcfl.crypto import keys, shamir
@@ -187,7 +187,7 @@ def _ring() -> Kernels:
     devices = range(2 * degree)
     generator = np.random.default_rng(1)
     public = {id: generator.bytes(64) for id in devices}
-    links = RingLinks(Ring(len(devices), degree, threshold), public, b"nonce", b"kernel")
+    links = RingLinks(RingGraph(len(devices), degree, threshold), public, b"nonce", b"kernel")
     flags = np.ones(len(devices), np.bool_)
     columns = sharing.SEED_SHARE
     replies = {id: np.zeros((links.asked_of(id, flags).size, columns), np.uint32) for id in devices}

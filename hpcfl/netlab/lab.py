@@ -16,7 +16,7 @@ from typing import Any
 
 from hpcfl.errors import HpcflError
 from hpcfl.netlab import requirements
-from hpcfl.netlab.plan import PREFIX, Plan, owner_name, owner_of
+from hpcfl.netlab.plan import PREFIX, LabPlan, owner_name, owner_of
 
 NAMESPACES = Path("/run/netns")
 FOLDERS = Path("/run")
@@ -41,7 +41,7 @@ def my_owner_name() -> str:
 
 
 @contextlib.contextmanager
-def lab(plan: Plan) -> Iterator[Plan]:
+def lab(plan: LabPlan) -> Iterator[LabPlan]:
     """Build the lab of a plan, and take it down at the end, also after a signal or an error.
 
     What runs within it is ended with it. Labs whose process was killed are removed first.

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpcfl.netlab.lab import END_SECONDS
-from hpcfl.netlab.plan import Plan
+from hpcfl.netlab.plan import LabPlan
 from hpcfl.system.launch import NETLAB_VARIABLE
 
 # What shall run must move messages between ranks.
@@ -27,12 +27,12 @@ COMMANDS = ("bench", "train", "sweep")
 _PR_SET_PDEATHSIG = 1
 
 
-def hostfile(plan: Plan) -> str:
+def hostfile(plan: LabPlan) -> str:
     """Return the text of mpirun's list of hosts: one rank on each, in the order of ranks."""
     return "".join(f"{host.address} slots=1\n" for host in plan.hosts)
 
 
-def agent(plan: Plan) -> str:
+def agent(plan: LabPlan) -> str:
     """Return the text of the script that stands for ssh: it is called with a host and a command."""
     cases = "".join(
         f"  {host.address}) namespace={host.namespace} name={host.name} ;;\n"
@@ -50,7 +50,7 @@ def agent(plan: Plan) -> str:
     )
 
 
-def launch_command(plan: Plan, mpirun: str, arguments: Sequence[str]) -> list[str]:
+def launch_command(plan: LabPlan, mpirun: str, arguments: Sequence[str]) -> list[str]:
     """Return the command that runs `hpcfl` with some arguments on all hosts of a lab."""
     options = {
         "prtemca": {
@@ -78,7 +78,7 @@ def launch_command(plan: Plan, mpirun: str, arguments: Sequence[str]) -> list[st
     return [*inside, "sh", "-c", script]
 
 
-def launch_environment(plan: Plan, environment: Mapping[str, str]) -> dict[str, str]:
+def launch_environment(plan: LabPlan, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of mpirun and, as it is passed on, of all ranks."""
     return {
         **environment,
@@ -91,7 +91,7 @@ def launch_environment(plan: Plan, environment: Mapping[str, str]) -> dict[str, 
     }
 
 
-def run(plan: Plan, mpirun: str, arguments: Sequence[str]) -> int:
+def run(plan: LabPlan, mpirun: str, arguments: Sequence[str]) -> int:
     """Run `hpcfl` with some arguments over a lab that has been built; return its exit status.
 
     Its output goes where this process's goes. If this process is interrupted, mpirun is told to
@@ -119,7 +119,7 @@ def run(plan: Plan, mpirun: str, arguments: Sequence[str]) -> int:
     return status if status >= 0 else 128 - status
 
 
-def write_files(plan: Plan) -> None:
+def write_files(plan: LabPlan) -> None:
     """Write what mpirun reads into the lab's folder."""
     (plan.folder / "hosts").write_text(hostfile(plan), encoding="utf-8")
     script = plan.folder / "agent"

@@ -35,7 +35,7 @@ class Host:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LabPlan:
     """A server and devices around a bridge."""
 
     owner: str  # prefix of all names; tells the process that the lab belongs to
@@ -54,7 +54,7 @@ class Plan:
         server_link: Link | None,
         owner: str,
         network: str,
-    ) -> Plan:
+    ) -> LabPlan:
         """Return the plan of a lab whose devices have equal links."""
         if not 1 <= devices <= MOST_HOSTS:
             raise UsageError(f"--hosts must be from 1 to {MOST_HOSTS}, not {devices}")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpcfl.errors import HpcflError
-from hpcfl.netlab.plan import Host, Plan
+from hpcfl.netlab.plan import Host, LabPlan
 
 PROBE_SECONDS = 0.5
 LIMIT_SECONDS = 120.0
@@ -77,7 +77,7 @@ class Transfer:
 
 
 def transfer(
-    plan: Plan, devices: Sequence[Host], direction: str, size_bytes: int
+    plan: LabPlan, devices: Sequence[Host], direction: str, size_bytes: int
 ) -> list[Transfer]:
     """Let devices of a lab that has been built exchange bytes with the server, all at once."""
     running: list[subprocess.Popen[str]] = []
@@ -107,7 +107,7 @@ def transfer(
             process.communicate()
 
 
-def probe(plan: Plan) -> list[Transfer]:
+def probe(plan: LabPlan) -> list[Transfer]:
     """Return how long transfers take: one device alone, then all at once, in both directions."""
     return [
         done
@@ -119,7 +119,7 @@ def probe(plan: Plan) -> list[Transfer]:
     ]
 
 
-def _start(host: Host, role: str, plan: Plan, size_bytes: int) -> subprocess.Popen[str]:
+def _start(host: Host, role: str, plan: LabPlan, size_bytes: int) -> subprocess.Popen[str]:
     program = [sys.executable, "-S", "-c", _PROGRAM, role, plan.server.address, str(size_bytes)]
     return subprocess.Popen(
         ["ip", "netns", "exec", host.namespace, *program],

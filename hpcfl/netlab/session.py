@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hpcfl.errors import UsageError
 from hpcfl.netlab import lab, launcher, requirements
 from hpcfl.netlab.links import Link, parse_rate, parse_seconds
-from hpcfl.netlab.plan import Plan, free_network
+from hpcfl.netlab.plan import LabPlan, free_network
 from hpcfl.netlab.probe import Transfer, probe
 
 
@@ -18,7 +18,7 @@ def plan(
     downlink_rate: str | None,
     server_rate: str | None,
     network: str | None,
-) -> Plan:
+) -> LabPlan:
     """Return the plan of this process's lab; see ``hpcfl netlab --help``."""
     delay = parse_seconds(latency, "--latency")
     uplink = Link(parse_rate(rate, "--rate"), delay)
@@ -30,7 +30,7 @@ def plan(
         chosen = free_network(lab.used_networks())
     else:
         chosen = checked_network(network, hosts)
-    return Plan.star(hosts, uplink, downlink, server, lab.my_owner_name(), chosen)
+    return LabPlan.star(hosts, uplink, downlink, server, lab.my_owner_name(), chosen)
 
 
 def checked_network(text: str, hosts: int) -> str:
@@ -47,7 +47,7 @@ def checked_network(text: str, hosts: int) -> str:
     return str(network)
 
 
-def run(plan: Plan, arguments: Sequence[str]) -> int:
+def run(plan: LabPlan, arguments: Sequence[str]) -> int:
     """Run `hpcfl` with some arguments in a lab; return its exit status."""
     requirements.check_machine()
     mpirun = requirements.check_launcher()
@@ -55,7 +55,7 @@ def run(plan: Plan, arguments: Sequence[str]) -> int:
         return launcher.run(plan, mpirun, arguments)
 
 
-def check(plan: Plan) -> list[Transfer]:
+def check(plan: LabPlan) -> list[Transfer]:
     """Return how long transfers of known size take in a lab."""
     requirements.check_machine()
     with lab.lab(plan):
@@ -71,7 +71,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
         )
 
 
-def commands(plan: Plan, arguments: Sequence[str]) -> list[str]:
+def commands(plan: LabPlan, arguments: Sequence[str]) -> list[str]:
     """Return, as lines of a shell, what would be run."""
     import shlex
 

@@ -21,7 +21,7 @@ from hpcfl.options.definition import make, names, options_of, stated
 from hpcfl.options.training import TrainOptions
 from hpcfl.results import heaps, schema
 from hpcfl.results.linkmodel import LinkModel
-from hpcfl.results.schema import SCHEMA, STATUSES, Dataset
+from hpcfl.results.schema import SCHEMA, STATUSES, StoredDataset
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -244,7 +244,7 @@ def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
 
 
 def _rounds_of(
-    rounds: Any, dataset: Dataset, finished: int, phases: int, devices: int
+    rounds: Any, dataset: StoredDataset, finished: int, phases: int, devices: int
 ) -> NDArray[Any] | None:
     """Return the finished rounds of a dataset; None if the file may do, and does, without it."""
     name = dataset.name

@@ -47,7 +47,7 @@ _EVER = 1e12
 
 
 @dataclass(frozen=True)
-class Dataset:
+class StoredDataset:
     """A dataset of the rounds; one round of it is the field of `RoundRecord` with its name."""
 
     name: str
@@ -77,25 +77,25 @@ class Dataset:
 
 _SECONDS = (0.0, _EVER)
 DATASETS = (
-    Dataset("bytes_up", np.uint64, _TRAFFIC, "bytes"),
-    Dataset("bytes_down", np.uint64, _TRAFFIC, "bytes"),
-    Dataset("messages_up", np.uint64, _TRAFFIC, "1"),
-    Dataset("messages_down", np.uint64, _TRAFFIC, "1"),
-    Dataset("wall_seconds", np.float64, _TIMES, "s", _SECONDS),
-    Dataset("cpu_seconds", np.float64, _TIMES, "s", _SECONDS),
-    Dataset("round_seconds", np.float64, (), "s", _SECONDS),
-    Dataset("survived", np.bool_, ("device",), "1"),
-    Dataset("validated", np.bool_, (), "1"),
-    Dataset("warmup", np.bool_, (), "1"),
-    Dataset("promise_failure", np.float64, (), "1", (0.0, 1.0), math.nan),
+    StoredDataset("bytes_up", np.uint64, _TRAFFIC, "bytes"),
+    StoredDataset("bytes_down", np.uint64, _TRAFFIC, "bytes"),
+    StoredDataset("messages_up", np.uint64, _TRAFFIC, "1"),
+    StoredDataset("messages_down", np.uint64, _TRAFFIC, "1"),
+    StoredDataset("wall_seconds", np.float64, _TIMES, "s", _SECONDS),
+    StoredDataset("cpu_seconds", np.float64, _TIMES, "s", _SECONDS),
+    StoredDataset("round_seconds", np.float64, (), "s", _SECONDS),
+    StoredDataset("survived", np.bool_, ("device",), "1"),
+    StoredDataset("validated", np.bool_, (), "1"),
+    StoredDataset("warmup", np.bool_, (), "1"),
+    StoredDataset("promise_failure", np.float64, (), "1", (0.0, 1.0), math.nan),
 )
 # Only of runs that go on when ranks die.
 FAILURES = (
-    Dataset("lost_phase", np.int16, ("device",), "1", (NOT_LOST, np.inf), NOT_LOST),
-    Dataset("detect_seconds", np.float64, (), "s", _SECONDS, math.nan),
-    Dataset("recover_seconds", np.float64, (), "s", _SECONDS, math.nan),
+    StoredDataset("lost_phase", np.int16, ("device",), "1", (NOT_LOST, np.inf), NOT_LOST),
+    StoredDataset("detect_seconds", np.float64, (), "s", _SECONDS, math.nan),
+    StoredDataset("recover_seconds", np.float64, (), "s", _SECONDS, math.nan),
 )
-MARKED = Dataset(MARKS, np.bool_, (), "1")
+MARKED = StoredDataset(MARKS, np.bool_, (), "1")
 KNOWN = (*DATASETS, *FAILURES)
 # What each phase cost each device, and the server where it takes part.
 SPENT = tuple(dataset.name for dataset in DATASETS if "phase" in dataset.axes)

@@ -33,7 +33,7 @@ from hpcfl.errors import HpcflError, UsageError
 from hpcfl.report import formats
 from hpcfl.results import schema
 from hpcfl.results.record import RoundRecord
-from hpcfl.results.schema import Dataset
+from hpcfl.results.schema import StoredDataset
 from hpcfl.system import files
 from hpcfl.system.interruption import Left
 
@@ -138,8 +138,10 @@ class ResultsWriter:
                 table = file.create_dataset(schema.PARTITION, data=np.asarray(partition, np.int64))
                 table.dims[0].label, table.dims[1].label = "device", "class"
             if training or device_training:
-                learned = [Dataset(name, np.float64, (), "") for name in training]
-                learned += [Dataset(name, np.float64, ("device",), "") for name in device_training]
+                learned = [StoredDataset(name, np.float64, (), "") for name in training]
+                learned += [
+                    StoredDataset(name, np.float64, ("device",), "") for name in device_training
+                ]
                 _allocate(file, schema.TRAINING, learned, *sizes)
         self._open(schema.ENVIRONMENT, (*training, *device_training))
 
@@ -387,7 +389,7 @@ def _opened(path: Path, mode: str, **more: Any) -> Any:
     return h5py.File(path, mode, libver="earliest", locking="best-effort", **more)
 
 
-def _datasets(failures: bool) -> tuple[Dataset, ...]:
+def _datasets(failures: bool) -> tuple[StoredDataset, ...]:
     """Return the datasets of the rounds, in the order in which they are created."""
     return (*schema.DATASETS, *(schema.FAILURES if failures else ()), schema.MARKED)
 
@@ -446,7 +448,7 @@ def _begin(file: Any, launch: str, at_end: Mapping[str, type]) -> None:
 
 
 def _allocate(
-    file: Any, name: str, datasets: Iterable[Dataset], rounds: int, phases: int, devices: int
+    file: Any, name: str, datasets: Iterable[StoredDataset], rounds: int, phases: int, devices: int
 ) -> None:
     """Create a group of datasets of all rounds, allocated, one round to a chunk."""
     group = file.create_group(name)

@@ -31,7 +31,7 @@ _LEFT = "stopped by a signal; the same command continues with what is not finish
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """What became of a cell in this launch."""
 
     cell: Cell
@@ -87,9 +87,9 @@ def run(
     cells: Sequence[Cell],
     output: Path,
     begun: Callable[[Cell], None] = lambda cell: None,
-    ended: Callable[[Outcome], None] = lambda outcome: None,
+    ended: Callable[[CellOutcome], None] = lambda outcome: None,
     observer: RoundObserver = NOBODY,
-) -> list[Outcome]:
+) -> list[CellOutcome]:
     """Run the cells that are not finished, in order; return their outcomes on rank 0.
 
     A cell that cannot work, or whose round fails at the server, is noted and the next one begins. A
@@ -97,7 +97,7 @@ def run(
     Ctrl-C, SIGTERM or SIGUSR1, once the round at hand has ended: `Left` on every rank. `begun` and
     `ended` are called on rank 0.
     """
-    outcomes: list[Outcome] = []
+    outcomes: list[CellOutcome] = []
     with ExitStack() as stack:
         interruption = current()
         claims = None
@@ -113,7 +113,7 @@ def run(
             if claims is not None and claims.take(cell):
                 outcome = _spared(output, cell, options)
             elif claims is not None:
-                outcome = Outcome(cell, BUSY)
+                outcome = CellOutcome(cell, BUSY)
             if world.tell(int(outcome is None)):
                 if world.rank == 0:
                     begun(cell)
@@ -126,23 +126,23 @@ def run(
     return outcomes
 
 
-def _spared(output: Path, cell: Cell, options: BenchOptions) -> Outcome | None:
+def _spared(output: Path, cell: Cell, options: BenchOptions) -> CellOutcome | None:
     """Return, on rank 0, why a cell need not or cannot run; else make room for its file."""
     from hpcfl.sweeping import states
 
     if states.state(output, cell)[0] == states.FINISHED:
-        return Outcome(cell, SKIPPED)
+        return CellOutcome(cell, SKIPPED)
     try:
         Experiment.prepare(options, cell.devices)
         states.set_aside(output, cell)
     except HpcflError as error:
-        return Outcome(cell, FAILED, sentence=str(error))
+        return CellOutcome(cell, FAILED, sentence=str(error))
     return None
 
 
 def _run_one(
     world: World, cell: Cell, options: BenchOptions, output: Path, observer: RoundObserver
-) -> Outcome:
+) -> CellOutcome:
     start = time.monotonic()
     try:
         command = ["hpcfl", "bench", *cell.arguments]
@@ -154,5 +154,5 @@ def _run_one(
             raise
         if error.exit_status == LEFT_STATUS:
             raise Left(_LEFT) from error
-        return Outcome(cell, FAILED, time.monotonic() - start, str(error))
-    return Outcome(cell, DONE, time.monotonic() - start)
+        return CellOutcome(cell, FAILED, time.monotonic() - start, str(error))
+    return CellOutcome(cell, DONE, time.monotonic() - start)

@@ -75,7 +75,7 @@ def render_cells(folder: Path, manifest: Manifest) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def render_outcome(outcome: session.Outcome, cells: int) -> str:
+def render_outcome(outcome: session.CellOutcome, cells: int) -> str:
     """Return one line on what became of a cell."""
     cell = outcome.cell
     what = {
@@ -85,7 +85,7 @@ def render_outcome(outcome: session.Outcome, cells: int) -> str:
     return f"cell {cell.index} of {cells}: {cell.title}: {what}"
 
 
-def render_results(folder: Path, outcomes: Sequence[session.Outcome]) -> str:
+def render_results(folder: Path, outcomes: Sequence[session.CellOutcome]) -> str:
     """Return the finished cells side by side, and those that failed with what went wrong.
 
     There is a table for every link model among the runs.

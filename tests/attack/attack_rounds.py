@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcfl.algorithms.aggregation.cohort import golden_step
-from hpcfl.algorithms.aggregation.topology import Ring
+from hpcfl.algorithms.aggregation.topology import RingGraph
 from hpcfl.attack.transcript import load
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
@@ -102,7 +102,7 @@ class Graph:
     def _ring(self, transcript):
         """Return the device's places, and how far apart neighbours are."""
         topology = self._protocol.topology
-        if not isinstance(topology, Ring):
+        if not isinstance(topology, RingGraph):
             return None, 0
         public = {
             id: message[16:].tobytes()

@@ -10,7 +10,7 @@ from pathlib import Path
 from hpcfl.errors import HpcflError
 from hpcfl.netlab import lab, requirements
 from hpcfl.netlab.links import Link
-from hpcfl.netlab.plan import NETWORKS, Plan
+from hpcfl.netlab.plan import NETWORKS, LabPlan
 
 BIN = Path(sys.executable).parent
 
@@ -18,7 +18,7 @@ BIN = Path(sys.executable).parent
 def star(devices=2, uplink=None, downlink=None, server=None, owner="hpcfl-netlab-7-9-"):
     """Return a plan that nothing is built from unless the owner is this process."""
     uplink = uplink or Link(1e8)
-    return Plan.star(devices, uplink, downlink or uplink, server, owner, NETWORKS[0])
+    return LabPlan.star(devices, uplink, downlink or uplink, server, owner, NETWORKS[0])
 
 
 def left_behind():

@@ -14,7 +14,7 @@ from hpcfl.cli import group
 from hpcfl.errors import HpcflError
 from hpcfl.netlab import lab
 from hpcfl.netlab.links import Link
-from hpcfl.netlab.plan import Plan, owner_name
+from hpcfl.netlab.plan import LabPlan, owner_name
 from hpcfl.netlab.probe import transfer
 from hpcfl.results import load
 
@@ -86,7 +86,7 @@ def test_a_servers_rate_is_shared_by_all_devices():
 @pytest.mark.usefixtures("needs_lab")
 def test_a_lab_that_cannot_be_built_is_taken_down(own_plan, monkeypatch):
     groups = [*own_plan.build(), (own_plan.server.namespace, [["ip", "link", "set", "no0", "up"]])]
-    monkeypatch.setattr(Plan, "build", lambda self: groups)
+    monkeypatch.setattr(LabPlan, "build", lambda self: groups)
 
     with pytest.raises(HpcflError, match=r"cannot be built.*no0"), lab.lab(own_plan):
         pytest.fail("it was built")

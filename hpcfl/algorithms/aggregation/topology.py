@@ -1,6 +1,6 @@
 """Who shares keys and masks with whom: everybody with everybody, or neighbours on a ring.
 
-`Complete` is SecAgg's (Bonawitz et al. 2017): every device is linked with every other. `Ring` is
+`Complete` is SecAgg's (Bonawitz et al. 2017): every device is linked with every other. `RingGraph` is
 SecAgg+'s (Bell et al., CCS 2020): all N devices are put on a ring in an order drawn after the last
 key was advertised, and each is linked with the k nearest, k / 2 on either side (a Harary graph). A
 device then works O(k), and so the server sends it its neighbours' keys alone. Those that advertised
@@ -281,7 +281,7 @@ class CompleteLinks(Links):
         return Shares(ids, everybody, holders, received, values, holding).without_absent()
 
 
-class Ring(Topology):
+class RingGraph(Topology):
     """Every device is linked with its k nearest on a ring."""
 
     pattern = Pattern.SCATTER
@@ -357,7 +357,7 @@ class RingLinks(Links):
     """
 
     def __init__(
-        self, topology: Ring, public: Mapping[int, bytes], nonce: bytes, context: bytes
+        self, topology: RingGraph, public: Mapping[int, bytes], nonce: bytes, context: bytes
     ) -> None:
         super().__init__(topology.devices, topology.threshold, public)
         self.nonce = nonce
@@ -423,7 +423,7 @@ def ring_order(
     return permutation(digest.digest(), devices)
 
 
-def ring_of(parameters: Parameters, least: int = 2) -> Ring:
+def ring_of(parameters: Parameters, least: int = 2) -> RingGraph:
     """Return the ring with the degree that is asked for, or the smallest that is safe.
 
     UsageError if the degree that is asked for is below `least`.
@@ -431,14 +431,14 @@ def ring_of(parameters: Parameters, least: int = 2) -> Ring:
     threat = Threat.of(parameters)
     if parameters.degree is None:
         chosen = choose(threat, parameters.security_bits, parameters.correctness_bits, least)
-        return Ring(parameters.devices, chosen.degree, chosen.threshold)
+        return RingGraph(parameters.devices, chosen.degree, chosen.threshold)
     degree = min(parameters.degree, parameters.devices - 1)
     if degree < min(least, parameters.devices - 1):
         raise UsageError(
             f"with {degree} neighbours each, not all devices of a cohort are linked, and "
             f"--min-cohort promises that they are: give --degree {least}, or leave it out"
         )
-    return Ring(parameters.devices, degree, best_threshold(threat, degree))
+    return RingGraph(parameters.devices, degree, best_threshold(threat, degree))
 
 
 @dataclass(frozen=True)

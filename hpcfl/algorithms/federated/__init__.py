@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 REGISTRY = registry(
     __name__,
     {
-        "fedavg": ("base:FedAvg", "every device sends its update"),
+        "fedavg": ("base:FederatedAveraging", "every device sends its update"),
         "rand-k": (
             "sparsification:RandK",
             "a random part alpha of its coordinates, in the clear",

@@ -226,7 +226,7 @@ class FederatedAlgorithm(ABC):
         return {}
 
 
-class FedAvg(FederatedAlgorithm):
+class FederatedAveraging(FederatedAlgorithm):
     """Federated averaging (McMahan et al. 2017): every device sends its update."""
 
     name = "fedavg"

@@ -11,7 +11,7 @@ import slow_ring
 from protocol_rounds import bits, integers_of, make, on_ring, play
 from slow_reference import SlowRound
 
-from hpcfl.algorithms.aggregation.topology import Ring
+from hpcfl.algorithms.aggregation.topology import RingGraph
 from hpcfl.comm.phases import Pattern
 from hpcfl.crypto.keys import insecure_secrets
 
@@ -109,7 +109,7 @@ def test_the_server_links_a_ring_as_the_slow_one_does(devices, degree, absent):
     degree = min(degree, devices - 1)
     there = [id for id in range(devices) if id not in absent]
     public = {id: bytes([id]) * 64 for id in there}
-    links = Ring(devices, degree, 1).link(public, NONCE, b"hpcfl/1 some round 7 links")
+    links = RingGraph(devices, degree, 1).link(public, NONCE, b"hpcfl/1 some round 7 links")
     order = slow_ring.ring_order(devices, public, NONCE, "some round 7")
 
     assert order == links.order.tolist()
@@ -129,7 +129,7 @@ def test_the_server_links_a_ring_as_the_slow_one_does(devices, degree, absent):
 
 def test_the_order_on_the_ring_follows_from_the_nonce_every_key_the_round_and_the_protocol():
     public = {id: bytes([id]) * 64 for id in range(30)}
-    ring, context = Ring(30, 4, 1), b"hpcfl/1 some round 7 links"
+    ring, context = RingGraph(30, 4, 1), b"hpcfl/1 some round 7 links"
     changed = [
         (public, NONCE, context),
         (public, NONCE, b"hpcfl/1 some round 8 links"),
