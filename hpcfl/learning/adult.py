@@ -118,7 +118,7 @@ def _parse_row(line: str, number: int) -> list[str]:
         if numeric and not (field.isdecimal() and len(field) < 10):
             raise ValueError(f"line {number} has no whole number as its {column}")
         if not 0 < len(field) <= LONGEST_CATEGORY:
-            raise ValueError(f"line {number} has {len(field)} letters as its {column}")
+            raise ValueError(f"line {number} has {len(field)} characters as its {column}")
     return fields
 
 

@@ -109,7 +109,7 @@ class ResultsWriter:
         failures: bool = False,
     ) -> None:
         if rounds < 1 or devices < 1 or not phases:
-            raise ValueError("a results file needs a round, a device and a phase at least")
+            raise ValueError("a results file needs at least one round, device and phase")
         self.path = Path(path)
         self.run_id = uuid.uuid4().hex
         self.written = 0

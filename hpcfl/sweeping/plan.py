@@ -22,7 +22,7 @@ _REPEATS = "repeats"
 KEYS = {about.dashed: about for about in options_of(BenchOptions).values() if about.sweepable}
 LARGEST_PLAN = 2**20  # bytes
 MOST_CELLS = 100_000
-LONGEST_VALUE = 1000  # letters; a path may be that long
+LONGEST_VALUE = 1000  # characters; a path may be that long
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _values(key: str, value: Any, spot: str, *, several: bool) -> list[str]:
         hint = nearest(key, KEYS) or ", see hpcfl bench --help"
         raise UsageError(f"{spot}: a plan has no such option{hint}")
     if isinstance(value, list) and not several:
-        raise UsageError(f"{spot}: a list of values belongs into [grid]")
+        raise UsageError(f"{spot}: a list of values belongs in [grid]")
     values = value if isinstance(value, list) else [value]
     if not values:
         raise UsageError(f"{spot}: the list is empty")
@@ -157,7 +157,7 @@ def _text(key: str, value: Any, spot: str) -> str:
     except ValueError as error:  # of thousands of digits, written in hexadecimal ones
         raise UsageError(f"{spot}: {error}") from None
     if len(text) > LONGEST_VALUE:
-        raise UsageError(f"{spot}: {files.shorten(value)} has more than {LONGEST_VALUE} letters")
+        raise UsageError(f"{spot}: {files.shorten(value)} has more than {LONGEST_VALUE} characters")
     return text
 
 

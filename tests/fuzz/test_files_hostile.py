@@ -226,8 +226,8 @@ READERS = {
 }
 HOSTILE = {
     ("adult", None): [
-        (ADULT.format("x" * 100_000), "line 1 has 100000 letters as its workclass"),
-        (ADULT.format(""), "line 1 has 0 letters as its workclass"),
+        (ADULT.format("x" * 100_000), "line 1 has 100000 characters as its workclass"),
+        (ADULT.format(""), "line 1 has 0 characters as its workclass"),
         ("".join(ADULT.format(f"c{k}") for k in range(101)), "100 categories of workclass"),
     ],
     ("leaf", None): [
@@ -251,7 +251,7 @@ HOSTILE = {
         ("[fixed]\ndim = " + "9" * 5000, "is not TOML"),
         ("[fixed]\ndim = 0x" + "f" * 5000, "digits"),
         ("[fixed]\ndim = 1979-05-27", "neither a number nor text"),
-        ('[fixed]\nprotocol = "' + "x" * 2000 + '"', "has more than 1000 letters"),
+        ('[fixed]\nprotocol = "' + "x" * 2000 + '"', "has more than 1000 characters"),
         ("[fixed]\n" + "x" * 10_000 + " = 1", "a plan has no such option"),
         ("#" * (2**20 + 1), "limit of 1048576 bytes"),
         ("[grid]\nprotocol = 'secagg'\ndevices = 5\nrepeats = 100_001", "more than 100000 cells"),

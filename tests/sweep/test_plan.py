@@ -118,7 +118,7 @@ GRID = '[grid]\nprotocol = ["secagg"]\ndevices = [3]\n'
         (GRID + "output = ['x']", "[grid], output", "a plan has no such option"),
         (GRID + "keep-transcript = ['x']", "[grid], keep-transcript", "a plan has no such option"),
         (GRID + "updates = ['nowhere.npy']", "[grid], updates", "there is no file nowhere.npy"),
-        (GRID + "[fixed]\ndim = [1, 2]", "[fixed], dim", "a list of values belongs into [grid]"),
+        (GRID + "[fixed]\ndim = [1, 2]", "[fixed], dim", "a list of values belongs in [grid]"),
         (GRID + "[fixed]\ndevices = 3", "[grid], devices", "it is in [fixed] too"),
         (GRID + "[other]\ndim = 3", "plan.toml", "'other' is neither [fixed] nor [grid]"),
         ("dim = 3\n" + GRID, "plan.toml", "'dim' is neither [fixed] nor [grid]"),
