@@ -1,8 +1,9 @@
 """Who shares keys and masks with whom: everybody with everybody, or neighbours on a ring.
 
-`Complete` is SecAgg's (Bonawitz et al. 2017): every device is linked with every other. `RingGraph` is
-SecAgg+'s (Bell et al., CCS 2020): all N devices are put on a ring in an order drawn after the last
-key was advertised, and each is linked with the k nearest, k / 2 on either side (a Harary graph). A
+`Complete` is SecAgg's (Bonawitz et al. 2017): every device is linked with every other. `RingGraph`
+is SecAgg+'s (Bell et al., CCS 2020): all N devices are put on a ring in an order drawn after
+the last key was advertised, and each is linked with the k nearest, k / 2 on either side
+(a Harary graph). A
 device then works O(k), and so the server sends it its neighbours' keys alone. Those that advertised
 no keys have a place as well: they are devices that dropped out, and so degree and threshold, which
 were chosen for N devices, are right for whoever is there.
