@@ -11,7 +11,7 @@ import click
 from hpcfl.cli.options import given, options
 from hpcfl.cli.terminal import alone, json_option, show
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import make
+from hpcfl.options.definition import READERS, make
 from hpcfl.options.exposure import ExposureOptions
 
 if TYPE_CHECKING:
@@ -183,12 +183,14 @@ def _dashed(name: str) -> str:
 
 def _read(name: str, hint: Any, value: Any) -> Any:
     """Return the value of a setting of some type, or None, from the text that was typed."""
-    (kind,) = {*(get_args(hint) or [hint])} - {type(None)}
+    parts = get_args(hint)
+    (kind,) = {*parts} - {type(None)} if type(None) in parts else {hint}
+    what, reader = READERS.get(kind, READERS[str])
     try:
-        return click.types.convert_type(kind)(value, None, None)
-    except click.BadParameter as error:
-        error.param_hint = repr(_dashed(name))
-        raise
+        return reader(value)
+    except (TypeError, ValueError):
+        shown = repr(_dashed(name))
+        raise click.BadParameter(f"{value!r} is not {what}", param_hint=shown) from None
 
 
 @command.command("epsilon", context_settings={"ignore_unknown_options": True})

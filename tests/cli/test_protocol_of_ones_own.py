@@ -331,7 +331,7 @@ def test_what_an_algorithm_costs_is_what_it_declares():
     assert [one["sigma"] for one in noise["noise"]] == pytest.approx([1.5, 1.5])
     for wrong, said in (
         (("--theta", 1), "--theta"),
-        (("--zeta=wide",), "'wide' is not a valid float"),
+        (("--zeta=wide",), "'wide' is not a number"),
         (("--zeta",), "'--zeta' requires an argument"),
         (("--clip", 1), "loud has no setting --clip"),
     ):

@@ -105,7 +105,7 @@ def test_one_rank_alone_answers(arguments, monkeypatch):
         (["privacy", "noise", "cdp", "--epsilon", "1", "-z"], "No such option '-z'"),
         (
             ["privacy", "noise", "cdp", "--epsilon", "1", "--per-round", "2.5"],
-            "Invalid value for '--per-round': '2.5' is not a valid integer",
+            "Invalid value for '--per-round': '2.5' is not a whole number",
         ),
         (["privacy", "epsilon", "locks", "--sigma", "1", "--steps", "3"], "no setting"),
         (["privacy", "exposure", "sparse", "--gamma", "1/3", "--colluding", "3"], "give one of"),
