@@ -27,6 +27,7 @@ def command(output: Path | None) -> None:
       mpirun -n 3 hpcfl calibrate
       hpcfl calibrate --output phone.json
     """
+    from hpcfl import results
     from hpcfl.algorithms.aggregation.costs import OPERATIONS
     from hpcfl.comm.world import connect
     from hpcfl.costmodel.calibration import default_path
@@ -35,7 +36,7 @@ def command(output: Path | None) -> None:
     world = connect()
     path = output or default_path()
     # Found out before half a minute is spent.
-    world.first_alone(lambda: _check_writable(path.parent))
+    world.first_alone(lambda: results.check_writable(path.parent))
     with progress_bar(len(OPERATIONS), "calibrate") as bar:
         found = calibrate(world, lambda name: bar.update(1))
     world.first_alone(lambda: found.save(path))
@@ -44,9 +45,3 @@ def command(output: Path | None) -> None:
             f"a mask: {1e9 * found.cost('mask_word'):.2f} ns a coordinate; an agreement: "
             f"{1e6 * found.cost('agreement'):.1f} us; ranks: {found.ranks}\nCalibration: {path}"
         )
-
-
-def _check_writable(folder: Path) -> None:
-    from hpcfl.results.writer import check_writable
-
-    check_writable(folder)

@@ -36,6 +36,9 @@ The server's ``receive_X`` raises `MessageError` for a message that it cannot us
 none had come: the sender is out of the round, which goes on. Whom it finds out only later it puts
 into a dict ``refused`` of its own, if it has one. A device's method that raises `MessageError` or
 `RefusedError` takes the device out of the round.
+
+After the round the server's ``survivors`` are the devices whose vectors are in the sum, in
+increasing order, and its ``total`` is that sum, in the units of :meth:`Device.contribution`.
 """
 
 from __future__ import annotations
@@ -95,18 +98,6 @@ class Device(Protocol):
         `vector` is the one that it uploaded, made again: a device that kept it would take as much
         memory as the vector, for each of the thousands of devices on a rank.
         """
-
-
-class Server(Protocol):
-    """The server's side of one round. Further methods are called by name, as the steps say."""
-
-    @property
-    def survivors(self) -> list[int]:
-        """The devices whose vectors are in the sum, in increasing order."""
-
-    @property
-    def total(self) -> NDArray[Any]:
-        """The sum of the contributions, in the units of :meth:`Device.contribution`."""
 
 
 def phase_names(steps: tuple[Step, ...]) -> list[str]:

@@ -58,7 +58,9 @@ def labels(
     """
     names = differing(runs, options)
     found = [
-        ", ".join([named(run), f"N = {run.devices}", *words(run, names), *([more] if more else [])])
+        ", ".join(
+            [named(run), f"N = {run.devices}", *settings(run, names), *([more] if more else [])]
+        )
         for run, more in zip(runs, remarks or [""] * len(runs), strict=True)
     ]
     for more in ([run.path.name for run in runs], [str(run.path) for run in runs]):
@@ -92,7 +94,7 @@ def named(run: Run) -> str:
     return run.protocol if algorithm == "fedavg" else algorithm
 
 
-def words(run: Run, names: Sequence[str]) -> list[str]:
+def settings(run: Run, names: Sequence[str]) -> list[str]:
     """Return the values of options in words, without those that have none."""
     parts = []
     for name in names:

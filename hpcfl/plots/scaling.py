@@ -109,7 +109,7 @@ def _series(runs: Sequence[Run], against: str) -> dict[str, list[Run]]:
     transports = [str(run.environment.get("transport") or "transport not recorded") for run in runs]
     series: dict[str, list[Run]] = {}
     for run, transport in zip(runs, transports, strict=True):
-        parts = [naming.named(run), *naming.words(run, differing)]
+        parts = [naming.named(run), *naming.settings(run, differing)]
         if apart:
             parts.insert(1, f"{AXES[other][-1]} = {getattr(run, other):,}")
         if len(set(transports)) > 1:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl import results as result_files
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.federated import find
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
@@ -88,7 +89,7 @@ def run(
     protocol, _ = build(
         options.aggregate, options, options.per_round or count, dim=1, population=count
     )
-    world.first_alone(lambda: _check_writable(output))
+    world.first_alone(lambda: result_files.check_writable(output))
     ranks = min(world.size, count + 1)
     mine = clients.load(
         world,
@@ -346,9 +347,3 @@ def _trainer(model: Module, options: TrainOptions, where: str) -> Trainer:
         shuffle=options.shuffle,
     )
     return PrivateTrainer(model, options, private, where)
-
-
-def _check_writable(output: Path) -> None:
-    from hpcfl.results.writer import check_writable
-
-    check_writable(output)

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcfl.errors import UsageError
 from hpcfl.privacy.accounting import zcdp
-from hpcfl.privacy.accounting.guarantee import Account, Guarantee, check_positive, words
+from hpcfl.privacy.accounting.guarantee import Account, Guarantee, check_positive, spaced
 
 # Noise beyond it is refused: no target that makes sense takes it, and squares must not overflow.
 _LARGEST_SIGMA = 1e12
@@ -100,7 +100,7 @@ class Accountant:
             found.append(TargetNoise(by, sigma, self._account(at)))
         return tuple(found)
 
-    def check_names(self, given: Iterable[str], shown: Callable[[str], str] = words) -> None:
+    def check_names(self, given: Iterable[str], shown: Callable[[str], str] = spaced) -> None:
         """Refuse settings that the algorithm does not have, or that leave out one that it needs.
 
         `shown` is what errors call a setting.

@@ -41,7 +41,7 @@ from hpcfl.privacy.accounting.guarantee import (
     check_delta,
     failure_clauses,
     less_failures,
-    words,
+    spaced,
 )
 
 SAMPLINGS = ("poisson", "fixed")
@@ -85,7 +85,7 @@ class Settings(Schedule):
             for name in ("honest", "unit", "dim", "participations", "honest_by_round"):
                 if getattr(self, name) is not None:
                     raise UsageError(
-                        f"{words(name)} is for distributed noise, and this noise is central: "
+                        f"{spaced(name)} is for distributed noise, and this noise is central: "
                         "leave it out"
                     )
         else:

@@ -127,14 +127,16 @@ def check_positive(**values: float) -> None:
     """Refuse numbers that are not above 0 and finite, naming the first of them."""
     for name, value in values.items():
         if not (value > 0 and math.isfinite(value)):
-            raise UsageError(f"{words(name)} is {value}; it must be above 0 and finite")
+            raise UsageError(f"{spaced(name)} is {value}; it must be above 0 and finite")
 
 
 def check_count(*, least: int = 1, **values: int) -> None:
     """Refuse numbers that are not whole or below `least`, naming the first of them."""
     for name, value in values.items():
         if not math.isfinite(value) or value != int(value) or value < least:
-            raise UsageError(f"{words(name)} is {value}; it must be a whole number from {least} on")
+            raise UsageError(
+                f"{spaced(name)} is {value}; it must be a whole number from {least} on"
+            )
 
 
 def less_failures(delta: float, rounds: int, failure: float) -> float:
@@ -163,6 +165,6 @@ def check_delta(delta: float) -> None:
         raise UsageError(f"delta is {delta}; it must be above 0 and below 1, for example 1e-5")
 
 
-def words(name: str) -> str:
+def spaced(name: str) -> str:
     """Return a setting's name in words: ``per_round`` is "per round"."""
     return name.replace("_", " ")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcfl.privacy.accounting.accountant import TargetNoise
-from hpcfl.privacy.accounting.guarantee import Account, Guarantee, words
+from hpcfl.privacy.accounting.guarantee import Account, Guarantee, spaced
 from hpcfl.report import formats
 from hpcfl.report.table import Column, Facts, Table, label, paragraph
 
@@ -63,7 +63,7 @@ def render_noise(epsilon: float, found: Sequence[TargetNoise]) -> str:
 
 def _header(account: Account, *without: str) -> str:
     settings = ", ".join(
-        f"{words(name)} {_setting(value)}"
+        f"{spaced(name)} {_setting(value)}"
         for name, value in account.settings.items()
         if value is not None and name not in without
     )
