@@ -24,6 +24,7 @@ from slow_reference import ABSENT, Q
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.fedavg import FedAvg
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
@@ -99,8 +100,11 @@ def test_more_colluders_in_a_round_than_are_tolerated_are_refused():
         make("secagg", 10, security="active", gamma=0.1, population=200)
 
 
-class Bare(AggregationProtocol):
+class Bare(FedAvg):
     """A protocol that says nothing of a variant."""
+
+    name = "bare"
+    not_active = AggregationProtocol.not_active
 
 
 @pytest.mark.parametrize(
