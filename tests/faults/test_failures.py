@@ -5,6 +5,7 @@ import pytest
 from player import parties, round_of
 
 from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.transport import Failure
@@ -14,6 +15,7 @@ from hpcfl.results.record import RoundRecord
 from hpcfl.results.writer import ResultsWriter
 from hpcfl.rounds.failures import FailureWatch, as_planned, tell
 from hpcfl.rounds.observer import RoundObserver
+from hpcfl.rounds.timed import play
 
 DEVICES, DIM = 8, 301
 PHASES = ["model", "upload", "result"]
@@ -120,6 +122,37 @@ class Losing(Loopback):
     def take_failures(self):
         taken, self.pending = self.pending, []
         return taken
+
+
+@pytest.mark.parametrize(
+    ("noisy", "seed", "checkable"), [(False, None, True), (True, None, False), (True, 5, True)]
+)
+def test_a_sum_with_the_noise_of_a_device_that_died_is_checked_only_from_a_seed(
+    noisy, seed, checkable
+):
+    protocol = find("secagg")(Parameters(6, DIM, dropout=0.0))
+    if noisy:
+        protocol.add_noise(IntegerNoise(10, b"secret of a rank"))
+    transport = Losing()
+
+    class Fate(RoundObserver):
+        def at(self, index, moment, phase):
+            if (moment, phase) == ("after", "masked_input"):
+                transport.lose(2)
+
+    played = play(
+        protocol,
+        transport,
+        index=0,
+        model=np.zeros(DIM, np.float32),
+        inputs=vector,
+        dropouts={},
+        insecure_seed=seed,
+        observer=Fate(),
+    )
+
+    assert played.checkable is checkable
+    assert played.right or checkable
 
 
 def test_failures_are_entered_with_their_phase():
