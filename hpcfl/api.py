@@ -25,6 +25,7 @@ from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import OptionGroup, make, options_of
 from hpcfl.options.shared import SeedOptions
 from hpcfl.options.training import TrainOptions
+from hpcfl.report import formats
 from hpcfl.results import comparison, pooling, reader, tables
 from hpcfl.results.comparison import Comparison
 from hpcfl.results.summary import Summary, choose_baseline, summarise
@@ -102,6 +103,7 @@ class Run(reader.Run):
         what = self.protocol
         if self.training:
             what = f"training by {self.config.get('algorithm')}, summed by {what}"
+        what = formats.words(what)  # which a file says
         rounds = f"{self.measured.sum()} measured rounds"
         return f"<Run: {what}, N = {self.devices}, {rounds}, {self.status}, {self.path}>"
 

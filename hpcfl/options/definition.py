@@ -95,7 +95,8 @@ class Option:
             ("below", self.below),
             ("at most", self.at_most),
         )
-        return " and ".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
+        shown = [(word, f"{at:g}" if isinstance(at, float) else at) for word, at in bounds]
+        return " and ".join(f"{word} {bound}" for word, bound in shown if bound is not None)
 
 
 def option(default: Any, help: str, **about: Any) -> Any:

@@ -100,8 +100,9 @@ class Table:
             colalign=[column.align for column in self.columns],
             disable_numparse=True,
         )
-        notes = "\n".join(_note(note, width) for note in self.notes)
-        return "\n\n".join(part for part in (self.title, shown, notes) if part)
+        # Both can quote a results file, as cells can.
+        notes = "\n".join(_note(formats.words(note), width) for note in self.notes)
+        return "\n\n".join(part for part in (formats.words(self.title), shown, notes) if part)
 
     def _narrowed(self, headings: Sequence[str], least: Sequence[int], room: int) -> list[int]:
         """Return the columns' widths: headings are wrapped until all have room, then words."""

@@ -109,7 +109,7 @@ class Summary:
 
     def __repr__(self) -> str:
         return (
-            f"<Summary: {self.variant}, N = {self.devices}, d = {self.dim}, "
+            f"<Summary: {formats.words(self.variant)}, N = {self.devices}, d = {self.dim}, "
             f"{self.rounds_measured} measured rounds, "
             f"median {formats.seconds(self.round_seconds.median)} s, "
             f"{formats.count(self.total.bytes_up_mean)} B up a device>"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -134,6 +135,18 @@ def test_a_run_shows_itself(secagg):
         assert np.array_equal(file["rounds/bytes_up"][:], secagg.bytes_up)
     with pytest.raises(hpcfl.HpcflError, match="no-such"):
         hpcfl.load(os.devnull + "/no-such.h5")
+
+
+def test_a_file_does_not_steer_the_terminal_that_it_is_shown_in(secagg, tmp_path):
+    shutil.copy(secagg.path, tmp_path / "run.h5")
+    with h5py.File(tmp_path / "run.h5", "r+") as file:
+        file.attrs["protocol"] = "sec\x1b[2Jagg"
+    run = hpcfl.load(tmp_path / "run.h5")
+
+    shown = [repr(run), repr(run.summary()), repr(run.table()), repr(hpcfl.Runs([run]).table())]
+    assert all(
+        "\x1b" not in text and "sec\N{REPLACEMENT CHARACTER}[2Jagg" in text for text in shown
+    )
 
 
 @pytest.mark.parametrize(
