@@ -157,6 +157,7 @@ class Experiment:
 
         def play_one(index: int) -> Played | None:
             nonlocal last
+            self.updates.prepare(index, transport.local_devices)
             played = play(
                 self.protocol,
                 transport,
@@ -299,7 +300,7 @@ def secrets_of_noise(insecure_seed: int | None) -> NoiseSecrets:
 def _updates(options: BenchOptions, devices: int) -> Updates:
     if options.updates is None:
         dim = DEFAULT_DIM if options.dim is None else options.dim
-        return SyntheticUpdates(dim, options.seed)
+        return SyntheticUpdates(dim, options.seed, devices)
     from hpcfl.rounds.input_files import FileUpdates
 
     updates = FileUpdates(options.updates, devices)

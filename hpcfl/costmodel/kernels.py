@@ -94,10 +94,6 @@ def _vectors() -> Kernels:
     yield "converted", convert(DIM)
     sums = FQ.reduce(np.random.default_rng(1).integers(-(2**20), 2**20, DIM))
     yield "decoded", _per(cpu_seconds(lambda: FQ.decode(sums)), DIM)
-    updates = SyntheticUpdates(DIM, 0)
-    # Another device's each time: the last one is kept, and would be taken from memory.
-    ids = itertools.count()
-    yield "drawn", _per(cpu_seconds(lambda: updates.vector(0, next(ids))), DIM)
     yield "converted_far", convert(FAR)
     total = np.zeros(LONG, np.int64)
     received = itertools.cycle([np.arange(LONG, dtype=np.uint32) for _ in range(COLD)])

@@ -136,9 +136,6 @@ def _measured(
 ) -> float | None:
     """Return the elapsed seconds of a phase on this machine."""
     devices, working = protocol.parameters.devices, max(phase.senders, phase.receivers)
-    # Vectors are drawn within the round, but are not part of its work.
-    if phase.name == protocol.upload_phase():
-        device += calibration.cost("drawn") * protocol.parameters.dim
     around = calibration.seconds(phase.around)
     if ranks == 1:
         return working * device + server + around

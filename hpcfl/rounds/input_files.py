@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,11 +23,12 @@ class FileUpdates(Updates):
 
     A ``.npy`` file with an array of shape (N, d), or an HDF5 file with such a dataset called
     ``updates`` and, if wanted, one called ``weights`` of shape (N,). A UsageError says what else it
-    is.
+    is. What a rank's devices need is read once, before the first round.
     """
 
     def __init__(self, path: Path, devices: int) -> None:
         self._path = path
+        self._read: dict[int, Vector] = {}
         try:
             weights = self._open(path)
         except OSError as error:
@@ -83,7 +85,15 @@ class FileUpdates(Updates):
         # More than there are rows are refused for their shape: they need not be read.
         return weights[()] if weights.shape == self._rows.shape[:1] else np.empty(0)
 
+    def prepare(self, round_index: int, devices: Iterable[int]) -> None:
+        for device in devices:
+            if device not in self._read:
+                self._read[device] = self._row(device)
+
     def vector(self, round_index: int, device: int) -> Vector:
+        return self._read[device] if device in self._read else self._row(device)
+
+    def _row(self, device: int) -> Vector:
         try:
             row = np.asarray(self._rows[device])
         except (OSError, RuntimeError, ValueError, MemoryError) as error:
@@ -91,7 +101,7 @@ class FileUpdates(Updates):
                 f"row {device} of {self._path} cannot be read: {files.brief(error)}"
             ) from None
         # In this machine's own byte order, and of a precision that all arithmetic here knows.
-        return row.astype(np.float32 if row.dtype.str in ("<f4", ">f4") else np.float64, copy=False)
+        return row.astype(np.float32 if row.dtype.str in ("<f4", ">f4") else np.float64)
 
 
 def _dataset(file: Any, name: str) -> Any:

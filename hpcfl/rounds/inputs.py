@@ -1,16 +1,21 @@
-"""Where the devices' vectors come from."""
+"""Where the devices' vectors come from. They are made before a round, outside its time."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import UPDATES
 
-# Longer vectors are made again, and take no memory meanwhile.
-KEPT_DIM = 1 << 20
+# The devices' vectors are independent up to this size together. Beyond it they would take more
+# memory than there is, or their making more time than the rounds.
+INDEPENDENT_BYTES = 1 << 31
+# By so many coordinates at most they lie apart in the stream that they are parts of beyond it.
+SPREAD = 1 << 16
 
 Vector = NDArray[np.floating]
 
@@ -24,27 +29,51 @@ class Updates(ABC):
     total_weight: float | None = None
 
     @abstractmethod
+    def prepare(self, round_index: int, devices: Iterable[int]) -> None:
+        """Make the vectors of these devices, all of this rank, and forget those of other rounds."""
+
+    @abstractmethod
     def vector(self, round_index: int, device: int) -> Vector:
-        """Return a device's vector, shape (d,)."""
+        """Return a device's vector, shape (d,), made now if it is not there."""
 
 
 class SyntheticUpdates(Updates):
-    """Independent normal coordinates of standard deviation 0.01, drawn from the run's seed."""
+    """Normal coordinates of standard deviation 0.01, drawn from the run's seed.
 
-    def __init__(self, dim: int, seed: int) -> None:
+    Those of different devices and rounds are independent if the vectors of a round's `devices`
+    take up to `INDEPENDENT_BYTES`. Beyond that every vector is a part of one stream, which begins
+    at random.
+    """
+
+    def __init__(self, dim: int, seed: int, devices: int = 1) -> None:
         self.dim = dim
         self._seed = seed
-        # A rank's only device asks twice: for its upload, and for the check of the sum.
-        self._last: tuple[tuple[int, int], NDArray[np.float32]] | None = None
+        self._made: dict[tuple[int, int], NDArray[np.float32]] = {}
+        self._independent = 4 * dim * devices <= INDEPENDENT_BYTES
+
+    def prepare(self, round_index: int, devices: Iterable[int]) -> None:
+        self._made.clear()
+        self._made = {(round_index, id): self.vector(round_index, id) for id in devices}
 
     def vector(self, round_index: int, device: int) -> NDArray[np.float32]:
         key = (round_index, device)
-        if self._last is not None and self._last[0] == key:
-            return self._last[1]
-        seeds = np.random.SeedSequence(self._seed, spawn_key=(UPDATES, *key))
-        generator = np.random.Generator(np.random.SFC64(seeds))
-        vector = generator.standard_normal(self.dim, np.float32)
+        if key in self._made:
+            return self._made[key]
+        if self._independent:
+            return self._normal(self.dim, *key)
+        start = int(self._generator(*key).integers(SPREAD))
+        return self._stream[start : start + self.dim]
+
+    @cached_property
+    def _stream(self) -> NDArray[np.float32]:
+        return self._normal(self.dim + SPREAD)
+
+    def _normal(self, size: int, *key: int) -> NDArray[np.float32]:
+        vector = self._generator(*key).standard_normal(size, np.float32)
         vector *= np.float32(0.01)
         vector.flags.writeable = False
-        self._last = (key, vector) if self.dim <= KEPT_DIM else None
         return vector
+
+    def _generator(self, *key: int) -> np.random.Generator:
+        seeds = np.random.SeedSequence(self._seed, spawn_key=(UPDATES, *key))
+        return np.random.Generator(np.random.SFC64(seeds))

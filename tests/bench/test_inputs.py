@@ -22,15 +22,30 @@ def test_synthetic_updates_repeat_for_a_seed_and_differ_otherwise():
         assert not np.array_equal(other, vector)
 
 
-def test_the_last_vector_is_kept_for_the_check_of_the_sum_and_cannot_be_changed(monkeypatch):
+def test_prepared_vectors_are_those_of_their_devices_and_cannot_be_changed():
     updates = SyntheticUpdates(10, seed=1)
+    before = updates.vector(2, 3)
+    updates.prepare(2, [3, 5])
     vector = updates.vector(2, 3)
 
+    np.testing.assert_array_equal(vector, before)
     assert updates.vector(2, 3) is vector
     with pytest.raises(ValueError, match="read-only"):
         vector[0] = 1
-    monkeypatch.setattr(inputs, "KEPT_DIM", 9)
-    assert updates.vector(2, 4) is not updates.vector(2, 4)
+    updates.prepare(3, [3])
+    assert not np.array_equal(updates.vector(3, 3), vector)
+
+
+def test_vectors_that_take_too_much_memory_together_are_parts_of_one_stream(monkeypatch):
+    monkeypatch.setattr(inputs, "INDEPENDENT_BYTES", 4 * 1000 * 3)
+    few, many = (SyntheticUpdates(1000, 1, devices) for devices in (3, 4))
+    vectors = [many.vector(0, id) for id in range(4)]
+
+    assert few.vector(0, 0).base is None
+    assert all(np.shares_memory(vector, many._stream) for vector in vectors)
+    assert all(vector.shape == (1000,) and not vector.flags.writeable for vector in vectors)
+    assert not any(np.array_equal(vectors[0], other) for other in vectors[1:])
+    np.testing.assert_array_equal(SyntheticUpdates(1000, 1, 4).vector(0, 2), vectors[2])
 
 
 def test_synthetic_updates_have_the_stated_spread():

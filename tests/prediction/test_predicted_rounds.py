@@ -323,13 +323,6 @@ def test_bytes_that_do_not_fit_the_cache_have_a_cost_of_their_own():
     assert link.seconds(CACHED_BYTES + 10) == 2.0 + 3.0 * CACHED_BYTES + 50.0
 
 
-def test_vectors_are_drawn_within_a_round_but_are_no_work_of_devices():
-    found = predict(built("secagg", 10, 1000).protocol, Calibration(costs(drawn=1.0)))
-
-    assert found.measured_seconds == pytest.approx(7 * 1000)
-    assert found.total("device_cpu_seconds") == 0
-
-
 def test_the_enrolment_of_prf_is_said_to_be_left_out():
     found = predict(built("prf", 5, 10, dropout=0.0).protocol, Calibration(costs()))
 
@@ -448,25 +441,3 @@ def test_the_default_place_is_the_users_cache(tmp_path, monkeypatch):
     assert default_path().parent == tmp_path / "hpcfl"
     with pytest.raises(UsageError, match="hpcfl calibrate"):
         load(default_path())
-
-
-def test_vectors_are_drawn_while_their_drawing_is_measured(monkeypatch):
-    """A vector that is asked for twice is kept: it would cost nothing."""
-    asked = []
-    vector = kernels.SyntheticUpdates.vector
-
-    def noted(self, *key):
-        asked.append(key)
-        return vector(self, *key)
-
-    def twice(work):
-        asked.clear()
-        work()
-        work()
-        return [1.0] if len(set(asked)) == len(asked) else [0.0]
-
-    monkeypatch.setattr(kernels, "cpu_seconds", twice)
-    monkeypatch.setattr(kernels, "FAR", kernels.DIM)
-    monkeypatch.setattr(kernels.SyntheticUpdates, "vector", noted)
-
-    assert dict(kernels._vectors())["drawn"][0] > 0

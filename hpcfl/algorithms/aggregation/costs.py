@@ -39,7 +39,6 @@ OPERATIONS = {
     "converted_far": "vectors",  # the same where the vector does not fit the cache
     "decoded": "vectors",  # an element of the sum decoded
     "summed": "vectors",  # an element of a received vector checked and added to the sum
-    "drawn": "vectors",  # a coordinate of a synthetic vector drawn (not CPU time of a device)
 }
 # Coordinates, eight bytes each, that fit the cache.
 CACHED = 1 << 17
