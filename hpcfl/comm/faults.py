@@ -16,15 +16,18 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
-from hpcfl.comm import mpi
+from hpcfl.comm import mpi, stream
+from hpcfl.comm.phases import Payload
 from hpcfl.comm.placement import Placement
-from hpcfl.comm.transport import Failure
+from hpcfl.comm.star import SERVER_RANK
+from hpcfl.comm.transport import Failure, Produce
 from hpcfl.errors import AgreedError, HpcflError
 from hpcfl.system import launch
 
@@ -126,7 +129,7 @@ class Survivors:
         # The old communicator is not freed: that would be a collective operation of the dead.
         self.comm = MPI.Intracomm(self.comm.Shrink())
         self.ranks = _places(self.comm.Get_group(), self._group)
-        if self.ranks[0] != mpi.SERVER_RANK:
+        if self.ranks[0] != SERVER_RANK:
             raise ServerLostError
 
 
@@ -135,7 +138,6 @@ class TolerantTransport(mpi.MpiTransport):
 
     def __init__(self, comm: MPI.Intracomm, placement: Placement) -> None:
         super().__init__(comm, placement)
-        self._homes = placement.rank_of()
         self._failures: list[Failure] = []
         self._failed: frozenset[int] = frozenset()
         self._survivors = Survivors(comm, self._note)
@@ -152,12 +154,53 @@ class TolerantTransport(mpi.MpiTransport):
         self._comm = comm
         places = np.full(self.placement.ranks, mpi.NOWHERE, np.int64)
         places[list(self._survivors.ranks)] = np.arange(comm.size)
-        self._rank_of = places[self._homes]
+        self._rank_of = places[self.placement.homes]
 
     def _note(self, ranks: frozenset[int], detect_seconds: float, recover_seconds: float) -> None:
         devices = frozenset(id for rank in ranks for id in self.placement.local(rank))
         self._failed |= devices
         self._failures.append(Failure(devices, detect_seconds, recover_seconds))
+
+    def gather(
+        self, senders: Sequence[int], produce: Produce, largest: int
+    ) -> Iterator[tuple[int, Payload]]:
+        windows = stream.windows(self.placement, largest, mpi.WINDOW_BYTES)
+        # Everybody takes part in every operation. So that all devices compute at the same time,
+        # each rank makes messages for several before the first.
+        at_once = -(-self.placement.ranks // len(windows[0]))
+        for first in range(0, len(windows), at_once):
+            made = []
+            for window in windows[first : first + at_once]:
+                chosen = stream.within(senders, window)
+                sent, sizes = stream.end_to_end(chosen, produce, largest, self._scratches[0])
+                mine = np.zeros(len(window), np.int64)
+                mine[np.array(chosen, np.int64) - window.start] = sizes
+                made.append((window, sent, mine))
+            del sent
+            for window, sent, mine in made:
+                yield from self._gather_window(window, sent, mine)
+
+    def _gather_window(
+        self, window: range, sent: Payload, mine: NDArray[np.int64]
+    ) -> Iterator[tuple[int, Payload]]:
+        def operation() -> tuple[NDArray[np.int64], Payload]:
+            sizes = mine.copy()
+            self._comm.Allreduce(MPI.IN_PLACE, sizes, MPI.SUM)
+            counts = self._bytes_by_rank(window, sizes)
+            received = self._scratches[1].take(int(sizes.sum()) if self.has_server else 0)
+            for whole, now, part in self._calls(counts):
+                layout = [received[whole], now, MPI.BYTE] if self.has_server else None
+                self._survivors.comm.Gatherv([sent[part], MPI.BYTE], layout, root=SERVER_RANK)
+            return sizes, received
+
+        sizes, received = self._together(operation)
+        if self.has_server:
+            by_rank = np.argsort(self.placement.homes[window.start : window.stop], kind="stable")
+            stops = np.empty_like(sizes)
+            stops[by_rank] = np.cumsum(sizes[by_rank])
+            for sender, size, stop in zip(window, sizes.tolist(), stops.tolist(), strict=True):
+                if size:
+                    yield sender, received[stop - size : stop]
 
     def wait_for_all(self) -> None:
         self._together(lambda: wait_for_all(self._survivors.comm))
@@ -225,8 +268,8 @@ def finalize() -> None:
     in five times where two ranks had died (open-mpi/ompi issue 11404), and 3 in 60 where one died
     when all had agreed that they were done. No rank has more to say to another then.
     """
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    for output in (sys.stdout, sys.stderr):
+        output.flush()
     if _status or MPI.COMM_WORLD.Get_failed().size:
         launch.wait_for_turn()
         os._exit(_status)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from hpcfl.comm.phases import Payload, Rows
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.rows import Received, by_receiver, label, senders_of
-from hpcfl.comm.transport import Produce, Transport
-from hpcfl.crypto.groups import Elements, Group
+from hpcfl.comm.transport import AddInto, Produce, Transport
+from hpcfl.crypto.groups import Elements
 from hpcfl.errors import HpcflError
 
 
@@ -51,23 +51,22 @@ class Loopback(Transport):
             yield sender, produce(sender)
 
     def reduce(
-        self, senders: Sequence[int], produce: Produce, group: Group, dim: int
+        self, senders: Sequence[int], produce: Produce, add_into: AddInto, dim: int
     ) -> tuple[list[int], Elements]:
         total = np.zeros(dim, np.uint32)
         sent = []
         for sender in senders:
             payload = produce(sender)
             if payload.size:
-                group.add_into(total, payload.view("<u4"))
+                add_into(total, payload.view("<u4"))
                 sent.append(sender)
         return sent, total
 
     def route(
-        self, senders: Sequence[int], rows: Sequence[Rows], width: int
+        self, senders: Sequence[int], rows: list[Rows], width: int
     ) -> tuple[dict[int, Received], NDArray[np.bool_]]:
-        devices = self.placement.devices
-        labelled = label(senders, rows, width, devices)
-        took_part = np.zeros(devices, np.bool_)
+        labelled = label(senders, rows, width, self.placement.homes)
+        took_part = np.zeros(self.placement.devices, np.bool_)
         took_part[senders_of(labelled)] = True
         return by_receiver(labelled), took_part
 

@@ -18,20 +18,19 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from hpcfl.comm import stream
 from hpcfl.comm.phases import Ids, Payload, Rows
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.rows import Received, by_receiver, label, receivers_of, senders_of
 from hpcfl.comm.scratch import Scratch
-from hpcfl.comm.star import Star
-from hpcfl.comm.transport import Produce, Transport
-from hpcfl.crypto.groups import Elements, Field, Group
+from hpcfl.comm.star import SERVER_RANK, Star
+from hpcfl.comm.stream import CALL_BYTES
+from hpcfl.comm.transport import AddInto, Produce, Transport
+from hpcfl.crypto.groups import Elements
 from hpcfl.errors import AgreedError, AgreedUsageError, HpcflError, UsageError
 
-SERVER_RANK = 0
-# One Gatherv or Scatterv moves at most this much from or to the server, or one message.
+# One Scatterv moves at most this much from the server, or one message.
 WINDOW_BYTES = 1 << 28
-# No call moves more than this: MPI counts with 32 bits.
-CALL_BYTES = 1 << 30
 # A rank that waits outside timed regions looks whether it may go on after this share of its wait,
 # within limits: 75 ranks that look every 5 ms take a third of two cores from those at work, and the
 # steps of a barrier, one look each, must not add up to much.
@@ -41,10 +40,6 @@ POLL_SECONDS = (0.005, 0.05)
 REDUCE_ELEMENTS = 1 << 15
 # Stands for the rank of a device that has none any more.
 NOWHERE = -1
-
-# Sums in a field, by its name. mpi4py creates 32 operations at most, and a training has a transport
-# for every round.
-_SUM_OPS: dict[str, MPI.Op] = {}
 
 T = TypeVar("T")
 
@@ -57,9 +52,9 @@ class MpiTransport(Transport):
     def __init__(self, comm: MPI.Intracomm | Star, placement: Placement) -> None:
         super().__init__(placement, comm.rank)
         self._comm = comm
-        self._sending, self._receiving = Scratch(), Scratch()
+        self._scratches = Scratch(), Scratch()
         # Each device's rank in the communicator, NOWHERE for those that have none.
-        self._rank_of = self.placement.rank_of()
+        self._rank_of = self.placement.homes
 
     def _together(self, operation: Callable[[], T]) -> T:
         """Return what an operation of all ranks returns."""
@@ -98,15 +93,20 @@ class MpiTransport(Transport):
         self, window: range, receivers: Sequence[int], messages: list[Payload]
     ) -> Iterator[tuple[int, Payload]]:
         sizes = np.array([message.size for message in messages], np.int64)
-        sent = self._end_to_end(messages)
+        homes = self.placement.homes[window.start : window.stop]
+        by_rank = np.argsort(homes, kind="stable")
+        sent = self._end_to_end([messages[k] for k in by_rank.tolist()] if messages else [])
         messages.clear()
 
         def operation() -> tuple[NDArray[np.int64], Payload]:
             told = sizes if self.has_server else np.empty(len(window), np.int64)
             self._comm.Bcast(told, root=SERVER_RANK)
             counts = self._bytes_by_rank(window, told)
-            received = self._receiving.take(int(counts[self._comm.rank]))
-            outgoing = self._of_the_living(window, told, sent) if self.has_server else sent
+            received = self._scratches[1].take(int(counts[self._comm.rank]))
+            outgoing = sent
+            there = self._rank_of[window.start : window.stop] != NOWHERE
+            if self.has_server and not there.all():
+                outgoing = sent[np.repeat(there[by_rank], told[by_rank])]
             for whole, now, part in self._calls(counts):
                 layout = [outgoing[whole], now, MPI.BYTE] if self.has_server else None
                 self._comm.Scatterv(layout, [received[part], MPI.BYTE], root=SERVER_RANK)
@@ -114,79 +114,25 @@ class MpiTransport(Transport):
 
         told, received = self._together(operation)
         listening = set(receivers)
-        local = self.local_devices
         start = 0
-        for id, size in zip(window, told.tolist(), strict=True):
-            if id in local:
-                if id in listening:
-                    yield id, received[start : start + size]
-                start += size
-
-    def _of_the_living(self, window: range, sizes: NDArray[np.int64], sent: Payload) -> Payload:
-        """Return the messages, end to end, without those to devices that have no rank."""
-        there = self._rank_of[window.start : window.stop] != NOWHERE
-        return sent if there.all() else sent[np.repeat(there, sizes)]
+        for id in stream.within(self.local_devices, window):
+            size = int(told[id - window.start])
+            if id in listening:
+                yield id, received[start : start + size]
+            start += size
 
     def gather(
         self, senders: Sequence[int], produce: Produce, largest: int
     ) -> Iterator[tuple[int, Payload]]:
-        devices = self.placement.devices
-        at_once = max(1, WINDOW_BYTES // largest)
-        for first in range(0, devices, at_once):
-            window = range(first, min(first + at_once, devices))
-            there = [id for id in senders if id in window]
-            yield from self._gather_window(window, there, produce, largest)
-
-    def _gather_window(
-        self, window: range, senders: Sequence[int], produce: Produce, largest: int
-    ) -> Iterator[tuple[int, Payload]]:
-        sent, sizes_of = self._produce_all(senders, produce, largest)
-        mine = np.zeros(len(window), np.int64)
-        mine[np.array(senders, np.int64) - window.start] = sizes_of
-
-        def operation() -> tuple[NDArray[np.int64], Payload]:
-            sizes = mine.copy()
-            self._comm.Allreduce(MPI.IN_PLACE, sizes, MPI.SUM)
-            counts = self._bytes_by_rank(window, sizes)
-            received = self._receiving.take(int(sizes.sum()) if self.has_server else 0)
-            for whole, now, part in self._calls(counts):
-                layout = [received[whole], now, MPI.BYTE] if self.has_server else None
-                self._comm.Gatherv([sent[part], MPI.BYTE], layout, root=SERVER_RANK)
-            return sizes, received
-
-        sizes, received = self._together(operation)
         if self.has_server:
-            start = 0
-            for sender, size in zip(window, sizes.tolist(), strict=True):
-                if size:
-                    yield sender, received[start : start + size]
-                start += size
-
-    def _produce_all(
-        self, senders: Sequence[int], produce: Produce, largest: int
-    ) -> tuple[Payload, list[int]]:
-        """Return the senders' messages, end to end, and how large each is."""
-        if len(senders) == 1:
-            message = produce(senders[0])
-            return message, [message.size]
-        whole = self._sending.take(largest * len(senders))
-        sizes: list[int] = []
-        end = 0
-        for sender in senders:
-            # Put away at once: it is still in the cache, and its memory becomes the next one's.
-            message = produce(sender)
-            if end + message.size > whole.size:
-                whole = np.concatenate([whole[:end], np.empty(whole.size + message.size, np.uint8)])
-            whole[end : end + message.size] = message
-            sizes.append(message.size)
-            end += message.size
-            del message
-        return whole[:end], sizes
+            yield from stream.receive(self._comm, self.placement, largest, self._scratches)
+        else:
+            stream.send(self._comm, self.placement, senders, produce, largest, self._scratches)
 
     def _end_to_end(self, messages: list[Payload]) -> Payload:
         if len(messages) == 1:
             return messages[0]
-        whole = self._sending.take(sum(message.size for message in messages))
+        whole = self._scratches[0].take(sum(message.size for message in messages))
         return np.concatenate(messages, out=whole) if messages else whole
 
     def _bytes_by_rank(self, window: range, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -209,14 +155,14 @@ class MpiTransport(Transport):
             done += mine
 
     def reduce(
-        self, senders: Sequence[int], produce: Produce, group: Group, dim: int
+        self, senders: Sequence[int], produce: Produce, add_into: AddInto, dim: int
     ) -> tuple[list[int], Elements] | None:
         mine = np.zeros(dim, np.uint32)
         sent = []
         for sender in senders:
             payload = produce(sender)
             if payload.size:
-                group.add_into(mine, payload.view("<u4"))
+                add_into(mine, payload.view("<u4"))
                 sent.append(sender)
 
         def operation() -> tuple[list[int], Elements] | None:
@@ -224,27 +170,16 @@ class MpiTransport(Transport):
             for start in range(0, dim, CALL_BYTES // 4):
                 part = slice(start, start + CALL_BYTES // 4)
                 target = None if total is None else total[part]
-                self._comm.Reduce(mine[part], target, self._sum_op(group), root=SERVER_RANK)
+                self._comm.Reduce(mine[part], target, _sum(add_into), root=SERVER_RANK)
             ids = self._present(sent)
             return None if total is None or ids is None else (ids.tolist(), total)
 
         return self._together(operation)
 
-    def _sum_op(self, group: Group) -> MPI.Op:
-        if not isinstance(group, Field):
-            return MPI.SUM
-        if group.name not in _SUM_OPS:
-
-            def add(source: Any, target: Any, _: MPI.Datatype) -> None:
-                group.add_into(np.frombuffer(target, np.uint32), np.frombuffer(source, np.uint32))
-
-            _SUM_OPS[group.name] = MPI.Op.Create(add, commute=True)
-        return _SUM_OPS[group.name]
-
     def route(
-        self, senders: Sequence[int], rows: Sequence[Rows], width: int
+        self, senders: Sequence[int], rows: list[Rows], width: int
     ) -> tuple[dict[int, Received], NDArray[np.bool_]]:
-        labelled = label(senders, rows, width, self.placement.devices)
+        labelled = label(senders, rows, width, self.placement.homes)
         receivers = receivers_of(labelled)
 
         def operation() -> tuple[dict[int, Received], NDArray[np.bool_]]:
@@ -256,9 +191,9 @@ class MpiTransport(Transport):
         return self._together(operation)
 
     def _route(self, labelled: Rows, receivers: NDArray[np.int64]) -> dict[int, Received]:
-        # Blocks of ids lie on ranks in order, so what is sorted by receiver is sorted by rank too.
         ranks = self._rank_of[receivers]
-        sent, ranks = labelled[ranks != NOWHERE], ranks[ranks != NOWHERE]
+        there = ranks != NOWHERE
+        sent, ranks = (labelled, ranks) if there.all() else (labelled[there], ranks[there])
         counts_out = np.bincount(ranks, minlength=self._comm.size).astype(np.int64)
         counts_in = np.empty_like(counts_out)
         self._comm.Alltoall(counts_out, counts_in)
@@ -305,6 +240,26 @@ class MpiTransport(Transport):
 
     def wait_for_all(self) -> None:
         self._together(lambda: wait(self._comm.Ibarrier()))
+
+
+def _sum(add_into: AddInto) -> MPI.Op:
+    """Return the operation that adds up vectors so.
+
+    One for all transports and groups: mpi4py creates 32 operations at most.
+    """
+    global _add_into, _op
+    _add_into = add_into
+    if _op is None:
+        _op = MPI.Op.Create(_add, commute=True)
+    return _op
+
+
+_op: MPI.Op | None = None
+_add_into: AddInto
+
+
+def _add(source: Any, target: Any, _: MPI.Datatype) -> None:
+    _add_into(np.frombuffer(target, np.uint32), np.frombuffer(source, np.uint32))
 
 
 def wait(request: MPI.Request, limit_seconds: float = float("inf")) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,40 +9,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Placement:
-    """Every rank holds a block of consecutive device ids."""
+    """The rank of every device."""
 
-    starts: tuple[int, ...]  # the first id on each rank, and the number N of devices at the end
+    homes: NDArray[np.int64]  # shape (N,)
+    ranks: int  # the server's included
 
     @classmethod
     def even(cls, devices: int, ranks: int) -> Placement:
-        """Return the placement with the server on rank 0 and the devices spread over the others.
+        """Return the placement with the server on rank 0 and the devices dealt out to the others.
 
-        A single rank holds the server and all devices.
+        In turns, so that any devices of consecutive ids keep all ranks busy. A single rank holds
+        the server and all devices.
         """
-        if ranks == 1:
-            return cls((0, devices))
-        return cls((0, *(rank * devices // (ranks - 1) for rank in range(ranks))))
+        turns = np.arange(devices)
+        return cls(turns % (ranks - 1) + 1 if ranks > 1 else np.zeros_like(turns), ranks)
 
     @property
     def devices(self) -> int:
         """Number N of devices."""
-        return self.starts[-1]
+        return self.homes.size
 
-    @property
-    def ranks(self) -> int:
-        """Number of ranks, the server's included."""
-        return len(self.starts) - 1
-
-    def local(self, rank: int) -> range:
-        """Return the ids of the devices on `rank`."""
-        return range(self.starts[rank], self.starts[rank + 1])
-
-    def rank_of(self) -> NDArray[np.int64]:
-        """Return the rank that holds each device, shape (N,)."""
-        return np.repeat(np.arange(self.ranks), np.diff(self.starts))
+    def local(self, rank: int) -> list[int]:
+        """Return the ids of the devices on `rank`, in increasing order."""
+        return np.flatnonzero(self.homes == rank).tolist()
 
     def select(self, ids: Sequence[int]) -> Placement:
         """Return the placement of some devices, numbered anew from 0 in increasing order."""
-        return Placement(tuple(bisect_left(ids, start) for start in self.starts))
+        return Placement(self.homes[list(ids)], self.ranks)

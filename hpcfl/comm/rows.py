@@ -26,29 +26,43 @@ class Received:
     rows: Rows  # shape (k, width)
 
 
-def label(senders: Sequence[int], rows: Sequence[Rows], width: int, devices: int) -> Rows:
-    """Return all rows that can be delivered, in the order of the receivers.
+def label(senders: Sequence[int], rows: list[Rows], width: int, homes: Ids) -> Rows:
+    """Return all rows that can be delivered, in the order of the receivers' ranks and ids.
 
     Each is behind its sender's id: ndarray of uint8, shape (k, LABEL_BYTES + width). Rows that are
-    not `width` bytes long, or are addressed to nobody or to their sender, are left out.
+    not `width` bytes long, or are addressed to nobody or to their sender, are left out. `homes` has
+    each device's rank, shape (N,). The list is emptied, as all rows of a round take much memory.
     """
-    parts = [np.empty((0, LABEL_BYTES + width), np.uint8)]
-    for sender, block in zip(senders, rows, strict=True):
+    for index, sender in enumerate(senders):
+        block = rows[index]
         if block.ndim != 2 or block.shape[1] != width:
+            rows[index] = np.empty((0, width), np.uint8)
             continue
-        receivers = envelope.read_headers(block)["receiver"]
-        block = block[(receivers < devices) & (receivers != sender)]
-        labelled = np.empty((len(block), LABEL_BYTES + width), np.uint8)
-        labelled[:, :LABEL_BYTES] = np.array([sender], "<u4").view(np.uint8)
-        labelled[:, LABEL_BYTES:] = block
-        parts.append(labelled)
-    together = np.concatenate(parts)
-    return together[np.argsort(receivers_of(together), kind="stable")]
+        receivers = _addressees(block)
+        deliverable = (receivers < homes.size) & (receivers != sender)
+        if not deliverable.all():
+            rows[index] = block[deliverable]
+    receivers = np.concatenate([np.empty(0, np.int64), *map(_addressees, rows)])
+    places = np.empty_like(receivers)
+    places[np.lexsort((receivers, homes[receivers]))] = np.arange(receivers.size)
+    together = np.empty((receivers.size, LABEL_BYTES + width), np.uint8)
+    start = 0
+    for sender in senders:
+        block = rows.pop(0)
+        there = places[start : start + len(block)]
+        together[there, :LABEL_BYTES] = np.array([sender], "<u4").view(np.uint8)
+        together[there, LABEL_BYTES:] = block
+        start += len(block)
+    return together
+
+
+def _addressees(block: Rows) -> Ids:
+    return envelope.read_headers(block)["receiver"].astype(np.int64)
 
 
 def receivers_of(labelled: Rows) -> Ids:
     """Return to whom labelled rows are addressed: ndarray of int64, shape (k,)."""
-    return envelope.read_headers(labelled[:, LABEL_BYTES:])["receiver"].astype(np.int64)
+    return _addressees(labelled[:, LABEL_BYTES:])
 
 
 def senders_of(labelled: Rows) -> Ids:
@@ -61,10 +75,11 @@ def by_receiver(labelled: Rows) -> dict[int, Received]:
     if not len(labelled):
         return {}
     receivers = receivers_of(labelled)
-    order = np.argsort(receivers, kind="stable")
-    ids, starts = np.unique(receivers[order], return_index=True)
-    # Of no rows, split would make one part too.
-    parts = np.split(labelled[order], starts[1:]) if ids.size else []
+    if (np.diff(receivers) < 0).any():
+        order = np.argsort(receivers, kind="stable")
+        receivers, labelled = receivers[order], labelled[order]
+    ids, starts = np.unique(receivers, return_index=True)
+    parts = np.split(labelled, starts[1:])
     return {
         id: Received(senders_of(part), part[:, LABEL_BYTES:])
         for id, part in zip(ids.tolist(), parts, strict=True)

@@ -34,7 +34,7 @@ class Star:
     """The part of a communicator that `MpiTransport` uses, with rank 0 in the middle.
 
     Methods are called like, and do what, those of `mpi4py.MPI.Intracomm` do; `root` is rank 0. No
-    one else sends messages from rank to rank on the communicator.
+    one else sends messages with `TAG` from rank to rank on the communicator.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -46,41 +46,33 @@ class Star:
     def Bcast(self, buffer: Any, root: int = SERVER_RANK) -> None:
         """Send the server's buffer to every rank."""
         if self.rank == root:
-            _wait(self._comm.Isend(buffer, rank, TAG) for rank in self._others)
+            wait(self._comm.Isend(buffer, rank, TAG) for rank in self._others)
         else:
-            _wait([self._comm.Irecv(buffer, root, TAG)])
+            wait([self._comm.Irecv(buffer, root, TAG)])
 
     def Scatterv(self, layout: Any, received: Any, root: int = SERVER_RANK) -> None:
         """Send each rank its part of the server's bytes."""
         mine, kind = received
         if self.rank != root:
             if mine.size:
-                _wait([self._comm.Irecv(received, root, TAG)])
+                wait([self._comm.Irecv(received, root, TAG)])
             return
         sent, counts, _ = layout
         parts = _parts(sent, counts)
-        _wait(
+        wait(
             self._comm.Isend([parts[rank], kind], rank, TAG)
             for rank in self._others
             if parts[rank].size
         )
         mine[:] = parts[root]
 
-    def Gatherv(self, sent: Any, layout: Any, root: int = SERVER_RANK) -> None:
-        """Send each rank's bytes to the server, all at once."""
-        mine, kind = sent
-        if self.rank != root:
-            if mine.size:
-                _wait([self._comm.Isend(sent, root, TAG)])
-            return
-        received, counts, _ = layout
-        parts = _parts(received, counts)
-        _wait(
-            self._comm.Irecv([parts[rank], kind], rank, TAG)
-            for rank in self._others
-            if parts[rank].size
-        )
-        parts[root][:] = mine
+    def Isend(self, buffer: Any, rank: int, tag: int) -> MPI.Request:
+        """Begin to send a buffer to a rank."""
+        return self._comm.Isend(buffer, rank, tag)
+
+    def Irecv(self, buffer: Any, rank: int, tag: int) -> MPI.Request:
+        """Begin to receive a buffer from a rank."""
+        return self._comm.Irecv(buffer, rank, tag)
 
     def Reduce(
         self, mine: NDArray[Any], target: NDArray[Any] | None, op: MPI.Op, root: int = SERVER_RANK
@@ -92,10 +84,10 @@ class Star:
         for start in range(0, mine.size, at_once):
             part = slice(start, start + at_once)
             if self.rank != root or target is None:
-                _wait([self._comm.Isend(mine[part], root, TAG)])
+                wait([self._comm.Isend(mine[part], root, TAG)])
                 continue
             rows = np.empty((len(self._others), target[part].size), mine.dtype)
-            _wait(self._comm.Irecv(rows[rank - 1], rank, TAG) for rank in self._others)
+            wait(self._comm.Irecv(rows[rank - 1], rank, TAG) for rank in self._others)
             for row in rows:
                 op.Reduce_local(row, target[part])
 
@@ -132,7 +124,7 @@ class Star:
             for peer in peers
             if len(outgoing[peer])
         ]
-        _wait(requests)
+        wait(requests)
 
     def Barrier(self) -> None:
         """Wait for all ranks."""
@@ -149,7 +141,8 @@ def _parts(whole: NDArray[Any], counts: NDArray[np.int64]) -> list[NDArray[Any]]
     return [whole[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
 
 
-def _wait(requests: Iterable[MPI.Request]) -> None:
+def wait(requests: Iterable[MPI.Request]) -> None:
+    """Wait until all requests are complete, asleep most of the time."""
     pending = list(requests)
     sleep = SHORTEST_SLEEP_SECONDS
     while not MPI.Request.Testall(pending):

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from hpcfl.comm.phases import Payload, Rows
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.rows import Received
-from hpcfl.crypto.groups import Elements, Group
+from hpcfl.crypto.groups import Elements
 from hpcfl.errors import HpcflError
 
 Produce = Callable[[int], Payload]
+AddInto = Callable[[Elements, Elements], None]
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,12 @@ class Transport(ABC):
     def __init__(self, placement: Placement, rank: int) -> None:
         self.placement = placement
         self.rank = rank
+        self.local_devices = placement.local(rank)  # in increasing order
 
     @property
     def has_server(self) -> bool:
         """Whether the server is on this rank."""
         return self.rank == 0
-
-    @property
-    def local_devices(self) -> range:
-        """The devices on this rank."""
-        return self.placement.local(self.rank)
 
     @property
     def failed(self) -> frozenset[int]:
@@ -95,29 +92,30 @@ class Transport(ABC):
     ) -> Iterator[tuple[int, Payload]]:
         """Yield ``(id, message)`` of every sender at the server, by id; to be exhausted on each.
 
-        `produce` makes a device's message; it is called once a sender, just before the message is
-        needed. No message is larger than `largest` bytes, which decides how many move at once.
+        `produce` makes a device's message; it is called once a sender, on all ranks at the same
+        time. No message is larger than `largest` bytes, which decides how many move at once.
         """
 
     @abstractmethod
     def reduce(
-        self, senders: Sequence[int], produce: Produce, group: Group, dim: int
+        self, senders: Sequence[int], produce: Produce, add_into: AddInto, dim: int
     ) -> tuple[list[int], Elements] | None:
         """Return who sent, and the sum of their vectors, at the server; None elsewhere.
 
-        Here `produce` makes a device's vector, `dim` elements of `group`; an empty one if it sends
-        nothing.
+        Here `produce` makes a device's vector, `dim` elements; an empty one if it sends nothing.
+        Every sum, on whichever rank, is formed by `add_into`, which adds a vector to another.
         """
 
     @abstractmethod
     def route(
-        self, senders: Sequence[int], rows: Sequence[Rows], width: int
+        self, senders: Sequence[int], rows: list[Rows], width: int
     ) -> tuple[dict[int, Received], NDArray[np.bool_]]:
         """Return what each device of this rank received, and who took part, shape (N,), everywhere.
 
         `senders` are the devices of this rank that send, `rows` their sealed rows of `width` bytes,
-        shape (k, width). Whoever sent a row that could be delivered took part: one of that size to
-        another device. All ranks are told, as a relay tells those that it passes rows on to.
+        shape (k, width); the list is emptied. Whoever sent a row that could be delivered took part:
+        one of that size to another device. All ranks are told, as a relay tells those that it
+        passes rows on to.
         """
 
     @abstractmethod

@@ -20,7 +20,7 @@ from hpcfl.comm import envelope
 from hpcfl.comm.phases import Pattern, Payload, Step
 from hpcfl.comm.rows import Received
 from hpcfl.comm.transport import Transport
-from hpcfl.crypto.groups import Group
+from hpcfl.crypto.groups import Elements, Group
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver
@@ -174,7 +174,7 @@ class Round:
         senders = sorted([*self._live, *self._untold]) if self._untold else list(self._live)
         if not senders:
             self._at(DURING, step)
-        largest = envelope.BYTES + self._largest_message
+        largest = envelope.BYTES + max(self._largest_message, envelope.REASON_BYTES)
         for id, message in self._transport.gather(senders, produce, largest):
             # Nothing is what some transports deliver of a device that sent nothing.
             if message.size and id not in self.refused:
@@ -203,7 +203,12 @@ class Round:
 
         if not self._live:
             self._at(DURING, step)
-        result = self._transport.reduce(list(self._live), produce, group, self._dim)
+
+        def add_into(target: Elements, elements: Elements) -> None:
+            with self.ledger.work_of_rank(step.phase):
+                group.add_into(target, elements)
+
+        result = self._transport.reduce(list(self._live), produce, add_into, self._dim)
         if result is not None:
             self._serve(step, "receive_sum", *result)
         self._finish(step)

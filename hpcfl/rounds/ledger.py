@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from hpcfl.results.record import RoundRecord
@@ -15,7 +15,9 @@ class Ledger:
     The record holds zeros for everybody else, so that the ranks' records add up to the round's.
     """
 
-    def __init__(self, phases: list[str], devices: int, local: range, has_server: bool) -> None:
+    def __init__(
+        self, phases: list[str], devices: int, local: Sequence[int], has_server: bool
+    ) -> None:
         self.record = RoundRecord.empty(len(phases), devices)
         self._index = {name: index for index, name in enumerate(phases)}
         self._parties = [*local, *([devices] if has_server else [])]
@@ -36,6 +38,18 @@ class Ledger:
         start = time.thread_time()
         yield
         self.record.cpu_seconds[self._index[phase], party] += time.thread_time() - start
+
+    @contextmanager
+    def work_of_rank(self, phase: str) -> Iterator[None]:
+        """Add the thread's CPU time to the phase of the rank's server, else to its devices alike.
+
+        For what a rank does as a node of the network that they stand for.
+        """
+        parties = [self._server] if self._server in self._parties else self._parties
+        start = time.thread_time()
+        yield
+        spent = time.thread_time() - start
+        self.record.cpu_seconds[self._index[phase], parties] += spent / max(1, len(parties))
 
     def sent(self, phase: str, device: int, size: int, messages: int = 1) -> None:
         """Enter `messages` messages of `size` bytes together that `device` sent."""

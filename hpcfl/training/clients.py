@@ -22,7 +22,7 @@ RANK_BYTES = 350 * 10**6
 class Clients:
     """What a rank knows of the data; the held-out part and the table are empty except on rank 0."""
 
-    first: int  # device of this rank
+    ids: NDArray[np.int64]  # of this rank's devices, in increasing order
     inputs: NDArray[np.float32]  # of this rank's devices, device after device
     labels: NDArray[np.int64]
     bounds: NDArray[np.int64]  # where the samples of each of these devices begin, and their number
@@ -35,7 +35,8 @@ class Clients:
 
     def samples(self, device: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return the inputs and labels of one of this rank's devices."""
-        start, stop = self.bounds[device - self.first : device - self.first + 2].tolist()
+        place = int(np.searchsorted(self.ids, device))
+        start, stop = self.bounds[place : place + 2].tolist()
         return self.inputs[start:stop], self.labels[start:stop]
 
 
@@ -64,7 +65,7 @@ def load(
     mine = world.distribute(parts)
     empty = np.empty(0, np.int64)
     return Clients(
-        first=int(mine["first"][0]),
+        ids=mine["ids"],
         inputs=mine["inputs"],
         labels=mine["labels"],
         bounds=mine["bounds"],
@@ -96,14 +97,14 @@ def _divide(
     sizes = np.array([len(share) for share in shares], np.int64)
     parts: list[dict[str, NDArray[Any]]] = []
     for rank in range(ranks):
-        local = placement.local(rank) if rank < placement.ranks else range(0)
+        local = placement.local(rank)
         indices = np.concatenate([*(shares[id] for id in local), np.empty(0, np.int64)])
         parts.append(
             {
-                "first": np.array([local.start], np.int64),
+                "ids": np.array(local, np.int64),
                 "inputs": data.train_inputs[indices],
                 "labels": data.train_labels[indices],
-                "bounds": np.concatenate([[0], np.cumsum(sizes[local.start : local.stop])]),
+                "bounds": np.concatenate([[0], np.cumsum(sizes[np.array(local, np.int64)])]),
                 "sizes": sizes,
                 "input_shape": np.array(data.shape, np.int64),
                 "classes": np.array([data.classes], np.int64),

@@ -89,9 +89,7 @@ class Plan:
 
     def devices_on(self, rank):
         """Return the devices that a rank holds, none on the server's."""
-        others = self.ranks - 1
-        first, last = (k * self.devices // others for k in (max(rank - 1, 0), rank))
-        return range(first, last)
+        return range(rank - 1, self.devices, self.ranks - 1) if rank else range(0)
 
     def statuses(self):
         """Return the statuses with which mpirun may end."""

@@ -41,10 +41,17 @@ for counts in (shared.integers(0, 90_000, size), np.zeros(size, np.int64), np.ar
         each.Scatterv([whole, counts, MPI.BYTE] if not rank else None, [result, MPI.BYTE], root=0)
     same(*results)
     mine = rng.integers(0, 256, int(counts[rank]), np.uint8)
-    results = [np.zeros(int(counts.sum()), np.uint8) for _ in range(2)]
-    for each, result in zip((comm, middle), results, strict=True):
-        each.Gatherv([mine, MPI.BYTE], [result, counts, MPI.BYTE] if not rank else None, root=0)
-    same(*results)
+    gathered = [
+        list(
+            mpi.MpiTransport(each, Placement.even(size - 1, size)).gather(
+                [rank - 1] if rank else [], lambda _, mine=mine: mine, 90_000
+            )
+        )
+        for each in (comm, middle)
+    ]
+    assert [id for id, _ in gathered[0]] == [id for id, _ in gathered[1]]
+    assert len(gathered[0]) == (0 if rank else np.count_nonzero(counts[1:]))
+    same(*(np.concatenate([mine, *(part for _, part in got)]) for got in gathered))
 
 for buffer_bytes in (1 << 28, 1000):  # in one piece and in many
     with mock.patch.object(star, "BUFFER_BYTES", buffer_bytes):
@@ -67,7 +74,7 @@ group = GROUPS["fq"]
 vector = np.full(10, group.modulus - 1 - rank, np.uint32)
 totals = [
     mpi.MpiTransport(each, Placement.even(size - 1, size)).reduce(
-        range(rank - 1, rank) if rank else [], lambda _: vector, group, 10
+        range(rank - 1, rank) if rank else [], lambda _: vector, group.add_into, 10
     )
     for each in (comm, middle)
 ]

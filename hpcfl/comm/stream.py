@@ -1,0 +1,186 @@
+"""A gather as a stream: devices compute while others send, and while the server adds up.
+
+The ids go by in windows. What a rank's devices send in a window is one *frame*: the sizes of their
+messages, then the messages end to end. A rank makes its next frame while the last one is on its
+way, and the server posts the receives of the next window before it looks into this one, so that it
+holds two windows at most. Nobody waits for a rank whose turn has not come.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import accumulate
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcfl.comm import star
+from hpcfl.comm.phases import Payload
+from hpcfl.comm.placement import Placement
+from hpcfl.comm.scratch import Scratch
+from hpcfl.comm.star import SERVER_RANK, Star
+from hpcfl.errors import HpcflError
+
+Comm = MPI.Intracomm | Star
+Produce = Callable[[int], Payload]
+
+# What all ranks send in a window, if no single message is larger.
+WINDOW_BYTES = 1 << 25
+# No call moves more than this: MPI counts with 32 bits.
+CALL_BYTES = 1 << 30
+SIZES, MESSAGES = 1, 2  # tags
+
+
+def windows(placement: Placement, largest: int, limit: int) -> list[range]:
+    """Return the ids in pieces whose messages, `largest` bytes each, come to the limit at most.
+
+    At least one id a piece, and if possible as many of each rank that holds devices.
+    """
+    at_once, ranks = max(1, limit // largest), max(1, placement.ranks - 1)
+    if at_once > ranks:
+        at_once -= at_once % ranks
+    devices = placement.devices
+    return [range(first, min(first + at_once, devices)) for first in range(0, devices, at_once)]
+
+
+def within(ids: Sequence[int], window: range) -> Sequence[int]:
+    """Return those of some ids, in increasing order, that a window has."""
+    return ids[bisect_left(ids, window.start) : bisect_left(ids, window.stop)]
+
+
+def send(
+    comm: Comm,
+    placement: Placement,
+    senders: Collection[int],
+    produce: Produce,
+    largest: int,
+    scratches: Sequence[Scratch],
+) -> None:
+    """Send what this rank's devices have for the server; `largest` as for `Transport.gather`.
+
+    Two frames are there at a time, in the two scratches.
+    """
+    local, there = placement.local(comm.rank), {*senders}
+    on_their_way: list[MPI.Request] = []
+
+    def produce_while_sending(id: int) -> Payload:
+        message = produce(id)
+        if message.size > largest:
+            raise HpcflError(
+                f"device {id} sends {message.size} bytes where its protocol announces {largest} "
+                "at most"
+            )
+        # Most libraries move nothing outside their calls.
+        MPI.Request.Testall(on_their_way)
+        return message
+
+    count = 0
+    for window in windows(placement, largest, WINDOW_BYTES):
+        ids = within(local, window)
+        if not ids:
+            continue
+        scratch = scratches[count % 2]
+        chosen = [id for id in ids if id in there]
+        payload, sizes = end_to_end(chosen, produce_while_sending, largest, scratch)
+        told = np.zeros(len(ids), np.int64)
+        told[[id in there for id in ids]] = sizes
+        _complete(comm, on_their_way)
+        on_their_way[:] = [
+            comm.Isend(told, SERVER_RANK, SIZES),
+            *(
+                comm.Isend([payload[part], MPI.BYTE], SERVER_RANK, MESSAGES)
+                for part in _calls(len(ids) * largest)
+            ),
+        ]
+        count += 1
+        del payload
+    _complete(comm, on_their_way)
+
+
+def receive(
+    comm: Comm, placement: Placement, largest: int, scratches: Sequence[Scratch]
+) -> Iterator[tuple[int, Payload]]:
+    """Yield the id and the message of every device that sends one, by id; at the server."""
+    posted = None
+    for count, window in enumerate(windows(placement, largest, WINDOW_BYTES)):
+        following = _Window(comm, placement, window, largest, scratches[count % 2])
+        if posted is not None:
+            yield from posted.messages()
+        posted = following
+    if posted is not None:
+        yield from posted.messages()
+
+
+class _Window:
+    """The receives of a window."""
+
+    def __init__(
+        self, comm: Comm, placement: Placement, window: range, largest: int, scratch: Scratch
+    ) -> None:
+        self._comm, self._window = comm, window
+        self._homes = placement.homes[window.start : window.stop]
+        counts = np.bincount(self._homes, minlength=placement.ranks).tolist()
+        starts = [0, *accumulate(counts)]
+        self._sizes = np.empty(len(window), np.int64)  # by rank, as the frames
+        self._frames = {
+            rank: slice(start, start + count)
+            for rank, (start, count) in enumerate(zip(starts, counts, strict=False))
+            if count
+        }
+        self._largest = largest
+        self._memory = scratch.take(largest * len(window))
+        self._requests = []
+        for rank, frame in self._frames.items():
+            self._requests.append(comm.Irecv(self._sizes[frame], rank, SIZES))
+            memory = self._memory[frame.start * largest : frame.stop * largest]
+            self._requests += [
+                comm.Irecv([memory[part], MPI.BYTE], rank, MESSAGES) for part in _calls(memory.size)
+            ]
+
+    def messages(self) -> Iterator[tuple[int, Payload]]:
+        """Wait for all, and yield the ids and messages in order of the ids."""
+        _complete(self._comm, self._requests)
+        self._requests.clear()
+        ends = np.empty_like(self._sizes)
+        for frame in self._frames.values():
+            ends[frame] = frame.start * self._largest + np.cumsum(self._sizes[frame])
+        by_rank = np.argsort(self._homes, kind="stable")
+        sizes, stops = np.empty_like(self._sizes), np.empty_like(ends)
+        sizes[by_rank], stops[by_rank] = self._sizes, ends
+        for id, size, stop in zip(self._window, sizes.tolist(), stops.tolist(), strict=True):
+            if size:
+                yield id, self._memory[stop - size : stop]
+
+
+def end_to_end(
+    senders: Sequence[int], produce: Produce, largest: int, scratch: Scratch
+) -> tuple[Payload, list[int]]:
+    """Return the senders' messages, end to end, and how large each is."""
+    if len(senders) == 1:
+        message = produce(senders[0])
+        return message, [message.size]
+    whole = scratch.take(largest * len(senders))
+    sizes: list[int] = []
+    end = 0
+    for sender in senders:
+        # Put away at once: it is still in the cache, and its memory becomes the next one's.
+        message = produce(sender)
+        whole[end : end + message.size] = message
+        sizes.append(message.size)
+        end += message.size
+        del message
+    return whole[:end], sizes
+
+
+def _calls(most: int) -> Iterator[slice]:
+    """Yield the parts of up to `most` bytes that move in one call each, one at least."""
+    for start in range(0, max(1, most), CALL_BYTES):
+        yield slice(start, start + CALL_BYTES)
+
+
+def _complete(comm: Comm, requests: Sequence[MPI.Request]) -> None:
+    if isinstance(comm, Star):
+        star.wait(requests)
+    else:
+        MPI.Request.Waitall(requests)
