@@ -19,11 +19,12 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hpcfl.comm import stream
+from hpcfl.comm.patient import Comm
 from hpcfl.comm.phases import Ids, Payload, Rows
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.rows import Received, by_receiver, label, receivers_of, senders_of
 from hpcfl.comm.scratch import Scratch
-from hpcfl.comm.star import SERVER_RANK, Star
+from hpcfl.comm.star import SERVER_RANK
 from hpcfl.comm.stream import CALL_BYTES
 from hpcfl.comm.transport import AddInto, Produce, Transport
 from hpcfl.crypto.groups import Elements
@@ -49,7 +50,7 @@ class MpiTransport(Transport):
 
     name = "mpi"
 
-    def __init__(self, comm: MPI.Intracomm | Star, placement: Placement) -> None:
+    def __init__(self, comm: Comm, placement: Placement) -> None:
         super().__init__(placement, comm.rank)
         self._comm = comm
         self._scratches = Scratch(), Scratch()
@@ -274,7 +275,7 @@ def wait(request: MPI.Request, limit_seconds: float = float("inf")) -> bool:
     return True
 
 
-def announce(comm: MPI.Intracomm | Star, size: int, error: HpcflError | None) -> int:
+def announce(comm: Comm, size: int, error: HpcflError | None) -> int:
     """Tell every rank the server's `size`, or raise its error everywhere.
 
     Only the server's arguments count.

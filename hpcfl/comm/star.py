@@ -5,32 +5,27 @@ other's. Between devices with links of their own, the first moves a message thro
 that it does not concern, and the second leaves all links but one idle. Here the server exchanges
 messages with all devices directly and at once.
 
-Such ranks usually share a machine, far more of them than it has cores. MPI's own calls spin while
-they wait, which is taken to be why rounds were slower with them. Here a rank that waits sleeps, and
-looks again at least every millisecond.
+Such ranks usually share a machine, far more of them than it has cores, and rounds were slower with
+MPI's own calls: here a rank that waits sleeps, as in :mod:`hpcfl.comm.patient`.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from hpcfl.comm.patient import Patient, wait
+
 SERVER_RANK = 0
 TAG = 7
-# A rank that waits looks after this long, then after twice as long, and so on to the longest. A
-# shorter longest gave longer rounds of 26 ranks on 2 cores, in one comparison under load.
-SHORTEST_SLEEP_SECONDS = 2e-5
-LONGEST_SLEEP_SECONDS = 1e-3
 # The server's buffers of one reduction together.
 BUFFER_BYTES = 1 << 28
 
 
-class Star:
+class Star(Patient):
     """The part of a communicator that `MpiTransport` uses, with rank 0 in the middle.
 
     Methods are called like, and do what, those of `mpi4py.MPI.Intracomm` do; `root` is rank 0. No
@@ -38,9 +33,7 @@ class Star:
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self._comm = comm
-        self.rank: int = comm.rank
-        self.size: int = comm.size
+        super().__init__(comm)
         self._others = range(1, comm.size)
 
     def Bcast(self, buffer: Any, root: int = SERVER_RANK) -> None:
@@ -65,14 +58,6 @@ class Star:
             if parts[rank].size
         )
         mine[:] = parts[root]
-
-    def Isend(self, buffer: Any, rank: int, tag: int) -> MPI.Request:
-        """Begin to send a buffer to a rank."""
-        return self._comm.Isend(buffer, rank, tag)
-
-    def Irecv(self, buffer: Any, rank: int, tag: int) -> MPI.Request:
-        """Begin to receive a buffer from a rank."""
-        return self._comm.Irecv(buffer, rank, tag)
 
     def Reduce(
         self, mine: NDArray[Any], target: NDArray[Any] | None, op: MPI.Op, root: int = SERVER_RANK
@@ -130,21 +115,8 @@ class Star:
         """Wait for all ranks."""
         self.Allreduce(MPI.IN_PLACE, np.zeros(1, np.uint8), MPI.MAX)
 
-    def Ibarrier(self) -> MPI.Request:
-        """Return a request that is complete when all ranks are here."""
-        return self._comm.Ibarrier()
-
 
 def _parts(whole: NDArray[Any], counts: NDArray[np.int64]) -> list[NDArray[Any]]:
     """Return each rank's part of an array that holds them in order."""
     ends = np.cumsum(counts).tolist()
     return [whole[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)]
-
-
-def wait(requests: Iterable[MPI.Request]) -> None:
-    """Wait until all requests are complete, asleep most of the time."""
-    pending = list(requests)
-    sleep = SHORTEST_SLEEP_SECONDS
-    while not MPI.Request.Testall(pending):
-        time.sleep(sleep)
-        sleep = min(2 * sleep, LONGEST_SLEEP_SECONDS)

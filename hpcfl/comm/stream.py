@@ -15,14 +15,13 @@ from itertools import accumulate
 import numpy as np
 from mpi4py import MPI
 
-from hpcfl.comm import star
+from hpcfl.comm.patient import Comm, complete
 from hpcfl.comm.phases import Payload
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.scratch import Scratch
-from hpcfl.comm.star import SERVER_RANK, Star
+from hpcfl.comm.star import SERVER_RANK
 from hpcfl.errors import HpcflError
 
-Comm = MPI.Intracomm | Star
 Produce = Callable[[int], Payload]
 
 # What all ranks send in a window, if no single message is larger.
@@ -85,7 +84,7 @@ def send(
         payload, sizes = end_to_end(chosen, produce_while_sending, largest, scratch)
         told = np.zeros(len(ids), np.int64)
         told[[id in there for id in ids]] = sizes
-        _complete(comm, on_their_way)
+        complete(comm, on_their_way)
         on_their_way[:] = [
             comm.Isend(told, SERVER_RANK, SIZES),
             *(
@@ -95,7 +94,7 @@ def send(
         ]
         count += 1
         del payload
-    _complete(comm, on_their_way)
+    complete(comm, on_their_way)
 
 
 def receive(
@@ -140,7 +139,7 @@ class _Window:
 
     def messages(self) -> Iterator[tuple[int, Payload]]:
         """Wait for all, and yield the ids and messages in order of the ids."""
-        _complete(self._comm, self._requests)
+        complete(self._comm, self._requests)
         self._requests.clear()
         ends = np.empty_like(self._sizes)
         for frame in self._frames.values():
@@ -177,10 +176,3 @@ def _calls(most: int) -> Iterator[slice]:
     """Yield the parts of up to `most` bytes that move in one call each, one at least."""
     for start in range(0, max(1, most), CALL_BYTES):
         yield slice(start, start + CALL_BYTES)
-
-
-def _complete(comm: Comm, requests: Sequence[MPI.Request]) -> None:
-    if isinstance(comm, Star):
-        star.wait(requests)
-    else:
-        MPI.Request.Waitall(requests)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from hpcfl.comm.faults import Survivors
+    from hpcfl.comm.patient import Comm
 
     Array = NDArray[Any]
 
@@ -45,7 +46,11 @@ class World:
         self.tolerant = False
         self._survivors: Survivors | None = None
         self._splits: dict[int, MPI.Comm] = {}
+        self._patient = False
         if self._control is not None and self.size > 1:
+            from hpcfl.comm import patient
+
+            self._patient = patient.needed(self._control)
             self._tolerate(self._control)
 
     def _tolerate(self, control: MPI.Intracomm) -> None:
@@ -59,12 +64,20 @@ class World:
         self._survivors = faults.Survivors(control)
         atexit.register(faults.finalize)
 
-    def _together(self, operation: Callable[[MPI.Intracomm], T]) -> T:
+    def _together(self, operation: Callable[[Comm], T]) -> T:
         """Return what an operation of all ranks returns; among those left, if ranks died."""
         assert self._control is not None
         if self._survivors is not None:
             return self._survivors.together(operation)
-        return operation(self._control)
+        return operation(self._waiting(self._control))
+
+    def _waiting(self, comm: MPI.Intracomm) -> Comm:
+        """Return a communicator whose ranks wait so that the others get on with their work."""
+        if not self._patient:
+            return comm
+        from hpcfl.comm.patient import Patient
+
+        return Patient(comm)
 
     def transport(self, devices: int, tolerant: bool = False) -> Transport | None:
         """Return the transport for a number of devices; None on a rank that is not needed.
@@ -79,7 +92,7 @@ class World:
         from hpcfl.comm.mpi import MpiTransport
         from hpcfl.comm.star import Star
 
-        def split(control: MPI.Intracomm) -> MPI.Comm:
+        def split(control: Comm) -> MPI.Comm:
             # Of the ranks that are left, the first ones.
             return control.Split(0 if control.rank <= devices else MPI.UNDEFINED, control.rank)
 
@@ -97,7 +110,8 @@ class World:
 
             return TolerantTransport(ranks, Placement.even(devices, ranks.size))
         return MpiTransport(
-            Star(ranks) if launch.netlab_facts() else ranks, Placement.even(devices, comm.size)
+            Star(ranks) if launch.netlab_facts() else self._waiting(ranks),
+            Placement.even(devices, comm.size),
         )
 
     def rank_on_host(self) -> int:
@@ -161,7 +175,7 @@ class World:
         return self._together(lambda control: self._distribute(control, parts))
 
     def _distribute(
-        self, comm: MPI.Intracomm, parts: Sequence[Mapping[str, Array]] | None
+        self, comm: Comm, parts: Sequence[Mapping[str, Array]] | None
     ) -> dict[str, Array]:
         import json
 
@@ -227,7 +241,7 @@ class World:
         if self._control is None:
             return [platform.node()]
 
-        def gather(control: MPI.Intracomm) -> Array | None:
+        def gather(control: Comm) -> Array | None:
             rows = np.empty((control.size, mine.size), np.uint8) if self.rank == 0 else None
             control.Gather(mine, rows)
             return rows
@@ -238,7 +252,7 @@ class World:
         return [row.tobytes().rstrip(b"\0").decode() for row in everybody]
 
 
-def _receive(comm: MPI.Intracomm, array: Array) -> Array:
+def _receive(comm: Comm, array: Array) -> Array:
     """Fill an array with what rank 0 sends."""
     import numpy as np
 
@@ -333,6 +347,10 @@ def leave() -> NoReturn:
         sys.exit(0)
     from mpi4py import MPI
 
+    if MPI.get_vendor()[0] != "Open MPI":
+        # MPICH 5 tells the launcher at the very end that this rank is done, which kills the job
+        # if it never hears of it.
+        sys.exit(0)
     MPI.Finalize()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -1,4 +1,7 @@
-"""Run under mpirun by test_star: every collective of Star gives what MPI's own gives."""
+"""Run under mpirun by test_star: every collective of Star or Patient gives what MPI's own gives.
+
+python star_against_mpi.py FOLDER star|patient
+"""
 
 import sys
 import time
@@ -9,18 +12,19 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcfl.comm import mpi, star
+from hpcfl.comm.patient import Patient
 from hpcfl.comm.placement import Placement
 from hpcfl.crypto.groups import GROUPS
 
 comm = MPI.COMM_WORLD.Dup()
-middle = star.Star(MPI.COMM_WORLD.Dup())
+middle = {"star": star.Star, "patient": Patient}[sys.argv[2]](MPI.COMM_WORLD.Dup())
 rank, size = comm.rank, comm.size
 rng = np.random.default_rng(rank)
 shared = np.random.default_rng(99)
 
 
 def same(first, second):
-    """Fail unless MPI's result and the star's are equal."""
+    """Fail unless MPI's result and the other's are equal."""
     np.testing.assert_array_equal(first, second)
 
 
@@ -95,6 +99,18 @@ for each, result in zip((comm, middle), results, strict=True):
     each.Alltoallv([rows, out, kind], [result, incoming, kind])
 same(*results)
 
+if not isinstance(middle, star.Star):
+    results = [np.zeros((size, 3), np.uint8) for _ in range(2)]
+    for each, result in zip((comm, middle), results, strict=True):
+        each.Gather(np.full(3, rank, np.uint8), None if rank else result)
+    same(*results)
+if rank:
+    middle.Send(np.array([rank]), 0)
+else:
+    heard = np.zeros(1, np.int64)
+    for other in range(1, size):
+        middle.Recv(heard, other)
+        assert heard[0] == other
 
 # Nobody leaves the barrier before the last has come to it.
 folder = Path(sys.argv[1])
