@@ -107,7 +107,8 @@ def _run_one(
         try:
             if resume is not None:
                 earlier = _earlier(resume, experiment)
-            writer = _writer(world, experiment, output, command, hosts, earlier)
+            ranks = transport.placement.ranks
+            writer = _writer(world, experiment, output, command, hosts, ranks, earlier)
         except HpcflError as problem:
             error = problem
     transport.raise_everywhere(error)
@@ -183,6 +184,7 @@ def _writer(
     output: Path,
     command: Sequence[str],
     hosts: list[str],
+    ranks: int,
     earlier: Run | None,
 ) -> ResultsWriter:
     import shlex
@@ -203,6 +205,7 @@ def _writer(
             rounds=experiment.options.planned_rounds,
             at_end=at_end,
             failures=world.tolerant,
+            ranks=ranks,
         )
     path = output
     if not _is_file(output):
@@ -218,6 +221,7 @@ def _writer(
         devices=experiment.devices,
         rounds=experiment.options.planned_rounds,
         failures=world.tolerant,
+        ranks=ranks,
     )
 
 

@@ -24,6 +24,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hpcfl.comm import mpi, stream
+from hpcfl.comm.calls import WaitsFor
 from hpcfl.comm.phases import Payload
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.star import SERVER_RANK
@@ -142,7 +143,11 @@ class TolerantTransport(mpi.MpiTransport):
         self._failed: frozenset[int] = frozenset()
         self._survivors = Survivors(comm, self._note)
 
-    def _together(self, operation: Callable[[], T]) -> T:
+    def _together(self, operation: Callable[[], T], waits_for: WaitsFor) -> T:
+        # Nobody leaves before all have agreed that it succeeded.
+        return super()._together(operation, WaitsFor.EVERYBODY)
+
+    def _attempted(self, operation: Callable[[], T]) -> T:
         def attempt(comm: MPI.Intracomm) -> T:
             if comm is not self._comm:
                 self._move_to(comm)
@@ -193,7 +198,7 @@ class TolerantTransport(mpi.MpiTransport):
                 self._survivors.comm.Gatherv([sent[part], MPI.BYTE], layout, root=SERVER_RANK)
             return sizes, received
 
-        sizes, received = self._together(operation)
+        sizes, received = self._to_server(operation)
         if self.has_server:
             by_rank = np.argsort(self.placement.homes[window.start : window.stop], kind="stable")
             stops = np.empty_like(sizes)
@@ -203,7 +208,7 @@ class TolerantTransport(mpi.MpiTransport):
                     yield sender, received[stop - size : stop]
 
     def wait_for_all(self) -> None:
-        self._together(lambda: wait_for_all(self._survivors.comm))
+        self._all_to_all(lambda: wait_for_all(self._survivors.comm))
 
     @property
     def failed(self) -> frozenset[int]:

@@ -18,7 +18,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hpcfl.comm import stream
+from hpcfl.comm import clocks, stream
+from hpcfl.comm.calls import WaitsFor
 from hpcfl.comm.patient import Comm
 from hpcfl.comm.phases import Ids, Payload, Rows
 from hpcfl.comm.placement import Placement
@@ -57,15 +58,32 @@ class MpiTransport(Transport):
         # Each device's rank in the communicator, NOWHERE for those that have none.
         self._rank_of = self.placement.homes
 
-    def _together(self, operation: Callable[[], T]) -> T:
-        """Return what an operation of all ranks returns."""
+    def _together(self, operation: Callable[[], T], waits_for: WaitsFor) -> T:
+        """Return what an operation of all ranks returns, and note it."""
+        with self.calls.call(waits_for):
+            return self._attempted(operation)
+
+    def _attempted(self, operation: Callable[[], T]) -> T:
         return operation()
+
+    def _from_server(self, operation: Callable[[], T]) -> T:
+        """Return what an operation returns in which the server sends something to all."""
+        waits_for = WaitsFor.NOBODY if self.has_server else WaitsFor.SERVER
+        return self._together(operation, waits_for)
+
+    def _to_server(self, operation: Callable[[], T]) -> T:
+        """Return what an operation returns in which all send something to the server."""
+        waits_for = WaitsFor.EVERYBODY if self.has_server else WaitsFor.NOBODY
+        return self._together(operation, waits_for)
+
+    def _all_to_all(self, operation: Callable[[], T]) -> T:
+        return self._together(operation, WaitsFor.EVERYBODY)
 
     def select(self, ids: Sequence[int]) -> MpiTransport:
         return MpiTransport(self._comm, self.placement.select(ids))
 
     def tell(self, value: int, error: HpcflError | None = None) -> int:
-        return self._together(lambda: announce(self._comm, value, error))
+        return self._from_server(lambda: announce(self._comm, value, error))
 
     def broadcast(self, message: Payload | None, error: HpcflError | None = None) -> Payload:
         def operation() -> Payload:
@@ -76,7 +94,7 @@ class MpiTransport(Transport):
                 self._comm.Bcast([part, MPI.BYTE], root=SERVER_RANK)
             return received
 
-        return self._together(operation)
+        return self._from_server(operation)
 
     def scatter(self, receivers: Sequence[int], produce: Produce) -> Iterator[tuple[int, Payload]]:
         devices, first = self.placement.devices, 0
@@ -113,7 +131,7 @@ class MpiTransport(Transport):
                 self._comm.Scatterv(layout, [received[part], MPI.BYTE], root=SERVER_RANK)
             return told, received
 
-        told, received = self._together(operation)
+        told, received = self._from_server(operation)
         listening = set(receivers)
         start = 0
         for id in stream.within(self.local_devices, window):
@@ -125,10 +143,12 @@ class MpiTransport(Transport):
     def gather(
         self, senders: Sequence[int], produce: Produce, largest: int
     ) -> Iterator[tuple[int, Payload]]:
+        traffic = stream.Stream(self._comm, self.placement, largest, self._scratches, self.calls)
         if self.has_server:
-            yield from stream.receive(self._comm, self.placement, largest, self._scratches)
+            yield from traffic.receive()
         else:
-            stream.send(self._comm, self.placement, senders, produce, largest, self._scratches)
+            traffic.send(senders, produce)
+        self.calls.number += len(traffic.windows)
 
     def _end_to_end(self, messages: list[Payload]) -> Payload:
         if len(messages) == 1:
@@ -175,7 +195,7 @@ class MpiTransport(Transport):
             ids = self._present(sent)
             return None if total is None or ids is None else (ids.tolist(), total)
 
-        return self._together(operation)
+        return self._to_server(operation)
 
     def route(
         self, senders: Sequence[int], rows: list[Rows], width: int
@@ -189,7 +209,7 @@ class MpiTransport(Transport):
             self._comm.Allreduce(MPI.IN_PLACE, took_part, MPI.MAX)
             return self._route(labelled, receivers), took_part.view(np.bool_)
 
-        return self._together(operation)
+        return self._all_to_all(operation)
 
     def _route(self, labelled: Rows, receivers: NDArray[np.int64]) -> dict[int, Received]:
         ranks = self._rank_of[receivers]
@@ -215,7 +235,7 @@ class MpiTransport(Transport):
         return None if together is None else np.flatnonzero(together)
 
     def sum_to_server(self, values: NDArray[Any]) -> NDArray[Any] | None:
-        return self._together(lambda: self._sum_to_server(values))
+        return self._to_server(lambda: self._sum_to_server(values))
 
     def _sum_to_server(self, values: NDArray[Any]) -> NDArray[Any] | None:
         total = np.empty_like(values) if self.has_server else None
@@ -234,13 +254,17 @@ class MpiTransport(Transport):
             self._comm.Reduce(np.array([value], float), largest, MPI.MAX, root=SERVER_RANK)
             return None if largest is None else float(largest[0])
 
-        return self._together(operation)
+        return self._to_server(operation)
+
+    def compare_clocks(self) -> None:
+        found = self._all_to_all(lambda: clocks.compare(self._comm))
+        self.clock_offset_seconds, self.clock_uncertainty_seconds = found
 
     def barrier(self) -> None:
-        self._together(lambda: self._comm.Barrier())
+        self._all_to_all(lambda: self._comm.Barrier())
 
     def wait_for_all(self) -> None:
-        self._together(lambda: wait(self._comm.Ibarrier()))
+        self._all_to_all(lambda: wait(self._comm.Ibarrier()))
 
 
 def _sum(add_into: AddInto) -> MPI.Op:

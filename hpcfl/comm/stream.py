@@ -8,13 +8,16 @@ holds two windows at most. Nobody waits for a rank whose turn has not come.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
 from mpi4py import MPI
 
+from hpcfl.comm.calls import Calls, WaitsFor
 from hpcfl.comm.patient import Comm, complete
 from hpcfl.comm.phases import Payload
 from hpcfl.comm.placement import Placement
@@ -48,76 +51,131 @@ def within(ids: Sequence[int], window: range) -> Sequence[int]:
     return ids[bisect_left(ids, window.start) : bisect_left(ids, window.stop)]
 
 
-def send(
-    comm: Comm,
-    placement: Placement,
-    senders: Collection[int],
-    produce: Produce,
-    largest: int,
-    scratches: Sequence[Scratch],
-) -> None:
-    """Send what this rank's devices have for the server; `largest` as for `Transport.gather`.
+class Stream:
+    """One gather as seen from a rank; `largest` as for `Transport.gather`.
 
-    Two frames are there at a time, in the two scratches.
+    Two frames, at the server two windows, are there at a time, in the two scratches. Each window is
+    a call of its own in the notes, which are continued.
     """
-    local, there = placement.local(comm.rank), {*senders}
-    on_their_way: list[MPI.Request] = []
 
-    def produce_while_sending(id: int) -> Payload:
-        message = produce(id)
-        if message.size > largest:
-            raise HpcflError(
-                f"device {id} sends {message.size} bytes where its protocol announces {largest} "
-                "at most"
+    def __init__(
+        self,
+        comm: Comm,
+        placement: Placement,
+        largest: int,
+        scratches: Sequence[Scratch],
+        calls: Calls,
+    ) -> None:
+        self._comm = comm
+        self._placement = placement
+        self._largest = largest
+        self._scratches = scratches
+        self._calls = calls
+        self.windows = windows(placement, largest, WINDOW_BYTES)
+
+    def send(self, senders: Collection[int], produce: Produce) -> None:
+        """Send what this rank's devices have for the server."""
+        local, there = self._placement.local(self._comm.rank), {*senders}
+        on_its_way = _Frame(self._comm, [])
+
+        def produce_while_sending(id: int) -> Payload:
+            message = produce(id)
+            if message.size > self._largest:
+                raise HpcflError(
+                    f"device {id} sends {message.size} bytes where its protocol announces "
+                    f"{self._largest} at most"
+                )
+            on_its_way.move()
+            return message
+
+        count = 0
+        for number, window in enumerate(self.windows, self._calls.number):
+            ids = within(local, window)
+            if not ids:
+                continue
+            chosen = [id for id in ids if id in there]
+            scratch = self._scratches[count % 2]
+            payload, sizes = end_to_end(chosen, produce_while_sending, self._largest, scratch)
+            told = np.zeros(len(ids), np.int64)
+            told[[id in there for id in ids]] = sizes
+            on_its_way.complete(self._calls, WaitsFor.SERVER)
+            on_its_way = _Frame(
+                self._comm,
+                [
+                    partial(self._comm.Isend, told, SERVER_RANK, SIZES),
+                    *(
+                        partial(self._comm.Isend, [payload[part], MPI.BYTE], SERVER_RANK, MESSAGES)
+                        for part in _calls(len(ids) * self._largest)
+                    ),
+                ],
+                number,
             )
-        # Most libraries move nothing outside their calls.
-        MPI.Request.Testall(on_their_way)
-        return message
+            count += 1
+            del payload
+        on_its_way.complete(self._calls, WaitsFor.SERVER)
 
-    count = 0
-    for window in windows(placement, largest, WINDOW_BYTES):
-        ids = within(local, window)
-        if not ids:
-            continue
-        scratch = scratches[count % 2]
-        chosen = [id for id in ids if id in there]
-        payload, sizes = end_to_end(chosen, produce_while_sending, largest, scratch)
-        told = np.zeros(len(ids), np.int64)
-        told[[id in there for id in ids]] = sizes
-        complete(comm, on_their_way)
-        on_their_way[:] = [
-            comm.Isend(told, SERVER_RANK, SIZES),
-            *(
-                comm.Isend([payload[part], MPI.BYTE], SERVER_RANK, MESSAGES)
-                for part in _calls(len(ids) * largest)
-            ),
-        ]
-        count += 1
-        del payload
-    complete(comm, on_their_way)
-
-
-def receive(
-    comm: Comm, placement: Placement, largest: int, scratches: Sequence[Scratch]
-) -> Iterator[tuple[int, Payload]]:
-    """Yield the id and the message of every device that sends one, by id; at the server."""
-    posted = None
-    for count, window in enumerate(windows(placement, largest, WINDOW_BYTES)):
-        following = _Window(comm, placement, window, largest, scratches[count % 2])
+    def receive(self) -> Iterator[tuple[int, Payload]]:
+        """Yield the id and the message of every device that sends one, by id; at the server."""
+        posted = None
+        for count, window in enumerate(self.windows):
+            following = _Window(
+                self._comm,
+                self._placement,
+                window,
+                self._largest,
+                self._scratches[count % 2],
+                self._calls.number + count,
+            )
+            if posted is not None:
+                yield from posted.messages(self._calls)
+            posted = following
         if posted is not None:
-            yield from posted.messages()
-        posted = following
-    if posted is not None:
-        yield from posted.messages()
+            yield from posted.messages(self._calls)
+
+
+class _Frame:
+    """Messages on their way: what began them is called at once."""
+
+    def __init__(
+        self, comm: Comm, begin: Sequence[Callable[[], MPI.Request]], number: int = -1
+    ) -> None:
+        self._comm = comm
+        self._number = number
+        self._available = time.perf_counter()
+        self._requests = [each() for each in begin]
+        self._posting_seconds = time.perf_counter() - self._available
+
+    def move(self) -> None:
+        """Let the library go on: most move nothing outside their calls."""
+        if self._requests:
+            start = time.perf_counter()
+            MPI.Request.Testall(self._requests)
+            self._posting_seconds += time.perf_counter() - start
+
+    def complete(self, calls: Calls, waits_for: WaitsFor) -> None:
+        """Wait until all messages are where they were to go, and note it."""
+        if not self._requests:
+            return
+        begin = time.perf_counter()
+        complete(self._comm, self._requests)
+        end = time.perf_counter()
+        self._requests = []
+        calls.note(self._number, self._available, begin, end, waits_for, self._posting_seconds)
 
 
 class _Window:
     """The receives of a window."""
 
     def __init__(
-        self, comm: Comm, placement: Placement, window: range, largest: int, scratch: Scratch
+        self,
+        comm: Comm,
+        placement: Placement,
+        window: range,
+        largest: int,
+        scratch: Scratch,
+        number: int,
     ) -> None:
-        self._comm, self._window = comm, window
+        self._window = window
         self._homes = placement.homes[window.start : window.stop]
         counts = np.bincount(self._homes, minlength=placement.ranks).tolist()
         starts = [0, *accumulate(counts)]
@@ -129,18 +187,19 @@ class _Window:
         }
         self._largest = largest
         self._memory = scratch.take(largest * len(window))
-        self._requests = []
+        begin: list[Callable[[], MPI.Request]] = []
         for rank, frame in self._frames.items():
-            self._requests.append(comm.Irecv(self._sizes[frame], rank, SIZES))
+            begin.append(partial(comm.Irecv, self._sizes[frame], rank, SIZES))
             memory = self._memory[frame.start * largest : frame.stop * largest]
-            self._requests += [
-                comm.Irecv([memory[part], MPI.BYTE], rank, MESSAGES) for part in _calls(memory.size)
+            begin += [
+                partial(comm.Irecv, [memory[part], MPI.BYTE], rank, MESSAGES)
+                for part in _calls(memory.size)
             ]
+        self._receives = _Frame(comm, begin, number)
 
-    def messages(self) -> Iterator[tuple[int, Payload]]:
+    def messages(self, calls: Calls) -> Iterator[tuple[int, Payload]]:
         """Wait for all, and yield the ids and messages in order of the ids."""
-        complete(self._comm, self._requests)
-        self._requests.clear()
+        self._receives.complete(calls, WaitsFor.EVERYBODY)
         ends = np.empty_like(self._sizes)
         for frame in self._frames.values():
             ends[frame] = frame.start * self._largest + np.cumsum(self._sizes[frame])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.comm.calls import Calls
 from hpcfl.comm.phases import Payload, Rows
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.rows import Received
@@ -38,6 +39,9 @@ class Transport(ABC):
         self.placement = placement
         self.rank = rank
         self.local_devices = placement.local(rank)  # in increasing order
+        self.calls = Calls()
+        # To be added to this rank's clock to have the server's, and by how much it may be off.
+        self.clock_offset_seconds = self.clock_uncertainty_seconds = 0.0
 
     @property
     def has_server(self) -> bool:
@@ -125,6 +129,9 @@ class Transport(ABC):
     @abstractmethod
     def max_to_server(self, value: float) -> float | None:
         """Return the maximum over the ranks at the server; None elsewhere."""
+
+    def compare_clocks(self) -> None:  # noqa: B027 - one process has one clock
+        """Find out anew by how much this rank's clock is off; all ranks call this, untimed."""
 
     @abstractmethod
     def barrier(self) -> None:

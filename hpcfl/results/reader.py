@@ -65,6 +65,14 @@ class Run:
     lost_phase: NDArray[np.int16] | None = None
     detect_seconds: NDArray[np.float64] | None = None
     recover_seconds: NDArray[np.float64] | None = None
+    begin_seconds: NDArray[np.float64] | None = None
+    end_seconds: NDArray[np.float64] | None = None
+    computing_seconds: NDArray[np.float64] | None = None
+    mpi_seconds: NDArray[np.float64] | None = None
+    waiting_seconds: NDArray[np.float64] | None = None
+    skew_seconds: NDArray[np.float64] | None = None
+    clock_offset_seconds: NDArray[np.float64] | None = None
+    clock_uncertainty_seconds: NDArray[np.float64] | None = None
 
     @property
     def rounds(self) -> int:
@@ -215,9 +223,9 @@ def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
     _require(len(set(phases)) == len(phases) > 0, "its phases have no names of their own")
     devices = _array(rounds, "survived", np.bool_).shape[1]
     _require(devices > 0, "it has no devices")
+    sizes = len(phases), devices, _ranks_of(rounds)
     arrays: dict[str, Any] = {
-        dataset.name: _rounds_of(rounds, dataset, finished, len(phases), devices)
-        for dataset in schema.KNOWN
+        dataset.name: _rounds_of(rounds, dataset, finished, *sizes) for dataset in schema.KNOWN
     }
     lost = arrays["lost_phase"]
     _require(lost is None or bool((lost <= len(phases)).all()), "a device failed in no phase")
@@ -243,15 +251,21 @@ def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
     )
 
 
+def _ranks_of(rounds: Any) -> int:
+    """Return the number of ranks whose times are known, 0 if none are."""
+    name = schema.RANK_TIMES[0].name
+    return _array(rounds, name, np.float64).shape[-1] if _has(rounds, name) else 0
+
+
 def _rounds_of(
-    rounds: Any, dataset: StoredDataset, finished: int, phases: int, devices: int
+    rounds: Any, dataset: StoredDataset, finished: int, *sizes: int
 ) -> NDArray[Any] | None:
     """Return the finished rounds of a dataset; None if the file may do, and does, without it."""
     name = dataset.name
     if dataset.unknown is not None and not _has(rounds, name):
         return None
     found = _array(rounds, name, dataset.dtype)[:finished]
-    fits = found.shape == (finished, *dataset.shape(phases, devices))
+    fits = found.shape == (finished, *dataset.shape(*sizes))
     _require(fits, f"{name} has the shape {found.shape}")
     _require(dataset.holds(found), f"{name} has values that it cannot have")
     return found

@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from hpcfl.results import schema
 
 
+def _no_ranks() -> NDArray[np.float64]:
+    return np.empty((0, 0))
+
+
 @dataclass
 class RoundRecord:
     """Everything that is measured in one round of one protocol.
@@ -41,6 +45,20 @@ class RoundRecord:
     # without any.
     detect_seconds: float = math.nan
     recover_seconds: float = math.nan
+
+    # Of every phase and rank, shape (P, ranks): when it began and ended after the first rank began
+    # the round, on the server's clock, and how long the rank computed, was in MPI, and waited for
+    # others. Empty where it is not known.
+    begin_seconds: NDArray[np.float64] = field(default_factory=_no_ranks)
+    end_seconds: NDArray[np.float64] = field(default_factory=_no_ranks)
+    computing_seconds: NDArray[np.float64] = field(default_factory=_no_ranks)
+    mpi_seconds: NDArray[np.float64] = field(default_factory=_no_ranks)
+    waiting_seconds: NDArray[np.float64] = field(default_factory=_no_ranks)
+    # Between the first and the last rank that left the barrier before the round.
+    skew_seconds: float = math.nan
+    # What was added to each rank's clock to have the server's, and by how much it may be off.
+    clock_offset_seconds: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    clock_uncertainty_seconds: float = math.nan
 
     @classmethod
     def empty(cls, phases: int, devices: int) -> RoundRecord:

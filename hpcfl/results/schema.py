@@ -59,9 +59,10 @@ class StoredDataset:
     # could not go on when ranks die. None where all files have it.
     unknown: float | None = None
 
-    def shape(self, phases: int, devices: int) -> tuple[int, ...]:
+    def shape(self, phases: int, devices: int, ranks: int = 0) -> tuple[int, ...]:
         """Return the shape of one round of it."""
         sizes = {"phase": phases, "device": devices, "device or server": devices + 1}
+        sizes["rank"] = ranks
         return tuple(sizes[label] for label in self.axes)
 
     def holds(self, values: Any) -> bool:
@@ -95,8 +96,21 @@ FAILURES = (
     StoredDataset("detect_seconds", np.float64, (), "s", _SECONDS, math.nan),
     StoredDataset("recover_seconds", np.float64, (), "s", _SECONDS, math.nan),
 )
+# What ranks did with their time; only of runs of benchmarks. NaN for a rank that died, and what is
+# not known of earlier rounds.
+_RANK_TIMES = ("phase", "rank")
+RANK_TIMES = (
+    StoredDataset("begin_seconds", np.float64, _RANK_TIMES, "s", _SECONDS, math.nan),
+    StoredDataset("end_seconds", np.float64, _RANK_TIMES, "s", _SECONDS, math.nan),
+    StoredDataset("computing_seconds", np.float64, _RANK_TIMES, "s", _SECONDS, math.nan),
+    StoredDataset("mpi_seconds", np.float64, _RANK_TIMES, "s", _SECONDS, math.nan),
+    StoredDataset("waiting_seconds", np.float64, _RANK_TIMES, "s", _SECONDS, math.nan),
+    StoredDataset("skew_seconds", np.float64, (), "s", _SECONDS, math.nan),
+    StoredDataset("clock_offset_seconds", np.float64, ("rank",), "s", None, math.nan),
+    StoredDataset("clock_uncertainty_seconds", np.float64, (), "s", _SECONDS, math.nan),
+)
 MARKED = StoredDataset(MARKS, np.bool_, (), "1")
-KNOWN = (*DATASETS, *FAILURES)
+KNOWN = (*DATASETS, *FAILURES, *RANK_TIMES)
 # What each phase cost each device, and the server where it takes part.
 SPENT = tuple(dataset.name for dataset in DATASETS if "phase" in dataset.axes)
 

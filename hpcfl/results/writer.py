@@ -27,6 +27,7 @@ from typing import Any, Self
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcfl import __version__
 from hpcfl.errors import HpcflError, UsageError
@@ -87,7 +88,8 @@ class ResultsWriter:
     all is allocated now, and so is space for `at_end`, what of the environment is found out when
     the run ends (``float`` or ``str``, see `record_end`). `training` and `device_training` name
     figures of each round, and of each round and device; `partition` has the shape (N, classes).
-    With `failures` it is kept which devices failed and how long it took to go on without them. A
+    With `failures` it is kept which devices failed and how long it took to go on without them, and
+    with `ranks`, their number, what the ranks did with their time. A
     file that exists or cannot be created is a UsageError.
     """
 
@@ -107,6 +109,7 @@ class ResultsWriter:
         device_training: Sequence[str] = (),
         partition: Any | None = None,
         failures: bool = False,
+        ranks: int = 0,
     ) -> None:
         if rounds < 1 or devices < 1 or not phases:
             raise ValueError("a results file needs at least one round, device and phase")
@@ -125,7 +128,7 @@ class ResultsWriter:
             "command": command,
             "started": _now(),
         }
-        needed = predicted_bytes(len(phases), devices, rounds, failures)
+        needed = predicted_bytes(len(phases), devices, rounds, failures, ranks)
         with self._creating(needed) as file:
             _fill_attributes(file, header)
             _fill_attributes(file.create_group(schema.CONFIG), config)
@@ -133,7 +136,7 @@ class ResultsWriter:
             _begin(file, schema.ENVIRONMENT, self._at_end)
             file.create_dataset(schema.PHASES, data=list(phases), dtype=h5py.string_dtype())
             sizes = rounds, len(phases), devices
-            _allocate(file, schema.ROUNDS, _datasets(failures), *sizes)
+            _allocate(file, schema.ROUNDS, _datasets(failures, ranks), *sizes, ranks)
             if partition is not None:
                 table = file.create_dataset(schema.PARTITION, data=np.asarray(partition, np.int64))
                 table.dims[0].label, table.dims[1].label = "device", "class"
@@ -155,6 +158,7 @@ class ResultsWriter:
         rounds: int,
         at_end: Mapping[str, type] | None = None,
         failures: bool = False,
+        ranks: int = 0,
     ) -> ResultsWriter:
         """Open the file of a run that did not come to its end, to go on behind its finished rounds.
 
@@ -186,7 +190,10 @@ class ResultsWriter:
             _, phases, devices = old[schema.ROUNDS]["bytes_up"].shape
             launch = f"{schema.RESUMED}/{len(old.get(schema.RESUMED, ())) + 1}"
             failures = failures or schema.FAILURES[0].name in old[schema.ROUNDS]
-            with self._creating(predicted_bytes(phases, devices, rounds, failures)) as file:
+            of_ranks = old[schema.ROUNDS].get(schema.RANK_TIMES[0].name)
+            ranks = max(ranks, 0 if of_ranks is None else of_ranks.shape[-1])
+            needed = predicted_bytes(phases, devices, rounds, failures, ranks)
+            with self._creating(needed) as file:
                 for name in (schema.CONFIG, schema.ENVIRONMENT, schema.PHASES, schema.RESUMED):
                     if name in old:
                         old.copy(name, file)
@@ -196,12 +203,15 @@ class ResultsWriter:
                 told = {"command": command, "started": _now(), schema.FIRST_ROUND: self.written}
                 _fill_attributes(file.require_group(launch), told | dict(environment))
                 _begin(file, launch, self._at_end)
-                _allocate(file, schema.ROUNDS, _datasets(failures), rounds, phases, devices)
-                for dataset in _datasets(failures):
+                datasets = _datasets(failures, ranks)
+                _allocate(file, schema.ROUNDS, datasets, rounds, phases, devices, ranks)
+                for dataset in datasets:
                     before = old[schema.ROUNDS].get(dataset.name)
-                    file[schema.ROUNDS][dataset.name][: self.written] = (
-                        dataset.unknown if before is None else before[: self.written]
-                    )
+                    now = file[schema.ROUNDS][dataset.name]
+                    if before is None:
+                        now[: self.written] = dataset.unknown
+                    else:
+                        now[: self.written] = _of_ranks(before[: self.written], now.shape[1:])
             self._open(launch, ())
         return self
 
@@ -254,6 +264,10 @@ class ResultsWriter:
         if learned.keys() != self._training.keys():
             raise ValueError(f"{sorted(self._training)} were planned, not {sorted(learned)}")
         values = {name: np.asarray(getattr(record, name)) for name in self._datasets}
+        for dataset in schema.RANK_TIMES:
+            if dataset.name in values:
+                shape = self._datasets[dataset.name].shape[1:]
+                values[dataset.name] = _of_ranks(values[dataset.name], shape)
         values |= {name: np.asarray(value) for name, value in learned.items()}
         datasets = self._datasets | self._training
         for name, dataset in datasets.items():
@@ -369,15 +383,17 @@ class ResultsWriter:
             self.close("interrupted" if isinstance(error, Left) else "failed")
 
 
-def predicted_bytes(phases: int, devices: int, rounds: int, failures: bool = False) -> int:
+def predicted_bytes(
+    phases: int, devices: int, rounds: int, failures: bool = False, ranks: int = 0
+) -> int:
     """Return about how large the file of a run without training figures is, all rounds allocated.
 
     Raw data, HDF5's index of chunks with one entry a round and dataset, and a flat amount for
     everything that does not grow with the rounds.
     """
     a_round = 0.0
-    for dataset in _datasets(failures):
-        shape = dataset.shape(phases, devices)
+    for dataset in _datasets(failures, ranks):
+        shape = dataset.shape(phases, devices, ranks)
         a_round += np.dtype(dataset.dtype).itemsize * math.prod(shape)
         a_round += _ENTRY_BYTES + _AXIS_BYTES * len(shape)
     return _HEADER_BYTES + round(rounds * a_round)
@@ -389,9 +405,19 @@ def _opened(path: Path, mode: str, **more: Any) -> Any:
     return h5py.File(path, mode, libver="earliest", locking="best-effort", **more)
 
 
-def _datasets(failures: bool) -> tuple[StoredDataset, ...]:
+def _datasets(failures: bool, ranks: int) -> tuple[StoredDataset, ...]:
     """Return the datasets of the rounds, in the order in which they are created."""
-    return (*schema.DATASETS, *(schema.FAILURES if failures else ()), schema.MARKED)
+    more = (*(schema.FAILURES if failures else ()), *(schema.RANK_TIMES if ranks else ()))
+    return (*schema.DATASETS, *more, schema.MARKED)
+
+
+def _of_ranks(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return the values of fewer ranks as those of more, of which nothing is known."""
+    if not shape or values.shape[-1] >= shape[-1]:
+        return values
+    whole = np.full((*values.shape[:-1], shape[-1]), np.nan)
+    whole[..., : values.shape[-1]] = values
+    return whole
 
 
 def _reason(error: BaseException) -> str:
@@ -448,14 +474,14 @@ def _begin(file: Any, launch: str, at_end: Mapping[str, type]) -> None:
 
 
 def _allocate(
-    file: Any, name: str, datasets: Iterable[StoredDataset], rounds: int, phases: int, devices: int
+    file: Any, name: str, datasets: Iterable[StoredDataset], rounds: int, *sizes: int
 ) -> None:
     """Create a group of datasets of all rounds, allocated, one round to a chunk."""
     group = file.create_group(name)
     for wanted in datasets:
         early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        shape = wanted.shape(phases, devices)
+        shape = wanted.shape(*sizes)
         dataset = group.create_dataset(
             wanted.name,
             shape=(rounds, *shape),

@@ -7,6 +7,7 @@ import time
 from hpcfl.comm.transport import Transport
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.schema import SPENT
+from hpcfl.rounds import ranktimes
 from hpcfl.rounds.driver import Round
 
 
@@ -16,6 +17,7 @@ def timed(transport: Transport, round_: Round) -> RoundRecord:
     Returns at the server what all ranks spent, and the slowest one's elapsed time; elsewhere what
     this rank spent. Making vectors (`Round.prepare_seconds`) is not in it.
     """
+    transport.calls.restart()
     start = time.perf_counter()
     round_.play()
     elapsed = time.perf_counter() - start - round_.prepare_seconds
@@ -26,4 +28,5 @@ def timed(transport: Transport, round_: Round) -> RoundRecord:
             setattr(record, name, total)
     longest = transport.max_to_server(elapsed)
     record.round_seconds = elapsed if longest is None else longest
+    ranktimes.enter(record, transport, start, round_.stretches)
     return record

@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.comm import envelope
-from hpcfl.comm.phases import Pattern, Payload, Step
+from hpcfl.comm.phases import Pattern, Payload, Step, phase_names
 from hpcfl.comm.rows import Received
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver
+from hpcfl.rounds.ranktimes import Stretch
 
 Inputs = Callable[[int], NDArray[np.floating]]
 Prepare = Callable[[Mapping[int, Any]], None]
@@ -65,6 +66,8 @@ class Round:
         self._inputs = inputs
         self._prepare = prepare
         self.prepare_seconds = 0.0  # the wait for the other ranks included
+        self._phases = phase_names(steps)
+        self.stretches: list[Stretch] = []  # of all steps that were played
         self._dropouts = dropouts
         self._dim = dim
         self._largest_message = largest_message
@@ -99,12 +102,19 @@ class Round:
                 self._prepare(self._live)
                 self._transport.wait_for_all()
                 self.prepare_seconds = time.perf_counter() - start
-            with self.ledger.phase(step.phase):
+            with self._stretch(step), self.ledger.phase(step.phase):
                 if not step.optional or self._wanted(step):
                     play[step.pattern](number, step)
             if step.phase not in names[number + 1 :]:
                 self._at(AFTER, step)
         self._transport.raise_everywhere(self._server_error)
+
+    @contextmanager
+    def _stretch(self, step: Step) -> Iterator[None]:
+        first, begin = self._transport.calls.number, time.perf_counter()
+        yield
+        end, calls = time.perf_counter(), range(first, self._transport.calls.number)
+        self.stretches.append(Stretch(self._phases.index(step.phase), begin, end, calls))
 
     def _at(self, moment: str, step: Step) -> None:
         self._observer.at(self._index, moment, step.phase)

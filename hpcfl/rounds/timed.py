@@ -85,6 +85,7 @@ def play(
     server = None
     if transport.has_server:
         server = protocol.server(index, model, secrets_of(insecure_seed, index, SERVER))
+    transport.compare_clocks()
     transport.barrier()
     failures = FailureWatch(transport, phases)
     # To the others a device whose rank died is one that vanished before the round.

@@ -171,7 +171,7 @@ def test_rounds_of_some_devices_take_all_ranks():
     chosen = transport.select([0, 3])
     assert type(chosen) is mpi.MpiTransport
     assert chosen.placement.homes.tolist() == [1, 2]
-    assert transport._together(lambda: "done") == "done"
+    assert transport._all_to_all(lambda: "done") == "done"
     assert transport.failed == {0, 2}
     with pytest.raises(HpcflError, match="2 devices failed"):
         transport.select([2, 3])

@@ -1,6 +1,7 @@
 """Run under mpirun by test_command_jobs; alone, without MPI, these tests are skipped."""
 
 import hashlib
+import time
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import AgreedError, BelowThresholdError
+from hpcfl.rounds.clock import timed
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -275,3 +277,50 @@ def test_sums_over_ranks_reach_the_server_whole():
     else:
         assert total is None
         assert inner.max_to_server(float(inner.rank)) is None
+
+
+def test_times_of_ranks_add_up_to_their_phases_and_the_late_are_waited_for():
+    """Rank 1's first device takes its time over its upload, for which the server waits."""
+    inner = transport()
+    protocol = find("fedavg")(Parameters(DEVICES, DIM))
+    devices, server = parties(protocol, inner, 3)
+
+    def inputs(id):
+        if id == 0:
+            time.sleep(0.3)
+        return np.zeros(DIM)
+
+    played = round_of(protocol, inner, devices, server, inputs, index=3)
+    inner.barrier()
+    record = timed(inner, played)
+
+    ranks, upload = inner.placement.ranks, protocol.phases().index("upload")
+    if inner.has_server:
+        parts = record.computing_seconds + record.mpi_seconds + record.waiting_seconds
+        assert parts.shape == (len(protocol.phases()), ranks)
+        np.testing.assert_allclose(
+            parts, record.end_seconds - record.begin_seconds, rtol=0, atol=1e-6
+        )
+        assert record.computing_seconds[upload, 1] > 0.3
+        assert record.waiting_seconds[upload, 0] > 0.2
+        assert record.waiting_seconds[upload, 0] > record.waiting_seconds[upload, 1]
+        assert (record.begin_seconds[1:] >= record.begin_seconds[:-1]).all()
+        assert 0 <= record.skew_seconds < 10
+        assert record.clock_offset_seconds.tolist() == [0.0] * ranks
+    else:
+        assert not record.begin_seconds.size
+
+
+def test_clocks_of_hosts_are_compared_by_messages():
+    """Ranks call themselves hosts of their own: their clock is the same, as far as is known."""
+    from mpi4py import MPI
+
+    from hpcfl.comm import clocks
+
+    comm = MPI.COMM_WORLD.Dup()
+    apart = clocks.compare(comm, f"host{comm.rank}")
+    together = clocks.compare(comm, "host")
+
+    assert abs(apart.seconds) <= apart.uncertainty_seconds + 1e-9 * time.perf_counter()
+    assert (apart.uncertainty_seconds > 0) == (comm.rank > 0)
+    assert together == (0.0, 0.0)

@@ -1,0 +1,89 @@
+"""When a rank was in the transport, and for whom it waited.
+
+In a blocking call a rank waits for others as long as they have not come to theirs. So every rank
+notes when its own part of a call was there, and when it blocked; how long it waited follows from
+the notes of all ranks, on one clock, after the round. What is left of a call is time in MPI.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+NOTES = 5  # numbers that a note has
+
+
+class WaitsFor(IntEnum):
+    """Whose part of a call a rank needs to leave it."""
+
+    NOBODY = 0
+    SERVER = 1
+    EVERYBODY = 2
+
+
+class Calls:
+    """The notes of one rank on the calls of a round, which all ranks number alike."""
+
+    def __init__(self) -> None:
+        self.number = 0  # of the next call
+        self._notes: list[tuple[int, float, float, float, WaitsFor, float]] = []
+
+    def restart(self) -> None:
+        """Forget all calls, and number from 0."""
+        self.number = 0
+        self._notes.clear()
+
+    @contextmanager
+    def call(self, waits_for: WaitsFor) -> Iterator[None]:
+        """Note a call that blocks from the beginning to the end."""
+        number, self.number = self.number, self.number + 1
+        begin = time.perf_counter()
+        yield
+        self.note(number, begin, begin, time.perf_counter(), waits_for)
+
+    def note(
+        self,
+        number: int,
+        available: float,
+        begin: float,
+        end: float,
+        waits_for: WaitsFor,
+        posting_seconds: float = 0.0,
+    ) -> None:
+        """Note a call whose part was available at a time, and which blocked from `begin` to `end`.
+
+        Times are those of `time.perf_counter`; `posting_seconds` were spent in other calls of MPI
+        for the same messages.
+        """
+        self._notes.append((number, available, begin, end, waits_for, posting_seconds))
+
+    def table(self, count: int, offset_seconds: float) -> NDArray[np.float64]:
+        """Return the first calls on the server's clock, shape (count, NOTES); zeros for no part."""
+        found = np.zeros((count, NOTES))
+        for number, *times, waits_for, posting in self._notes:
+            if number < count:
+                found[number] = (*(each + offset_seconds for each in times), waits_for, posting)
+        return found
+
+
+def split(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the seconds in MPI, and those of waiting for others, each of shape (ranks, calls).
+
+    The table has the notes of all ranks, shape (ranks, calls, NOTES), the server's first.
+    """
+    available, begin, end, waits_for, posting = np.moveaxis(table, -1, 0)
+    there = end > 0
+    known = np.where(there, available, -np.inf)
+    ready = np.full(known.shape, -np.inf)
+    for who, latest in (
+        (WaitsFor.SERVER, known[:1]),
+        (WaitsFor.EVERYBODY, known.max(axis=0, initial=-np.inf, keepdims=True)),
+    ):
+        ready = np.where(there & (waits_for == who), latest, ready)
+    waited = np.clip(ready - begin, 0, end - begin)
+    return end - begin + posting - waited, waited

@@ -1,0 +1,69 @@
+"""Compares the clocks of hosts, so that what their ranks noted can be laid on one axis.
+
+Ranks of one host read the same clock. The first rank of every other host answers the server's some
+messages with its time; the fastest exchange counts (Cristian 1989): the answer lies in the middle
+of it, give or take half of it.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcfl.comm.patient import Comm
+
+EXCHANGES = 20
+_NAME_BYTES = 64
+_TAG = 11
+_SERVER = 0
+
+
+class Offset(NamedTuple):
+    """What is to be added to a rank's clock to have the server's, and by how much it may be off."""
+
+    seconds: float
+    uncertainty_seconds: float
+
+
+def compare(comm: Comm, host: str | None = None) -> Offset:
+    """Return the offset of this rank's clock; all ranks call this. `host` stands for its name."""
+    names = np.zeros((comm.size, _NAME_BYTES), np.uint8)
+    name = (host or platform.node()).encode()[:_NAME_BYTES]
+    names[comm.rank, : len(name)] = np.frombuffer(name, np.uint8)
+    comm.Allreduce(MPI.IN_PLACE, names, MPI.MAX)
+    _, firsts, hosts = np.unique(names, axis=0, return_index=True, return_inverse=True)
+    first_of = firsts[hosts.reshape(-1)]
+    offsets = np.zeros((comm.size, 2))
+    for rank in sorted({*firsts.tolist()} - {_SERVER}):
+        if comm.rank == _SERVER:
+            offsets[rank] = _ask(comm, rank)
+        elif comm.rank == rank:
+            _answer(comm)
+    if firsts.size > 1:
+        comm.Bcast(offsets, root=_SERVER)
+    return Offset(*offsets[first_of[comm.rank]].tolist())
+
+
+def _ask(comm: Comm, rank: int) -> Offset:
+    answer = np.empty(1)
+    found = []
+    for _ in range(EXCHANGES):
+        begin = time.perf_counter()
+        comm.Send(answer, rank, _TAG)
+        comm.Recv(answer, rank, _TAG)
+        end = time.perf_counter()
+        found.append((end - begin, (begin + end) / 2 - float(answer[0])))
+    elapsed, offset = min(found)
+    return Offset(offset, elapsed / 2)
+
+
+def _answer(comm: Comm) -> None:
+    message = np.empty(1)
+    for _ in range(EXCHANGES):
+        comm.Recv(message, _SERVER, _TAG)
+        message[0] = time.perf_counter()
+        comm.Send(message, _SERVER, _TAG)
