@@ -334,7 +334,7 @@ def fail(message: str, status: int) -> NoReturn:
     if not together:
         if comm.rank != speaker:
             print(f"{_here(comm)} Error: {message}", file=sys.stderr, flush=True)
-        comm.Abort(status)
+        _abort(comm, status)
     sys.exit(status)
 
 
@@ -377,10 +377,21 @@ def crash() -> None:
             file=sys.stderr,
             flush=True,
         )
-        comm.Abort(1)
+        _abort(comm, 1)
     lines = traceback.format_exc().rstrip().split("\n")
     print("\n".join(f"{_here(comm)} {line}" for line in lines), file=sys.stderr, flush=True)
-    comm.Abort(1)
+    _abort(comm, 1)
+
+
+def _abort(comm: MPI.Intracomm, status: int) -> NoReturn:
+    """End all ranks, and this one also where MPI_Abort returns, as MPICH's can.
+
+    Whatever followed would say the same again, or wait in MPI_Finalize for ranks that are gone.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    comm.Abort(status)
+    os._exit(status)
 
 
 def _here(comm: MPI.Intracomm) -> str:
