@@ -6,7 +6,8 @@
 # FOLDER is an empty folder of its own; SECONDS is how long the cluster lives at most (600). Needs
 # root on Linux. slurm-wlm and munge are installed by apt-get when they are missing, unless
 # HPCFL_SLURM_INSTALL=no. When the cluster works, "ready" is printed, and SLURM_CONF=FOLDER/slurm.conf
-# is all that sbatch needs. Exit status 77: it cannot work here, with the reason on standard error.
+# is all that sbatch needs; FOLDER/tmp is each node's own. Exit status 77: it cannot work here, with
+# the reason on standard error.
 #
 # Everything runs in a PID namespace, whose processes the kernel kills when the first one ends: no
 # daemon and no job outlives this script, however it ends. Each slurmd has a host name of its own,
@@ -33,6 +34,8 @@ install() {
     if [ ! -e $policy ]; then
         printf '#!/bin/sh\nexit 101\n' >$policy
         chmod +x $policy
+        # Expanded now: $policy is gone when the script ends.
+        # shellcheck disable=SC2064
         trap "rm -f $policy" EXIT
     fi
     local options=(-qq -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o DPkg::Lock::Timeout=60)
@@ -72,6 +75,7 @@ ReturnToService=2
 KillWait=20
 StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool.%n
+TmpFS=$folder/tmp
 SlurmctldPidFile=$folder/slurmctld.pid
 SlurmdPidFile=$folder/slurmd.%n.pid
 SlurmctldLogFile=$folder/slurmctld.log
@@ -81,6 +85,7 @@ NodeName=n2 NodeAddr=127.0.0.1 Port=$((port + 2)) CPUs=8 State=UNKNOWN
 PartitionName=test Nodes=n[1-2] Default=YES MaxTime=10 State=UP
 END
     mkdir "$folder/state" "$folder/spool.n1" "$folder/spool.n2"
+    mkdir -p "$folder/tmp" "$folder/tmp.n1" "$folder/tmp.n2"
 }
 
 wait_for() {
@@ -94,6 +99,7 @@ wait_for() {
     skip "it does not come up: $* failed for $limit s"
 }
 
+# shellcheck disable=SC2317 # called by wait_for
 both_nodes_are_idle() {
     [ "$(timeout 5 sinfo --noheader --states=idle --format=%D)" = 2 ]
 }
@@ -116,7 +122,7 @@ run() {
     slurmctld -D </dev/null >"$folder/slurmctld.out" 2>&1 &
     wait_for 20 timeout 5 scontrol ping
     for node in n1 n2; do
-        unshare --uts sh -c 'hostname "$1" && exec slurmd -D -N "$1"' sh $node \
+        unshare --uts --mount "$0" "$folder" "$seconds" $node \
             </dev/null >"$folder/slurmd.$node.out" 2>&1 &
     done
     wait_for 30 both_nodes_are_idle
@@ -125,14 +131,26 @@ run() {
     read -r -t "$seconds" _ || true
 }
 
+# A node has temporary files of its own: both PMIx servers of a step give theirs the same name.
+run_node() {
+    hostname "$1"
+    mount --bind "$folder/tmp.$1" "$folder/tmp"
+    exec slurmd -D -N "$1"
+}
+
 folder=$1 seconds=${2:-600}
 # Daemons are not on everybody's PATH.
 PATH=$PATH:/usr/sbin:/sbin
-if [ "${3:-}" = inside ]; then
+case ${3:-} in
+inside)
     run
     exit
+    ;;
+n1 | n2) run_node "$3" ;;
+esac
+if [ "$(uname -s)" != Linux ] || [ "$(id -u)" != 0 ]; then
+    skip "root on Linux is needed"
 fi
-[ "$(uname -s)" = Linux ] && [ "$(id -u)" = 0 ] || skip "root on Linux is needed"
 unshare --pid --fork --kill-child --mount-proc --uts true 2>/dev/null ||
     skip "namespaces are not permitted (unshare)"
 # Slurm talks over the loopback device, which Open MPI's daemons on two nodes refuse to do.
