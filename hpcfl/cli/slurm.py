@@ -38,6 +38,7 @@ def command() -> None:
       hpcfl slurm render bench --ntasks 101 --time 00:20:00 -- sparse > job.sbatch
       hpcfl slurm submit bench --nodes 2 --ntasks 64 --partition test -- secagg --rounds 50
       hpcfl slurm submit sweep-array --ntasks 101 --results results/table1 -- plan.toml
+      hpcfl slurm submit bench --nodes 3 --ntasks 65 --server-node -- sparse
       hpcfl slurm submit train --module openmpi --activate .venv -- fedavg --rounds 1000
     """
 
@@ -74,6 +75,22 @@ def submit_command(**typed: Any) -> None:
     job = prepare(given(typed), _typed)
     check_frozen(job)
     click.echo(submit(render(job)))
+
+
+@command.command("probe")
+@click.option("--mpi", metavar="NAME", help="Try this one, as srun --mpi=list names it.")
+@alone
+def probe_command(mpi: str | None) -> None:
+    """Print with what srun --mpi two ranks find each other; for job scripts.
+
+    Tried in a job, in the order of what MPI and Slurm are likely to have in common. The exit status
+    is 1 if srun cannot start MPI here, or starts ranks that each see themselves alone.
+    """
+    from hpcfl.slurm.probe import find_manager
+
+    manager, library = find_manager(mpi)
+    click.echo(f"srun --mpi={manager}: two ranks of {library} find each other", err=True)
+    click.echo(manager)
 
 
 def _typed(name: str, arguments: Sequence[str]) -> dict[str, Any]:

@@ -35,8 +35,12 @@ from hpcfl.system import launch
 T = TypeVar("T")
 Note = Callable[[frozenset[int], float, float], None]
 
-# Codes that say that a rank died, or that another rank noticed that one did.
-DEATHS = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
+# Codes that say that a rank died, or that another rank noticed that one did. mpi4py 3 has none.
+DEATHS = tuple(
+    getattr(MPI, name)
+    for name in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")
+    if hasattr(MPI, name)
+)
 # What else comes of a death, of a connection that broke before it was known why, or of a mistake.
 DOUBTFUL = (MPI.ERR_OTHER, MPI.ERR_INTERN, MPI.ERR_UNKNOWN)
 # An operation that fails so often without anybody dead fails for another reason.

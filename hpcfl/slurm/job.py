@@ -19,7 +19,7 @@ from hpcfl.sweeping.manifest import load
 def prepare(given: Mapping[str, Any], read: Callable[[str, Sequence[str]], dict[str, Any]]) -> Job:
     """Return a job; `read` returns what a command's arguments say, as texts by name."""
     job = make(Job, given)
-    job = replace(job, launcher=choose(job.launcher))
+    job = replace(job, launcher=choose(job.launcher, job.mpi))
     if job.arguments:
         name = job.kind.partition("-")[0]
         typed = read(name, job.arguments)

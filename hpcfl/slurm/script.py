@@ -37,6 +37,9 @@ _TIME = re.compile(
     r"|(?P<m>\d+)(?::(?P<s>\d+))?)"
 )
 
+# For the job's log.
+_MODULE_LIST = "if command -v module >/dev/null; then module list 2>&1 || true; fi"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job(OptionGroup):
@@ -51,6 +54,18 @@ class Job(OptionGroup):
     ranks: int | None = option(
         None, "MPI ranks, if not one per task; more than that share cores.", at_least=1
     )
+    server_node: bool = option(
+        False, "Keep the first of --nodes for the server's rank; devices use the others."
+    )
+    share_nodes: bool = option(
+        False, "Let other jobs run on the same nodes, which disturbs what is measured."
+    )
+    mem: str | None = option(
+        None,
+        "Memory of each node, as in sbatch; the server's needs most.",
+        unit="SIZE",
+        default_text="all of it; with --share-nodes what Slurm gives",
+    )
     time: str = option("01:00:00", "Time limit.")
     partition: str | None = option(None, "Partition.")
     account: str | None = option(None, "Account.")
@@ -58,7 +73,7 @@ class Job(OptionGroup):
     output: str | None = option(None, "The job's log, as in sbatch.", default_text="slurm-%j.out")
     directive: tuple[str, ...] = option(
         (),
-        "Another option of sbatch, such as qos=debug or exclusive; can be repeated.",
+        "Another option of sbatch, such as qos=debug; can be repeated.",
         unit="NAME[=VALUE]",
     )
     module: tuple[str, ...] = option((), "Module to load; can be repeated.")
@@ -67,6 +82,12 @@ class Job(OptionGroup):
         "mpirun",
         "What starts the ranks; auto takes srun where only srun can.",
         choices=("auto", "mpirun", "srun"),
+    )
+    mpi: str | None = option(
+        None,
+        "srun: process manager, as srun --mpi=list names it.",
+        unit="NAME",
+        default_text="the first with which two ranks find each other",
     )
     results: str | None = option(None, "Folder of the results.", unit="DIR")
     array: str | None = option(
@@ -113,9 +134,13 @@ class Job(OptionGroup):
     def _check_size(self) -> None:
         if self.ntasks_per_node is not None and self.nodes is None and self.ntasks is None:
             raise UsageError("--ntasks-per-node needs --nodes or --ntasks beside it")
+        if self.mpi is not None and self.launcher == "mpirun":
+            raise UsageError("--mpi is for --launcher srun")
         if self.nodes is not None and self.nodes > self._tasks:
             raise UsageError(f"--nodes is {self.nodes}, for {self._tasks} tasks: some would idle")
-        if None not in (self.nodes, self.ntasks, self.ntasks_per_node):
+        if self.server_node:
+            self._check_server_node()
+        elif None not in (self.nodes, self.ntasks, self.ntasks_per_node):
             room = (self.nodes or 0) * (self.ntasks_per_node or 0)
             if (self.ntasks or 0) > room:
                 raise UsageError(
@@ -123,12 +148,24 @@ class Job(OptionGroup):
                     f"{self.ntasks_per_node} tasks each hold {room}"
                 )
 
+    def _check_server_node(self) -> None:
+        if self.nodes is None or self.nodes < 2:
+            raise UsageError("--server-node needs --nodes 2 or more, the server's among them")
+        room = 1 + (self.nodes - 1) * self._tasks_of_node
+        if self._tasks > room:
+            raise UsageError(
+                f"--ntasks is {self._tasks}, but beside the server's node {self.nodes - 1} with "
+                f"{self._tasks_of_node} tasks each hold {room - 1} devices' ranks"
+            )
+
     def _check_words(self) -> None:
         for name, value in (
             ("--partition", self.partition),
             ("--account", self.account),
             ("--job-name", self.job_name),
             ("--output", self.output),
+            ("--mem", self.mem),
+            ("--mpi", self.mpi),
             *(("--directive", directive) for directive in self.directive),
         ):
             if value is not None and (not _WORD.fullmatch(value) or value.startswith("-")):
@@ -172,7 +209,20 @@ class Job(OptionGroup):
         # Always said: not every Slurm sets SLURM_NTASKS from the nodes and the tasks of each.
         if self.ntasks is not None:
             return self.ntasks
-        return (self.nodes or 0) * self.ntasks_per_node if self.ntasks_per_node else TASKS
+        if self.ntasks_per_node is None:
+            return TASKS
+        nodes = self.nodes or 0
+        return (
+            1 + (nodes - 1) * self.ntasks_per_node
+            if self.server_node
+            else (nodes * self.ntasks_per_node)
+        )
+
+    @property
+    def _tasks_of_node(self) -> int:
+        """Tasks of each node where the server has one of its own."""
+        others = (self.nodes or 2) - 1
+        return self.ntasks_per_node or -(-(self._tasks - 1) // others)
 
 
 def seconds(time: str) -> int:
@@ -207,7 +257,13 @@ def render(job: Job) -> str:
         "shebang": "#!/bin/bash -l" if job.module else "#!/bin/bash",
         "directives": "\n".join(_directives(job)),
         "environment": "\n".join(_environment(job)),
-        "launch": launchers.block(job.launcher, job.ranks),
+        "launch": launchers.block(
+            job.launcher,
+            # Slurm counts tasks on the server's node that it does not use.
+            job.ranks or (job._tasks if job.server_node else None),
+            job.mpi,
+            job.server_node,
+        ),
         "command": _command(job),
         "results": shlex.quote(_as_path(job.folder)),
         "lead": str(job.lead),
@@ -223,11 +279,17 @@ def render(job: Job) -> str:
 
 
 def _directives(job: Job) -> list[str]:
+    tasks, of_node = job._tasks, job.ntasks_per_node
+    if job.server_node:
+        # As many on every node: not every Slurm gives nodes of different numbers.
+        of_node = job._tasks_of_node
+        tasks = (job.nodes or 0) * of_node
     options: list[tuple[str, str | int | None]] = [
         ("job-name", job.job_name or f"hpcfl-{job.kind}"),
         ("nodes", job.nodes),
-        ("ntasks", job._tasks),
-        ("ntasks-per-node", job.ntasks_per_node),
+        ("ntasks", tasks),
+        ("ntasks-per-node", of_node),
+        ("mem", job.mem or (None if job.share_nodes else "0")),
         ("time", job.time),
         ("partition", job.partition),
         ("account", job.account),
@@ -235,6 +297,8 @@ def _directives(job: Job) -> list[str]:
         ("output", job.output or f"slurm-{'%A_%a' if job.kind == 'sweep-array' else '%j'}.out"),
     ]
     lines = [f"--{name}={value}" for name, value in options if value is not None]
+    if not job.share_nodes:
+        lines.append("--exclusive")
     return [f"#SBATCH {line}" for line in (*lines, *(f"--{more}" for more in job.directive))]
 
 
@@ -244,6 +308,7 @@ def _environment(job: Job) -> list[str]:
             "# The software, unless the job finds it where it was submitted:",
             "# module load openmpi",
             "# source .venv/bin/activate",
+            _MODULE_LIST,
         ]
     lines = [f"module load {shlex.quote(module)}" for module in job.module]
     if job.activate is not None:
@@ -252,7 +317,7 @@ def _environment(job: Job) -> list[str]:
         # Without a slash bash would look for it among the programs.
         name = str(script) if "/" in str(script) else f"./{script}"
         lines.append(f"source {shlex.quote(name)}")
-    return lines
+    return [*lines, _MODULE_LIST]
 
 
 def _command(job: Job) -> str:

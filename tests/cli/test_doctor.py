@@ -101,7 +101,7 @@ def test_an_mpi_that_crashes_does_not_take_the_doctor_along(monkeypatch, tmp_pat
 
     assert library.implementation is None
     assert "SIGSEGV" in library.error
-    assert mpi.check_mpi4py(library).status == PROBLEM
+    assert mpi.check_mpi4py(library, None).status == PROBLEM
 
 
 def test_the_text_report_names_each_finding_and_lists_remedies_with_problems_first(monkeypatch):
@@ -167,6 +167,10 @@ def test_fix_changes_the_settings_of_this_environment_or_says_why_not(monkeypatc
         ),
         ("Intel(R) MPI Library 2021.11 for Linux* OS", "Intel MPI", "2021.11"),
         ("MVAPICH2 Version      :\t2.3.7", "MVAPICH", "2.3.7"),
+        (
+            "MPI VERSION    : CRAY MPICH version 8.1.28.29 (ANL base 3.4a2)",
+            *("Cray MPICH", "8.1.28.29"),
+        ),
         ("something else", "unknown MPI", ""),
     ],
 )
@@ -192,6 +196,36 @@ def test_a_launcher_of_another_mpi_is_found(launcher, library, status):
     assert bool(check.remedy) == (status != OK)
 
 
+@pytest.mark.parametrize("compiler", [True, False])
+def test_mpi4py_is_built_against_the_mpi_whose_launcher_is_here(tmp_path, programs, compiler):
+    write_program(programs / "mpirun", "echo 'HYDRA build details:  Version:  4.0.2'")
+    if compiler:
+        write_program(programs / "mpicc", "true")
+    launcher = mpi.find_launcher()
+    for check in (
+        mpi.check_mpi4py(mpi.Library(None, error="no libmpi.so.12"), launcher),
+        mpi.check_mpirun(launcher, mpi.Library(OPEN_MPI)),
+    ):
+        assert check.status == PROBLEM
+        assert "against MPICH 4.0.2" in check.remedy
+        assert check.remedy.endswith(mpi.BUILD_MPI4PY)
+        # Only the compiler of that MPI builds against it.
+        assert ("with the mpicc of MPICH 4.0.2 first on PATH" in check.remedy) != compiler
+
+
+def test_intels_mpirun_gives_way_to_mpiexec_hydra(programs):
+    text = "Intel(R) MPI Library for Linux* OS, Version 2021.18 Build 1"
+    for name in ("mpirun", "mpiexec.hydra"):
+        write_program(programs / name, f"echo '{text}'")
+    launcher = mpi.find_launcher()
+
+    assert launcher == Launcher(
+        str(programs / "mpiexec.hydra"), Implementation("Intel MPI", "2021.18")
+    )
+    check = mpi.check_mpirun(launcher, mpi.Library(launcher.implementation))
+    assert (check.status, "does not pass signals on" in check.found) == (OK, True)
+
+
 def test_an_mpirun_that_is_only_missing_from_path_is_pointed_out(monkeypatch, tmp_path, programs):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/mpirun").touch()
@@ -205,10 +239,12 @@ def test_an_mpirun_that_is_only_missing_from_path_is_pointed_out(monkeypatch, tm
 
 def test_a_cluster_that_has_only_srun_is_no_problem(monkeypatch, tmp_path, programs):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    write_program(programs / "srun", "echo MPI plugin types are... >&2; echo pmix pmi2 none >&2")
+    write_program(programs / "srun", "printf '%s\\n' 'MPI plugin types are...' pmi2 none pmix >&2")
 
     assert mpi.check_mpirun(None, mpi.Library(OPEN_MPI)).status == WARNING
-    assert machine.check_slurm() == Check("Slurm", OK, "srun offers pmi2, pmix")
+    assert machine.check_slurm() == Check(
+        "Slurm", OK, "srun offers pmix, pmi2; in a job, hpcfl slurm probe tries them"
+    )
     write_program(programs / "srun", "echo none >&2")
     assert machine.check_slurm().status == WARNING
 

@@ -151,6 +151,46 @@ def test_a_rendered_script_runs_across_both_nodes(cluster, folder):
     assert "fedavg" in report
 
 
+def placement(cluster, folder, *options):
+    """Return the environment of a job of fedavg that must end well."""
+    submit = ("hpcfl", "slurm", "submit", "bench", *options, "--time", 5, "--results", "r", "--")
+    arguments = ("fedavg", "--dim", 50, "--rounds", 2, "--warmup", 0)
+    job = run(cluster, folder, *submit, *arguments).strip()
+    assert finish(cluster, folder, job) == ["COMPLETED"], logs(folder)
+    (path,) = (folder / "r").glob("*.h5")
+    return load(path).environment
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+def test_the_server_has_a_node_of_its_own(cluster, folder, launcher):
+    if launcher == "srun" and "pmix" not in run(cluster, folder, "srun", "--mpi=list"):
+        pytest.skip("this Slurm has no PMIx")
+    options = ("--nodes", 2, "--ntasks", 4, "--server-node", "--launcher", launcher)
+    environment = placement(cluster, folder, *options)
+
+    assert environment["hosts"] == ["n1", "n2"]
+    assert environment["host_ranks"] == [1, 3]
+
+
+def test_every_rank_is_bound_to_a_core_where_there_are_enough(cluster, folder):
+    # This machine is both nodes: each may have one core at least.
+    assert placement(cluster, folder, "--nodes", 2, "--ntasks", 2)["cores_affinity"] == 1
+
+
+def test_srun_that_starts_ranks_alone_ends_the_job_with_a_sentence(cluster, folder):
+    # Open MPI 5 does without PMI2, and none is none.
+    options = ("--ntasks", 4, "--launcher", "srun", "--mpi", "none", "--time", 5)
+    submit = ("hpcfl", "slurm", "submit", "bench", *options, "--", "fedavg", "--dim", 50)
+    job = run(cluster, folder, *submit).strip()
+
+    assert finish(cluster, folder, job) == ["FAILED"]
+    assert logs(folder).count("Error: ") == 1
+    assert "with --mpi=none each of 2 ranks sees itself alone; use --launcher mpirun" in logs(
+        folder
+    )
+    assert not list(folder.rglob("*.h5"))
+
+
 def test_an_array_runs_every_cell_of_a_frozen_sweep(cluster, folder):
     (folder / "plan.toml").write_text(
         "[fixed]\ndim = 100\nrounds = 2\nwarmup = 0\n"

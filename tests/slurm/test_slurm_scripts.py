@@ -7,9 +7,10 @@ import pytest
 from commandline import hpcfl
 
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.slurm import launchers
+from hpcfl.slurm import launchers, probe
 from hpcfl.slurm.script import KINDS, Job, last_cell, render, seconds
 from hpcfl.slurm.submit import submit
+from hpcfl.system.doctor.mpi import Implementation, Library
 
 ROOT = Path(__file__).parents[2]
 NASTY = 'a\'b "c" $(touch broken) `touch broken`; touch broken # $HOME \\ {{launch}} *'
@@ -83,8 +84,8 @@ def test_scripts_are_valid_shell(kind, options, tmp_path):
     script.write_text(render(Job(kind, **options)))
     checkers = [["bash", "-n"]]
     if shutil.which("shellcheck"):
-        # What is activated is not there to be read.
-        checkers.append(["shellcheck", "--exclude=SC1090,SC1091"])
+        # What is activated is not there to be read; what is quoted is meant as it stands.
+        checkers.append(["shellcheck", "--exclude=SC1090,SC1091,SC2016"])
     for checker in checkers:
         done = subprocess.run(
             [*checker, str(script)], capture_output=True, text=True, timeout=LIMIT_SECONDS
@@ -117,10 +118,11 @@ def test_modules_are_loaded_before_the_environment_is_activated(tmp_path, record
     # Scripts of others use variables that are not set.
     (folder / "bin" / "activate").write_text('echo "activated$unset_variable"\n')
     script = render(Job("bench", module=("gcc/13", "openmpi"), activate=NASTY))
-    done = run_script('module() { echo "$@"; }\n' + script, tmp_path)
+    # Modules that are missing from the list must not end the job.
+    done = run_script('module() { echo "$@"; [ "$1" = load ]; }\n' + script, tmp_path)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[:3] == ["load gcc/13", "load openmpi", "activated"]
+    assert done.stdout.splitlines()[:4] == ["load gcc/13", "load openmpi", "activated", "list"]
     assert script.startswith("#!/bin/bash -l\n")
 
 
@@ -147,40 +149,109 @@ def test_what_is_activated(given, sourced):
         ({"SLURM_TASKS_PER_NODE": "1(x4)"}, 5, True),
     ],
 )
-def test_ranks_that_share_cores_are_not_bound(tmp_path, recorded, variables, ranks, shared):
+def test_ranks_are_bound_unless_they_share_cores(tmp_path, recorded, variables, ranks, shared):
     done = run_script(render(Job("bench", ranks=ranks)), tmp_path, **variables)
 
     assert (done.returncode, done.stderr) == (0, "")
     command = words(recorded)
     free = ["--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]
-    options = free if shared else ["--map-by", "slot"]
+    options = free if shared else ["--map-by", "slot", "--bind-to", "core"]
     assert command[: command.index("hpcfl")] == ["-n", str(ranks or 4), *options]
     assert ("share cores" in done.stdout) == shared
-    # Another MPI's mpirun gets no options of Open MPI.
-    mpirun = tmp_path / "bin" / "mpirun"
-    mpirun.write_text(mpirun.read_text().replace("mpirun (Open MPI) 5", "HYDRA build details"))
-    run_script(render(Job("bench", ranks=9)), tmp_path)
-    command = words(recorded)
-    assert command[: command.index("hpcfl")] == ["-n", "9"]
 
 
-def test_srun_starts_the_ranks_or_says_that_it_cannot(tmp_path):
-    script = render(Job("bench", launcher="srun", ranks=9))
-    program(tmp_path / "bin", "srun", 'if [ "$1" = --mpi=list ]; then echo pmi2 >&2; fi')
-    refused = run_script(script, tmp_path)
-    program(
-        tmp_path / "bin",
-        "srun",
-        'if [ "$1" = --mpi=list ]; then echo pmix_v4 >&2; else echo srun "$@"; fi',
+def program_of(family, folder, recorded):
+    """Put the launchers of an MPI into a folder, which write down how they are called."""
+    said = {
+        "MPICH": "HYDRA build details:",
+        "Intel MPI": "Intel(R) MPI Library for Linux* OS, Version 2021.18",
+        "another": "mpirun 1.0",
+    }[family]
+    record = f'echo "$0 $*" | sed "s|.*/||" >{recorded}; cat "${{@: -1}}" >/dev/null 2>&1 || true'
+    for name in ("mpirun", "mpiexec.hydra"):
+        body = f'[ "$1" = --version ] && exec echo "{said}"\n{record}'
+        program(folder, name, f'{body}\nprintf "%s\\n" "$I_MPI_PIN" >>{recorded}')
+
+
+@pytest.mark.parametrize(
+    ("family", "ranks", "expected"),
+    [
+        ("MPICH", None, ["mpirun -n 4 -bind-to core", ""]),
+        ("MPICH", 9, ["mpirun -n 9", ""]),
+        # Intel's mpirun is a shell script, which does not pass signals on.
+        ("Intel MPI", None, ["mpiexec.hydra -bootstrap slurm -n 4", "1"]),
+        ("Intel MPI", 9, ["mpiexec.hydra -bootstrap slurm -n 9", "0"]),
+        ("another", 9, ["mpirun -n 9", ""]),
+    ],
+)
+def test_every_mpi_has_its_own_launcher_and_options(tmp_path, family, ranks, expected):
+    program_of(family, tmp_path / "bin", tmp_path / "called")
+    done = run_script(
+        render(Job("bench", ranks=ranks)), tmp_path, SLURM_TASKS_PER_NODE="1(x4)", I_MPI_PIN=""
     )
-    done = run_script(script, tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    command, pin = (tmp_path / "called").read_text().splitlines()
+    assert [command.partition(" hpcfl")[0], pin] == expected
+
+
+@pytest.mark.parametrize("launcher", ["Open MPI", "MPICH", "srun"])
+def test_the_server_has_a_node_of_its_own(tmp_path, recorded, launcher):
+    program(tmp_path / "bin", "scontrol", 'printf "%s\\n" n1 n2 n3')
+    # The devices' ranks are spread evenly, and nobody else is where the server is.
+    expected = ["n1:1", "n2:3", "n3:2"]
+    placed = f'cat "$file" >{tmp_path}/hosts'
+    if launcher == "MPICH":
+        body = '[ "$1" = --version ] && exec echo "HYDRA build details:"\n'
+        search = 'while [ "$1" != -machinefile ]; do shift; done; file=$2; '
+        program(tmp_path / "bin", "mpirun", body + search + placed)
+    elif launcher == "srun":
+        program(tmp_path / "bin", "hpcfl", "echo pmix")
+        program(tmp_path / "bin", "srun", f"file=$SLURM_HOSTFILE; {placed}")
+    job = Job(
+        "bench",
+        nodes=3,
+        ntasks=6,
+        server_node=True,
+        launcher="srun" if launcher == "srun" else "mpirun",
+    )
+    script = render(job)
+    done = run_script(script, tmp_path, SLURM_NTASKS="9", SLURM_TASKS_PER_NODE="3(x3)")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    directives = [line for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert directives[1:4] == [
+        *("#SBATCH --nodes=3", "#SBATCH --ntasks=9", "#SBATCH --ntasks-per-node=3")
+    ]
+    if launcher == "Open MPI":
+        command = words(recorded)
+        assert command[:2] == ["-n", "6"]
+        assert command[command.index("--host") + 1].split(",") == expected
+        return
+    hosts = (tmp_path / "hosts").read_text().split()
+    if launcher == "srun":
+        hosts = [f"{host}:{hosts.count(host)}" for host in dict.fromkeys(hosts)]
+    assert hosts == expected
+
+
+def test_srun_starts_the_ranks_with_what_the_probe_finds_or_the_job_ends(tmp_path):
+    program(tmp_path / "bin", "hpcfl", 'echo "Error: $*" >&2; exit 1')
+    program(tmp_path / "bin", "srun", 'echo srun "$@"')
+    refused = run_script(render(Job("bench", launcher="srun", mpi="pmi2")), tmp_path)
+    program(tmp_path / "bin", "hpcfl", 'if [ "$*" = "slurm probe" ]; then echo pmi2; fi')
+    shared = run_script(render(Job("bench", launcher="srun", ranks=9)), tmp_path)
+    bound = run_script(
+        render(Job("bench", launcher="srun")), tmp_path, SLURM_TASKS_PER_NODE="1(x4)"
+    )
 
     assert refused.returncode == 1
-    assert "has no PMIx" in refused.stderr
-    assert done.stdout.splitlines()[-1] == (
-        "srun --mpi=pmix --ntasks 9 --overcommit --cpu-bind=none hpcfl bench sparse "
-        "--output results"
+    assert refused.stderr == "Error: slurm probe --mpi pmi2\n"
+    assert "srun" not in refused.stdout
+    command = "hpcfl bench sparse --output results"
+    assert shared.stdout.splitlines()[-1] == (
+        f"srun --mpi=pmi2 --ntasks 9 --overcommit --cpu-bind=none {command}"
     )
+    assert bound.stdout.splitlines()[-1] == f"srun --mpi=pmi2 --ntasks 4 --cpu-bind=cores {command}"
 
 
 def test_a_cell_of_the_array_is_run(tmp_path, recorded):
@@ -221,6 +292,7 @@ def test_the_signal_is_passed_on_and_the_status_comes_back(tmp_path, requeue):
     program(
         tmp_path / "bin",
         "mpirun",
+        '[ "$1" = --version ] && exec echo "mpirun (Open MPI) 5"\n'
         'trap "((++got == 2)) && sleep 0.3 && exit 75" USR1\n'
         # By now the script knows which process it passes signals on to.
         "sleep 1; kill -USR1 $PPID; sleep 1; kill -USR1 $PPID\n"
@@ -247,15 +319,21 @@ def test_the_signal_is_passed_on_and_the_status_comes_back(tmp_path, requeue):
 def test_directives_say_what_was_asked_for():
     job = Job(
         "sweep-array", nodes=2, ntasks_per_node=8, time="1-02:03", partition="a,b", account="x_1",
-        job_name="me", output="logs/%A.out", array="1-9:2%3", directive=("qos=debug", "exclusive"),
+        job_name="me", output="logs/%A.out", array="1-9:2%3", mem="4G",
+        directive=("qos=debug", "x"),
     )  # fmt: skip
     directives = [line[8:] for line in render(job).splitlines() if line.startswith("#SBATCH")]
 
     assert directives == [
-        *("--job-name=me", "--nodes=2", "--ntasks=16", "--ntasks-per-node=8", "--time=1-02:03"),
-        *("--partition=a,b", "--account=x_1", "--array=1-9:2%3", "--output=logs/%A.out"),
-        *("--qos=debug", "--exclusive", "--no-requeue"),
+        *("--job-name=me", "--nodes=2", "--ntasks=16", "--ntasks-per-node=8", "--mem=4G"),
+        *("--time=1-02:03", "--partition=a,b", "--account=x_1", "--array=1-9:2%3"),
+        *("--output=logs/%A.out", "--exclusive", "--qos=debug", "--x", "--no-requeue"),
     ]
+    # Nodes that are shared give what Slurm gives.
+    assert {"#SBATCH --mem=0", "#SBATCH --exclusive"} <= set(render(Job("bench")).splitlines())
+    shared = render(Job("bench", share_nodes=True))
+    assert "--mem" not in shared
+    assert "--exclusive" not in shared
     assert last_cell("1-9:2%30") == 9
     assert last_cell("3,12,7") == 12
 
@@ -298,6 +376,15 @@ def test_time_limits():
         ({"nodes": 4, "ntasks": 3}, "some would idle"),
         ({"nodes": 2, "ntasks": 9, "ntasks_per_node": 4}, "hold 8"),
         ({"ntasks_per_node": 4}, "needs --nodes"),
+        ({"server_node": True}, "needs --nodes 2 or more"),
+        ({"server_node": True, "nodes": 1, "ntasks": 4}, "needs --nodes 2 or more"),
+        (
+            {"server_node": True, "nodes": 2, "ntasks": 9, "ntasks_per_node": 4},
+            "1 with 4 tasks each hold 4 devices' ranks",
+        ),
+        ({"mem": "4 GB"}, "--mem"),
+        ({"mpi": "pmix"}, "--mpi is for --launcher srun"),
+        ({"mpi": "$(id)", "launcher": "srun"}, "--mpi"),
         ({"array": "0-3"}, "is for sweep-array"),
         ({"requeue": True}, "is for train"),
         ({"launcher": "mpiexec"}, "choose one of auto, mpirun, srun"),
@@ -319,20 +406,67 @@ def test_auto_takes_srun_only_where_only_srun_can(tmp_path, monkeypatch):
     system.mkdir()
     (system / "bash").symlink_to(shutil.which("bash") or "bash")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{system}")
-    chosen = [launchers.choose("auto")]
-    program(tmp_path / "bin", "srun", 'echo "MPI plugin types are..."; echo "	pmi2" >&2')
+    chosen = [launchers.choose("auto"), launchers.choose("srun")]
+    program(tmp_path / "bin", "srun", 'echo "MPI plugin types are..."; echo "	none" >&2')
     chosen.append(launchers.choose("auto"))
-    with pytest.raises(UsageError, match="names pmi2, and Open MPI needs pmix"):
+    with pytest.raises(UsageError, match=r"with pmix, pmi2 or cray_shasta: srun .* names none"):
         launchers.choose("srun")
     program(tmp_path / "bin", "srun", 'echo "srun: MPI types are..."; echo "srun: pmix_v4" >&2')
     chosen += [launchers.choose("auto"), launchers.choose("srun"), launchers.choose("mpirun")]
+    with pytest.raises(UsageError, match="with pmi2: srun --mpi=list names pmix_v4"):
+        launchers.choose("srun", "pmi2")
     program(tmp_path / "bin", "mpirun", "exit 1")
     chosen.append(launchers.choose("auto"))
     program(tmp_path / "bin", "srun", "echo 'srun: fatal: no configuration' >&2; exit 1")
 
-    assert chosen == ["mpirun", "mpirun", "srun", "srun", "mpirun", "mpirun"]
+    assert chosen == ["mpirun", "srun", "mpirun", "srun", "srun", "mpirun", "mpirun"]
     with pytest.raises(HpcflError, match="no configuration"):
         launchers.choose("srun")
+
+
+LISTED = (
+    'if [ "$1" = --mpi=list ]; then echo "none cray_shasta pmi2 pmix" | tr " " "\\n"; exit; fi\n'
+)
+WITH_PMI2 = '[ "$1" = --mpi=pmi2 ] && echo ranks 2 || { echo ranks 1; echo ranks 1; }'
+
+
+@pytest.mark.parametrize(
+    ("family", "asked", "srun", "found"),
+    [
+        ("MPICH", None, "echo ranks 2", "pmi2"),
+        ("Open MPI", None, "echo ranks 2", "pmix"),
+        ("Cray MPICH", None, "echo ranks 2", "cray_shasta"),
+        # An Open MPI 4 that was built with Slurm's PMI2.
+        ("Open MPI", None, WITH_PMI2, "pmi2"),
+        ("Open MPI", "cray_shasta", "echo ranks 2", "cray_shasta"),
+        (
+            "Open MPI",
+            None,
+            "echo ranks 1; echo ranks 1",
+            "pmix each of 2 ranks sees itself alone; ",
+        ),
+        (
+            "MPICH",
+            "none",
+            "echo ranks 1; echo ranks 1",
+            "none each of 2 ranks sees itself alone; use",
+        ),
+        ("MPICH", "x", "echo srun: no such plugin >&2; exit 1", "2 ranks fail: srun: no such plug"),
+        ("Intel MPI", None, "echo ranks 1; echo ranks 1", "I_MPI_PMI_LIBRARY"),
+    ],
+)
+def test_the_probe_finds_what_two_ranks_find_each_other_with(
+    tmp_path, monkeypatch, family, asked, srun, found
+):
+    library = Library(Implementation(family, "4.1"))
+    monkeypatch.setattr(probe, "find_library", lambda: library)
+    program(tmp_path / "bin", "srun", LISTED + srun)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    if " " not in found and "_LIBRARY" not in found:
+        assert probe.find_manager(asked) == (found, f"{family} 4.1")
+        return
+    with pytest.raises(HpcflError, match=f"srun cannot start {family} 4.1 here: .*{found}"):
+        probe.find_manager(asked)
 
 
 def test_submitting(tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ def examine(results: Path) -> Iterator[Check]:
     yield installation.check_command()
     library = mpi.find_library()
     launcher = mpi.find_launcher()
-    yield mpi.check_mpi4py(library)
+    yield mpi.check_mpi4py(library, launcher)
     yield mpi.check_mpirun(launcher, library)
     if launcher is not None:
         yield mpi.check_root(launcher)

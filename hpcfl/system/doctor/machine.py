@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
-from hpcfl.system import environment
+from hpcfl.errors import HpcflError
+from hpcfl.system import environment, srun
 from hpcfl.system.doctor.check import OK, PROBLEM, WARNING, Check, gibibytes
-from hpcfl.system.doctor.running import VERSION_SECONDS, run
+from hpcfl.system.doctor.running import run
 
 HDF5_SECONDS = 60.0
 FREE_DISK_BYTES = 1 << 30
@@ -68,12 +68,17 @@ def check_slurm() -> Check:
     """Report the process managers that Slurm, if it is here, offers to srun."""
     if shutil.which("srun") is None:
         return Check("Slurm", OK, "not here; mpirun starts the ranks")
-    ran = run(["srun", "--mpi=list"], VERSION_SECONDS)
-    offered = sorted(set(re.findall(r"\b(?:pmix\w*|pmi2|cray\w*)\b", ran.output + ran.errors)))
-    if ran.status is None or not offered:
+    try:
+        found = srun.usable(srun.offered())
+    except HpcflError as error:
+        return Check(
+            "Slurm", WARNING, str(error), "start ranks with mpirun inside sbatch or salloc"
+        )
+    if not found:
         remedy = "start ranks with mpirun inside sbatch or salloc"
         return Check("Slurm", WARNING, "srun offers no process manager for MPI", remedy)
-    return Check("Slurm", OK, f"srun offers {', '.join(offered)}")
+    tried = "in a job, hpcfl slurm probe tries them"
+    return Check("Slurm", OK, f"srun offers {', '.join(found)}; {tried}")
 
 
 def check_results(results: Path) -> Check:

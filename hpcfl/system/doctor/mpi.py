@@ -16,6 +16,9 @@ from hpcfl.system.doctor.running import VERSION_SECONDS, Ran, run
 
 ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
+# pip keeps what it built before, against another MPI perhaps, and takes it again unless told.
+BUILD_MPI4PY = "pip install --force-reinstall --no-deps --no-cache-dir --no-binary=mpi4py mpi4py"
+
 IMPORT_SECONDS = 60.0
 LAUNCH_SECONDS = 90.0
 
@@ -30,7 +33,7 @@ print(*sorted(set(re.findall(r"/\\S*/libmpi\\S*", maps)))[:1])
 """
 
 # One line: some launchers do not pass a line break on.
-_SUM_PROGRAM = (
+SUM_PROGRAM = (
     "from mpi4py import MPI; c = MPI.COMM_WORLD; s = c.allreduce(1); c.rank or print('ranks', s)"
 )
 
@@ -66,7 +69,7 @@ class Implementation:
 
 @dataclass(frozen=True)
 class Launcher:
-    """The mpirun on PATH."""
+    """The mpirun on PATH, or what does its work better."""
 
     path: str
     implementation: Implementation
@@ -96,12 +99,17 @@ def find_library() -> Library:
 
 
 def find_launcher() -> Launcher | None:
-    """Return the mpirun on PATH, None if there is none."""
+    """Return the mpirun on PATH, for Intel MPI its mpiexec.hydra; None if there is none."""
     path = shutil.which("mpirun") or shutil.which("mpiexec")
     if path is None:
         return None
     ran = run([path, "--version"], VERSION_SECONDS)
-    return Launcher(path, identify(ran.output or ran.errors))
+    implementation = identify(ran.output or ran.errors)
+    # Intel's mpirun is a shell script, which does not pass signals on.
+    hydra = Path(path).parent / "mpiexec.hydra"
+    if implementation.family == "Intel MPI" and hydra.exists():
+        path = str(hydra)
+    return Launcher(path, implementation)
 
 
 def identify(text: str) -> Implementation:
@@ -109,6 +117,7 @@ def identify(text: str) -> Implementation:
     families = {
         "Open MPI": r"Open ?MPI\)?[ v]*([\d.]+\w*)|OpenRTE\)?\s*([\d.]+\w*)",
         "Intel MPI": r"Intel\(R\) MPI Library(?:.*?Version)?[ v]*([\d.]+)",
+        "Cray MPICH": r"CRAY MPICH version\s*(\S+)",
         "MVAPICH": r"MVAPICH\S*\s+Version\s*:\s*(\S+)",
         "MPICH": r"MPICH Version:\s*(\S+)|HYDRA.*?Version:\s*(\S+)",
     }
@@ -119,12 +128,15 @@ def identify(text: str) -> Implementation:
     return Implementation("unknown MPI", "")
 
 
-def check_mpi4py(library: Library) -> Check:
+def check_mpi4py(library: Library, launcher: Launcher | None) -> Check:
     """Check that mpi4py finds an MPI library and can load it."""
     if library.implementation is None:
         remedy = (
-            "install an MPI for this environment with pip install 'hpcfl[mpi]', or load the "
-            "cluster's MPI module"
+            f"build mpi4py against {launcher.implementation}, whose mpirun is here: "
+            + _build(launcher)
+            if launcher is not None
+            else "install an MPI for this environment with pip install 'hpcfl[mpi]', or load the "
+            f"cluster's MPI module and build mpi4py against it: {BUILD_MPI4PY}"
         )
         return Check("mpi4py", PROBLEM, library.error, remedy)
     name = str(library.implementation) if library.implementation.version else library.text
@@ -139,13 +151,27 @@ def check_mpirun(launcher: Launcher | None, library: Library) -> Check:
     started, loaded = launcher.implementation, library.implementation
     found = f"{started} ({launcher.path})"
     if loaded is None or belong_together(started, loaded):
+        if started.family == "Intel MPI":
+            found += "; its mpirun does not pass signals on"
         return Check("mpirun", OK, found)
-    remedy = (
-        f"use the mpirun of {loaded}, which mpi4py loads: otherwise every rank believes to be "
-        "alone; activate the environment, or load one MPI module only"
-    )
+    own = Path(sys.prefix) / "bin"
+    remedy = f"use the mpirun of {loaded}, which mpi4py loads"
+    if (own / "mpirun").exists() and own != Path(launcher.path).parent:
+        remedy = f"source {own}/activate, whose mpirun is that of {loaded}, which mpi4py loads"
+    remedy += f", or build mpi4py against {started}: {_build(launcher)}"
     same_family = started.family == loaded.family
     return Check("mpirun", WARNING if same_family else PROBLEM, found, remedy)
+
+
+def _build(launcher: Launcher) -> str:
+    """Return how mpi4py is built against the MPI that a launcher belongs to."""
+    compiler = shutil.which("mpicc")
+    if compiler and Path(compiler).parent == Path(launcher.path).parent:
+        return BUILD_MPI4PY
+    return (
+        f"with the mpicc of {launcher.implementation} first on PATH (a cluster's module has it, a "
+        f"distribution's development package), {BUILD_MPI4PY}"
+    )
 
 
 def _no_mpirun() -> Check:
@@ -186,13 +212,14 @@ def check_root(launcher: Launcher) -> Check:
 def check_launch(launcher: Launcher) -> Check:
     """Check that ranks, as many as there are cores but no more than three, find each other."""
     ranks = max(1, min(3, environment.usable_cores() or 1))
-    ran = _run_ranks(launcher, ranks, _SUM_PROGRAM)
+    ran = _run_ranks(launcher, ranks, SUM_PROGRAM)
     answers = re.findall(r"ranks (\d+)", ran.output)
     if answers == [str(ranks)]:
         return Check("launch", OK, f"mpirun -n {ranks} works")
     if ranks > 1 and "1" in answers:
         found = f"mpirun -n {ranks} starts processes that do not find each other"
-        return Check("launch", PROBLEM, found, "use the mpirun of the MPI that mpi4py loads")
+        remedy = f"use the mpirun of the MPI that mpi4py loads, or {_build(launcher)}"
+        return Check("launch", PROBLEM, found, remedy)
     remedy = f"make this work first: {_shown(launcher, ranks)}"
     return Check("launch", PROBLEM, f"mpirun -n {ranks} fails: {ran.reason}", remedy)
 
@@ -200,7 +227,7 @@ def check_launch(launcher: Launcher) -> Check:
 def check_oversubscription(launcher: Launcher) -> Check:
     """Check that a bare mpirun starts more ranks than there are cores."""
     ranks = (os.cpu_count() or 1) + 1
-    ran = _run_ranks(launcher, ranks, _SUM_PROGRAM)
+    ran = _run_ranks(launcher, ranks, SUM_PROGRAM)
     if f"ranks {ranks}" in ran.output:
         return Check("oversubscription", OK, f"mpirun -n {ranks}, more than cores, works")
     found = f"mpirun -n {ranks}, more than cores, fails: {ran.reason}"
