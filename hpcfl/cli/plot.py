@@ -49,6 +49,7 @@ def command(
       hpcfl plot results/ --kind scaling --against devices --output scaling.svg
       hpcfl plot secagg.h5 sparse.h5 --kind phases
       hpcfl plot sparse.h5 --kind ranks --style box --clock wall
+      hpcfl plot sparse.h5 --kind timeline --round 3
       hpcfl plot results/train-cdp-*.h5 --kind epsilon
     """
     from hpcfl import api

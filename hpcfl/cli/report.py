@@ -40,6 +40,12 @@ from hpcfl.options.report import ReportOptions
     metavar="FILE",
     help="Write a page with tables, figures and everything recorded instead; overwritten.",
 )
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write what ranks did when as a trace for Perfetto or Chrome instead; overwritten.",
+)
 @click.pass_context
 @alone
 def command(
@@ -50,6 +56,7 @@ def command(
     form: str,
     as_json: bool,
     page: Path | None,
+    trace: Path | None,
     **typed: Any,
 ) -> None:
     """Show what runs cost: bytes, CPU time and wall time, phase by phase.
@@ -66,11 +73,12 @@ def command(
       hpcfl report results/ --json > summary.json
       hpcfl report results/ --format csv > phases.csv
       hpcfl report results/ --html report.html
+      hpcfl report sparse.h5 --trace trace.json
     """
-    form = _form(context, form, as_json, page)
+    form = _form(context, form, as_json, page or trace)
     link = vars(make(ReportOptions, given(typed)))
 
-    from hpcfl.results import pooling, tables
+    from hpcfl.results import pooling, ranktimes, tables
     from hpcfl.results.reader import find
     from hpcfl.results.summary import choose_baseline
 
@@ -92,11 +100,17 @@ def command(
             wrong = int((~run.validated).sum())
             click.echo(f"warning: {run.path} has {wrong} rounds that failed validation", err=True)
 
+    if trace is not None:
+        from hpcfl.results.trace import write as write_trace
+
+        click.echo(f"Trace: {trace} ({write_trace(trace, runs)} events)")
     if page is not None:
         from hpcfl.pages.page import write
 
         write(page, pools, summaries, chosen)
         click.echo(f"Page: {page}")
+    elif trace is not None:
+        pass
     elif form == "json":
         click.echo(tables.to_json(summaries, chosen))
     elif form == "csv":
@@ -109,17 +123,22 @@ def command(
         click.echo(f"{tables.facts(summary).markdown()}\n\n{tables.phases(summary).markdown()}")
     else:
         parts = [facts.text() for facts in tables.details(runs[0])]
-        parts += [tables.render_run(summaries[0]), tables.render_promises(runs[0])]
+        parts.append(tables.render_run(summaries[0]))
+        spent = ranktimes.shares(pools[0].run)
+        parts += [spent.text()] if spent is not None else []
+        parts.append(tables.render_promises(runs[0]))
         click.echo("\n\n".join(part for part in parts if part))
     if errors:
         raise SystemExit(1)
 
 
-def _form(context: click.Context, form: str, as_json: bool, page: Path | None) -> str:
+def _form(context: click.Context, form: str, as_json: bool, written: Path | None) -> str:
     """Return the format to print; refuse two that do not go together."""
     asked = context.get_parameter_source("form") is ParameterSource.COMMANDLINE
     if as_json and asked and form != "json":
         raise UsageError(f"--json and --format {form} do not go together: choose one")
-    if page is not None and (as_json or asked):
-        raise UsageError("--html writes a page and prints nothing: leave --format and --json out")
+    if written is not None and (as_json or asked):
+        raise UsageError(
+            "--html and --trace write a file and print no tables: leave --format and --json out"
+        )
     return "json" if as_json else form

@@ -56,6 +56,11 @@ KINDS = {
         "hpcfl.plots.ranks",
         ("style", "clock", "log_x"),
     ),
+    "timeline": Kind(
+        "when each rank was in which phase of a round, computing, in MPI or waiting, of one run",
+        "hpcfl.plots.timeline",
+        ("round",),
+    ),
     "epsilon": Kind(
         "epsilon of private training over rounds, as the paper claims and as proven, and accuracy "
         "over it",
@@ -98,6 +103,9 @@ class PlotOptions(OptionGroup):
         None,
         "Class of the runs' protocol, if it does not come with hpcfl.",
         unit="MODULE:CLASS",
+    )
+    round: int | None = option(
+        None, "Round to draw, from 0.", at_least=0, default_text="the one of median seconds"
     )
     log_x: bool = option(False, "Use a logarithmic x axis.")
 

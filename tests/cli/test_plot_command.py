@@ -18,8 +18,8 @@ from hpcfl.plots import KINDS, style
 
 pytest.importorskip("torch")
 
-# Epsilon takes private training; see tests/plots.
-OF_ANY_TRAINING = [kind for kind in KINDS if kind != "epsilon"]
+# Epsilon takes private training, a timeline times of ranks; see tests/plots.
+OF_ANY_TRAINING = [kind for kind in KINDS if kind not in ("epsilon", "timeline")]
 
 
 def plot(*arguments):
