@@ -4,6 +4,8 @@ PYTHON ?= python3
 RANKS ?= 101
 # The embedded Open MPI is the extra "mpi": on a cluster that has its own, say EXTRAS=test,lint.
 EXTRAS ?= mpi,test,lint
+# The metadata take a range; here one version, so that the same tests see the same training.
+TORCH ?= torch==2.13.0
 TEST_SECONDS ?= 3000
 TEST_WORKERS ?= 2
 
@@ -36,7 +38,7 @@ help:
 	@echo 'make clean        remove caches and build products; results stay'
 	@echo 'make distclean    remove $(VENV) as well'
 	@echo 'Can be set: PYTHON=$(PYTHON) RANKS=$(RANKS) EXTRAS=$(EXTRAS) TEST_SECONDS=$(TEST_SECONDS)' \
-	    'TEST_WORKERS=$(TEST_WORKERS)'
+	    'TEST_WORKERS=$(TEST_WORKERS) TORCH=$(TORCH)'
 
 setup: $(STAMP)
 
@@ -54,7 +56,7 @@ $(STAMP): pyproject.toml
 setup-train: $(TRAIN_STAMP)
 
 $(TRAIN_STAMP): $(STAMP)
-	$(VENV)/bin/python -m pip install --quiet --editable '.[train]'
+	$(VENV)/bin/python -m pip install --quiet --editable '.[train]' '$(TORCH)'
 	@touch $@
 
 bench: setup

@@ -29,7 +29,7 @@ from hpcfl.comm.phases import Payload
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.star import SERVER_RANK
 from hpcfl.comm.transport import Failure, Produce
-from hpcfl.errors import AgreedError, HpcflError
+from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.system import launch
 
 T = TypeVar("T")
@@ -71,6 +71,8 @@ class Survivors:
     """
 
     def __init__(self, comm: MPI.Intracomm, note: Note | None = None) -> None:
+        if not DEATHS:
+            raise UsageError("ranks that survive deaths need mpi4py 4: start without --with-ft")
         self.comm = comm
         self.ranks = tuple(range(comm.size))
         self._group = comm.Get_group()

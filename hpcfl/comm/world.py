@@ -321,7 +321,7 @@ def fail(message: str, status: int) -> NoReturn:
     from hpcfl.comm import faults
     from hpcfl.comm.mpi import wait
 
-    tolerant = launch.survives_deaths()
+    tolerant = launch.survives_deaths() and bool(faults.DEATHS)
     speaker = faults.speaker(comm) if tolerant else 0
     if comm.rank == speaker:
         print(f"Error: {message}", file=sys.stderr, flush=True)

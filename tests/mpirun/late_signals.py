@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 from hpcfl.cli import main
+from hpcfl.system.launch import guess_rank
 
 
 def rain(number):
@@ -25,6 +26,6 @@ def rain(number):
 
 
 signal_number = int(sys.argv.pop(1))
-if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+if guess_rank() == 1:
     atexit.register(rain, signal_number)
 main()

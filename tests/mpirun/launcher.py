@@ -16,15 +16,38 @@ from pathlib import Path
 
 import pytest
 
+from hpcfl.system.doctor.mpi import find_launcher
+
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 LIMIT_SECONDS = 240
-MPIRUN = ("mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n")
 STANDING = 8
+# What tells a process its rank: Open MPI's variable, and that of MPICH and its descendants.
+RANK_VARIABLES = (b"OMPI_COMM_WORLD_RANK", b"PMI_RANK")
+LAUNCHER = find_launcher(f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}")
 
+
+def however_few_cores():
+    """Return the command that starts as many ranks as are said after it."""
+    if LAUNCHER is None:
+        return ("mpirun", "-n")
+    family, version = LAUNCHER.implementation.family, LAUNCHER.implementation.version
+    if family != "Open MPI":
+        return (LAUNCHER.path, "-n")
+    if version < "5":
+        return (LAUNCHER.path, "--oversubscribe", "--bind-to", "none", "-n")
+    return (LAUNCHER.path, "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "-n")
+
+
+MPIRUN = however_few_cores()
 needs_mpirun = pytest.mark.skipif(
-    not (BIN / "mpirun").exists() and shutil.which("mpirun") is None,
-    reason="no mpirun: install the extra 'mpi' or an MPI of your own",
+    LAUNCHER is None, reason="no mpirun: install the extra 'mpi' or an MPI of your own"
+)
+needs_open_mpi_5 = pytest.mark.skipif(
+    LAUNCHER is None
+    or LAUNCHER.implementation.family != "Open MPI"
+    or LAUNCHER.implementation.version < "5",
+    reason="only with Open MPI 5",
 )
 
 
@@ -148,12 +171,21 @@ def assert_refused(job, sentence, status=2):
 
 def pid_of_rank(launcher, rank):
     """Return the pid of a rank of a launcher on this host."""
+    wanted = {b"%s=%d" % (name, rank) for name in RANK_VARIABLES}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             variables = (folder / "environ").read_bytes().split(b"\0")
+            if wanted & set(variables) and launcher in ancestors(int(folder.name)):
+                return int(folder.name)
         except OSError:
             continue
-        if parent == launcher and b"OMPI_COMM_WORLD_RANK=%d" % rank in variables:
-            return int(folder.name)
     raise AssertionError(f"no rank {rank} was found")
+
+
+def ancestors(pid):
+    """Return the processes that a process comes from: MPICH puts a proxy between."""
+    found = []
+    while pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        found.append(pid)
+    return found

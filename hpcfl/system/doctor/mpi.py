@@ -98,9 +98,9 @@ def find_library() -> Library:
     return Library(identify(lines[0]), lines[0], lines[1], path)
 
 
-def find_launcher() -> Launcher | None:
+def find_launcher(search: str | None = None) -> Launcher | None:
     """Return the mpirun on PATH, for Intel MPI its mpiexec.hydra; None if there is none."""
-    path = shutil.which("mpirun") or shutil.which("mpiexec")
+    path = shutil.which("mpirun", path=search) or shutil.which("mpiexec", path=search)
     if path is None:
         return None
     ran = run([path, "--version"], VERSION_SECONDS)
@@ -253,7 +253,7 @@ def check_fault_tolerance(launcher: Launcher) -> Check:
     ran = _run_ranks(launcher, 3, _FAULT_PROGRAM, options)
     if "survivors 2" in ran.output:
         return Check(name, OK, "mpirun --with-ft ulfm survives a killed rank; not needed for bench")
-    remedy = "nothing for bench; to really kill ranks, use Open MPI 5 built with ULFM"
+    remedy = "nothing for bench; to really kill ranks, use Open MPI 5 built with ULFM, and mpi4py 4"
     return Check(name, WARNING, f"no rank survives another's death: {ran.reason}", remedy)
 
 
