@@ -26,7 +26,7 @@ from hpcfl.options.definition import OptionGroup, make, options_of
 from hpcfl.options.shared import SeedOptions
 from hpcfl.options.training import TrainOptions
 from hpcfl.report import formats
-from hpcfl.results import comparison, pooling, reader, tables
+from hpcfl.results import comparison, pooling, ranktimes, reader, tables
 from hpcfl.results.comparison import Comparison
 from hpcfl.results.summary import Summary, choose_baseline, summarise
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
@@ -94,6 +94,16 @@ class Run(reader.Run):
     def rounds_table(self) -> Table:
         """Return a row for every round: what it took and, of training, what it reached."""
         return tables.rounds(self)
+
+    def ranks_table(self) -> Table | None:
+        """Return what ranks did with their time; None for one rank, and if it is not known."""
+        return ranktimes.shares(self)
+
+    def trace(self, path: str | os.PathLike[str]) -> None:
+        """Write what ranks did when, for Perfetto or Chrome, as `hpcfl report --trace` does."""
+        from hpcfl.results.trace import write
+
+        write(Path(path), [self])
 
     def plot(self, kind: str, **options: Any) -> Figure:
         """Draw a figure, as `hpcfl plot --kind` does; see :data:`hpcfl.plots.KINDS`."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from hpcfl.comm.patient import Comm
 
@@ -29,21 +30,32 @@ class Offset(NamedTuple):
     uncertainty_seconds: float
 
 
-def compare(comm: Comm, host: str | None = None) -> Offset:
-    """Return the offset of this rank's clock; all ranks call this. `host` stands for its name."""
+def first_of_hosts(comm: Comm, host: str | None = None) -> NDArray[np.int64]:
+    """Return the first rank on the host of each rank, shape (ranks,); all ranks call this.
+
+    `host` stands for the name of this rank's.
+    """
     names = np.zeros((comm.size, _NAME_BYTES), np.uint8)
     name = (host or platform.node()).encode()[:_NAME_BYTES]
     names[comm.rank, : len(name)] = np.frombuffer(name, np.uint8)
     comm.Allreduce(MPI.IN_PLACE, names, MPI.MAX)
     _, firsts, hosts = np.unique(names, axis=0, return_index=True, return_inverse=True)
-    first_of = firsts[hosts.reshape(-1)]
+    return firsts[hosts.reshape(-1)]
+
+
+def compare(comm: Comm, first_of: NDArray[np.int64]) -> Offset:
+    """Return the offset of this rank's clock; all ranks call this.
+
+    `first_of` is what `first_of_hosts` has found.
+    """
     offsets = np.zeros((comm.size, 2))
-    for rank in sorted({*firsts.tolist()} - {_SERVER}):
+    others = sorted({*first_of.tolist()} - {_SERVER})
+    for rank in others:
         if comm.rank == _SERVER:
             offsets[rank] = _ask(comm, rank)
         elif comm.rank == rank:
             _answer(comm)
-    if firsts.size > 1:
+    if others:
         comm.Bcast(offsets, root=_SERVER)
     return Offset(*offsets[first_of[comm.rank]].tolist())
 

@@ -57,6 +57,7 @@ class MpiTransport(Transport):
         self._scratches = Scratch(), Scratch()
         # Each device's rank in the communicator, NOWHERE for those that have none.
         self._rank_of = self.placement.homes
+        self._first_of_hosts: NDArray[np.int64] | None = None
 
     def _together(self, operation: Callable[[], T], waits_for: WaitsFor) -> T:
         """Return what an operation of all ranks returns, and note it."""
@@ -257,8 +258,17 @@ class MpiTransport(Transport):
         return self._to_server(operation)
 
     def compare_clocks(self) -> None:
-        found = self._all_to_all(lambda: clocks.compare(self._comm))
-        self.clock_offset_seconds, self.clock_uncertainty_seconds = found
+        def operation() -> tuple[NDArray[np.int64], clocks.Offset]:
+            known = self._first_of_hosts
+            if known is None or known.size != self._comm.size:
+                known = clocks.first_of_hosts(self._comm)
+            return known, clocks.compare(self._comm, known)
+
+        known = self._first_of_hosts
+        # All are on the server's host, as they were before the last round: there is one clock.
+        if known is None or known.any():
+            self._first_of_hosts, found = self._all_to_all(operation)
+            self.clock_offset_seconds, self.clock_uncertainty_seconds = found
 
     def barrier(self) -> None:
         self._all_to_all(lambda: self._comm.Barrier())

@@ -318,8 +318,13 @@ def test_clocks_of_hosts_are_compared_by_messages():
     from hpcfl.comm import clocks
 
     comm = MPI.COMM_WORLD.Dup()
-    apart = clocks.compare(comm, f"host{comm.rank}")
-    together = clocks.compare(comm, "host")
+    apart, together, pairs = (
+        clocks.first_of_hosts(comm, f"host{name}") for name in (comm.rank, "", comm.rank // 2)
+    )
+    assert apart.tolist() == list(range(comm.size))
+    assert not together.any()
+    assert pairs.tolist() == [2 * (rank // 2) for rank in range(comm.size)]
+    apart, together = (clocks.compare(comm, firsts) for firsts in (apart, together))
 
     assert abs(apart.seconds) <= apart.uncertainty_seconds + 1e-9 * time.perf_counter()
     assert (apart.uncertainty_seconds > 0) == (comm.rank > 0)
