@@ -26,7 +26,7 @@ endif
 
 .DEFAULT_GOAL := setup
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-train bench test test-full lint clean distclean
+.PHONY: help setup setup-train bench test test-full mpi-matrix lint clean distclean
 
 help:
 	@echo 'make setup        set up $(VENV) (the default)'
@@ -34,6 +34,7 @@ help:
 	@echo 'make bench        then run: mpirun -n $(RANKS) hpcfl bench sparse'
 	@echo 'make test         then run the tests for every change: a few minutes on two cores'
 	@echo 'make test-full    then run these and the expensive ones, with more examples'
+	@echo 'make mpi-matrix   then run tests with five MPI libraries, and write docs/portability.md'
 	@echo 'make lint         then check style and types'
 	@echo 'make clean        remove caches and build products; results stay'
 	@echo 'make distclean    remove $(VENV) as well'
@@ -67,6 +68,9 @@ test: setup-train
 
 test-full: setup-train
 	$(PYTEST) --hypothesis-profile=full
+
+mpi-matrix: setup-train
+	$(VENV)/bin/python tests/mpi-matrix --write
 
 lint: setup-train
 	$(VENV)/bin/ruff check .

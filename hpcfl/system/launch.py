@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 # The first that is set counts. A launcher's own variables come before those of the process manager
 # under it, because mpirun inside a Slurm job or step inherits the outer ones.
-_RANK_VARIABLES = (
+RANK_VARIABLES = (
     "OMPI_COMM_WORLD_RANK",  # Open MPI
     "MV2_COMM_WORLD_RANK",  # MVAPICH
     "PMI_RANK",  # MPICH, Intel MPI, srun --mpi=pmi2
     "PMIX_RANK",  # srun --mpi=pmix, prun
 )
-_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")
+SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")
 
 # Slurm numbers the batch script, an interactive shell and other steps of its own from here on.
 _SLURM_RESERVED_STEPS = 0xFFFFFFF0
@@ -44,12 +44,12 @@ def launched_by_mpi() -> bool:
     A Slurm step of one task counts only if it offers a process manager: an interactive shell is
     such a step as well, and what is typed there is not an MPI job.
     """
-    return any(_number(name) is not None for name in _RANK_VARIABLES) or _slurm_tasks() > 1
+    return any(_number(name) is not None for name in RANK_VARIABLES) or _slurm_tasks() > 1
 
 
 def guess_rank() -> int:
     """Return the rank that this process will have in MPI, 0 if no launcher started it."""
-    ranks = [_number(name) for name in _RANK_VARIABLES]
+    ranks = [_number(name) for name in RANK_VARIABLES]
     if _slurm_tasks() > 1:
         ranks.append(_number("SLURM_PROCID"))
     return next((rank for rank in ranks if rank is not None), 0)
@@ -98,7 +98,7 @@ def guess_size() -> int | None:
     """Return the number of ranks that were started together, None if the launcher does not say."""
     if not launched_by_mpi():
         return None
-    sizes = [_number(name) for name in _SIZE_VARIABLES]
+    sizes = [_number(name) for name in SIZE_VARIABLES]
     return next((size for size in sizes if size), _slurm_tasks() or None)
 
 

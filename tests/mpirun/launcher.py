@@ -1,11 +1,15 @@
 """Runs MPI jobs with an outer time limit, so that nothing can hang.
 
 `mpirun` launches one; `hpcfl` has a command line run by ranks that were launched once for all.
+
+HPCFL_TEST_MPIRUN is the command, without the number of ranks, that launches jobs instead of the
+mpirun on PATH; every command line is then launched by it.
 """
 
 import atexit
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,19 +20,21 @@ from pathlib import Path
 
 import pytest
 
+from hpcfl.system import launch
 from hpcfl.system.doctor.mpi import find_launcher
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 LIMIT_SECONDS = 240
 STANDING = 8
-# What tells a process its rank: Open MPI's variable, and that of MPICH and its descendants.
-RANK_VARIABLES = (b"OMPI_COMM_WORLD_RANK", b"PMI_RANK")
+OTHER = shlex.split(os.environ.get("HPCFL_TEST_MPIRUN", ""))
 LAUNCHER = find_launcher(f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}")
 
 
 def however_few_cores():
     """Return the command that starts as many ranks as are said after it."""
+    if OTHER:
+        return (*OTHER, "-n")
     if LAUNCHER is None:
         return ("mpirun", "-n")
     family, version = LAUNCHER.implementation.family, LAUNCHER.implementation.version
@@ -41,7 +47,8 @@ def however_few_cores():
 
 MPIRUN = however_few_cores()
 needs_mpirun = pytest.mark.skipif(
-    LAUNCHER is None, reason="no mpirun: install the extra 'mpi' or an MPI of your own"
+    LAUNCHER is None and not OTHER,
+    reason="no mpirun: install the extra 'mpi' or an MPI of your own",
 )
 needs_open_mpi_5 = pytest.mark.skipif(
     LAUNCHER is None
@@ -145,7 +152,7 @@ def hpcfl(ranks, *arguments, limit_seconds=LIMIT_SECONDS):
     A job that ends its processes in another way than by leaving the command line, or that needs
     variables of the environment, must be launched.
     """
-    if ranks > STANDING:
+    if ranks > STANDING or OTHER:
         return mpirun(ranks, "hpcfl", *arguments, limit_seconds=limit_seconds)
     if not _standing or _standing[-1].job.poll() is not None:
         _standing.append(StandingRanks())
@@ -171,7 +178,7 @@ def assert_refused(job, sentence, status=2):
 
 def pid_of_rank(launcher, rank):
     """Return the pid of a rank of a launcher on this host."""
-    wanted = {b"%s=%d" % (name, rank) for name in RANK_VARIABLES}
+    wanted = {b"%s=%d" % (name.encode(), rank) for name in launch.RANK_VARIABLES}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             variables = (folder / "environ").read_bytes().split(b"\0")

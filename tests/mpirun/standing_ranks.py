@@ -43,8 +43,8 @@ def wait_for_all():
 def run(job, comm, name):
     """Run a command line as a process that mpirun started would; return its status."""
     MPI.COMM_WORLD = comm
-    os.environ["OMPI_COMM_WORLD_RANK"] = str(comm.rank)
-    os.environ["OMPI_COMM_WORLD_SIZE"] = str(comm.size)
+    os.environ[launch.RANK_VARIABLES[0]] = str(comm.rank)
+    os.environ[launch.SIZE_VARIABLES[0]] = str(comm.size)
     launch._alone, world._world = False, None  # what the command before this one left
     os.chdir(job["folder"])
     done = hpcfl(*job["arguments"])

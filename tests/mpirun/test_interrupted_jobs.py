@@ -116,6 +116,22 @@ def test_a_rank_that_hangs_does_not_keep_the_others(tmp_path):
 
 
 @pytest.mark.full
+def test_the_death_of_a_device_rank_ends_the_job_and_costs_no_round(tmp_path):
+    path = tmp_path / "run.h5"
+    job, processes = job_under_way(path, "--output", path)
+    finished = load(path).rounds
+    os.kill(processes[2], signal.SIGKILL)
+    ended = finish(job, GONE_SECONDS)
+    wait_until_gone(processes)
+    run = load(path)
+
+    assert ended.returncode != 0
+    assert run.status != "complete"
+    assert run.rounds >= finished
+    assert run.validated.all()
+
+
+@pytest.mark.full
 def test_the_servers_death_costs_no_round_and_resume_goes_on(tmp_path):
     path = tmp_path / "run.h5"
     job, processes = job_under_way(path, "--output", path)
