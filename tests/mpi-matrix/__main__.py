@@ -1,9 +1,10 @@
 """Runs the same tests with every MPI library, each in an environment of its own.
 
-    python tests/mpi-matrix [--only LIBRARY ...] [--cache FOLDER] [--write]
+    python tests/mpi-matrix [--only LIBRARY ...] [--feature FEATURE ...] [--cache FOLDER] [--write]
 
-Status 0 if all tests of all libraries that could be installed passed, and each library of --only
-was installed.
+A library's row is kept beside its environment when all features were tested; --write puts the rows
+that are kept into docs/portability.md. Status 0 if all tests passed of all libraries that could be
+installed, and those of --only were.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from features import FEATURES, check
 from libraries import LIBRARIES, ROOT, CannotInstallError, install
-from table import PAGE, insert, table
+from table import PAGE, insert, keep, kept, table
 
 
 def main():
@@ -32,36 +33,45 @@ def main():
     )
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     asked = parser.parse_args()
-    features = asked.feature or list(FEATURES)
-    if asked.write and (asked.only or asked.feature):
-        parser.error("--write takes the whole table: leave out --only and --feature")
+    cache, features = Path(asked.cache).absolute(), asked.feature or list(FEATURES)
+    cache.mkdir(parents=True, exist_ok=True)
     rows, failed = [], False
     for library in LIBRARIES:
         if asked.only and library.name not in asked.only:
             continue
-        try:
-            environment = install(library, Path(asked.cache).absolute())
-        except CannotInstallError as error:
-            print(f"{library.name} cannot be installed: {error}", flush=True)
-            rows.append((library.source, str(error)))
+        title, outcomes = test(library, cache, features)
+        if isinstance(outcomes, str):
             failed = failed or bool(asked.only)
-            continue
-        title = f"{environment.version} ({library.source})"
-        print(title, flush=True)
-        outcomes = {}
-        for feature in features:
-            outcomes[feature] = one = check(environment, feature)
-            word = "ok" if one.passed else "FAILS"
-            print(f"  {feature}: {word}, {one.seconds:.0f} s  {one.reason}".rstrip(), flush=True)
+        else:
+            failed = failed or not all(one.passed for one in outcomes.values())
         rows.append((title, outcomes))
-        failed = failed or not all(one.passed for one in outcomes.values())
-    made = table(rows, features)
-    print(f"\n{made}")
+        if not asked.feature:
+            keep(cache / f"{library.name}.json", title, outcomes)
+    print(f"\n{table(rows, features)}")
     if asked.write:
-        day = datetime.now(UTC).strftime("%Y-%m-%d")
-        where = f"Python {platform.python_version()}, {os.cpu_count()} cores, {day}."
+        paths = [cache / f"{name}.json" for name in names]
+        made = table([kept(path) for path in paths if path.exists()], FEATURES)
+        where = f"Python {platform.python_version()}, {os.cpu_count()} cores."
         PAGE.write_text(insert(PAGE.read_text(), f"{where}\n\n{made}"))
     sys.exit(failed)
+
+
+def test(library, cache, features):
+    """Return the row of a library: its title, and outcomes or why it is not installed."""
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
+    try:
+        environment = install(library, cache)
+    except CannotInstallError as error:
+        print(f"{library.name} cannot be installed: {error}", flush=True)
+        return f"{library.name} ({library.source}), {today}", str(error)
+    title = f"{environment.version} ({library.source}), {today}"
+    print(title, flush=True)
+    outcomes = {}
+    for feature in features:
+        outcomes[feature] = one = check(environment, feature)
+        word = "ok" if one.passed else "FAILS"
+        print(f"  {feature}: {word}, {one.seconds:.0f} s  {one.reason}".rstrip(), flush=True)
+    return title, outcomes
 
 
 if __name__ == "__main__":

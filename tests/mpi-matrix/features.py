@@ -52,7 +52,9 @@ FEATURES = {
         f"{LEFT}::test_all_ranks_leave_together_whether_one_is_told_or_mpirun",
     ),
     "train": (
-        f"{TRAIN}::test_the_model_does_not_depend_on_the_number_of_ranks",
+        f"{TRAIN}::test_the_model_does_not_depend_on_the_number_of_ranks"
+        "[fedavg---aggregate-sparse]",
+        f"{TRAIN}::test_the_model_does_not_depend_on_the_number_of_ranks[cdp---aggregate-secagg]",
         f"{TRAIN}::test_all_ranks_leave_together_when_mpirun_gets_the_signal",
     ),
     "calibrate": (f"{COMMANDS}::test_ranks_are_calibrated_and_predicted",),

@@ -90,6 +90,7 @@ class Environment:
             **os.environ,
             **self.library.variables,
             "PATH": path,
+            "PYTHONPATH": str(ROOT),
             "HPCFL_TEST_MPIRUN": launcher,
         }
 
@@ -99,7 +100,7 @@ def install(library, cache):
     folder = cache / library.name
     python = folder / "bin" / "python"
     _install_packages(library)
-    stamp, recipe = folder / "recipe", f"{library}\n{ROOT}\n{sys.executable}\n"
+    stamp, recipe = folder / "recipe", f"{library}\n{sys.executable}\n"
     if not stamp.exists() or stamp.read_text() != recipe:
         venv.create(folder, clear=True)
         pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")

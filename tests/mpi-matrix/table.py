@@ -1,9 +1,29 @@
 """The table of libraries and features in docs/portability.md, between two marks."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
+
+from features import Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "portability.md"
 BEGIN, END = "<!-- mpi-matrix -->", "<!-- /mpi-matrix -->"
+
+
+def keep(path, title, outcomes):
+    """Write a row of the table to a file, until all rows are there."""
+    told = outcomes
+    if not isinstance(outcomes, str):
+        told = {feature: asdict(outcome) for feature, outcome in outcomes.items()}
+    path.write_text(json.dumps([title, told], indent=1))
+
+
+def kept(path):
+    """Return the row of a file."""
+    title, told = json.loads(path.read_text())
+    if isinstance(told, str):
+        return title, told
+    return title, {feature: Outcome(**outcome) for feature, outcome in told.items()}
 
 
 def table(rows, features):

@@ -1,24 +1,10 @@
 """What the matrix makes of outcomes: its table, and where that goes in the page."""
 
-import importlib.util
 import re
-import sys
-from pathlib import Path
 
+import features
 import pytest
-
-HERE = Path(__file__).parent
-
-
-def module(name):
-    spec = importlib.util.spec_from_file_location(f"mpi_matrix_{name}", HERE / f"{name}.py")
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = loaded  # dataclasses look there
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
-features, libraries, table = (module(name) for name in ("features", "libraries", "table"))
+import table
 
 
 def test_a_library_that_is_not_installed_is_a_row_that_says_so():
@@ -32,6 +18,13 @@ def test_a_library_that_is_not_installed_is_a_row_that_says_so():
     assert "| B | - | - |" in text
     assert "- A 1, train: `assert '1' == 2`" in text
     assert "- B is not installed: `no wheel`" in text
+
+
+def test_rows_that_are_kept_come_back(tmp_path):
+    for row in (("A", {"reduce": features.Outcome(False, "why", 3.5)}), ("B", "no wheel")):
+        table.keep(tmp_path / "row.json", *row)
+
+        assert table.kept(tmp_path / "row.json") == row
 
 
 def test_only_what_is_between_the_marks_is_replaced():
