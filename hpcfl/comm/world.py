@@ -227,6 +227,7 @@ class World:
             "mpi_library_text": library,
             "mpi_standard": ".".join(str(part) for part in MPI.Get_version()),
             "thread_level": levels[MPI.Query_thread()],
+            "waits_asleep": self._patient,
         }
 
     def hosts(self) -> list[str]:
