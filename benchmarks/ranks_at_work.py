@@ -20,7 +20,7 @@ from hpcfl.comm.world import connect
 from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.driver import AFTER, BEFORE, DURING
 from hpcfl.rounds.observer import RoundObserver
-from hpcfl.system.environment import usable_cores
+from hpcfl.system import cores
 
 
 class Watch(RoundObserver):
@@ -65,11 +65,13 @@ def main() -> None:
     if everybodys is None:
         return
     begin, first, end, cpu = everybodys.T
-    wall, cores = end.max() - begin.min(), usable_cores() or 1
+    wall, available = end.max() - begin.min(), cores.usable() or 1
     shares = (first[1:] - begin.min()) / wall
     print(f"{watch._phase}: {wall:.2f} s, CPU of all ranks {cpu.sum():.2f} s")
     print("first message made after", ", ".join(f"{share:.1%}" for share in shares), "of it")
-    print(f"{wall / (cpu.sum() / cores):.2f} times as long as {cores} busy cores would take")
+    print(
+        f"{wall / (cpu.sum() / available):.2f} times as long as {available} busy cores would take"
+    )
 
 
 if __name__ == "__main__":

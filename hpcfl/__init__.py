@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from hpcfl.api import Run, Runs, bench, compare, load, load_many, plot, sweep, train
     from hpcfl.errors import HpcflError, UsageError
 
-__version__ = "0.1.0"
+    __version__: str
+
 __all__ = [
     "HpcflError",
     "Run",
@@ -28,6 +29,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for: ``import hpcfl`` itself loads nothing."""
+    if name == "__version__":
+        from hpcfl.system.revision import version
+
+        return version()
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

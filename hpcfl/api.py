@@ -136,7 +136,8 @@ class Runs(tuple[Run, ...]):
         """
         pools = pooling.group(self)
         summaries = [pooling.summarise(pool, pool.runs[0].link()) for pool in pools]
-        return tables.comparison(summaries, choose_baseline(summaries, baseline))
+        chosen = choose_baseline(summaries, baseline)
+        return tables.comparison(summaries, chosen, pooling.kept_apart(pools))
 
     def plot(self, kind: str, **options: Any) -> Figure:
         """Draw a figure of all, as `hpcfl plot --kind` does."""

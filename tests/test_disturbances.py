@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hpcfl.results.schema import stored
 from hpcfl.system import disturbances
 from hpcfl.system.disturbances import AFTER, BEFORE, COUNTERS, after, before, counters, warnings
 
@@ -69,7 +70,7 @@ def test_a_machine_that_tells_nothing_gives_nan(monkeypatch, tmp_path):
 
     assert tuple(found) == COUNTERS
     assert all(math.isnan(value) for name, value in found.items() if name != "clock_seconds")
-    assert warnings(before(found) | after(found)) == []
+    assert warnings(stored(before([found]) | after([found]))) == []
 
 
 def test_a_quiet_run_is_not_warned_of():
@@ -81,6 +82,7 @@ def test_a_quiet_run_is_not_warned_of():
     ("changes", "sentence"),
     [
         ({"host_ranks": [5]}, "5 ranks on 4 cores: measured seconds show the scheduler"),
+        # Of other hosts a file of an earlier version says only how many ranks they had.
         ({"host_ranks": [2, 101]}, "101 ranks on 4 cores"),
         # The run's own ranks are not other programs.
         ({"host_ranks": [101], "before_load_1min": 60.0}, "101 ranks on 4 cores"),
@@ -113,3 +115,44 @@ def test_each_disturbance_has_a_sentence(changes, sentence):
 )
 def test_little_or_earlier_ones_have_none(changes):
     assert warnings(QUIET | changes) == []
+
+
+def of_hosts(*changes):
+    """Return the facts of as many hosts, each quiet but for its changes."""
+    each = [QUIET | change for change in changes]
+    names = (*BEFORE, *AFTER)
+    differing = {"cores_usable": [facts["cores_usable"] for facts in each]}
+    return (
+        {name: [facts[name] for facts in each] for name in names}
+        | {"cores_usable": each[0]["cores_usable"], "cores_logical": 4}
+        | {"host_ranks": [facts["host_ranks"][0] for facts in each]}
+        | {"hosts": [f"node{number}" for number in range(len(each))], "host_facts": differing}
+    )
+
+
+def test_a_sentence_names_the_host_that_was_disturbed():
+    swapping, hot = {"after_swapped_in_bytes": 3e6}, {"after_thermal_throttlings": 2.0}
+    found = warnings(of_hosts({}, swapping, swapping | hot))
+
+    assert [sentence.partition("(")[2] for sentence in found] == ["on node1, node2)", "on node2)"]
+    assert "3 MiB were swapped in" in found[0]
+    assert "cores slowed down 2 times" in found[1]
+    assert warnings(of_hosts({}, {})) == []
+
+
+def test_every_host_has_its_own_cores_and_ranks():
+    (found,) = warnings(of_hosts({}, {"cores_usable": 2}, {"host_ranks": [2]}))
+
+    assert found.startswith("4 ranks on 2 cores")
+    assert found.endswith("(on node1)")
+    assert warnings(of_hosts({}, {"cores_usable": 8, "before_load_1min": 7.0})) == []
+
+
+def test_many_hosts_are_counted():
+    (found,) = warnings(of_hosts(*[{"after_thermal_throttlings": 2.0}] * 9))
+
+    assert found.endswith("(on node0, node1, node2, node3 and 5 other hosts)")
+
+
+def test_nothing_is_said_of_a_host_whose_counters_are_lost():
+    assert warnings(of_hosts({}, dict.fromkeys((*BEFORE, *AFTER), math.nan))) == []

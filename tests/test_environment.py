@@ -2,21 +2,21 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 
 import pytest
 
 import hpcfl
-from hpcfl.system import environment
+from hpcfl.system import cores, environment, mpisettings, revision
 
 FACTS = {
     *("host_name", "cpu_model", "cores_physical", "cores_logical", "cores_affinity"),
     *("cores_usable", "cpu_governor", "cpu_turbo", "memory_bytes", "memory_available_bytes"),
     *("swap_bytes", "swap_used_bytes", "load_1min", "kernel", "clock_source", "python_version"),
     *("hpcfl_version", "numpy_version", "mpi4py_version", "h5py_version", "cryptography_version"),
-    *("openssl_version", "git_commit", "git_dirty", "slurm_job_id", "environment_variables"),
+    *("openssl_version", "git_commit", "git_dirty", "git_changes", "slurm_job_id"),
+    *("environment_variables", "mpi_parameters", "networks"),
 }
 
 
@@ -30,7 +30,8 @@ def test_all_facts_are_there_and_can_be_stored_as_they_are():
 
     assert set(facts) >= FACTS
     json.dumps(facts)
-    others = {name: value for name, value in facts.items() if name != "environment_variables"}
+    lists = ("environment_variables", "mpi_parameters", "networks")
+    others = {name: value for name, value in facts.items() if name not in lists}
     assert all(value is None or isinstance(value, str | int | float) for value in others.values())
     assert facts["python_version"] == ".".join(map(str, sys.version_info[:3]))
     assert facts["hpcfl_version"] == hpcfl.__version__
@@ -43,19 +44,22 @@ def test_a_system_that_tells_nothing_gives_no_error(monkeypatch, tmp_path):
     def refuse(*_, **__):
         raise OSError("no")
 
-    monkeypatch.setattr(environment, "_CPUS", tmp_path / "none")
+    for module in (environment, cores):
+        monkeypatch.setattr(module, "_CPUS", tmp_path / "none")
     monkeypatch.setattr(environment, "read", lambda _: "")
+    monkeypatch.setattr(mpisettings, "read", lambda _: "")
+    monkeypatch.setattr(mpisettings, "_NETWORKS", tmp_path / "none")
     monkeypatch.setattr(os, "sched_getaffinity", refuse, raising=False)
     monkeypatch.setattr(os, "getloadavg", refuse)
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    monkeypatch.setattr(environment.subprocess, "run", refuse)
+    monkeypatch.setattr(revision.subprocess, "run", refuse)
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.backends.openssl.backend", None)
 
-    facts = environment.capture({}, ["a"])
+    facts = environment.capture({}, [("a", ())])
 
     for name in (
         *("memory_bytes", "swap_used_bytes", "cores_physical", "cores_usable", "load_1min"),
-        *("oversubscription_ratio", "openssl_version", "git_commit"),
+        *("oversubscription_ratio", "openssl_version", "git_commit", "binding"),
     ):
         assert facts[name] is None, name
 
@@ -70,16 +74,6 @@ def test_memory_is_in_bytes(monkeypatch):
     assert facts["memory_bytes"] == 2000 * 1024
     assert facts["memory_available_bytes"] == 500 * 1024
     assert facts["swap_used_bytes"] == 40 * 1024
-
-
-def test_hardware_threads_of_a_core_count_once(monkeypatch, tmp_path):
-    for cpu, siblings in enumerate(["0,2", "1,3", "0,2", "1,3"]):
-        folder = tmp_path / f"cpu{cpu}/topology"
-        folder.mkdir(parents=True)
-        (folder / "thread_siblings_list").write_text(f"{siblings}\n")
-    monkeypatch.setattr(environment, "_CPUS", tmp_path)
-
-    assert local("cores_physical") == 2
 
 
 @pytest.mark.parametrize(
@@ -120,16 +114,86 @@ def test_variables_of_mpi_and_slurm_are_kept_but_none_that_could_hold_a_secret(m
     assert "hunter2" not in json.dumps(facts)
 
 
-def test_ranks_are_counted_for_each_host_and_missing_facts_named(monkeypatch):
-    monkeypatch.setattr(environment, "usable_cores", lambda: 2)
-    facts = environment.capture({"transport": "mpi", "extra": 2}, ["b", "a", "b", "b", "a"])
+def place(host, *threads):
+    return host, threads
+
+
+def facts_of(**changes):
+    """Return what a rank found on its host."""
+    return {"cores_usable": 2, "load_1min": 0.5, "environment_variables": {}} | changes
+
+
+def test_ranks_are_counted_for_each_host_and_missing_facts_named():
+    places = [place(host, 0, 1) for host in "babba"]
+    facts = environment.capture({"transport": "mpi", "extra": 2}, places, [facts_of()] * 2)
 
     assert facts["hosts"] == ["b", "a"]
     assert facts["host_ranks"] == [3, 2]
     assert facts["oversubscription_ratio"] == 1.5
     assert (facts["transport"], facts["extra"]) == ("mpi", 2)
     assert (facts["mpi_library"], facts["mpi_standard"], facts["thread_level"]) == (None,) * 3
+    assert facts["host_facts"] == {}
     assert environment.capture({}, [])["oversubscription_ratio"] is None
+
+
+def test_facts_in_which_hosts_differ_are_kept_for_each_of_them():
+    tcp = {"OMPI_MCA_btl": "tcp,self", "PMIX_RANK": "1"}
+    found = [
+        facts_of(environment_variables={"PMIX_RANK": "0"}),
+        facts_of(cores_usable=64, environment_variables=tcp),
+        None,
+    ]
+    facts = environment.capture({}, [place(host, 0) for host in "abc"], found)
+
+    assert facts["cores_usable"] == 2
+    assert facts["host_facts"] == {
+        "cores_usable": [2, 64, None],
+        "load_1min": [0.5, 0.5, None],
+        # The process that a variable names is another on every host.
+        "environment_variables": [{}, {"OMPI_MCA_btl": "tcp,self"}, None],
+    }
+    # The fullest host, as far as is known.
+    assert facts["oversubscription_ratio"] == 0.5
+    assert environment.capture({}, [place("a", 0)], [facts_of()])["host_facts"] is None
+
+
+@pytest.mark.parametrize(
+    ("threads", "binding"),
+    [
+        ([(0, 1)] * 3, "hardware threads a rank: 2; ranks a thread: at most 3"),
+        ([(0,), (1,), (2,)], "hardware threads a rank: 1; ranks a thread: at most 1"),
+        ([(0, 1), (2,), (2, 3)], "hardware threads a rank: 1 to 2; ranks a thread: at most 2"),
+        # What the system does not tell is not guessed.
+        ([(), (0,)], None),
+        ([], None),
+    ],
+)
+def test_the_binding_of_ranks_is_what_they_may_use(threads, binding):
+    places = [place("a", *mine) for mine in threads]
+
+    assert environment.capture({}, places, [facts_of()])["binding"] == binding
+
+
+def test_equal_threads_of_other_hosts_are_not_shared():
+    found = environment.capture({}, [place("a", 0), place("b", 0)], [facts_of()] * 2)
+
+    assert found["binding"] == "hardware threads a rank: 1; ranks a thread: at most 1"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "mapping"),
+    [
+        ("aabb", "host by host"),
+        ("abab", "in turns"),
+        ("aabba", "0,0,1,1,0"),
+        ("a", "host by host"),
+        ("", None),
+    ],
+)
+def test_how_ranks_follow_each_other_on_hosts_is_told_without_their_names(hosts, mapping):
+    places = [place(host, 0) for host in hosts]
+
+    assert environment.capture({}, places, [facts_of()] * 2)["mapping"] == mapping
 
 
 def test_timers_are_described():
@@ -144,28 +208,6 @@ def test_timers_are_described():
     assert environment.timer_quality(lambda: 1.0)[0] is None
 
 
-@pytest.mark.parametrize(
-    ("variables", "quota", "cores"),
-    [
-        # A launcher binds a rank to a core of its own: its parent's count.
-        ({}, "", 1),
-        ({"OMPI_COMM_WORLD_RANK": "0"}, "", 64),
-        ({"OMPI_COMM_WORLD_RANK": "0", "SLURM_CPUS_ON_NODE": "16"}, "", 16),
-        ({"SLURM_CPUS_ON_NODE": "16"}, "200000 100000", 2),
-        ({"SLURM_CPUS_ON_NODE": "16"}, "50000 100000", 1),
-        ({"SLURM_CPUS_ON_NODE": "16"}, "max 100000", 16),
-    ],
-)
-def test_cores_are_those_that_all_ranks_of_the_host_may_use(monkeypatch, variables, quota, cores):
-    affinity = {0: {3}, os.getppid(): set(range(64))}
-    monkeypatch.setattr(os, "sched_getaffinity", affinity.__getitem__, raising=False)
-    monkeypatch.setattr(environment, "read", lambda path: quota)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-
-    assert environment.usable_cores() == cores
-
-
 def test_capturing_does_not_load_mpi():
     program = (
         "import sys; from hpcfl.system import environment; environment.capture({}, []); "
@@ -176,47 +218,3 @@ def test_capturing_does_not_load_mpi():
     )
 
     assert done.stdout.strip() == "False", done.stderr
-
-
-@pytest.fixture
-def repository(tmp_path, monkeypatch):
-    """Return a repository without commits that the package seems to be run from."""
-    if shutil.which("git") is None:
-        pytest.skip("no git here")
-    (tmp_path / "hpcfl").mkdir()
-    (tmp_path / "hpcfl/__init__.py").write_text("")
-    git(tmp_path, "init", "--quiet")
-    monkeypatch.setattr(hpcfl, "__file__", str(tmp_path / "hpcfl/__init__.py"))
-    return tmp_path
-
-
-def git(folder, *arguments):
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.hooksPath=/dev/null")
-    command = ["git", *identity, *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-@pytest.mark.parametrize(
-    ("file", "dirty"),
-    [(None, False), ("hpcfl/__init__.py", True), ("hpcfl/new.py", True), ("notes.txt", False)],
-)
-def test_the_commit_that_ran_is_recorded_and_whether_its_code_was_changed(repository, file, dirty):
-    assert local("git_commit") is None  # before there is one
-    git(repository, "add", ".")
-    git(repository, "commit", "--quiet", "--message", "first")
-    if file:
-        (repository / file).write_text("x = 1\n")
-
-    assert local("git_commit") == git(repository, "rev-parse", "HEAD")
-    assert local("git_dirty") is dirty
-
-
-def test_an_installed_package_does_not_claim_the_repository_around_it(repository, monkeypatch):
-    git(repository, "add", ".")
-    git(repository, "commit", "--quiet", "--message", "first")
-    installed = repository / "site-packages/hpcfl"
-    installed.mkdir(parents=True)
-    monkeypatch.setattr(hpcfl, "__file__", str(installed / "__init__.py"))
-
-    assert local("git_commit") is None

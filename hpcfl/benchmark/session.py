@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcfl.benchmark.experiment import Experiment
+from hpcfl.comm.hosts import Hosts
+from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
@@ -98,7 +100,7 @@ def _run_one(
     resume: Path | None,
     interruption: Interruption,
 ) -> None:
-    hosts = world.hosts()
+    hosts = Hosts(world)
     transport = world.transport(experiment.devices, tolerant=True)
     if transport is None:
         return
@@ -107,13 +109,14 @@ def _run_one(
         try:
             if resume is not None:
                 earlier = _earlier(resume, experiment)
-            ranks = transport.placement.ranks
-            writer = _writer(world, experiment, output, command, hosts, ranks, earlier)
+            place = transport.placement
+            writer = _writer(world, experiment, output, command, hosts, place, earlier)
         except HpcflError as problem:
             error = problem
     transport.raise_everywhere(error)
     if writer is None:
         experiment.run(transport, observer)
+        hosts.counters(transport)
         return
 
     def left() -> str:
@@ -127,9 +130,7 @@ def _run_one(
 
     with writer, interruption.writing(writer.mark_interrupted, given_up):
         reason = experiment.run(transport, Together(_Writing(writer), observer), earlier)
-        from hpcfl.system import disturbances
-
-        writer.record_end({"stop_reason": reason, **disturbances.after(disturbances.counters())})
+        writer.record_end({"stop_reason": reason, **hosts.counters(transport)})
         if reason == "interrupted":
             raise Left(left())
     report(writer.path)
@@ -183,20 +184,17 @@ def _writer(
     experiment: Experiment,
     output: Path,
     command: Sequence[str],
-    hosts: list[str],
-    ranks: int,
+    hosts: Hosts,
+    placement: Placement,
     earlier: Run | None,
 ) -> ResultsWriter:
     import shlex
 
     from hpcfl.results.writer import ResultsWriter, default_path
-    from hpcfl.system import disturbances, environment
 
     protocol = experiment.protocol
-    captured = environment.capture(world.facts(), hosts) | disturbances.before(
-        disturbances.counters()
-    )
-    at_end = {"stop_reason": str} | dict.fromkeys(disturbances.AFTER, float)
+    captured = hosts.environment(world.facts(), placement)
+    at_end = {"stop_reason": "", **hosts.unknown()}
     if earlier is not None:
         return ResultsWriter.resume(
             earlier.path,
@@ -205,7 +203,7 @@ def _writer(
             rounds=experiment.options.planned_rounds,
             at_end=at_end,
             failures=world.tolerant,
-            ranks=ranks,
+            ranks=placement.ranks,
         )
     path = output
     if not _is_file(output):
@@ -221,7 +219,7 @@ def _writer(
         devices=experiment.devices,
         rounds=experiment.options.planned_rounds,
         failures=world.tolerant,
-        ranks=ranks,
+        ranks=placement.ranks,
     )
 
 

@@ -7,7 +7,6 @@ import sys
 
 import click
 
-from hpcfl import __version__
 from hpcfl.errors import HpcflError
 from hpcfl.system import launch
 
@@ -49,10 +48,26 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if not asked or context.resilient_parsing:
+        return
+    from hpcfl import __version__
+
+    click.echo(f"hpcfl, version {__version__}")
+    context.exit()
+
+
 @click.group(
     cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
-@click.version_option(__version__, prog_name="hpcfl")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 def group() -> None:
     """Measure secure aggregation and private federated learning over MPI.
 

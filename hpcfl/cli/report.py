@@ -116,7 +116,7 @@ def command(
     elif form == "csv":
         click.echo(tables.every_figure(summaries).csv(), nl=False)
     elif len(summaries) > 1:
-        compared = tables.comparison(summaries, chosen)
+        compared = tables.comparison(summaries, chosen, pooling.kept_apart(pools))
         click.echo(compared.markdown() if form == "markdown" else compared.text())
     elif form == "markdown":
         (summary,) = summaries

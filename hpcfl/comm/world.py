@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import sys
 import time
 import traceback
@@ -215,7 +216,9 @@ class World:
             MPI.THREAD_SERIALIZED: "serialized",
             MPI.THREAD_MULTIPLE: "multiple",
         }
-        library = MPI.Get_library_version().strip("\0\n ").partition("\n")[0]
+        described = MPI.Get_library_version().strip("\0\n ")
+        library = described.partition("\n")[0]
+        device = re.search(r"^MPICH Device:\s*(\S+)", described, re.MULTILINE)
         lab = launch.netlab_facts()
         among_ranks = "netlab" if lab else "mpi"
         return {
@@ -225,32 +228,64 @@ class World:
             "fault_tolerance": "ulfm" if self.tolerant else None,
             "mpi_library": library.partition(",")[0],
             "mpi_library_text": library,
+            "mpi_device": device[1] if device else None,
             "mpi_standard": ".".join(str(part) for part in MPI.Get_version()),
             "thread_level": levels[MPI.Query_thread()],
             "waits_asleep": self._patient,
         }
 
+    def exchange(self, mine: Array, answer: Callable[[Array], Array], told: Array) -> Array | None:
+        """Return every rank's array at rank 0, None elsewhere; fill `told` with this rank's answer.
+
+        Rank 0 answers: `answer` takes the arrays of all ranks, of one shape and type, and returns
+        a row for each of them, like `told`.
+        """
+        import numpy as np
+
+        if self._control is None:
+            told[...] = answer(mine[None])[0]
+            return mine[None]
+
+        def operation(control: Comm) -> Array | None:
+            shape = (control.size, *mine.shape)
+            rows = np.empty(shape, mine.dtype) if self.rank == 0 else None
+            control.Gather(mine, rows)
+            sizes = [told.size] * control.size
+            control.Scatterv(None if rows is None else (answer(rows), sizes), told)
+            return rows
+
+        return self._together(operation)
+
+    def collect(self, message: bytes) -> list[bytes] | None:
+        """Return every rank's message, of any length, at rank 0; None elsewhere."""
+        import numpy as np
+
+        if self._control is None:
+            return [message]
+        mine = np.frombuffer(message, np.uint8)
+
+        def operation(control: Comm) -> list[bytes] | None:
+            sizes = np.empty(control.size, np.int64) if self.rank == 0 else None
+            control.Gather(np.array([mine.size], np.int64), sizes)
+            if sizes is None:
+                if mine.size:
+                    control.Send(mine, 0)
+                return None
+            found = [message, *(bytes(size) for size in sizes[1:].tolist())]
+            for rank in np.flatnonzero(sizes[1:]) + 1:
+                buffer = np.empty(sizes[rank], np.uint8)
+                control.Recv(buffer, rank)
+                found[rank] = buffer.tobytes()
+            return found
+
+        return self._together(operation)
+
     def hosts(self) -> list[str]:
         """Return every rank's host name, at rank 0; an empty list elsewhere."""
         import platform
 
-        import numpy as np
-
-        mine = np.zeros(64, np.uint8)
-        name = platform.node().encode()[: mine.size]
-        mine[: len(name)] = np.frombuffer(name, np.uint8)
-        if self._control is None:
-            return [platform.node()]
-
-        def gather(control: Comm) -> Array | None:
-            rows = np.empty((control.size, mine.size), np.uint8) if self.rank == 0 else None
-            control.Gather(mine, rows)
-            return rows
-
-        everybody = self._together(gather)
-        if everybody is None:
-            return []
-        return [row.tobytes().rstrip(b"\0").decode() for row in everybody]
+        found = self.collect(platform.node().encode())
+        return [] if found is None else [name.decode(errors="replace") for name in found]
 
 
 def _receive(comm: Comm, array: Array) -> Array:

@@ -16,7 +16,7 @@ from hpcfl.pages.figures import figures
 from hpcfl.report.markup import Markup, details, element, join
 from hpcfl.report.table import Facts, sentences
 from hpcfl.results import tables
-from hpcfl.results.pooling import Pool
+from hpcfl.results.pooling import Pool, kept_apart
 from hpcfl.results.summary import Summary
 
 # More runs than these are folded.
@@ -71,6 +71,7 @@ def write(
 def render(pools: Sequence[Pool], summaries: Sequence[Summary], baseline: Summary) -> str:
     """Return the page; see :func:`write`."""
     runs = sum(len(pool.runs) for pool in pools)
+    compared = tables.comparison(summaries, baseline, kept_apart(pools))
     title = f"hpcfl: {runs} run{'s' if runs != 1 else ''}"
     drawn = figures([pool.run for pool in pools])
     head = [
@@ -85,7 +86,7 @@ def render(pools: Sequence[Pool], summaries: Sequence[Summary], baseline: Summar
         element("p", f"Written by hpcfl {__version__}."),
         element(
             "section",
-            join([element("h2", "Summary"), tables.comparison(summaries, baseline).html()]),
+            join([element("h2", "Summary"), compared.html()]),
         ),
     ]
     if drawn:

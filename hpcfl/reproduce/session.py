@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -60,7 +59,7 @@ def _keep(
 def _about(world: World, seconds: float) -> dict[str, Any]:
     from hpcfl.system import environment
 
-    found = environment.capture(world.facts(), [platform.node()])
+    found = environment.capture_local()
     kept = ("cpu_model", "cores_usable", "git_commit")
     return {
         "seconds": round(seconds, 1),

@@ -13,24 +13,30 @@ from numpy.typing import NDArray
 
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import names
+from hpcfl.report import formats
 from hpcfl.results import schema
 from hpcfl.results import summary as summaries
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import kruskal_wallis
 from hpcfl.results.summary import Summary
-from hpcfl.system import disturbances
+from hpcfl.system import disturbances, mpisettings, revision
 
 # Options that leave the work of a round as it is, and sentences that follow from options.
 _FREE = {*names(BenchOptions, repeats="yes"), "promises"}
 _GIVEN = {*names(BenchOptions, repeats="if given")}
-# What of the environment makes two runs measurements of the same thing. Host names do not: which
-# nodes a launch gets is part of what repeats are for.
+# What of the environment makes two runs measurements of the same thing, with the variables and
+# parameters that steer MPI. Host names do not: which nodes a launch gets is part of what repeats
+# are for. What a file does not hold, as those of earlier versions, is not what another one holds.
 MACHINE = (
-    *("transport", "ranks", "host_ranks", "mpi_library", "mpi_library_text"),
+    *("transport", "ranks", "host_ranks", "mapping", "binding", "fault_tolerance", "networks"),
+    *("mpi_library", "mpi_library_text", "mpi_device", "thread_level"),
     *("cpu_model", "cores_physical", "cores_logical", "cores_usable", "cpu_governor", "cpu_turbo"),
-    *("hpcfl_version", "git_commit", "python_version", "numpy_version", "openssl_version"),
+    *("hpcfl_version", "git_commit", "git_dirty", "git_changes"),
+    *("python_version", "numpy_version", "openssl_version"),
 )
+# A sentence names at most so many facts that differ.
+_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -98,11 +104,38 @@ def configuration(run: Run) -> dict[str, Any]:
 
 
 def machine(run: Run) -> dict[str, Any]:
-    """Return what a run was measured with, as far as it was recorded."""
+    """Return what a run was measured with, as far as it was recorded.
+
+    A fact in which its hosts differ is the list of their values.
+    """
     # The links of a lab (hpcfl netlab) are part of the machine.
     lab = [name for name in run.environment if name.startswith("netlab_")]
-    names = (*MACHINE, *sorted(lab))
-    return {name: run.environment[name] for name in names if run.environment.get(name) is not None}
+    facts = run.environment | _mapping(run.environment.get("host_facts"))
+    known = {name: facts[name] for name in (*MACHINE, *sorted(lab)) if facts.get(name) is not None}
+    # A build has a part of its commit, in its version.
+    for name, part in (("hpcfl_version", _release), ("git_commit", _shortened)):
+        if isinstance(known.get(name), str):
+            known[name] = part(known[name])
+    variables = facts.get("environment_variables")
+    if isinstance(variables, list):
+        known["environment_variables"] = variables
+    settings = mpisettings.steering(_mapping(run.environment.get("environment_variables")))
+    for file, parameters in _mapping(facts.get("mpi_parameters")).items():
+        settings |= {f"{file}: {name}": value for name, value in _mapping(parameters).items()}
+    # Names from a file are printed, too.
+    return known | {formats.words(name): value for name, value in settings.items()}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _release(version: str) -> str:
+    return version.partition("+")[0]
+
+
+def _shortened(commit: str) -> str:
+    return commit[: revision.COMMIT_DIGITS]
 
 
 def differences(
@@ -113,6 +146,29 @@ def differences(
     names = dict.fromkeys([*one, *other])
     pairs = {name: (one.get(name), other.get(name)) for name in names}
     return {name: (a, b) for name, (a, b) in pairs.items() if a != b}
+
+
+def kept_apart(pools: Sequence[Pool]) -> list[str]:
+    """Return why pools of one configuration are several, a sentence for each after the first.
+
+    Pools are numbered from 1, as the rows of a table.
+    """
+    found = []
+    firsts: dict[str, tuple[int, Run]] = {}
+    for number, pool in enumerate(pools, 1):
+        run = pool.runs[0]
+        key = json.dumps(configuration(run), sort_keys=True)
+        first, other = firsts.setdefault(key, (number, run))
+        pairs = differences(machine, other, run)
+        if pairs:
+            told = [
+                f"{name}: {formats.words(a, nothing='none')} | {formats.words(b, nothing='none')}"
+                for name, (a, b) in list(pairs.items())[:_NAMED]
+            ]
+            more = len(pairs) - len(told)
+            rest = f"; and {more} more: see hpcfl compare" if more else ""
+            found.append(f"rows {first} and {number} are not repeats: {'; '.join(told)}{rest}")
+    return found
 
 
 def summarise(pool: Pool, link: LinkModel) -> Summary:

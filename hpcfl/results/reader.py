@@ -140,6 +140,8 @@ class Run:
         return np.divide(sent, count, out=np.full(len(sent), np.nan), where=count > 0)
 
 
+# Bytes that an attribute of the oldest file format holds.
+_LARGEST_ATTRIBUTE = 1 << 16
 _TEXT = h5py.h5t.py_create(h5py.string_dtype())
 # Options that are words, such as a note that looks like a list.
 _TEXTS = {*names(BenchOptions, type=str), *names(TrainOptions, type=str)}
@@ -347,18 +349,19 @@ def _require(condition: bool, reason: str) -> None:
 
 
 def _facts(group: Any) -> dict[str, Any]:
-    return schema.decode(_attributes(group))
+    return schema.decode(_attributes(group, lists=True))
 
 
-def _attributes(group: Any) -> dict[str, Any]:
+def _attributes(group: Any, lists: bool = False) -> dict[str, Any]:
     # In one pass: h5py's own mapping finds every attribute by its name, and then once more.
     found: dict[str, Any] = {}
 
     def take(name: bytes, *_: Any) -> None:
         attribute = h5py.h5a.open(group.id, name)
         stored, word = attribute.get_type(), name.decode()
-        single = attribute.get_space().get_simple_extent_type() == h5py.h5s.SCALAR
-        _require(single, f"{word} is not a single value")
+        if attribute.get_space().get_simple_extent_type() != h5py.h5s.SCALAR:
+            found[word] = _numbers(attribute, word, lists)
+            return
         if isinstance(stored, h5py.h5t.TypeStringID) and stored.is_variable_str():
             # Most are texts: their type in memory is found once for all.
             value = np.empty((), object)
@@ -371,6 +374,17 @@ def _attributes(group: Any) -> dict[str, Any]:
 
     h5py.h5a.iterate(group.id, take, index_type=h5py.h5.INDEX_NAME)
     return found
+
+
+def _numbers(attribute: Any, word: str, allowed: bool) -> NDArray[np.float64]:
+    """Return a list of numbers, no longer than an attribute of the oldest file format can be."""
+    shape: tuple[int, ...] = attribute.shape or ()
+    _require(allowed and len(shape) == 1, f"{word} is not a single value")
+    _require(attribute.dtype == np.float64, f"{word} is a list of another type")
+    _require(8 * shape[0] <= _LARGEST_ATTRIBUTE, f"{word} is longer than an attribute can be")
+    values = np.empty(shape)
+    attribute.read(values)
+    return values
 
 
 def _plain(value: Any) -> Any:

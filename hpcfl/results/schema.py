@@ -36,6 +36,8 @@ MARKS = "finished"
 FIRST_ROUND = "first_round"
 # Of what is found out when a launch ends, this is the run's: the others describe the machine.
 OF_THE_RUN = {"stop_reason"}
+# Of the environment: where every rank was, its host, hardware threads and devices.
+PLACEMENT = "placement"
 # How a value that there is not is stored.
 NONE = "none"
 
@@ -143,11 +145,11 @@ class DeviceMetric(StrEnum):
     DEVICE_LOSS = auto()
 
 
-def encode(values: Mapping[str, Any]) -> dict[str, str | int | float | bool]:
+def encode(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return options or facts as attributes hold them.
 
     Texts, numbers and booleans stay what they are; None becomes ``"none"``, a whole number beyond
-    64 bits its digits, and a list, tuple or mapping JSON text.
+    64 bits its digits, and a list, tuple or mapping JSON text. An array of floats stays one.
     """
     return {name: _encoded(value) for name, value in values.items()}
 
@@ -156,7 +158,8 @@ def decode(attributes: Mapping[str, Any], texts: Collection[str] = ()) -> dict[s
     """Return options or facts from attributes: the opposite of `encode`.
 
     None stands for ``"none"``, and for an empty text, which is replaced when a launch ends. JSON
-    text of a list or an object becomes a list or a dict, but not in what is named as `texts`.
+    text of a list or an object becomes a list or a dict, but not in what is named as `texts`. An
+    array becomes a list.
     """
     return {
         name: value if name in texts and value not in ("", NONE) else _decoded(value)
@@ -169,7 +172,7 @@ def stored(values: Mapping[str, Any]) -> dict[str, Any]:
     return decode(encode(values))
 
 
-def _encoded(value: Any) -> str | int | float | bool:
+def _encoded(value: Any) -> Any:
     if value is None:
         return NONE
     if isinstance(value, np.generic):
@@ -181,6 +184,8 @@ def _encoded(value: Any) -> str | int | float | bool:
         return value
     if isinstance(value, int):
         return value if -(2**63) <= value < 2**63 else str(value)
+    if isinstance(value, np.ndarray):
+        return value.astype(np.float64)
     if isinstance(value, Mapping | list | tuple):
         import json  # which device ranks do without
 
@@ -193,6 +198,8 @@ def _json_default(value: Any) -> Any:
 
 
 def _decoded(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     if value in ("", NONE):
         return None
     if isinstance(value, str) and value[0] in "[{":

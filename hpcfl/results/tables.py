@@ -15,7 +15,7 @@ from hpcfl.report import formats, jsontext
 from hpcfl.report.formats import seconds
 from hpcfl.report.table import RULE, Column, Facts, Table, label, paragraph
 from hpcfl.results.reader import Run
-from hpcfl.results.schema import Metric
+from hpcfl.results.schema import PLACEMENT, Metric
 from hpcfl.results.statistics import Percentiles
 from hpcfl.results.summary import PhaseSummary, Summary, ratios
 
@@ -144,8 +144,11 @@ def rounds(run: Run) -> Table:
     return Table(columns, rows, title, ["up, all devices: since the first round"])
 
 
-def comparison(summaries: Sequence[Summary], baseline: Summary) -> Table:
-    """Return runs, all with the same link model, side by side and compared with one of them."""
+def comparison(summaries: Sequence[Summary], baseline: Summary, notes: Sequence[str] = ()) -> Table:
+    """Return runs, all with the same link model, side by side and compared with one of them.
+
+    `notes` are sentences on the rows, numbered from 1.
+    """
     warned: dict[str, list[int]] = {}
     for row, summary in enumerate(summaries, 1):
         for sentence in warnings_of(summary):
@@ -160,6 +163,7 @@ def comparison(summaries: Sequence[Summary], baseline: Summary) -> Table:
             "times are medians over measured rounds, bytes are means; device: the slowest of each "
             f"round; modelled: at {baseline.link}",
             *(f"row {row}: {_remarks(summary)}" for row, summary in enumerate(summaries, 1)),
+            *notes,
             *(f"warning: {_rows(rows)}: {sentence}" for sentence, rows in warned.items()),
         ],
     )
@@ -199,12 +203,32 @@ def details(run: Run) -> list[Facts]:
     about |= {"finished": run.finished or "not finished"}
     options = {name: value for name, value in run.config.items() if name != "promises"}
     found = [Facts(about)]
-    for title, values in (("options", options), ("environment", run.environment)):
-        found.append(Facts(dict(sorted(values.items())), title))
+    known = dict(sorted(run.environment.items()))
+    ranks = known.pop(PLACEMENT, None)
+    found += [Facts(dict(sorted(options.items())), "options"), Facts(known, "environment")]
+    found.append(Facts(_placement(ranks), "ranks"))
     for launch in run.resumed:
         title = f"resumed from round {launch['first_round']}"
-        found.append(Facts(dict(sorted(launch.items())), title))
+        known = dict(sorted(launch.items()))
+        ranks = known.pop(PLACEMENT, None)
+        found += [Facts(known, title), Facts(_placement(ranks), f"ranks, {title}")]
     return [one for one in found if one.known]
+
+
+def _placement(ranks: Any) -> dict[str, str]:
+    """Return where ranks and devices were: those of one host and the same cores together."""
+    together: dict[str, tuple[list[int], int]] = {}
+    for rank, place in enumerate(ranks if isinstance(ranks, list) else []):
+        if not isinstance(place, dict) or not isinstance(place.get("devices"), list):
+            return {}
+        where = f"{place.get('host')}, hardware threads {place.get('cores') or 'not known'}"
+        members, devices = together.get(where, ([], 0))
+        together[where] = [*members, rank], devices + len(place["devices"])
+    return {
+        where: f"{_rows(members, 'rank')}: {'server and ' if 0 in members else ''}"
+        f"{devices} {'device' if devices == 1 else 'devices'}"
+        for where, (members, devices) in together.items()
+    }
 
 
 def promises(run: Run) -> list[str]:
@@ -319,13 +343,13 @@ def _remarks(summary: Summary) -> str:
     return text
 
 
-def _rows(rows: Sequence[int]) -> str:
-    """Return increasing numbers of rows in words: ``row 3``, or ``rows 1 to 4, 7``."""
+def _rows(rows: Sequence[int], what: str = "row") -> str:
+    """Return increasing numbers in words: ``row 3``, or ``rows 1 to 4, 7``."""
     # Consecutive numbers differ from their places by the same.
     found = groupby(enumerate(rows), lambda numbered: numbered[1] - numbered[0])
     runs = [[row for _, row in numbered] for _, numbered in found]
     parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"row{'s' if len(rows) > 1 else ''} {', '.join(parts)}"
+    return f"{what}{'s' if len(rows) > 1 else ''} {', '.join(parts)}"
 
 
 def _first_round(summary: Summary) -> str | None:

@@ -86,11 +86,11 @@ class ResultsWriter:
     `Left` is on its way out, ``failed`` if another exception is. `config` and `environment` are
     stored by `schema.encode`. `rounds` is the largest number of rounds, warm-up included: space for
     all is allocated now, and so is space for `at_end`, what of the environment is found out when
-    the run ends (``float`` or ``str``, see `record_end`). `training` and `device_training` name
-    figures of each round, and of each round and device; `partition` has the shape (N, classes).
-    With `failures` it is kept which devices failed and how long it took to go on without them, and
-    with `ranks`, their number, what the ranks did with their time. A
-    file that exists or cannot be created is a UsageError.
+    the run ends (with what stands for it until then, see `record_end`). `training` and
+    `device_training` name figures of each round, and of each round and device; `partition` has the
+    shape (N, classes). With `failures` it is kept which devices failed and how long it took to go
+    on without them, and with `ranks`, their number, what the ranks did with their time. A file that
+    exists or cannot be created is a UsageError.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ResultsWriter:
         phases: Sequence[str],
         devices: int,
         rounds: int,
-        at_end: Mapping[str, type] | None = None,
+        at_end: Mapping[str, Any] | None = None,
         training: Sequence[str] = (),
         device_training: Sequence[str] = (),
         partition: Any | None = None,
@@ -156,7 +156,7 @@ class ResultsWriter:
         command: str,
         environment: Mapping[str, Any],
         rounds: int,
-        at_end: Mapping[str, type] | None = None,
+        at_end: Mapping[str, Any] | None = None,
         failures: bool = False,
         ranks: int = 0,
     ) -> ResultsWriter:
@@ -304,17 +304,21 @@ class ResultsWriter:
             self._file.attrs.modify(schema.STATUS, np.array("interrupted", schema.STATUS_TYPE))
             self._file.flush()
 
-    def record_end(self, values: Mapping[str, float | str]) -> None:
-        """Write what of the environment is found out when the run ends: text of at most 16 bytes.
+    def record_end(self, values: Mapping[str, Any]) -> None:
+        """Write what of the environment is found out when the run ends.
 
-        Other names than those of `at_end`, and longer texts, are a ValueError; HpcflError says that
-        the file system refuses the data.
+        Numbers, arrays of them of the size that was planned, and text of at most 16 bytes. Other
+        names than those of `at_end`, other sizes and longer texts are a ValueError; HpcflError says
+        that the file system refuses the data.
         """
         if not self._file:
             raise ValueError("the results file is closed")
         if values.keys() != self._at_end.keys():
             raise ValueError(f"{sorted(self._at_end)} were planned, not {sorted(values)}")
         fixed = {name: _fixed(value) for name, value in values.items()}
+        for name, value in fixed.items():
+            if value.shape != _fixed(self._at_end[name]).shape:
+                raise ValueError(f"{name} has the shape {value.shape}, which was not planned")
         try:
             for name, value in fixed.items():
                 group = schema.ENVIRONMENT if name in schema.OF_THE_RUN else self._launch
@@ -465,12 +469,12 @@ def _allocate_blocks(path: Path) -> None:
                 raise
 
 
-def _begin(file: Any, launch: str, at_end: Mapping[str, type]) -> None:
+def _begin(file: Any, launch: str, at_end: Mapping[str, Any]) -> None:
     """Create the attributes that tell how run and launch ended, of fixed length."""
     file.attrs.create(schema.STATUS, np.bytes_("running"), dtype=schema.STATUS_TYPE)
     file.attrs.create(schema.FINISHED, np.bytes_(""), dtype=schema.TIME_TYPE)
-    for name, kind in at_end.items():
-        file[launch].attrs.create(name, _fixed("" if kind is str else math.nan))
+    for name, value in at_end.items():
+        file[launch].attrs.create(name, _fixed(value))
 
 
 def _allocate(
@@ -507,10 +511,10 @@ def _fill_attributes(target: Any, values: Mapping[str, Any]) -> None:
         target.attrs[name] = value
 
 
-def _fixed(value: float | str) -> Any:
+def _fixed(value: float | str | NDArray[np.float64]) -> NDArray[Any]:
     """Return a value of a type of fixed length, which is overwritten in place."""
     if not isinstance(value, str):
-        return np.float64(value)
+        return np.asarray(value, np.float64)
     if len(value.encode()) > np.dtype(schema.WORD_TYPE).itemsize:
         raise ValueError(f"{value!r} is longer than {schema.WORD_TYPE[1:]} bytes")
     return np.array(value.encode(), schema.WORD_TYPE)

@@ -1,7 +1,8 @@
 """What else the machine did while something was measured: counters before and after, and warnings.
 
-The counters are those of rank 0's host. One that the system does not keep is NaN; nothing here
-fails, because a measurement is worth more than the description of its disturbances.
+The counters of every host are recorded, in the order of `hosts`. One that the system does not keep
+is NaN; nothing here fails, because a measurement is worth more than the description of its
+disturbances.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcfl.system.environment import load_1min, read
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.system.kernel import load_1min, read
 
 COUNTERS = (
     "clock_seconds",
@@ -33,6 +37,9 @@ AFTER = tuple(f"after_{name}" for name in COUNTERS)
 SWAP_BYTES = 1 << 20
 LOST_SHARE = 0.01
 LOST_SECONDS = 0.1
+
+# A sentence names at most so many hosts.
+_HOSTS_NAMED = 4
 
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -55,37 +62,90 @@ def counters() -> dict[str, float]:
     return dict(zip(COUNTERS, values, strict=True))
 
 
-def before(values: Mapping[str, float]) -> dict[str, float]:
-    """Return counters under their names before a run."""
-    return {name: values[counter] for name, counter in zip(BEFORE, COUNTERS, strict=True)}
+def before(hosts: Sequence[Mapping[str, float] | None]) -> dict[str, NDArray[np.float64]]:
+    """Return counters before a run by their names in a file; `hosts` has None for unknown ones."""
+    return _arrays(BEFORE, hosts)
 
 
-def after(values: Mapping[str, float]) -> dict[str, float]:
-    """Return counters under their names after a run."""
-    return {name: values[counter] for name, counter in zip(AFTER, COUNTERS, strict=True)}
+def after(hosts: Sequence[Mapping[str, float] | None]) -> dict[str, NDArray[np.float64]]:
+    """Return the same of counters after a run."""
+    return _arrays(AFTER, hosts)
+
+
+def _arrays(
+    names: Sequence[str], hosts: Sequence[Mapping[str, float] | None]
+) -> dict[str, NDArray[np.float64]]:
+    return {
+        name: np.array([math.nan if values is None else values[counter] for values in hosts])
+        for name, counter in zip(names, COUNTERS, strict=True)
+    }
 
 
 def warnings(environment: Mapping[str, Any]) -> list[str]:
-    """Return what disturbed a run, a sentence each, as far as its recorded environment tells."""
-    found = [_oversubscribed(environment), _busy(environment)]
-    swapped = _change(environment, "swapped_in_bytes"), _change(environment, "swapped_out_bytes")
+    """Return what disturbed a run, a sentence each, as far as its recorded environment tells.
+
+    Where several hosts are known, a sentence says which of them it is about.
+    """
+    names, hosts = _by_host(environment)
+    found: dict[str, list[str]] = {}
+    for name, facts in zip(names, hosts, strict=True):
+        for sentence in _of_host(facts):
+            found.setdefault(sentence, []).append(name)
+    if len(hosts) == 1:
+        return list(found)
+    return [f"{sentence} ({_words(where)})" for sentence, where in found.items()]
+
+
+def _by_host(environment: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the hosts' names, and what is known of each: a fact's own value where it has one.
+
+    A file of an earlier version has one value of each fact, rank 0's host's. All hosts are taken to
+    have as many cores as that one, and nothing is known of what disturbed the others.
+    """
+    ranks = environment.get("host_ranks")
+    ranks = ranks if isinstance(ranks, list | tuple) and ranks else [None]
+    count = len(ranks)
+    named = environment.get("hosts")
+    if not isinstance(named, list | tuple) or len(named) != count:
+        named = range(1, count + 1)
+    differing = environment.get("host_facts")
+    differing = differing if isinstance(differing, Mapping) else {}
+    hosts: list[dict[str, Any]] = [{} for _ in ranks]
+    for name in ("cores_usable", "cores_logical"):
+        own = differing.get(name)
+        fits = isinstance(own, list | tuple) and len(own) == count
+        for host, facts in enumerate(hosts):
+            facts[name] = own[host] if own is not None and fits else environment.get(name)
+    for name in (*BEFORE, *AFTER):
+        values = environment.get(name)
+        values = values if isinstance(values, list | tuple) else [values]
+        for facts, value in zip(hosts, values, strict=False):
+            facts[name] = value
+    for facts, number in zip(hosts, ranks, strict=True):
+        facts["ranks"] = number if type(number) is int else None
+    return [f"{name}" if isinstance(name, str) else f"host {name}" for name in named], hosts
+
+
+def _of_host(facts: Mapping[str, Any]) -> list[str]:
+    found = [_oversubscribed(facts), _busy(facts)]
+    swapped = _change(facts, "swapped_in_bytes"), _change(facts, "swapped_out_bytes")
     if max(swapped) > SWAP_BYTES:
         found.append(
             f"{swapped[0] / 2**20:.0f} MiB were swapped in and {swapped[1] / 2**20:.0f} MiB out "
             "during the run: seconds show the disk too"
         )
-    seconds = _change(environment, "clock_seconds")
-    throttled = _change(environment, "quota_throttled_seconds")
+    seconds = _change(facts, "clock_seconds")
+    throttled = _change(facts, "quota_throttled_seconds")
     if throttled > max(LOST_SECONDS, LOST_SHARE * seconds):
         found.append(
             f"the CPU quota held threads back for {throttled:.1f} s of a run of {seconds:.1f} s: "
             "measured seconds show the quota"
         )
-    hot = _change(environment, "thermal_throttlings")
+    hot = _change(facts, "thermal_throttlings")
     if hot > 0:
         found.append(f"cores slowed down {hot:.0f} times because of heat during the run")
-    stolen = _change(environment, "stolen_seconds")
-    cores = _number(environment.get("cores_logical")) or 1
+    stolen = _change(facts, "stolen_seconds")
+    cores = _number(facts.get("cores_logical")) or 1
     if stolen > max(LOST_SECONDS, LOST_SHARE * seconds * cores):
         found.append(
             f"the hypervisor kept {stolen:.1f} CPU seconds from this machine's {cores:.0f} cores "
@@ -94,43 +154,40 @@ def warnings(environment: Mapping[str, Any]) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
-def _oversubscribed(environment: Mapping[str, Any]) -> str | None:
-    """Return a warning if the host with the most ranks has fewer cores, were it like the first."""
-    cores = _number(environment.get("cores_usable"))
-    ranks = _list(environment.get("host_ranks"))
-    if not cores or not ranks or max(ranks) <= cores:
+def _oversubscribed(facts: Mapping[str, Any]) -> str | None:
+    cores, ranks = _number(facts.get("cores_usable")), _number(facts.get("ranks"))
+    if not cores or not ranks or ranks <= cores:
         return None
     return (
-        f"{max(ranks)} ranks on {cores:.0f} cores: measured seconds show the scheduler, "
+        f"{ranks:.0f} ranks on {cores:.0f} cores: measured seconds show the scheduler, "
         "CPU seconds do not"
     )
 
 
-def _busy(environment: Mapping[str, Any]) -> str | None:
+def _busy(facts: Mapping[str, Any]) -> str | None:
     """Return a warning if there was more to do before the run than this run's start explains."""
-    load = _number(environment.get("before_load_1min"))
-    cores = _number(environment.get("cores_usable"))
-    ranks = _list(environment.get("host_ranks"))[:1]
-    if load is None or not cores or load <= max([cores, *ranks]):
+    load, cores = _number(facts.get("before_load_1min")), _number(facts.get("cores_usable"))
+    if load is None or not cores or load <= max(cores, _number(facts.get("ranks")) or 0):
         return None
     return f"a load of {load:.1f} on {cores:.0f} cores before the run: other programs were at work"
 
 
-def _change(environment: Mapping[str, Any], name: str) -> float:
+def _change(facts: Mapping[str, Any], name: str) -> float:
     """Return by how much a counter grew, 0 if that is not known."""
-    start = _number(environment.get(f"before_{name}"))
-    end = _number(environment.get(f"after_{name}"))
+    start = _number(facts.get(f"before_{name}"))
+    end = _number(facts.get(f"after_{name}"))
     return 0.0 if start is None or end is None else max(0.0, end - start)
+
+
+def _words(names: Sequence[str]) -> str:
+    """Return the names of hosts in words, the first of them where there are many."""
+    if len(names) <= _HOSTS_NAMED:
+        return f"on {', '.join(names)}"
+    return f"on {', '.join(names[:_HOSTS_NAMED])} and {len(names) - _HOSTS_NAMED} other hosts"
 
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _list(value: Any) -> list[int]:
-    """Return a list of whole numbers; empty for anything else."""
-    whole = isinstance(value, list | tuple) and all(type(item) is int for item in value)
-    return list(value) if whole else []
 
 
 def _swapped() -> tuple[float, float]:

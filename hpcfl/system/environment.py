@@ -11,20 +11,21 @@ import itertools
 import os
 import platform
 import re
-import subprocess
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import hpcfl
-from hpcfl.system import launch
+from hpcfl.system import cores, mpisettings, revision
+from hpcfl.system.kernel import load_1min, read
 
 _PACKAGES = ("numpy", "mpi4py", "h5py", "cryptography")
 
 _VARIABLE_PREFIXES = (
-    *("OMPI_", "PRTE_", "PMIX_", "PMI_", "MPICH_", "I_MPI_", "MV2_", "MPI4PY_"),
-    *("UCX_", "FI_", "SLURM_", "OMP_", "OPENBLAS_", "MKL_", "HDF5_"),
+    *("OMPI_", "PRTE_", "PMIX_", "PMI_", "MPICH_", "MPIR_CVAR_", "I_MPI_", "MV2_", "MPI4PY_"),
+    *("UCX_", "FI_", "PSM2_", "PSM3_", "SLURM_", "OMP_", "OPENBLAS_", "MKL_", "HDF5_"),
 )
 # Slurm passes authentication tokens as SLURM_JWT, and what its plug-ins want as SLURM_SPANK_*.
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASS", "CRED", "AUTH", "JWT", "COOKIE", "SPANK")
@@ -43,36 +44,45 @@ _SLURM_FACTS = {
 }
 
 _MPI_FACTS = (
-    *("transport", "ranks", "mpi_library", "mpi_standard", "thread_level"),
+    *("transport", "ranks", "mpi_library", "mpi_device", "mpi_standard", "thread_level"),
     "fault_tolerance",
 )
 
 _CPUS = Path("/sys/devices/system/cpu")
 _CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-_GIT_SECONDS = 5.0
 _TIMER_CALLS = 2000
 
 
-def capture(mpi_facts: dict[str, Any], hosts: list[str]) -> dict[str, Any]:
+def capture(
+    mpi_facts: Mapping[str, Any],
+    places: Sequence[tuple[str, Sequence[int]]],
+    by_host: Sequence[Mapping[str, Any] | None] = (),
+) -> dict[str, Any]:
     """Return everything that is worth recording about the environment of a run.
 
-    `mpi_facts` are what the communicator knows, and `hosts` the host name of every rank, this one's
-    first.
+    `mpi_facts` are what the communicator knows; `places` are the host and the hardware threads of
+    every rank, this one's first. `by_host` has what `capture_local` found on every host, this one
+    first, and None where it is not known; without it, only this host is looked at.
     """
-    local = capture_local()
+    found = list(by_host) or [capture_local()]
+    local = found[0] or {}
+    names = [host for host, _ in places]
+    unique = list(dict.fromkeys(names))
+    counts = [names.count(host) for host in unique]
     # In a netlab all hosts are this one, and their ranks share its cores.
-    lab = mpi_facts.get("transport") == "netlab"
-    here = (len(hosts) if lab else hosts.count(hosts[0])) if hosts else None
-    cores = local["cores_usable"]
-    unique = list(dict.fromkeys(hosts))
+    sharing = [sum(counts)] if mpi_facts.get("transport") == "netlab" else counts
+    usable = [None if facts is None else facts["cores_usable"] for facts in found]
+    ratios = [ranks / each for ranks, each in zip(sharing, usable, strict=False) if each]
     wall_resolution, wall_overhead = timer_quality(time.perf_counter)
     cpu_resolution, cpu_overhead = timer_quality(time.thread_time)
     return {
         **dict.fromkeys(_MPI_FACTS),
         **mpi_facts,
         "hosts": unique,
-        "host_ranks": [hosts.count(host) for host in unique],
-        "oversubscription_ratio": here / cores if here and cores else None,
+        "host_ranks": counts,
+        "mapping": _mapping([unique.index(host) for host in names]),
+        "binding": _binding(places),
+        "oversubscription_ratio": max(ratios, default=None),
         "wall_timer": f"time.perf_counter: {time.get_clock_info('perf_counter').implementation}",
         "cpu_timer": f"time.thread_time: {time.get_clock_info('thread_time').implementation}",
         "wall_timer_resolution_seconds": wall_resolution,
@@ -80,20 +90,65 @@ def capture(mpi_facts: dict[str, Any], hosts: list[str]) -> dict[str, Any]:
         "cpu_timer_resolution_seconds": cpu_resolution,
         "cpu_timer_overhead_seconds": cpu_overhead,
         **local,
+        "host_facts": _differing(found),
     }
 
 
-def capture_local() -> dict[str, Any]:
-    """Return the facts about this host and this process that need no MPI."""
+def _mapping(homes: Sequence[int]) -> str | None:
+    """Return how ranks follow each other on the hosts, which are numbered as they appear."""
+    if not homes:
+        return None
+    hosts = max(homes) + 1
+    if list(homes) == sorted(homes):
+        return "host by host"
+    in_turns = all(home == rank % hosts for rank, home in enumerate(homes))
+    return "in turns" if in_turns else ",".join(map(str, homes))
+
+
+def _binding(places: Sequence[tuple[str, Sequence[int]]]) -> str | None:
+    """Return to how many hardware threads ranks are bound, and how many ranks share one at most.
+
+    Which threads those are may be another each time that a batch system allocates some.
+    """
+    sizes = {len(threads) for _, threads in places}
+    if not sizes or 0 in sizes:
+        return None
+    shared = Counter((host, thread) for host, threads in places for thread in threads)
+    low, high = min(sizes), max(sizes)
+    each = f"{low}" if low == high else f"{low} to {high}"
+    return f"hardware threads a rank: {each}; ranks a thread: at most {max(shared.values())}"
+
+
+def _differing(found: Sequence[Mapping[str, Any] | None]) -> dict[str, list[Any]] | None:
+    """Return the facts in which hosts differ, each with its value on every host."""
+    if len(found) == 1:
+        return None
+    known = [facts or {} for facts in found]
+    values = {name: [facts.get(name) for facts in known] for name in known[0]}
+    # Each names its own processes there.
+    variables = [
+        None if facts is None else mpisettings.steering(facts["environment_variables"])
+        for facts in found
+    ]
+    values["environment_variables"] = variables
+    return {name: each for name, each in values.items() if any(v != each[0] for v in each)}
+
+
+def capture_local(threads: Sequence[int] = ()) -> dict[str, Any]:
+    """Return the facts about this host and this process that need no MPI.
+
+    `threads` are the hardware threads that the ranks on this host may use, as in `cores.usable`.
+    """
     memory = _memory()
-    commit, dirty = _git_state(Path(hpcfl.__file__).parent)
+    code = revision.current()
+    allowed = cores.affinity()
     return {
         "host_name": platform.node() or None,
         "cpu_model": _cpu_model(),
-        "cores_physical": _physical_cores(),
+        "cores_physical": cores.physical(),
         "cores_logical": os.cpu_count(),
-        "cores_affinity": _affinity(0),
-        "cores_usable": usable_cores(),
+        "cores_affinity": os.cpu_count() if allowed is None else len(allowed),
+        "cores_usable": cores.usable(threads),
         "cpu_governor": read(_CPUS / "cpu0/cpufreq/scaling_governor") or None,
         "cpu_turbo": _turbo(),
         "memory_bytes": memory.get("MemTotal"),
@@ -103,31 +158,18 @@ def capture_local() -> dict[str, Any]:
         "load_1min": load_1min(),
         "kernel": f"{platform.system()} {platform.release()}".strip() or None,
         "clock_source": read(_CLOCK_SOURCE) or None,
+        "networks": mpisettings.networks(),
         "python_version": platform.python_version(),
         "hpcfl_version": hpcfl.__version__,
         **{f"{name}_version": package_version(name) for name in _PACKAGES},
         "openssl_version": _openssl_version(),
-        "git_commit": commit,
-        "git_dirty": dirty,
+        "git_commit": code.commit,
+        "git_dirty": code.dirty,
+        "git_changes": code.changes,
         **{fact: os.environ.get(name) for fact, name in _SLURM_FACTS.items()},
         "environment_variables": _variables(),
+        "mpi_parameters": mpisettings.parameters(),
     }
-
-
-def usable_cores() -> int | None:
-    """Return the number of cores that the ranks on this host may use together.
-
-    Launchers bind every rank to cores of its own, so that a rank's own affinity says little: the
-    launcher's counts, or what Slurm allocated here, but no more than the container's CPU quota.
-    """
-    cores = _affinity(0)
-    allocated = os.environ.get("SLURM_CPUS_ON_NODE", "")
-    if allocated.isdigit():
-        cores = max(cores or 0, int(allocated))
-    elif launch.launched_by_mpi():
-        cores = max(cores or 0, _affinity(os.getppid()) or 0) or None
-    quota = _cpu_quota()
-    return cores if cores is None or quota is None else max(1, min(cores, round(quota)))
 
 
 def package_version(distribution: str) -> str | None:
@@ -135,14 +177,6 @@ def package_version(distribution: str) -> str | None:
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def load_1min() -> float | None:
-    """Return the mean number of runnable processes over the last minute."""
-    try:
-        return os.getloadavg()[0]
-    except OSError:
         return None
 
 
@@ -163,37 +197,9 @@ def _seconds_per_call(clock: Callable[[], float]) -> float:
     return (time.perf_counter() - start) / _TIMER_CALLS
 
 
-def read(path: str | os.PathLike[str]) -> str:
-    """Return a system file's text, empty if it cannot be read."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-def _affinity(process: int) -> int | None:
-    try:
-        return len(os.sched_getaffinity(process))
-    except (AttributeError, OSError):  # macOS has no affinity
-        return os.cpu_count()
-
-
-def _cpu_quota() -> float | None:
-    """Return the CPU time per second that the container allows, in cores."""
-    quota, _, period = read("/sys/fs/cgroup/cpu.max").partition(" ")
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
-
-
 def _cpu_model() -> str | None:
     found = re.search(r"^model name\s*:\s*(.+)$", read("/proc/cpuinfo"), re.MULTILINE)
     return found[1] if found else platform.processor() or None
-
-
-def _physical_cores() -> int | None:
-    # Hardware threads of one core name the same set of threads.
-    cores = {read(path) for path in _CPUS.glob("cpu[0-9]*/topology/thread_siblings_list")}
-    return len(cores - {""}) or None
 
 
 def _turbo() -> bool | None:
@@ -222,35 +228,6 @@ def _openssl_version() -> str | None:
         return str(backend.openssl_version_text())
     except Exception:  # whatever a broken binary raises, the record goes without it
         return None
-
-
-def _git_state(package: Path) -> tuple[str | None, bool | None]:
-    """Return commit and whether the package differs from it, if it is run from its repository."""
-    root = package.parent
-    # An installed package may lie within somebody else's repository.
-    if not (root / ".git").exists():
-        return None, None
-    commit = _git(root, "rev-parse", "HEAD")
-    if not commit:
-        return None, None
-    changes = _git(root, "status", "--porcelain", "--", package.name)
-    return commit, None if changes is None else bool(changes)
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_GIT_SECONDS,
-            # Reading must not take the lock that the user's own git command may want.
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-        )
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _variables() -> dict[str, str]:

@@ -17,6 +17,7 @@ from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.federated import find
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
 from hpcfl.benchmark.session import default_devices
+from hpcfl.comm.hosts import Hosts
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
@@ -25,7 +26,6 @@ from hpcfl.options.training import TrainOptions
 from hpcfl.results.schema import DeviceMetric, Metric
 from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
-from hpcfl.system import disturbances
 from hpcfl.system.interruption import Left, current
 from hpcfl.training import checkpoint, clients
 from hpcfl.training.build import (
@@ -80,7 +80,7 @@ def run(
     from hpcfl.learning.training import choose_device, single_thread
 
     interruption = current()
-    neighbour, hosts = world.rank_on_host(), world.hosts()
+    neighbour = world.rank_on_host()
     count = devices or default_devices(world)
     # Wrong options are refused before any data are read.
     check_algorithm(options, count)
@@ -100,6 +100,7 @@ def run(
         options.seed,
         options.data_fraction,
     )
+    hosts = Hosts(world)
     transport = world.transport(count)
     if transport is None:
         world.settle(None)
@@ -120,7 +121,6 @@ def run(
     kept = None
     if transport.has_server:
         from hpcfl.results.writer import ResultsWriter, default_path
-        from hpcfl.system import environment
 
         path = output
         if path.suffix not in (".h5", ".hdf5"):
@@ -149,9 +149,8 @@ def run(
                 protocol=protocol.name,
                 command=shlex.join(command or ["hpcfl", *sys.argv[1:]]),
                 config=config,
-                environment=environment.capture(world.facts(), hosts)
-                | disturbances.before(disturbances.counters()),
-                at_end=dict.fromkeys(disturbances.AFTER, float),
+                environment=hosts.environment(world.facts(), transport.placement),
+                at_end=hosts.unknown(),
                 phases=algorithm.phases(protocol),
                 devices=count,
                 rounds=options.rounds,
@@ -167,12 +166,13 @@ def run(
         watching = Together(observer, Leaving(interruption.told_to_leave))
         if writer is None or kept is None:
             training.run(transport, watching)
+            hosts.counters(transport)
         else:
             keeping = _Keeping(training, options, config, writer, kept, results)
             with writer, interruption.writing(writer.mark_interrupted, keeping.given_up):
                 keeping.begin()
                 reason = training.run(transport, Together(keeping, watching))
-                keeping.end(reason)
+                keeping.end(reason, hosts.counters(transport))
     except AgreedError as agreed:
         failed = agreed
     world.settle(failed)
@@ -220,9 +220,9 @@ class _Keeping(RoundObserver):
         # It is played again by whoever resumes, with new noise.
         return str(_left(replace(self._latest, at_risk=1), self._options, self._kept))
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, counters: Mapping[str, NDArray[np.float64]]) -> None:
         """Write what is known at the end of the rounds; raises `Left` if a signal ended them."""
-        self._writer.record_end(disturbances.after(disturbances.counters()))
+        self._writer.record_end(counters)
         if reason == "interrupted":
             raise _left(self._training.checkpoint(self._config), self._options, self._kept)
         every = self._options.checkpoint_every

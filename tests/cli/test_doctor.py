@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from hpcfl.cli.doctor import command
 from hpcfl.errors import UsageError
-from hpcfl.system import environment, mpiconfig
+from hpcfl.system import cores, environment, mpiconfig
 from hpcfl.system.doctor import examination, installation, machine, mpi, running
 from hpcfl.system.doctor.check import OK, PROBLEM, WARNING, Check
 from hpcfl.system.doctor.mpi import Implementation, Launcher
@@ -314,7 +314,7 @@ def test_a_launcher_that_hangs_is_ended_with_all_it_started(monkeypatch, tmp_pat
 def test_a_launcher_is_tried(monkeypatch, tmp_path, check, program, status, found, remedy):
     for name in mpi.ROOT_VARIABLES:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(environment, "usable_cores", lambda: 2)
+    monkeypatch.setattr(cores, "usable", lambda: 2)
     monkeypatch.setattr(mpiconfig, "has_embedded_open_mpi", lambda prefix: True)
 
     done = getattr(mpi, f"check_{check}")(write_program(tmp_path / "mpirun", program))

@@ -109,7 +109,9 @@ def test_text_that_is_not_json_stays_text_where_a_list_could_be(value):
 
 @pytest.mark.parametrize("value", [["a"], [None], [1.5], [[1]], [True], {}, "1", None])
 def test_numbers_of_ranks_that_are_none_are_none(value):
-    assert disturbances._list(value) == []
+    facts = {"cores_usable": 1, "before_load_1min": 1.0, "host_facts": {"cores_usable": value}}
+
+    assert disturbances.warnings(facts | {"host_ranks": value, "hosts": value}) == []
 
 
 NOT_NPY = [
@@ -425,6 +427,8 @@ HUGE = (2**40, 2, 3)
         attribute("config", "colour", np.array((1, 2.0), "i4,f8")),
         attribute("config", "uplink_mbps", np.nan),
         attribute("environment", "cpu", np.complex128(1)),
+        attribute("environment", "cpu", np.zeros((2, 2))),
+        attribute("environment", "cpu", np.arange(3)),
     ],
 )
 def test_what_hdf5_allows_and_no_run_has(run_file, change):

@@ -11,7 +11,7 @@ from hpcfl.cli import group
 from hpcfl.errors import UsageError
 from hpcfl.netlab import launcher, requirements, session
 from hpcfl.netlab.links import Link
-from hpcfl.system import environment, launch
+from hpcfl.system import cores, environment, launch
 from hpcfl.system.doctor.mpi import Implementation, Launcher
 
 
@@ -69,8 +69,8 @@ def test_ranks_are_told_of_their_links(monkeypatch):
 
 
 def test_all_ranks_of_a_lab_share_this_machines_cores(monkeypatch):
-    monkeypatch.setattr(environment, "usable_cores", lambda: 2)
-    hosts = ["server", "device0", "device1", "device2"]
+    monkeypatch.setattr(cores, "usable", lambda _: 2)
+    hosts = [(name, (0, 1)) for name in ("server", "device0", "device1", "device2")]
 
     lab = environment.capture({"transport": "netlab"}, hosts)
     cluster = environment.capture({"transport": "mpi"}, hosts)

@@ -48,6 +48,8 @@ def test_what_leaves_a_round_as_it_is_makes_repeats(tmp_path, options):
         {"an_option_of_a_later_version": 1},
         *({"environment": fact} for fact in ({"cpu_model": "another"}, {"transport": "mpi"})),
         *({"environment": fact} for fact in ({"host_ranks": [3, 3]}, {"git_commit": "abc"})),
+        *({"environment": fact} for fact in ({"git_dirty": True}, {"fault_tolerance": "ulfm"})),
+        {"environment": {"binding": "hardware threads a rank: 1; ranks a thread: at most 1"}},
     ],
 )
 def test_what_changes_a_round_or_the_machine_keeps_runs_apart(tmp_path, options):
@@ -59,6 +61,76 @@ def test_what_changes_a_round_or_the_machine_keeps_runs_apart(tmp_path, options)
     found = pooling.differences(pooling.configuration, *runs[:2])
     found |= pooling.differences(pooling.machine, *runs[:2])
     assert list(found) == list(options.get("environment", options))
+
+
+TCP = {"OMPI_MCA_btl": "tcp,self"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    [
+        ({"environment_variables": TCP}, "OMPI_MCA_btl"),
+        ({"environment_variables": {"I_MPI_FABRICS": "ofi"}}, "I_MPI_FABRICS"),
+        (
+            {"mpi_parameters": {"openmpi-mca-params.conf": {"mpi_yield_when_idle": "1"}}},
+            "openmpi-mca-params.conf: mpi_yield_when_idle",
+        ),
+        # Of one host only.
+        ({"host_facts": {"cores_usable": [2, 64]}}, "cores_usable"),
+        ({"host_facts": {"environment_variables": [{}, TCP]}}, "environment_variables"),
+    ],
+)
+def test_what_steers_mpi_keeps_runs_apart_by_its_own_name(tmp_path, facts, name):
+    runs = [run(tmp_path, "a"), run(tmp_path, "b", environment=facts)]
+
+    assert len(pooling.group(runs)) == 2
+    assert list(pooling.differences(pooling.machine, *runs)) == [name]
+
+
+def test_what_names_a_launch_leaves_repeats_repeats(tmp_path):
+    launches = [
+        {"PMIX_NAMESPACE": f"prterun-vm-{number}@1", "OMPI_ARGV": name, "SLURM_JOB_ID": number}
+        for number, name in (("17", "a"), ("18", "b"))
+    ]
+    runs = [
+        run(tmp_path, name, environment={"environment_variables": variables})
+        for name, variables in zip("ab", launches, strict=True)
+    ]
+
+    assert len(pooling.group(runs)) == 1
+
+
+def test_a_build_and_its_commit_are_one_machine(tmp_path):
+    digits = "0123456789abcdef0123456789abcdef01234567"
+    checkout = {"hpcfl_version": "0.1.0", "git_commit": digits, "git_dirty": False}
+    build = checkout | {"hpcfl_version": "0.1.0+g0123456789ab", "git_commit": digits[:12]}
+    runs = [
+        run(tmp_path, name, environment=facts)
+        for name, facts in (("a", checkout), ("b", build), ("c", checkout | {"git_commit": "e"}))
+    ]
+
+    assert [len(pool.runs) for pool in pooling.group(runs)] == [2, 1]
+
+
+def test_files_without_a_fact_are_repeats_of_one_another_alone(tmp_path):
+    bound = {"environment": {"binding": "hardware threads a rank: 1; ranks a thread: at most 1"}}
+    runs = [
+        run(tmp_path, name, **(bound if new else {}))
+        for name, new in (("a", False), ("b", True), ("c", False), ("d", True))
+    ]
+    pools = pooling.group(runs)
+
+    assert [[r.path.stem for r in pool.runs] for pool in pools] == [["a", "c"], ["b", "d"]]
+
+
+def test_the_report_says_why_launches_are_not_repeats(tmp_path):
+    for name, facts in (("a", {}), ("b", {"environment_variables": TCP}), ("c", {})):
+        run(tmp_path, name, environment=facts)
+    run(tmp_path, "d", protocol="sparse")
+    text = report(tmp_path).stdout
+
+    assert "rows 1 and 2 are not repeats: OMPI_MCA_btl: none | tcp,self" in text
+    assert text.count("are not repeats") == 1
 
 
 def test_training_runs_stay_apart(tmp_path):

@@ -1,3 +1,4 @@
+import math
 import re
 import shutil
 import signal
@@ -314,7 +315,7 @@ def test_file_names_tell_the_run_and_never_repeat(tmp_path):
 
 def test_what_is_found_out_at_the_end_has_its_place_from_the_start(tmp_path):
     path = tmp_path / "run.h5"
-    writer = new_writer(path, at_end={"stop_reason": str, "after_load_1min": float}, rounds=500)
+    writer = new_writer(path, at_end={"stop_reason": "", "after_load_1min": math.nan}, rounds=500)
     writer.append(random_record(1))
     # This process cannot open the file a second time; a killed run's is like this copy.
     early = load(Path(shutil.copy(path, tmp_path / "early.h5"))).environment
@@ -339,8 +340,28 @@ def test_what_is_found_out_at_the_end_has_its_place_from_the_start(tmp_path):
         assert file.attrs.get_id("status").dtype == np.dtype("S11")
 
 
+def test_counters_of_several_hosts_are_replaced_in_place(tmp_path):
+    path = tmp_path / "run.h5"
+    unknown = np.full(3, math.nan)
+    before = {"before_load_1min": np.array([1.0, math.nan, 2.0])}
+    writer = new_writer(path, environment=before, at_end={"after_load_1min": unknown}, rounds=1)
+    writer.append(random_record(1))
+    early = load(Path(shutil.copy(path, tmp_path / "early.h5"))).environment
+    size = path.stat().st_size
+    with pytest.raises(ValueError, match="planned"):
+        writer.record_end({"after_load_1min": np.zeros(2)})
+    writer.record_end({"after_load_1min": np.array([1.5, 2.5, math.nan])})
+    writer.close("complete")
+    late = load(path).environment
+
+    np.testing.assert_array_equal(early["after_load_1min"], unknown)
+    np.testing.assert_array_equal(late["after_load_1min"], [1.5, 2.5, math.nan])
+    np.testing.assert_array_equal(late["before_load_1min"], [1.0, math.nan, 2.0])
+    assert path.stat().st_size == size
+
+
 def test_only_what_was_planned_can_be_recorded_at_the_end(tmp_path):
-    writer = new_writer(tmp_path / "run.h5", at_end={"stop_reason": str})
+    writer = new_writer(tmp_path / "run.h5", at_end={"stop_reason": ""})
     for values in ({}, {"stop_reason": "x", "other": 1.0}, {"stop_reason": "x" * 17}):
         with pytest.raises(ValueError, match=r"planned|longer than 16 bytes"):
             writer.record_end(values)

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcfl.system import environment, mpiconfig
+from hpcfl.system import cores, mpiconfig
 from hpcfl.system.doctor.check import OK, PROBLEM, WARNING, Check, numbers
 from hpcfl.system.doctor.running import VERSION_SECONDS, Ran, run
 
@@ -220,7 +220,7 @@ def check_root(launcher: Launcher) -> Check:
 
 def check_launch(launcher: Launcher) -> Check:
     """Check that ranks, as many as there are cores but no more than three, find each other."""
-    ranks = max(1, min(3, environment.usable_cores() or 1))
+    ranks = max(1, min(3, cores.usable() or 1))
     ran = _run_ranks(launcher, ranks, SUM_PROGRAM)
     answers = re.findall(r"ranks (\d+)", ran.output)
     if answers == [str(ranks)]:

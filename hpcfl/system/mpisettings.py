@@ -1,0 +1,100 @@
+"""What steers MPI beside the program: variables of the environment, files of parameters, networks.
+
+Readers of system facts return nothing for what the system does not tell; none of them fails.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from hpcfl.system.kernel import read
+
+# Variables that change how ranks compute and how messages move. Of Open MPI's, PRRTE's and PMIx's
+# own those are the parameters alone; the others say what a launcher has set up.
+_STEERS = re.compile(
+    r"(OMPI_MCA|PRTE_MCA|PMIX_MCA|MPICH|MPIR_CVAR|I_MPI|MV2|MPI4PY|UCX|FI|PSM2|PSM3)_"
+    r"|(OMP|OPENBLAS|MKL)_"
+    r"|SLURM_(MPI_TYPE|CPU_FREQ_REQ)$"
+)
+# Of these, those that name a job, a process, a folder or an address, describe the machine, or say
+# how processes are started: another launch of the same command has others.
+_IDENTIFIES = re.compile(
+    r"^OMPI_MCA_(orte_|ess|PREFIXES$|cpu_type$|initial_wdir$|num_procs$)"
+    r"|^(PRTE|PMIX)_MCA_(plm_|prte_(hnp_uri|top_session|jobfam|progress|silence))"
+    r"|^I_MPI_(INFO_|HYDRA_|ROOT$|MPIRUN|GTOOL)"
+    r"|(^|_)(RANK|RANKID|LOCALID|NODEID|VPID|PID|PGID|JOBID|JOB_ID|STEP_ID|UUID|FD|NAMESPACE"
+    r"|HOSTNAME|HOSTFILE|WDIR|PORT|URI\d*)$"
+    r"|TMPDIR|SESSION|KVS|_COMM_WORLD_",
+    re.IGNORECASE,
+)
+
+_FILES = tuple(
+    f"{name}-mca-params{kind}.conf"
+    for name in ("openmpi", "prte", "pmix")
+    for kind in ("", "-override")
+)
+_HOME_FILES = tuple(f".{name}/mca-params.conf" for name in ("openmpi", "prte", "pmix"))
+_SYSTEM = Path("/etc")
+_MAPS = Path("/proc/self/maps")
+_NETWORKS = Path("/sys/class")
+_ETHERNET = "1"  # as the kernel numbers kinds of interfaces
+
+
+def steering(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return those variables that steer a measurement; equal launches have equal ones."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if _STEERS.match(name) and not _IDENTIFIES.search(name)
+    }
+
+
+def parameters() -> dict[str, dict[str, str]]:
+    """Return what the parameter files of Open MPI, PRRTE and PMIx set, by file.
+
+    Those beside the library that is loaded, or of this Python environment, and those in the home
+    folder. `hpcfl.system.mpiconfig` writes to the former.
+    """
+    found = {}
+    for name in _FILES:
+        path = next((folder / name for folder in _folders() if (folder / name).exists()), None)
+        found[name] = {} if path is None else _settings(path)
+    with suppress(RuntimeError):  # there is no home folder
+        home = Path.home()
+        found |= {f"~/{name}": _settings(home / name) for name in _HOME_FILES}
+    return {name: settings for name, settings in found.items() if settings}
+
+
+def networks() -> list[str]:
+    """Return kind and rate of every network port of this host that is up, without their names."""
+    found = []
+    for port in _NETWORKS.glob("infiniband/*/ports/*"):
+        if "ACTIVE" in read(port / "state"):
+            found.append(f"{read(port / 'link_layer')} {read(port / 'rate')}".strip())
+    for card in _NETWORKS.glob("net/*"):
+        # What is virtual has no device.
+        up = read(card / "operstate") == "up" and (card / "device").exists()
+        if up and read(card / "type") == _ETHERNET:
+            speed = read(card / "speed")
+            found.append(f"Ethernet {speed} Mbit/s" if speed.isdigit() else "Ethernet")
+    found += ["Slingshot" for _ in _NETWORKS.glob("cxi/*")]
+    return sorted(found)
+
+
+def _folders() -> list[Path]:
+    library = re.search(r" (/\S*/libmpi\.so\S*)$", read(_MAPS), re.MULTILINE)
+    if library is None:
+        return [Path(sys.prefix) / "etc"]
+    prefix = Path(library[1]).parent.parent
+    # A distribution's packages keep their files in one place.
+    own = [_SYSTEM / name for name in ("openmpi", "prte", "pmix")]
+    return [prefix / "etc", *(own if prefix.is_relative_to("/usr") else [])]
+
+
+def _settings(path: Path) -> dict[str, str]:
+    lines = re.findall(r"^[ \t]*([\w.]+)[ \t]*=[ \t]*(.*?)[ \t]*$", read(path), re.MULTILINE)
+    return dict(lines)
