@@ -272,7 +272,7 @@ class World:
                     control.Send(mine, 0)
                 return None
             found = [message, *(bytes(size) for size in sizes[1:].tolist())]
-            for rank in np.flatnonzero(sizes[1:]) + 1:
+            for rank in (np.flatnonzero(sizes[1:]) + 1).tolist():
                 buffer = np.empty(sizes[rank], np.uint8)
                 control.Recv(buffer, rank)
                 found[rank] = buffer.tobytes()
