@@ -105,7 +105,8 @@ def test_warm_up_rounds_are_no_samples_of_the_rule():
     assert options.planned_rounds == 43
     assert [record.warmup for record in records[:3]] == [True] * 3
     assert 6 <= len(measured) <= 40
-    assert reason == ("rel_ci" if len(measured) < 40 else "max_rounds")
+    # Also the last round may have made the interval narrow enough.
+    assert reason in (("rel_ci",) if len(measured) < 40 else ("rel_ci", "max_rounds"))
 
 
 def test_noise_is_accounted_for_the_largest_number_of_rounds():

@@ -243,7 +243,7 @@ def test_a_death_that_nobody_planned_is_survived_as_well(tmp_path):
     launcher = (*ULFM, "-n", 5)
     running = start(
         *(*launcher, "hpcfl", "bench", "secagg", "--dim", 1000, "--dropout", 0),
-        *("--rounds", 5, "--max-rounds", 3000, "--max-seconds", 5, "--output", tmp_path),
+        *("--rounds", 5, "--max-rounds", 3000, "--max-seconds", 8, "--output", tmp_path),
     )
     deadline = time.monotonic() + LIMIT_SECONDS
     while not list(tmp_path.glob("*.h5")) or load(next(tmp_path.glob("*.h5"))).rounds < 4:

@@ -137,7 +137,11 @@ def test_rows_are_delivered_to_devices_and_from_whom_they_came(sent):
             if one == sender
         ]
         blocks.append(np.frombuffer(b"".join(rows), np.uint8).reshape(-1, 20))
-    found = rows_of.by_receiver(rows_of.label(range(5), blocks, 20, 5))
+    homes = np.array([1, 2, 1, 2, 1])  # of five devices on two ranks
+    labelled = rows_of.label(range(5), [*blocks], 20, homes)
+    ranks = homes[rows_of.receivers_of(labelled)]
+    assert (np.diff(ranks) >= 0).all()
+    found = rows_of.by_receiver(labelled)
     expected = {
         (receiver, sender, number)
         for number, (sender, receiver) in enumerate(sent)
@@ -149,4 +153,4 @@ def test_rows_are_delivered_to_devices_and_from_whom_they_came(sent):
         for sender, row in zip(came.senders, came.rows, strict=True)
     }
     # Of another size, none.
-    assert {} == rows_of.by_receiver(rows_of.label(range(5), blocks, 21, 5))
+    assert {} == rows_of.by_receiver(rows_of.label(range(5), [*blocks], 21, homes))
