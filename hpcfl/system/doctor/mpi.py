@@ -31,7 +31,7 @@ from mpi4py import MPI
 print(MPI.Get_library_version().strip("\\0\\n ").splitlines()[0])
 print(".".join(map(str, MPI.Get_version())))
 maps = open("/proc/self/maps").read()
-print(*sorted(set(re.findall(r"/\\S*/libmpi\\S*", maps)))[:1])
+print(*sorted(set(re.findall(r"\\s(/.*/libmpi\\S*)$", maps, re.M)))[:1])
 """
 
 # One line: some launchers do not pass a line break on.
