@@ -154,5 +154,13 @@ def test_many_hosts_are_counted():
     assert found.endswith("(on node0, node1, node2, node3 and 5 other hosts)")
 
 
+def test_the_hosts_of_a_lab_are_one_machine():
+    facts = QUIET | {"transport": "netlab", "host_ranks": [1, 1], "hosts": ["server", "device0"]}
+    counters = {name: [facts[name]] for name in (*BEFORE, *AFTER)}
+    (found,) = warnings(facts | counters | {"after_thermal_throttlings": [2.0]})
+
+    assert found.endswith("because of heat during the run")
+
+
 def test_nothing_is_said_of_a_host_whose_counters_are_lost():
     assert warnings(of_hosts({}, dict.fromkeys((*BEFORE, *AFTER), math.nan))) == []

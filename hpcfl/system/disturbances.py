@@ -91,7 +91,8 @@ def warnings(environment: Mapping[str, Any]) -> list[str]:
     for name, facts in zip(names, hosts, strict=True):
         for sentence in _of_host(facts):
             found.setdefault(sentence, []).append(name)
-    if len(hosts) == 1:
+    # All hosts of a lab are one machine.
+    if len(hosts) == 1 or environment.get("transport") == "netlab":
         return list(found)
     return [f"{sentence} ({_words(where)})" for sentence, where in found.items()]
 
