@@ -31,6 +31,7 @@ T = TypeVar("T")
 MESSAGE_BYTES = 1 << 30
 # Ranks that fail for the same reason fail together; one that waits longer failed alone.
 TOGETHER_SECONDS = 10.0
+LAST_WORDS_SECONDS = 0.3
 
 
 class World:
@@ -426,6 +427,8 @@ def _abort(comm: MPI.Intracomm, status: int) -> NoReturn:
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    # MPICH 4's launcher drops what it has not passed on of this rank's last words.
+    time.sleep(LAST_WORDS_SECONDS)
     comm.Abort(status)
     os._exit(status)
 

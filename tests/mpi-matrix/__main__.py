@@ -2,8 +2,8 @@
 
     python tests/mpi-matrix [--only LIBRARY ...] [--feature FEATURE ...] [--cache FOLDER] [--write]
 
-A library's row is kept beside its environment when all features were tested; --write puts the rows
-that are kept into docs/portability.md. Status 0 if all tests passed of all libraries that could be
+A library's row is kept beside its environment when all features were tested, and changed by what is
+tested again; --write puts the rows that are kept into docs/portability.md. Status 0 if all tests passed of all libraries that could be
 installed, and those of --only were.
 """
 
@@ -45,8 +45,15 @@ def main():
         else:
             failed = failed or not all(one.passed for one in outcomes.values())
         rows.append((title, outcomes))
+        row = cache / f"{library.name}.json"
         if not asked.feature:
-            keep(cache / f"{library.name}.json", title, outcomes)
+            keep(row, title, outcomes)
+        elif (
+            row.exists()
+            and not isinstance(outcomes, str)
+            and not isinstance(earlier := kept(row)[1], str)
+        ):
+            keep(row, title, {**earlier, **outcomes})
     print(f"\n{table(rows, features)}")
     if asked.write:
         paths = [cache / f"{name}.json" for name in names]

@@ -78,7 +78,7 @@ def check(environment, feature, say=print):
     with tempfile.TemporaryDirectory(prefix="hpcfl-") as folder:
         job = subprocess.Popen(
             [*map(str, command), "--rootdir", MPIRUN.parents[1], *tests],
-            env=environment.variables(),
+            env={**environment.variables(), "COLUMNS": "300"},  # for whole reasons
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
