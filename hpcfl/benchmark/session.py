@@ -15,6 +15,7 @@ from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import names, options_of
 from hpcfl.options.shared import LinkOptions
+from hpcfl.rounds import memory
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.rounds.timed import Played
 from hpcfl.system.interruption import DEADLINE_SECONDS, Interruption, Left, current
@@ -110,6 +111,7 @@ def _run_one(
             if resume is not None:
                 earlier = _earlier(resume, experiment)
             place = transport.placement
+            memory.check(experiment.protocol, hosts.memory(place))
             writer = _writer(world, experiment, output, command, hosts, place, earlier)
         except HpcflError as problem:
             error = problem

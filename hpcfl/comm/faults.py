@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from hpcfl.comm import mpi, stream
 from hpcfl.comm.calls import WaitsFor
 from hpcfl.comm.phases import Payload
-from hpcfl.comm.placement import Placement
+from hpcfl.comm.placement import Placement, within
 from hpcfl.comm.star import SERVER_RANK
 from hpcfl.comm.transport import Failure, Produce
 from hpcfl.errors import AgreedError, HpcflError, UsageError
@@ -143,6 +143,8 @@ class Survivors:
 class TolerantTransport(mpi.MpiTransport):
     """The transport over MPI that goes on with the devices whose ranks are left."""
 
+    _repeats = True
+
     def __init__(self, comm: MPI.Intracomm, placement: Placement) -> None:
         super().__init__(comm, placement)
         self._failures: list[Failure] = []
@@ -182,7 +184,7 @@ class TolerantTransport(mpi.MpiTransport):
         for first in range(0, len(windows), at_once):
             made = []
             for window in windows[first : first + at_once]:
-                chosen = stream.within(senders, window)
+                chosen = within(senders, window)
                 sent, sizes = stream.end_to_end(chosen, produce, largest, self._scratches[0])
                 mine = np.zeros(len(window), np.int64)
                 mine[np.array(chosen, np.int64) - window.start] = sizes

@@ -7,6 +7,7 @@ takes imports and programs. On rank 0's host, which is often the only one, nobod
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 _NAME_BYTES = 64
 # Of a rank that looks at no host.
 NONE = -1
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """A host, the devices on it, and the memory that it has for them, if that is known."""
+
+    name: str
+    devices: int
+    available_bytes: int | None
 
 
 class Hosts:
@@ -68,6 +78,25 @@ class Hosts:
         ]
         before = [other and other["counters"] for other in others]
         return captured | disturbances.before([disturbances.counters(), *before])
+
+    def memory(self, placement: Placement) -> list[HostMemory]:
+        """Return every host's memory, at rank 0."""
+        from hpcfl.system import environment
+
+        devices = dict.fromkeys((host for host, _ in self._places), 0)
+        for rank, (host, _) in enumerate(self._places[: placement.ranks]):
+            devices[host] += len(placement.local(rank))
+        free = environment.memory_available_bytes()
+        if len(self._found) < len(devices):  # a netlab: its hosts are this one
+            return [HostMemory(next(iter(devices)), sum(devices.values()), free)]
+        others = [
+            None if other is None else other["facts"]["memory_available_bytes"]
+            for other in self._found[1:]
+        ]
+        return [
+            HostMemory(host, count, known)
+            for (host, count), known in zip(devices.items(), [free, *others], strict=True)
+        ]
 
     def unknown(self) -> dict[str, NDArray[np.float64]]:
         """Return what stands for the counters after a run until they are known."""

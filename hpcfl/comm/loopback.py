@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.comm import rows as rows_of
 from hpcfl.comm.phases import Payload, Rows
 from hpcfl.comm.placement import Placement
-from hpcfl.comm.rows import Received, by_receiver, label, senders_of
+from hpcfl.comm.rows import Received
 from hpcfl.comm.transport import AddInto, Produce, Transport
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import HpcflError
@@ -63,12 +64,16 @@ class Loopback(Transport):
         return sent, total
 
     def route(
-        self, senders: Sequence[int], rows: list[Rows], width: int
-    ) -> tuple[dict[int, Received], NDArray[np.bool_]]:
-        labelled = label(senders, rows, width, self.placement.homes)
-        took_part = np.zeros(self.placement.devices, np.bool_)
-        took_part[senders_of(labelled)] = True
-        return by_receiver(labelled), took_part
+        self, senders: Sequence[int], rows: Iterable[Rows], width: int
+    ) -> tuple[Iterator[tuple[int, Received]], NDArray[np.bool_]]:
+        devices = self.placement.devices
+        batches = rows_of.label(senders, rows, width, devices)
+        took_part = np.zeros(devices, np.bool_)
+        for batch in batches:
+            took_part[rows_of.senders_of(batch)] = True
+        windows = rows_of.windows(devices, sum(batch.size for batch in batches))
+        labelled = rows_of.by_window(batches, windows, self.placement.homes)
+        return rows_of.delivered(self.local_devices, windows, labelled), took_part
 
     def sum_to_server(self, values: NDArray[Any]) -> NDArray[Any]:
         return values

@@ -11,7 +11,7 @@ reads what this rank sends, so that it can be called again. Here it is called on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,12 +19,13 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hpcfl.comm import clocks, stream
+from hpcfl.comm import rows as rows_of
 from hpcfl.comm.calls import WaitsFor
 from hpcfl.comm.patient import Comm
 from hpcfl.comm.phases import Ids, Payload, Rows
-from hpcfl.comm.placement import Placement
-from hpcfl.comm.rows import Received, by_receiver, label, receivers_of, senders_of
-from hpcfl.comm.scratch import Scratch
+from hpcfl.comm.placement import Placement, within
+from hpcfl.comm.rows import Received
+from hpcfl.comm.scratch import Scratch, pages
 from hpcfl.comm.star import SERVER_RANK
 from hpcfl.comm.stream import CALL_BYTES
 from hpcfl.comm.transport import AddInto, Produce, Transport
@@ -50,6 +51,7 @@ class MpiTransport(Transport):
     """Moves messages through the collectives of a communicator whose rank 0 is the server."""
 
     name = "mpi"
+    _repeats = False  # whether an operation may be called again
 
     def __init__(self, comm: Comm, placement: Placement) -> None:
         super().__init__(placement, comm.rank)
@@ -135,7 +137,7 @@ class MpiTransport(Transport):
         told, received = self._from_server(operation)
         listening = set(receivers)
         start = 0
-        for id in stream.within(self.local_devices, window):
+        for id in within(self.local_devices, window):
             size = int(told[id - window.start])
             if id in listening:
                 yield id, received[start : start + size]
@@ -199,20 +201,39 @@ class MpiTransport(Transport):
         return self._to_server(operation)
 
     def route(
-        self, senders: Sequence[int], rows: list[Rows], width: int
-    ) -> tuple[dict[int, Received], NDArray[np.bool_]]:
-        labelled = label(senders, rows, width, self.placement.homes)
-        receivers = receivers_of(labelled)
+        self, senders: Sequence[int], rows: Iterable[Rows], width: int
+    ) -> tuple[Iterator[tuple[int, Received]], NDArray[np.bool_]]:
+        homes = self.placement.homes
+        batches = rows_of.label(senders, rows, width, homes.size)
+        sending = np.zeros(homes.size, np.uint8)
+        for batch in batches:
+            sending[rows_of.senders_of(batch)] = 1
+        size = np.array([sum(batch.size for batch in batches)])
+        largest = self._all_to_all(lambda: self._maximum(size))
+        windows = rows_of.windows(homes.size, int(largest[0]))
+        labelled = rows_of.by_window(batches, windows, homes)
 
-        def operation() -> tuple[dict[int, Received], NDArray[np.bool_]]:
-            took_part = np.zeros(self.placement.devices, np.uint8)
-            took_part[senders_of(labelled)] = 1
-            self._comm.Allreduce(MPI.IN_PLACE, took_part, MPI.MAX)
-            return self._route(labelled, receivers), took_part.view(np.bool_)
+        def operation() -> tuple[list[Rows], NDArray[np.bool_]]:
+            took_part = self._maximum(sending).view(np.bool_)
+            received = []
+            for k in range(len(windows)):
+                received.append(self._exchanged(labelled[k]))
+                if not self._repeats:
+                    labelled[k] = np.empty_like(labelled[k][:0])
+            return received, took_part
 
-        return self._all_to_all(operation)
+        received, took_part = self._all_to_all(operation)
+        return rows_of.delivered(self.local_devices, windows, received), took_part
 
-    def _route(self, labelled: Rows, receivers: NDArray[np.int64]) -> dict[int, Received]:
+    def _maximum(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the element-wise maximum over the ranks, on all."""
+        largest = values.copy()
+        self._comm.Allreduce(MPI.IN_PLACE, largest, MPI.MAX)
+        return largest
+
+    def _exchanged(self, labelled: Rows) -> Rows:
+        """Return what this rank receives of the rows of a window."""
+        receivers = rows_of.receivers_of(labelled)
         ranks = self._rank_of[receivers]
         there = ranks != NOWHERE
         sent, ranks = (labelled, ranks) if there.all() else (labelled[there], ranks[there])
@@ -220,13 +241,13 @@ class MpiTransport(Transport):
         counts_in = np.empty_like(counts_out)
         self._comm.Alltoall(counts_out, counts_in)
         size = labelled.shape[1]
-        received = np.empty((int(counts_in.sum()), size), np.uint8)
+        received = pages(int(counts_in.sum()), size)
         row_type = MPI.BYTE.Create_contiguous(size).Commit()
         try:
             self._comm.Alltoallv([sent, counts_out, row_type], [received, counts_in, row_type])
         finally:
             row_type.Free()
-        return by_receiver(received)
+        return received
 
     def _present(self, senders: Sequence[int]) -> Ids | None:
         """Return the senders of all ranks, by id, at the server; None elsewhere."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,3 +39,8 @@ class Placement:
     def select(self, ids: Sequence[int]) -> Placement:
         """Return the placement of some devices, numbered anew from 0 in increasing order."""
         return Placement(self.homes[list(ids)], self.ranks)
+
+
+def within(ids: Sequence[int], window: range) -> Sequence[int]:
+    """Return those of some ids, in increasing order, that a window has."""
+    return ids[bisect_left(ids, window.start) : bisect_left(ids, window.stop)]

@@ -7,15 +7,22 @@ by its labels all the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from hpcfl.comm import envelope
 from hpcfl.comm.phases import Ids, Rows
+from hpcfl.comm.placement import within
+from hpcfl.comm.scratch import pages
 
 LABEL_BYTES = 4
+# What a rank sends, or has received, of the rows of a step is in pieces of about this size, which
+# are put together from so many bytes at a time.
+WINDOW_BYTES = 1 << 24
+BATCH_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -26,34 +33,73 @@ class Received:
     rows: Rows  # shape (k, width)
 
 
-def label(senders: Sequence[int], rows: list[Rows], width: int, homes: Ids) -> Rows:
-    """Return all rows that can be delivered, in the order of the receivers' ranks and ids.
+def windows(devices: int, size: int) -> list[range]:
+    """Return the receivers' ids in pieces, whose rows, `size` bytes in all, move one after another.
 
-    Each is behind its sender's id: ndarray of uint8, shape (k, LABEL_BYTES + width). Rows that are
-    not `width` bytes long, or are addressed to nobody or to their sender, are left out. `homes` has
-    each device's rank, shape (N,). The list is emptied, as all rows of a round take much memory.
+    At least one id a piece.
     """
-    for index, sender in enumerate(senders):
-        block = rows[index]
-        if block.ndim != 2 or block.shape[1] != width:
-            rows[index] = np.empty((0, width), np.uint8)
-            continue
-        receivers = _addressees(block)
-        deliverable = (receivers < homes.size) & (receivers != sender)
-        if not deliverable.all():
-            rows[index] = block[deliverable]
-    receivers = np.concatenate([np.empty(0, np.int64), *map(_addressees, rows)])
-    places = np.empty_like(receivers)
-    places[np.lexsort((receivers, homes[receivers]))] = np.arange(receivers.size)
-    together = np.empty((receivers.size, LABEL_BYTES + width), np.uint8)
-    start = 0
-    for sender in senders:
-        block = rows.pop(0)
-        there = places[start : start + len(block)]
-        together[there, :LABEL_BYTES] = np.array([sender], "<u4").view(np.uint8)
-        together[there, LABEL_BYTES:] = block
-        start += len(block)
-    return together
+    count = min(devices, max(1, -(-size // WINDOW_BYTES)))
+    bounds = [devices * k // count for k in range(count + 1)]
+    return [range(first, stop) for first, stop in pairwise(bounds)]
+
+
+def label(senders: Iterable[int], rows: Iterable[Rows], width: int, devices: int) -> list[Rows]:
+    """Return all rows that can be delivered, each behind its sender's id.
+
+    In batches, ndarrays of uint8, shape (k, LABEL_BYTES + width). Rows that are not `width` bytes
+    long, or are addressed to nobody or to their sender, are left out.
+    """
+    batches, waiting, size = [], [np.empty((0, LABEL_BYTES + width), np.uint8)], 0
+    for sender, block in zip(senders, rows, strict=True):
+        waiting.append(_labelled(sender, block, width, devices))
+        size += waiting[-1].size
+        if size > BATCH_BYTES:
+            batches.append(_together(waiting))
+            waiting, size = waiting[:1], 0
+    return [*batches, _together(waiting)]
+
+
+def _together(blocks: list[Rows]) -> Rows:
+    whole = pages(sum(map(len, blocks)), blocks[0].shape[1])
+    return np.concatenate(blocks, out=whole)
+
+
+def _labelled(sender: int, block: Rows, width: int, devices: int) -> Rows:
+    """Return those of a sender's rows that can be delivered, behind its id."""
+    if block.ndim != 2 or block.shape[1] != width:
+        return np.empty((0, LABEL_BYTES + width), np.uint8)
+    receivers = _addressees(block)
+    deliverable = (receivers < devices) & (receivers != sender)
+    labelled = np.empty((np.count_nonzero(deliverable), LABEL_BYTES + width), np.uint8)
+    labelled[:, :LABEL_BYTES] = np.array([sender], "<u4").view(np.uint8)
+    labelled[:, LABEL_BYTES:] = block if deliverable.all() else block[deliverable]
+    return labelled
+
+
+def by_window(batches: list[Rows], windows: Sequence[range], homes: Ids) -> list[Rows]:
+    """Return labelled rows window by window, in the order of the receivers' ranks and ids.
+
+    `homes` has each device's rank, shape (N,). The list is emptied on the way: all rows of a round
+    take much memory, and are there once.
+    """
+    stops = [window.stop for window in windows]
+    number = np.searchsorted(stops, np.arange(homes.size), side="right")  # of each id's window
+    counts = np.zeros(len(windows), np.int64)
+    for batch in batches:
+        counts += np.bincount(number[receivers_of(batch)], minlength=len(windows))
+    ordered = [pages(count, batches[0].shape[1]) for count in counts.tolist()]
+    filled = [0] * len(windows)
+    while batches:
+        batch = batches.pop(0)
+        there = number[receivers_of(batch)]
+        for k, window in enumerate(ordered):
+            some = batch[there == k]
+            window[filled[k] : filled[k] + len(some)] = some
+            filled[k] += len(some)
+    for window in ordered:
+        receivers = receivers_of(window)
+        window[:] = window[np.lexsort((receivers, homes[receivers]))]
+    return ordered
 
 
 def _addressees(block: Rows) -> Ids:
@@ -70,17 +116,19 @@ def senders_of(labelled: Rows) -> Ids:
     return np.ascontiguousarray(labelled[:, :LABEL_BYTES]).view("<u4").reshape(-1).astype(np.int64)
 
 
-def by_receiver(labelled: Rows) -> dict[int, Received]:
-    """Return what each device received, in the order of receipt."""
-    if not len(labelled):
-        return {}
-    receivers = receivers_of(labelled)
-    if (np.diff(receivers) < 0).any():
-        order = np.argsort(receivers, kind="stable")
-        receivers, labelled = receivers[order], labelled[order]
-    ids, starts = np.unique(receivers, return_index=True)
-    parts = np.split(labelled, starts[1:])
-    return {
-        id: Received(senders_of(part), part[:, LABEL_BYTES:])
-        for id, part in zip(ids.tolist(), parts, strict=True)
-    }
+def delivered(
+    ids: Sequence[int], windows: Sequence[range], labelled: list[Rows]
+) -> Iterator[tuple[int, Received]]:
+    """Yield what each of some devices received, by id, in the order of receipt.
+
+    `labelled` are the rows of each window, in any order. The list is emptied on the way.
+    """
+    for window in windows:
+        rows = labelled.pop(0)
+        receivers = receivers_of(rows)
+        if (np.diff(receivers) < 0).any():
+            order = np.argsort(receivers, kind="stable")
+            receivers, rows = receivers[order], rows[order]
+        for id in within(ids, window):
+            mine = rows[slice(*np.searchsorted(receivers, [id, id + 1]).tolist())]
+            yield id, Received(senders_of(mine), mine[:, LABEL_BYTES:])

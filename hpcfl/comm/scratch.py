@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 
 import numpy as np
@@ -11,6 +12,19 @@ from hpcfl.comm.phases import Payload
 # Pieces as large as this go back to the system when they are freed (glibc's largest threshold), and
 # to get them anew, page by page, can take longer than to move the messages.
 KEPT_BYTES = 1 << 25
+PAGES_BYTES = 1 << 20
+
+
+def pages(count: int, size: int) -> Payload:
+    """Return new memory for rows: ndarray of uint8, shape (count, size), with anything in it.
+
+    Large pieces take memory only where they are written to, and give it back to the system when
+    nobody looks at them any more. What the C library allocates stays with the process as long as
+    anything behind it is in use.
+    """
+    if count * size < PAGES_BYTES:
+        return np.empty((count, size), np.uint8)
+    return np.frombuffer(mmap.mmap(-1, count * size), np.uint8).reshape(count, size)
 
 
 class Scratch:

@@ -9,7 +9,6 @@ holds two windows at most. Nobody waits for a rank whose turn has not come.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
@@ -20,7 +19,7 @@ from mpi4py import MPI
 from hpcfl.comm.calls import Calls, WaitsFor
 from hpcfl.comm.patient import Comm, complete
 from hpcfl.comm.phases import Payload
-from hpcfl.comm.placement import Placement
+from hpcfl.comm.placement import Placement, within
 from hpcfl.comm.scratch import Scratch
 from hpcfl.comm.star import SERVER_RANK
 from hpcfl.errors import HpcflError
@@ -44,11 +43,6 @@ def windows(placement: Placement, largest: int, limit: int) -> list[range]:
         at_once -= at_once % ranks
     devices = placement.devices
     return [range(first, min(first + at_once, devices)) for first in range(0, devices, at_once)]
-
-
-def within(ids: Sequence[int], window: range) -> Sequence[int]:
-    """Return those of some ids, in increasing order, that a window has."""
-    return ids[bisect_left(ids, window.start) : bisect_left(ids, window.stop)]
 
 
 class Stream:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,12 +112,13 @@ class Transport(ABC):
 
     @abstractmethod
     def route(
-        self, senders: Sequence[int], rows: list[Rows], width: int
-    ) -> tuple[dict[int, Received], NDArray[np.bool_]]:
-        """Return what each device of this rank received, and who took part, shape (N,), everywhere.
+        self, senders: Sequence[int], rows: Iterable[Rows], width: int
+    ) -> tuple[Iterator[tuple[int, Received]], NDArray[np.bool_]]:
+        """Return what each device of this rank received, by id, and who took part, shape (N,).
 
-        `senders` are the devices of this rank that send, `rows` their sealed rows of `width` bytes,
-        shape (k, width); the list is emptied. Whoever sent a row that could be delivered took part:
+        `senders` are the devices of this rank that send, `rows` yields the sealed rows of each, of
+        `width` bytes, shape (k, width). All have been moved when this returns, and are freed
+        as the iterator goes on. Whoever sent a row that could be delivered took part:
         one of that size to another device. All ranks are told, as a relay tells those that it
         passes rows on to.
         """

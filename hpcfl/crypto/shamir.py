@@ -17,6 +17,7 @@ from hpcfl.crypto.groups import FQ, Elements
 LIMB_BITS = 31
 # Below this many terms a sum of products of a 32-bit and a 16-bit number fits 64 bits.
 MAX_TERMS = 2**16 - 1
+BLOCK_ELEMENTS = 2**16
 # Independent checks of the same shares; one misses a wrong share with a probability of 1 / q.
 CHECKS = 2
 
@@ -173,7 +174,13 @@ def _products(left: Matrix, right: Elements) -> Matrix:
 
 
 def _product(left: Matrix, right: Elements) -> Elements:
-    return _products(left, right).astype(np.uint32)
+    """Return ``left @ right`` modulo q, in blocks that fit into the cache."""
+    found = np.empty((len(left), right.shape[1]), np.uint32)
+    at_once = max(1, BLOCK_ELEMENTS // len(right))
+    for start in range(0, right.shape[1], at_once):
+        block = slice(start, start + at_once)
+        found[:, block] = _products(left, right[:, block])
+    return found
 
 
 @lru_cache(maxsize=8)

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.comm import envelope
-from hpcfl.comm.phases import Pattern, Payload, Step, phase_names
-from hpcfl.comm.rows import Received
+from hpcfl.comm.phases import Pattern, Payload, Rows, Step, phase_names
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
@@ -224,25 +223,31 @@ class Round:
         self._finish(step)
 
     def _route(self, number: int, step: Step) -> None:
-        rows, addressed = [], {}
-        for id, device in list(self._live.items()):
-            with self._work(step.phase, id):
-                receivers, payloads = getattr(device, f"send_{step.name}")()
-                sealed = envelope.seal_rows(number, self._index, id, receivers, payloads)
-                self.ledger.sent(step.phase, id, sealed.size, len(sealed))
-                rows.append(sealed)
-                addressed[id] = np.sort(receivers)
-        self._at(DURING, step)
+        addressed = {}
         width = envelope.BYTES + step.row_bytes
-        received, took_part = self._transport.route(list(self._live), rows, width)
+
+        def rows() -> Iterator[Rows]:
+            for id, device in list(self._live.items()):
+                sealed = np.empty((0, width), np.uint8)
+                with self._work(step.phase, id):
+                    receivers, payloads = getattr(device, f"send_{step.name}")()
+                    sealed = envelope.seal_rows(number, self._index, id, receivers, payloads)
+                    self.ledger.sent(step.phase, id, sealed.size, len(sealed))
+                    addressed[id] = np.sort(receivers)
+                yield sealed
+            self._at(DURING, step)
+
+        received, took_part = self._transport.route(list(self._live), rows(), width)
         if self._server is not None:
             self._take_part(step, np.flatnonzero(took_part).tolist())
         self._transport.raise_everywhere(self._server_error)
-        nothing = Received(np.empty(0, np.int64), np.empty((0, width), np.uint8))
-        for id, device in list(self._live.items()):
-            mine = received.get(id, nothing)
+        for id, mine in received:
+            device = self._live.get(id)
+            if device is None:
+                continue
             with self._work(step.phase, id):
-                senders = addressed[id][took_part[addressed[id]]]
+                linked = addressed.pop(id)
+                senders = linked[took_part[linked]]
                 sources, first = np.unique(mine.senders, return_index=True)
                 expected = np.isin(sources, senders)
                 sources, sealed = sources[expected], mine.rows[first[expected]]

@@ -49,6 +49,7 @@ _MPI_FACTS = (
 )
 
 _CPUS = Path("/sys/devices/system/cpu")
+_AVAILABLE = "MemAvailable"  # of /proc/meminfo
 _CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 _TIMER_CALLS = 2000
 
@@ -152,7 +153,7 @@ def capture_local(threads: Sequence[int] = ()) -> dict[str, Any]:
         "cpu_governor": read(_CPUS / "cpu0/cpufreq/scaling_governor") or None,
         "cpu_turbo": _turbo(),
         "memory_bytes": memory.get("MemTotal"),
-        "memory_available_bytes": memory.get("MemAvailable"),
+        "memory_available_bytes": memory.get(_AVAILABLE),
         "swap_bytes": memory.get("SwapTotal"),
         "swap_used_bytes": _difference(memory.get("SwapTotal"), memory.get("SwapFree")),
         "load_1min": load_1min(),
@@ -208,6 +209,11 @@ def _turbo() -> bool | None:
     if no_turbo:
         return no_turbo == "0"
     return boost == "1" if boost else None
+
+
+def memory_available_bytes() -> int | None:
+    """Return how much memory this host has for new work, if it is known."""
+    return _memory().get(_AVAILABLE)
 
 
 def _memory() -> dict[str, int]:

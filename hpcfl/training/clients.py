@@ -126,7 +126,7 @@ def _check_memory(hosts: Sequence[str], parts: list[dict[str, NDArray[Any]]], de
     here = hosts.count(hosts[0])
     data = max(part["inputs"].nbytes for part in parts)
     needed = here * (RANK_BYTES + 2 * data)
-    available = environment.capture_local()["memory_available_bytes"]
+    available = environment.memory_available_bytes()
     if len(parts) > 1 and available is not None and needed > available:
         raise UsageError(
             f"{here} ranks on this host, each with torch, need about {needed / 1e9:.0f} GB of "

@@ -24,6 +24,7 @@ from hpcfl.comm.world import World
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.training import TrainOptions
 from hpcfl.results.schema import DeviceMetric, Metric
+from hpcfl.rounds import memory
 from hpcfl.rounds.build import build
 from hpcfl.rounds.observer import NOBODY, Leaving, RoundObserver, Together
 from hpcfl.system.interruption import Left, current
@@ -131,6 +132,7 @@ def run(
         config |= algorithm.settings()
         kept = checkpoint.Checkpoints(checkpoint.path_for(path))
         try:
+            memory.check(protocol, hosts.memory(transport.placement))
             if options.resume is not None:
                 state = checkpoint.load(options.resume, config)
                 _check_unfinished(state, options)

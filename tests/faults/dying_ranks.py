@@ -109,7 +109,8 @@ def route():
     for id in local:
         others = np.array([other for other in range(DEVICES) if other != id], np.int64)
         rows.append(envelope.seal_rows(0, 0, id, others, np.full((len(others), 5), id, np.uint8)))
-    received, took_part = transport.route(local, rows, envelope.BYTES + 5)
+    arriving, took_part = transport.route(local, rows, envelope.BYTES + 5)
+    received = dict(arriving)
     # What the server believes is what every device has: masks would not cancel otherwise.
     told = took_part.view(np.uint8) if rank == 0 else None
     believed = set(np.flatnonzero(transport.broadcast(told)))
@@ -145,7 +146,7 @@ OPERATIONS = (
 
 survivors = transport._survivors
 survivors._all = dying("unsaid", survivors._all)
-for name in ("_bytes_by_rank", "_present", "_route"):
+for name in ("_bytes_by_rank", "_present", "_exchanged"):
     setattr(transport, name, dying("inside", getattr(transport, name)))
 
 for operation in OPERATIONS:

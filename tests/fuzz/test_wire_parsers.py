@@ -1,6 +1,7 @@
 """What a party makes of one changed message: named errors, no other; a server is left as it was."""
 
 import struct
+from unittest import mock
 
 import fuzzed_wire as wire
 import numpy as np
@@ -125,10 +126,19 @@ def test_rows_of_other_messages_hold_nothing(sent):
     st.lists(
         st.tuples(st.integers(0, 4), st.sampled_from([0, 1, 2, 3, 4, 5, 2**31, 2**32 - 1])),
         max_size=12,
-    )
+    ),
+    st.sampled_from([30, 60, 1 << 25]),
 )
-def test_rows_are_delivered_to_devices_and_from_whom_they_came(sent):
+def test_rows_are_delivered_to_devices_and_from_whom_they_came(sent, at_once):
     """The label is the transport's: what a row says of its sender is none of its business."""
+    with (
+        mock.patch.multiple(rows_of, WINDOW_BYTES=at_once, BATCH_BYTES=at_once),
+        mock.patch("hpcfl.comm.scratch.PAGES_BYTES", at_once),
+    ):
+        check_delivery(sent)
+
+
+def check_delivery(sent):
     blocks = []
     for sender in range(5):
         rows = [
@@ -138,10 +148,12 @@ def test_rows_are_delivered_to_devices_and_from_whom_they_came(sent):
         ]
         blocks.append(np.frombuffer(b"".join(rows), np.uint8).reshape(-1, 20))
     homes = np.array([1, 2, 1, 2, 1])  # of five devices on two ranks
-    labelled = rows_of.label(range(5), [*blocks], 20, homes)
-    ranks = homes[rows_of.receivers_of(labelled)]
-    assert (np.diff(ranks) >= 0).all()
-    found = rows_of.by_receiver(labelled)
+    batches = rows_of.label(range(5), blocks, 20, devices=5)
+    windows = rows_of.windows(5, sum(batch.size for batch in batches))
+    labelled = rows_of.by_window(batches, windows, homes)
+    for part in labelled:
+        assert (np.diff(homes[rows_of.receivers_of(part)]) >= 0).all()
+    found = dict(rows_of.delivered(range(5), windows, labelled))
     expected = {
         (receiver, sender, number)
         for number, (sender, receiver) in enumerate(sent)
@@ -153,4 +165,4 @@ def test_rows_are_delivered_to_devices_and_from_whom_they_came(sent):
         for sender, row in zip(came.senders, came.rows, strict=True)
     }
     # Of another size, none.
-    assert {} == rows_of.by_receiver(rows_of.label(range(5), [*blocks], 21, homes))
+    assert not any(map(len, rows_of.label(range(5), blocks, 21, devices=5)))

@@ -9,6 +9,7 @@ from player import parties, round_of
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
+from hpcfl.comm import envelope
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
@@ -62,10 +63,13 @@ class Recorder:
 
     def route(self, *arguments):
         received, took_part = self._inner.route(*arguments)
-        for receiver, mine in received.items():
+        return self._kept(received), took_part
+
+    def _kept(self, received):
+        for receiver, mine in received:
             for sender, row in zip(mine.senders.tolist(), mine.rows, strict=True):
                 self._keep(f"route from {sender}", receiver, row)
-        return received, took_part
+            yield receiver, mine
 
 
 class Spoiling(Recorder):
@@ -224,6 +228,29 @@ def test_messages_of_any_size_move_in_calls_of_a_limited_size(monkeypatch, windo
     assert [(id, m.tolist()) for id, m in scattered] == [
         one for one in expected if one[0] in inner.local_devices
     ]
+
+
+@pytest.mark.parametrize("at_once", [1, 60, 2**24])
+def test_rows_move_in_windows_and_come_to_the_same_devices(monkeypatch, at_once):
+    monkeypatch.setattr("hpcfl.comm.rows.WINDOW_BYTES", at_once)
+    monkeypatch.setattr("hpcfl.comm.rows.BATCH_BYTES", at_once)
+    inner = transport()
+    senders = [id for id in inner.local_devices if id != 2]
+    rows = []
+    for id in senders:
+        others = np.array([other for other in range(DEVICES) if other != id], np.int64)
+        payloads = np.tile(np.arange(5, dtype=np.uint8) + 10 * id, (len(others), 1))
+        rows.append(envelope.seal_rows(0, 0, id, others, payloads))
+
+    received, took_part = inner.route(senders, rows, envelope.BYTES + 5)
+    found = {id: (mine.senders.tolist(), mine.rows) for id, mine in received}
+
+    assert [id for id in range(DEVICES) if id != 2] == np.flatnonzero(took_part).tolist()
+    assert inner.local_devices == list(found)
+    for id, (sources, sealed) in found.items():
+        assert [one for one in range(DEVICES) if one not in (2, id)] == sorted(sources)
+        assert [10 * source for source in sources] == sealed[:, envelope.BYTES].tolist()
+        assert (envelope.read_headers(sealed)["receiver"] == id).all()
 
 
 def test_a_scatter_asks_the_server_once_for_every_device_and_nobody_else():

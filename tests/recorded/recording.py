@@ -88,9 +88,10 @@ class Hearing(Loopback):
         return sent, total
 
     def route(self, senders, rows, width):
-        for block in rows:
+        blocks = list(rows)
+        for block in blocks:
             self._hear(block)
-        return super().route(senders, rows, width)
+        return super().route(senders, blocks, width)
 
 
 def wire(options):

@@ -197,8 +197,7 @@ class Hostile(Wrapped):
             # A constant is a polynomial of any degree, and its value at zero what it is.
             secret = self._elements(limbs)
             rows = self._sealed(receivers, np.tile(secret, (len(rows), 1)))
-            own = self._inner._links.holders.index(self._inner.id)
-            self._inner._shares[own] = secret
+            self._inner._own_share = secret
         some = np.flatnonzero(np.isin(receivers, self._plan.misdealt))
         if some.size:
             rows = rows.copy()
@@ -214,7 +213,7 @@ class Hostile(Wrapped):
         sealed = np.empty((len(shares), 4 * shares.shape[1] + 16), np.uint8)
         for row, share, id in zip(sealed, shares, receivers.tolist(), strict=True):
             nonce, associated = inner._share_labels(inner.id, id)
-            cipher = AESGCM(inner._transport_keys[inner._links.holders.index(id)])
+            cipher = AESGCM(inner._transport_key(inner._links.holders.index(id)))
             plain = share.astype("<u4").tobytes()
             row[:] = np.frombuffer(cipher.encrypt(nonce, plain, associated), np.uint8)
         return sealed

@@ -38,6 +38,7 @@ unmask             to the server  shares
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar
@@ -199,7 +200,7 @@ class ActiveDevice(SecAggDevice):
         super().receive_expelled(payload)
         self._require_opened(self._members(), "go on")
 
-    def _require_opened(self, ids: list[int], what: str) -> None:
+    def _require_opened(self, ids: Iterable[int], what: str) -> None:
         """Refuse if fewer than t of some devices have sealed shares for the keys passed on."""
         sealed = (self._shares != ABSENT).any(axis=1)
         opened = {id for id, one in zip(self._links.holders, sealed, strict=True) if one}
@@ -222,7 +223,7 @@ class ActiveDevice(SecAggDevice):
         assert self._request is not None
         self._require_opened(self._request.survivors, "endorse these survivors")
         members = np.array(self._protocol.members, "<i8").tobytes()
-        advertised = hashlib.sha256(self._links.advertised).digest()
+        advertised = hashlib.sha256(self._links.advertised.tobytes()).digest()
         self._digest = hashlib.sha256(members + advertised + payload.tobytes()).digest()
 
     def send_consistency_check(self) -> Payload:

@@ -95,6 +95,7 @@ from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
 from hpcfl.crypto import keys, shamir
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
+from hpcfl.crypto.keystream import KEY_BYTES as TRANSPORT_KEY_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError
 from hpcfl.privacy.masking import InCohorts, Masking, ring_degree
 from hpcfl.privacy.population import Population
@@ -119,8 +120,10 @@ class SecAggDevice(QuantisedDevice):
         super().__init__(protocol, id, round_index)
         self._secrets = secrets
         self._seed = b""
-        # By holder: the keys that shares travel under, whether it is in U2, and its shares.
-        self._transport_keys: list[bytes] = []
+        # The keys that shares travel under, by holder, end to end, until all shares were opened.
+        self._transport_keys = b""
+        self._own_share = np.zeros(0, np.uint32)
+        # By holder: whether it is in U2, and its shares.
         self._have = np.zeros(0, np.bool_)
         self._shares = np.zeros((0, KEY_SHARE + SEED_SHARE), np.uint32)
         # What was wrong with rows that this device could do without.
@@ -131,7 +134,7 @@ class SecAggDevice(QuantisedDevice):
         self._expelled: int | None = None
         self._uploaded = False
         self._request: Request | None = None
-        self._wanted: list[int] | None = None
+        self._wanted: Sequence[int] | None = None
 
     # advertise_keys
 
@@ -160,10 +163,9 @@ class SecAggDevice(QuantisedDevice):
             self._transport_pair.private, [self._links.transport_key(k) for k in peers]
         )
         derived = self._seal_keys(peers, secrets)
-        derived.insert(holders.index(self.id), b"")
-        self._transport_keys = derived
+        derived.insert(holders.index(self.id), bytes(TRANSPORT_KEY_BYTES))
+        self._transport_keys = b"".join(derived)
         self._have = np.zeros(len(holders), np.bool_)
-        self._shares = np.full((len(holders), KEY_SHARE + SEED_SHARE), ABSENT, np.uint32)
 
     def _seal_keys(self, peers: list[int], secrets: list[bytes]) -> list[bytes]:
         """Return the key that shares travel under to each of the holders with these indices."""
@@ -188,10 +190,10 @@ class SecAggDevice(QuantisedDevice):
         rows = np.empty((len(holders), SHARE_BYTES), np.uint8)
         for k, (id, share) in enumerate(zip(holders, shares.astype("<u4"), strict=True)):
             if id == self.id:
-                self._have[k], self._shares[k] = True, share
+                self._have[k], self._own_share = True, share.copy()
                 continue
             nonce, associated = self._share_labels(self.id, id)
-            cipher = AESGCM(self._transport_keys[k])
+            cipher = AESGCM(self._transport_key(k))
             rows[k] = np.frombuffer(cipher.encrypt(nonce, share.tobytes(), associated), np.uint8)
         own = holders.index(self.id)
         return np.delete(np.array(holders, np.int64), own), np.delete(rows, own, axis=0)
@@ -203,14 +205,21 @@ class SecAggDevice(QuantisedDevice):
         that holds no share this device cannot answer for its sender, and says so; others can.
         """
         index = {id: k for k, id in enumerate(self._links.holders)}
+        self._shares = np.full((len(index), KEY_SHARE + SEED_SHARE), ABSENT, np.uint32)
+        self._shares[index[self.id]] = self._own_share
         for sender, row in zip(senders.tolist(), rows, strict=True):
             place = index[sender]
             self._have[place] = True
             try:
-                self._shares[place] = self._open_share(sender, row, self._transport_keys[place])
+                self._shares[place] = self._open_share(sender, row, self._transport_key(place))
             except MessageError as error:
                 self.ignored.append(error)
+        self._transport_keys = b""
         self._require_members()
+
+    def _transport_key(self, place: int) -> bytes:
+        start = TRANSPORT_KEY_BYTES * place
+        return self._transport_keys[start : start + TRANSPORT_KEY_BYTES]
 
     def _require_members(self) -> None:
         count, threshold = int(self._have.sum()), self._protocol.topology.threshold
@@ -294,7 +303,7 @@ class SecAggDevice(QuantisedDevice):
             raise RefusedError(f"device {self.id} refuses to upload twice in a round")
         self._uploaded = True
 
-    def _mask_secrets(self, ids: list[int]) -> tuple[list[int], list[bytes]]:
+    def _mask_secrets(self, ids: Sequence[int]) -> tuple[list[int], list[bytes]]:
         """Return some holders, without this one, and what masks with each of them follow from."""
         index = {id: k for k, id in enumerate(self._links.holders)}
         peers = [id for id in ids if id != self.id]
@@ -330,7 +339,7 @@ class SecAggDevice(QuantisedDevice):
                 f"device {self.id} refuses to unmask the sum of {len(survivors)} devices: "
                 f"the threshold is {topology.threshold}"
             )
-        if sorted(survivors + dropped) != sorted(self._members()):
+        if sorted([*survivors, *dropped]) != sorted(self._members()):
             raise RefusedError(
                 f"device {self.id} refuses to unmask: the request does not name exactly the "
                 "devices that shared keys with it"
@@ -565,11 +574,12 @@ class SecAggServer(ModelSender):
         found by the mask key's public half, and of a seed only if it is too long.
         """
         self._require(len(self._seed_shares), "answered the unmasking request")
-        links, threshold = self._links, self._links.threshold
-        of_seeds = links.collect(self._seed_shares, self._survived, SEED_SHARE).without_checks()
-        of_keys = links.collect(self._mask_key_shares, self._gone, KEY_SHARE).without_checks()
-        self._seeds = self._reconstruct_seeds(of_seeds.combine(threshold))
-        self._private = self._reconstruct_mask_keys(of_keys.with_at_least(threshold))
+        self._seeds = self._reconstruct_seeds(
+            self._links.collect(self._seed_shares, self._survived, SEED_SHARE)
+        )
+        self._private = self._reconstruct_mask_keys(
+            self._links.collect(self._mask_key_shares, self._gone, KEY_SHARE)
+        )
         self._wanted = self._gone.copy()
         self._wanted[list(self._private)] = False
         if not self._wanted.any():
@@ -620,9 +630,10 @@ class SecAggServer(ModelSender):
             self.total = np.zeros(self._parameters.dim, np.int64)
             self.total[where] = decoded
 
-    def _reconstruct_seeds(self, limbs: Elements) -> list[bytes]:
+    def _reconstruct_seeds(self, shares: Shares) -> list[bytes]:
         """Return the seeds of the survivors' private masks."""
         seeds = []
+        limbs = shares.without_checks().combine(self._links.threshold)
         for id, one in zip(self.survivors, limbs, strict=True):
             try:
                 seeds.append(shamir.from_limbs(one, SEED_BYTES))
@@ -636,7 +647,9 @@ class SecAggServer(ModelSender):
     def _reconstruct_mask_keys(self, shares: Shares) -> dict[int, bytes]:
         """Return the mask keys of the dropped devices, of those whose shares give the right one."""
         found = {}
-        limbs = shares.combine(self._links.threshold)
+        threshold = self._links.threshold
+        shares = shares.without_checks().with_at_least(threshold)
+        limbs = shares.combine(threshold)
         for id, one in zip(shares.owners.tolist(), limbs, strict=True):
             try:
                 private = shamir.from_limbs(one, keys.KEY_BYTES)

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar
@@ -75,15 +75,18 @@ class Neighbourhood:
     """What a device knows of those it is linked with."""
 
     own: int  # the device's id
-    holders: list[int]  # ids of the holders of its shares, its own included
+    holders: tuple[int, ...]  # ids of the holders of its shares, its own included
     numbers: tuple[int, ...]  # the holders' numbers in its secret sharing
-    advertised: bytes  # the two public keys of every holder, end to end
+    # The two public keys of every holder, end to end: where they were broadcast, a part of the
+    # message, which all devices of a process have in common.
+    advertised: Payload
     position: int = 0  # the device's place on the ring; 0 where there is no ring
     nonce: bytes = field(default=b"", repr=False)  # what the order follows from besides the keys
 
     def advertised_by(self, index: int) -> bytes:
         """Return the two keys of a holder, the one for shares and the one for masks."""
-        return self.advertised[ADVERTISED_BYTES * index : ADVERTISED_BYTES * (index + 1)]
+        start = ADVERTISED_BYTES * index
+        return self.advertised[start : start + ADVERTISED_BYTES].tobytes()
 
     def transport_key(self, index: int) -> bytes:
         """Return the key under which shares travel to or from a holder."""
@@ -107,8 +110,8 @@ class Neighbourhood:
 class Request:
     """Whose secrets a device is asked for, of those that it is linked with."""
 
-    survivors: list[int]  # whose private-mask seeds
-    dropped: list[int]  # whose mask keys
+    survivors: Sequence[int]  # whose private-mask seeds
+    dropped: Sequence[int]  # whose mask keys
     total: int  # how many survivors there are, linked with this device or not
 
 
@@ -180,7 +183,7 @@ class Topology(ABC):
         """Return what the server's list tells the device `own`, which advertised these keys."""
 
     @abstractmethod
-    def _named(self, bitmap: Payload, neighbourhood: Neighbourhood, phase: str) -> list[int]:
+    def _named(self, bitmap: Payload, neighbourhood: Neighbourhood, phase: str) -> Sequence[int]:
         """Return the devices whose bits are set."""
 
     def read_request(self, payload: Payload, neighbourhood: Neighbourhood) -> Request:
@@ -188,7 +191,7 @@ class Topology(ABC):
         (survivors, dropped), total = self._read(payload, neighbourhood, "unmask", 2, "survivors")
         return Request(survivors, dropped, total)
 
-    def read_wanted(self, payload: Payload, neighbourhood: Neighbourhood) -> list[int]:
+    def read_wanted(self, payload: Payload, neighbourhood: Neighbourhood) -> Sequence[int]:
         """Return the devices of which secrets of pairs are asked for."""
         return self._read(payload, neighbourhood, "unmask", 1)[0][0]
 
@@ -201,7 +204,7 @@ class Topology(ABC):
 
     def _read(
         self, payload: Payload, known: Neighbourhood, phase: str, lists: int, counted: str = ""
-    ) -> tuple[list[list[int]], int]:
+    ) -> tuple[list[Sequence[int]], int]:
         """Return so many lists of devices, and how many there are of the first, if `counted`."""
         head, size = self.count_bytes if counted else 0, -(-self.slots // 8)
         parse_vector(payload, "u1", head + lists * size, phase, "the server")
@@ -239,20 +242,26 @@ class Complete(Topology):
             raise from_server(phase, f"{payload.size} bytes hold no list of devices")
         members = self._ids(payload[:cut], phase)
         size = ADVERTISED_BYTES * len(members)
-        listed = parse_vector(payload[cut:], "u1", size, phase, "the server").tobytes()
-        found = Neighbourhood(own, members, tuple(members), listed)
+        listed = parse_vector(payload[cut:], "u1", size, phase, "the server")
+        found = Neighbourhood(own, members, members, listed)
         if own not in members or found.advertised_by(members.index(own)) != advertised:
             raise from_server(phase, "this device's own keys are not as it sent them")
         return found
 
-    def _named(self, bitmap: Payload, neighbourhood: Neighbourhood, phase: str) -> list[int]:
+    def _named(self, bitmap: Payload, neighbourhood: Neighbourhood, phase: str) -> Sequence[int]:
         return self._ids(bitmap, phase)
 
-    def _ids(self, bitmap: Payload, phase: str) -> list[int]:
-        found = from_bits(bitmap)
+    def _ids(self, bitmap: Payload, phase: str) -> tuple[int, ...]:
+        found = _ids_of(bitmap.tobytes())
         if found and found[-1] >= self.devices:
             raise from_server(phase, f"it names a device beyond the last, {self.devices - 1}")
         return found
+
+
+@lru_cache(maxsize=4)
+def _ids_of(bitmap: bytes) -> tuple[int, ...]:
+    """Return the devices whose bits are set: one tuple for all that were sent the same."""
+    return tuple(from_bits(np.frombuffer(bitmap, np.uint8)))
 
 
 class CompleteLinks(Links):
@@ -328,7 +337,7 @@ class RingGraph(Topology):
         holders.insert(place, own)
         both = np.insert(neighbours["keys"], place, np.frombuffer(advertised, np.uint8), axis=0)
         nonce = payload[:NONCE_BYTES].tobytes()
-        return Neighbourhood(own, holders, tuple(slots), both.tobytes(), position, nonce)
+        return Neighbourhood(own, tuple(holders), tuple(slots), both.reshape(-1), position, nonce)
 
     def _named(self, bitmap: Payload, neighbourhood: Neighbourhood, phase: str) -> list[int]:
         holder_at = dict(zip(neighbourhood.numbers, neighbourhood.holders, strict=True))
@@ -345,7 +354,8 @@ class RingGraph(Topology):
         public = {id: known.advertised_by(k) for k, id in enumerate(known.holders)}
         order = ring_order(self.devices, public, known.nonce, context)
         first = known.position - self.middle
-        if known.holders != [int(order[(first + slot) % self.devices]) for slot in known.numbers]:
+        holders = [int(order[(first + slot) % self.devices]) for slot in known.numbers]
+        if [*known.holders] != holders:
             raise RefusedError(
                 f"device {known.own} refuses its place: the ring does not follow from the keys"
             )

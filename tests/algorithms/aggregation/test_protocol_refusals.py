@@ -207,7 +207,8 @@ def assert_takes_list(played, keys):
     device.receive_advertise_keys(key_list(played, 2, keys))
     receivers, _ = device.send_share_keys()
     assert others == sorted(receivers.tolist())
-    sealing = [key for key in device._transport_keys if key]
+    holders = device._links.holders
+    sealing = [device._transport_key(holders.index(id)) for id in others]
     # One after the other: what is derived with one does not depend on who else is there.
     masks = [secret for id in others for secret in device._mask_secrets([id])[1]]
     assert len(sealing) == len(masks) == DEVICES - 1

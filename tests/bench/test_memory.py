@@ -1,0 +1,55 @@
+import pytest
+from commandline import refusal
+
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.comm.hosts import HostMemory
+from hpcfl.errors import UsageError
+from hpcfl.rounds import memory
+
+ROW = 4 + 16 + 80  # label, envelope, sealed shares
+
+
+def protocol(name="secagg", devices=1000, **options):
+    return find(name)(Parameters(devices, 10, **options))
+
+
+def test_rows_of_a_complete_graph_are_those_of_all_pairs():
+    assert memory.row_bytes(protocol(), 1000) == 1000 * 999 * ROW
+    assert memory.row_bytes(protocol(), 10) == 10 * 999 * ROW
+
+
+def test_rows_of_a_ring_are_those_of_neighbours():
+    ring = protocol("secagg-graph")
+
+    assert memory.row_bytes(ring, 1000) == 1000 * ring.topology.degree * ROW
+
+
+def test_protocols_that_exchange_no_rows_take_no_memory_for_them():
+    assert memory.row_bytes(protocol("fedavg"), 1000) == 0
+
+
+def test_a_round_is_refused_where_its_rows_do_not_fit_a_host():
+    needed = int(memory.PEAK * 500 * 999 * ROW)
+    enough = HostMemory("a", 500, needed)
+    memory.check(protocol(), [enough, HostMemory("b", 500, None)])
+
+    with pytest.raises(UsageError, match=r"500 devices on b exchange rows .* about 0\.1 GB"):
+        memory.check(protocol(), [enough, HostMemory("b", 500, needed - 1)])
+
+
+def test_a_round_that_no_memory_holds_is_refused_at_once_with_its_size(tmp_path):
+    said = refusal("bench", "secagg", "--devices", 60_000, "--dim", 10, "--output", tmp_path)
+
+    assert "540.0 GB" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_training_is_refused_too_where_its_rows_do_not_fit(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setattr("hpcfl.system.environment.memory_available_bytes", lambda: 1000)
+    options = "--dataset digits --devices 10 --aggregate secagg"
+    said = refusal("train", "fedavg", *options.split(), "--output", tmp_path)
+
+    assert "the 10 devices on" in said
+    assert not list(tmp_path.iterdir())
