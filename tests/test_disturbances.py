@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcfl.results.schema import stored
-from hpcfl.system import disturbances
+from hpcfl.system import cgroups, disturbances
 from hpcfl.system.disturbances import AFTER, BEFORE, COUNTERS, after, before, counters, warnings
 
 QUIET: dict[str, Any] = (
@@ -21,8 +21,10 @@ QUIET: dict[str, Any] = (
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """Return the root of a machine that keeps all counters."""
-    for name, folder in (("_PROC", "proc"), ("_CGROUPS", "cgroup"), ("_CPUS", "cpu")):
-        monkeypatch.setattr(disturbances, name, tmp_path / folder)
+    monkeypatch.setattr(disturbances, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(disturbances, "_CPUS", tmp_path / "cpu")
+    monkeypatch.setattr(cgroups, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(cgroups, "_CGROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(disturbances, "load_1min", lambda: 1.5)
     monkeypatch.setattr(disturbances.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_CLK_TCK": 100}.get)
     files = {
@@ -63,8 +65,8 @@ def test_the_older_control_groups_count_nanoseconds(machine):
 
 
 def test_a_machine_that_tells_nothing_gives_nan(monkeypatch, tmp_path):
-    for name in ("_PROC", "_CGROUPS", "_CPUS"):
-        monkeypatch.setattr(disturbances, name, tmp_path / "none")
+    for module, name in ((disturbances, "_PROC"), (disturbances, "_CPUS"), (cgroups, "_PROC")):
+        monkeypatch.setattr(module, name, tmp_path / "none")
     monkeypatch.setattr(disturbances, "load_1min", lambda: None)
     found = counters()
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.system import cgroups
 from hpcfl.system.kernel import load_1min, read
 
 COUNTERS = (
@@ -42,7 +43,6 @@ LOST_SECONDS = 0.1
 _HOSTS_NAMED = 4
 
 _PROC = Path("/proc")
-_CGROUPS = Path("/sys/fs/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -202,20 +202,12 @@ def _swapped() -> tuple[float, float]:
 
 def _quota_throttled() -> float:
     """Return the seconds from the control group of this process, of either version."""
-    for line in read(_PROC / "self/cgroup").splitlines():
-        _, kinds, path = (*line.split(":", 2), "", "")[:3]
-        if kinds and "cpu" not in kinds.split(","):
-            continue
-        # Within a container the group's path may be that of the host, and the root is its own.
-        for folder in (_CGROUPS / kinds / path.lstrip("/"), _CGROUPS / kinds):
-            text = read(folder / "cpu.stat")
-            microseconds, nanoseconds = (
-                _named(text, "throttled_usec"),
-                _named(text, "throttled_time"),
-            )
-            for seconds in (1e-6 * microseconds, 1e-9 * nanoseconds):
-                if not math.isnan(seconds):
-                    return seconds
+    for folder in cgroups.folders("cpu"):
+        text = read(folder / "cpu.stat")
+        microseconds, nanoseconds = _named(text, "throttled_usec"), _named(text, "throttled_time")
+        for seconds in (1e-6 * microseconds, 1e-9 * nanoseconds):
+            if not math.isnan(seconds):
+                return seconds
     return math.nan
 
 

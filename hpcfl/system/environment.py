@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import hpcfl
-from hpcfl.system import cores, mpisettings, revision
+from hpcfl.system import cgroups, cores, mpisettings, revision
 from hpcfl.system.kernel import load_1min, read
 
 _PACKAGES = ("numpy", "mpi4py", "h5py", "cryptography")
@@ -49,7 +49,6 @@ _MPI_FACTS = (
 )
 
 _CPUS = Path("/sys/devices/system/cpu")
-_AVAILABLE = "MemAvailable"  # of /proc/meminfo
 _CLOCK_SOURCE = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 _TIMER_CALLS = 2000
 
@@ -153,7 +152,7 @@ def capture_local(threads: Sequence[int] = ()) -> dict[str, Any]:
         "cpu_governor": read(_CPUS / "cpu0/cpufreq/scaling_governor") or None,
         "cpu_turbo": _turbo(),
         "memory_bytes": memory.get("MemTotal"),
-        "memory_available_bytes": memory.get(_AVAILABLE),
+        "memory_available_bytes": memory_available_bytes(),
         "swap_bytes": memory.get("SwapTotal"),
         "swap_used_bytes": _difference(memory.get("SwapTotal"), memory.get("SwapFree")),
         "load_1min": load_1min(),
@@ -212,8 +211,9 @@ def _turbo() -> bool | None:
 
 
 def memory_available_bytes() -> int | None:
-    """Return how much memory this host has for new work, if it is known."""
-    return _memory().get(_AVAILABLE)
+    """Return how much more memory this process may use on its host, if it is known."""
+    known = (_memory().get("MemAvailable"), cgroups.memory_left_bytes())
+    return min((each for each in known if each is not None), default=None)
 
 
 def _memory() -> dict[str, int]:
