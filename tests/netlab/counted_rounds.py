@@ -1,0 +1,61 @@
+"""Run in a lab by test_ledger_on_the_wire: `hpcfl`, and what interfaces count during each round.
+
+python counted_rounds.py FOLDER SHARE bench ...
+
+Every rank writes FOLDER/RANK.json: for each round the bytes and packets received, then the bytes
+and packets sent, by its host's interface. The ledger enters SHARE of every message's bytes.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from hpcfl.__main__ import main
+from hpcfl.comm.mpi import MpiTransport
+from hpcfl.netlab.plan import INTERFACE
+from hpcfl.rounds.driver import Round
+from hpcfl.rounds.ledger import Ledger
+from hpcfl.system import launch
+
+folder, share = Path(sys.argv.pop(1)), float(sys.argv.pop(1))
+rounds = []
+
+
+def counters():
+    """Return what this host's interface has counted so far."""
+    lines = Path("/proc/self/net/dev").read_text().splitlines()
+    (counted,) = (line.split(":")[1] for line in lines if line.strip().startswith(INTERFACE))
+    values = [int(value) for value in counted.split()]
+    return [*values[:2], *values[8:10]]
+
+
+def before_a_round(barrier):
+    # Who leaves the barrier first may send at once.
+    def counted(self):
+        rounds.append(counters())
+        barrier(self)
+
+    return counted
+
+
+def a_round(play):
+    # It ends with word from the server, which has all that was sent to it then.
+    def counted(self):
+        play(self)
+        rounds[-1] = [now - then for now, then in zip(counters(), rounds[-1], strict=True)]
+        (folder / f"{launch.guess_rank()}.json").write_text(json.dumps(rounds))
+
+    return counted
+
+
+def entering(entry):
+    def entered(self, phase, device, size, messages=1):
+        entry(self, phase, device, round(share * size), messages)
+
+    return entered
+
+
+MpiTransport.barrier = before_a_round(MpiTransport.barrier)
+Round.play = a_round(Round.play)
+Ledger.sent, Ledger.received = entering(Ledger.sent), entering(Ledger.received)
+main()

@@ -1,0 +1,94 @@
+"""What the ledger says that devices sent and received, against what their interfaces counted."""
+
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labs import BIN, star
+
+from hpcfl.netlab import lab, launcher
+from hpcfl.netlab.links import Link
+from hpcfl.results import load
+
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("needs_mpi")]
+
+PROGRAM = Path(__file__).parent / "counted_rounds.py"
+LIMIT_SECONDS = 200
+DEVICES, ROUNDS, DIM = 4, 2, 500_000
+# Of every packet, an acknowledgement included: Ethernet, IP, TCP, and TCP's timestamps. A packet
+# that is larger than a frame, cut up later or never, is counted once, with its headers.
+HEADER_BYTES = 14 + 20 + 20 + 12
+TOLERANCE = 0.01
+# MPI's headers, and the sizes that are announced, of a device that sends no vector.
+FRAMING_BYTES = 1500
+
+
+def off(ledger, wire):
+    """Return how far the wire is from the ledger, as a share, where it is further than it may be.
+
+    All that the ledger has was on the wire, and hardly anything else.
+    """
+    most = np.maximum(TOLERANCE * ledger, FRAMING_BYTES)
+    wrong = (wire < ledger) | (wire > ledger + most)
+    return (wire / ledger - 1)[wrong].tolist()
+
+
+def play(folder, protocol, *options, share=1.0):
+    """Return the bytes up, then down, by round and device: those of the ledger, and the wire's."""
+    path = folder / "run.h5"
+    bench = ("bench", protocol, "--dim", DIM, "--rounds", ROUNDS, "--warmup", 0, *options)
+    plan = star(DEVICES, Link(1e8), owner=lab.my_owner_name())
+    with lab.lab(plan):
+        launcher.write_files(plan)
+        mpirun = str(BIN / "mpirun")
+        command = launcher.launch_command(plan, mpirun, [*map(str, bench), "--output", str(path)])
+        program = shlex.join([str(PROGRAM), str(folder), str(share)])
+        command[-1] = command[-1].replace("-m hpcfl", program)
+        assert program in command[-1]
+        environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+        done = subprocess.run(
+            command,
+            env=launcher.launch_environment(plan, environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    run = load(path)
+    assert run.validated.all()
+    ledger = [each.sum(axis=1)[:, :DEVICES] for each in (run.bytes_up, run.bytes_down)]
+    counted = [json.loads((folder / f"{rank + 1}.json").read_text()) for rank in range(DEVICES)]
+    received, received_packets, sent, sent_packets = np.array(counted).T
+    wire = [sent - HEADER_BYTES * sent_packets, received - HEADER_BYTES * received_packets]
+    return np.array(ledger), np.array(wire)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options"),
+    [
+        ("fedavg", ["--dropout", 0]),
+        ("secagg", ["--dropout", 0.25]),
+        ("secagg", ["--dropout", 0, "--group", "ring32", "--upload", "reduce"]),
+        ("sparse", ["--dropout", 0]),
+        ("cohort", ["--dropout", 0, "--alpha", 0.5]),
+    ],
+    ids=["fedavg", "secagg", "reduce", "sparse", "cohort"],
+)
+def test_interfaces_count_what_the_ledger_says(protocol, options, tmp_path):
+    ledger, wire = play(tmp_path, protocol, *options)
+
+    assert off(ledger, wire) == []
+
+
+@pytest.mark.parametrize("share", [0.98, 1.02])
+def test_a_ledger_that_is_two_percent_off_is_found(share, tmp_path):
+    ledger, wire = play(tmp_path, "sparse", "--dropout", 0, share=share)
+
+    # Every device, up and down, in both rounds.
+    assert off(ledger, wire) == pytest.approx([1 / share - 1] * ledger.size, abs=0.005)
