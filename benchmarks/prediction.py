@@ -1,12 +1,13 @@
 """Predicted against measured rounds, on configurations that nothing was fitted to.
 
-    python benchmarks/prediction.py [--ranks R] [--rounds K] [--launches L]
+    python benchmarks/prediction.py [--ranks R] [--rounds K] [--passes P]
 
-Calibrates first, among as many ranks, then plays every configuration in several launches and
+A pass calibrates, among as many ranks, plays every configuration in a launch of its own and
 compares: bytes and CPU seconds of a surviving device (means), CPU seconds of the server and seconds
-of the round (medians; of several launches, their median). How far the launches' own medians of the
-round's seconds lie apart is printed too: no prediction can be better than that. Takes five to ten
-minutes on two cores; other programs disturb it.
+of the round (medians). The median over the passes counts, so that neither a slow moment nor a
+machine that changes its speed decides. How far the passes' rounds lie apart is printed too: no
+prediction can be better than that. A pass takes two to three minutes on two cores; other programs
+disturb it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import argparse
 import itertools
 import shutil
 import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,19 +39,19 @@ SIZES = ((10, 10_000), (20, 2_000_000), (30, 165_000), (60, 50_000), (100, 20_00
 LIMITS = {"bytes": 0.01, "round": 0.15}
 
 
+class Compared(NamedTuple):
+    """What one pass predicted and measured for a configuration: protocol, N and d."""
+
+    configuration: tuple[str, int, int]
+    predicted: dict[str, float]
+    measured: dict[str, float]
+
+
 def hpcfl(ranks: int, *arguments: object) -> None:
     """Run a command among ranks, or in one process."""
     launcher = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
     command = shutil.which("hpcfl") or "hpcfl"
     subprocess.run([*launcher, command, *map(str, arguments)], check=True, capture_output=True)
-
-
-def over(runs: list[Run]) -> dict[str, float]:
-    """Return the median over launches of what each took, and the spread of the rounds' seconds."""
-    each = [measured(run) for run in runs]
-    found = {name: median(one[name] for one in each) for name in each[0]}
-    seconds = [one["round"] for one in each]
-    return found | {"spread": (max(seconds) - min(seconds)) / median(seconds)}
 
 
 def measured(run: Run) -> dict[str, float]:
@@ -73,50 +77,54 @@ def expected(found: Prediction) -> dict[str, float]:
     }
 
 
+def one_pass(folder: Path, ranks: int, rounds: int) -> Iterator[Compared]:
+    """Calibrate, play every configuration once, and yield what was predicted and measured."""
+    path, file = folder / "calibration.json", folder / "run.h5"
+    hpcfl(ranks, "calibrate", "--output", path)
+    calibration = load(path)
+    for protocol, (devices, dim) in itertools.product(PROTOCOLS, SIZES):
+        alpha = 0.2 if devices == 10 else 0.1
+        asked = BenchOptions(protocol, alpha=alpha)
+        built, _ = build(protocol, asked, devices, dim)
+        found = expected(predict(built, calibration, part(asked, LinkModel), ranks))
+        played = rounds * (4 if devices * dim < 10**6 else 1)
+        options = ("--devices", devices, "--dim", dim, "--rounds", played, "--warmup", 1)
+        hpcfl(ranks, "bench", protocol, *options, "--alpha", alpha, "--output", file)
+        yield Compared((protocol, devices, dim), found, measured(load_run(file)))
+        file.unlink()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5, help="more where they are short")
-    parser.add_argument("--launches", type=int, default=3)
+    parser.add_argument("--passes", type=int, default=3)
     given = parser.parse_args()
-    errors: dict[str, list[float]] = {}
-    print(
-        f"{'':8} {'N':>4} {'d':>8}   "
-        + "   ".join(
-            f"{name:>28}" for name in ("bytes", "device CPU, ms", "server CPU, ms", "round, ms")
-        )
-        + "   launches"
-    )
+    passes: dict[tuple[str, int, int], list[Compared]] = {}
+    for number in range(given.passes):
+        print(f"pass {number + 1} of {given.passes}", file=sys.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            for one in one_pass(Path(folder), given.ranks, given.rounds):
+                passes.setdefault(one.configuration, []).append(one)
+
+    names = ("bytes", "device CPU", "server CPU", "round")
+    print("predicted, measured (milliseconds), error: medians of the passes\n")
+    print(f"{'':8} {'N':>4} {'d':>8}", *(f"{name:>28}" for name in names), "   apart", sep="   ")
+    errors: dict[str, list[float]] = {name: [] for name in names}
     spreads = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "calibration.json"
-        hpcfl(given.ranks, "calibrate", "--output", path)
-        calibration = load(path)
-        for protocol, (devices, dim) in itertools.product(PROTOCOLS, SIZES):
-            rounds = given.rounds * (4 if devices * dim < 10**6 else 1)
-            options = ("--devices", devices, "--dim", dim, "--rounds", rounds, "--warmup", 1)
-            alpha = ("--alpha", 0.2) if devices == 10 else ()
-            files = [
-                Path(folder) / f"{protocol}-{devices}-{dim}-{launch}.h5"
-                for launch in range(given.launches)
-            ]
-            for file in files:
-                hpcfl(given.ranks, "bench", protocol, *options, *alpha, "--output", file)
-            asked = BenchOptions(protocol, alpha=0.2 if devices == 10 else 0.1)
-            built, _ = build(protocol, asked, devices, dim)
-            link = part(asked, LinkModel)
-            found = expected(predict(built, calibration, link, given.ranks))
-            real = over([load_run(file) for file in files])
-            spreads.append(real["spread"])
-            cells = []
-            for name, value in found.items():
-                error = value / real[name] - 1
-                errors.setdefault(name, []).append(error)
-                scale = 1 if name == "bytes" else 1e3
-                cells.append(f"{scale * value:9.5g} {scale * real[name]:9.5g} {error:+8.1%}")
-            cells.append(f"{spreads[-1]:8.1%}")
-            print(f"{protocol:8} {devices:4} {dim:8}   " + "   ".join(cells), flush=True)
-    print("\npredicted, measured, error of the prediction\n")
+    for (protocol, devices, dim), compared in passes.items():
+        cells = []
+        for name in names:
+            scale = 1 if name == "bytes" else 1e3
+            predicted = median(one.predicted[name] for one in compared)
+            real = median(one.measured[name] for one in compared)
+            error = median(one.predicted[name] / one.measured[name] - 1 for one in compared)
+            errors[name].append(error)
+            cells.append(f"{scale * predicted:9.5g} {scale * real:9.5g} {error:+8.1%}")
+        seconds = [one.measured["round"] for one in compared]
+        spreads.append((max(seconds) - min(seconds)) / median(seconds))
+        print(f"{protocol:8} {devices:4} {dim:8}", *cells, f"{spreads[-1]:8.1%}", sep="   ")
+    print()
     for name, values in errors.items():
         largest = max(values, key=abs)
         line = f"{name:10}  median {median(map(abs, values)):.1%}, largest {largest:+.1%}"
@@ -125,7 +133,7 @@ def main() -> None:
             line += f"   at most {LIMITS[name]:.0%}: {'met' if met else 'NOT MET'}"
         print(line)
     print(
-        f"launches of one configuration lie apart: median {median(spreads):.1%}, largest "
+        f"rounds of one configuration lie apart: median {median(spreads):.1%}, largest "
         f"{max(spreads):.1%}"
     )
 
