@@ -107,6 +107,16 @@ class Survivors:
         assert outcome is not None
         return outcome[0]
 
+    def free(self) -> None:
+        """Free the communicator; all that are left call this, and use it no more.
+
+        Those before it are not freed, which would be a collective operation of the dead. Whoever
+        dies in this one once all have agreed keeps nobody: MPI agrees once more as it frees.
+        """
+        self.together(lambda comm: None)
+        self.comm.Free()
+        self._group.Free()
+
     def _attempt(
         self, operation: Callable[[MPI.Intracomm], T]
     ) -> tuple[tuple[T] | None, Exception | None]:
@@ -133,7 +143,6 @@ class Survivors:
             return False
 
     def _shrink(self) -> None:
-        # The old communicator is not freed: that would be a collective operation of the dead.
         self.comm = MPI.Intracomm(self.comm.Shrink())
         self.ranks = _places(self.comm.Get_group(), self._group)
         if self.ranks[0] != SERVER_RANK:
@@ -217,6 +226,10 @@ class TolerantTransport(mpi.MpiTransport):
 
     def wait_for_all(self) -> None:
         self._all_to_all(lambda: wait_for_all(self._survivors.comm))
+
+    def free(self) -> None:
+        """Free the communicator, as `Survivors` does."""
+        self._survivors.free()
 
     @property
     def failed(self) -> frozenset[int]:

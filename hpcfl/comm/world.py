@@ -47,7 +47,8 @@ class World:
         self.size = comm.size if comm is not None else 1
         self.tolerant = False
         self._survivors: Survivors | None = None
-        self._splits: dict[int, MPI.Comm] = {}
+        # Frees the communicators of the transports that are in use.
+        self._frees: list[Callable[[], None]] = []
         self._patient = False
         if self._control is not None and self.size > 1:
             from hpcfl.comm import patient
@@ -86,6 +87,7 @@ class World:
 
         Fewer devices than device ranks use as many ranks as there are devices; the devices of a
         larger number share ranks. `tolerant`: the caller can go on when ranks die, where MPI can.
+        It can be used until the next `settle`.
         """
         if self._control is None or self.size == 1:
             return Loopback(devices)
@@ -98,22 +100,23 @@ class World:
             # Of the ranks that are left, the first ones.
             return control.Split(0 if control.rank <= devices else MPI.UNDEFINED, control.rank)
 
-        # Kept where no rank can fail: a sweep would leave one for every cell.
-        comm = self._splits.get(devices)
-        if comm is None:
-            comm = self._together(split)
-            if self._survivors is None:
-                self._splits[devices] = comm
+        comm = self._together(split)
         if comm == MPI.COMM_NULL:
             return None
         ranks = MPI.Intracomm(comm)
-        if tolerant and self.tolerant:
-            from hpcfl.comm.faults import TolerantTransport
+        placement = Placement.even(devices, ranks.size)
+        if self.tolerant:
+            from hpcfl.comm import faults
 
-            return TolerantTransport(ranks, Placement.even(devices, ranks.size))
+            if tolerant:
+                transport = faults.TolerantTransport(ranks, placement)
+                self._frees.append(transport.free)
+                return transport
+            self._frees.append(faults.Survivors(ranks).free)
+        else:
+            self._frees.append(ranks.Free)
         return MpiTransport(
-            Star(ranks) if launch.netlab_facts() else self._waiting(ranks),
-            Placement.even(devices, comm.size),
+            Star(ranks) if launch.netlab_facts() else self._waiting(ranks), placement
         )
 
     def rank_on_host(self) -> int:
@@ -157,7 +160,11 @@ class World:
         return self._together(lambda control: announce(control, value, None))
 
     def settle(self, error: HpcflError | None) -> None:
-        """Wait, without taking time from the ranks at work, until all are here; then agree."""
+        """Wait, without taking time from the ranks at work, until all are here; then agree.
+
+        No transport is used any more: MPI keeps what was made for it until it is freed, and a sweep
+        would leave that of every cell.
+        """
         if self._control is not None:
             from hpcfl.comm.mpi import wait
 
@@ -167,6 +174,8 @@ class World:
                 from hpcfl.comm.faults import wait_for_all
 
                 self._survivors.together(wait_for_all)
+            while self._frees:
+                self._frees.pop(0)()
         self.raise_everywhere(error)
 
     def distribute(self, parts: Sequence[Mapping[str, Array]] | None) -> dict[str, Array]:

@@ -15,7 +15,15 @@ from hpcfl.rounds.inputs import SyntheticUpdates
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "mpirun")]
 
-from launcher import BIN, environment, finish, pid_of_rank, start  # noqa: E402, F401
+from launcher import (  # noqa: E402, F401
+    BIN,
+    environment,
+    finish,
+    mpirun,
+    needs_mpirun,
+    pid_of_rank,
+    start,
+)
 
 LIMIT_SECONDS = 120
 ULFM = ("mpirun", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none", "--with-ft", "ulfm")

@@ -156,20 +156,20 @@ def test_reduce_is_the_sum_in_the_group(group):
         assert result is None
 
 
-def test_any_number_of_transports_share_the_communicators_of_a_world():
+def test_transports_of_several_sizes_are_used_together_until_all_settle():
     from mpi4py import MPI
 
     world = World(MPI.COMM_WORLD)
     made = [world.transport(devices) for devices in (1, DEVICES, 1, DEVICES) * 2]
-    here = [each for each in made[:2] if each is not None]
-
-    # Only of these numbers of devices: Open MPI keeps what is split off until it is freed.
-    assert len(world._splits) == 2
     for each in made:
         total = None if each is None else each.sum_to_server(np.ones(1, np.int64))
         if total is not None:
             assert total.tolist() == [min(each.placement.devices + 1, world.size)]
-    assert len(here) == 2 or world.rank > 1
+    assert world.rank > 1 or None not in made[:2]
+
+    world.settle(None)
+    for each in made:
+        assert each is None or each._comm == MPI.COMM_NULL
 
 
 def test_any_number_of_transports_sum_in_a_field():

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -44,12 +45,12 @@ def play(folder, protocol, *options, share=1.0):
     plan = star(DEVICES, Link(1e8), owner=lab.my_owner_name())
     with lab.lab(plan):
         launcher.write_files(plan)
-        mpirun = str(BIN / "mpirun")
+        environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+        mpirun = shutil.which("mpirun", path=environment["PATH"])
         command = launcher.launch_command(plan, mpirun, [*map(str, bench), "--output", str(path)])
         program = shlex.join([str(PROGRAM), str(folder), str(share)])
         command[-1] = command[-1].replace("-m hpcfl", program)
         assert program in command[-1]
-        environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
         done = subprocess.run(
             command,
             env=launcher.launch_environment(plan, environment),
