@@ -3,19 +3,23 @@
 import hashlib
 import time
 
+import counting
 import numpy as np
 import pytest
 from player import parties, round_of
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
+from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm import envelope
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import AgreedError, BelowThresholdError
+from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.clock import timed
+from hpcfl.rounds.enrolment import enrol
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -120,6 +124,78 @@ def test_mpi_moves_the_same_bytes_as_the_loopback(name):
 
     assert expected == mine
     assert bool(expected) == (inner.has_server or bool(inner.local_devices))
+
+
+CASES = {
+    "fedavg": {},
+    "secagg": {},
+    "secagg, summed by MPI": {"upload": "reduce"},
+    "secagg, active": {"security": "active"},
+    "secagg-graph": {"degree": 4},
+    "sparse": {"alpha": 0.3},
+    "cohort": {"alpha": 0.3},
+    "common": {"alpha": 0.3},
+    "prf": {"alpha": 0.3, "dropout": 0.0},
+}
+
+
+def count(case, gone, kind=counting.Counted):
+    """Play a round; return what this rank's calls moved and what its ledger has: sent, received.
+
+    None stands for what was received where a device left the round: it is still told what all are.
+    """
+    from mpi4py import MPI
+
+    from hpcfl.comm.mpi import MpiTransport
+
+    options = BenchOptions(protocol=case.split(",")[0], dim=DIM, **CASES[case])
+    protocol = Experiment.prepare(options, DEVICES).protocol
+    enrolled = enrol(type(protocol), transport(), first_round=0, insecure_seed=1)
+    if enrolled is not None:
+        protocol.join(enrolled.devices, range(DEVICES), DEVICES)
+    comm = kind(MPI.COMM_WORLD.Dup())
+    inner = MpiTransport(comm, Placement.even(DEVICES, comm.size))
+    devices, server = parties(protocol, inner, 3)
+    vectors = [np.random.default_rng(id).normal(0, 0.1, DIM) for id in range(DEVICES)]
+    reduce = options.upload == "reduce"
+    played = round_of(
+        protocol, inner, devices, server, vectors, index=3, dropouts=gone, reduce=reduce
+    )
+    played.play()
+    local = inner.local_devices
+    record = played.ledger.record
+    stand_for = [id for id in local if id not in gone]
+    whole = len(stand_for) == len(local)
+    sent = comm.sent + len(stand_for) * comm.sent_once
+    received = comm.received + len(local) * comm.received_once
+    return [
+        (sent, int(record.bytes_up[:, local].sum())),
+        (received, int(record.bytes_down[:, local].sum())) if whole else None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("case", "gone"),
+    [
+        *((case, {}) for case in CASES),
+        *((case, {1: "advertise_keys", 5: "masked_input"}) for case in CASES if "sec" in case),
+        ("cohort", {1: "advertise_keys", 5: "masked_input"}),
+        ("fedavg", {1: "upload"}),
+    ],
+)
+def test_the_ledger_has_every_byte_that_calls_of_mpi_move(case, gone):
+    for pair in count(case, gone):
+        if pair is not None:
+            assert pair[0] == pair[1]
+
+
+def test_a_byte_more_than_the_ledger_has_is_found():
+    local = transport().local_devices
+    sent, received = count("fedavg", {}, counting.Leaking)
+
+    assert sent[0] == sent[1]
+    assert received is not None
+    assert received[0] - received[1] == len(local)
 
 
 @pytest.mark.parametrize(
