@@ -155,13 +155,14 @@ def _sharing() -> Kernels:
     mine = np.stack([rows[id][1][0] for id in senders.tolist()])
     flags = np.ones(DEVICES, np.bool_)
     request = links.bits(None, flags, ~flags)
-    device.receive_share_keys(senders, mine)
+    sealing = device._transport_keys
     device.receive_challenge(np.zeros(sharing.CHALLENGE_BYTES, np.uint8))
 
     def share() -> None:
         """Go with device 0 through all that it does for every peer, but for agreements."""
         protocol.topology.read_key_list(listed, 0, public[0]).check_keys()
         device._seed, device._checked, device._request = b"", False, None
+        device._transport_keys = sealing
         device.send_share_keys()
         device.receive_share_keys(senders, mine)
         device.send_checks()

@@ -122,7 +122,7 @@ class SecAggDevice(QuantisedDevice):
         self._seed = b""
         # The keys that shares travel under, by holder, end to end, until all shares were opened.
         self._transport_keys = b""
-        self._own_share = np.zeros(0, np.uint32)
+        self._own_share = np.full(KEY_SHARE + SEED_SHARE, ABSENT, np.uint32)
         # By holder: whether it is in U2, and its shares.
         self._have = np.zeros(0, np.bool_)
         self._shares = np.zeros((0, KEY_SHARE + SEED_SHARE), np.uint32)
