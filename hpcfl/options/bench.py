@@ -49,7 +49,8 @@ class BenchOptions(RunOptions):
     max_seconds: float | None = option(
         None, "Stop once this much time has passed.", unit="seconds", above=0, repeats="yes"
     )
-    warmup: int = option(2, "Unmeasured warm-up rounds.", at_least=0, repeats="yes")
+    # Without any, the first measured round pays for what later ones find in place.
+    warmup: int = option(2, "Unmeasured warm-up rounds.", at_least=0, repeats="if any")
     resume: Path | None = option(
         None,
         "Continue the results file of a run that was interrupted, with the options of that run.",

@@ -41,8 +41,8 @@ class Option:
     sweepable: bool = True  # whether the plan of a sweep may set it
     resumable: bool = False  # whether a run may go on with another value
     # Whether runs that differ in it are repeats of one configuration; "if given": only whether
-    # there is a value matters.
-    repeats: Literal["no", "yes", "if given"] = "no"
+    # there is a value matters; "if any": only whether the number is 0.
+    repeats: Literal["no", "yes", "if given", "if any"] = "no"
     label: bool = False  # whether figures tell runs apart by it
     name: str = ""  # of the field
     type: Any = str  # of a value that is not None

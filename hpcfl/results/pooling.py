@@ -20,11 +20,12 @@ from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import kruskal_wallis
 from hpcfl.results.summary import Summary
-from hpcfl.system import disturbances, mpisettings, revision
+from hpcfl.system import mpisettings, revision
 
 # Options that leave the work of a round as it is, and sentences that follow from options.
 _FREE = {*names(BenchOptions, repeats="yes"), "promises"}
 _GIVEN = {*names(BenchOptions, repeats="if given")}
+_ANY = {*names(BenchOptions, repeats="if any")}
 # What of the environment makes two runs measurements of the same thing, with the variables and
 # parameters that steer MPI. Host names do not: which nodes a launch gets is part of what repeats
 # are for. What a file does not hold, as those of earlier versions, is not what another one holds.
@@ -95,7 +96,7 @@ def apart(runs: Sequence[Run]) -> list[Pool]:
 def configuration(run: Run) -> dict[str, Any]:
     """Return what a run measured, without what leaves the work of a round as it is."""
     options = {
-        name: value if name not in _GIVEN else value is not None
+        name: value is not None if name in _GIVEN else bool(value) if name in _ANY else value
         for name, value in run.config.items()
         if name not in _FREE
     }
@@ -106,11 +107,23 @@ def configuration(run: Run) -> dict[str, Any]:
 def machine(run: Run) -> dict[str, Any]:
     """Return what a run was measured with, as far as it was recorded.
 
-    A fact in which its hosts differ is the list of their values.
+    A fact in which its hosts differ is the list of their values. One in which the launch that
+    continued a run (``--resume``) differs has all launches' values, by the round they began with.
     """
+    launches = {first: _machine(environment) for first, environment in run.launches.items()}
+    names = dict.fromkeys(name for known in launches.values() for name in known)
+    facts = {}
+    for name in names:
+        values = {f"from round {first}": known.get(name) for first, known in launches.items()}
+        first, *later = values.values()
+        facts[name] = values if any(value != first for value in later) else first
+    return facts
+
+
+def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
     # The links of a lab (hpcfl netlab) are part of the machine.
-    lab = [name for name in run.environment if name.startswith("netlab_")]
-    facts = run.environment | _mapping(run.environment.get("host_facts"))
+    lab = [name for name in environment if name.startswith("netlab_")]
+    facts = {**environment, **_mapping(environment.get("host_facts"))}
     known = {name: facts[name] for name in (*MACHINE, *sorted(lab)) if facts.get(name) is not None}
     # A build has a part of its commit, in its version.
     for name, part in (("hpcfl_version", _release), ("git_commit", _shortened)):
@@ -119,7 +132,7 @@ def machine(run: Run) -> dict[str, Any]:
     variables = facts.get("environment_variables")
     if isinstance(variables, list):
         known["environment_variables"] = variables
-    settings = mpisettings.steering(_mapping(run.environment.get("environment_variables")))
+    settings = mpisettings.steering(_mapping(environment.get("environment_variables")))
     for file, parameters in _mapping(facts.get("mpi_parameters")).items():
         settings |= {f"{file}: {name}": value for name, value in _mapping(parameters).items()}
     # Names from a file are printed, too.
@@ -179,9 +192,6 @@ def summarise(pool: Pool, link: LinkModel) -> Summary:
     whole = summaries.summarise(pool.run, link)
     if len(pool.runs) == 1:
         return whole
-    warnings = dict.fromkeys(
-        sentence for run in pool.runs for sentence in disturbances.warnings(run.environment)
-    )
     reasons = dict.fromkeys(str(run.environment.get("stop_reason") or "") for run in pool.runs)
     first = [float(run.round_seconds[0]) for run in pool.runs if run.rounds]
     return dataclasses.replace(
@@ -191,7 +201,7 @@ def summarise(pool: Pool, link: LinkModel) -> Summary:
         repeats_p_value=pool.launches_p_value,
         stop_reason=", ".join(reason for reason in reasons if reason) or None,
         first_round_seconds=max(first) if first else None,
-        warnings=tuple(warnings),
+        warnings=summaries.warnings(pool.runs),
     )
 
 

@@ -80,6 +80,17 @@ class Run:
         return len(self.warmup)
 
     @property
+    def launches(self) -> dict[int, dict[str, Any]]:
+        """The environment of every launch that played a round, by its first round.
+
+        A run that was resumed has several.
+        """
+        # Of launches that began with the same round, all but the last played none.
+        later = {one[schema.FIRST_ROUND]: one for one in self.resumed}
+        played = {first: one for first, one in later.items() if first < self.rounds}
+        return {0: self.environment} | played
+
+    @property
     def devices(self) -> int:
         """Number of devices N."""
         return self.survived.shape[1]

@@ -175,9 +175,20 @@ def summarise(run: Run, link: LinkModel) -> Summary:
         round_seconds_interval=median_interval(run.round_seconds[kept]),
         first_round_seconds=float(run.round_seconds[0]) if run.rounds else None,
         stop_reason=_text(run.environment.get("stop_reason")),
-        warnings=tuple(disturbances.warnings(run.environment)),
+        warnings=warnings([run]),
         files=(str(run.path),),
     )
+
+
+def warnings(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return what disturbed runs, each sentence once."""
+    found = [
+        sentence
+        for run in runs
+        for environment in run.launches.values()
+        for sentence in disturbances.warnings(environment)
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def _with_total(values: NDArray[Any]) -> NDArray[Any]:

@@ -63,7 +63,46 @@ def test_what_changes_a_round_or_the_machine_keeps_runs_apart(tmp_path, options)
     assert list(found) == list(options.get("environment", options))
 
 
+def test_a_run_without_warm_up_is_no_repeat_of_one_with_some(tmp_path):
+    plain = run(tmp_path, "a")
+    runs = [replace(plain, config=plain.config | {"warmup": count}) for count in (2, 5, 0)]
+
+    assert [len(pool.runs) for pool in pooling.group(runs)] == [2, 1]
+
+
 TCP = {"OMPI_MCA_btl": "tcp,self"}
+
+
+def resumed(plain, *first_rounds, **facts):
+    later = [plain.environment | facts | {"first_round": first} for first in first_rounds]
+    return replace(plain, resumed=later)
+
+
+def test_a_run_that_was_resumed_on_another_machine_is_no_repeat(tmp_path):
+    plain = run(tmp_path, "a", environment={"cpu_model": "one"})
+    alike, unlike = resumed(plain, 3), resumed(plain, 3, cpu_model="another")
+
+    assert [len(pool.runs) for pool in pooling.group([plain, alike, unlike])] == [2, 1]
+    both = {"from round 0": "one", "from round 3": "another"}
+    assert pooling.differences(pooling.machine, plain, unlike) == {"cpu_model": ("one", both)}
+
+
+def test_only_launches_that_played_rounds_make_the_machine(tmp_path):
+    plain = run(tmp_path, "a")
+    in_vain = resumed(plain, 8, cpu_model="another")
+    from_the_start = resumed(plain, 0, 0, cpu_model="another")
+
+    assert pooling.machine(in_vain) == pooling.machine(plain)
+    assert pooling.machine(from_the_start)["cpu_model"] == "another"
+
+
+def test_what_disturbed_a_later_launch_is_told(tmp_path):
+    plain = run(tmp_path, "a")
+    loaded = resumed(plain, 3, before_load_1min=50.0, cores_usable=2)
+    summary = pooling.summarise(pooling.Pool((loaded,)), LINK)
+
+    assert summary.warnings
+    assert not pooling.summarise(pooling.Pool((plain,)), LINK).warnings
 
 
 @pytest.mark.parametrize(
