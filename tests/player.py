@@ -77,6 +77,7 @@ def round_of(
         dropouts={} if dropouts is None else dropouts,
         dim=protocol.parameters.dim,
         largest_message=protocol.largest_message,
+        largest_reply=protocol.largest_reply,
         reduce_group=protocol.summed_in if reduce else None,
         observer=observer,
     )

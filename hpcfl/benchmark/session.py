@@ -111,7 +111,7 @@ def _run_one(
             if resume is not None:
                 earlier = _earlier(resume, experiment)
             place = transport.placement
-            memory.check(experiment.protocol, hosts.memory(place))
+            memory.check(experiment.protocol, hosts.memory(place), world.tolerant)
             writer = _writer(world, experiment, output, command, hosts, place, earlier)
         except HpcflError as problem:
             error = problem

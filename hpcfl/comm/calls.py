@@ -15,7 +15,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-NOTES = 5  # numbers that a note has
+NOTES = 6  # numbers that a note has
 
 
 class WaitsFor(IntEnum):
@@ -31,7 +31,8 @@ class Calls:
 
     def __init__(self) -> None:
         self.number = 0  # of the next call
-        self._notes: list[tuple[int, float, float, float, WaitsFor, float]] = []
+        self._notes: list[tuple[int, float, float, float, WaitsFor, float, float]] = []
+        self._computed_seconds = 0.0  # within the call that is being noted
 
     def restart(self) -> None:
         """Forget all calls, and number from 0."""
@@ -42,9 +43,18 @@ class Calls:
     def call(self, waits_for: WaitsFor) -> Iterator[None]:
         """Note a call that blocks from the beginning to the end."""
         number, self.number = self.number, self.number + 1
+        self._computed_seconds = 0.0
         begin = time.perf_counter()
         yield
-        self.note(number, begin, begin, time.perf_counter(), waits_for)
+        end = time.perf_counter()
+        self.note(number, begin, begin, end, waits_for, computed_seconds=self._computed_seconds)
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Note work of the caller's within a call: it is no time in MPI."""
+        start = time.perf_counter()
+        yield
+        self._computed_seconds += time.perf_counter() - start
 
     def note(
         self,
@@ -54,20 +64,24 @@ class Calls:
         end: float,
         waits_for: WaitsFor,
         posting_seconds: float = 0.0,
+        computed_seconds: float = 0.0,
     ) -> None:
         """Note a call whose part was available at a time, and which blocked from `begin` to `end`.
 
         Times are those of `time.perf_counter`; `posting_seconds` were spent in other calls of MPI
-        for the same messages.
+        for the same messages, `computed_seconds` of the call not in MPI.
         """
-        self._notes.append((number, available, begin, end, waits_for, posting_seconds))
+        self._notes.append(
+            (number, available, begin, end, waits_for, posting_seconds, computed_seconds)
+        )
 
     def table(self, count: int, offset_seconds: float) -> NDArray[np.float64]:
         """Return the first calls on the server's clock, shape (count, NOTES); zeros for no part."""
         found = np.zeros((count, NOTES))
-        for number, *times, waits_for, posting in self._notes:
+        for number, *times, waits_for, posting, computed in self._notes:
             if number < count:
-                found[number] = (*(each + offset_seconds for each in times), waits_for, posting)
+                on_one_clock = (each + offset_seconds for each in times)
+                found[number] = (*on_one_clock, waits_for, posting, computed)
         return found
 
 
@@ -76,7 +90,7 @@ def split(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.f
 
     The table has the notes of all ranks, shape (ranks, calls, NOTES), the server's first.
     """
-    available, begin, end, waits_for, posting = np.moveaxis(table, -1, 0)
+    available, begin, end, waits_for, posting, computed = np.moveaxis(table, -1, 0)
     there = end > 0
     known = np.where(there, available, -np.inf)
     ready = np.full(known.shape, -np.inf)
@@ -85,5 +99,6 @@ def split(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.f
         (WaitsFor.EVERYBODY, known.max(axis=0, initial=-np.inf, keepdims=True)),
     ):
         ready = np.where(there & (waits_for == who), latest, ready)
-    waited = np.clip(ready - begin, 0, end - begin)
-    return end - begin + posting - waited, waited
+    blocked = np.maximum(end - begin - computed, 0)
+    waited = np.clip(ready - begin, 0, blocked)
+    return blocked + posting - waited, waited

@@ -16,9 +16,12 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hpcfl.comm.patient import Comm
+from hpcfl.system.kernel import read
 
 EXCHANGES = 20
-_NAME_BYTES = 64
+_NAME_BYTES = 128
+# Which tells machines of one name apart.
+_BOOT = "/proc/sys/kernel/random/boot_id"
 _TAG = 11
 _SERVER = 0
 
@@ -36,7 +39,7 @@ def first_of_hosts(comm: Comm, host: str | None = None) -> NDArray[np.int64]:
     `host` stands for the name of this rank's.
     """
     names = np.zeros((comm.size, _NAME_BYTES), np.uint8)
-    name = (host or platform.node()).encode()[:_NAME_BYTES]
+    name = (read(_BOOT) + (host or platform.node())).encode()[:_NAME_BYTES]
     names[comm.rank, : len(name)] = np.frombuffer(name, np.uint8)
     comm.Allreduce(MPI.IN_PLACE, names, MPI.MAX)
     _, firsts, hosts = np.unique(names, axis=0, return_index=True, return_inverse=True)

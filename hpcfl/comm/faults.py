@@ -178,6 +178,10 @@ class TolerantTransport(mpi.MpiTransport):
         places[list(self._survivors.ranks)] = np.arange(comm.size)
         self._rank_of = places[self.placement.homes]
 
+    @property
+    def _ranks(self) -> Sequence[int]:
+        return self._survivors.ranks
+
     def _note(self, ranks: frozenset[int], detect_seconds: float, recover_seconds: float) -> None:
         devices = frozenset(id for rank in ranks for id in self.placement.local(rank))
         self._failed |= devices

@@ -34,9 +34,9 @@ from hpcfl.errors import AgreedError, AgreedUsageError, HpcflError, UsageError
 
 # One Scatterv moves at most this much from the server, or one message.
 WINDOW_BYTES = 1 << 28
-# A rank that waits outside timed regions looks whether it may go on after this share of its wait,
-# within limits: 75 ranks that look every 5 ms take a third of two cores from those at work, and the
-# steps of a barrier, one look each, must not add up to much.
+# A rank that waits outside timed regions sleeps between two looks for this share of the time that
+# it has waited, within limits: many ranks that look often take cores from those at work, and a
+# barrier takes a look for each of its steps.
 POLL_SHARE = 0.02
 POLL_SECONDS = (0.005, 0.05)
 # One Reduce that only checks or records adds up at most this many elements.
@@ -189,12 +189,16 @@ class MpiTransport(Transport):
                 add_into(mine, payload.view("<u4"))
                 sent.append(sender)
 
+        def add_within(target: Elements, elements: Elements) -> None:
+            with self.calls.computing():
+                add_into(target, elements)
+
         def operation() -> tuple[list[int], Elements] | None:
             total = np.empty(dim, np.uint32) if self.has_server else None
             for start in range(0, dim, CALL_BYTES // 4):
                 part = slice(start, start + CALL_BYTES // 4)
                 target = None if total is None else total[part]
-                self._comm.Reduce(mine[part], target, _sum(add_into), root=SERVER_RANK)
+                self._comm.Reduce(mine[part], target, _sum(add_within), root=SERVER_RANK)
             ids = self._present(sent)
             return None if total is None or ids is None else (ids.tolist(), total)
 
@@ -268,6 +272,25 @@ class MpiTransport(Transport):
             target = None if whole is None else whole[part]
             self._comm.Reduce(mine[part], target, MPI.SUM, root=SERVER_RANK)
         return total
+
+    @property
+    def _ranks(self) -> Sequence[int]:
+        """The ranks of the placement that the communicator's ranks are."""
+        return range(self._comm.size)
+
+    def collect(self, values: NDArray[Any]) -> NDArray[Any] | None:
+        def operation() -> NDArray[Any] | None:
+            shape = (self._comm.size, *values.shape)
+            everybodys = np.empty(shape, values.dtype) if self.has_server else None
+            self._comm.Gather(np.ascontiguousarray(values), everybodys, root=SERVER_RANK)
+            return everybodys
+
+        found = self._to_server(operation)
+        if found is None:
+            return None
+        whole = np.zeros((self.placement.ranks, *values.shape), values.dtype)
+        whole[list(self._ranks)] = found
+        return whole
 
     def max_to_server(self, value: float) -> float | None:
         def operation() -> float | None:

@@ -2,9 +2,8 @@
 
 A rank that waits in a call of MPI looks without a pause whether it may go on. Open MPI and Intel
 MPI give the core away between two looks. MPICH and what is made of it do so rarely or never: with
-more ranks than cores, those that wait keep those at work from their cores, and a reduction among
-16 ranks on 2 cores took 2.4 s. Here a rank that waits sleeps, and looks again at least every
-millisecond: the same reduction took 0.02 s.
+more ranks than cores, those that wait keep those at work from their cores. Here a rank that waits
+sleeps, and looks again at least every millisecond (benchmarks/waiting.py compares the two).
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-# A rank that waits looks after this long, then after twice as long, and so on to the longest. A
-# shorter longest gave longer rounds of 26 ranks on 2 cores, in one comparison under load.
+# A rank that waits looks after this long, then after twice as long, and so on to the longest. That
+# is a compromise (docs/portability.md): messages of several steps move a step a look, and every
+# look takes a core from a rank at work.
 SHORTEST_SLEEP_SECONDS = 2e-5
 LONGEST_SLEEP_SECONDS = 1e-3
 # As `MPI.get_vendor` calls the libraries whose ranks yield while they wait.

@@ -92,10 +92,11 @@ def by_window(batches: list[Rows], windows: Sequence[range], homes: Ids) -> list
     while batches:
         batch = batches.pop(0)
         there = number[receivers_of(batch)]
-        for k, window in enumerate(ordered):
-            some = batch[there == k]
-            window[filled[k] : filled[k] + len(some)] = some
-            filled[k] += len(some)
+        order = np.argsort(there, kind="stable")
+        bounds = np.searchsorted(there, range(len(windows) + 1), sorter=order).tolist()
+        for k, (start, stop) in enumerate(pairwise(bounds)):
+            ordered[k][filled[k] : filled[k] + stop - start] = batch[order[start:stop]]
+            filled[k] += stop - start
     for window in ordered:
         receivers = receivers_of(window)
         window[:] = window[np.lexsort((receivers, homes[receivers]))]

@@ -3,7 +3,8 @@
 The ids go by in windows. What a rank's devices send in a window is one *frame*: the sizes of their
 messages, then the messages end to end. A rank makes its next frame while the last one is on its
 way, and the server posts the receives of the next window before it looks into this one, so that it
-holds two windows at most. Nobody waits for a rank whose turn has not come.
+holds two windows at most. Nobody waits for a rank whose turn has not come. Both let the library go
+on after every message that they make or use: a sender waits for a server at work for no longer.
 """
 
 from __future__ import annotations
@@ -74,11 +75,6 @@ class Stream:
 
         def produce_while_sending(id: int) -> Payload:
             message = produce(id)
-            if message.size > self._largest:
-                raise HpcflError(
-                    f"device {id} sends {message.size} bytes where its protocol announces "
-                    f"{self._largest} at most"
-                )
             on_its_way.move()
             return message
 
@@ -121,7 +117,9 @@ class Stream:
                 self._calls.number + count,
             )
             if posted is not None:
-                yield from posted.messages(self._calls)
+                for message in posted.messages(self._calls):
+                    yield message
+                    following.move()
             posted = following
         if posted is not None:
             yield from posted.messages(self._calls)
@@ -191,6 +189,10 @@ class _Window:
             ]
         self._receives = _Frame(comm, begin, number)
 
+    def move(self) -> None:
+        """Let the library go on with these receives while the server is at work on others."""
+        self._receives.move()
+
     def messages(self, calls: Calls) -> Iterator[tuple[int, Payload]]:
         """Wait for all, and yield the ids and messages in order of the ids."""
         self._receives.complete(calls, WaitsFor.EVERYBODY)
@@ -208,16 +210,29 @@ class _Window:
 def end_to_end(
     senders: Sequence[int], produce: Produce, largest: int, scratch: Scratch
 ) -> tuple[Payload, list[int]]:
-    """Return the senders' messages, end to end, and how large each is."""
+    """Return the senders' messages, end to end, and how large each is.
+
+    An HpcflError says that one is larger than the largest.
+    """
+
+    def made(sender: int) -> Payload:
+        message = produce(sender)
+        if message.size > largest:
+            raise HpcflError(
+                f"device {sender} sends {message.size} bytes where its protocol announces "
+                f"{largest} at most"
+            )
+        return message
+
     if len(senders) == 1:
-        message = produce(senders[0])
+        message = made(senders[0])
         return message, [message.size]
     whole = scratch.take(largest * len(senders))
     sizes: list[int] = []
     end = 0
     for sender in senders:
         # Put away at once: it is still in the cache, and its memory becomes the next one's.
-        message = produce(sender)
+        message = made(sender)
         whole[end : end + message.size] = message
         sizes.append(message.size)
         end += message.size

@@ -128,6 +128,13 @@ class Transport(ABC):
         """Return the element-wise sum over the ranks at the server; None elsewhere."""
 
     @abstractmethod
+    def collect(self, values: NDArray[Any]) -> NDArray[Any] | None:
+        """Return every rank's values at the server, shape (ranks, *shape); None elsewhere.
+
+        Zeros for a rank that is dead.
+        """
+
+    @abstractmethod
     def max_to_server(self, value: float) -> float | None:
         """Return the maximum over the ranks at the server; None elsewhere."""
 

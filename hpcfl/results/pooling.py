@@ -34,7 +34,7 @@ MACHINE = (
     *("mpi_library", "mpi_library_text", "mpi_device", "thread_level"),
     *("cpu_model", "cores_physical", "cores_logical", "cores_usable", "cpu_governor", "cpu_turbo"),
     *("hpcfl_version", "git_commit", "git_dirty", "git_changes"),
-    *("python_version", "numpy_version", "openssl_version"),
+    *("kernel", "python_version", "numpy_version", "mpi4py_version", "openssl_version"),
 )
 # A sentence names at most so many facts that differ.
 _NAMED = 4

@@ -12,11 +12,12 @@ from hpcfl.rounds.driver import Round
 
 
 def timed(transport: Transport, round_: Round) -> RoundRecord:
-    """Play a round by the clock; every rank calls this, all at once (see `Transport.barrier`).
+    """Play a round by the clock, which all ranks start at once; every rank calls this.
 
     Returns at the server what all ranks spent, and the slowest one's elapsed time; elsewhere what
     this rank spent. Making vectors (`Round.prepare_seconds`) is not in it.
     """
+    transport.barrier()
     transport.calls.restart()
     start = time.perf_counter()
     round_.play()

@@ -53,6 +53,7 @@ class Round:
         dropouts: Mapping[int, str],  # the phase before which a device disappears, if it does
         dim: int,
         largest_message: int,  # bytes that a device sends to the server at once, less envelope
+        largest_reply: int | None = None,  # of them those besides its upload; as many, if None
         reduce_group: Group | None = None,  # sum the uploads within the transport in this group
         observer: RoundObserver = NOBODY,
     ) -> None:
@@ -70,6 +71,7 @@ class Round:
         self._dropouts = dropouts
         self._dim = dim
         self._largest_message = largest_message
+        self._largest_reply = largest_message if largest_reply is None else largest_reply
         self._reduce_group = reduce_group
         self._observer = observer
         self._server_error: HpcflError | None = None
@@ -183,7 +185,8 @@ class Round:
         senders = sorted([*self._live, *self._untold]) if self._untold else list(self._live)
         if not senders:
             self._at(DURING, step)
-        largest = envelope.BYTES + max(self._largest_message, envelope.REASON_BYTES)
+        announced = self._largest_message if step.upload else self._largest_reply
+        largest = envelope.BYTES + max(announced, envelope.REASON_BYTES)
         for id, message in self._transport.gather(senders, produce, largest):
             # Nothing is what some transports deliver of a device that sent nothing.
             if message.size and id not in self.refused:
@@ -214,7 +217,7 @@ class Round:
             self._at(DURING, step)
 
         def add_into(target: Elements, elements: Elements) -> None:
-            with self.ledger.work_of_rank(step.phase):
+            with self.ledger.work_of_rank(step.phase, self._live):
                 group.add_into(target, elements)
 
         result = self._transport.reduce(list(self._live), produce, add_into, self._dim)

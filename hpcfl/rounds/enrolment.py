@@ -70,7 +70,6 @@ def enrol(
         dim=0,
         largest_message=enrolment.largest_message,
     )
-    transport.barrier()
     return Enrolled(devices, count, timed(transport, played), first_round)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from hpcfl.results.record import RoundRecord
@@ -40,16 +40,18 @@ class Ledger:
         self.record.cpu_seconds[self._index[phase], party] += time.thread_time() - start
 
     @contextmanager
-    def work_of_rank(self, phase: str) -> Iterator[None]:
-        """Add the thread's CPU time to the phase of the rank's server, else to its devices alike.
+    def work_of_rank(self, phase: str, live: Collection[int]) -> Iterator[None]:
+        """Add the thread's CPU time to the phase of the rank's server, else to its `live` devices.
 
-        For what a rank does as a node of the network that they stand for.
+        For what a rank does as a node of the network that they stand for: to each of them alike.
+        Where there is none of them, it is a relay of the server's.
         """
-        parties = [self._server] if self._server in self._parties else self._parties
+        relay = self._server in self._parties or not live
+        parties = [self._server] if relay else list(live)
         start = time.thread_time()
         yield
         spent = time.thread_time() - start
-        self.record.cpu_seconds[self._index[phase], parties] += spent / max(1, len(parties))
+        self.record.cpu_seconds[self._index[phase], parties] += spent / len(parties)
 
     def sent(self, phase: str, device: int, size: int, messages: int = 1) -> None:
         """Enter `messages` messages of `size` bytes together that `device` sent."""

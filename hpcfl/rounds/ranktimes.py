@@ -37,12 +37,8 @@ def enter(
     count = transport.calls.number if not stretches else stretches[-1].calls.stop
     mine = [began + offset, offset, transport.clock_uncertainty_seconds]
     mine += [time + offset for each in stretches for time in (each.begin, each.end)]
-    spans = np.zeros((ranks, len(mine)))
-    spans[transport.rank] = mine
-    table = np.zeros((ranks, count, calls.NOTES))
-    table[transport.rank] = transport.calls.table(count, offset)
-    everybodys = transport.sum_to_server(spans)
-    all_calls = transport.sum_to_server(table)
+    everybodys = transport.collect(np.array(mine))
+    all_calls = transport.collect(transport.calls.table(count, offset))
     if everybodys is None or all_calls is None:
         return
     # A rank that died is all zeros.

@@ -86,7 +86,7 @@ def play(
     if transport.has_server:
         server = protocol.server(index, model, secrets_of(insecure_seed, index, SERVER))
     transport.compare_clocks()
-    transport.barrier()
+    transport.barrier()  # after which all know of the same deaths
     failures = FailureWatch(transport, phases)
     # To the others a device whose rank died is one that vanished before the round.
     dropouts = {**dropouts, **dict.fromkeys(failures.absent, phases[0])}
@@ -102,6 +102,7 @@ def play(
         dropouts=dropouts,
         dim=dim,
         largest_message=protocol.largest_message,
+        largest_reply=protocol.largest_reply,
         reduce_group=protocol.summed_in if reduce else None,
         observer=Together(observer, failures),
     )

@@ -25,7 +25,8 @@ _PACKAGES = ("numpy", "mpi4py", "h5py", "cryptography")
 
 _VARIABLE_PREFIXES = (
     *("OMPI_", "PRTE_", "PMIX_", "PMI_", "MPICH_", "MPIR_CVAR_", "I_MPI_", "MV2_", "MPI4PY_"),
-    *("UCX_", "FI_", "PSM2_", "PSM3_", "SLURM_", "OMP_", "OPENBLAS_", "MKL_", "HDF5_"),
+    *("UCX_", "UCC_", "HCOLL_", "SHARP_", "FI_", "PSM2_", "PSM3_", "MVP_", "SLURM_", "HDF5_"),
+    *("OMP_", "KMP_", "GOMP_", "OPENBLAS_", "MKL_", "LD_PRELOAD", "GLIBC_TUNABLES"),
 )
 # Slurm passes authentication tokens as SLURM_JWT, and what its plug-ins want as SLURM_SPANK_*.
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASS", "CRED", "AUTH", "JWT", "COOKIE", "SPANK")

@@ -5,6 +5,7 @@ Readers of system facts return nothing for what the system does not tell; none o
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -16,9 +17,9 @@ from hpcfl.system.kernel import read
 # Variables that change how ranks compute and how messages move. Of Open MPI's, PRRTE's and PMIx's
 # own those are the parameters alone; the others say what a launcher has set up.
 _STEERS = re.compile(
-    r"(OMPI_MCA|PRTE_MCA|PMIX_MCA|MPICH|MPIR_CVAR|I_MPI|MV2|MPI4PY|UCX|FI|PSM2|PSM3)_"
-    r"|(OMP|OPENBLAS|MKL)_"
-    r"|SLURM_(MPI_TYPE|CPU_FREQ_REQ)$"
+    r"(OMPI_MCA|PRTE_MCA|PMIX_MCA|MPICH|MPIR_CVAR|I_MPI|MV2|MVP|MPI4PY)_"
+    r"|(UCX|UCC|HCOLL|SHARP|FI|PSM2|PSM3|OMP|KMP|GOMP|OPENBLAS|MKL)_"
+    r"|(SLURM_MPI_TYPE|SLURM_CPU_FREQ_REQ|LD_PRELOAD|GLIBC_TUNABLES)$"
 )
 # Of these, those that name a job, a process, a folder or an address, describe the machine, or say
 # how processes are started: another launch of the same command has others.
@@ -37,6 +38,8 @@ _FILES = tuple(
     for name in ("openmpi", "prte", "pmix")
     for kind in ("", "-override")
 )
+# Further files that Open MPI's users name, its version 4 with the first variable.
+_NAMING = ("OMPI_MCA_mca_base_param_files", "OMPI_MCA_mca_param_files")
 _HOME_FILES = tuple(f".{name}/mca-params.conf" for name in ("openmpi", "prte", "pmix"))
 _SYSTEM = Path("/etc")
 _MAPS = Path("/proc/self/maps")
@@ -56,8 +59,8 @@ def steering(variables: Mapping[str, str]) -> dict[str, str]:
 def parameters() -> dict[str, dict[str, str]]:
     """Return what the parameter files of Open MPI, PRRTE and PMIx set, by file.
 
-    Those beside the library that is loaded, or of this Python environment, and those in the home
-    folder. `hpcfl.system.mpiconfig` writes to the former.
+    Those beside the library that is loaded, or of this Python environment, those in the home
+    folder, and those that a variable names. `hpcfl.system.mpiconfig` writes to the first ones.
     """
     found = {}
     for name in _FILES:
@@ -66,6 +69,8 @@ def parameters() -> dict[str, dict[str, str]]:
     with suppress(RuntimeError):  # there is no home folder
         home = Path.home()
         found |= {f"~/{name}": _settings(home / name) for name in _HOME_FILES}
+    named = [path for name in _NAMING for path in re.split("[:,]", os.environ.get(name, ""))]
+    found |= {path: _settings(Path(path)) for path in named if path}
     return {name: settings for name, settings in found.items() if settings}
 
 

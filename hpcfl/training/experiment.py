@@ -288,7 +288,6 @@ class Training:
             dim=self._state.size,
             largest_message=8,
         )
-        chosen.barrier()
         record = _for_all(timed(chosen, played), invited, count)
         for slot, device in devices.items():
             if device.kept:

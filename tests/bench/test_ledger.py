@@ -18,17 +18,25 @@ def ticking(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("local", "has_server", "expected"),
+    ("local", "live", "has_server", "expected"),
     [
-        ([1, 3], False, [0, 0.5, 0, 0.5, 0]),
-        ([0, 1], True, [0, 0, 0, 0, 1]),
-        ([], True, [0] * 4 + [1]),
+        ([1, 3], [1, 3], False, [0, 0.5, 0, 0.5, 0]),
+        ([1, 3], [3], False, [0, 0, 0, 1, 0]),
+        ([1, 3], [], False, [0, 0, 0, 0, 1]),
+        ([], [], False, [0, 0, 0, 0, 1]),
+        ([0, 1], [0, 1], True, [0, 0, 0, 0, 1]),
+        ([], [], True, [0] * 4 + [1]),
     ],
-    ids=["devices' rank", "one process", "server's rank"],
+    ids=[
+        *("devices' rank", "one dropped out", "all dropped out", "none"),
+        *("one process", "server's rank"),
+    ],
 )
-def test_work_of_a_rank_is_its_servers_or_its_devices_alike(ticking, local, has_server, expected):
+def test_work_of_a_rank_is_its_servers_or_its_live_devices_alike(
+    ticking, local, live, has_server, expected
+):
     book = Ledger(["upload"], 4, local, has_server)
-    with book.work_of_rank("upload"):
+    with book.work_of_rank("upload", live):
         pass
 
     assert book.record.cpu_seconds.tolist() == [expected]

@@ -38,6 +38,15 @@ def test_a_round_is_refused_where_its_rows_do_not_fit_a_host():
         memory.check(protocol(), [enough, HostMemory("b", 500, needed - 1)])
 
 
+def test_a_round_that_survives_deaths_needs_more():
+    needed = memory.PEAK * 500 * 999 * ROW
+    host = HostMemory("a", 500, int(needed) + 1)
+    memory.check(protocol(), [host])
+
+    with pytest.raises(UsageError, match="exchange rows"):
+        memory.check(protocol(), [host], tolerant=True)
+
+
 def test_a_round_that_no_memory_holds_is_refused_at_once_with_its_size(tmp_path):
     said = refusal("bench", "secagg", "--devices", 60_000, "--dim", 10, "--output", tmp_path)
 

@@ -17,7 +17,7 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
 from hpcfl.crypto.groups import GROUPS
-from hpcfl.errors import AgreedError, BelowThresholdError
+from hpcfl.errors import AgreedError, BelowThresholdError, HpcflError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.enrolment import enrol
@@ -291,6 +291,24 @@ def test_gather_in_windows_brings_the_same_messages(monkeypatch, largest, window
             assert got == []
 
 
+def test_the_server_lets_messages_move_while_it_uses_others(monkeypatch):
+    """After each message but those of the last window, behind which no receives are posted."""
+    from hpcfl.comm import stream
+
+    monkeypatch.setattr("hpcfl.comm.stream.WINDOW_BYTES", 2 * 100)
+    inner, moves = transport(), []
+    windows = stream.windows(inner.placement, 100, 2 * 100)
+    let_move = stream._Window.move
+    monkeypatch.setattr(stream._Window, "move", lambda self: moves.append(let_move(self)))
+    used = []
+    for _ in inner.gather(inner.local_devices, lambda id: np.zeros(100, np.uint8), 100):
+        used.append(len(moves))
+
+    if inner.has_server:
+        moved = list(range(DEVICES - len(windows[-1]) + 1))
+        assert used == [*moved, *[moved[-1]] * (len(windows[-1]) - 1)]
+
+
 @pytest.mark.parametrize("window", [1, 25, 10**6])
 @pytest.mark.parametrize("call", [1, 7, 64, 2**30])
 def test_messages_of_any_size_move_in_calls_of_a_limited_size(monkeypatch, window, call):
@@ -367,6 +385,26 @@ def test_sums_move_in_calls_of_a_limited_size(monkeypatch, call):
         assert result[1].tolist() == vectors.sum(axis=0).tolist()
 
 
+def test_every_ranks_values_come_to_the_server():
+    inner = transport()
+    found = inner.collect(np.full((2, 3), inner.rank, np.float64))
+
+    if inner.has_server:
+        assert found[:, 1, 2].tolist() == list(range(inner.placement.ranks))
+        assert found.shape == (inner.placement.ranks, 2, 3)
+    else:
+        assert found is None
+
+
+def test_a_message_larger_than_announced_is_an_error():
+    from hpcfl.comm import stream
+    from hpcfl.comm.scratch import Scratch
+
+    for senders in ([3], [1, 3]):
+        with pytest.raises(HpcflError, match="device 3 sends 30 bytes"):
+            stream.end_to_end(senders, lambda id: np.zeros(10 * id, np.uint8), 29, Scratch())
+
+
 def test_an_error_of_the_server_is_raised_on_every_rank():
     inner = transport()
     error = BelowThresholdError("too few") if inner.has_server else None
@@ -403,7 +441,6 @@ def test_times_of_ranks_add_up_to_their_phases_and_the_late_are_waited_for():
         return np.zeros(DIM)
 
     played = round_of(protocol, inner, devices, server, inputs, index=3)
-    inner.barrier()
     record = timed(inner, played)
 
     ranks, upload = inner.placement.ranks, protocol.phases().index("upload")

@@ -27,6 +27,8 @@ STEERING = (
     *("I_MPI_FABRICS", "I_MPI_PIN_DOMAIN", "MV2_ENABLE_AFFINITY", "MPI4PY_RC_THREAD_LEVEL"),
     *("UCX_TLS", "UCX_NET_DEVICES", "FI_PROVIDER", "FI_TCP_IFACE", "PSM3_DEVICES"),
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "SLURM_MPI_TYPE"),
+    *("HCOLL_MAIN_IB", "UCC_TLS", "SHARP_COLL_ENABLE_SAT", "MVP_ENABLE_AFFINITY", "LD_PRELOAD"),
+    *("KMP_AFFINITY", "GOMP_CPU_AFFINITY", "GLIBC_TUNABLES"),
 )
 
 
@@ -53,6 +55,21 @@ def test_what_make_setup_writes_is_found_with_what_a_user_wrote(monkeypatch, tmp
     assert mpisettings.parameters() == {
         **{setting.file: {setting.key: setting.value} for setting in mpiconfig._SETTINGS},
         "~/.openmpi/mca-params.conf": {"btl": "tcp , self", "x": ""},
+    }
+
+
+def test_files_that_a_variable_names_are_read(monkeypatch, tmp_path):
+    tuned, other = tmp_path / "tuned.conf", tmp_path / "other.conf"
+    tuned.write_text("btl = tcp,self\n")
+    other.write_text("pml = ob1\n")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(mpisettings, "_MAPS", tmp_path / "none")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setenv("OMPI_MCA_mca_base_param_files", f"{tuned}:{other},{tmp_path}/none")
+
+    assert mpisettings.parameters() == {
+        str(tuned): {"btl": "tcp,self"},
+        str(other): {"pml": "ob1"},
     }
 
 

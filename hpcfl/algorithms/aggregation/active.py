@@ -394,8 +394,8 @@ class ActiveSecAgg(SecAgg):
         return identity
 
     @property
-    def largest_message(self) -> int:
-        return max(super().largest_message, TAG_BYTES * self.topology.degree)
+    def largest_reply(self) -> int:
+        return max(super().largest_reply, TAG_BYTES * self.topology.degree)
 
     @property
     def tolerated(self) -> int:

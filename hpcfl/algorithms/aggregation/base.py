@@ -164,8 +164,11 @@ class AggregationProtocol(ABC):
 
     @property
     def largest_reply(self) -> int:
-        """An upper bound of what a device sends at once besides its upload, in bytes."""
-        return 0
+        """The same of what it sends at once besides its upload.
+
+        The closer it is, the more of these messages move at once.
+        """
+        return self.largest_message
 
     def settings(self) -> dict[str, Any]:
         """Return what the protocol has chosen by itself, for the record."""

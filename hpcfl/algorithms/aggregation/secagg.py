@@ -772,11 +772,11 @@ class SecAgg(QuantisedProtocol):
 
     @property
     def largest_reply(self) -> int:
-        return 4 * KEY_SHARE * (self.topology.degree + 1)
+        return max(4 * KEY_SHARE * (self.topology.degree + 1), 2 * keys.KEY_BYTES)
 
     @property
     def largest_message(self) -> int:
-        return max(self.largest_upload, self.largest_reply, 2 * keys.KEY_BYTES)
+        return max(self.largest_upload, self.largest_reply)
 
     @classmethod
     def masking(cls, devices: int, alpha: float, degree: int | None) -> Masking:
