@@ -49,7 +49,8 @@ def main() -> None:
         cores = len(os.sched_getaffinity(0))
         work = [work_seconds(rank) for rank in range(world.size)]
         least = max(LONGEST_WORK_SECONDS, sum(work) / cores)
-        print(f"{world.size} ranks on {cores} cores, {MPI.get_vendor()[0]}; the work: {least:.3f} s")
+        library = MPI.get_vendor()[0]
+        print(f"{world.size} ranks on {cores} cores, {library}; the work: {least:.3f} s")
         print(f"asleep while waiting {patient:.3f} s, MPI's own call {own:.3f} s")
 
 
