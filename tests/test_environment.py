@@ -104,13 +104,17 @@ def test_variables_of_mpi_and_slurm_are_kept_but_none_that_could_hold_a_secret(m
         "OMPI_MCA_pml": "ob1",
         "SLURM_JOB_ID": "17",
         "LD_PRELOAD_OF_MINE": "x",
+        "LD_PRELOAD": "",
+        "KMP_INIT_AT_FORK": "FALSE",
     }.items():
         monkeypatch.setenv(name, value)
     facts = environment.capture_local()
 
     assert facts["environment_variables"]["OMPI_MCA_pml"] == "ob1"
     assert facts["slurm_job_id"] == "17"
-    assert not {*secrets, "LD_PRELOAD_OF_MINE"} & facts["environment_variables"].keys()
+    assert facts["environment_variables"]["LD_PRELOAD"] == ""
+    not_kept = {*secrets, "LD_PRELOAD_OF_MINE", "KMP_INIT_AT_FORK"}
+    assert not not_kept & facts["environment_variables"].keys()
     assert "hunter2" not in json.dumps(facts)
 
 

@@ -26,8 +26,11 @@ _PACKAGES = ("numpy", "mpi4py", "h5py", "cryptography")
 _VARIABLE_PREFIXES = (
     *("OMPI_", "PRTE_", "PMIX_", "PMI_", "MPICH_", "MPIR_CVAR_", "I_MPI_", "MV2_", "MPI4PY_"),
     *("UCX_", "UCC_", "HCOLL_", "SHARP_", "FI_", "PSM2_", "PSM3_", "MVP_", "SLURM_", "HDF5_"),
-    *("OMP_", "KMP_", "GOMP_", "OPENBLAS_", "MKL_", "LD_PRELOAD", "GLIBC_TUNABLES"),
+    *("OMP_", "KMP_", "GOMP_", "OPENBLAS_", "MKL_"),
 )
+_VARIABLES = ("LD_PRELOAD", "GLIBC_TUNABLES")
+# Libraries of Python set these for themselves when they are imported.
+_NOT_SET_BY_USERS = ("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 # Slurm passes authentication tokens as SLURM_JWT, and what its plug-ins want as SLURM_SPANK_*.
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASS", "CRED", "AUTH", "JWT", "COOKIE", "SPANK")
 
@@ -242,6 +245,7 @@ def _variables() -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if name.startswith(_VARIABLE_PREFIXES)
+        if (name.startswith(_VARIABLE_PREFIXES) or name in _VARIABLES)
+        and name not in _NOT_SET_BY_USERS
         and not any(word in name.upper() for word in _SECRET_WORDS)
     }

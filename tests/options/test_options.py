@@ -216,10 +216,11 @@ def test_what_an_option_is_for_is_said_by_its_field():
         ),
     }
     assert pooling._FREE == {
-        *("rounds", "warmup", "max_rounds", "rel_ci", "max_seconds"),
+        *("rounds", "max_rounds", "rel_ci", "max_seconds"),
         *("seed", "output", "save_aggregate", "note", "promises"),
     }
     assert pooling._GIVEN == {"insecure_seed", "keep_transcript"}
+    assert pooling._ANY == {"warmup"}
     assert {*options_of(BenchOptions)} - {about.name for about in plan.KEYS.values()} == {
         *("output", "resume", "save_aggregate", "keep_transcript")
     }
