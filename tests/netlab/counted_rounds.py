@@ -18,7 +18,7 @@ from hpcfl.rounds.ledger import Ledger
 from hpcfl.system import launch
 
 folder, share = Path(sys.argv.pop(1)), float(sys.argv.pop(1))
-rounds = []
+rounds, before = [], []
 
 
 def counters():
@@ -30,9 +30,9 @@ def counters():
 
 
 def before_a_round(barrier):
-    # Who leaves the barrier first may send at once.
+    # Of the last barrier: who leaves it first may send at once.
     def counted(self):
-        rounds.append(counters())
+        before[:] = counters()
         barrier(self)
 
     return counted
@@ -42,7 +42,7 @@ def a_round(play):
     # It ends with word from the server, which has all that was sent to it then.
     def counted(self):
         play(self)
-        rounds[-1] = [now - then for now, then in zip(counters(), rounds[-1], strict=True)]
+        rounds.append([now - then for now, then in zip(counters(), before, strict=True)])
         (folder / f"{launch.guess_rank()}.json").write_text(json.dumps(rounds))
 
     return counted
