@@ -29,18 +29,17 @@ def main(count: int) -> None:
     from battery import alarms  # type: ignore[import-not-found]
     from masked_uploads import PROTOCOLS  # type: ignore[import-not-found]
     from test_indistinguishable import (  # type: ignore[import-not-found]
+        LOOKED_AT,
         SAMPLERS,
         look,
         look_at_locations,
     )
 
-    from hpcfl.crypto.groups import GROUPS
-
     small: Counter[str] = Counter()
     smallest: dict[str, float] = {}
     tests = alarmed = 0
     configurations: list[tuple[Callable[..., dict[str, float]], tuple[str, ...]]] = [
-        *((look, (name, group)) for name in PROTOCOLS for group in GROUPS),
+        *((look, (name, group)) for name in PROTOCOLS for group in LOOKED_AT),
         *((look_at_locations, (sampler,)) for sampler in SAMPLERS),
     ]
     for _ in range(count):

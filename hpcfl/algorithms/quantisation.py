@@ -62,32 +62,31 @@ MOST_LEVELS = 2.0**62
 
 
 def largest_levels(
-    group: Group, devices: int, clip: float, inclusion: float, reserve: int = 0
+    group: Group, devices: int, clip: float, inclusion: float, weight: float = 1, reserve: int = 0
 ) -> int:
     """Return the largest number of levels with which no sum can wrap around.
 
-    All weights add up to 1 and every device rounds by less than one, so a sum is at most ``levels *
-    clip / inclusion + devices`` in magnitude, which must fit the group's half range, next to a
+    The vectors of at most so many devices, whose weights add up to `weight` at most, are in the sum
+    of a coordinate, and every device rounds by less than one. So a sum is at most ``levels * clip *
+    weight / inclusion + devices`` in magnitude, which must fit the group's half range, next to a
     `reserve` for what else may be in the sum: noise. `inclusion` is the probability that vectors
     are scaled by, p (1 - theta).
     """
+    room = (group.half_range - devices - reserve) * inclusion
     # The quotient is infinite for the smallest clips.
-    return math.floor(min((group.half_range - devices - reserve) * inclusion / clip, MOST_LEVELS))
+    return math.floor(min(room / clip / weight, MOST_LEVELS))
 
 
-def check_levels(
-    levels: int, group: Group, devices: int, clip: float, inclusion: float, reserve: int = 0
-) -> None:
-    """Refuse a number of levels with which a sum could silently wrap around: UsageError."""
-    largest = largest_levels(group, devices, clip, inclusion, reserve)
+def check_levels(levels: int, largest: int, group: Group, clip: float, noisy: bool = False) -> None:
+    """Refuse more levels than the largest number: a sum could silently wrap around: UsageError."""
     if levels <= largest:
         return
     if largest < 1:
         raise UsageError(
-            f"clip {clip:g}{' with this noise' if reserve else ''} is too large for the group "
+            f"clip {clip:g}{' with this noise' if noisy else ''} is too large for the group "
             f"{group.name} at any number of levels"
         )
     raise UsageError(
-        f"levels {levels} with clip {clip:g}{' and noise' if reserve else ''} could overflow "
+        f"levels {levels} with clip {clip:g}{' and noise' if noisy else ''} could overflow "
         f"the group {group.name}: the largest admissible number of levels is {largest}"
     )

@@ -16,7 +16,7 @@ from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import DEFAULT_DIM, BenchOptions
 from hpcfl.options.definition import make, stated
-from hpcfl.rounds.build import build, without_dropouts
+from hpcfl.rounds.build import build, with_group, without_dropouts
 from hpcfl.rounds.dropouts import DropoutSchedule
 from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.inputs import SyntheticUpdates, Updates
@@ -70,6 +70,7 @@ class Experiment:
         algorithm = None
         privacy = options.privacy
         if privacy is not None:
+            options = with_group(options)
             if options.levels is None:
                 options = _with_most_levels(options, privacy, devices, updates)
                 protocol, schedule = summing(options, devices, updates.dim, updates.weights)
@@ -84,8 +85,15 @@ class Experiment:
 
             insecure, reduce = options.insecure_seed is not None, options.upload == "reduce"
             recording.check(protocol, insecure=insecure, reduce=reduce)
-        levels = protocol.parameters.levels
-        options = replace(options, dim=updates.dim, dropout_phase=schedule.phase, levels=levels)
+        chosen = protocol.parameters
+        options = replace(
+            options,
+            dim=updates.dim,
+            dropout_phase=schedule.phase,
+            levels=chosen.levels,
+            group=chosen.group,
+            bits=None,
+        )
         return cls(options, protocol, updates, schedule, algorithm)
 
     @property

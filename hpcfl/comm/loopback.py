@@ -52,14 +52,13 @@ class Loopback(Transport):
             yield sender, produce(sender)
 
     def reduce(
-        self, senders: Sequence[int], produce: Produce, add_into: AddInto, dim: int
+        self, senders: Sequence[int], produce: Produce, add_into: AddInto, zeros: Elements
     ) -> tuple[list[int], Elements]:
-        total = np.zeros(dim, np.uint32)
-        sent = []
+        total, sent = zeros, []
         for sender in senders:
             payload = produce(sender)
             if payload.size:
-                add_into(total, payload.view("<u4"))
+                add_into(total, payload.view(total.dtype))
                 sent.append(sender)
         return sent, total
 

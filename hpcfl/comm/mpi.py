@@ -179,24 +179,25 @@ class MpiTransport(Transport):
             done += mine
 
     def reduce(
-        self, senders: Sequence[int], produce: Produce, add_into: AddInto, dim: int
+        self, senders: Sequence[int], produce: Produce, add_into: AddInto, zeros: Elements
     ) -> tuple[list[int], Elements] | None:
-        mine = np.zeros(dim, np.uint32)
+        mine, dtype = zeros, zeros.dtype
         sent = []
         for sender in senders:
             payload = produce(sender)
             if payload.size:
-                add_into(mine, payload.view("<u4"))
+                add_into(mine, payload.view(dtype))
                 sent.append(sender)
 
-        def add_within(target: Elements, elements: Elements) -> None:
+        def add_within(source: Any, target: Any, _: MPI.Datatype) -> None:
             with self.calls.computing():
-                add_into(target, elements)
+                add_into(np.frombuffer(target, dtype), np.frombuffer(source, dtype))
 
         def operation() -> tuple[list[int], Elements] | None:
-            total = np.empty(dim, np.uint32) if self.has_server else None
-            for start in range(0, dim, CALL_BYTES // 4):
-                part = slice(start, start + CALL_BYTES // 4)
+            total = np.empty_like(mine) if self.has_server else None
+            step = CALL_BYTES // dtype.itemsize
+            for start in range(0, mine.size, step):
+                part = slice(start, start + step)
                 target = None if total is None else total[part]
                 self._comm.Reduce(mine[part], target, _sum(add_within), root=SERVER_RANK)
             ids = self._present(sent)
@@ -321,24 +322,20 @@ class MpiTransport(Transport):
         self._all_to_all(lambda: wait(self._comm.Ibarrier()))
 
 
-def _sum(add_into: AddInto) -> MPI.Op:
-    """Return the operation that adds up vectors so.
+def _sum(add: Callable[[Any, Any, MPI.Datatype], None]) -> MPI.Op:
+    """Return the operation that adds a buffer to another so.
 
     One for all transports and groups: mpi4py creates 32 operations at most.
     """
-    global _add_into, _op
-    _add_into = add_into
+    global _add, _op
+    _add = add
     if _op is None:
-        _op = MPI.Op.Create(_add, commute=True)
+        _op = MPI.Op.Create(lambda *buffers: _add(*buffers), commute=True)
     return _op
 
 
 _op: MPI.Op | None = None
-_add_into: AddInto
-
-
-def _add(source: Any, target: Any, _: MPI.Datatype) -> None:
-    _add_into(np.frombuffer(target, np.uint32), np.frombuffer(source, np.uint32))
+_add: Callable[[Any, Any, MPI.Datatype], None]
 
 
 def wait(request: MPI.Request, limit_seconds: float = float("inf")) -> bool:

@@ -102,11 +102,12 @@ class Transport(ABC):
 
     @abstractmethod
     def reduce(
-        self, senders: Sequence[int], produce: Produce, add_into: AddInto, dim: int
+        self, senders: Sequence[int], produce: Produce, add_into: AddInto, zeros: Elements
     ) -> tuple[list[int], Elements] | None:
         """Return who sent, and the sum of their vectors, at the server; None elsewhere.
 
-        Here `produce` makes a device's vector, `dim` elements; an empty one if it sends nothing.
+        Here `produce` makes a device's vector, as many words of the same dtype as `zeros` has,
+        which are changed in place; an empty one if it sends nothing.
         Every sum, on whichever rank, is formed by `add_into`, which adds a vector to another.
         """
 

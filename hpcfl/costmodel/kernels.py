@@ -20,7 +20,7 @@ from hpcfl.algorithms.aggregation.topology import CompleteLinks, RingGraph, Ring
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm import envelope
 from hpcfl.crypto import keys, shamir
-from hpcfl.crypto.groups import BLOCK_WORDS, FQ
+from hpcfl.crypto.groups import BLOCK_BYTES, FQ, GROUPS
 from hpcfl.crypto.sampling import GapSampler
 from hpcfl.rounds.inputs import SyntheticUpdates
 from hpcfl.rounds.ledger import Ledger
@@ -104,6 +104,15 @@ def _vectors() -> Kernels:
             np.add(total, values, out=total)
 
     yield "summed", _per(cpu_seconds(take), LONG)
+    ring = GROUPS["ring16"]
+    words = itertools.cycle([np.arange(LONG).astype(ring.dtype) for _ in range(COLD)])
+    narrow = ring.zeros(LONG)
+    summed = cpu_seconds(lambda: np.add(narrow, next(words), out=narrow))
+    yield "summed_byte", _per(summed, narrow.nbytes)
+    packing = GROUPS["ring20"]
+    elements = packing.reduce(np.arange(DIM))
+    both = cpu_seconds(lambda: packing.unpack(packing.pack(elements), DIM))
+    yield "packed", _per(both, 2 * DIM)
 
 
 def _messages() -> Kernels:
@@ -204,9 +213,12 @@ def _ring() -> Kernels:
 def _masks() -> Kernels:
     seeds = [k.to_bytes(16, "little") for k in range(30)]
     signs = [pair_sign(15, k) for k in range(30)]
-    elements = np.zeros(4 * BLOCK_WORDS, np.uint32)
+    elements = np.zeros(BLOCK_BYTES, np.uint32)
     added = cpu_seconds(lambda: FQ.add_masks(elements, seeds, signs))
     yield "mask_word", _per(added, len(seeds) * elements.size)
+    words = np.zeros(BLOCK_BYTES, GROUPS["ring16"].dtype)
+    added = cpu_seconds(lambda: GROUPS["ring16"].add_masks(words, seeds, signs))
+    yield "mask_byte", _per(added, len(seeds) * words.nbytes)
     yield "keystream", cpu_seconds(lambda: FQ.elements([bytes(16)], [4]))
 
 

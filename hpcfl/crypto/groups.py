@@ -1,7 +1,10 @@
-"""The groups in which vectors are masked and summed: F_q with q = 2**32 - 5, and Z_2**32.
+"""The groups in which vectors are masked and summed: F_q with q = 2**32 - 5, and Z_2**B.
 
-Elements are uint32, 4 bytes on the wire, little-endian. Masks are exactly uniform: a keystream
-word that is not a group element is rejected and replaced, never reduced.
+In memory an element is a machine word, the narrowest that holds it. On the wire it is B bits
+(32 in F_q): n elements are ceil(B n / 8) bytes, the lowest bits first. Masks are exactly uniform.
+In F_q a keystream word that is not an element is rejected and replaced, never reduced; in Z_2**B
+the lowest B bits of a word are an element. To draw B bits instead of a word would save keystream
+where B is 12, 20, 24 or 28, and cost more than it saves to take apart (``benchmarks/packing.py``).
 """
 
 from __future__ import annotations
@@ -9,16 +12,22 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.crypto import keystream
 
-Elements = NDArray[np.uint32]
+# Of the group's dtype.
+Elements = NDArray[np.unsignedinteger[Any]]
 Signed = NDArray[np.int64]
+# What elements and signed integers are added up in; see `Group.zeros`.
+Sums = NDArray[Any]
 
-BLOCK_WORDS = keystream.BLOCK_BYTES // 4
+BLOCK_BYTES = keystream.BLOCK_BYTES
+# Pairs of elements that are packed at a time, in cache.
+PACKED_PAIRS = 1 << 12
 # Open streams cost memory, not time: a server with very many masks takes them in batches.
 STREAMS_AT_ONCE = 4096
 
@@ -27,22 +36,105 @@ class Group(ABC):
     """An additive group of integers modulo `modulus` with at most 2**32 elements.
 
     Integers from -half_range to half_range are represented without ambiguity.
+
+    Attributes
+    ----------
+    bits : int
+        Size of an element on the wire.
+    dtype : dtype
+        The little-endian word that an element is in memory.
+    sums : dtype
+        That of elements which are added up: one in which 2**31 of them do no harm.
     """
 
     name: str
     modulus: int
+    bits: int
+    dtype: np.dtype[Any]
+    sums: np.dtype[Any]
 
     @property
     def half_range(self) -> int:
         return (self.modulus - 1) // 2
 
+    def holds(self, words: Elements) -> bool:
+        """Return whether words that were unpacked, or summed on the way, are all elements."""
+        return True
+
+    @property
+    def whole_words(self) -> bool:
+        """Whether an element has as many bits on the wire as in memory."""
+        return self.bits == 8 * self.dtype.itemsize
+
+    def wire_bytes(self, count: int) -> int:
+        """Return the number of bytes of so many elements on the wire."""
+        return -(-self.bits * count // 8)
+
+    def pack(self, elements: Elements) -> NDArray[np.uint8]:
+        """Return elements as they are sent, `wire_bytes` of them; a view where words are sent."""
+        if self.whole_words:
+            return elements.view(np.uint8)
+        # Two elements are a whole number of bytes, as B is a multiple of four.
+        pairs, width = -(-elements.size // 2), self.bits // 4
+        packed = np.empty((pairs, width), np.uint8)
+        for start in range(0, pairs, PACKED_PAIRS):
+            part = elements[2 * start : 2 * (start + PACKED_PAIRS)]
+            lanes = np.zeros(-(-part.size // 2), "<u8")
+            lanes[: part.size // 2] = part[1::2]
+            lanes <<= np.uint64(self.bits)
+            lanes |= part[::2]
+            columns = lanes.view(np.uint8).reshape(-1, 8)
+            for column in range(width):
+                packed[start : start + PACKED_PAIRS, column] = columns[:, column]
+        return packed.reshape(-1)[: self.wire_bytes(elements.size)]
+
+    def unpack(self, payload: NDArray[np.uint8], count: int) -> Elements:
+        """Return the `count` elements that were packed so; a view where words are sent.
+
+        ValueError if bits behind the last one are not zero.
+        """
+        if self.whole_words:
+            return payload.view(self.dtype)
+        pairs, width = -(-count // 2), self.bits // 4
+        elements = np.empty(2 * pairs, self.dtype)
+        low = np.uint64(self.modulus - 1)
+        whole = payload.size // width
+        packed = payload[: whole * width].reshape(whole, width)
+        for start in range(0, whole, PACKED_PAIRS):
+            part = packed[start : start + PACKED_PAIRS]
+            lanes = np.zeros(len(part), "<u8")
+            columns = lanes.view(np.uint8).reshape(-1, 8)
+            for column in range(width):
+                columns[:, column] = part[:, column]
+            unpacked = elements[2 * start : 2 * (start + len(part))]
+            unpacked[::2] = lanes & low
+            unpacked[1::2] = lanes >> np.uint64(self.bits)
+        if count % 2:
+            last = int.from_bytes(payload[whole * width :].tobytes(), "little")
+            if last >= self.modulus:
+                raise ValueError("bits behind the last value are not zero")
+            elements[count - 1] = last
+        return elements[:count]
+
+    def zeros(self, count: int) -> Sums:
+        """Return a sum that nothing is in yet, of so many coordinates.
+
+        Arrays of the same type are added to it by NumPy; `reduce` makes elements of it.
+        """
+        return np.zeros(count, self.sums)
+
+    def add_mask(self, total: Sums, key: bytes, sign: int) -> None:
+        """Add the mask of a key, as long as the sum `total`, to it in place."""
+        (np.add if sign > 0 else np.subtract)(total, self.elements([key], [total.size]), out=total)
+
     @abstractmethod
-    def reduce(self, values: Signed) -> Elements:
-        """Return int64 `values`, of any sign, as group elements."""
+    def reduce(self, values: Signed | Sums) -> Elements:
+        """Return int64 `values`, of any sign, or a sum, as group elements."""
 
     def elements(self, keys: Sequence[bytes], counts: Sequence[int]) -> Elements:
         """Return the first ``counts[k]`` uniform elements of ``keys[k]``, for all k, end to end."""
-        return keystream.read(keys, [4 * count for count in counts]).view("<u4")
+        width = self.dtype.itemsize
+        return keystream.read(keys, [width * count for count in counts]).view(self.dtype)
 
     @abstractmethod
     def _add_masks(self, vector: Elements, keys: Sequence[bytes], signs: Sequence[int]) -> None:
@@ -53,7 +145,7 @@ class Group(ABC):
 
         Parameters
         ----------
-        vector : ndarray of uint32
+        vector : ndarray
             Group elements.
         keys : iterable of bytes
             One 16-byte key a mask; the mask is as long as the vector.
@@ -84,13 +176,20 @@ class Field(Group):
     Smaller primes serve tests: they reject often, q = 2**32 - 5 once in 8.6e8 words.
     """
 
+    bits = 32
+    dtype = np.dtype("<u4")
+    sums = np.dtype(np.int64)
+
     def __init__(self, modulus: int = 2**32 - 5, name: str = "fq") -> None:
         self.modulus = modulus
         self.name = name
 
-    def reduce(self, values: Signed) -> Elements:
+    def reduce(self, values: Signed | Sums) -> Elements:
         # Floor division by a scalar is vectorised in numpy, the remainder is not.
         return (values - values // self.modulus * self.modulus).astype(np.uint32)
+
+    def holds(self, words: Elements) -> bool:
+        return not words.size or int(words.max()) < self.modulus
 
     def elements(self, keys: Sequence[bytes], counts: Sequence[int]) -> Elements:
         words = super().elements(keys, counts)
@@ -122,8 +221,8 @@ class Field(Group):
         # upper words exactly; the lower words' sum is what is left. That takes three passes over a
         # keystream block in cache and no modular reduction before all masks are in.
         streams = [keystream.open_stream(key) for key in keys]
-        raw = np.empty(keystream.BLOCK_BYTES, np.uint8)
-        for start, stop in _blocks(vector.size):
+        raw = np.empty(BLOCK_BYTES, np.uint8)
+        for start, stop in _blocks(vector.size, 4):
             lanes = (stop - start + 1) // 2
             block = raw[: 8 * lanes]
             words, pairs = block.view("<u4"), block.view("<u8")
@@ -146,35 +245,61 @@ class Field(Group):
 
 
 class Ring(Group):
-    """Integers modulo 2**32: every keystream word is an element, unsigned addition is the sum."""
+    """Integers modulo 2**B: unsigned addition is the sum, but for bits above the lowest B.
 
-    name = "ring32"
-    modulus = 2**32
+    Parameters
+    ----------
+    bits : int
+        Number B of bits, a multiple of 4 from 8 to 32.
+    """
 
-    def reduce(self, values: Signed) -> Elements:
-        return values.astype(np.uint32)
+    def __init__(self, bits: int) -> None:
+        self.name = f"ring{bits}"
+        self.modulus = 1 << bits
+        self.bits = bits
+        self.dtype = np.dtype("u1" if bits == 8 else "<u2" if bits <= 16 else "<u4")
+        self.sums = self.dtype
+
+    def add_mask(self, total: Sums, key: bytes, sign: int) -> None:
+        self._add_masks(total, [key], [sign])
+
+    def reduce(self, values: Signed | Sums) -> Elements:
+        return self._lowest(values.astype(self.dtype))
+
+    def elements(self, keys: Sequence[bytes], counts: Sequence[int]) -> Elements:
+        return self._lowest(super().elements(keys, counts))
 
     def add_into(self, total: Elements, other: Elements) -> None:
         np.add(total, other, out=total)
+        self._lowest(total)
+
+    def _lowest(self, words: Elements) -> Elements:
+        """Return words, changed in place, without the bits that no element has."""
+        if not self.whole_words:
+            np.bitwise_and(words, self.dtype.type(self.modulus - 1), out=words)
+        return words
 
     def _add_masks(self, vector: Elements, keys: Sequence[bytes], signs: Sequence[int]) -> None:
         streams = [keystream.open_stream(key) for key in keys]
-        raw = np.empty(keystream.BLOCK_BYTES, np.uint8)
-        for start, stop in _blocks(vector.size):
-            block = raw[: 4 * (stop - start)]
-            words = block.view("<u4")
+        raw = np.empty(BLOCK_BYTES, np.uint8)
+        width = self.dtype.itemsize
+        for start, stop in _blocks(vector.size, width):
+            block = raw[: width * (stop - start)]
+            words = block.view(self.dtype)
             part = vector[start:stop]
             for sign, stream in zip(signs, streams, strict=True):
                 keystream.fill(stream, block)
                 (np.add if sign > 0 else np.subtract)(part, words, out=part)
+            self._lowest(part)
 
 
-def _blocks(length: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of the blocks of `BLOCK_WORDS` that `length` words are worked in."""
-    for start in range(0, length, BLOCK_WORDS):
-        yield start, min(start + BLOCK_WORDS, length)
+def _blocks(length: int, width: int) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of the blocks that `length` words of `width` bytes are worked in."""
+    words = BLOCK_BYTES // width
+    for start in range(0, length, words):
+        yield start, min(start + words, length)
 
 
 FQ = Field()
-RING32 = Ring()
-GROUPS: dict[str, Group] = {group.name: group for group in (FQ, RING32)}
+GROUPS: dict[str, Group] = {group.name: group for group in (FQ, *map(Ring, range(8, 33, 4)))}
+RING32 = GROUPS["ring32"]

@@ -60,6 +60,8 @@ class Option:
         A UsageError says of which type it must be.
         """
         what, reader = READERS[self.type]
+        if self.choices and self.type is str and isinstance(value, int):
+            value = str(value)
         try:
             return reader(value)
         except (TypeError, ValueError):

@@ -13,6 +13,8 @@ DEFAULT_LEVELS = 2**20
 # 32-bit numbers.
 DEVICES = {"at_least": 1, "at_most": 2**31 - 1}
 DIM = {"at_least": 1, "at_most": 2**32 - 1}
+# Bits of the rings that vectors can be summed in.
+WIDTHS = range(8, 33, 4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +97,12 @@ class ProtocolOptions(OptionGroup):
         choices=("passive", "active"),
         label=True,
     )
-    group: str = option("fq", "Integers modulo 2^32 - 5, or modulo 2^32.", choices=("fq", "ring32"))
+    group: str = option(
+        "fq",
+        "Integers modulo 2^32 - 5, or modulo 2^B, packed in B bits each.",
+        choices=("fq", *(f"ring{bits}" for bits in WIDTHS)),
+        label=True,
+    )
     sampler: str = option(
         "gaps", "How pairs select coordinates (sparse).", choices=("gaps", "dense")
     )
@@ -103,8 +110,8 @@ class ProtocolOptions(OptionGroup):
         None,
         "Quantisation levels per unit.",
         at_least=1,
-        default_text="2^20; where an account pays for rounding, the most with which no sum can "
-        "wrap around",
+        default_text="2^20, or as many as the bits have room for; where an account pays for "
+        "rounding, the most with which no sum can wrap around",
         label=True,
     )
     clip: float = option(1.0, "Largest magnitude of a coordinate.", above=0, label=True)
@@ -119,6 +126,14 @@ class ProtocolOptions(OptionGroup):
 class RoundOptions(ProtocolOptions):
     """How the rounds of an aggregation protocol are played."""
 
+    bits: str | None = option(
+        None,
+        "Bits of a value that is sent: --group ringB; auto: the fewest with which no sum can wrap "
+        "around.",
+        choices=("auto", *map(str, WIDTHS)),
+        default_text="as --group says",
+        recorded="no",
+    )
     dropout_phase: str | None = option(
         None, "Phase before which devices drop out.", default_text="their upload"
     )
@@ -127,6 +142,13 @@ class RoundOptions(ProtocolOptions):
         "Gather the vectors, or sum them on the way by MPI_Reduce.",
         choices=("gather", "reduce"),
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bits is not None and self.group not in ("fq", f"ring{self.bits}"):
+            raise UsageError(
+                f"--group {self.group} and --bits {self.bits} are two groups: give one of them"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.parameters import Parameters
+from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import values_of
-from hpcfl.options.shared import DEFAULT_LEVELS, ProtocolOptions, RoundOptions, SeedOptions
+from hpcfl.options.shared import (
+    DEFAULT_LEVELS,
+    WIDTHS,
+    ProtocolOptions,
+    RoundOptions,
+    SeedOptions,
+)
 from hpcfl.rounds.dropouts import DropoutSchedule
+
+Chosen = TypeVar("Chosen", bound=RoundOptions)
 
 
 def build(
@@ -31,16 +41,25 @@ def build(
     that these are drawn from, all by default. A UsageError says which options do not go together.
     """
     values = values_of(options, ProtocolOptions)
-    values["levels"] = DEFAULT_LEVELS if options.levels is None else options.levels
     seed = options.seed if isinstance(options, SeedOptions) else 0
-    parameters = Parameters(
-        devices, dim, seed=seed, weights=weights, population=population, **values
-    )
-    protocol = find(name, options.security)(parameters)
+    kind = find(name, options.security)
+
+    def at(group: str, levels: int) -> AggregationProtocol:
+        chosen = values | {"group": group, "levels": levels}
+        return kind(
+            Parameters(devices, dim, seed=seed, weights=weights, population=population, **chosen)
+        )
+
+    protocol = at(*_precision(options, at))
     if options.upload == "reduce" and (protocol.sparse_upload or not protocol.summed_in):
         raise UsageError(
             f"{protocol.name} cannot use --upload reduce: MPI can only sum whole vectors of "
             "group elements on the way"
+        )
+    if options.upload == "reduce" and protocol.summed_in and not protocol.summed_in.whole_words:
+        raise UsageError(
+            f"--upload reduce sums machine words on the way, and {protocol.summed_in.bits} bits "
+            "are none: use 8, 16 or 32 bits"
         )
     phase = options.dropout_phase or protocol.upload_phase()
     droppable = [name for name in protocol.phases() if name not in ("model", "result")]
@@ -50,6 +69,43 @@ def build(
             f"choose one of {', '.join(droppable)}"
         )
     return protocol, DropoutSchedule(devices, options.dropout, options.dropout_model, phase, seed)
+
+
+def with_group(options: Chosen) -> Chosen:
+    """Return the options with the group of so many bits as are asked for.
+
+    UsageError if they are to be found: where there is noise, it is the finer the more there are.
+    """
+    if options.bits is None:
+        return options
+    if options.bits == "auto":
+        raise UsageError(
+            "--bits is auto, but noise takes as many levels as there are bits for: give a number "
+            "of bits"
+        )
+    return replace(options, group=f"ring{options.bits}", bits=None)
+
+
+def _precision(
+    options: RoundOptions, at: Callable[[str, int], AggregationProtocol]
+) -> tuple[str, int]:
+    """Return group and levels, of which `at` makes the protocol.
+
+    What is asked for is returned even if it has no room for all sums: the protocol refuses it.
+    """
+    levels = options.levels or DEFAULT_LEVELS
+    automatic = options.bits == "auto"
+    group = f"ring{max(WIDTHS)}" if automatic else with_group(options).group
+    if not automatic and (options.levels or GROUPS[group].bits == 32):
+        return group, levels
+    one = at(group, 1)
+    if not isinstance(one, QuantisedProtocol):
+        return "fq", levels
+    if not automatic:
+        return group, min(levels, one.largest_levels())
+    names = (f"ring{bits}" for bits in WIDTHS)
+    enough = (name for name in names if one.largest_levels(GROUPS[name]) >= levels)
+    return next(enough, group), levels
 
 
 def without_dropouts(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:

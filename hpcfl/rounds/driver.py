@@ -220,7 +220,8 @@ class Round:
             with self.ledger.work_of_rank(step.phase, self._live):
                 group.add_into(target, elements)
 
-        result = self._transport.reduce(list(self._live), produce, add_into, self._dim)
+        zeros = np.zeros(self._dim, group.dtype)
+        result = self._transport.reduce(list(self._live), produce, add_into, zeros)
         if result is not None:
             self._serve(step, "receive_sum", *result)
         self._finish(step)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms import federated, quantisation
+from hpcfl.algorithms import federated
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation
 from hpcfl.algorithms.federated.levels import largest_levels
@@ -23,7 +23,7 @@ from hpcfl.options.definition import options_of, recorded
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import DEFAULT_LEVELS
 from hpcfl.options.training import TrainOptions
-from hpcfl.rounds.build import build
+from hpcfl.rounds.build import build, with_group
 
 # What only a benchmark has: files of training runs hold it without a value.
 _OF_BENCH: dict[str, Any] = {
@@ -64,13 +64,17 @@ def make_algorithm(options: TrainOptions, federation: Federation) -> FederatedAl
     return federated.find(options.algorithm).make(federation, options, secrets)
 
 
-def with_levels(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> TrainOptions:
-    """Return the options with a number of levels, if none is asked for.
+def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> TrainOptions:
+    """Return the options with a number of levels, and a group if only its bits are asked for.
 
     Where an account pays for rounding to integers they are the most that there is room for beside
     the noise. How much noise that is hardly depends on them: it is found with half as many as there
     is room for without any. Raises what `make_algorithm` does.
     """
+    if not federated.find(options.algorithm).private:
+        found = make_federation(options, sizes, dim).protocol.parameters
+        return replace(options, levels=found.levels, group=found.group, bits=None)
+    options = with_group(options)
     if options.levels is not None:
         return options
 
@@ -78,15 +82,11 @@ def with_levels(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -> Tr
         return replace(options, levels=levels)
 
     protocol = make_federation(at(1), sizes, dim).protocol
-    paying = federated.find(options.algorithm).private
-    if not paying or not isinstance(protocol, QuantisedProtocol):
+    if not isinstance(protocol, QuantisedProtocol):
         return at(DEFAULT_LEVELS)
     # By chance, all devices may be in a round.
     most = sizes.size if options.sampling == "poisson" else protocol.parameters.devices
-    parameters = protocol.parameters
-    roomy = quantisation.largest_levels(
-        parameters.arithmetic, most, parameters.clip, protocol.divisor
-    )
+    roomy = protocol.largest_levels(devices=most)
     finest = at(max(1, roomy // 2))
     algorithm = make_algorithm(finest, make_federation(finest, sizes, dim))
     assert isinstance(algorithm, PrivateAlgorithm)

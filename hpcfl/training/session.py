@@ -21,6 +21,7 @@ from hpcfl.comm.hosts import Hosts
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
+from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.options.training import TrainOptions
 from hpcfl.results.schema import DeviceMetric, Metric
@@ -34,7 +35,7 @@ from hpcfl.training.build import (
     make_algorithm,
     make_config,
     make_federation,
-    with_levels,
+    with_precision,
 )
 from hpcfl.training.experiment import RoundResult, Training
 
@@ -311,14 +312,14 @@ def _left(
 def _algorithm(
     transport: Transport, options: TrainOptions, sizes: NDArray[np.int64], dim: int
 ) -> tuple[TrainOptions, FederatedAlgorithm]:
-    """Return the algorithm on this rank, and the options with as many levels as it takes.
+    """Return the algorithm on this rank, and the options with levels and group settled.
 
     The server alone finds out how much noise there is, and how many levels.
     """
     algorithm, error = None, None
     if transport.has_server:
         try:
-            options = with_levels(options, sizes, dim)
+            options = with_precision(options, sizes, dim)
             federation = make_federation(options, sizes, dim)
             algorithm = make_algorithm(options, federation)
             if isinstance(federation.protocol, QuantisedProtocol):
@@ -327,11 +328,19 @@ def _algorithm(
         except HpcflError as problem:
             error = problem
     sigma = getattr(algorithm, "sigma", 1.0)
-    chosen = np.array([sigma, options.levels or 0], np.float64)
-    sigma, levels = transport.broadcast(chosen.view(np.uint8), error).view(np.float64).tolist()
+    groups = list(GROUPS)
+    chosen = np.array([sigma, options.levels or 0, groups.index(options.group)], np.float64)
+    found = transport.broadcast(chosen.view(np.uint8), error).view(np.float64).tolist()
     if algorithm is not None:
         return options, algorithm
-    told = replace(options, levels=int(levels), sigma=sigma, noise_multiplier=None)
+    told = replace(
+        options,
+        sigma=found[0],
+        noise_multiplier=None,
+        levels=int(found[1]),
+        group=groups[int(found[2])],
+        bits=None,
+    )
     return told, make_algorithm(told, make_federation(told, sizes, dim))
 
 

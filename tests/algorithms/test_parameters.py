@@ -31,7 +31,7 @@ EQUAL = [0.25] * 4
         ("dim", 0, "--dim is 0; it must be at least 1"),
         ("dim", 2**32, f"--dim is {2**32}; .* at most {DIM['at_most']}"),
         ("alpha", 1.5, "--alpha is 1.5; .* at most 1"),
-        ("group", "fp", "--group is 'fp'; choose one of fq, ring32"),
+        ("group", "fp", "--group is 'fp'; choose one of fq, ring8"),
         ("weights", np.array([0.5, 0.5]), r"shape \(2,\) for 4 devices"),
         ("weights", np.array([*EQUAL, 0.25]), r"shape \(5,\) for 4 devices"),
         ("weights", np.array([0.5, 0.5, 0.5, -0.5]), "must not be negative"),

@@ -127,7 +127,7 @@ def decoded_sum(group, levels, clip, scales, sign, dtype):
     """
     away = Rounding(JUST_BELOW_1 if sign > 0 else 0.0)
     quantiser, values = Quantiser(clip, levels), np.full(1, sign * 1e38, dtype)
-    total, exact = np.zeros(1, np.uint32), 0
+    total, exact = np.zeros(1, group.dtype), 0
     for scale in scales:
         integers = quantiser.quantise(values, scale, away)
         exact += int(integers[0])
@@ -137,7 +137,7 @@ def decoded_sum(group, levels, clip, scales, sign, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @given(
-    group=st.sampled_from([FQ, RING32]),
+    group=st.sampled_from([*GROUPS.values()]),
     weights=st.lists(st.integers(1, 100), min_size=1, max_size=60),
     clip=st.floats(1e-4, 1e4),
     inclusion=st.floats(1e-3, 1),
@@ -175,9 +175,10 @@ def test_the_bound_has_the_documented_values(devices):
     for clip, expected in ((0.01, 1.4e10), (1.0, 1.43e8), (10.0, 1.43e7), (300.0, 4.77e5)):
         assert pytest.approx(expected, rel=0.03) == largest_levels(FQ, devices, clip, inclusion)
     for levels, clip in ((2**16, 2183), (2**20, 136), (2**24, 8.5)):
-        check_levels(levels, FQ, devices, clip, inclusion)
+        check_levels(levels, largest_levels(FQ, devices, clip, inclusion), FQ, clip)
+        clip *= 1.01
         with pytest.raises(UsageError):
-            check_levels(levels, FQ, devices, clip * 1.01, inclusion)
+            check_levels(levels, largest_levels(FQ, devices, clip, inclusion), FQ, clip)
 
 
 def test_the_bound_is_exact_where_it_is_an_integer():
@@ -187,20 +188,22 @@ def test_the_bound_is_exact_where_it_is_an_integer():
         assert 2**62 == largest_levels(FQ, 30, clip, 1.0)
     small = Field(127, "small")
     assert (small.half_range - 3) // 6 == largest_levels(small, 3, 6.0, 1.0)
+    assert (small.half_range - 3) * 2 == largest_levels(small, 3, 1.0, 1.0, weight=0.5)
+    assert small.half_range - 3 - 10 == largest_levels(small, 3, 1.0, 1.0, reserve=10)
 
 
 @pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
 def test_levels_are_refused_from_the_first_inadmissible_number_on(group):
-    largest = largest_levels(group, 100, 1.0, 0.0667)
-    check_levels(largest, group, 100, 1.0, 0.0667)
+    largest = largest_levels(group, 10, 1.0, 0.0667)
+    check_levels(largest, largest, group, 1.0)
     sentence = rf"^levels {largest + 1} with clip 1 .* {group.name}: .* of levels is {largest}$"
     with pytest.raises(UsageError, match=sentence):
-        check_levels(largest + 1, group, 100, 1.0, 0.0667)
+        check_levels(largest + 1, largest, group, 1.0)
 
 
 def test_a_clip_too_large_for_one_level_is_refused_as_such():
     with pytest.raises(UsageError, match=r"^clip 1e\+12 is too large .* any number of levels$"):
-        check_levels(1, FQ, 100, 1e12, 0.0667)
+        check_levels(1, largest_levels(FQ, 100, 1e12, 0.0667), FQ, 1e12)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -30,12 +30,20 @@ def stream_bytes(key, count, stream=0, block=0):
     return cipher.update(counters.tobytes())[:count]
 
 
-def group_elements(key, count, modulus):
-    """Return the first elements of a key: at each position its first word below `modulus`."""
+def group_elements(key, count, group):
+    """Return the first elements of a key.
+
+    In a ring, the lowest bits of the narrowest words of 8, 16 or 32 bits that hold them. In a field
+    at each position the first word of 32 bits, of the key's streams, that is below the modulus.
+    """
+    modulus = group.modulus
+    ring = group.name.startswith("ring")
+    width = next(size for size in (1, 2, 4) if modulus <= 256**size)
     found = np.full(count, -1, np.int64)
     stream = 0
     while (missing := found < 0).any():
-        words = np.frombuffer(stream_bytes(key, 4 * count, stream), "<u4").astype(np.int64)
+        words = np.frombuffer(stream_bytes(key, width * count, stream), f"<u{width}")
+        words = words.astype(np.int64) % (modulus if ring else 2**32)
         found[missing] = np.where(words < modulus, words, -1)[missing]
         stream += 1
     return found.tolist()

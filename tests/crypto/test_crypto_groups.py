@@ -1,4 +1,4 @@
-"""Groups agree with Python's integers, and their masks are exactly uniform.
+"""Groups agree with Python's integers, on the wire as well, and their masks are exactly uniform.
 
 F_q rejects one word in 859 million, so rejection is tested on smaller primes, which reject a half
 or a quarter of all words, and on made-up keystreams.
@@ -13,27 +13,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcfl.crypto import groups, keystream
-from hpcfl.crypto.groups import BLOCK_WORDS, FQ, GROUPS, RING32, STREAMS_AT_ONCE, Field
+from hpcfl.crypto.groups import (
+    BLOCK_BYTES,
+    FQ,
+    GROUPS,
+    PACKED_PAIRS,
+    RING32,
+    STREAMS_AT_ONCE,
+    Field,
+)
 
 Q = FQ.modulus
 HALF = Field(2**31 - 1, "rejects a half")
 QUARTER = Field(3 * 2**30 + 1, "rejects a quarter")
 
-each_group = pytest.mark.parametrize("group", [FQ, RING32, HALF, QUARTER], ids=lambda g: g.name)
+each_group = pytest.mark.parametrize(
+    "group", [*GROUPS.values(), HALF, QUARTER], ids=lambda group: group.name
+)
 
 
-def vector(length, modulus):
+def vector(length, group):
     """Return elements of every size, the largest first."""
-    values = np.random.default_rng(length).integers(0, modulus, length)
-    values[0] = modulus - 1
-    return values.astype(np.uint32)
+    values = np.random.default_rng(length).integers(0, group.modulus, length)
+    values[:1] = group.modulus - 1
+    return values.astype(group.dtype)
 
 
 class FakeStream:
     """A keystream of chosen words."""
 
-    def __init__(self, words):
-        self._bytes = np.array(words, "<u4").tobytes()
+    def __init__(self, words, dtype="<u4"):
+        self._bytes = np.array(words, dtype).tobytes()
 
     def update(self, data):
         out, self._bytes = self._bytes[: len(data)], self._bytes[len(data) :]
@@ -48,9 +58,9 @@ class FakeStream:
 def fake_streams(monkeypatch):
     """Return a function that makes every key's streams consist of given words."""
 
-    def use(streams):
+    def use(streams, dtype="<u4"):
         def open_stream(key, stream=0, block=0):
-            return FakeStream(streams[stream][4 * block :])
+            return FakeStream(streams[stream][4 * block :], dtype)
 
         monkeypatch.setattr(keystream, "open_stream", open_stream)
 
@@ -65,18 +75,20 @@ def test_q_is_the_largest_prime_below_2_32():
         return all(number % divisor for divisor in range(2, 2**16))
 
     assert next(filter(is_prime, range(2**32 - 1, 0, -1))) == Q
-    assert {"fq": Q, "ring32": 2**32} == {name: group.modulus for name, group in GROUPS.items()}
+    rings = {f"ring{bits}": 2**bits for bits in (8, 12, 16, 20, 24, 28, 32)}
+    assert {"fq": Q, **rings} == {name: group.modulus for name, group in GROUPS.items()}
 
 
 @each_group
 def test_reducing_agrees_with_integers_wherever_int64_ends_or_the_modulus_begins(group):
     q = group.modulus
     centres = [0, q, -q, 2 * q, q << 30, -(q << 30), 2**32, 2**31, group.half_range, 2**62 + 3]
+    centres += [2**8, 2**16, -(2**16), 2**24]
     values = [centre + offset for centre in centres for offset in (-2, -1, 0, 1, 2)]
     values += [-(2**63), 1 - 2**63, 2**63 - 2, 2**63 - 1]
     reduced = group.reduce(np.array(values, np.int64))
     assert [value % q for value in values] == reduced.tolist()
-    assert np.dtype(np.uint32) == reduced.dtype
+    assert group.dtype == reduced.dtype
 
 
 @each_group
@@ -94,7 +106,7 @@ def test_a_decoded_sum_of_elements_is_the_sum_of_the_integers(group, data):
     half = group.half_range
     parts = data.draw(st.lists(st.integers(-half, half), min_size=1, max_size=8))
     parts.append(data.draw(st.integers(-half, half)) - sum(parts))
-    total = np.zeros(1, np.uint32)
+    total = np.zeros(1, group.dtype)
     for part in parts:
         element = group.reduce(np.array([part], np.int64))
         kept = element.copy()
@@ -104,30 +116,77 @@ def test_a_decoded_sum_of_elements_is_the_sum_of_the_integers(group, data):
     assert [sum(parts)] == group.decode(total).tolist()
 
 
+# On the wire
+
+
+def packed_bits(elements, bits):
+    """Return the bytes of the number whose digits, in base 2**bits, are the elements."""
+    number = sum(element << bits * k for k, element in enumerate(elements))
+    return number.to_bytes(-(-bits * len(elements) // 8), "little")
+
+
+@each_group
+@pytest.mark.parametrize("pairs", [PACKED_PAIRS, 1, 3])
+@given(data=st.data())
+def test_elements_are_packed_like_the_digits_of_one_number(group, pairs, data):
+    """However many pairs are packed at a time."""
+    top = group.modulus - 1
+    digits = data.draw(st.lists(st.integers(0, top) | st.sampled_from([0, top]), max_size=20))
+    elements = np.array(digits, group.dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "PACKED_PAIRS", pairs)
+        packed = group.pack(elements)
+        assert packed_bits(digits, group.bits) == packed.tobytes()
+        assert group.wire_bytes(len(digits)) == packed.size
+        # As it lies in a message: at any address.
+        received = np.concatenate([np.zeros(1, np.uint8), packed])[1:]
+        unpacked = group.unpack(received, len(digits))
+    assert digits == unpacked.tolist()
+    assert group.dtype == unpacked.dtype
+
+
+@each_group
+@pytest.mark.parametrize("size", [2 * PACKED_PAIRS - 1, 2 * PACKED_PAIRS + 1, 5 * PACKED_PAIRS])
+def test_long_vectors_are_unpacked_to_what_was_packed(group, size):
+    elements = vector(size, group)
+    assert np.array_equal(elements, group.unpack(group.pack(elements), size))
+
+
+@pytest.mark.parametrize("bits", [12, 20, 28])
+@pytest.mark.parametrize("junk", [0x10, 0x80])
+def test_bits_behind_the_last_value_are_refused(bits, junk):
+    """Two messages would otherwise say the same."""
+    group = GROUPS[f"ring{bits}"]
+    packed = group.pack(np.array([5, 6, 7], group.dtype))
+    packed[-1] |= junk
+    with pytest.raises(ValueError, match="bits behind the last value are not zero"):
+        group.unpack(packed, 3)
+
+
 # Masks
 
 
 @pytest.mark.parametrize(
-    ("length", "streams", "words"),
+    ("length", "streams", "size"),
     [
-        (1, STREAMS_AT_ONCE, BLOCK_WORDS),
-        (BLOCK_WORDS + 1, STREAMS_AT_ONCE, BLOCK_WORDS),
-        *((33, streams, BLOCK_WORDS) for streams in (1, 2, 5, 7)),
-        *((203, STREAMS_AT_ONCE, words) for words in (4, 64)),
+        (1, STREAMS_AT_ONCE, BLOCK_BYTES),
+        (BLOCK_BYTES // 4 + 1, STREAMS_AT_ONCE, BLOCK_BYTES),
+        *((33, streams, BLOCK_BYTES) for streams in (1, 2, 5, 7)),
+        *((203, STREAMS_AT_ONCE, size) for size in (16, 256)),
     ],
 )
 @each_group
-def test_masks_are_added_as_integers_would_be(group, length, streams, words, monkeypatch):
+def test_masks_are_added_as_integers_would_be(group, length, streams, size, monkeypatch):
     """However many streams are open at once, and however long the blocks are."""
     monkeypatch.setattr(groups, "STREAMS_AT_ONCE", streams)
-    monkeypatch.setattr(groups, "BLOCK_WORDS", words)
+    monkeypatch.setattr(groups, "BLOCK_BYTES", size)
     count = 5 if length < 1000 else 2
     keys, signs = fixed_keys(count), [1, -1, -1, 1, 1][:count]
-    values = vector(length, group.modulus)
+    values = vector(length, group)
     before = values.copy()
     expected = values.astype(object)
     for key, sign in zip(keys, signs, strict=True):
-        expected = expected + sign * np.array(group_elements(key, length, group.modulus), object)
+        expected = expected + sign * np.array(group_elements(key, length, group), object)
     out = group.add_masks(values, iter(keys), iter(signs))
     assert (expected % group.modulus).tolist() == out.tolist()
     assert np.array_equal(before, values), "the vector itself was changed"
@@ -142,7 +201,7 @@ def test_elements_of_many_keys_are_the_beginnings_of_their_masks_end_to_end(grou
     expected = [
         element
         for key, count in zip(keys, counts, strict=True)
-        for element in group_elements(key, count, group.modulus)
+        for element in group_elements(key, count, group)
     ]
     assert expected == group.elements(keys, counts).tolist()
 
@@ -150,9 +209,9 @@ def test_elements_of_many_keys_are_the_beginnings_of_their_masks_end_to_end(grou
 @pytest.mark.parametrize("sign", [1, -1])
 @each_group
 def test_the_largest_masks_add_up_exactly_in_more_than_a_full_batch(group, sign, fake_streams):
-    fake_streams({0: [group.modulus - 1] * 8})
+    fake_streams({0: [group.modulus - 1] * 8}, group.dtype)
     count = groups.STREAMS_AT_ONCE + 1
-    values = vector(5, group.modulus)
+    values = vector(5, group)
     expected = [(v + sign * count * (group.modulus - 1)) % group.modulus for v in values.tolist()]
     masked_vector = group.add_masks(values, itertools.repeat(bytes(16), count), [sign] * count)
     assert expected == masked_vector.tolist()
@@ -199,4 +258,8 @@ def test_a_border_word_is_judged_without_larger_ones_around_it(group, word, fake
 @each_group
 def test_elements_are_uniform(group):
     """Reduced instead of rejected words would show with the prime that rejects a quarter."""
-    assert_uniform(group.elements(fixed_keys(60, seed=5), [1000] * 60), group.modulus)
+    elements = group.elements(fixed_keys(60, seed=5), [1000] * 60)
+    assert_uniform(elements, group.modulus)
+    if group.name in GROUPS and group is not FQ:
+        # What the bins above are too coarse for.
+        assert_uniform(elements & group.dtype.type(255), 256)

@@ -85,11 +85,7 @@ def test_dense_selection_compares_elements_as_the_definition_says(probability):
     keys, dim = fixed_keys(4), 3000
     threshold = FQ.modulus * probability.numerator // probability.denominator
     expected = [
-        [
-            at
-            for at, element in enumerate(group_elements(key, dim, FQ.modulus))
-            if element < threshold
-        ]
+        [at for at, element in enumerate(group_elements(key, dim, FQ)) if element < threshold]
         for key in keys
     ]
     assert expected == lists(DenseSampler(probability), keys, dim)

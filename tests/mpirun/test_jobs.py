@@ -96,7 +96,7 @@ def test_several_device_counts_in_one_launch_give_a_file_each(tmp_path):
 
 
 @pytest.mark.parametrize("protocol", ["secagg", "prf"])
-@pytest.mark.parametrize("group", ["fq", "ring32"])
+@pytest.mark.parametrize("group", ["fq", "ring32", "ring16"])
 def test_uploads_summed_within_reduce_give_the_same_sum(tmp_path, protocol, group):
     options = (protocol, *SMALL, "--devices", 7, "--group", group)
     sums = []

@@ -218,14 +218,16 @@ def test_a_dealer_is_expelled_on_all_ranks_and_the_others_end_the_round(name, re
     assert ("total", [0, 2, 4, 5, 6], 3) == (kind, survivors, refused)
 
 
-@pytest.mark.parametrize("group", ["fq", "ring32"])
+@pytest.mark.parametrize("group", ["fq", "ring8", "ring16", "ring32"])
 def test_reduce_is_the_sum_in_the_group(group):
     inner = transport()
     arithmetic = GROUPS[group]
     vectors = np.random.default_rng(2).integers(0, arithmetic.modulus, (DEVICES, DIM), np.int64)
+    elements = vectors.astype(arithmetic.dtype)
     senders = [id for id in inner.local_devices if id != 4]
+    zeros = np.zeros(DIM, arithmetic.dtype)
     result = inner.reduce(
-        senders, lambda id: vectors[id].astype(np.uint32).view(np.uint8), arithmetic.add_into, DIM
+        senders, lambda id: elements[id].view(np.uint8), arithmetic.add_into, zeros
     )
 
     if inner.has_server:
@@ -263,7 +265,10 @@ def test_any_number_of_transports_sum_in_a_field():
     for _ in range(40):  # more than mpi4py has room for operations
         chosen = inner.select(range(DEVICES))
         result = chosen.reduce(
-            list(chosen.local_devices), lambda id: ones, GROUPS["fq"].add_into, 3
+            list(chosen.local_devices),
+            lambda id: ones,
+            GROUPS["fq"].add_into,
+            np.zeros(3, np.uint32),
         )
 
     if inner.has_server:
@@ -377,7 +382,10 @@ def test_sums_move_in_calls_of_a_limited_size(monkeypatch, call):
     inner = transport()
     vectors = np.arange(DEVICES * 33, dtype=np.uint32).reshape(DEVICES, 33)
     result = inner.reduce(
-        list(inner.local_devices), lambda id: vectors[id].view(np.uint8), GROUPS["fq"].add_into, 33
+        list(inner.local_devices),
+        lambda id: vectors[id].view(np.uint8),
+        GROUPS["fq"].add_into,
+        np.zeros(33, np.uint32),
     )
 
     if inner.has_server:

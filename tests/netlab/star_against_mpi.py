@@ -78,7 +78,10 @@ group = GROUPS["fq"]
 vector = np.full(10, group.modulus - 1 - rank, np.uint32)
 totals = [
     mpi.MpiTransport(each, Placement.even(size - 1, size)).reduce(
-        range(rank - 1, rank) if rank else [], lambda _: vector, group.add_into, 10
+        range(rank - 1, rank) if rank else [],
+        lambda _: vector,
+        group.add_into,
+        np.zeros(10, np.uint32),
     )
     for each in (comm, middle)
 ]

@@ -49,6 +49,7 @@ PROTOCOL: dict[str, tuple[list[Any], list[Any]]] = {
     "security_bits": ([1, 1000], [0, 1001]),
     "correctness_bits": ([1, 1000], [0, 1001]),
     "group": (["ring32"], ["fp"]),
+    "bits": (["auto", "8"], ["4", "18"]),
     "sampler": (["dense"], [""]),
     "locations": (["bitmap"], ["rice"]),
     "dropout_model": (["bernoulli"], ["often"]),
@@ -146,6 +147,8 @@ def test_choices_are_those_that_there_are():
     known = options_of(BenchOptions) | options_of(TrainOptions)
 
     assert known["group"].choices == tuple(GROUPS)
+    widths = [str(group.bits) for group in GROUPS.values() if group.name != "fq"]
+    assert known["bits"].choices == ("auto", *widths)
     assert known["sampler"].choices == tuple(SAMPLERS)
     assert known["locations"].choices == CODINGS
     assert set(known["shuffle"].choices) == set(SHUFFLES)
@@ -163,8 +166,11 @@ def test_choices_are_those_that_there_are():
         ({"dim": 0}, "--dim is 0; it must be at least 1 and at most 4294967295"),
         ({"alpha": "x"}, "--alpha is 'x'; it must be a number"),
         ({"devices": "3,x"}, "--devices is '3,x'; it must be whole numbers like 25,50,100"),
-        ({"group": 32}, "--group is 32; it must be text"),
-        ({"group": "f2"}, "--group is 'f2'; choose one of fq, ring32"),
+        ({"group": 32}, "--group is '32'; choose one of fq, ring8"),
+        ({"group": 3.2}, "--group is 3.2; it must be text"),
+        ({"group": "f2"}, "--group is 'f2'; choose one of fq, ring8, .*, ring32$"),
+        ({"bits": 18}, "--bits is '18'; choose one of auto, 8, 12, 16"),
+        ({"bits": 16, "group": "ring32"}, "ring32 and --bits 16 are two groups: give one of them"),
         ({"dropout": 0.5}, "below 0.5, as more than half of the devices must stay"),
         ({"clip_norm": 2.0}, "are for dp-fedavg: secagg adds no noise"),
         ({"protocol": "dp-fedavg", "noise_multiplier": -1}, "--noise-multiplier is -1.0"),
@@ -226,7 +232,7 @@ def test_what_an_option_is_for_is_said_by_its_field():
     }
     assert set(naming.TOLD_APART) == {
         *("alpha", "dropout", "dropout_model", "degree", "locations", "gamma", "min_cohort"),
-        *("security", "levels", "clip", "error_feedback", "per_round", "sampling"),
+        *("security", "group", "levels", "clip", "error_feedback", "per_round", "sampling"),
         *("epsilon", "noise_multiplier", "noise"),
         *("epochs", "steps", "batch_size", "learning_rate", "momentum", "decay", "weight_decay"),
         *("server_learning_rate", "server_momentum", "seed"),

@@ -12,6 +12,7 @@ from hpcfl.algorithms.aggregation.costs import (
     at,
     converted,
     masks,
+    packed,
     received,
     sent,
     streamed,
@@ -23,6 +24,7 @@ from hpcfl.costmodel.calibration import CACHED_BYTES, Calibration, PatternCost, 
 from hpcfl.costmodel.model import predict
 from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.crypto import keys
+from hpcfl.crypto.groups import FQ, GROUPS
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.results.linkmodel import LinkModel
@@ -58,6 +60,9 @@ def expected(experiment):
         ("fedavg", 7, 1000, {}),
         ("secagg", 9, 500, {}),
         ("secagg", 20, 333, {"dropout": 0.0}),
+        ("secagg", 9, 501, {"bits": "12"}),
+        ("cohort", 20, 1000, {"alpha": 0.2, "bits": "16"}),
+        ("prf", 9, 501, {"bits": "20", "dropout": 0.0}),
         ("secagg", 21, 333, {"degree": 8, "dropout": 0.0}),
         ("secagg-graph", 60, 500, {"degree": 20, "dropout": 0.0}),
         ("cohort", 30, 3000, {"degree": 14, "alpha": 0.2, "dropout": 0.0}),
@@ -213,14 +218,23 @@ def test_operations_beyond_the_cache_are_counted_apart():
     assert at("scattered", 10.0, 1000) == {"scattered": 10.0, "scattered_far": 0.0}
     found = at("scattered", 10.0, 4 * CACHED)
     assert found == pytest.approx({"scattered": 2.5, "scattered_far": 7.5})
-    assert streamed(10.0, 4 * CACHED) == pytest.approx({"mask_word": 10, "summed": 7.5})
+    assert streamed(FQ, 10.0, 4 * CACHED) == pytest.approx({"mask_word": 10, "summed": 7.5})
     assert converted(4 * CACHED, 2.0) == {"converted": 2 * CACHED, "converted_far": 6 * CACHED}
 
 
 def test_what_moves_and_masks_a_vector_is_counted():
     assert sent(10) == {"message": 1, "summed": 5}
-    assert received(3, 10) == {"message": 6, "summed": 30}
-    assert masks(3, 10) == {"keystream": 1.5, "mask_word": 30}
+    assert received(None, 3, 10) == {"message": 6, "summed": 30}
+    assert masks(FQ, 3, 10) == {"keystream": 1.5, "mask_word": 30}
+    assert {} == packed(FQ, 10) == packed(GROUPS["ring16"], 10)
+
+
+def test_in_a_ring_bytes_of_words_are_counted_and_what_is_packed():
+    ring = GROUPS["ring12"]
+    assert received(ring, 3, 10) == {"message": 6, "summed_byte": 60}
+    assert masks(ring, 3, 10) == {"keystream": 1.5, "mask_byte": 60}
+    assert streamed(ring, 10.0, 10.0) == {"mask_byte": 20, "summed_byte": 0}
+    assert packed(ring, 10) == {"packed": 10}
 
 
 # Sums of counts, the first operation of the list once, the second twice, and so on.

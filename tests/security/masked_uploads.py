@@ -59,7 +59,7 @@ def received(protocol, vector, rounds, secrets=system):
 
 
 def values(protocol, vector, rounds, length, secrets=system):
-    """Return the first `length` values of every upload, those of a device one after the other.
+    """Return the first `length` words of every upload, those of a device one after the other.
 
     The last device's are left out: together the uploads of a round of prf are as many equations as
     the sum that they give, and all but one are independent.
@@ -69,7 +69,7 @@ def values(protocol, vector, rounds, length, secrets=system):
     for upload in (one for device in uploads for one in device):
         if protocol.name == "sparse":
             upload = upload[locations.decode(upload, protocol.parameters.dim)[1] :]
-        rows.append(upload.view("<u4")[:length])
+        rows.append(upload[: 4 * length].view("<u4"))
     return np.array(rows)
 
 

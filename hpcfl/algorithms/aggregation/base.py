@@ -16,7 +16,7 @@ from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.algorithms.quantisation import Quantiser, all_finite, check_levels
+from hpcfl.algorithms.quantisation import Quantiser, all_finite, check_levels, largest_levels
 from hpcfl.comm.phases import Payload, Step, phase_names
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
@@ -160,7 +160,8 @@ class AggregationProtocol(ABC):
     @property
     def largest_message(self) -> int:
         """An upper bound of what a device sends to the server at once, in bytes, less envelope."""
-        return 4 * self.parameters.dim
+        group = self.summed_in
+        return 4 * self.parameters.dim if group is None else group.wire_bytes(self.parameters.dim)
 
     @property
     def largest_reply(self) -> int:
@@ -337,16 +338,33 @@ class QuantisedProtocol(AggregationProtocol):
         self.noise: IntegerNoise | None = None
         self._check_levels(0)
 
+    def largest_levels(
+        self, group: Group | None = None, reserve: int = 0, devices: int | None = None
+    ) -> int:
+        """Return the most levels with which no coordinate's sum can wrap around.
+
+        Parameters
+        ----------
+        group : Group, optional
+            Where vectors are summed, if not in the protocol's own.
+        reserve : int
+            What the noise in a sum stays within.
+        devices : int, optional
+            Most devices of a round, where that may be more than the parameters say.
+        """
+        most, weight = self.most_in_sum(devices or self.parameters.devices)
+        group = group or self.summed_in
+        clip = self.parameters.clip
+        return largest_levels(group, most, clip, self.divisor, weight, reserve)
+
+    def most_in_sum(self, devices: int) -> tuple[int, float]:
+        """Return how many of a round's devices may be in a coordinate's sum, and their weight."""
+        return devices, 1.0
+
     def _check_levels(self, reserve: int) -> None:
-        parameters = self.parameters
-        check_levels(
-            parameters.levels,
-            parameters.arithmetic,
-            parameters.devices,
-            parameters.clip,
-            self.divisor,
-            reserve,
-        )
+        parameters, largest = self.parameters, self.largest_levels(reserve=reserve)
+        noisy = reserve > 0
+        check_levels(parameters.levels, largest, self.summed_in, parameters.clip, noisy)
 
     def add_noise(self, noise: IntegerNoise) -> None:
         """Let every device add noise to its integers.
@@ -459,13 +477,18 @@ class QuantisedProtocol(AggregationProtocol):
 
     def read_values(self, payload: Payload, length: int, id: int) -> Elements:
         """Return the group elements of a device's upload; MessageError if it is not so many."""
-        values = parse_vector(payload, "<u4", length, "masked_input", f"device {id}")
-        self.check_elements(values, f"device {id}")
+        group, name = self.summed_in, f"device {id}"
+        packed = parse_vector(payload, "u1", group.wire_bytes(length), "masked_input", name)
+        try:
+            values = group.unpack(packed, length)
+        except ValueError as error:
+            raise MessageError("masked_input", name, str(error)) from None
+        self.check_elements(values, name)
         return values
 
     def check_elements(self, elements: Elements, sender: str) -> None:
         """Refuse numbers that are not of the group."""
-        if elements.size and int(elements.max()) >= self.summed_in.modulus:
+        if not self.summed_in.holds(elements):
             raise MessageError("masked_input", sender, "a value is not a group element")
 
     def check_sum(self, total: Elements, length: int) -> Elements:

@@ -41,9 +41,11 @@ from hpcfl.algorithms.aggregation.costs import (
     add,
     at,
     converted,
+    packed,
     received,
     sent,
     streamed,
+    summed,
 )
 from hpcfl.algorithms.aggregation.curious import Seen
 from hpcfl.algorithms.aggregation.messages import from_server
@@ -52,7 +54,7 @@ from hpcfl.algorithms.aggregation.secagg import Known, SecAgg, SecAggDevice, Sec
 from hpcfl.algorithms.aggregation.topology import Request, RingLinks, Topology, ring_of
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
-from hpcfl.crypto.groups import Elements, Group
+from hpcfl.crypto.groups import Elements, Sums
 from hpcfl.errors import UsageError
 from hpcfl.privacy.cohorts import below_floor, cohort_size, fewest_survivors, refused
 from hpcfl.privacy.masking import InCohorts, check_alpha, ring_degree
@@ -187,12 +189,6 @@ class Floor(Promise):
         )
 
 
-def add_stream(group: Group, run: NDArray[np.int64], key: bytes, sign: int) -> None:
-    """Add the elements of a key to `run`, in place, with a sign."""
-    elements = group.elements([key], [run.size])
-    (np.add if sign > 0 else np.subtract)(run, elements, out=run)
-
-
 class CohortDevice(SecAggDevice):
     """A device that sends its run of coordinates."""
 
@@ -218,9 +214,10 @@ class CohortDevice(SecAggDevice):
         integers = self._quantise(vector[self.sent()])
         masks = self._protocol.pair_masks(self._round, (self.id, position), others)
         key = self._protocol.private_mask_key(self._round, self.id, self._seed)
-        add_stream(self._parameters.arithmetic, masks, key, 1)
-        masks += integers
-        return self._parameters.arithmetic.reduce(masks).astype("<u4", copy=False).view(np.uint8)
+        group = self._parameters.arithmetic
+        group.add_mask(masks, key, 1)
+        masks += integers.astype(group.sums, copy=False)
+        return group.pack(group.reduce(masks))
 
     def sent(self) -> NDArray[np.int64]:
         return self._protocol.segments.coordinates(self._links.position)
@@ -254,7 +251,7 @@ class CohortServer(SecAggServer):
         position = int(self._links.position[sender])
         length = self._protocol.segments.length(position)
         values = self._protocol.read_values(payload, length, sender)
-        self._add_run(position, values.astype(np.int64), 1)
+        self._add_run(position, values, 1)
 
     def outcome(self) -> Outcome:
         return replace(super().outcome(), cohorts=self.survivors_of_cohorts())
@@ -289,20 +286,25 @@ class CohortServer(SecAggServer):
         around = np.packbits(self._survived[self._links.order[places]])
         return np.concatenate([request, around])
 
-    def _add_run(self, position: int, run: NDArray[np.int64], sign: int) -> None:
+    def _add_run(self, position: int, run: Sums, sign: int) -> None:
         """Add a run to the sum, which is kept by place; it may wrap around the end."""
         start = self._protocol.segments.bound(position)
         first = min(run.size, self._sum.size - start)
-        self._sum[start : start + first] += sign * run[:first]
-        self._sum[: run.size - first] += sign * run[first:]
+        add = np.add if sign > 0 else np.subtract
+        for places, part in (
+            (self._sum[start : start + first], run[:first]),
+            (self._sum[: run.size - first], run[first:]),
+        ):
+            add(places, part, out=places)
 
     def _remove_masks(self, seeds: list[bytes]) -> None:
         segments, group = self._protocol.segments, self._group
         for id, seed in zip(self.survivors, seeds, strict=True):
             position = int(self._links.position[id])
             key = self._protocol.private_mask_key(self._round, id, seed)
-            elements = group.elements([key], [segments.length(position)])
-            self._add_run(position, elements.astype(np.int64), -1)
+            private = group.zeros(segments.length(position))
+            group.add_mask(private, key, 1)
+            self._add_run(position, private, -1)
         for id in self.dropped:
             position = int(self._links.position[id])
             places = {
@@ -367,13 +369,22 @@ class Cohort(SecAgg):
     def inclusion(self) -> float:
         return self.cohort_size / self.parameters.devices
 
+    def most_in_sum(self, devices: int) -> tuple[int, float]:
+        size = cohort_size(devices, self.parameters.alpha)
+        weights = self.parameters.weights
+        if weights is None:
+            return size, size / devices
+        # Those with the most weight may be a cohort.
+        return size, float(np.sort(weights)[-size:].sum())
+
     def weight_in_sum(self, server: CohortServer) -> NDArray[np.float64]:
         """Return by coordinate the weight of its cohort's survivors, over the inclusion."""
         return server.weight_of_places() / self.inclusion
 
     @property
     def largest_upload(self) -> int:
-        return 4 * max(map(self.segments.length, range(self.parameters.devices)))
+        longest = max(map(self.segments.length, range(self.parameters.devices)))
+        return self.summed_in.wire_bytes(longest)
 
     def _floor(self, size: int) -> Floor:
         parameters = self.parameters
@@ -446,6 +457,7 @@ class Cohort(SecAgg):
 
     def count_masks(self, phases: Phases, crowd: Crowd) -> None:
         dim, size, survivors = self.parameters.dim, self.cohort_size, crowd.survivors
+        group = self.summed_in
         segment = dim / crowd.devices
         run = size * segment
         # Those at a distance of 1, 2, ... on either side have ever less in common.
@@ -457,23 +469,25 @@ class Cohort(SecAgg):
             # The pair's secret, and the key of the run.
             "derivation": 2 * both,
             "keystream": both,
-            **streamed(common, run),
+            **streamed(group, common, run),
         }
-        own: Operations = {"keystream": 1, **streamed(run, run)}
+        own: Operations = {"keystream": 1, **streamed(group, run, run)}
         upload, unmask = phases["masked_input"], phases["unmask"]
         # Who survived around a device.
         unmask.down += math.ceil((2 * size - 1) / 8)
-        upload.sends(4 * run, survivors)
+        upload.sends(group.bits / 8 * run, survivors)
         # A place of the run turned into a coordinate takes as long as one of the two conversions.
         masking = (pairs, {"derivation": 1}, own)
         for work in (*masking, sent(run), converted(run, 3), at("scattered", run, dim)):
             add(upload.device, work)
-        add(upload.server, received(survivors, run))
+        add(upload.device, packed(group, run))
+        add(upload.server, received(group, survivors, run))
+        add(upload.server, packed(group, run), survivors)
         add(unmask.server, own, survivors)
         alive = survivors / max(1, crowd.devices - 1)
         add(unmask.server, pairs, crowd.dropped * alive)
         # What is taken off for each device.
-        add(unmask.server, {"summed": run}, crowd.devices)
+        add(unmask.server, summed(group, run), crowd.devices)
         # To look whether a neighbour shares the cohort takes as long as to settle an answer.
         add(unmask.server, {"settled": crowd.dropped * crowd.neighbours_among(survivors)})
         # Every coordinate to its place, and reduced.
@@ -520,13 +534,13 @@ class Cohort(SecAgg):
 
     def pair_masks(
         self, round_index: int, own: tuple[int, int], others: list[tuple[int, int, bytes]]
-    ) -> NDArray[np.int64]:
+    ) -> Sums:
         """Return what a device adds to its run for others, with its signs.
 
         The device is given by id and position, each of the others also by the common secret.
         """
-        (id, position), segments = own, self.segments
-        run = np.zeros(segments.length(position), np.int64)
+        (id, position), segments, group = own, self.segments, self.summed_in
+        run = group.zeros(segments.length(position))
         for peer, place, secret in others:
             for first, start, stop in segments.common(position, place):
                 # Of two runs that a pair has in common, each has a key of its own.
@@ -534,5 +548,5 @@ class Cohort(SecAgg):
                 (key,) = self.pair_keys(
                     round_index, id, [peer], [secret], f"additive mask of the run of {leader}"
                 )
-                add_stream(self.parameters.arithmetic, run[start:stop], key, pair_sign(id, peer))
+                group.add_mask(run[start:stop], key, pair_sign(id, peer))
         return run

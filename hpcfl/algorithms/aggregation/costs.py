@@ -19,6 +19,7 @@ from fractions import Fraction
 
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ENVELOPE_BYTES
+from hpcfl.crypto.groups import Group, Ring
 
 Operations = dict[str, float]
 # What rounds are made of, and the kind of work that each operation is.
@@ -31,7 +32,7 @@ OPERATIONS = {
     "settled": "sharing",  # a holder's answer compared with those of the dealer's other holders
     "ring": "sharing",  # the server's look-ups for a device whose neighbours are on a ring
     "keystream": "masks",  # a keystream opened
-    "mask_word": "masks",  # a word of it added to a vector
+    "mask_word": "masks",  # a word of it, an element of F_q, added to a vector
     "gap": "selection",  # a gap between selected coordinates drawn
     "scattered": "selection",  # an element taken from, or added to, some coordinate of a vector
     "scattered_far": "selection",  # the same where the vector does not fit the cache
@@ -39,6 +40,10 @@ OPERATIONS = {
     "converted_far": "vectors",  # the same where the vector does not fit the cache
     "decoded": "vectors",  # an element of the sum decoded
     "summed": "vectors",  # an element of a received vector checked and added to the sum
+    # In a ring, where elements are words of one, two or four bytes:
+    "mask_byte": "masks",  # a byte of keystream added to a vector
+    "summed_byte": "vectors",  # a byte of a received vector added to the sum
+    "packed": "vectors",  # an element packed in its bits, or unpacked, that is no whole word there
 }
 # Coordinates, eight bytes each, that fit the cache.
 CACHED = 1 << 17
@@ -131,20 +136,39 @@ def converted(length: float, times: float = 1.0) -> Operations:
     return at("converted", times * length, length)
 
 
-def streamed(count: float, length: float) -> Operations:
-    """Return words of keystream added to some elements of a vector of 64-bit integers.
+def mask_words(group: Group, count: float) -> Operations:
+    """Return so many elements of keystream added to elements of a group."""
+    if isinstance(group, Ring):
+        return {"mask_byte": count * group.dtype.itemsize}
+    return {"mask_word": count}
+
+
+def summed(group: Group | None, count: float) -> Operations:
+    """Return so many elements of received vectors added up; of real numbers without a group."""
+    if isinstance(group, Ring):
+        return {"summed_byte": count * group.dtype.itemsize}
+    return {"summed": count}
+
+
+def packed(group: Group, count: float) -> Operations:
+    """Return so many elements packed for the wire, or unpacked."""
+    return {} if group.whole_words else {"packed": count}
+
+
+def streamed(group: Group, count: float, length: float) -> Operations:
+    """Return elements of keystream added to some coordinates of a sum (`Group.add_mask`).
 
     Where that does not fit the cache, going through it costs as much as adding a vector up.
     """
-    return {"mask_word": count, "summed": count * beyond_cache(length)}
+    return mask_words(group, count) | summed(group, count * beyond_cache(length))
 
 
-def masks(keys: float, words: int) -> Operations:
+def masks(group: Group, keys: float, words: int) -> Operations:
     """Return what it takes to add so many masks to a vector (`Group.add_masks`).
 
     Of many keystreams that are opened in a row, each takes half of what a single one does.
     """
-    return {"keystream": keys / 2, "mask_word": keys * words}
+    return {"keystream": keys / 2} | mask_words(group, keys * words)
 
 
 def sent(words: float) -> Operations:
@@ -152,18 +176,19 @@ def sent(words: float) -> Operations:
     return {"message": 1, "summed": words / 2}
 
 
-def received(vectors: float, words: float) -> Operations:
+def received(group: Group | None, vectors: float, words: float) -> Operations:
     """Return what the server's vectors take, of so many words each, to be checked and added up.
 
     An upload follows work of another kind, which leaves nothing in the caches: as much as two
     messages.
     """
-    return {"message": 2 * vectors, "summed": vectors * words}
+    return {"message": 2 * vectors} | summed(group, vectors * words)
 
 
-def masked_upload(phase: PhaseCosts, dim: int, senders: int, keys: float) -> None:
+def masked_upload(phase: PhaseCosts, group: Group, dim: int, senders: int, keys: float) -> None:
     """Enter whole vectors under so many masks, sent and added up."""
-    phase.sends(4 * dim, senders)
-    for work in (sent(dim), converted(dim, 2), masks(keys, dim)):
+    phase.sends(group.wire_bytes(dim), senders)
+    for work in (sent(dim), converted(dim, 2), masks(group, keys, dim), packed(group, dim)):
         add(phase.device, work)
-    add(phase.server, received(senders, dim))
+    add(phase.server, received(group, senders, dim))
+    add(phase.server, packed(group, dim), senders)

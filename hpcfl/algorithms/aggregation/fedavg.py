@@ -62,7 +62,7 @@ class FedAvg(AggregationProtocol):
         upload.sends(4 * dim, survivors)
         # To be weighted takes a vector as long as to be added up.
         add(upload.device, sent(3 * dim))
-        add(upload.server, received(survivors, dim))
+        add(upload.server, received(None, survivors, dim))
 
     def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
         return total

@@ -221,7 +221,7 @@ class Prf(QuantisedProtocol):
         upload, dim, devices = phases["masked_input"], self.parameters.dim, self.parameters.devices
         # Who is selected, of all devices that enrolled.
         phases["model"].down += -(-(self.population or devices) // 8)
-        masked_upload(upload, dim, devices, devices - 1)
+        masked_upload(upload, self.summed_in, dim, devices, devices - 1)
         add(upload.device, {"derivation": devices - 1})
         add(upload.server, converted(dim))
 
@@ -265,7 +265,7 @@ class PrfDevice(QuantisedDevice):
         group = self._parameters.arithmetic
         elements = group.reduce(self._quantise(vector))
         masked = group.add_masks(elements, mask_keys.values(), signs)
-        return masked.astype("<u4", copy=False).view(np.uint8)
+        return group.pack(masked)
 
 
 class PrfServer(ModelSender):
@@ -279,7 +279,7 @@ class PrfServer(ModelSender):
         self._members = protocol.members
         self._population = protocol.population
         self._round = round_index
-        self._sum = np.zeros(protocol.parameters.dim, np.int64)
+        self._sum = self._group.zeros(protocol.parameters.dim)
         self.survivors: list[int] = []
         self.total = np.empty(0, np.int64)
 

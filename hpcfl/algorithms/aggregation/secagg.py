@@ -294,7 +294,7 @@ class SecAggDevice(QuantisedDevice):
         private = self._protocol.private_mask_key(self._round, self.id, self._seed)
         signs = [pair_sign(self.id, peer) for peer in peers]
         masked = self._parameters.arithmetic.add_masks(elements, [private, *mask_keys], [1, *signs])
-        return masked.astype("<u4", copy=False).view(np.uint8)
+        return self._parameters.arithmetic.pack(masked)
 
     def _upload_once(self, vector: NDArray[np.floating]) -> None:
         """Refuse to mask a second vector: the difference of two would be in the clear."""
@@ -416,7 +416,7 @@ class SecAggServer(ModelSender):
         self._admitted: set[int] = set()
         self._dealings: Dealings | None = None
         self._expelled = np.zeros(self._parameters.devices, np.bool_)
-        self._sum = np.zeros(protocol.upload_dim, np.int64)
+        self._sum = self._group.zeros(protocol.upload_dim)
         self._seed_shares: dict[int, Elements] = {}
         self._mask_key_shares: dict[int, Elements] = {}
         self._seeds: list[bytes] = []
@@ -768,7 +768,7 @@ class SecAgg(QuantisedProtocol):
     @property
     def largest_upload(self) -> int:
         """An upper bound of the bytes of a masked vector."""
-        return 4 * self.upload_dim
+        return self.summed_in.wire_bytes(self.upload_dim)
 
     @property
     def largest_reply(self) -> int:
@@ -797,12 +797,13 @@ class SecAgg(QuantisedProtocol):
     def count_masks(self, phases: Phases, crowd: Crowd) -> None:
         """Enter the upload, and the masks that are taken off the sum."""
         upload, dim, survivors = phases["masked_input"], self.upload_dim, crowd.survivors
-        masked_upload(upload, dim, survivors, crowd.degree + 1)
+        group = self.summed_in
+        masked_upload(upload, group, dim, survivors, crowd.degree + 1)
         add(upload.device, {"agreement": crowd.degree, "derivation": crowd.degree + 1})
         pairs = crowd.dropped * crowd.neighbours_among(survivors)
         unmask = phases["unmask"].server
         add(unmask, {"agreement": pairs, "derivation": pairs})
-        add(unmask, masks(survivors + pairs, dim) | converted(dim))
+        add(unmask, masks(group, survivors + pairs, dim) | converted(dim))
 
     def cost_notes(self) -> list[str]:
         if self.topology.threshold <= shamir.MAX_TERMS:
@@ -837,7 +838,7 @@ class SecAgg(QuantisedProtocol):
         `known` the devices whose masks with it the server knows. MessageError if it is malformed.
         """
         where = np.arange(self.parameters.dim)[self.sent_in(seen.round_index)]
-        values = self.read_values(upload, where.size, id).astype(np.uint32)
+        values = self.read_values(upload, where.size, id)
         secrets = [secret for _, secret in known]
         signs = [-pair_sign(id, peer) for peer, _ in known]
         return where, self.summed_in.add_masks(values, [key, *secrets], [-1, *signs])

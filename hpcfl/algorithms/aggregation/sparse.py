@@ -29,13 +29,15 @@ from hpcfl.algorithms.aggregation.costs import (
     at,
     beyond_cache,
     converted,
+    mask_words,
+    packed,
     sent,
 )
 from hpcfl.algorithms.aggregation.curious import Seen
 from hpcfl.algorithms.aggregation.secagg import Known, SecAgg, SecAggDevice, SecAggServer, pair_sign
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
-from hpcfl.crypto.groups import Elements
+from hpcfl.crypto.groups import Elements, Sums
 from hpcfl.crypto.keys import SecretSource
 from hpcfl.crypto.sampling import SAMPLERS, GapSampler
 from hpcfl.errors import MessageError, UsageError
@@ -60,13 +62,14 @@ class SparseDevice(SecAggDevice):
         where = np.flatnonzero(selected)
         # Kept as it is sent, a few bits a location: there may be thousands of devices on a rank.
         self._coded = locations.encode(where, dim, self._parameters.locations)
-        pairwise = np.zeros(dim, np.int64)
+        pairwise = group.zeros(dim)
         np.add.at(pairwise, positions, masks)
         key = self._protocol.private_mask_key(self._round, self.id, self._seed)
-        private = group.elements([key], [where.size])
-        integers = self._quantise(vector[where])
-        values = group.reduce(integers + pairwise[where] + private)
-        return np.concatenate([self._coded, values.astype("<u4", copy=False).view(np.uint8)])
+        total = self._quantise(vector[where]).astype(group.sums, copy=False)
+        total += pairwise[where]
+        group.add_mask(total, key, 1)
+        values = group.reduce(total)
+        return np.concatenate([self._coded, group.pack(values)])
 
     def sent(self) -> Positions:
         return locations.decode(self._coded, self._parameters.dim)[0]
@@ -152,20 +155,24 @@ class SparseSecAgg(SecAgg):
         selected = share * dim
         upload, unmask = phases["masked_input"], phases["unmask"].server
         located = locations.expected_bytes(share, dim, parameters.locations)
-        upload.sends(locations.HEADER.itemsize + located + 4 * selected, survivors)
+        upload.sends(
+            locations.HEADER.itemsize + located + self.summed_in.bits / 8 * selected, survivors
+        )
         pair = self._cost_of_pair(self._sampler.words_for(dim))
-        private = {"keystream": 1, "mask_word": selected}
+        group = self.summed_in
+        private = {"keystream": 1, **mask_words(group, selected)}
         add(upload.device, pair, crowd.degree)
         # All coordinates are gone through for the selected ones, in memory that is new.
         scanned = {"summed": dim * (1 + beyond_cache(dim))}
         # Of each selected one the value is taken and converted, and its location coded, which takes
         # about as long as 1.3 conversions.
         coded = converted(selected, 2 + 1.3) | at("scattered", selected, dim)
-        for work in (sent(selected), {"derivation": 1}, private, scanned, coded):
+        words = packed(group, selected)
+        for work in (sent(selected), {"derivation": 1}, private, scanned, coded, words):
             add(upload.device, work)
         # Its location is decoded, as fast, and its element added; in unmask, its mask comes off.
         taken = converted(selected, 1.3) | at("scattered", selected, dim)
-        add(upload.server, {"message": 2} | taken, survivors)
+        add(upload.server, {"message": 2} | taken | words, survivors)
         add(unmask, taken, survivors)
         add(unmask, private, survivors)
         alive = crowd.neighbours_among(survivors)
@@ -181,7 +188,7 @@ class SparseSecAgg(SecAgg):
             "agreement": 1,
             "keystream": 2,
             "gap": gaps,
-            "mask_word": selected,
+            **mask_words(self.summed_in, selected),
             **at("scattered", selected, dim),
         }
 
@@ -190,7 +197,7 @@ class SparseSecAgg(SecAgg):
     ) -> tuple[Positions, Elements]:
         where, values, _ = self.read_upload(upload, id)
         peers, secrets = [peer for peer, _ in known], [secret for _, secret in known]
-        pairwise = np.zeros(self.parameters.dim, np.int64)
+        pairwise = self.summed_in.zeros(self.parameters.dim)
         np.add.at(pairwise, *self.pair_masks(seen.round_index, id, peers, secrets))
         private = self.summed_in.elements([key], [where.size])
         return where, self.summed_in.reduce(values.astype(np.int64) - private - pairwise[where])
@@ -235,8 +242,8 @@ class SparseSecAgg(SecAgg):
 
     def pair_masks(
         self, round_index: int, i: int, peers: Sequence[int], secrets: Sequence[bytes]
-    ) -> tuple[Positions, NDArray[np.int64]]:
-        """Return where and what device `i` adds for its peers, with its signs: int64.
+    ) -> tuple[Positions, Sums]:
+        """Return where and what device `i` adds for its peers, with its signs.
 
         The coordinates that each pair selected, the pairs' lists end to end, and the signed element
         that device `i` adds at each.
@@ -244,6 +251,8 @@ class SparseSecAgg(SecAgg):
         selection = self.pair_keys(round_index, i, peers, secrets, "multiplicative mask")
         additive = self.pair_keys(round_index, i, peers, secrets, "additive mask")
         positions, counts = self._sampler.select(selection, self.parameters.dim)
-        elements = self.parameters.arithmetic.elements(additive, counts.tolist())
+        group = self.summed_in
+        elements = group.elements(additive, counts.tolist())
         signs = np.array([pair_sign(i, peer) for peer in peers], np.int64)
-        return positions, np.repeat(signs, counts) * elements
+        # Of a ring the lowest bits of a product are right, whatever became of the sign.
+        return positions, np.repeat(signs.astype(group.sums), counts) * elements

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from hpcfl.algorithms import quantisation
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.errors import UsageError
@@ -36,15 +35,13 @@ def largest_levels(
     one = build(1)
     # Refuses masks that no noise makes up for, which would otherwise look like too few levels.
     one.hidden_failure()
-    parameters, group = one.parameters, one.summed_in
-    low = 0
-    high = quantisation.largest_levels(group, parameters.devices, parameters.clip, one.divisor)
+    low, high = 0, one.largest_levels()
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if admissible(middle) else (low, middle - 1)
     if not low:
         raise UsageError(
-            f"no number of levels leaves room for the noise in the group {parameters.group}: "
+            f"no number of levels leaves room for the noise in the group {one.summed_in.name}: "
             "lower --clip, the noise, or the number of devices"
         )
     return low

@@ -152,13 +152,13 @@ class Wire(Loopback):
             self.announced.append((message.size, largest))
             yield sender, self._change(Header.of(message), message)
 
-    def reduce(self, senders, produce, group, dim):
+    def reduce(self, senders, produce, add_into, zeros):
         def keep(sender):
             payload = produce(sender)
             self.summed[sender] = payload.tobytes()
             return payload
 
-        return super().reduce(senders, keep, group, dim)
+        return super().reduce(senders, keep, add_into, zeros)
 
     def route(self, senders, rows, width):
         """Change what a device sends: a block of rows, as many and as long as the change likes."""

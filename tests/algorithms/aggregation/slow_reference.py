@@ -21,7 +21,6 @@ from protocol_rounds import Played
 from slow_ring import cohort_size, holders, leads, run, slots
 
 Q = 2**32 - 5
-MODULUS = {"fq": Q, "ring32": 2**32}
 LIMB_BITS = 31
 MASK_KEY_LIMBS, SEED_LIMBS = 9, 5
 # A share has a value more, the check of its secret.
@@ -46,8 +45,38 @@ def words(key, count, size, number=0):
     return [int.from_bytes(content[k : k + size], "little") for k in range(0, len(content), size)]
 
 
+def modulus_of(group):
+    """Return the number of elements of a group."""
+    return Q if group == "fq" else 2 ** int(group.removeprefix("ring"))
+
+
+def bits_of(modulus):
+    """Return the bits of an element on the wire."""
+    return (modulus - 1).bit_length()
+
+
+def packed(values, modulus):
+    """Return elements as they are sent: the digits of one number, the first the lowest."""
+    bits = bits_of(modulus)
+    number = sum(value << bits * k for k, value in enumerate(values))
+    return number.to_bytes(-(-bits * len(values) // 8), "little")
+
+
+def unpacked(content, count, modulus):
+    """Return the `count` elements that are at the end of a message."""
+    bits = bits_of(modulus)
+    number = int.from_bytes(content[len(content) - -(-bits * count // 8) :], "little")
+    return [number >> bits * k & (2**bits - 1) for k in range(count)]
+
+
 def elements(key, count, modulus):
-    """Return uniform group elements; a word that is none is replaced from the next stream."""
+    """Return uniform group elements: of a ring, the lowest bits of words of 8, 16 or 32.
+
+    A word that is no field element is replaced from the next stream.
+    """
+    if modulus != Q:
+        size = next(size for size in (1, 2, 4) if modulus <= 256**size)
+        return [word % modulus for word in words(key, count, size)]
     found = words(key, count, 4)
     for k in range(count):
         for number in itertools.count(1):
@@ -114,7 +143,7 @@ class SlowRound:
     def __post_init__(self):
         parameters = self.played.parameters
         self.devices, self.dim = parameters.devices, parameters.dim
-        self.modulus = MODULUS[parameters.group]
+        self.modulus = modulus_of(parameters.group)
         self.members = self.played.taking_part("advertise_keys")
         # Who shared keys; those of them with whom everybody masks; those of them that uploaded.
         self.dealers = self.played.taking_part("share_keys")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import slow_ring
 from protocol_rounds import bits, integers_of, make, on_ring, play
-from slow_reference import SlowRound
+from slow_reference import SlowRound, packed
 
 from hpcfl.algorithms.aggregation.topology import RingGraph
 from hpcfl.comm.phases import Pattern
@@ -27,12 +27,13 @@ KINDS = {
     "secagg": ("secagg", None, {}),
     "gaps": ("sparse", None, {"alpha": 0.7, "scaling": "paper"}),
     "dense": ("sparse", None, {"alpha": 0.7, "sampler": "dense", "group": "ring32"}),
-    "gaps on a ring": ("sparse", 4, {"alpha": 0.6, "group": "ring32"}),
+    "gaps on a ring": ("sparse", 4, {"alpha": 0.6, "group": "ring20", "levels": 900}),
     "cohorts of 2": ("cohort", 4, {"alpha": 0.2}),
     "cohorts of 8": ("cohort", 10, {"alpha": 0.7, "group": "ring32"}),
-    "cohorts of unlinked": ("cohort", 4, {"alpha": 0.7}),
+    "cohorts of unlinked": ("cohort", 4, {"alpha": 0.7, "group": "ring12", "levels": 90}),
     "one cohort": ("cohort", 10, {"alpha": 1.0}),
-    "graph": ("secagg-graph", 6, {"group": "ring32"}),
+    "graph": ("secagg-graph", 6, {"group": "ring16", "levels": 900}),
+    "few bits": ("secagg", None, {"group": "ring8", "levels": 50}),
 }
 
 
@@ -67,7 +68,7 @@ def test_uploads_are_those_of_equation_18_and_unmasked_by_the_corrected_equation
             assert [k for k in range(DIM) if not selected[k]] == where
         integers = dict(zip(where, integers_of(played, i, where).tolist(), strict=True))
         masked = slow.upload(i, integers)
-        content = b"".join(value.to_bytes(4, "little") for value in masked.values())
+        content = packed([*masked.values()], slow.modulus)
         if played.protocol.name == "sparse":
             content = bytes(4) + len(where).to_bytes(4, "little") + bits(where, DIM) + content
         assert content == played.sent("masked_input")[i]

@@ -25,7 +25,7 @@ from protocol_rounds import (
     sent_by_device,
     spoiling,
 )
-from slow_reference import KEY_SHARE, Q, SlowRound, lagrange, limbs
+from slow_reference import KEY_SHARE, Q, SlowRound, lagrange, limbs, packed
 from slow_ring import slots
 
 from hpcfl.comm.phases import Pattern
@@ -160,7 +160,7 @@ def check_sum(played, slow):
         where = slow.u(i)
         integers = played.protocol.quantise(played.vectors[i][where], i, played.index).tolist()
         masked = slow.upload(i, dict(zip(where, integers, strict=True)))
-        content = b"".join(value.to_bytes(4, "little") for value in masked.values())
+        content = packed([*masked.values()], slow.modulus)
         # Before the values of sparse there are locations.
         assert played.sent("masked_input")[i].endswith(content)
     played.goes_on(slow.survivors)
