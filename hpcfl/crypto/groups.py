@@ -3,8 +3,8 @@
 In memory an element is a machine word, the narrowest that holds it. On the wire it is B bits
 (32 in F_q): n elements are ceil(B n / 8) bytes, the lowest bits first. Masks are exactly uniform.
 In F_q a keystream word that is not an element is rejected and replaced, never reduced; in Z_2**B
-the lowest B bits of a word are an element. To draw B bits instead of a word would save keystream
-where B is 12, 20, 24 or 28, and cost more than it saves to take apart (``benchmarks/packing.py``).
+the lowest B bits of a word are an element: to draw no more than B bits, where B is 12, 20, 24 or
+28, costs more than the keystream that it saves (``benchmarks/dense_mask.py``).
 """
 
 from __future__ import annotations

@@ -181,6 +181,15 @@ def test_another_configuration_is_refused(tmp_path, options, sentence):
     assert path.read_bytes() == before
 
 
+def test_bits_that_were_found_out_are_those_of_the_resumed_run(tmp_path):
+    path = tmp_path / "run.h5"
+    with pytest.raises(AgreedError):
+        bench(path, after=2, bits="auto")
+    with pytest.raises(UsageError, match="group ring28, not fq"):
+        bench(path, resume=True)
+    assert bench(path, resume=True, bits="28").validated.all()
+
+
 def test_an_option_that_only_the_first_launch_was_given_is_not_dropped(tmp_path, monkeypatch):
     """Files hold some options only if they are given."""
     path = tmp_path / "run.h5"

@@ -1,0 +1,88 @@
+"""How many bits a value has, the fewest with room for all sums; how many levels bits hold."""
+
+import pytest
+
+import hpcfl
+from hpcfl.errors import UsageError
+from hpcfl.options.bench import BenchOptions
+from hpcfl.rounds.build import build
+
+WIDTHS = [8, 12, 16, 20, 24, 28, 32]
+
+
+def built(protocol="secagg", devices=10, **options):
+    return build(protocol, BenchOptions(protocol, **options), devices, 100)[0]
+
+
+@pytest.mark.parametrize("protocol", ["secagg", "cohort", "sparse", "common", "prf"])
+@pytest.mark.parametrize("levels", [1, 10, 1000, 10**6, 10**8])
+def test_auto_is_the_fewest_bits_that_are_not_refused(protocol, levels):
+    options = {"alpha": 0.5, "dropout": 0.0, "levels": levels}
+    chosen = built(protocol, bits="auto", **options).parameters
+
+    assert (chosen.group, chosen.levels) == (f"ring{chosen.arithmetic.bits}", levels)
+    for bits in WIDTHS:
+        if bits >= chosen.arithmetic.bits:
+            built(protocol, bits=str(bits), **options)
+            continue
+        with pytest.raises(UsageError, match=f"the group ring{bits}"):
+            built(protocol, bits=str(bits), **options)
+
+
+def test_what_no_bits_have_room_for_is_refused():
+    with pytest.raises(UsageError, match=r"levels 1000000000 .* group ring32: the largest"):
+        built(bits="auto", levels=10**9, clip=10)
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+def test_levels_are_by_default_as_many_as_the_bits_have_room_for(bits):
+    levels = built(bits=str(bits), clip=0.5).parameters.levels
+
+    assert levels == min(2**20, 2 * (2 ** (bits - 1) - 1 - 10))
+
+
+def test_of_a_cohort_only_its_devices_need_room():
+    """A tenth of a hundred devices is in a coordinate's sum, so that their roundings are fewer."""
+    cohort = built("cohort", 100, alpha=0.1, bits="8", clip=1.0)
+    assert cohort.parameters.levels == 127 - 10
+    secagg = built("secagg", 100, bits="8", clip=1.0)
+    assert secagg.parameters.levels == 127 - 100
+
+
+@pytest.mark.parametrize("bits", ["12", "20", "24", "28"])
+def test_mpi_sums_no_packed_values(bits):
+    with pytest.raises(UsageError, match=f"and {bits} bits are none: use 8, 16 or 32 bits"):
+        built(bits=bits, upload="reduce")
+
+
+@pytest.mark.parametrize("bits", ["8", "16", "32"])
+def test_mpi_sums_words(bits):
+    assert built(bits=bits, upload="reduce").summed_in.bits == int(bits)
+
+
+def test_noise_takes_what_bits_there_are(tmp_path):
+    options = {"devices": 10, "dim": 50, "rounds": 1, "warmup": 0, "noise_multiplier": 1.0}
+    with pytest.raises(UsageError, match="--bits is auto, but noise takes as many levels as there"):
+        hpcfl.bench("dp-fedavg", **options, bits="auto")
+    few, many = (
+        hpcfl.bench("dp-fedavg", **options, bits=bits, output=tmp_path) for bits in (16, 20)
+    )
+    assert few.validated.all()
+    assert 0 < few.config["levels"] < many.config["levels"]
+    too_many = few.config["levels"] + 1
+    with pytest.raises(UsageError, match=f"levels {too_many} .* noise could overflow .* ring16"):
+        hpcfl.bench("dp-fedavg", **options, bits=16, levels=too_many)
+
+
+def test_uploads_are_as_many_bytes_as_bits(tmp_path):
+    runs = {
+        bits: hpcfl.bench(
+            "secagg", devices=4, dim=1001, rounds=1, warmup=0, dropout=0, bits=bits, output=tmp_path
+        )
+        for bits in WIDTHS
+    }
+    for bits, run in runs.items():
+        uploaded = run.bytes_up[0, run.phases.index("masked_input"), :4]
+        assert [16 + -(-bits * 1001 // 8)] * 4 == uploaded.tolist()
+        assert run.config["group"] == f"ring{bits}"
+        assert run.validated.all()
