@@ -55,6 +55,7 @@ def attacked(name, largest=3, **options):
         {"dropout": 0.0, "gamma": 0.4},
         {"gamma": 0.0},
         {"group": "ring32", "seed": 1},
+        {"group": "ring24", "levels": 50, "seed": 1},
         {"sampler": "dense"},
         {"degree": 4, "dropout": 0.2},
         {"alpha": 1.0},

@@ -43,6 +43,7 @@ CASES = {
     "cohort-degree": ("cohort", {"alpha": 0.6, "degree": 4}),
     "common": ("common", {"alpha": 0.6}),
     "prf": ("prf", {"dropout": 0.0}),
+    "ring20": ("secagg", {"group": "ring20"}),
     "ring32": ("secagg", {"group": "ring32"}),
     "secagg-active": ("secagg", {"security": "active"}),
     "sparse-active": ("sparse", {"security": "active", "alpha": 0.6}),
@@ -185,8 +186,10 @@ class Outcome:
             where, used = locations.decode(body, DIM)
         elif self.case.startswith(("cohort", "common")):
             where = where[self.devices[message.sender].sent()]
-        values = body[used : used + 4 * len(where)].reshape(-1, 4)
-        return {int(k): value.tobytes() for k, value in zip(where, values, strict=True)}
+        bits = 20 if self.case == "ring20" else 32
+        number = int.from_bytes(body[used:].tobytes(), "little")
+        values = [number >> bits * k & (2**bits - 1) for k in range(len(where))]
+        return {int(k): value for k, value in zip(where, values, strict=True)}
 
 
 def vectors_of(case, devices):
