@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.full, pytest.mark.usefixtures("needs_mpi")]
 PROGRAM = Path(__file__).parent / "counted_rounds.py"
 LIMIT_SECONDS = 200
 DEVICES, ROUNDS, DIM = 4, 2, 500_000
+ATTEMPTS = 3
 # Of every packet, an acknowledgement included: Ethernet, IP, TCP, and TCP's timestamps. A packet
 # that is larger than a frame, cut up later or never, is counted once, with its headers.
 HEADER_BYTES = 14 + 20 + 20 + 12
@@ -70,6 +71,24 @@ def play(folder, protocol, *options, share=1.0):
     return np.array(ledger), np.array(wire)
 
 
+def once_undisturbed(folder, counted):
+    """Let an assertion hold for one of three jobs, each in a folder of its own.
+
+    Where others use the cores, TCP sends packets again that only came late, or confirms them one by
+    one in longer headers: some percent of what a device sends. A wrong ledger is wrong every time.
+    """
+    for attempt in range(ATTEMPTS):
+        where = folder / str(attempt)
+        where.mkdir()
+        try:
+            counted(where)
+        except AssertionError:
+            if attempt == ATTEMPTS - 1:
+                raise
+        else:
+            return
+
+
 @pytest.mark.parametrize(
     ("protocol", "options"),
     [
@@ -82,14 +101,17 @@ def play(folder, protocol, *options, share=1.0):
     ids=["fedavg", "secagg", "reduce", "sparse", "cohort"],
 )
 def test_interfaces_count_what_the_ledger_says(protocol, options, tmp_path):
-    ledger, wire = play(tmp_path, protocol, *options)
+    def counted(folder):
+        assert off(*play(folder, protocol, *options)) == []
 
-    assert off(ledger, wire) == []
+    once_undisturbed(tmp_path, counted)
 
 
 @pytest.mark.parametrize("share", [0.98, 1.02])
 def test_a_ledger_that_is_two_percent_off_is_found(share, tmp_path):
-    ledger, wire = play(tmp_path, "sparse", "--dropout", 0, share=share)
+    def counted(folder):
+        ledger, wire = play(folder, "sparse", "--dropout", 0, share=share)
+        # Every device, up and down, in both rounds.
+        assert off(ledger, wire) == pytest.approx([1 / share - 1] * ledger.size, abs=0.005)
 
-    # Every device, up and down, in both rounds.
-    assert off(ledger, wire) == pytest.approx([1 / share - 1] * ledger.size, abs=0.005)
+    once_undisturbed(tmp_path, counted)
