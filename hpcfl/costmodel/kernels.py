@@ -18,6 +18,7 @@ from hpcfl.algorithms.aggregation import sharing
 from hpcfl.algorithms.aggregation.secagg import SecAgg, pair_sign
 from hpcfl.algorithms.aggregation.topology import CompleteLinks, RingGraph, RingLinks
 from hpcfl.algorithms.parameters import Parameters
+from hpcfl.algorithms.rotation import Rotation, butterflies
 from hpcfl.comm import envelope
 from hpcfl.crypto import keys, shamir
 from hpcfl.crypto.groups import BLOCK_BYTES, FQ, GROUPS
@@ -109,6 +110,8 @@ def _vectors() -> Kernels:
     narrow = ring.zeros(LONG)
     summed = cpu_seconds(lambda: np.add(narrow, next(words), out=narrow))
     yield "summed_byte", _per(summed, narrow.nbytes)
+    rotation, vector = Rotation(LONG, np.random.default_rng(1)), np.ones(LONG, np.float32)
+    yield "butterfly", _per(cpu_seconds(lambda: rotation.turn(vector)), butterflies(LONG))
     packing = GROUPS["ring20"]
     elements = packing.reduce(np.arange(DIM))
     both = cpu_seconds(lambda: packing.unpack(packing.pack(elements), DIM))

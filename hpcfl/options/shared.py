@@ -115,6 +115,13 @@ class ProtocolOptions(OptionGroup):
         label=True,
     )
     clip: float = option(1.0, "Largest magnitude of a coordinate.", above=0, label=True)
+    rotate: bool = option(
+        False,
+        "Rotate vectors at random before they are clipped and rounded, so that few levels, or a "
+        "small clip, lose less.",
+        recorded="if given",
+        label=True,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

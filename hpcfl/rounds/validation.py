@@ -72,8 +72,8 @@ def quantisation(
     counted = transport.sum_to_server(counts)
     if summed is None or counted is None or aggregate is None or counted[2]:
         return float("nan"), float("nan")
-    exact = replace(aggregate, total=summed)
-    error = float(np.sqrt(np.mean((aggregate.mean - exact.mean) ** 2)))
+    exact = replace(aggregate, sent=summed)
+    error = float(np.sqrt(np.mean((aggregate.mean_as_sent - exact.mean_as_sent) ** 2)))
     return error, float(counted[0] / counted[1])
 
 

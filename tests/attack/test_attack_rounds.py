@@ -56,6 +56,7 @@ def attacked(name, largest=3, **options):
         {"gamma": 0.0},
         {"group": "ring32", "seed": 1},
         {"group": "ring24", "levels": 50, "seed": 1},
+        {"rotate": True},
         {"sampler": "dense"},
         {"degree": 4, "dropout": 0.2},
         {"alpha": 1.0},

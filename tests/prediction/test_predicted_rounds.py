@@ -17,6 +17,7 @@ from hpcfl.algorithms.aggregation.costs import (
     sent,
     streamed,
 )
+from hpcfl.algorithms.rotation import butterflies
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.costmodel import kernels, overheads
@@ -227,6 +228,16 @@ def test_what_moves_and_masks_a_vector_is_counted():
     assert received(None, 3, 10) == {"message": 6, "summed": 30}
     assert masks(FQ, 3, 10) == {"keystream": 1.5, "mask_word": 30}
     assert {} == packed(FQ, 10) == packed(GROUPS["ring16"], 10)
+
+
+def test_to_rotate_vectors_is_counted_on_both_sides():
+    plain, rotated = (built("cohort", 20, 1000, rotate=rotate).protocol for rotate in (False, True))
+    for before, after in zip(plain.costs(), rotated.costs(), strict=True):
+        more = {"butterfly": butterflies(1000)}
+        on_device = more if after.name == "masked_input" else {}
+        at_server = more if after.name == "result" else {}
+        assert after.device == before.device | on_device
+        assert after.server == before.server | at_server
 
 
 def test_in_a_ring_bytes_of_words_are_counted_and_what_is_packed():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser, all_finite, check_levels, largest_levels
+from hpcfl.algorithms.rotation import Rotation, butterflies
 from hpcfl.comm.phases import Payload, Step, phase_names
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
@@ -60,18 +61,30 @@ class Enrolment(ABC):
 class Aggregate:
     """What a round has given."""
 
-    # The sum of the survivors' weighted vectors, over the divisor; shape (d,).
-    total: NDArray[np.float64]
+    # The sum of the survivors' weighted vectors, over the divisor, as they were sent; shape (d,).
+    sent: NDArray[np.float64]
     # The weight of the devices that are in it; where coordinates differ, shape (d,).
     weight: float | NDArray[np.float64]
     survived: float  # the weight of all survivors; 1 if nobody dropped out
+    rotation: Rotation | None = None  # of what was sent
+    turned_back: NDArray[np.float64] | None = None  # the mean, where there is a rotation
+
+    @property
+    def total(self) -> NDArray[np.float64]:
+        """The sum of the survivors' weighted vectors, over the divisor; shape (d,)."""
+        return self.sent if self.rotation is None else self.rotation.undo(self.sent)
+
+    @property
+    def mean_as_sent(self) -> NDArray[np.float64]:
+        """The weighted mean of what the survivors sent, or its estimate; 0 where nobody did."""
+        return np.divide(
+            self.sent, self.weight, out=np.zeros_like(self.sent), where=np.greater(self.weight, 0)
+        )
 
     @property
     def mean(self) -> NDArray[np.float64]:
         """The weighted mean of the survivors' vectors, or its estimate; 0 where nobody sent."""
-        return np.divide(
-            self.total, self.weight, out=np.zeros_like(self.total), where=np.greater(self.weight, 0)
-        )
+        return self.mean_as_sent if self.turned_back is None else self.turned_back
 
     @property
     def sum(self) -> NDArray[np.float64]:
@@ -100,6 +113,8 @@ class AggregationProtocol(ABC):
         what hides them all.
     not_attacked : str
         Why the attack on a recorded round cannot be made on this protocol's; "" where it can.
+    rotates : bool
+        Whether devices rotate their vectors, and the server the sum back, where that is asked for.
     not_active : str
         Why there is no variant against a server that cheats, where there is none.
     summed_in : Group or None
@@ -112,6 +127,7 @@ class AggregationProtocol(ABC):
     sparse_upload: ClassVar[bool] = False
     tolerates_dropouts: ClassVar[bool] = True
     noise_adds_up: ClassVar[bool] = True
+    rotates: ClassVar[bool] = False
     not_attacked: ClassVar[str] = "the attack knows of no masks that it could take off"
     not_active: ClassVar[str] = "there is no such variant of it"
 
@@ -126,6 +142,8 @@ class AggregationProtocol(ABC):
                 f"{self.name} has no dropouts, but the dropout rate is {parameters.dropout}: it "
                 "has no way to remove a missing device's masks; give --dropout 0, or use secagg"
             )
+        if parameters.rotate and not self.rotates:
+            raise UsageError(f"{self.name} does not rotate vectors: leave out --rotate")
         self.parameters = parameters
         # Who plays the rounds, of those that enrolled; see `join`.
         self.enrolled: Mapping[int, Any] = {}
@@ -279,6 +297,9 @@ class AggregationProtocol(ABC):
         self.count(phases)
         if "result" in phases and self.summed_in is not None:
             add(phases["result"].server, {"decoded": self.parameters.dim})
+        if self.parameters.rotate:
+            for work in (phases[self.upload_phase()].device, phases["result"].server):
+                add(work, {"butterfly": butterflies(self.parameters.dim)})
         return list(phases.values())
 
     def count(self, phases: Phases) -> None:
@@ -471,6 +492,36 @@ class QuantisedProtocol(AggregationProtocol):
             integers += self.noise.draw(integers.size, device, round_index)
         return integers
 
+    def rotation(self, round_index: int) -> Rotation | None:
+        """Return how vectors are rotated in a round, which all know, if they are."""
+        if not self.parameters.rotate:
+            return None
+        seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=(ROTATION, round_index))
+        return Rotation(self.parameters.dim, np.random.Generator(np.random.SFC64(seeds)))
+
+    def rotated(self, vector: NDArray[np.floating], round_index: int) -> NDArray[np.floating]:
+        """Return a device's vector as coordinates are taken from it, shape (d,)."""
+        rotation = self.rotation(round_index)
+        return vector if rotation is None else rotation.turn(vector)
+
+    def integers(
+        self, vector: NDArray[np.floating], where: Where, device: int, round_index: int
+    ) -> NDArray[np.int64]:
+        """Return the integers that a device adds to the sum at some coordinates; see `quantise`."""
+        return self.quantise(self.rotated(vector, round_index)[where], device, round_index)
+
+    def turned_back(self, server: Any) -> NDArray[np.float64] | None:
+        """Return the mean of a server's round in the original coordinates, if they were rotated."""
+        rotation = self.rotation(server.round_index)
+        return None if rotation is None else rotation.undo(super().aggregate(server).mean_as_sent)
+
+    def aggregate(self, server: Any) -> Aggregate:
+        found = super().aggregate(server)
+        if not self.parameters.rotate:
+            return found
+        rotation = self.rotation(server.round_index)
+        return replace(found, rotation=rotation, turned_back=server.turned_back)
+
     def scale(self, device: int) -> float:
         """Return what a device multiplies its vector by, its weight over the divisor."""
         return self.parameters.weight(device) / self.divisor
@@ -518,7 +569,7 @@ class StandIn:
 
     def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.int64]]:
         """Return where and what the device added to the sum."""
-        values = self.protocol.quantise(vector[self.where], self.id, self.round_index)
+        values = self.protocol.integers(vector, self.where, self.id, self.round_index)
         return self.where, values
 
 
@@ -554,6 +605,7 @@ class NoiseInSum(Promise):
 
 # First element of the spawn keys of the run's seed: what the random numbers are for.
 ROUNDING, UPDATES, DROPOUTS, TRAINING, SAMPLING, SPARSIFICATION, COLLUSION, NOISE = range(8)
+ROTATION = 8
 
 
 class ModelReceiver:
@@ -586,16 +638,17 @@ class QuantisedDevice(ModelReceiver):
 
     def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.int64]]:
         where = self.sent()
-        return where, self._quantise(vector[where])
+        return where, self._integers(vector, where)
 
     def unquantised(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.float64], int]:
         """Return the contribution before clipping and rounding, and how much was clipped."""
         where = self.sent()
-        scaled = vector[where].astype(np.float64) * self._protocol.scale(self.id)
-        return where, scaled, int(np.count_nonzero(np.abs(vector[where]) > self._parameters.clip))
+        values = self._protocol.rotated(vector, self._round)[where]
+        clipped = int(np.count_nonzero(np.abs(values) > self._parameters.clip))
+        return where, values.astype(np.float64) * self._protocol.scale(self.id), clipped
 
-    def _quantise(self, values: NDArray[np.floating]) -> NDArray[np.int64]:
-        return self._protocol.quantise(values, self.id, self._round)
+    def _integers(self, vector: NDArray[np.floating], where: Where) -> NDArray[np.int64]:
+        return self._protocol.integers(vector, where, self.id, self._round)
 
 
 class ModelSender:

@@ -211,7 +211,7 @@ class CohortDevice(SecAggDevice):
         others = [
             (id, place, secret) for id, (_, place), secret in zip(ids, near, secrets, strict=True)
         ]
-        integers = self._quantise(vector[self.sent()])
+        integers = self._integers(vector, self.sent())
         masks = self._protocol.pair_masks(self._round, (self.id, position), others)
         key = self._protocol.private_mask_key(self._round, self.id, self._seed)
         group = self._parameters.arithmetic
@@ -301,7 +301,7 @@ class CohortServer(SecAggServer):
         segments, group = self._protocol.segments, self._group
         for id, seed in zip(self.survivors, seeds, strict=True):
             position = int(self._links.position[id])
-            key = self._protocol.private_mask_key(self._round, id, seed)
+            key = self._protocol.private_mask_key(self.round_index, id, seed)
             private = group.zeros(segments.length(position))
             group.add_mask(private, key, 1)
             self._add_run(position, private, -1)
@@ -317,7 +317,7 @@ class CohortServer(SecAggServer):
                 for peer, secret in zip(near, self._secrets_with(id, near), strict=True)
             ]
             # What the dropped device would have added is what its peers' masks lack to cancel.
-            missing = self._protocol.pair_masks(self._round, (id, position), others)
+            missing = self._protocol.pair_masks(self.round_index, (id, position), others)
             self._add_run(position, missing, 1)
         total = np.empty_like(self._sum)
         total[segments.dealt(0, self._sum.size)] = self._sum

@@ -158,6 +158,7 @@ class Prf(QuantisedProtocol):
 
     name = "prf"
     not_attacked = "its masks follow from seeds of the whole run, which no round reveals"
+    rotates = True
     not_active = "it has no survivors to agree on, and no shares"
     min_devices = MIN_SELECTED
     tolerates_dropouts = False
@@ -263,7 +264,7 @@ class PrfDevice(QuantisedDevice):
         mask_keys = self._member.mask_keys(self._round, self._selected)
         signs = [1 if self._member.id < peer else -1 for peer in mask_keys]
         group = self._parameters.arithmetic
-        elements = group.reduce(self._quantise(vector))
+        elements = group.reduce(self._integers(vector, self.sent()))
         masked = group.add_masks(elements, mask_keys.values(), signs)
         return group.pack(masked)
 
@@ -278,7 +279,7 @@ class PrfServer(ModelSender):
         # Those of this round: the protocol may outlive it.
         self._members = protocol.members
         self._population = protocol.population
-        self._round = round_index
+        self.round_index = round_index
         self._sum = self._group.zeros(protocol.parameters.dim)
         self.survivors: list[int] = []
         self.total = np.empty(0, np.int64)
@@ -310,13 +311,14 @@ class PrfServer(ModelSender):
         missing = [id for slot, id in enumerate(self._members) if slot not in received]
         if missing:
             raise BelowThresholdError(
-                f"round {self._round} cannot end: prf has no way to remove the masks of "
+                f"round {self.round_index} cannot end: prf has no way to remove the masks of "
                 f"{name_devices(missing)}, which sent no vector; use secagg"
             )
 
     def finish_result(self) -> None:
-        """Return to signed integers: the masks have cancelled."""
+        """Return to signed integers: the masks have cancelled; and to the original coordinates."""
         self.total = self._group.decode(self._group.reduce(self._sum))
+        self.turned_back = self._protocol.turned_back(self)
 
 
 def name_devices(ids: list[int]) -> str:

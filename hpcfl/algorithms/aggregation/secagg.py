@@ -288,7 +288,7 @@ class SecAggDevice(QuantisedDevice):
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the private mask plus the pairwise masks."""
         self._upload_once(vector)
-        integers = self._quantise(vector[self.sent()])
+        integers = self._integers(vector, self.sent())
         elements = self._parameters.arithmetic.reduce(integers)
         peers, mask_keys = self._mask_secrets(self._members())
         private = self._protocol.private_mask_key(self._round, self.id, self._seed)
@@ -406,7 +406,7 @@ class SecAggServer(ModelSender):
         self._secrets = secrets
         self._parameters = protocol.parameters
         self._group = protocol.parameters.arithmetic
-        self._round = round_index
+        self.round_index = round_index
         self._public: dict[int, bytes] = {}
         # Whose answer turned out to be wrong only when the secrets were reconstructed.
         self.refused: dict[int, MessageError] = {}
@@ -446,7 +446,7 @@ class SecAggServer(ModelSender):
         self._require(len(self._public), "advertised keys")
         # Drawn now that no key can be chosen any more: the order of a ring follows from it.
         self.nonce = self._secrets(NONCE_BYTES)
-        context = self._protocol.round_context(self._round)
+        context = self._protocol.round_context(self.round_index)
         self._links = self._protocol.topology.link(self._public, self.nonce, context)
 
     def send_advertise_keys(self, receiver: int | None = None) -> Payload | None:
@@ -501,7 +501,9 @@ class SecAggServer(ModelSender):
     @property
     def _checked(self) -> Dealings:
         if self._dealings is None:
-            raise BelowThresholdError(f"round {self._round} cannot go on: no secrets were shared")
+            raise BelowThresholdError(
+                f"round {self.round_index} cannot go on: no secrets were shared"
+            )
         return self._dealings
 
     def receive_masked_input(self, sender: int, payload: Payload) -> None:
@@ -534,7 +536,7 @@ class SecAggServer(ModelSender):
         broken = objection(self._protocol.promises(), self.outcome())
         if broken is not None:
             raise PromiseError(
-                f"round {self._round} ends here, before anything is revealed: {broken}"
+                f"round {self.round_index} ends here, before anything is revealed: {broken}"
             )
 
     def outcome(self) -> Outcome:
@@ -611,24 +613,25 @@ class SecAggServer(ModelSender):
             silent = {*self._links.neighbours(id, self._survived)} - {*self._told.get(id, ())}
             if silent:
                 raise BelowThresholdError(
-                    f"round {self._round} cannot end: the mask key of device {id} cannot be "
+                    f"round {self.round_index} cannot end: the mask key of device {id} cannot be "
                     f"reconstructed, and device {min(silent)} did not tell what they have in common"
                 )
         self._remove_masks(self._seeds)
 
     def received_from(self, id: int) -> Where:
         """Return the coordinates that a survivor sent, in the order of its upload."""
-        return self._protocol.sent_in(self._round)
+        return self._protocol.sent_in(self.round_index)
 
     def finish_result(self) -> None:
-        """Return to signed integers, 0 where nobody sent."""
+        """Return to signed integers, 0 where nobody sent, and to the original coordinates."""
         decoded = self._group.decode(self._unmasked)
-        where = self._protocol.sent_in(self._round)
+        where = self._protocol.sent_in(self.round_index)
         if isinstance(where, slice):
             self.total = decoded
         else:
             self.total = np.zeros(self._parameters.dim, np.int64)
             self.total[where] = decoded
+        self.turned_back = self._protocol.turned_back(self)
 
     def _reconstruct_seeds(self, shares: Shares) -> list[bytes]:
         """Return the seeds of the survivors' private masks."""
@@ -665,7 +668,7 @@ class SecAggServer(ModelSender):
         A pair of two dropped devices added nothing, so it needs nothing.
         """
         mask_keys = [
-            self._protocol.private_mask_key(self._round, id, seed)
+            self._protocol.private_mask_key(self.round_index, id, seed)
             for id, seed in zip(self.survivors, seeds, strict=True)
         ]
         signs = [-1] * len(mask_keys)
@@ -680,7 +683,7 @@ class SecAggServer(ModelSender):
         if id not in self._private:
             return [self._told[id][peer] for peer in peers]
         secrets = keys.agree(self._private[id], [self._mask_public(peer) for peer in peers])
-        return self._protocol.mask_secrets(self._round, id, peers, secrets)
+        return self._protocol.mask_secrets(self.round_index, id, peers, secrets)
 
     def _mask_public(self, id: int) -> bytes:
         return self._public[id][keys.KEY_BYTES :]
@@ -700,8 +703,8 @@ class SecAggServer(ModelSender):
     def _require(self, count: int, what: str) -> None:
         if count < self._parameters.threshold:
             raise BelowThresholdError(
-                f"round {self._round} cannot end: {count} of {self._parameters.devices} devices "
-                f"{what}, at least {self._parameters.threshold} are needed"
+                f"round {self.round_index} cannot end: {count} of {self._parameters.devices} "
+                f"devices {what}, at least {self._parameters.threshold} are needed"
             )
 
 
@@ -711,6 +714,7 @@ class SecAgg(QuantisedProtocol):
     name = "secagg"
     min_devices = 2
     not_attacked = ""
+    rotates = True
     device_class: ClassVar[type[SecAggDevice]] = SecAggDevice
     server_class: ClassVar[type[SecAggServer]] = SecAggServer
     steps: tuple[Step, ...] = (

@@ -65,7 +65,7 @@ class SparseDevice(SecAggDevice):
         pairwise = group.zeros(dim)
         np.add.at(pairwise, positions, masks)
         key = self._protocol.private_mask_key(self._round, self.id, self._seed)
-        total = self._quantise(vector[where]).astype(group.sums, copy=False)
+        total = self._integers(vector, where).astype(group.sums, copy=False)
         total += pairwise[where]
         group.add_mask(total, key, 1)
         values = group.reduce(total)
@@ -100,13 +100,13 @@ class SparseServer(SecAggServer):
     def _remove_masks(self, seeds: list[bytes]) -> None:
         for id, seed in zip(self.survivors, seeds, strict=True):
             positions = self.received_from(id)
-            key = self._protocol.private_mask_key(self._round, id, seed)
+            key = self._protocol.private_mask_key(self.round_index, id, seed)
             self._sum[positions] -= self._group.elements([key], [positions.size])
         for id in self.dropped:
             # What the dropped device would have added is what its peers' masks lack to cancel.
             peers = self._links.neighbours(id, self._survived)
             secrets = self._secrets_with(id, peers)
-            missing = self._protocol.pair_masks(self._round, id, peers, secrets)
+            missing = self._protocol.pair_masks(self.round_index, id, peers, secrets)
             np.add.at(self._sum, *missing)
         self._unmasked = self._group.reduce(self._sum)
 

@@ -53,6 +53,7 @@ def options(draw, name, devices, dim):
         "sampler": draw(st.sampled_from(["gaps", "dense"])),
         "locations": draw(st.sampled_from(["auto", "bitmap", "gaps"])),
         "clip": draw(st.sampled_from([1e-3, 1.0, 7.5])),
+        "rotate": draw(st.booleans()),
         "weights": weights,
         "seed": draw(st.integers(0, 2**31)),
         "scaling": draw(st.sampled_from(["survivors", "paper"])),

@@ -1,0 +1,158 @@
+"""Rotations are Walsh-Hadamard transforms after random signs, and what they are for."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.linalg import hadamard
+
+import hpcfl
+from hpcfl.algorithms import rotation
+from hpcfl.algorithms.rotation import Rotation, butterflies
+from hpcfl.errors import UsageError
+
+PROTOCOLS = ["secagg", "secagg-graph", "cohort", "sparse", "common", "prf"]
+
+
+def rotate(dim, seed=1):
+    return Rotation(dim, np.random.default_rng(seed))
+
+
+class Drawn(np.random.Generator):
+    """A generator all of whose bits are the same."""
+
+    def __init__(self, byte):
+        super().__init__(np.random.PCG64(0))
+        self._byte = byte
+
+    def bytes(self, length):
+        return self._byte * length
+
+
+@pytest.mark.parametrize("cached", [1, 8, 1 << 15])
+@pytest.mark.parametrize("power", range(9))
+def test_a_power_of_two_is_transformed_by_a_hadamard_matrix(power, cached, monkeypatch):
+    monkeypatch.setattr(rotation, "CACHED", cached)
+    dim = 1 << power
+    vector = np.random.default_rng(power).normal(size=dim)
+    expected = hadamard(dim) @ vector / math.sqrt(dim)
+
+    for byte, sign in ((b"\x00", 1), (b"\xff", -1)):
+        turned = Rotation(dim, Drawn(byte)).turn(vector)
+        np.testing.assert_allclose(turned, sign * expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [3, 5, 6, 7, 9, 100, 1023, 1025])
+def test_another_length_is_transformed_by_its_first_and_its_last_power_of_two(dim):
+    size = 1 << int(math.log2(dim))
+    vector = np.random.default_rng(dim).normal(size=dim)
+    expected = vector.copy()
+    expected[:size] = hadamard(size) @ expected[:size] / math.sqrt(size)
+    expected[dim - size :] = hadamard(size) @ expected[dim - size :] / math.sqrt(size)
+
+    np.testing.assert_allclose(Rotation(dim, Drawn(b"\x00")).turn(vector), expected, atol=1e-12)
+
+
+@given(dim=st.integers(1, 300), seed=st.integers(0, 2**32), dtype=st.sampled_from(["f4", "f8"]))
+def test_a_rotation_keeps_lengths_and_can_be_undone(dim, seed, dtype):
+    vector = np.random.default_rng(seed).normal(size=dim).astype(dtype)
+    before, turned = vector.copy(), rotate(dim, seed).turn(vector)
+    close = 1e-5 if dtype == "f4" else 1e-12
+
+    assert turned.dtype == vector.dtype
+    assert np.array_equal(before, vector)
+    assert np.linalg.norm(turned) == pytest.approx(np.linalg.norm(vector), rel=close)
+    np.testing.assert_allclose(rotate(dim, seed).undo(turned), vector, atol=close)
+
+
+def test_signs_differ_from_seed_to_seed():
+    ones = np.ones(1000)
+    assert not np.allclose(rotate(1000, 1).turn(ones), rotate(1000, 2).turn(ones), atol=0.1)
+
+
+def test_what_is_in_one_coordinate_is_spread_over_all():
+    """A coordinate of a rotated unit vector is Gaussian of variance 1 / d, nearly."""
+    vector = np.zeros(3000)
+    vector[17] = 1
+    assert np.abs(rotate(3000).turn(vector)).max() < 6 / math.sqrt(3000)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 1024, 1025, 165_000])
+def test_additions_are_counted(dim, monkeypatch):
+    added = []
+    sum_up = rotation._sum_up
+
+    def counted(rows):
+        count, length = rows.shape
+        added.append(count * length * (count.bit_length() - 1))
+        sum_up(rows)
+
+    monkeypatch.setattr(rotation, "_sum_up", counted)
+    rotate(dim).turn(np.ones(dim, np.float32))
+    assert butterflies(dim) == sum(added)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("security", ["passive", "active"])
+def test_the_mean_is_that_of_the_vectors_whether_or_not_they_are_rotated(
+    protocol, security, tmp_path
+):
+    if security == "active" and protocol not in ("secagg", "sparse"):
+        pytest.skip("there is no such variant")
+    # Two devices of sparse select every coordinate.
+    devices = 2 if protocol == "sparse" else 9
+    vectors = np.random.default_rng(1).uniform(-0.1, 0.1, (devices, 101))
+    np.save(tmp_path / "vectors.npy", vectors)
+    run = hpcfl.bench(
+        protocol,
+        devices=devices,
+        updates=tmp_path / "vectors.npy",
+        rounds=1,
+        warmup=0,
+        dropout=0.0,
+        alpha=1.0,
+        rotate=True,
+        security=security,
+        save_aggregate=tmp_path / "mean.npy",
+        output=tmp_path / "run.h5",
+    )
+
+    assert run.validated.all()
+    assert run.config["rotate"] is True
+    # Each device rounds by less than a level of 2^-20, of its weighted vector.
+    found, off = np.load(tmp_path / "mean.npy"), devices**2 * math.sqrt(101) / 2**20
+    np.testing.assert_allclose(found, vectors.sum(axis=0), atol=off)
+
+
+def test_few_levels_lose_less_of_a_vector_with_large_coordinates(tmp_path):
+    """What is beyond the clip is lost without a rotation; the levels are as many as 8 bits hold."""
+    vectors = np.zeros((8, 4096))
+    vectors[:, :16] = 0.5
+    np.save(tmp_path / "vectors.npy", vectors)
+    errors = []
+    for rotated in (False, True):
+        hpcfl.bench(
+            "secagg",
+            devices=8,
+            updates=tmp_path / "vectors.npy",
+            rounds=1,
+            warmup=0,
+            dropout=0.0,
+            bits=12,
+            clip=0.15,
+            rotate=rotated,
+            save_aggregate=tmp_path / "mean.npy",
+            output=tmp_path / f"{rotated}.h5",
+        )
+        errors.append(np.linalg.norm(np.load(tmp_path / "mean.npy") / 8 - vectors[0]))
+    plain, turned = errors
+
+    assert plain > 0.6 * np.linalg.norm(vectors[0])
+    assert turned < 0.1 * np.linalg.norm(vectors[0])
+
+
+def test_a_protocol_that_does_not_rotate_refuses_to():
+    with pytest.raises(UsageError, match="fedavg does not rotate vectors: leave out --rotate"):
+        hpcfl.bench("fedavg", devices=3, dim=5, rotate=True)
