@@ -13,6 +13,8 @@ METRICS = {
     "server_cpu_seconds": "s",
     "bytes_up": "B",
     "modelled_seconds": "s",
+    "server_peak_bytes": "B",
+    "device_peak_bytes": "B",
 }
 
 
@@ -23,7 +25,8 @@ class CompareOptions(OptionGroup):
     metric: str = option(
         "round_seconds",
         "Seconds of a round, CPU seconds of its slowest device or of the server, mean bytes that a "
-        "device sends, or seconds of the link model.",
+        "device sends, seconds of the link model, or peak of the memory of the server's rank or of "
+        "the largest other rank.",
         choices=tuple(METRICS),
     )
     by: str = option(

@@ -256,7 +256,17 @@ def _of_rounds(run: Run, metric: str) -> NDArray[np.float64]:
     if metric == "bytes_up":
         sent = run.survivor_bytes()
         return sent[~np.isnan(sent)]
+    if metric in ("server_peak_bytes", "device_peak_bytes"):
+        return _peaks(run, slice(0, 1) if metric == "server_peak_bytes" else slice(1, None))
     return run.modelled_seconds(run.link()).sum(axis=1)
+
+
+def _peaks(run: Run, ranks: slice) -> NDArray[np.float64]:
+    """Return the largest peak of some ranks' memory, of each measured round."""
+    peaks = None if run.peak_bytes is None else run.peak_bytes[run.measured, ranks]
+    if peaks is None or not peaks.size or np.isnan(peaks).all(axis=1).any():
+        raise HpcflError(f"{run.path} does not tell the memory of such ranks")
+    return np.nanmax(peaks, axis=1)
 
 
 def verdict(found: Comparison) -> str:

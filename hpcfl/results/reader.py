@@ -73,6 +73,8 @@ class Run:
     skew_seconds: NDArray[np.float64] | None = None
     clock_offset_seconds: NDArray[np.float64] | None = None
     clock_uncertainty_seconds: NDArray[np.float64] | None = None
+    resident_bytes: NDArray[np.float64] | None = None
+    peak_bytes: NDArray[np.float64] | None = None
 
     @property
     def rounds(self) -> int:

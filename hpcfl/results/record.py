@@ -59,6 +59,9 @@ class RoundRecord:
     # What was added to each rank's clock to have the server's, and by how much it may be off.
     clock_offset_seconds: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     clock_uncertainty_seconds: float = math.nan
+    # Resident memory of each rank, shape (ranks,): when the round began, and its peak in the round.
+    resident_bytes: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    peak_bytes: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
     @classmethod
     def empty(cls, phases: int, devices: int) -> RoundRecord:

@@ -79,6 +79,7 @@ class StoredDataset:
 
 
 _SECONDS = (0.0, _EVER)
+_MEMORY = (0.0, 2.0**60)
 DATASETS = (
     StoredDataset("bytes_up", np.uint64, _TRAFFIC, "bytes"),
     StoredDataset("bytes_down", np.uint64, _TRAFFIC, "bytes"),
@@ -98,8 +99,8 @@ FAILURES = (
     StoredDataset("detect_seconds", np.float64, (), "s", _SECONDS, math.nan),
     StoredDataset("recover_seconds", np.float64, (), "s", _SECONDS, math.nan),
 )
-# What ranks did with their time; only of runs of benchmarks. NaN for a rank that died, and what is
-# not known of earlier rounds.
+# What ranks did with their time and memory; only of runs of benchmarks. NaN for a rank that died,
+# and what is not known of earlier rounds.
 _RANK_TIMES = ("phase", "rank")
 RANK_TIMES = (
     StoredDataset("begin_seconds", np.float64, _RANK_TIMES, "s", _SECONDS, math.nan),
@@ -110,6 +111,8 @@ RANK_TIMES = (
     StoredDataset("skew_seconds", np.float64, (), "s", _SECONDS, math.nan),
     StoredDataset("clock_offset_seconds", np.float64, ("rank",), "s", None, math.nan),
     StoredDataset("clock_uncertainty_seconds", np.float64, (), "s", _SECONDS, math.nan),
+    StoredDataset("resident_bytes", np.float64, ("rank",), "bytes", _MEMORY, math.nan),
+    StoredDataset("peak_bytes", np.float64, ("rank",), "bytes", _MEMORY, math.nan),
 )
 MARKED = StoredDataset(MARKS, np.bool_, (), "1")
 KNOWN = (*DATASETS, *FAILURES, *RANK_TIMES)

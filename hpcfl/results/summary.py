@@ -85,6 +85,12 @@ class Summary:
     round_seconds: Percentiles
     modelled_round_seconds: Percentiles
     round_seconds_interval: Interval = UNKNOWN  # 95 %, of the median, by ranks
+    # Resident memory: before the first round, and the largest peak of a measured one; of the
+    # server's rank, and the largest of any other. None where it is not known.
+    server_ready_bytes: float | None = None
+    server_peak_bytes: float | None = None
+    device_ready_bytes: float | None = None
+    device_peak_bytes: float | None = None
     first_round_seconds: float | None = None  # warm-up or not; the slowest launch's
     stop_reason: str | None = None  # rounds, rel_ci, max_seconds or max_rounds
     warnings: tuple[str, ...] = ()  # what disturbed the run, a sentence each
@@ -177,7 +183,20 @@ def summarise(run: Run, link: LinkModel) -> Summary:
         stop_reason=_text(run.environment.get("stop_reason")),
         warnings=warnings([run]),
         files=(str(run.path),),
+        server_ready_bytes=_largest(run.resident_bytes, slice(1), slice(1)),
+        server_peak_bytes=_largest(run.peak_bytes, kept, slice(1)),
+        device_ready_bytes=_largest(run.resident_bytes, slice(1), slice(1, None)),
+        device_peak_bytes=_largest(run.peak_bytes, kept, slice(1, None)),
     )
+
+
+def _largest(values: NDArray[np.float64] | None, rounds: Any, ranks: slice) -> float | None:
+    """Return the largest number that is known of some rounds and ranks."""
+    if values is None:
+        return None
+    of_them = values[rounds][:, ranks]
+    known = of_them[np.isfinite(of_them)]
+    return float(known.max()) if known.size else None
 
 
 def warnings(runs: Sequence[Run]) -> tuple[str, ...]:

@@ -108,11 +108,24 @@ def facts(summary: Summary) -> Facts:
             "MPI library": summary.mpi_library or "not recorded",
             "link model": str(summary.link),
             "repeats": launches if summary.repeats > 1 else None,
+            "memory": _memory(summary),
             "first round": _first_round(summary),
             "measured": _measured(summary),
             "modelled": _spread(summary.modelled_round_seconds),
         }
     )
+
+
+def _memory(summary: Summary) -> str | None:
+    """Return what ranks had resident, None if nothing is known."""
+    parts = []
+    for who, ready, peak in (
+        ("the server's rank", summary.server_ready_bytes, summary.server_peak_bytes),
+        ("the largest other rank", summary.device_ready_bytes, summary.device_peak_bytes),
+    ):
+        if ready is not None and peak is not None:
+            parts.append(f"{who} {ready / 1e6:.4g} MB before the first round, {peak / 1e6:.4g} MB")
+    return f"{'; '.join(parts)} at the peak of a round" if parts else None
 
 
 def rounds(run: Run) -> Table:

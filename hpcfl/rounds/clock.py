@@ -9,6 +9,7 @@ from hpcfl.results.record import RoundRecord
 from hpcfl.results.schema import SPENT
 from hpcfl.rounds import ranktimes
 from hpcfl.rounds.driver import Round
+from hpcfl.system import kernel
 
 
 def timed(transport: Transport, round_: Round) -> RoundRecord:
@@ -17,11 +18,14 @@ def timed(transport: Transport, round_: Round) -> RoundRecord:
     Returns at the server what all ranks spent, and the slowest one's elapsed time; elsewhere what
     this rank spent. Making vectors (`Round.prepare_seconds`) is not in it.
     """
+    kernel.forget_peak()
+    resident, _ = kernel.resident_bytes()
     transport.barrier()
     transport.calls.restart()
     start = time.perf_counter()
     round_.play()
     elapsed = time.perf_counter() - start - round_.prepare_seconds
+    _, peak = kernel.resident_bytes()
     record = round_.ledger.record
     for name in SPENT:
         total = transport.sum_to_server(getattr(record, name))
@@ -29,5 +33,5 @@ def timed(transport: Transport, round_: Round) -> RoundRecord:
             setattr(record, name, total)
     longest = transport.max_to_server(elapsed)
     record.round_seconds = elapsed if longest is None else longest
-    ranktimes.enter(record, transport, start, round_.stretches)
+    ranktimes.enter(record, transport, start, round_.stretches, (resident, peak))
     return record

@@ -1,4 +1,4 @@
-"""What the ranks did with their time in a round: computed, were in MPI, or waited for others."""
+"""What the ranks did with time and memory in a round: computed, were in MPI, or waited."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ def enter(
     transport: Transport,
     began: float,
     stretches: Sequence[Stretch],
+    memory: tuple[float, float],
 ) -> None:
     """Enter into the server's record of a round what all ranks did; every rank calls this.
 
-    `began` is when the rank left the barrier before the round. All ranks have the same number of
-    stretches, with the same calls.
+    `began` is when the rank left the barrier before the round, `memory` what it had resident then,
+    and at the most in the round, in bytes. All ranks have the same number of stretches, with the
+    same calls.
     """
     ranks, offset = transport.placement.ranks, transport.clock_offset_seconds
     count = transport.calls.number if not stretches else stretches[-1].calls.stop
-    mine = [began + offset, offset, transport.clock_uncertainty_seconds]
+    mine = [began + offset, offset, transport.clock_uncertainty_seconds, *memory]
     mine += [time + offset for each in stretches for time in (each.begin, each.end)]
     everybodys = transport.collect(np.array(mine))
     all_calls = transport.collect(transport.calls.table(count, offset))
@@ -47,12 +49,13 @@ def enter(
     record.skew_seconds = float(starts.max() - starts.min())
     record.clock_offset_seconds = np.where(alive, everybodys[:, 1], np.nan)
     record.clock_uncertainty_seconds = float(everybodys[alive, 2].max())
+    record.resident_bytes, record.peak_bytes = np.where(alive, everybodys[:, 3:5].T, np.nan)
     in_mpi, waited = calls.split(all_calls)
     shape = (len(record.bytes_up), ranks)
     sums = {name: np.zeros(shape) for name in ("elapsed", "mpi_seconds", "waiting_seconds")}
     first, last = np.full(shape, np.inf), np.full(shape, -np.inf)
     for index, each in enumerate(stretches):
-        begin, end = everybodys[:, 3 + 2 * index : 5 + 2 * index].T - starts.min()
+        begin, end = everybodys[:, 5 + 2 * index : 7 + 2 * index].T - starts.min()
         phase, numbers = each.phase, slice(each.calls.start, each.calls.stop)
         first[phase], last[phase] = np.minimum(first[phase], begin), np.maximum(last[phase], end)
         sums["elapsed"][phase] += end - begin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 
 def read(path: str | os.PathLike[str]) -> str:
@@ -12,6 +13,24 @@ def read(path: str | os.PathLike[str]) -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+def forget_peak() -> None:
+    """Let the peak of this process's resident memory begin anew, where the system can."""
+    with suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")
+
+
+def resident_bytes() -> tuple[float, float]:
+    """Return how much memory this process has resident, and its peak; NaN if it is not told.
+
+    Pages that processes share, as those of libraries, count in full for each of them.
+    """
+    found = dict(
+        line.split(":", 1) for line in read("/proc/self/status").splitlines() if ":" in line
+    )
+    now, peak = (found.get(name, "nan kB").split()[0] for name in ("VmRSS", "VmHWM"))
+    return 1024 * float(now), 1024 * float(peak)
 
 
 def load_1min() -> float | None:

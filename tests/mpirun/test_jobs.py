@@ -108,6 +108,23 @@ def test_uploads_summed_within_reduce_give_the_same_sum(tmp_path, protocol, grou
     np.testing.assert_array_equal(sums[0], sums[1])
 
 
+def test_memory_of_the_server_and_of_devices_is_told_apart(tmp_path):
+    """Rank 1 has two devices' vectors at once, the server one sum; each has its own start."""
+    (summary,) = bench(
+        3, tmp_path, "secagg", "--devices", 3, "--dim", 10**6, "--rounds", 1, "--dropout", 0
+    )
+    (path,) = tmp_path.glob("*.h5")
+    run = load(path)
+
+    assert run.resident_bytes.shape == run.peak_bytes.shape == (run.rounds, 3)
+    # At least a sum of eight bytes a coordinate, and a masked vector of four.
+    grown = run.peak_bytes - run.resident_bytes
+    assert (grown[0] > [8e6, 4e6, 4e6]).all()
+    for who, ranks in (("server", slice(1)), ("device", slice(1, None))):
+        assert summary[f"{who}_ready_bytes"] == run.resident_bytes[0, ranks].max()
+        assert summary[f"{who}_peak_bytes"] == run.peak_bytes[run.measured, ranks].max()
+
+
 def test_own_updates_are_aggregated_and_saved(tmp_path):
     updates = np.random.default_rng(1).normal(0, 0.1, (4, 50))
     np.save(tmp_path / "updates.npy", updates)

@@ -394,9 +394,8 @@ class QuantisedProtocol(AggregationProtocol):
         `correctness_bits` says: privacy would be kept, but not the sum.
         """
         parameters = self.parameters
-        self._check_levels(
-            noise.bound(parameters.devices, parameters.dim, 2.0**-parameters.correctness_bits)
-        )
+        most, _ = self.most_in_sum(parameters.devices)
+        self._check_levels(noise.bound(most, parameters.dim, 2.0**-parameters.correctness_bits))
         self.noise = noise
 
     @property

@@ -1,0 +1,78 @@
+"""How much memory a rank has resident before a round, and at the most in it."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import hpcfl
+from hpcfl.errors import HpcflError
+from hpcfl.results import tables
+from hpcfl.system import kernel
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+
+BIG = 100_000_000
+
+
+def test_a_peak_is_forgotten_and_the_next_one_is_seen():
+    kernel.forget_peak()
+    before, _ = kernel.resident_bytes()
+    np.ones(BIG, np.uint8)  # freed at once
+    now, peak = kernel.resident_bytes()
+    assert now < before + BIG / 10
+    assert 0.95 * BIG < peak - before < 1.1 * BIG
+
+    kernel.forget_peak()
+    _, peak = kernel.resident_bytes()
+    assert peak < before + BIG / 10
+
+
+def test_a_system_that_tells_nothing_is_no_error(monkeypatch):
+    monkeypatch.setattr(kernel, "read", lambda path: "")
+    assert np.isnan(kernel.resident_bytes()).all()
+
+
+def bench(folder, name, dim, **options):
+    return hpcfl.bench(
+        "secagg",
+        devices=3,
+        dim=dim,
+        rounds=2,
+        warmup=1,
+        dropout=0.0,
+        output=folder / f"{name}.h5",
+        **options,
+    )
+
+
+def test_what_a_round_takes_is_in_the_file_and_told(tmp_path):
+    """A vector of eight bytes a coordinate is the least that a server adds up in.
+
+    What is freed between rounds may stay with the process, so all is above the start of the first.
+    """
+    dim = 2_000_000
+    run = bench(tmp_path, "long", dim)
+    assert run.resident_bytes.shape == run.peak_bytes.shape == (3, 1)
+    grown = run.peak_bytes - run.resident_bytes[0]
+    assert (grown > 8 * dim).all()
+    assert (grown < 40 * 8 * dim).all()
+    summary = run.summary()
+    assert summary.server_ready_bytes == run.resident_bytes[0, 0]
+    assert summary.server_peak_bytes == run.peak_bytes[1:].max()
+    assert summary.device_ready_bytes is summary.device_peak_bytes is None
+    said = tables.facts(summary).text()
+    assert f"the server's rank {run.resident_bytes[0, 0] / 1e6:.4g} MB before the first" in said
+    assert "largest other rank" not in said
+
+
+def test_memory_is_compared_where_it_is_known(tmp_path):
+    dim = 500_000
+    runs = [
+        bench(tmp_path, bits, dim, bits=bits, note=f"{dim} coordinates") for bits in ("32", "8")
+    ]
+    wide, narrow = (hpcfl.compare(run, runs[1], metric="server_peak_bytes") for run in runs)
+    assert (wide.unit, wide.metric) == ("B", "server_peak_bytes")
+    assert narrow.ratio == pytest.approx(1)
+    with pytest.raises(HpcflError, match="does not tell the memory of such ranks"):
+        hpcfl.compare(*runs, metric="device_peak_bytes")
