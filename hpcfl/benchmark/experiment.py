@@ -16,7 +16,7 @@ from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import DEFAULT_DIM, BenchOptions
 from hpcfl.options.definition import make, stated
-from hpcfl.rounds.build import build, with_group, without_dropouts
+from hpcfl.rounds.build import build, model_updates, with_group, without_dropouts
 from hpcfl.rounds.dropouts import DropoutSchedule
 from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.inputs import SyntheticUpdates, Updates
@@ -161,6 +161,7 @@ class Experiment:
         recorder = self._recorder()
         watching = observer if recorder is None else Together(observer, recorder)
         model = np.zeros(self.updates.dim, np.float32)
+        models = model_updates(self.protocol, self.devices)
         last: Aggregate | None = None
 
         def play_one(index: int) -> Played | None:
@@ -176,6 +177,7 @@ class Experiment:
                 reduce=options.upload == "reduce",
                 insecure_seed=options.insecure_seed,
                 enrolled=enrolled,
+                models=models,
                 observer=watching,
             )
             last = played.aggregate

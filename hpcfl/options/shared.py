@@ -103,6 +103,14 @@ class ProtocolOptions(OptionGroup):
         choices=("fq", *(f"ring{bits}" for bits in WIDTHS)),
         label=True,
     )
+    model_update: str = option(
+        "whole",
+        "Send devices the whole model, or only the coordinates that have changed since they last "
+        "got it (common).",
+        choices=("whole", "changed"),
+        recorded="if given",
+        label=True,
+    )
     sampler: str = option(
         "gaps", "How pairs select coordinates (sparse).", choices=("gaps", "dense")
     )

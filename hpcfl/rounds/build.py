@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError
@@ -69,6 +70,16 @@ def build(
             f"choose one of {', '.join(droppable)}"
         )
     return protocol, DropoutSchedule(devices, options.dropout, options.dropout_model, phase, seed)
+
+
+def model_updates(protocol: AggregationProtocol, population: int) -> ModelUpdates | None:
+    """Return what a run keeps of models where only what has changed is sent, None elsewhere.
+
+    `population` is the number of devices that those of a round are drawn from.
+    """
+    if protocol.parameters.model_update == "whole":
+        return None
+    return ModelUpdates(population, protocol.parameters.dim, protocol.sent_in)
 
 
 def with_group(options: Chosen) -> Chosen:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
+from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import secrets_of
 from hpcfl.errors import HpcflError
@@ -60,6 +61,7 @@ def play(
     with_quantisation: bool = False,
     enrolled: Enrolled | None = None,
     members: Sequence[int] | None = None,
+    models: ModelUpdates | None = None,
     observer: RoundObserver = NOBODY,
 ) -> Played:
     """Play a round of a protocol, which is for as many devices as the transport has.
@@ -68,7 +70,8 @@ def play(
     `prepare` and `dropouts` are as for :class:`~hpcfl.rounds.driver.Round`. With `reduce`, uploads
     are summed within the transport. Keys come from `insecure_seed`, or from the operating system.
     `with_quantisation` finds out, untimed, what clipping and rounding did to the sum. `members` are
-    the ids under which the round's devices enrolled, in increasing order; by default all.
+    the ids under which the round's devices enrolled, in increasing order; by default all. With
+    `models`, devices are sent only what has changed of the model.
 
     Raises an HpcflError on every rank if the server cannot go on; on one rank, if one of its
     devices cannot.
@@ -78,6 +81,8 @@ def play(
     together = range(count) if members is None else members
     if enrolled is not None:
         protocol.join(enrolled.devices, together, enrolled.population)
+    if models is not None:
+        protocol.follow(models, index, together)
     devices = {id: protocol.device(id, index, secrets_of(insecure_seed, index, id)) for id in local}
     if enrolled is not None:
         # The protocol may outlive the run: only the round's devices hold the enrolment's secrets.

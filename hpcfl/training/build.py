@@ -51,6 +51,11 @@ def check_algorithm(options: TrainOptions, devices: int) -> None:
             f"--error-feedback is for {' and '.join(federated.SPARSIFIED)}: {options.algorithm} "
             "leaves nothing of an update unsent"
         )
+    if options.model_update == "changed" and options.server_momentum:
+        raise UsageError(
+            "with --server-momentum all of the model changes in every round: leave it out, or "
+            "--model-update changed"
+        )
     federation = make_federation(options, np.ones(devices, np.int64), dim=1)
     kind.check(federation, options)
 

@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import TRAINING, Aggregate, QuantisedProtocol
+from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.federated.base import FederatedAlgorithm, FirstStage, Spent
 from hpcfl.algorithms.federated.sparsification import pairwise_overlap, selection_counts
 from hpcfl.comm.phases import phase_names
 from hpcfl.comm.transport import Transport
+from hpcfl.errors import UsageError
 from hpcfl.options.definition import part
 from hpcfl.options.training import TrainOptions
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
 from hpcfl.results.schema import SPENT, DeviceMetric, Metric
-from hpcfl.rounds.build import build
+from hpcfl.rounds.build import build, model_updates
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round
 from hpcfl.rounds.enrolment import Enrolled, enrol
@@ -87,6 +89,11 @@ class Training:
         trainer: Trainer,
         weights: NDArray[np.float32],
     ) -> None:
+        if options.model_update == "changed" and algorithm.first_stage is not None:
+            raise UsageError(
+                f"{options.algorithm} sends the model in a stage of its own: leave out "
+                "--model-update changed"
+            )
         self._options = options
         self._algorithm = algorithm
         self._clients = clients
@@ -98,6 +105,7 @@ class Training:
         self._next_round = 0
         self._survivors: list[int] = []
         self._enrolled: Enrolled | None = None
+        self._models: ModelUpdates | None = None
 
     @property
     def weights(self) -> NDArray[np.float32]:
@@ -219,6 +227,8 @@ class Training:
             noise = algorithm.integer_noise(protocol, index)
             if noise is not None:
                 protocol.add_noise(noise)
+        if self._models is None:
+            self._models = model_updates(protocol, self._clients.sizes.size)
         if not with_model:
             protocol.steps = tuple(step for step in protocol.steps if step.phase != "model")
         return play(
@@ -234,6 +244,7 @@ class Training:
             with_quantisation=True,
             enrolled=self._enrolled,
             members=participants,
+            models=self._models,
             observer=observer,
         )
 

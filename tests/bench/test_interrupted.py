@@ -459,9 +459,9 @@ def test_a_disk_that_fills_up_meanwhile_takes_nothing_away(small_disk):
         assert shutil.disk_usage(small_disk).free == 0
 
     path = small_disk / "run.h5"
-    run = bench(path, "fedavg", after=1, act=fill, dim=20, rounds=500, insecure_seed=None)
+    run = bench(path, "fedavg", after=1, act=fill, dim=20, rounds=400, insecure_seed=None)
 
-    assert (run.status, run.rounds) == ("complete", 501)
+    assert (run.status, run.rounds) == ("complete", 401)
     assert run.validated.all()
     assert (run.bytes_up.sum(axis=(1, 2)) > 0).all()
 

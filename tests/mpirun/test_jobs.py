@@ -125,6 +125,17 @@ def test_memory_of_the_server_and_of_devices_is_told_apart(tmp_path):
         assert summary[f"{who}_peak_bytes"] == run.peak_bytes[run.measured, ranks].max()
 
 
+def test_devices_on_several_ranks_are_sent_what_has_changed_of_the_model(tmp_path):
+    options = ("--devices", 5, "--dim", 1000, "--rounds", 2, "--warmup", 1, "--bits", 20)
+    bench(3, tmp_path, "common", *options, "--model-update", "changed")
+    (path,) = tmp_path.glob("*.h5")
+    run = load(path)
+
+    assert run.validated.all()
+    received = run.bytes_down[:, run.phases.index("model"), :5]
+    assert received.tolist() == [[16 + 4000] * 5, [16 + 400] * 5, [16 + 400] * 5]
+
+
 def test_own_updates_are_aggregated_and_saved(tmp_path):
     updates = np.random.default_rng(1).normal(0, 0.1, (4, 50))
     np.save(tmp_path / "updates.npy", updates)

@@ -50,6 +50,7 @@ PROTOCOL: dict[str, tuple[list[Any], list[Any]]] = {
     "correctness_bits": ([1, 1000], [0, 1001]),
     "group": (["ring32"], ["fp"]),
     "bits": (["auto", "8"], ["4", "18"]),
+    "model_update": (["changed"], ["none"]),
     "sampler": (["dense"], [""]),
     "locations": (["bitmap"], ["rice"]),
     "dropout_model": (["bernoulli"], ["often"]),
@@ -232,7 +233,7 @@ def test_what_an_option_is_for_is_said_by_its_field():
     }
     assert set(naming.TOLD_APART) == {
         *("alpha", "dropout", "dropout_model", "degree", "locations", "gamma", "min_cohort"),
-        *("security", "group", "levels", "clip", "rotate"),
+        *("security", "group", "levels", "clip", "rotate", "model_update"),
         *("error_feedback", "per_round", "sampling"),
         *("epsilon", "noise_multiplier", "noise"),
         *("epochs", "steps", "batch_size", "learning_rate", "momentum", "decay", "weight_decay"),

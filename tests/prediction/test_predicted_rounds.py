@@ -85,6 +85,16 @@ def test_bytes_are_exact_where_nothing_is_left_to_chance(protocol, devices, dim,
             assert np.count_nonzero(up) == (phase.senders if phase.up else 0)
 
 
+def test_what_has_changed_of_the_model_is_predicted_from_the_second_round_on():
+    experiment = built("common", 9, 500, alpha=0.2, model_update="changed", dropout=0.0)
+    first, *later = (record.bytes_down[0].tolist() for record in played(experiment))
+    down = expected(experiment)[0].down
+
+    assert first == [16 + 4 * 500] * 9
+    assert [16 + 4 * 100] * 9 == [down] * 9 == later[0] == later[1]
+    assert "without the first round" in " ".join(experiment.protocol.cost_notes())
+
+
 def test_the_bytes_of_a_ring_are_those_of_its_messages():
     # 30 devices, 14 neighbours and oneself, cohorts of 6, runs of 600; none drops out.
     experiment = built("cohort", 30, 3000, degree=14, alpha=0.2, dropout=0.0)

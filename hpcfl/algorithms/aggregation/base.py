@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.privacy.masking import Masking
 from hpcfl.privacy.threat import Threat
+
+if TYPE_CHECKING:
+    from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 
 # Some coordinates of a vector, or all of them.
 Where = NDArray[np.int64] | slice
@@ -115,6 +118,9 @@ class AggregationProtocol(ABC):
         Why the attack on a recorded round cannot be made on this protocol's; "" where it can.
     rotates : bool
         Whether devices rotate their vectors, and the server the sum back, where that is asked for.
+    same_coordinates : bool
+        Whether all devices send the same coordinates, so that a device which has the model of an
+        earlier round need not be sent all of it (`follow`).
     not_active : str
         Why there is no variant against a server that cheats, where there is none.
     summed_in : Group or None
@@ -128,6 +134,7 @@ class AggregationProtocol(ABC):
     tolerates_dropouts: ClassVar[bool] = True
     noise_adds_up: ClassVar[bool] = True
     rotates: ClassVar[bool] = False
+    same_coordinates: ClassVar[bool] = False
     not_attacked: ClassVar[str] = "the attack knows of no masks that it could take off"
     not_active: ClassVar[str] = "there is no such variant of it"
 
@@ -144,6 +151,11 @@ class AggregationProtocol(ABC):
             )
         if parameters.rotate and not self.rotates:
             raise UsageError(f"{self.name} does not rotate vectors: leave out --rotate")
+        if parameters.model_update == "changed" and not self.same_coordinates:
+            raise UsageError(
+                f"{self.name} changes the model anywhere: --model-update changed is for protocols "
+                "whose devices all send the same coordinates (common)"
+            )
         self.parameters = parameters
         # Who plays the rounds, of those that enrolled; see `join`.
         self.enrolled: Mapping[int, Any] = {}
@@ -246,6 +258,22 @@ class AggregationProtocol(ABC):
     def device(self, id: int, round_index: int, secrets: SecretSource) -> Any:
         """Return the device's side of a round."""
 
+    def sent_in(self, round_index: int) -> Where:
+        """Return the coordinates that all devices send in a round, where these are the same."""
+        return slice(None)
+
+    def follow(self, models: ModelUpdates, index: int, ids: Sequence[int]) -> None:
+        """Let the devices of a round be sent only what has changed of the model.
+
+        These are their ids in `models`, in order. Every rank calls this before the round.
+        """
+        raise NotImplementedError
+
+    @property
+    def model_dim(self) -> int:
+        """Number of coordinates of the model that a device is sent in a round."""
+        return self.parameters.dim
+
     @abstractmethod
     def server(
         self, round_index: int, model: NDArray[np.float32], secrets: SecretSource = system_secrets
@@ -288,12 +316,12 @@ class AggregationProtocol(ABC):
         """
         phases = {name: PhaseCosts(name) for name in self.phases()}
         if "model" in phases:
-            model, size = phases["model"], 4 * self.parameters.dim
-            model.receives(size, self.parameters.devices)
+            model = phases["model"]
+            model.receives(4 * self.model_dim, self.parameters.devices)
             add(model.device, {"message": 1})
             # The copy behind the envelope is made once for all, outside the server's time.
             add(model.server, {"message": 1})
-            add(model.around, {"summed": self.parameters.dim / 2})
+            add(model.around, {"summed": self.model_dim / 2})
         self.count(phases)
         if "result" in phases and self.summed_in is not None:
             add(phases["result"].server, {"decoded": self.parameters.dim})

@@ -9,11 +9,18 @@ Coordinates are drawn by systematic sampling (W. G. Madow and L. H. Madow, "On t
 systematic sampling", 1944): from a random start on, in steps of the golden section of d, so that
 they are spread evenly over the vector (see the module `cohort`). The start follows from the run's
 seed and the round, and all know it. On the wire, ``masked_input`` is one group element for each.
+
+As all know which coordinates a round may change, a device that has an earlier model needs only
+those of the rounds since (`ModelUpdates`, ``--model-update changed``): ``model`` is then a float32
+for each of them, in increasing order. It is the whole model for a device that has none, where the
+coordinates are all of them, and where the server finds that the model has changed elsewhere. The
+size tells which.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +28,47 @@ from numpy.typing import NDArray
 from hpcfl.algorithms.aggregation.base import SPARSIFICATION
 from hpcfl.algorithms.aggregation.cohort import Segments
 from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, at, converted
-from hpcfl.algorithms.aggregation.secagg import SecAgg
+from hpcfl.algorithms.aggregation.messages import from_server
+from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
+from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggDevice, SecAggServer
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.comm.phases import Pattern, Payload
+from hpcfl.errors import UsageError
 from hpcfl.privacy import simulate
 from hpcfl.privacy.masking import Closed, InCohorts, Masking, check_alpha, ring_degree
 from hpcfl.privacy.population import Population
+
+
+class CommonDevice(SecAggDevice):
+    """A device that may be sent only what has changed of the model."""
+
+    _protocol: CommonCoordinates
+
+    def receive_model(self, payload: Payload) -> None:
+        """Keep the model: it was sent all of it, or the coordinates that it lacked."""
+        models = self._protocol.models
+        if models is None:
+            super().receive_model(payload)
+            return
+        try:
+            self.model = models.receive(self.id, payload)
+        except ValueError:
+            reason = f"{payload.size} bytes are neither the model nor what this device lacks"
+            raise from_server("model", reason) from None
+
+
+class CommonServer(SecAggServer):
+    """A server that may send only what has changed of the model."""
+
+    _protocol: CommonCoordinates
+
+    def send_model(self, receiver: int | None = None) -> Payload:
+        """Return the model: all of it, or the coordinates that a device lacks."""
+        models = self._protocol.models
+        if models is None:
+            return super().send_model()
+        # Without a receiver, all lack the same.
+        return models.to_send(receiver or 0, self.round_index, self.model).view(np.uint8)
 
 
 class CommonCoordinates(SecAgg):
@@ -32,7 +76,35 @@ class CommonCoordinates(SecAgg):
 
     name = "common"
     sparse_upload = True
+    same_coordinates = True
+    device_class = CommonDevice
+    server_class = CommonServer
     not_active = "it has not been analysed against such a server"
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters)
+        if parameters.rotate and parameters.model_update == "changed":
+            raise UsageError(
+                "with --rotate all of the model changes in every round: leave it out, or "
+                "--model-update changed"
+            )
+        self.models: ModelUpdates | None = None
+
+    def follow(self, models: ModelUpdates, index: int, ids: Sequence[int]) -> None:
+        self.models = models
+        pattern = Pattern.BROADCAST if models.begin(index, ids) else Pattern.SCATTER
+        self.steps = tuple(
+            replace(step, pattern=pattern) if step.phase == "model" else step for step in self.steps
+        )
+
+    @property
+    def model_dim(self) -> int:
+        changed = self.parameters.model_update == "changed"
+        return self.upload_dim if changed else super().model_dim
+
+    def cost_notes(self) -> list[str]:
+        first = ["without the first round, in which the whole model is sent"]
+        return super().cost_notes() + (first if self.model_dim < self.parameters.dim else [])
 
     @property
     def upload_dim(self) -> int:
@@ -53,6 +125,10 @@ class CommonCoordinates(SecAgg):
         super().count_masks(phases, crowd)
         dim, sent = self.parameters.dim, self.upload_dim
         add(phases["masked_input"].device, converted(sent) | at("scattered", sent, dim))
+        if self.model_dim < dim:
+            add(phases["model"].device, at("scattered", sent, dim))
+            # The model is compared with the one before, and kept.
+            add(phases["model"].server, {"summed": 2 * dim} | at("scattered", sent, dim))
         add(phases["result"].server, converted(sent) | at("scattered", sent / 2, sent))
 
     @classmethod

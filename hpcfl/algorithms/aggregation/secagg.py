@@ -762,10 +762,6 @@ class SecAgg(QuantisedProtocol):
         """Number of coordinates of an upload, where that is the same for all devices."""
         return self.parameters.dim
 
-    def sent_in(self, round_index: int) -> Where:
-        """Return the coordinates that all devices send in a round, where these are the same."""
-        return slice(None)
-
     def where_sent(self, server: SecAggServer, id: int) -> Where:
         return server.received_from(id)
 
