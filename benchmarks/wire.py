@@ -1,7 +1,7 @@
 """Bytes of an upload, counted on the messages of real rounds, against the formulas.
 
 SparseSecAgg, Table I: 0.66 MB (SecAgg) against 0.08 to 0.083 MB (alpha = 0.1) a device and round.
-Takes about 15 s on one core.
+Values of 16 bits, and coordinates that are the same for all. Takes about a minute on one core.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from harness import figure, run
 from hpcfl.comm import envelope
 
 DIM = 165_000
+LONG = 1_663_370
 
 
 def upload_bytes(protocol: str, devices: int, **options: object) -> tuple[float, int, float]:
@@ -26,6 +27,13 @@ def upload_bytes(protocol: str, devices: int, **options: object) -> tuple[float,
         int(sizes.max()),
         experiment.protocol.parameters.selection_probability,
     )
+
+
+def all_bytes(devices: int, **options: object) -> float:
+    """Return what a survivor of `common` sends in a round, keys and shares included."""
+    options |= {"alpha": 0.1, "bits": "16", "model_update": "changed"}
+    _, (record,) = run("common", devices, dim=LONG, rounds=1, warmup=0, **options)
+    return float(record.bytes_up[:, record.survived].sum(axis=0).mean())
 
 
 def main() -> None:
@@ -44,6 +52,12 @@ def main() -> None:
     figure(
         "secagg less 4 d, N=100: the fixed header", dense_largest - 4 * DIM, envelope.BYTES, " B"
     )
+    _, narrow_largest, _ = upload_bytes("secagg", 100, bits="16")
+    figure("secagg of 16 bits less 2 d", narrow_largest - 2 * DIM, envelope.BYTES, " B")
+    for devices, options in ((25, {}), (100, {}), (100, {"degree": 12})):
+        sent = all_bytes(devices, **options)
+        what = f"all that common of 16 bits sends, N={devices} {options or ''}"
+        figure(f"{what} / 4 d of secagg", sent / (4 * LONG), 0.052)
     print("\n  N   secagg MB   sparse MB (bitmap): mean   largest   ratio   coded gaps MB   ratio")
     for devices in (25, 50, 75, 100):
         mean, largest, _ = upload_bytes("sparse", devices, locations="bitmap")

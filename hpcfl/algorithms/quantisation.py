@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from hpcfl.crypto.groups import Group, Signed
 from hpcfl.errors import UsageError
 
+# Coordinates that are worked on at a time, in cache: the rest of a vector needs no copies.
+BLOCK = 1 << 16
+
 
 @dataclass(frozen=True)
 class Quantiser:
@@ -38,14 +41,18 @@ class Quantiser:
         ValueError
             If a value is not a finite number.
         """
-        # In float64 before clipping: as a float32 the clip could be larger than it says.
-        scaled = values.astype(np.float64)
-        if not all_finite(scaled):
-            raise ValueError("it holds a value that is not a finite number")
-        np.clip(scaled, -self.clip, self.clip, out=scaled)
-        scaled *= scale * self.levels
-        scaled += generator.random(scaled.size)
-        return np.floor(scaled, out=scaled).astype(np.int64)
+        integers = np.empty(values.size, np.int64)
+        for start in range(0, values.size, BLOCK):
+            part = slice(start, start + BLOCK)
+            # In float64 before clipping: as a float32 the clip could be larger than it says.
+            scaled = values[part].astype(np.float64)
+            if not all_finite(scaled):
+                raise ValueError("it holds a value that is not a finite number")
+            np.clip(scaled, -self.clip, self.clip, out=scaled)
+            scaled *= scale * self.levels
+            scaled += generator.random(scaled.size)
+            integers[part] = np.floor(scaled, out=scaled)
+        return integers
 
     def dequantise(self, total: Signed) -> NDArray[np.float64]:
         """Return the real vector that a sum of quantised vectors stands for (eq. 23)."""

@@ -185,8 +185,12 @@ class Field(Group):
         self.name = name
 
     def reduce(self, values: Signed | Sums) -> Elements:
-        # Floor division by a scalar is vectorised in numpy, the remainder is not.
-        return (values - values // self.modulus * self.modulus).astype(np.uint32)
+        elements, flat = np.empty(values.shape, self.dtype), values.reshape(-1)
+        for start, stop in _blocks(values.size, 2):
+            part = flat[start:stop]
+            # Floor division by a scalar is vectorised in numpy, the remainder is not.
+            elements.reshape(-1)[start:stop] = part - part // self.modulus * self.modulus
+        return elements
 
     def holds(self, words: Elements) -> bool:
         return not words.size or int(words.max()) < self.modulus
@@ -294,7 +298,7 @@ class Ring(Group):
 
 
 def _blocks(length: int, width: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of the blocks that `length` words of `width` bytes are worked in."""
+    """Yield the bounds of the blocks that `length` words of `width` bytes are worked on in."""
     words = BLOCK_BYTES // width
     for start in range(0, length, words):
         yield start, min(start + words, length)
