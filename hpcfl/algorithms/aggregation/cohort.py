@@ -319,9 +319,9 @@ class CohortServer(SecAggServer):
             # What the dropped device would have added is what its peers' masks lack to cancel.
             missing = self._protocol.pair_masks(self.round_index, (id, position), others)
             self._add_run(position, missing, 1)
-        total = np.empty_like(self._sum)
-        total[segments.dealt(0, self._sum.size)] = self._sum
-        self._unmasked = group.reduce(total)
+        by_place = self._taken_sum()
+        self._unmasked = np.empty_like(by_place)
+        self._unmasked[segments.dealt(0, by_place.size)] = by_place
 
 
 def _places(seen: Seen) -> NDArray[np.int64]:

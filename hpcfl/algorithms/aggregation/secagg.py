@@ -625,6 +625,7 @@ class SecAggServer(ModelSender):
     def finish_result(self) -> None:
         """Return to signed integers, 0 where nobody sent, and to the original coordinates."""
         decoded = self._group.decode(self._unmasked)
+        self._unmasked = self._unmasked[:0].copy()
         where = self._protocol.sent_in(self.round_index)
         if isinstance(where, slice):
             self.total = decoded
@@ -676,7 +677,12 @@ class SecAggServer(ModelSender):
             peers = self._links.neighbours(id, self._survived)
             mask_keys += self._secrets_with(id, peers)
             signs += [-pair_sign(survivor, id) for survivor in peers]
-        self._unmasked = self._group.add_masks(self._group.reduce(self._sum), mask_keys, signs)
+        self._unmasked = self._group.add_masks(self._taken_sum(), mask_keys, signs)
+
+    def _taken_sum(self) -> Elements:
+        """Return the sum as group elements; nothing is added to it any more, and it is freed."""
+        total, self._sum = self._group.reduce(self._sum), self._sum[:0].copy()
+        return total
 
     def _secrets_with(self, id: int, peers: list[int]) -> list[bytes]:
         """Return what the masks of a dropped device with survivors follow from."""

@@ -108,7 +108,7 @@ class SparseServer(SecAggServer):
             secrets = self._secrets_with(id, peers)
             missing = self._protocol.pair_masks(self.round_index, id, peers, secrets)
             np.add.at(self._sum, *missing)
-        self._unmasked = self._group.reduce(self._sum)
+        self._unmasked = self._taken_sum()
 
 
 class SparseSecAgg(SecAgg):
