@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,14 @@ class Quantiser:
             If a value is not a finite number.
         """
         integers = np.empty(values.size, np.int64)
+        for part, block in self.blocks(values, scale, generator):
+            integers[part] = block
+        return integers
+
+    def blocks(
+        self, values: NDArray[np.floating], scale: float, generator: np.random.Generator
+    ) -> Iterator[tuple[slice, Signed]]:
+        """Yield the same, part by part, with where it belongs."""
         for start in range(0, values.size, BLOCK):
             part = slice(start, start + BLOCK)
             # In float64 before clipping: as a float32 the clip could be larger than it says.
@@ -51,8 +60,7 @@ class Quantiser:
             np.clip(scaled, -self.clip, self.clip, out=scaled)
             scaled *= scale * self.levels
             scaled += generator.random(scaled.size)
-            integers[part] = np.floor(scaled, out=scaled)
-        return integers
+            yield part, np.floor(scaled, out=scaled).astype(np.int64)
 
     def dequantise(self, total: Signed) -> NDArray[np.float64]:
         """Return the real vector that a sum of quantised vectors stands for (eq. 23)."""

@@ -153,11 +153,15 @@ class Group(ABC):
             +1 or -1 for each key.
         """
         out = vector.copy()
+        self.mask(out, keys, signs)
+        return out
+
+    def mask(self, vector: Elements, keys: Iterable[bytes], signs: Iterable[int]) -> None:
+        """Add the masks of `keys` to a vector in place; see `add_masks`."""
         pairs = zip(keys, signs, strict=True)
         while batch := list(itertools.islice(pairs, STREAMS_AT_ONCE)):
             batch_keys, batch_signs = zip(*batch, strict=True)
-            self._add_masks(out, batch_keys, batch_signs)
-        return out
+            self._add_masks(vector, batch_keys, batch_signs)
 
     def decode(self, elements: Elements) -> Signed:
         """Return the integer of smallest magnitude that each element represents (phi^-1)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -506,18 +506,27 @@ class QuantisedProtocol(AggregationProtocol):
         The same arguments give the same rounding, and the same noise if there is any: that is how
         a round is validated. RefusedError if a value is not a finite number.
         """
+        integers = np.empty(values.size, np.int64)
+        for part, block in self._blocks(values, device, round_index):
+            integers[part] = block
+        return integers
+
+    def _blocks(
+        self, values: NDArray[np.floating], device: int, round_index: int
+    ) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+        """Yield part by part what `quantise` returns, with where it belongs."""
+        noise = None
         if self.noise is not None:
             values = self.noise.clip(values)
+            noise = self.noise.draw(values.size, device, round_index)
         spawn_key = (ROUNDING, round_index, device)
         seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key)
         generator = np.random.Generator(np.random.SFC64(seeds))
         try:
-            integers = self.quantiser.quantise(values, self.scale(device), generator)
+            for part, block in self.quantiser.blocks(values, self.scale(device), generator):
+                yield part, block if noise is None else block + noise[part]
         except ValueError as error:
             raise RefusedError(f"device {device} refuses to upload its vector: {error}") from None
-        if self.noise is not None:
-            integers += self.noise.draw(integers.size, device, round_index)
-        return integers
 
     def rotation(self, round_index: int) -> Rotation | None:
         """Return how vectors are rotated in a round, which all know, if they are."""
@@ -536,6 +545,16 @@ class QuantisedProtocol(AggregationProtocol):
     ) -> NDArray[np.int64]:
         """Return the integers that a device adds to the sum at some coordinates; see `quantise`."""
         return self.quantise(self.rotated(vector, round_index)[where], device, round_index)
+
+    def elements(
+        self, vector: NDArray[np.floating], where: Where, device: int, round_index: int
+    ) -> Elements:
+        """Return these integers as group elements, which takes no memory for the integers."""
+        group, values = self.summed_in, self.rotated(vector, round_index)[where]
+        elements = np.empty(values.size, group.dtype)
+        for part, block in self._blocks(values, device, round_index):
+            elements[part] = group.reduce(block)
+        return elements
 
     def turned_back(self, server: Any) -> NDArray[np.float64] | None:
         """Return the mean of a server's round in the original coordinates, if they were rotated."""
@@ -673,6 +692,9 @@ class QuantisedDevice(ModelReceiver):
         values = self._protocol.rotated(vector, self._round)[where]
         clipped = int(np.count_nonzero(np.abs(values) > self._parameters.clip))
         return where, values.astype(np.float64) * self._protocol.scale(self.id), clipped
+
+    def _elements(self, vector: NDArray[np.floating], where: Where) -> Elements:
+        return self._protocol.elements(vector, where, self.id, self._round)
 
     def _integers(self, vector: NDArray[np.floating], where: Where) -> NDArray[np.int64]:
         return self._protocol.integers(vector, where, self.id, self._round)

@@ -264,9 +264,9 @@ class PrfDevice(QuantisedDevice):
         mask_keys = self._member.mask_keys(self._round, self._selected)
         signs = [1 if self._member.id < peer else -1 for peer in mask_keys]
         group = self._parameters.arithmetic
-        elements = group.reduce(self._integers(vector, self.sent()))
-        masked = group.add_masks(elements, mask_keys.values(), signs)
-        return group.pack(masked)
+        elements = self._elements(vector, self.sent())
+        group.mask(elements, mask_keys.values(), signs)
+        return group.pack(elements)
 
 
 class PrfServer(ModelSender):

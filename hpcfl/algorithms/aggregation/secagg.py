@@ -288,13 +288,13 @@ class SecAggDevice(QuantisedDevice):
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the private mask plus the pairwise masks."""
         self._upload_once(vector)
-        integers = self._integers(vector, self.sent())
-        elements = self._parameters.arithmetic.reduce(integers)
+        group = self._parameters.arithmetic
+        elements = self._elements(vector, self.sent())
         peers, mask_keys = self._mask_secrets(self._members())
         private = self._protocol.private_mask_key(self._round, self.id, self._seed)
         signs = [pair_sign(self.id, peer) for peer in peers]
-        masked = self._parameters.arithmetic.add_masks(elements, [private, *mask_keys], [1, *signs])
-        return self._parameters.arithmetic.pack(masked)
+        group.mask(elements, [private, *mask_keys], [1, *signs])
+        return group.pack(elements)
 
     def _upload_once(self, vector: NDArray[np.floating]) -> None:
         """Refuse to mask a second vector: the difference of two would be in the clear."""
@@ -677,7 +677,8 @@ class SecAggServer(ModelSender):
             peers = self._links.neighbours(id, self._survived)
             mask_keys += self._secrets_with(id, peers)
             signs += [-pair_sign(survivor, id) for survivor in peers]
-        self._unmasked = self._group.add_masks(self._taken_sum(), mask_keys, signs)
+        self._unmasked = self._taken_sum()
+        self._group.mask(self._unmasked, mask_keys, signs)
 
     def _taken_sum(self) -> Elements:
         """Return the sum as group elements; nothing is added to it any more, and it is freed."""
