@@ -99,7 +99,7 @@ def check_levels(levels: int, largest: int, group: Group, clip: float, noisy: bo
     if largest < 1:
         raise UsageError(
             f"clip {clip:g}{' with this noise' if noisy else ''} is too large for the group "
-            f"{group.name} at any number of levels"
+            f"{group.name} at any number of levels{'' if group.bits == 32 else ': take more bits'}"
         )
     raise UsageError(
         f"levels {levels} with clip {clip:g}{' and noise' if noisy else ''} could overflow "

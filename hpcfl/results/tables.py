@@ -119,8 +119,10 @@ def facts(summary: Summary) -> Facts:
 def _memory(summary: Summary) -> str | None:
     """Return what ranks had resident, None if nothing is known."""
     parts = []
+    # In one process devices and server are together.
+    first = "the process" if summary.device_ready_bytes is None else "the server's rank"
     for who, ready, peak in (
-        ("the server's rank", summary.server_ready_bytes, summary.server_peak_bytes),
+        (first, summary.server_ready_bytes, summary.server_peak_bytes),
         ("the largest other rank", summary.device_ready_bytes, summary.device_peak_bytes),
     ):
         if ready is not None and peak is not None:

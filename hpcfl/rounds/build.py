@@ -35,11 +35,14 @@ def build(
     dim: int,
     weights: NDArray[np.float64] | None = None,
     population: int | None = None,
+    most: int | None = None,
 ) -> tuple[AggregationProtocol, DropoutSchedule]:
     """Return a protocol and its dropouts for N = `devices` and d = `dim`.
 
     `weights` are the devices', shape (N,), equal by default; `population` is the number of devices
-    that these are drawn from, all by default. A UsageError says which options do not go together.
+    that these are drawn from, all by default; `most` is the largest number of devices of any round,
+    with room for which levels and bits are chosen where they are not asked for. A UsageError says
+    which options do not go together.
     """
     values = values_of(options, ProtocolOptions)
     seed = options.seed if isinstance(options, SeedOptions) else 0
@@ -51,7 +54,7 @@ def build(
             Parameters(devices, dim, seed=seed, weights=weights, population=population, **chosen)
         )
 
-    protocol = at(*_precision(options, at))
+    protocol = at(*_precision(options, at, most))
     if options.upload == "reduce" and (protocol.sparse_upload or not protocol.summed_in):
         raise UsageError(
             f"{protocol.name} cannot use --upload reduce: MPI can only sum whole vectors of "
@@ -98,7 +101,7 @@ def with_group(options: Chosen) -> Chosen:
 
 
 def _precision(
-    options: RoundOptions, at: Callable[[str, int], AggregationProtocol]
+    options: RoundOptions, at: Callable[[str, int], AggregationProtocol], most: int | None
 ) -> tuple[str, int]:
     """Return group and levels, of which `at` makes the protocol.
 
@@ -113,9 +116,9 @@ def _precision(
     if not isinstance(one, QuantisedProtocol):
         return "fq", levels
     if not automatic:
-        return group, min(levels, one.largest_levels())
+        return group, min(levels, one.largest_levels(devices=most))
     names = (f"ring{bits}" for bits in WIDTHS)
-    enough = (name for name in names if one.largest_levels(GROUPS[name]) >= levels)
+    enough = (name for name in names if one.largest_levels(GROUPS[name], devices=most) >= levels)
     return next(enough, group), levels
 
 

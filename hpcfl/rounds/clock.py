@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from hpcfl.comm.transport import Transport
@@ -18,14 +19,15 @@ def timed(transport: Transport, round_: Round) -> RoundRecord:
     Returns at the server what all ranks spent, and the slowest one's elapsed time; elsewhere what
     this rank spent. Making vectors (`Round.prepare_seconds`) is not in it.
     """
-    kernel.forget_peak()
+    anew = kernel.forget_peak()
     resident, _ = kernel.resident_bytes()
     transport.barrier()
     transport.calls.restart()
     start = time.perf_counter()
     round_.play()
     elapsed = time.perf_counter() - start - round_.prepare_seconds
-    _, peak = kernel.resident_bytes()
+    # A peak that could not begin anew may be that of an earlier round.
+    peak = kernel.resident_bytes()[1] if anew else math.nan
     record = round_.ledger.record
     for name in SPENT:
         total = transport.sum_to_server(getattr(record, name))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 
 
 def read(path: str | os.PathLike[str]) -> str:
@@ -15,10 +14,14 @@ def read(path: str | os.PathLike[str]) -> str:
         return ""
 
 
-def forget_peak() -> None:
-    """Let the peak of this process's resident memory begin anew, where the system can."""
-    with suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-        file.write("5")
+def forget_peak() -> bool:
+    """Let the peak of this process's resident memory begin anew; return whether the system can."""
+    try:
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+            file.write("5")
+    except OSError:
+        return False
+    return True
 
 
 def resident_bytes() -> tuple[float, float]:

@@ -39,8 +39,16 @@ def make_federation(options: TrainOptions, sizes: NDArray[np.int64], dim: int) -
     per_round = options.per_round or sizes.size
     invited = federated.find(options.algorithm).invited(per_round, sizes.size, options)
     participation = Participation(sizes.size, invited, options.sampling, options.seed)
-    protocol, _ = build(options.aggregate, options, per_round, dim, population=sizes.size)
+    most = most_in_round(options, per_round, sizes.size)
+    protocol, _ = build(
+        options.aggregate, options, per_round, dim, population=sizes.size, most=most
+    )
     return Federation(sizes, participation, options.rounds, options.seed, protocol, options)
+
+
+def most_in_round(options: TrainOptions, per_round: int, devices: int) -> int:
+    """Return how many devices a round may have: by chance all, where each joins by chance."""
+    return devices if options.sampling == "poisson" else per_round
 
 
 def check_algorithm(options: TrainOptions, devices: int) -> None:
@@ -89,8 +97,7 @@ def with_precision(options: TrainOptions, sizes: NDArray[np.int64], dim: int) ->
     protocol = make_federation(at(1), sizes, dim).protocol
     if not isinstance(protocol, QuantisedProtocol):
         return at(DEFAULT_LEVELS)
-    # By chance, all devices may be in a round.
-    most = sizes.size if options.sampling == "poisson" else protocol.parameters.devices
+    most = most_in_round(options, protocol.parameters.devices, sizes.size)
     roomy = protocol.largest_levels(devices=most)
     finest = at(max(1, roomy // 2))
     algorithm = make_algorithm(finest, make_federation(finest, sizes, dim))

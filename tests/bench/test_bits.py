@@ -49,6 +49,23 @@ def test_of_a_cohort_only_its_devices_need_room():
     assert secagg.parameters.levels == 127 - 100
 
 
+@pytest.mark.parametrize("precision", [{"bits": 16}, {"bits": "auto", "levels": 32759}])
+def test_by_chance_all_devices_are_in_a_round_and_have_room(precision, tmp_path):
+    """Each round of Poisson sampling has another number of devices; 8 of 20 are expected."""
+    pytest.importorskip("torch")
+    options = {"aggregate": "secagg", "dataset": "digits", "devices": 20, "per_round": 8}
+    run = hpcfl.train(
+        "fedavg", sampling="poisson", dropout=0, rounds=8, output=tmp_path, **options, **precision
+    )
+    assert run.validated.all()
+    assert run.training["participants"].max() > 8
+
+
+def test_few_bits_for_many_devices_are_refused_with_what_to_do():
+    with pytest.raises(UsageError, match="ring8 at any number of levels: take more bits"):
+        built(devices=300, bits="8")
+
+
 @pytest.mark.parametrize("bits", ["12", "20", "24", "28"])
 def test_mpi_sums_no_packed_values(bits):
     with pytest.raises(UsageError, match=f"and {bits} bits are none: use 8, 16 or 32 bits"):

@@ -28,6 +28,16 @@ def test_a_peak_is_forgotten_and_the_next_one_is_seen():
     assert peak < before + BIG / 10
 
 
+def test_a_peak_that_cannot_begin_anew_is_not_told(monkeypatch, tmp_path):
+    """It would be that of whatever came before."""
+    monkeypatch.setattr(kernel, "forget_peak", lambda: False)
+    run = bench(tmp_path, "run", 100)
+    assert np.isfinite(run.resident_bytes).all()
+    assert np.isnan(run.peak_bytes).all()
+    assert run.summary().server_peak_bytes is None
+    assert "at the peak" not in tables.facts(run.summary()).text()
+
+
 def test_a_system_that_tells_nothing_is_no_error(monkeypatch):
     monkeypatch.setattr(kernel, "read", lambda path: "")
     assert np.isnan(kernel.resident_bytes()).all()
@@ -62,7 +72,7 @@ def test_what_a_round_takes_is_in_the_file_and_told(tmp_path):
     assert summary.server_peak_bytes == run.peak_bytes[1:].max()
     assert summary.device_ready_bytes is summary.device_peak_bytes is None
     said = tables.facts(summary).text()
-    assert f"the server's rank {run.resident_bytes[0, 0] / 1e6:.4g} MB before the first" in said
+    assert f"the process {run.resident_bytes[0, 0] / 1e6:.4g} MB before the first" in said
     assert "largest other rank" not in said
 
 

@@ -29,6 +29,7 @@ FEATURES = {
     "reduce": (
         f"{JOBS}::test_uploads_summed_within_reduce_give_the_same_sum[fq-secagg]",
         f"{JOBS}::test_uploads_summed_within_reduce_give_the_same_sum[ring32-prf]",
+        f"{JOBS}::test_uploads_summed_within_reduce_give_the_same_sum[ring16-secagg]",
     ),
     "several device counts": (
         f"{JOBS}::test_several_device_counts_in_one_launch_give_a_file_each",

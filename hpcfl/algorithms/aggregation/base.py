@@ -266,8 +266,15 @@ class AggregationProtocol(ABC):
         """Let the devices of a round be sent only what has changed of the model.
 
         These are their ids in `models`, in order. Every rank calls this before the round.
+
+        Raises
+        ------
+        UsageError
+            If the protocol does not say how.
         """
-        raise NotImplementedError
+        raise UsageError(
+            f"--model-update changed needs a method follow, which the class of {self.name!r} lacks"
+        )
 
     @property
     def model_dim(self) -> int:

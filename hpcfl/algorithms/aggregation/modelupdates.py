@@ -16,7 +16,9 @@ class ModelUpdates:
     """The models that devices have, and this rank's copy of the last one; kept for a whole run.
 
     What the devices of a rank have differs from the last model in nothing but coordinates that they
-    are still to be sent: so one copy is enough for all of them. `changed` tells which of `dim`
+    are still to be sent: so one copy is enough for all of them. Who is in a round counts as having
+    its model: a device that refuses the message, which no server here gives reason to, would not be
+    sent again what was in it. `changed` tells which of `dim`
     coordinates a round may change, which all know.
     """
 
@@ -54,12 +56,14 @@ class ModelUpdates:
         ValueError if that is neither all of the model nor what the device lacks.
         """
         values, where = payload.view("<f4"), self._lacking[self._had[slot]]
+        if values.size == self._dim:
+            where = slice(None)
+        elif isinstance(where, slice) or values.size != where.size:
+            # Of one value NumPy would make as many as are missing.
+            raise ValueError(f"{values.size} coordinates")
         if self.received is None:
             self.received = np.empty(self._dim, np.float32)
-        if values.size == self._dim:
-            self.received[:] = values
-        else:
-            self.received[where] = values
+        self.received[where] = values
         return self.received
 
     def to_send(self, slot: int, index: int, model: NDArray[np.float32]) -> NDArray[np.float32]:

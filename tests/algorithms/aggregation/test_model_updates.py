@@ -110,9 +110,28 @@ def test_a_device_refuses_what_is_neither_the_model_nor_what_it_lacks():
     device = protocol.device(0, 1, lambda size: bytes(size))
     size = 4 * protocol.sent_in(0).size
     device.receive_model(np.zeros(size, np.uint8))
-    for wrong in (0, size - 4, size + 4, 4 * DIM - 4, 4 * DIM + 4):
+    for wrong in (0, 4, 7, size - 4, size + 4, 4 * DIM - 4, 4 * DIM + 4):
         with pytest.raises(HpcflError, match=f"{wrong} bytes are neither the model nor what"):
             device.receive_model(np.zeros(wrong, np.uint8))
+
+
+def test_a_device_without_a_model_refuses_a_part_of_one():
+    models, protocol = ModelUpdates(2, DIM, protocol_of(2).sent_in), protocol_of(2)
+    protocol.follow(models, 0, [0, 1])
+    for wrong in (4, 4 * protocol.sent_in(0).size):
+        with pytest.raises(HpcflError, match=f"{wrong} bytes are neither the model nor what"):
+            protocol.device(0, 0, bytes).receive_model(np.zeros(wrong, np.uint8))
+    assert models.received is None
+
+
+def test_a_class_that_does_not_say_how_is_refused_in_a_sentence():
+    class Silent(find("secagg")):
+        same_coordinates = True
+
+    options = {"model_update": "changed", "levels": 1000}
+    protocol = Silent(Parameters(5, DIM, **options))
+    with pytest.raises(UsageError, match="needs a method follow, which the class of 'secagg'"):
+        protocol.follow(ModelUpdates(5, DIM, protocol.sent_in), 0, range(5))
 
 
 def test_a_run_sends_the_whole_model_once(tmp_path):
