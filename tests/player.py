@@ -78,6 +78,7 @@ def round_of(
         dim=protocol.parameters.dim,
         largest_message=protocol.largest_message,
         largest_reply=protocol.largest_reply,
+        in_parts=protocol.uploads_in_parts,
         reduce_group=protocol.summed_in if reduce else None,
         observer=observer,
     )

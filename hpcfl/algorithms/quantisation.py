@@ -69,7 +69,8 @@ class Quantiser:
 
 def all_finite(values: NDArray[np.floating]) -> bool:
     """Return whether no value is infinite or not a number."""
-    return bool(np.isfinite(values).all())
+    starts = range(0, values.size, BLOCK)
+    return all(np.isfinite(values[start : start + BLOCK]).all() for start in starts)
 
 
 # Larger than the order of any group, and still an int64 in results.

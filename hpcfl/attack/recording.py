@@ -65,6 +65,8 @@ class Recorder(RoundObserver):
     Its `transcript` is None before :meth:`collect`, and except at the server.
     """
 
+    hears = True
+
     def __init__(
         self, protocol: AggregationProtocol, round_index: int, config: Mapping[str, Any]
     ) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.noise import NoiseSecrets, insecure_noise, system_noise
+from hpcfl.algorithms.quantisation import BLOCK
 from hpcfl.benchmark.stopping import StopRule
 from hpcfl.comm.transport import Transport
 from hpcfl.errors import HpcflError, UsageError
@@ -166,6 +167,7 @@ class Experiment:
 
         def play_one(index: int) -> Played | None:
             nonlocal last
+            last = None  # which would take memory beside this round's
             self.updates.prepare(index, transport.local_devices)
             played = play(
                 self.protocol,
@@ -186,7 +188,9 @@ class Experiment:
             if enrolled is not None:
                 enrolled.charge(played.record, index)
             played.record.warmup = index < options.warmup
-            model[:] -= last.mean.astype(np.float32)
+            for start in range(0, model.size, BLOCK):
+                part = slice(start, start + BLOCK)
+                model[part] -= last.mean_at(part).astype(np.float32)
             return replace(played, aggregate=None)
 
         def decide(index: int, played: Played) -> str:

@@ -17,10 +17,12 @@ the payload is its reason, UTF-8.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.comm.phases import Ids, Payload, Rows
+from hpcfl.comm.phases import ENVELOPE_BYTES, Ids, Payload, Roomy, Rows
 from hpcfl.errors import MessageError
 
 FORMAT = np.dtype(
@@ -33,8 +35,11 @@ FORMAT = np.dtype(
         ("receiver", "<u4"),
     ]
 )
-BYTES = FORMAT.itemsize
+BYTES = ENVELOPE_BYTES
 VERSION = 1
+# Long payloads move in parts of a multiple of this size: a whole number of pairs of values,
+# whatever their bits.
+PART_UNIT = 840
 SERVER = 2**32 - 1
 ALL = 2**32 - 2
 # Stands for the step in a device's last message: it takes no further part in the round.
@@ -43,12 +48,27 @@ REASON_BYTES = 240
 
 
 def seal(step: int, round_index: int, sender: int, receiver: int, payload: Payload) -> Payload:
-    """Return the message that carries `payload`, any contiguous array, behind its envelope."""
+    """Return the message that carries `payload`, any contiguous array, behind its envelope.
+
+    One that is all of what `phases.room` returned becomes a part of it, and is sealed but once.
+    """
     body = payload.reshape(-1).view(np.uint8)
-    message = np.empty(BYTES + body.size, np.uint8)
+    message = _with_room(body)
+    if message is None:
+        message = np.empty(BYTES + body.size, np.uint8)
+        message[BYTES:] = body
     message[:BYTES].view(FORMAT)[0] = (VERSION, step, 0, round_index, sender, receiver)
-    message[BYTES:] = body
     return message
+
+
+def _with_room(body: Payload) -> Payload | None:
+    """Return a payload with the room in front of it, None if there is none."""
+    if not isinstance(body, Roomy):
+        return None
+    whole: Any = body
+    while isinstance(whole.base, np.ndarray):
+        whole = whole.base
+    return whole if whole.size == BYTES + body.size else None
 
 
 def seal_rows(step: int, round_index: int, sender: int, receivers: Ids, rows: Rows) -> Rows:

@@ -206,6 +206,12 @@ class TolerantTransport(mpi.MpiTransport):
             for window, sent, mine in made:
                 yield from self._gather_window(window, sent, mine)
 
+    def gather_parts(
+        self, senders: Sequence[int], produce: Produce, largest: int
+    ) -> Iterator[tuple[int, Payload]]:
+        """Gather whole messages: of one whose sender dies nothing may be in use."""
+        return self.gather(senders, produce, largest)
+
     def _gather_window(
         self, window: range, sent: Payload, mine: NDArray[np.int64]
     ) -> Iterator[tuple[int, Payload]]:

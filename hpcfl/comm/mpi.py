@@ -28,7 +28,7 @@ from hpcfl.comm.rows import Received
 from hpcfl.comm.scratch import Scratch, pages
 from hpcfl.comm.star import SERVER_RANK
 from hpcfl.comm.stream import CALL_BYTES
-from hpcfl.comm.transport import AddInto, Produce, Transport
+from hpcfl.comm.transport import AddInto, Part, Produce, Transport
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import AgreedError, AgreedUsageError, HpcflError, UsageError
 
@@ -149,6 +149,21 @@ class MpiTransport(Transport):
         traffic = stream.Stream(self._comm, self.placement, largest, self._scratches, self.calls)
         if self.has_server:
             yield from traffic.receive()
+        else:
+            traffic.send(senders, produce)
+        self.calls.number += len(traffic.windows)
+
+    def gather_parts(
+        self, senders: Sequence[int], produce: Produce, largest: int
+    ) -> Iterator[tuple[int, Payload | Part]]:
+        if not stream.in_parts(largest):
+            yield from self.gather(senders, produce, largest)
+            return
+        traffic = stream.PartStream(
+            self._comm, self.placement, largest, self._scratches, self.calls
+        )
+        if self.has_server:
+            yield from traffic.receive_parts()
         else:
             traffic.send(senders, produce)
         self.calls.number += len(traffic.windows)

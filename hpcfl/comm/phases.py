@@ -58,6 +58,15 @@ Rows = NDArray[np.uint8]
 Ids = NDArray[np.int64]
 
 
+class Roomy(np.ndarray[Any, Any]):
+    """A payload with room for its envelope in front of it, so that it is sealed without a copy."""
+
+
+def room(size: int) -> Payload:
+    """Return memory for a long payload of one message, with anything in it: shape (size,)."""
+    return np.empty(ENVELOPE_BYTES + size, np.uint8)[ENVELOPE_BYTES:].view(Roomy)
+
+
 class Pattern(Enum):
     """Who sends to whom in a step."""
 

@@ -10,6 +10,7 @@ on after every message that they make or use: a sender waits for a server at wor
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
@@ -17,21 +18,28 @@ from itertools import accumulate
 import numpy as np
 from mpi4py import MPI
 
+from hpcfl.comm import envelope
 from hpcfl.comm.calls import Calls, WaitsFor
 from hpcfl.comm.patient import Comm, complete
 from hpcfl.comm.phases import Payload
 from hpcfl.comm.placement import Placement, within
 from hpcfl.comm.scratch import Scratch
 from hpcfl.comm.star import SERVER_RANK
+from hpcfl.comm.transport import WINDOW_BYTES, Part
 from hpcfl.errors import HpcflError
 
 Produce = Callable[[int], Payload]
 
-# What all ranks send in a window, if no single message is larger.
-WINDOW_BYTES = 1 << 25
 # No call moves more than this: MPI counts with 32 bits.
 CALL_BYTES = 1 << 30
+# A part of a message has at least so many bytes, however many ranks send one.
+LEAST_PART_BYTES = 1 << 18
 SIZES, MESSAGES = 1, 2  # tags
+
+
+def in_parts(largest: int) -> bool:
+    """Return whether messages up to this size are so long that they are received in parts."""
+    return largest > WINDOW_BYTES
 
 
 def windows(placement: Placement, largest: int, limit: int) -> list[range]:
@@ -65,7 +73,7 @@ class Stream:
         self._placement = placement
         self._largest = largest
         self._scratches = scratches
-        self._calls = calls
+        self._notes = calls
         self.windows = windows(placement, largest, WINDOW_BYTES)
 
     def send(self, senders: Collection[int], produce: Produce) -> None:
@@ -79,7 +87,7 @@ class Stream:
             return message
 
         count = 0
-        for number, window in enumerate(self.windows, self._calls.number):
+        for number, window in enumerate(self.windows, self._notes.number):
             ids = within(local, window)
             if not ids:
                 continue
@@ -88,21 +96,21 @@ class Stream:
             payload, sizes = end_to_end(chosen, produce_while_sending, self._largest, scratch)
             told = np.zeros(len(ids), np.int64)
             told[[id in there for id in ids]] = sizes
-            on_its_way.complete(self._calls, WaitsFor.SERVER)
+            on_its_way.complete(self._notes, WaitsFor.SERVER)
             on_its_way = _Frame(
                 self._comm,
                 [
                     partial(self._comm.Isend, told, SERVER_RANK, SIZES),
                     *(
                         partial(self._comm.Isend, [payload[part], MPI.BYTE], SERVER_RANK, MESSAGES)
-                        for part in _calls(len(ids) * self._largest)
+                        for part in self._calls(len(ids) * self._largest)
                     ),
                 ],
                 number,
             )
             count += 1
             del payload
-        on_its_way.complete(self._calls, WaitsFor.SERVER)
+        on_its_way.complete(self._notes, WaitsFor.SERVER)
 
     def receive(self) -> Iterator[tuple[int, Payload]]:
         """Yield the id and the message of every device that sends one, by id; at the server."""
@@ -114,15 +122,99 @@ class Stream:
                 window,
                 self._largest,
                 self._scratches[count % 2],
-                self._calls.number + count,
+                self._notes.number + count,
             )
             if posted is not None:
-                for message in posted.messages(self._calls):
+                for message in posted.messages(self._notes):
                     yield message
+                    del message  # whose memory is taken again
                     following.move()
             posted = following
         if posted is not None:
-            yield from posted.messages(self._calls)
+            yield from posted.messages(self._notes)
+
+    def _calls(self, most: int) -> Iterator[slice]:
+        """Yield the parts of up to `most` bytes that move in one call each, one at least."""
+        return _parts(most, CALL_BYTES)
+
+
+class PartStream(Stream):
+    """A gather of messages so long that the server holds parts of them.
+
+    A window has a device of each rank at most: their parts come at the same time, as many bytes of
+    all together as another gather has in a window, and while the server uses them, the next.
+    """
+
+    def __init__(
+        self,
+        comm: Comm,
+        placement: Placement,
+        largest: int,
+        scratches: Sequence[Scratch],
+        calls: Calls,
+    ) -> None:
+        super().__init__(comm, placement, largest, scratches, calls)
+        self.windows = one_of_each_rank(placement)
+        most = max(LEAST_PART_BYTES, WINDOW_BYTES // max(map(len, self.windows), default=1))
+        self._step = max(1, most // envelope.PART_UNIT) * envelope.PART_UNIT
+
+    def _calls(self, most: int) -> Iterator[slice]:
+        return _parts(most, self._step, envelope.BYTES)
+
+    def receive_parts(self) -> Iterator[tuple[int, Part]]:
+        """Yield parts, and the ids of the devices that send them."""
+        homes = self._placement.homes.tolist()
+        for number, window in enumerate(self.windows, self._notes.number):
+            ranks = [homes[id] for id in window]
+            sizes = np.zeros(len(window), np.int64)
+            told = [
+                partial(self._comm.Irecv, sizes[place : place + 1], rank, SIZES)
+                for place, rank in enumerate(ranks)
+            ]
+            parts = list(self._calls(self._largest))
+            coming = deque([self._post(parts[0], ranks, self._scratches[0], number, told)])
+            for count, part in enumerate(parts, 1):
+                for following in parts[count : count + 1]:
+                    scratch = self._scratches[count % 2]
+                    coming.append(self._post(following, ranks, scratch, number))
+                frame, rows = coming.popleft()
+                # The first says how long the server waited for devices to compute.
+                frame.complete(self._notes if count == 1 else None, WaitsFor.EVERYBODY)
+                for id, size, row in zip(window, sizes.tolist(), rows, strict=True):
+                    if part.start < size:
+                        yield id, Part(size, part.start, row[: size - part.start])
+                    for next_frame, _ in coming:
+                        next_frame.move()
+                del rows, row
+
+    def _post(
+        self,
+        part: slice,
+        ranks: Sequence[int],
+        scratch: Scratch,
+        number: int,
+        told: Sequence[Callable[[], MPI.Request]] = (),
+    ) -> tuple[_Frame, list[Payload]]:
+        """Begin to receive a part of a message of each rank; return where it comes to."""
+        length = min(part.stop, self._largest) - part.start
+        memory = scratch.take(length * len(ranks)).reshape(len(ranks), length)
+        begin = [
+            partial(self._comm.Irecv, [row, MPI.BYTE], rank, MESSAGES)
+            for rank, row in zip(ranks, memory, strict=True)
+        ]
+        return _Frame(self._comm, [*told, *begin], number), list(memory)
+
+
+def one_of_each_rank(placement: Placement) -> list[range]:
+    """Return the ids in pieces in which no rank has two."""
+    found: list[range] = []
+    first, there = 0, set[int]()
+    for id, rank in enumerate(placement.homes.tolist()):
+        if rank in there:
+            found.append(range(first, id))
+            first, there = id, set()
+        there.add(rank)
+    return [*found, range(first, placement.devices)]
 
 
 class _Frame:
@@ -144,15 +236,16 @@ class _Frame:
             MPI.Request.Testall(self._requests)
             self._posting_seconds += time.perf_counter() - start
 
-    def complete(self, calls: Calls, waits_for: WaitsFor) -> None:
-        """Wait until all messages are where they were to go, and note it."""
+    def complete(self, calls: Calls | None, waits_for: WaitsFor) -> None:
+        """Wait until all messages are where they were to go, and note it if there are notes."""
         if not self._requests:
             return
         begin = time.perf_counter()
         complete(self._comm, self._requests)
         end = time.perf_counter()
         self._requests = []
-        calls.note(self._number, self._available, begin, end, waits_for, self._posting_seconds)
+        if calls is not None:
+            calls.note(self._number, self._available, begin, end, waits_for, self._posting_seconds)
 
 
 class _Window:
@@ -185,7 +278,7 @@ class _Window:
             memory = self._memory[frame.start * largest : frame.stop * largest]
             begin += [
                 partial(comm.Irecv, [memory[part], MPI.BYTE], rank, MESSAGES)
-                for part in _calls(memory.size)
+                for part in _parts(memory.size, CALL_BYTES)
             ]
         self._receives = _Frame(comm, begin, number)
 
@@ -240,7 +333,9 @@ def end_to_end(
     return whole[:end], sizes
 
 
-def _calls(most: int) -> Iterator[slice]:
-    """Yield the parts of up to `most` bytes that move in one call each, one at least."""
-    for start in range(0, max(1, most), CALL_BYTES):
-        yield slice(start, start + CALL_BYTES)
+def _parts(most: int, step: int, first: int = 0) -> Iterator[slice]:
+    """Yield the parts of up to `most` bytes: `step` bytes each, the first so many more."""
+    start = 0
+    for stop in range(first + step, max(1, most) + step, step):
+        yield slice(start, stop)
+        start = stop

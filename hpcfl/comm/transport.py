@@ -17,8 +17,20 @@ from hpcfl.comm.rows import Received
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import HpcflError
 
+# What all ranks send in a window of a gather, if no single message is larger.
+WINDOW_BYTES = 1 << 25
+
 Produce = Callable[[int], Payload]
 AddInto = Callable[[Elements, Elements], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a long message."""
+
+    size: int  # of all of it, in bytes
+    start: int  # the part's first byte
+    data: Payload  # whose memory is used again
 
 
 @dataclass(frozen=True)
@@ -99,6 +111,16 @@ class Transport(ABC):
         `produce` makes a device's message; it is called once a sender, on all ranks at the same
         time. No message is larger than `largest` bytes, which decides how many move at once.
         """
+
+    def gather_parts(
+        self, senders: Sequence[int], produce: Produce, largest: int
+    ) -> Iterator[tuple[int, Payload | Part]]:
+        """Do the same, with long messages in parts where the transport can do that.
+
+        The parts of a message come in order, those of several in turns. Behind the envelope, each
+        but the last is a multiple of `envelope.PART_UNIT` bytes.
+        """
+        return self.gather(senders, produce, largest)
 
     @abstractmethod
     def reduce(

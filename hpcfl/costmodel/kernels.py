@@ -94,22 +94,22 @@ def _vectors() -> Kernels:
 
     yield "converted", convert(DIM)
     sums = FQ.reduce(np.random.default_rng(1).integers(-(2**20), 2**20, DIM))
-    yield "decoded", _per(cpu_seconds(lambda: FQ.decode(sums)), DIM)
+    yield "decoded", _per(cpu_seconds(lambda: FQ.signed(sums)), DIM)
     yield "converted_far", convert(FAR)
-    total = np.zeros(LONG, np.int64)
+    adder = FQ.adder(LONG)
     received = itertools.cycle([np.arange(LONG, dtype=np.uint32) for _ in range(COLD)])
 
     def take() -> None:
         values = next(received)
         if int(values.max()) < FQ.modulus:
-            np.add(total, values, out=total)
+            adder.add(values)
 
     yield "summed", _per(cpu_seconds(take), LONG)
     ring = GROUPS["ring16"]
     words = itertools.cycle([np.arange(LONG).astype(ring.dtype) for _ in range(COLD)])
-    narrow = ring.zeros(LONG)
-    summed = cpu_seconds(lambda: np.add(narrow, next(words), out=narrow))
-    yield "summed_byte", _per(summed, narrow.nbytes)
+    narrow = ring.adder(LONG)
+    summed = cpu_seconds(lambda: narrow.add(next(words)))
+    yield "summed_byte", _per(summed, LONG * ring.dtype.itemsize)
     rotation, vector = Rotation(LONG, np.random.default_rng(1)), np.ones(LONG, np.float32)
     yield "butterfly", _per(cpu_seconds(lambda: rotation.turn(vector)), butterflies(LONG))
     packing = GROUPS["ring20"]

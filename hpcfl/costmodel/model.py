@@ -10,15 +10,18 @@ messages, then the server's work.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.costs import OPERATIONS, PhaseCosts, add
 from hpcfl.costmodel.calibration import Calibration
+from hpcfl.costmodel.memory import Memory, predict_memory
 from hpcfl.costmodel.overheads import overhead_of
 from hpcfl.errors import UsageError
 from hpcfl.results.linkmodel import LinkModel
+from hpcfl.system.environment import memory_bytes
 
 # Figures of a phase that add up to those of a round.
 SUMMED = (
@@ -50,6 +53,8 @@ class Prediction:
     ranks: int
     phases: tuple[PhasePrediction, ...]
     shares: dict[str, float]  # of each kind of work, and of the links, in the modelled seconds
+    server_peak_bytes: float  # memory of the server's rank; in one process that of all
+    device_peak_bytes: float | None  # of a rank with devices
     notes: tuple[str, ...]  # what to beware of
 
     def total(self, name: str) -> float:
@@ -115,6 +120,7 @@ def predict(
             )
         )
     whole = sum(spent.values())
+    memory = predict_memory(protocol, ranks)
     return Prediction(
         protocol.name,
         devices,
@@ -122,7 +128,9 @@ def predict(
         ranks,
         tuple(phases),
         {name: seconds / whole for name, seconds in spent.items()},
-        _notes(protocol, calibration, ranks),
+        memory.server,
+        memory.device,
+        (*_notes(protocol, calibration, ranks), *_beyond(memory)),
     )
 
 
@@ -166,6 +174,16 @@ def _moved(phase: PhaseCosts, on_a_rank: float) -> list[tuple[str, float]]:
     return moved
 
 
+def _beyond(memory: Memory) -> Iterator[str]:
+    """Yield a warning if ranks take more memory than this machine has."""
+    there = memory_bytes()
+    if there is not None and memory.together > there:
+        yield (
+            f"such a round takes about {memory.together / 1e9:.1f} GB of memory, and this machine "
+            f"has {there / 1e9:.1f} GB"
+        )
+
+
 def _notes(protocol: AggregationProtocol, calibration: Calibration, ranks: int) -> tuple[str, ...]:
     notes, parameters = protocol.cost_notes(), protocol.parameters
     known = overhead_of(protocol, calibration.samples)
@@ -175,6 +193,8 @@ def _notes(protocol: AggregationProtocol, calibration: Calibration, ranks: int) 
         notes.append(
             "extrapolated: the model was checked for up to 100 devices and 2,000,000 parameters"
         )
+    if parameters.threads > 1:
+        notes.append("elapsed seconds are those of ranks with one thread each")
     if ranks > 1 and calibration.ranks != ranks:
         notes.append(
             f"measured seconds of {ranks} ranks need a calibration with as many: mpirun -n {ranks} "

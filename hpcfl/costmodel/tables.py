@@ -62,8 +62,17 @@ def _about(found: Prediction, link: LinkModel, calibration: Calibration) -> list
         f"modelled: devices of their own, {link}",
         f"here: {where} on the calibrated machine ({calibration.about.get('cpu_model', '?')}, "
         f"{calibration.about.get('measured', '?')})",
+        f"memory at the peak of a round: {_memory(found)}",
         *found.notes,
     ]
+
+
+def _memory(found: Prediction) -> str:
+    server = formats.size(found.server_peak_bytes)
+    if found.device_peak_bytes is None:
+        return server
+    devices = formats.size(found.device_peak_bytes)
+    return f"{server} of the server's rank, {devices} of a rank with devices"
 
 
 def _row(phase: PhasePrediction) -> list[Any]:

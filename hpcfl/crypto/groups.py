@@ -12,12 +12,15 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import CipherContext
 from numpy.typing import NDArray
 
 from hpcfl.crypto import keystream
+from hpcfl.crypto.threads import spread
 
 # Of the group's dtype.
 Elements = NDArray[np.unsignedinteger[Any]]
@@ -26,6 +29,9 @@ Signed = NDArray[np.int64]
 Sums = NDArray[Any]
 
 BLOCK_BYTES = keystream.BLOCK_BYTES
+LONG_BLOCK_BYTES = 3 * BLOCK_BYTES
+# A key, the stream of it, and the sign with which its mask is added.
+Mask = tuple[bytes, CipherContext, int]
 # Pairs of elements that are packed at a time, in cache.
 PACKED_PAIRS = 1 << 12
 # Open streams cost memory, not time: a server with very many masks takes them in batches.
@@ -45,6 +51,8 @@ class Group(ABC):
         The little-endian word that an element is in memory.
     sums : dtype
         That of elements which are added up: one in which 2**31 of them do no harm.
+    adder_bytes : int
+        What an `Adder` takes for each coordinate.
     """
 
     name: str
@@ -52,6 +60,7 @@ class Group(ABC):
     bits: int
     dtype: np.dtype[Any]
     sums: np.dtype[Any]
+    adder_bytes: int
 
     @property
     def half_range(self) -> int:
@@ -137,8 +146,14 @@ class Group(ABC):
         return keystream.read(keys, [width * count for count in counts]).view(self.dtype)
 
     @abstractmethod
-    def _add_masks(self, vector: Elements, keys: Sequence[bytes], signs: Sequence[int]) -> None:
-        """Add the masks of `keys` to `vector` in place."""
+    def _mask_block(
+        self, vector: Elements, masks: Sequence[Mask], block: NDArray[np.uint8], first: int
+    ) -> None:
+        """Add masks to some of a vector in place.
+
+        These are the next elements of each stream, from the element `first` on; `block` is memory
+        for those of one.
+        """
 
     def add_masks(self, vector: Elements, keys: Iterable[bytes], signs: Iterable[int]) -> Elements:
         """Return ``vector + sum_k signs[k] * PRG(keys[k])``.
@@ -156,22 +171,137 @@ class Group(ABC):
         self.mask(out, keys, signs)
         return out
 
-    def mask(self, vector: Elements, keys: Iterable[bytes], signs: Iterable[int]) -> None:
-        """Add the masks of `keys` to a vector in place; see `add_masks`."""
+    def mask(
+        self, vector: Elements, keys: Iterable[bytes], signs: Iterable[int], threads: int = 1
+    ) -> None:
+        """Add the masks of `keys` to a vector in place, on so many threads; see `add_masks`."""
         pairs = zip(keys, signs, strict=True)
         while batch := list(itertools.islice(pairs, STREAMS_AT_ONCE)):
             batch_keys, batch_signs = zip(*batch, strict=True)
-            self._add_masks(vector, batch_keys, batch_signs)
+
+            # Threads that take turns at the interpreter do so less often with longer blocks.
+            block = BLOCK_BYTES if threads == 1 else LONG_BLOCK_BYTES
+            work = partial(self._mask_part, vector, batch_keys, batch_signs, block)
+            spread(work, vector.size, threads)
+
+    def _mask_part(
+        self,
+        vector: Elements,
+        keys: Sequence[bytes],
+        signs: Sequence[int],
+        block_bytes: int,
+        part: slice,
+    ) -> None:
+        """Add the masks to a part of a vector, which begins with a keystream block."""
+        first = part.start * self.dtype.itemsize // keystream.CIPHER_BYTES
+        streams = [keystream.open_stream(key, block=first) for key in keys]
+        signed = list(zip(keys, streams, signs, strict=True))
+        block = np.empty(block_bytes, np.uint8)
+        words = block_bytes // self.dtype.itemsize
+        for start in range(part.start, part.stop, words):
+            some = vector[start : min(start + words, part.stop)]
+            self._mask_block(some, signed, block, start)
 
     def decode(self, elements: Elements) -> Signed:
         """Return the integer of smallest magnitude that each element represents (phi^-1)."""
-        values = elements.astype(np.int64)
-        values[values > self.half_range] -= self.modulus
-        return values
+        return self.signed(elements.copy()).astype(np.int64)
+
+    def signed(self, elements: Elements) -> NDArray[np.signedinteger[Any]]:
+        """Return the same in place of the elements, as integers of as many bytes."""
+        if self.modulus < 1 << 8 * self.dtype.itemsize:
+            modulus, largest = self.dtype.type(self.modulus), self.dtype.type(self.half_range)
+            for start, stop in _blocks(elements.size, self.dtype.itemsize):
+                part = elements[start:stop]
+                # In numpy a subtraction with a condition is not vectorised.
+                above = (part > largest).astype(self.dtype)
+                above *= modulus
+                part -= above
+        return elements.view(f"<i{self.dtype.itemsize}")
+
+    @abstractmethod
+    def adder(self, count: int) -> Adder:
+        """Return what adds up vectors of so many elements."""
 
     def add_into(self, total: Elements, other: Elements) -> None:
         """Add `other` to `total` in place, element by element."""
         total[:] = self.reduce(total.astype(np.int64) + other)
+
+
+class Adder(ABC):
+    """Adds up vectors of elements, of which it holds no more than the sum."""
+
+    def __init__(self, group: Group, count: int) -> None:
+        self._group = group
+        self._words = np.zeros(count, group.dtype)
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates."""
+        return self._words.size
+
+    @abstractmethod
+    def add(self, elements: Elements, first: int = 0) -> None:
+        """Add a vector, or a part of it from its place `first` on.
+
+        A word that is not an element counts as the one that it is congruent to.
+        """
+
+    def take(self) -> Elements:
+        """Return the sum, which then begins anew, of no coordinates."""
+        words, self._words = self._words, self._words[:0].copy()
+        return words
+
+
+class _Words(Adder):
+    """Sums modulo 2**B: words that wrap around."""
+
+    def add(self, elements: Elements, first: int = 0) -> None:
+        part = self._words[first : first + elements.size]
+        np.add(part, elements, out=part)
+
+    def take(self) -> Elements:
+        words = super().take()
+        return words if self._group.whole_words else self._group.reduce(words)
+
+
+class _Carried(Adder):
+    """Sums of 32-bit words that may be any: beside each, how often it has wrapped around.
+
+    That is five bytes a coordinate, and faster than sums of 64 bits.
+    """
+
+    MOST = 255
+
+    def __init__(self, group: Group, count: int) -> None:
+        super().__init__(group, count)
+        self._carries = np.zeros(count, np.uint8)
+        self._added = 0  # how often anything was: a place has wrapped around no more often
+
+    def add(self, elements: Elements, first: int = 0) -> None:
+        self._added += 1
+        wrapped = np.empty(BLOCK_BYTES // 4, np.uint8)
+        for start, stop in _blocks(elements.size, 4):
+            new, place = elements[start:stop], slice(first + start, first + stop)
+            words, carries, flags = self._words[place], self._carries[place], wrapped[: new.size]
+            if self._added > self.MOST and int(carries.max()) == self.MOST:
+                self._fold(place)
+            np.add(words, new, out=words)
+            np.less(words, new, out=flags.view(np.bool_))
+            np.add(carries, flags, out=carries)
+
+    def _fold(self, place: slice) -> None:
+        """Make elements of the words at some places, and begin to count anew there."""
+        sums = self._carries[place].astype(np.int64)
+        sums <<= 32
+        sums += self._words[place]
+        self._words[place] = self._group.reduce(sums)
+        self._carries[place] = 0
+
+    def take(self) -> Elements:
+        for start, stop in _blocks(self._words.size, 8):
+            self._fold(slice(start, stop))
+        self._carries = self._carries[:0].copy()
+        return super().take()
 
 
 class Field(Group):
@@ -183,6 +313,7 @@ class Field(Group):
     bits = 32
     dtype = np.dtype("<u4")
     sums = np.dtype(np.int64)
+    adder_bytes = 5
 
     def __init__(self, modulus: int = 2**32 - 5, name: str = "fq") -> None:
         self.modulus = modulus
@@ -195,6 +326,9 @@ class Field(Group):
             # Floor division by a scalar is vectorised in numpy, the remainder is not.
             elements.reshape(-1)[start:stop] = part - part // self.modulus * self.modulus
         return elements
+
+    def adder(self, count: int) -> Adder:
+        return _Carried(self, count)
 
     def holds(self, words: Elements) -> bool:
         return not words.size or int(words.max()) < self.modulus
@@ -224,32 +358,30 @@ class Field(Group):
                 return value
         raise AssertionError("unreachable")
 
-    def _add_masks(self, vector: Elements, keys: Sequence[bytes], signs: Sequence[int]) -> None:
+    def _mask_block(
+        self, vector: Elements, masks: Sequence[Mask], block: NDArray[np.uint8], first: int
+    ) -> None:
         # Two words make one 64-bit lane. `total` sums the lanes modulo 2**64, `upper` sums their
         # upper words exactly; the lower words' sum is what is left. That takes three passes over a
         # keystream block in cache and no modular reduction before all masks are in.
-        streams = [keystream.open_stream(key) for key in keys]
-        raw = np.empty(BLOCK_BYTES, np.uint8)
-        for start, stop in _blocks(vector.size, 4):
-            lanes = (stop - start + 1) // 2
-            block = raw[: 8 * lanes]
-            words, pairs = block.view("<u4"), block.view("<u8")
-            total, upper = np.zeros(lanes, np.uint64), np.zeros(lanes, np.uint64)
-            shifted = np.empty(lanes, np.uint64)
-            for key, sign, stream in zip(keys, signs, streams, strict=True):
-                keystream.fill(stream, block)
-                if words.max() >= self.modulus:
-                    for index in np.flatnonzero(words >= self.modulus).tolist():
-                        words[index] = self._replacement(key, start + index)
-                add = np.add if sign > 0 else np.subtract
-                add(total, pairs, out=total)
-                np.right_shift(pairs, np.uint64(32), out=shifted)
-                add(upper, shifted, out=upper)
-            masks = np.empty((lanes, 2), np.int64)
-            masks[:, 0] = (total - (upper << np.uint64(32))).view(np.int64)
-            masks[:, 1] = upper.view(np.int64)
-            flat = masks.reshape(-1)[: stop - start]
-            vector[start:stop] = self.reduce(flat + vector[start:stop])
+        lanes = (vector.size + 1) // 2
+        block = block[: 8 * lanes]
+        words, pairs = block.view("<u4"), block.view("<u8")
+        total, upper = np.zeros(lanes, np.uint64), np.zeros(lanes, np.uint64)
+        shifted = np.empty(lanes, np.uint64)
+        for key, stream, sign in masks:
+            keystream.fill(stream, block)
+            if words.max() >= self.modulus:
+                for index in np.flatnonzero(words >= self.modulus).tolist():
+                    words[index] = self._replacement(key, first + index)
+            add = np.add if sign > 0 else np.subtract
+            add(total, pairs, out=total)
+            np.right_shift(pairs, np.uint64(32), out=shifted)
+            add(upper, shifted, out=upper)
+        sums = np.empty((lanes, 2), np.int64)
+        sums[:, 0] = (total - (upper << np.uint64(32))).view(np.int64)
+        sums[:, 1] = upper.view(np.int64)
+        vector[:] = self.reduce(sums.reshape(-1)[: vector.size] + vector)
 
 
 class Ring(Group):
@@ -267,9 +399,13 @@ class Ring(Group):
         self.bits = bits
         self.dtype = np.dtype("u1" if bits == 8 else "<u2" if bits <= 16 else "<u4")
         self.sums = self.dtype
+        self.adder_bytes = self.dtype.itemsize
 
     def add_mask(self, total: Sums, key: bytes, sign: int) -> None:
-        self._add_masks(total, [key], [sign])
+        self.mask(total, [key], [sign])
+
+    def adder(self, count: int) -> Adder:
+        return _Words(self, count)
 
     def reduce(self, values: Signed | Sums) -> Elements:
         return self._lowest(values.astype(self.dtype))
@@ -287,18 +423,15 @@ class Ring(Group):
             np.bitwise_and(words, self.dtype.type(self.modulus - 1), out=words)
         return words
 
-    def _add_masks(self, vector: Elements, keys: Sequence[bytes], signs: Sequence[int]) -> None:
-        streams = [keystream.open_stream(key) for key in keys]
-        raw = np.empty(BLOCK_BYTES, np.uint8)
-        width = self.dtype.itemsize
-        for start, stop in _blocks(vector.size, width):
-            block = raw[: width * (stop - start)]
-            words = block.view(self.dtype)
-            part = vector[start:stop]
-            for sign, stream in zip(signs, streams, strict=True):
-                keystream.fill(stream, block)
-                (np.add if sign > 0 else np.subtract)(part, words, out=part)
-            self._lowest(part)
+    def _mask_block(
+        self, vector: Elements, masks: Sequence[Mask], block: NDArray[np.uint8], first: int
+    ) -> None:
+        block = block[: vector.nbytes]
+        words = block.view(self.dtype)
+        for _, stream, sign in masks:
+            keystream.fill(stream, block)
+            (np.add if sign > 0 else np.subtract)(vector, words, out=vector)
+        self._lowest(vector)
 
 
 def _blocks(length: int, width: int) -> Iterator[tuple[int, int]]:

@@ -15,10 +15,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algori
 from numpy.typing import NDArray
 
 KEY_BYTES = 16
+CIPHER_BYTES = 16  # of the cipher's blocks
 # Keystream, its zero input and the accumulators of one block stay together in a 1 MiB L2 cache.
 BLOCK_BYTES = 1 << 17
 
-ZEROS = np.zeros(BLOCK_BYTES, np.uint8)
+ZEROS = np.zeros(4 * BLOCK_BYTES, np.uint8)
 ZEROS.flags.writeable = False
 
 
@@ -33,8 +34,9 @@ def open_stream(key: bytes, stream: int = 0, block: int = 0) -> CipherContext:
 
 def fill(stream: CipherContext, out: NDArray[np.uint8]) -> None:
     """Write the next ``out.size`` bytes of `stream` to `out`, a contiguous array."""
-    for start in range(0, out.size, BLOCK_BYTES):
-        part = out[start : start + BLOCK_BYTES]
+    step = BLOCK_BYTES if out.size > ZEROS.size else ZEROS.size
+    for start in range(0, out.size, step):
+        part = out[start : start + step]
         stream.update_into(ZEROS[: part.size].data, part.data)
 
 

@@ -123,6 +123,13 @@ class ProtocolOptions(OptionGroup):
         label=True,
     )
     clip: float = option(1.0, "Largest magnitude of a coordinate.", above=0, label=True)
+    threads: int = option(
+        1,
+        "Threads of a rank that mask and unmask whole vectors (secagg, secagg-graph, common, prf).",
+        at_least=1,
+        recorded="if given",
+        label=True,
+    )
     rotate: bool = option(
         False,
         "Rotate vectors at random before they are clipped and rounded, so that few levels, or a "

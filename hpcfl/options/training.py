@@ -130,7 +130,9 @@ class TrainOptions(LocalOptions, PrivacyOptions, RunOptions):
         resumable=True,
     )
     error_feedback: bool = option(
-        False, "Add what a device has not sent to its next update (rand-k, top-k).", label=True
+        False,
+        "Add what a device has not sent to its next update (rand-k, top-k; fedavg with common).",
+        label=True,
     )
     device_loss: bool = option(False, "Record the loss on every device's own data.")
     checkpoint_every: int | None = option(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,10 @@ from hpcfl.report import formats
 from hpcfl.report.jsontext import finite
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
-from hpcfl.results.schema import SPENT
+from hpcfl.results.schema import PLACEMENT, SPENT
 from hpcfl.results.statistics import UNKNOWN, Interval, Percentiles, median_interval
 from hpcfl.system import disturbances
+from hpcfl.system.cores import count_listed
 
 # The protocol that others are compared with, where it was run.
 BASELINE = "secagg"
@@ -205,9 +206,23 @@ def warnings(runs: Sequence[Run]) -> tuple[str, ...]:
         sentence
         for run in runs
         for environment in run.launches.values()
-        for sentence in disturbances.warnings(environment)
+        for sentence in (*disturbances.warnings(environment), *_bound_to_few(run, environment))
     ]
     return tuple(dict.fromkeys(found))
+
+
+def _bound_to_few(run: Run, environment: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a warning if ranks may use fewer hardware threads than they have threads."""
+    threads, ranks = run.config.get("threads"), environment.get(PLACEMENT)
+    if not isinstance(threads, int) or not isinstance(ranks, list):
+        return
+    cores = [place.get("cores") for place in ranks if isinstance(place, dict)]
+    fewest = min((count_listed(one) for one in cores if isinstance(one, str)), default=0)
+    if 0 < fewest < threads:
+        yield (
+            f"--threads {threads} where ranks are bound to as few as {fewest}: bind each to as "
+            f"many, as mpirun --map-by slot:PE={threads} or srun --cpus-per-task={threads} does"
+        )
 
 
 def _with_total(values: NDArray[Any]) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hpcfl.comm import envelope
 from hpcfl.comm.phases import Pattern, Payload, Rows, Step, phase_names
-from hpcfl.comm.transport import Transport
+from hpcfl.comm.transport import Part, Transport
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
 from hpcfl.rounds.ledger import Ledger
@@ -31,6 +31,8 @@ Prepare = Callable[[Mapping[int, Any]], None]
 # message has come, and nothing else; all is done.
 BEFORE, DURING, AFTER = MOMENTS = ("before", "during", "after")
 NOTHING = np.empty(0, np.uint8)
+# What the server does with messages: of a long one, with each part.
+RECEIVING = ("receive", "receive_part")
 
 
 class Round:
@@ -54,6 +56,7 @@ class Round:
         dim: int,
         largest_message: int,  # bytes that a device sends to the server at once, less envelope
         largest_reply: int | None = None,  # of them those besides its upload; as many, if None
+        in_parts: bool = False,  # whether the server takes long uploads so
         reduce_group: Group | None = None,  # sum the uploads within the transport in this group
         observer: RoundObserver = NOBODY,
     ) -> None:
@@ -72,6 +75,7 @@ class Round:
         self._dim = dim
         self._largest_message = largest_message
         self._largest_reply = largest_message if largest_reply is None else largest_reply
+        self._in_parts = in_parts
         self._reduce_group = reduce_group
         self._observer = observer
         self._server_error: HpcflError | None = None
@@ -96,19 +100,28 @@ class Round:
         for number, step in enumerate(self._steps):
             if step.phase not in names[:number]:
                 self._at(BEFORE, step)
-            for device in [id for id in self._live if self._dropouts.get(id) == step.phase]:
-                del self._live[device]
+            for id in [id for id in self._live if self._dropouts.get(id) == step.phase]:
+                self._forget_model(self._live.pop(id))
             if step.upload and self._prepare is not None:
                 start = time.perf_counter()
                 self._prepare(self._live)
                 self._transport.wait_for_all()
                 self.prepare_seconds = time.perf_counter() - start
+            if step.upload:
+                for device in self._live.values():
+                    self._forget_model(device)
             with self._stretch(step), self.ledger.phase(step.phase):
                 if not step.optional or self._wanted(step):
                     play[step.pattern](number, step)
             if step.phase not in names[number + 1 :]:
                 self._at(AFTER, step)
         self._transport.raise_everywhere(self._server_error)
+
+    @staticmethod
+    def _forget_model(device: Any) -> None:
+        """Let a device that is done with the model free it, if it can."""
+        if hasattr(device, "forget_model"):
+            device.forget_model()
 
     @contextmanager
     def _stretch(self, step: Step) -> Iterator[None]:
@@ -187,18 +200,36 @@ class Round:
             self._at(DURING, step)
         announced = self._largest_message if step.upload else self._largest_reply
         largest = envelope.BYTES + max(announced, envelope.REASON_BYTES)
-        for id, message in self._transport.gather(senders, produce, largest):
+        in_parts = step.upload and self._in_parts
+        gather = self._transport.gather_parts if in_parts else self._transport.gather
+        for id, message in gather(senders, produce, largest):
+            if isinstance(message, Part):
+                self._take_some(number, step, id, message)
             # Nothing is what some transports deliver of a device that sent nothing.
-            if message.size and id not in self.refused:
+            elif message.size and id not in self.refused:
                 self._take(number, step, id, message)
+            del message  # before the next one is made
         self._finish(step)
 
-    def _take(self, number: int, step: Step, id: int, message: Payload) -> None:
-        """Let the server use a device's message, or refuse the device because of it."""
+    def _take_some(self, number: int, step: Step, id: int, part: Part) -> None:
+        """Do the same with a part of a message."""
+        if id in self.refused or (not part.start and self._refuses(step, id, part.data)):
+            return
+        start = max(0, part.start - envelope.BYTES)
+        size = part.size - envelope.BYTES
+        self._serve(step, "receive_part", id, part.data, number, start, size)
+
+    def _refuses(self, step: Step, id: int, message: Payload) -> bool:
+        """Return whether a message says that its device takes no further part."""
         refusal = envelope.refusal_in(message, self._index, id)
         if refusal is not None:
             reason = f"device {id} left the round in {step.phase}: {refusal}"
             self.refused[id] = RefusedError(reason)
+        return refusal is not None
+
+    def _take(self, number: int, step: Step, id: int, message: Payload) -> None:
+        """Let the server use a device's message, or refuse the device because of it."""
+        if self._refuses(step, id, message):
             return
         self._serve(step, "receive", id, message, number)
         if self._server_error is None and id not in self.refused:
@@ -288,7 +319,7 @@ class Round:
                 self._leave(id, error)
 
     def _leave(self, id: int, error: HpcflError) -> None:
-        del self._live[id]
+        self._forget_model(self._live.pop(id))
         self.left[id] = error
         self._untold[id] = str(error)
 
@@ -322,12 +353,13 @@ class Round:
             return None
         try:
             with self.ledger.work(step.phase, None):
-                if action == "receive" and step.pattern is Pattern.GATHER:
-                    id, message, number = arguments
-                    payload = envelope.unseal(
-                        message, step.phase, number, self._index, id, envelope.SERVER
-                    )
-                    arguments = (id, payload)
+                if action in RECEIVING and step.pattern is Pattern.GATHER:
+                    id, message, number, *place = arguments
+                    if not place or not place[0]:
+                        message = envelope.unseal(
+                            message, step.phase, number, self._index, id, envelope.SERVER
+                        )
+                    arguments = (id, message, *place)
                 return getattr(self._server, f"{action}_{step.name}")(*arguments)
         except HpcflError as error:
             sender = self._sender_of(error, step, action, arguments)
@@ -341,7 +373,7 @@ class Round:
         self, error: HpcflError, step: Step, action: str, arguments: tuple[Any, ...]
     ) -> int | None:
         """Return the device that an error of the server is about, if the others can go on."""
-        if not isinstance(error, MessageError) or action != "receive":
+        if not isinstance(error, MessageError) or action not in RECEIVING:
             return None
         if step.pattern is Pattern.GATHER:
             return int(arguments[0])

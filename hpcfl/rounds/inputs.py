@@ -13,7 +13,7 @@ from hpcfl.algorithms.aggregation.base import UPDATES
 
 # The devices' vectors are independent up to this size together. Beyond it they would take more
 # memory than there is, or their making more time than the rounds.
-INDEPENDENT_BYTES = 1 << 31
+INDEPENDENT_BYTES = 1 << 28
 # By so many coordinates at most they lie apart in the stream that they are parts of beyond it.
 SPREAD = 1 << 16
 
@@ -49,7 +49,7 @@ class SyntheticUpdates(Updates):
         self.dim = dim
         self._seed = seed
         self._made: dict[tuple[int, int], NDArray[np.float32]] = {}
-        self._independent = 4 * dim * devices <= INDEPENDENT_BYTES
+        self.independent = 4 * dim * devices <= INDEPENDENT_BYTES
 
     def prepare(self, round_index: int, devices: Iterable[int]) -> None:
         self._made.clear()
@@ -59,7 +59,7 @@ class SyntheticUpdates(Updates):
         key = (round_index, device)
         if key in self._made:
             return self._made[key]
-        if self._independent:
+        if self.independent:
             return self._normal(self.dim, *key)
         start = int(self._generator(*key).integers(SPREAD))
         return self._stream[start : start + self.dim]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
+from hpcfl.crypto.threads import cpu_seconds
 from hpcfl.results.record import RoundRecord
 
 
@@ -33,24 +34,24 @@ class Ledger:
 
     @contextmanager
     def work(self, phase: str, device: int | None) -> Iterator[None]:
-        """Add the thread's CPU time to the phase of a device, or of the server for None."""
+        """Add the CPU time to the phase of a device, or of the server for None."""
         party = self._server if device is None else device
-        start = time.thread_time()
+        start = cpu_seconds()
         yield
-        self.record.cpu_seconds[self._index[phase], party] += time.thread_time() - start
+        self.record.cpu_seconds[self._index[phase], party] += cpu_seconds() - start
 
     @contextmanager
     def work_of_rank(self, phase: str, live: Collection[int]) -> Iterator[None]:
-        """Add the thread's CPU time to the phase of the rank's server, else to its `live` devices.
+        """Add the CPU time to the phase of the rank's server, else to its `live` devices.
 
         For what a rank does as a node of the network that they stand for: to each of them alike.
         Where there is none of them, it is a relay of the server's.
         """
         relay = self._server in self._parties or not live
         parties = [self._server] if relay else list(live)
-        start = time.thread_time()
+        start = cpu_seconds()
         yield
-        spent = time.thread_time() - start
+        spent = cpu_seconds() - start
         self.record.cpu_seconds[self._index[phase], parties] += spent / len(parties)
 
     def sent(self, phase: str, device: int, size: int, messages: int = 1) -> None:

@@ -42,8 +42,11 @@ class Scene:
 class RoundObserver:
     """Watches rounds. Every method does nothing unless a subclass overrides it.
 
-    The first group is called on every rank, the second where the server is.
+    The first group is called on every rank, the second where the server is. What `hears` all that
+    the server receives says so, on every rank: long uploads are then not taken apart.
     """
+
+    hears = False
 
     def at(self, index: int, moment: str, phase: str) -> None:
         """Take note of a moment of a phase, one of :data:`~hpcfl.rounds.driver.MOMENTS`.
@@ -63,7 +66,10 @@ class RoundObserver:
         return False
 
     def heard(self, index: int, step: str, sender: int, message: Payload) -> None:
-        """Take a sealed message that the server uses, as it arrives. It may be kept."""
+        """Take a sealed message that the server uses, as it arrives. It may be kept.
+
+        Not called for long uploads, unless the observer `hears`.
+        """
 
     def refused(self, index: int, error: HpcflError) -> None:
         """Learn of a device that took no further part in a round, and why."""
@@ -80,6 +86,7 @@ class Together(RoundObserver):
 
     def __init__(self, *observers: RoundObserver) -> None:
         self._observers = observers
+        self.hears = any(observer.hears for observer in observers)
 
     def at(self, index: int, moment: str, phase: str) -> None:
         for observer in self._observers:

@@ -21,7 +21,7 @@ from hpcfl.rounds.enrolment import Enrolled
 from hpcfl.rounds.failures import FailureWatch, as_planned
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Scene, Together
-from hpcfl.rounds.validation import agrees, expected_total, quantisation
+from hpcfl.rounds.validation import as_expected, quantisation
 
 # Stands for a device's number in what the server's secrets come from.
 SERVER = -2
@@ -108,6 +108,7 @@ def play(
         dim=dim,
         largest_message=protocol.largest_message,
         largest_reply=protocol.largest_reply,
+        in_parts=protocol.uploads_in_parts and not observer.hears,
         reduce_group=protocol.summed_in if reduce else None,
         observer=Together(observer, failures),
     )
@@ -122,24 +123,22 @@ def play(
     for refusal in round_.refused.values():
         observer.refused(index, refusal)
     here = [devices[id] for id in planned if id in devices]
-    exact = protocol.summed_in is not None
+    total = np.empty(0) if server is None else server.total
     while True:
         lost = transport.failed
         gone = [] if server is None else [id for id in server.survivors if id in lost]
         checkable = not gone or insecure_seed is not None or protocol.repeatable
         proxies = [protocol.stand_in(server, id, index) for id in gone if checkable]
-        expected = expected_total(transport, [*here, *proxies], inputs, dim, exact)
+        right = as_expected(protocol, transport, [*here, *proxies], inputs, total)
         # Whoever died meanwhile had a part in it that is missing now.
         if transport.failed == lost:
             break
     failures.enter(record)
     aggregate = None
-    if server is not None and expected is not None:
+    if server is not None:
         record.survived[server.survivors] = True
         record.validated = (
-            checkable
-            and as_planned(server.survivors, planned, failures.phase_of, upload)
-            and agrees(server.total, *expected)
+            checkable and as_planned(server.survivors, planned, failures.phase_of, upload) and right
         )
         aggregate = protocol.aggregate(server)
         record.promise_failure = protocol.promise_failure(protocol.outcome(server))

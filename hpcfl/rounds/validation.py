@@ -13,37 +13,81 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import Aggregate
+from hpcfl.algorithms.aggregation.base import (
+    Aggregate,
+    AggregationProtocol,
+    QuantisedProtocol,
+)
 from hpcfl.comm.phases import Device
 from hpcfl.comm.transport import Transport
 from hpcfl.rounds.driver import Inputs
 
 UNIT_ROUNDOFF = 2.0**-53
+PART = 1 << 20  # coordinates that are compared at a time
 
 
-def expected_total(
-    transport: Transport, survivors: Iterable[Device], inputs: Inputs, dim: int, exact: bool
-) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Return, at the server, the sum of what the survivors contributed, and how far it may be off.
+def as_expected(
+    protocol: AggregationProtocol,
+    transport: Transport,
+    survivors: Iterable[Device],
+    inputs: Inputs,
+    total: NDArray[Any],
+) -> bool:
+    """Return, at the server, whether its total is the sum of what the survivors contributed.
 
-    Both have shape (d,); every rank calls this for its survivors. `exact` contributions are
-    integers, whose sum is exact. The sums of n real numbers x in two orders differ by at most
+    Every rank calls this for its survivors; `total` counts at the server alone, shape (d,).
+    Contributions to a group are integers, whose sum is exact. It takes words as narrow as the
+    group's elements where noise does not make integers as large as it likes: what the largest of
+    each device add up to must be within the group's range, so that no sum has left it. Without a
+    group they are real numbers: the sums of n of them, x, in two orders differ by at most
     2 n u sum(abs(x)), u the unit roundoff.
     """
-    total = np.zeros(dim, np.int64 if exact else np.float64)
-    magnitude = np.zeros(dim)
+    dim, group = protocol.parameters.dim, protocol.summed_in
+    if group is None:
+        return _near(transport, survivors, inputs, total, dim)
+    narrow = isinstance(protocol, QuantisedProtocol) and protocol.noise is None
+    expected = np.zeros(dim, f"<i{group.dtype.itemsize}" if narrow else np.int64)
+    largest = sum(_add(expected, device, inputs) for device in survivors)
+    together = transport.sum_to_server(np.array([min(largest, group.modulus)]))
+    right = True
+    if together is not None:
+        right = total.shape == (dim,) and (not narrow or int(together[0]) <= group.half_range)
+    for start in range(0, dim, PART):
+        part = slice(start, start + PART)
+        summed = transport.sum_to_server(expected[part])
+        right = right and (summed is None or bool((total[part] == summed).all()))
+    return right
+
+
+def _add(total: NDArray[Any], device: Any, inputs: Inputs) -> int:
+    """Add what a device contributed to a sum; return the largest magnitude of its integers."""
+    largest = 0
+    vector = inputs(device.id)
+    blocks = getattr(device, "contributions", None)
+    for where, values in [device.contribution(vector)] if blocks is None else blocks(vector):
+        if values.size:
+            largest = max(largest, int(values.max()), -int(values.min()))
+        total[where] += values.astype(total.dtype)
+    return largest
+
+
+def _near(
+    transport: Transport,
+    survivors: Iterable[Device],
+    inputs: Inputs,
+    total: NDArray[Any],
+    dim: int,
+) -> bool:
+    expected, magnitude = np.zeros(dim), np.zeros(dim)
     for device in survivors:
         where, values = device.contribution(inputs(device.id))
-        total[where] += values
-        if not exact:
-            magnitude[where] += np.abs(values)
-    summed: NDArray[Any] | None = transport.sum_to_server(total)
-    if exact:
-        return None if summed is None else (summed, np.zeros(1, np.int64))
-    magnitudes: NDArray[Any] | None = transport.sum_to_server(magnitude)
+        expected[where] += values
+        magnitude[where] += np.abs(values, out=values)
+    summed, magnitudes = transport.sum_to_server(expected), transport.sum_to_server(magnitude)
     if summed is None or magnitudes is None:
-        return None
-    return summed, 2 * transport.placement.devices * UNIT_ROUNDOFF * magnitudes
+        return True
+    tolerance = 2 * transport.placement.devices * UNIT_ROUNDOFF * magnitudes
+    return total.shape == (dim,) and bool(np.all(np.abs(total - summed) <= tolerance))
 
 
 def quantisation(
@@ -72,11 +116,6 @@ def quantisation(
     counted = transport.sum_to_server(counts)
     if summed is None or counted is None or aggregate is None or counted[2]:
         return float("nan"), float("nan")
-    exact = replace(aggregate, sent=summed)
+    exact = replace(aggregate, encoded=summed, decode=None)
     error = float(np.sqrt(np.mean((aggregate.mean_as_sent - exact.mean_as_sent) ** 2)))
     return error, float(counted[0] / counted[1])
-
-
-def agrees(total: NDArray[Any], expected: NDArray[Any], tolerance: NDArray[Any]) -> bool:
-    """Return whether every element of `total` is the expected one, up to the tolerance."""
-    return total.shape == expected.shape and bool(np.all(np.abs(total - expected) <= tolerance))

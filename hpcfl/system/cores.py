@@ -63,6 +63,15 @@ def listed(threads: Iterable[int]) -> str:
     return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in ends)
 
 
+def count_listed(listed: str) -> int:
+    """Return how many hardware threads a list of the kernel's has; 0 if it is none."""
+    try:
+        ends = [[int(end) for end in part.split("-")] for part in listed.split(",")]
+    except ValueError:
+        return 0
+    return sum(part[-1] - part[0] + 1 for part in ends)
+
+
 def to_mask(threads: Iterable[int]) -> NDArray[np.uint8]:
     """Return hardware threads as a row of bits of fixed length."""
     import numpy as np

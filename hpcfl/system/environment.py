@@ -220,6 +220,11 @@ def memory_available_bytes() -> int | None:
     return min((each for each in known if each is not None), default=None)
 
 
+def memory_bytes() -> int | None:
+    """Return the memory of this host, if it is known."""
+    return _memory().get("MemTotal")
+
+
 def _memory() -> dict[str, int]:
     # The kernel writes kB and means KiB.
     lines = re.findall(r"^(\w+):\s+(\d+) kB$", read("/proc/meminfo"), re.MULTILINE)

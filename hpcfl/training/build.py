@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms import federated
+from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
-from hpcfl.algorithms.federated.base import FederatedAlgorithm, Federation
+from hpcfl.algorithms.federated.base import FederatedAlgorithm, FederatedAveraging, Federation
 from hpcfl.algorithms.federated.levels import largest_levels
 from hpcfl.algorithms.federated.participation import Participation
 from hpcfl.algorithms.federated.private import PrivateAlgorithm
@@ -54,10 +55,14 @@ def most_in_round(options: TrainOptions, per_round: int, devices: int) -> int:
 def check_algorithm(options: TrainOptions, devices: int) -> None:
     """Refuse what does not go together, before any data are read."""
     kind = federated.find(options.algorithm)
-    if options.error_feedback and not kind.leaves_out:
+    leaves_out = kind.leaves_out or (
+        kind is FederatedAveraging and find(options.aggregate).same_coordinates
+    )
+    if options.error_feedback and not leaves_out:
         raise UsageError(
-            f"--error-feedback is for {' and '.join(federated.SPARSIFIED)}: {options.algorithm} "
-            "leaves nothing of an update unsent"
+            f"--error-feedback is for {' and '.join(federated.SPARSIFIED)}, and for fedavg with "
+            f"--aggregate common: with {options.algorithm} and {options.aggregate} no device keeps "
+            "what it has not sent"
         )
     if options.model_update == "changed" and options.server_momentum:
         raise UsageError(

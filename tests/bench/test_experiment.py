@@ -1,16 +1,19 @@
 import numpy as np
 import pytest
 
-from hpcfl.algorithms.aggregation.secagg import SecAggServer
+from hpcfl.algorithms.aggregation.fedavg import FedAvg
+from hpcfl.algorithms.aggregation.secagg import SecAgg, SecAggServer
+from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.cli.watching import Spoken
 from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto.discrete_gaussian import LARGEST_SIGMA
+from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import BelowThresholdError, HpcflError, UsageError, ValidationError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.observer import Results, RoundObserver, Together
 from hpcfl.rounds.timed import Played
-from hpcfl.rounds.validation import agrees, expected_total
+from hpcfl.rounds.validation import as_expected
 
 
 def run(protocol, devices=6, **options):
@@ -104,13 +107,36 @@ def test_float_sums_are_compared_within_their_rounding_error():
 
     vectors = np.array([[0.1, 1e9], [0.2, 1.0], [0.3, -1e9]])
     devices = [Device(id) for id in range(3)]
-    found = expected_total(Loopback(3), devices, vectors.__getitem__, 2, exact=False)
-    assert found is not None
-    expected, tolerance = found
+    protocol = FedAvg(Parameters(3, 2))
 
-    assert agrees(np.array([0.3 + 0.2 + 0.1, 1.0]), expected, tolerance)
-    assert not agrees(np.array([0.6 + 1e-12, 1.0]), expected, tolerance)
-    assert not agrees(np.array([0.6]), expected, tolerance)
+    def right(*total):
+        found = np.array(total)
+        return as_expected(protocol, Loopback(3), devices, vectors.__getitem__, found)
+
+    assert right(0.3 + 0.2 + 0.1, 1.0)
+    assert not right(0.6 + 1e-12, 1.0)
+    assert not right(0.6)
+
+
+@pytest.mark.parametrize(("bits", "right"), [(8, False), (12, True)])
+def test_a_sum_that_wrapped_around_is_no_right_sum(bits, right):
+    """Though both paths would wrap alike: the range is what no sum may leave."""
+
+    class Device:
+        def __init__(self, id):
+            self.id = id
+
+        def contributions(self, vector):
+            yield slice(None), vector
+
+    group = GROUPS[f"ring{bits}"]
+    protocol = SecAgg(Parameters(3, 2, group=group.name, levels=1))
+    vectors = np.array([[100, -3], [100, 1], [50, 1]])
+    total = group.signed(group.reduce(vectors.sum(axis=0)))
+
+    devices = [Device(id) for id in range(3)]
+    found = as_expected(protocol, Loopback(3), devices, vectors.__getitem__, total)
+    assert found == right
 
 
 @pytest.mark.parametrize(

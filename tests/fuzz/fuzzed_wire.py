@@ -17,6 +17,7 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.sharing import Dealings
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, Step
+from hpcfl.crypto.groups import Adder
 from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
 from hpcfl.rounds.enrolment import NO_ROUND
@@ -350,13 +351,13 @@ class Stand:
         """Return the party as it was, so that it can receive something.
 
         No party changes in place more than the arrays and collections that are its attributes, and
-        the server its book of dealings.
+        the server its book of dealings and its sum of uploads.
         """
         again = copy.copy(self.party)
         for name, value in vars(again).items():
             if isinstance(value, np.ndarray | dict | list | set):
                 vars(again)[name] = value.copy()
-            elif isinstance(value, Dealings):
+            elif isinstance(value, Dealings | Adder):
                 vars(again)[name] = copy.deepcopy(value)
         return again
 

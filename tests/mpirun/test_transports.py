@@ -314,6 +314,76 @@ def test_the_server_lets_messages_move_while_it_uses_others(monkeypatch):
         assert used == [*moved, *[moved[-1]] * (len(windows[-1]) - 1)]
 
 
+@pytest.mark.parametrize("unit", [1, 7, 30])
+def test_long_messages_are_received_in_parts(monkeypatch, unit):
+    monkeypatch.setattr("hpcfl.comm.stream.WINDOW_BYTES", 80)
+    monkeypatch.setattr("hpcfl.comm.stream.LEAST_PART_BYTES", 1)
+    monkeypatch.setattr("hpcfl.comm.envelope.PART_UNIT", unit)
+    inner = transport()
+    data = np.random.default_rng(5).integers(0, 256, (DEVICES, 90), np.uint8)
+    sizes = [90, 0, 3, 17, 1, 0, 64]
+    senders = [id for id in inner.local_devices if sizes[id]]
+
+    for _ in range(2):
+        got = {}
+        for id, part in inner.gather_parts(senders, lambda id: data[id, : sizes[id]], 90):
+            assert part.size == sizes[id]
+            assert part.start == sum(map(len, got.get(id, [])))
+            assert part.start == 0 or (part.start - 16) % unit == 0
+            got.setdefault(id, []).append(part.data.tolist())
+        whole = {id: [value for piece in pieces for value in piece] for id, pieces in got.items()}
+        if inner.has_server:
+            assert whole == {id: data[id, :size].tolist() for id, size in enumerate(sizes) if size}
+            # In windows of a device of each rank.
+            together = min(inner.placement.ranks - 1, DEVICES)
+            step = max(1, 80 // together // unit) * unit
+            assert len(got[0]) == 1 + max(0, -(-(90 - 16 - step) // step))
+        else:
+            assert not whole
+    # The calls after it are numbered alike on all ranks.
+    from hpcfl.comm.stream import one_of_each_rank
+
+    assert inner.calls.number == 2 * len(one_of_each_rank(inner.placement))
+
+
+def test_windows_of_parts_have_a_device_of_each_rank_at_most():
+    from hpcfl.comm.stream import one_of_each_rank
+
+    placement = Placement.even(7, 4).select([0, 1, 3, 4, 6])
+    windows = one_of_each_rank(placement)
+
+    assert [id for window in windows for id in window] == [0, 1, 2, 3, 4]
+    for window in windows:
+        ranks = [int(placement.homes[id]) for id in window]
+        assert len(set(ranks)) == len(ranks)
+    assert windows == [range(2), range(2, 4), range(4, 5)]
+
+
+@pytest.mark.parametrize("name", ["secagg", "secagg-graph", "common", "sparse", "prf"])
+def test_uploads_in_parts_give_the_same_sum(monkeypatch, name):
+    expected = total_of(Loopback(DEVICES), name)
+    monkeypatch.setattr("hpcfl.comm.stream.WINDOW_BYTES", 2000)
+    monkeypatch.setattr("hpcfl.comm.stream.LEAST_PART_BYTES", 1)
+
+    assert total_of(transport(), name) in (expected, None)
+
+
+def total_of(inner, name):
+    """Play a round, and return its sum and survivors; None except at the server."""
+    options = {"dropout": 0.0} if name == "prf" else {}
+    protocol = Experiment.prepare(
+        BenchOptions(protocol=name, dim=DIM, alpha=0.5, **options), DEVICES
+    ).protocol
+    enrolled = enrol(type(protocol), inner, first_round=0, insecure_seed=1)
+    if enrolled is not None:
+        protocol.join(enrolled.devices, range(DEVICES), DEVICES)
+    devices, server = parties(protocol, inner, 3)
+    vectors = [np.random.default_rng(id).normal(0, 0.1, DIM) for id in range(DEVICES)]
+    gone = {} if name == "prf" else DROPOUTS
+    round_of(protocol, inner, devices, server, vectors, index=3, dropouts=gone).play()
+    return None if server is None else (server.total.tolist(), server.survivors)
+
+
 @pytest.mark.parametrize("window", [1, 25, 10**6])
 @pytest.mark.parametrize("call", [1, 7, 64, 2**30])
 def test_messages_of_any_size_move_in_calls_of_a_limited_size(monkeypatch, window, call):

@@ -104,9 +104,7 @@ def broken(change):
             change(part.view("<u4"))
         return np.concatenate([*parts, np.empty(0, np.uint8)])
 
-    return SimpleNamespace(
-        fill=fill, read=read, open_stream=keystream.open_stream, BLOCK_BYTES=keystream.BLOCK_BYTES
-    )
+    return SimpleNamespace(**vars(keystream) | {"fill": fill, "read": read})
 
 
 def no_mask(words):

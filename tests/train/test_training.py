@@ -91,6 +91,18 @@ def test_sparse_at_alpha_1_is_fedavg_on_average_and_not_in_a_round(tmp_path):
         assert np.linalg.norm(run - step) > 0.3 * np.linalg.norm(step)
 
 
+def test_error_feedback_delivers_all_of_an_update_in_time_where_coordinates_are_common(tmp_path):
+    """Without it, the coordinates that are sent are scaled up, and others wait for their turn."""
+    same = {"rounds": 60, "momentum": 0.0, "devices": 3, "dropout": 0.0}
+    common = {"aggregate": "common", "alpha": 0.25, "levels": 2**24}
+    whole = train(tmp_path, **same).weights
+    with_memory = train(tmp_path, error_feedback=True, **common, **same).weights
+    without = train(tmp_path, **common, **same).weights
+
+    far = np.linalg.norm(without - whole)
+    assert np.linalg.norm(with_memory - whole) < far / 2
+
+
 @pytest.mark.parametrize("algorithm", ["rand-k", "top-k"])
 @pytest.mark.parametrize("error_feedback", [False, True])
 def test_sparsified_training_learns_and_sends_what_it_chose(tmp_path, algorithm, error_feedback):
@@ -297,7 +309,7 @@ def test_the_promises_of_a_round_that_is_drawn_are_for_those_it_is_drawn_from(
         ({"aggregate": "prf", "per_round": 1}, "prf needs at least 2 devices, but there are 1"),
         ({"aggregate": "prf", "dropout": 0.2}, "prf has no dropouts"),
         ({"algorithm": "nonsense"}, "there is no algorithm 'nonsense'; choose one of fedavg"),
-        ({"error_feedback": True}, "--error-feedback is for rand-k and top-k"),
+        ({"error_feedback": True}, "--error-feedback is for rand-k and top-k, and for fedavg with"),
         (
             {"algorithm": "top-k", "error_feedback": True, "checkpoint_every": 2},
             "--error-feedback cannot be checkpointed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +18,7 @@ from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.quantisation import Quantiser, all_finite, check_levels, largest_levels
 from hpcfl.algorithms.rotation import Rotation, butterflies
-from hpcfl.comm.phases import Payload, Step, phase_names
+from hpcfl.comm.phases import Payload, Step, phase_names, room
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.crypto.keys import SecretSource, system_secrets
 from hpcfl.errors import MessageError, RefusedError, UsageError
@@ -64,13 +64,23 @@ class Enrolment(ABC):
 class Aggregate:
     """What a round has given."""
 
-    # The sum of the survivors' weighted vectors, over the divisor, as they were sent; shape (d,).
-    sent: NDArray[np.float64]
+    encoded: NDArray[Any]  # the sum as the server has it, shape (d,)
     # The weight of the devices that are in it; where coordinates differ, shape (d,).
     weight: float | NDArray[np.float64]
     survived: float  # the weight of all survivors; 1 if nobody dropped out
     rotation: Rotation | None = None  # of what was sent
     turned_back: NDArray[np.float64] | None = None  # the mean, where there is a rotation
+    # From some of the sum to real numbers; None if it is of real numbers.
+    decode: Callable[[NDArray[Any]], NDArray[np.float64]] | None = None
+
+    @property
+    def sent(self) -> NDArray[np.float64]:
+        """The sum of the survivors' weighted vectors, over the divisor, as sent; shape (d,)."""
+        return self._sent_at(slice(None))
+
+    def _sent_at(self, part: slice) -> NDArray[np.float64]:
+        encoded = self.encoded[part]
+        return encoded if self.decode is None else self.decode(encoded)
 
     @property
     def total(self) -> NDArray[np.float64]:
@@ -80,9 +90,16 @@ class Aggregate:
     @property
     def mean_as_sent(self) -> NDArray[np.float64]:
         """The weighted mean of what the survivors sent, or its estimate; 0 where nobody did."""
-        return np.divide(
-            self.sent, self.weight, out=np.zeros_like(self.sent), where=np.greater(self.weight, 0)
-        )
+        return self._mean_sent_at(slice(None))
+
+    def _mean_sent_at(self, part: slice) -> NDArray[np.float64]:
+        sent = self._sent_at(part)
+        weight = self.weight[part] if isinstance(self.weight, np.ndarray) else self.weight
+        return np.divide(sent, weight, out=np.zeros_like(sent), where=np.greater(weight, 0))
+
+    def mean_at(self, part: slice) -> NDArray[np.float64]:
+        """Return some of the mean: of a long one all would take as much as four vectors."""
+        return self._mean_sent_at(part) if self.turned_back is None else self.turned_back[part]
 
     @property
     def mean(self) -> NDArray[np.float64]:
@@ -123,6 +140,10 @@ class AggregationProtocol(ABC):
         earlier round need not be sent all of it (`follow`).
     not_active : str
         Why there is no variant against a server that cheats, where there is none.
+    uploads_in_parts : bool
+        Whether the server takes a long upload X part by part, in its
+        ``receive_part_X(id, part, start, size)``: bytes of the payload from `start` on, of `size`
+        in all. A MessageError must come with the first part, if at all: before anything counts.
     summed_in : Group or None
         The group in which uploads are summed; None for real numbers.
     """
@@ -134,6 +155,7 @@ class AggregationProtocol(ABC):
     tolerates_dropouts: ClassVar[bool] = True
     noise_adds_up: ClassVar[bool] = True
     rotates: ClassVar[bool] = False
+    uploads_in_parts: ClassVar[bool] = False
     same_coordinates: ClassVar[bool] = False
     not_attacked: ClassVar[str] = "the attack knows of no masks that it could take off"
     not_active: ClassVar[str] = "there is no such variant of it"
@@ -200,6 +222,21 @@ class AggregationProtocol(ABC):
         The closer it is, the more of these messages move at once.
         """
         return self.largest_message
+
+    @property
+    def sum_bytes(self) -> int:
+        """Size of the server's sum while vectors are added to it."""
+        return 8 * self.parameters.dim
+
+    @property
+    def working_bytes(self) -> int:
+        """Size of what a device makes of a vector besides its upload."""
+        return 0
+
+    @property
+    def checking_bytes(self) -> int:
+        """Size of what a rank makes of its devices' vectors to validate a sum."""
+        return 28 * self.parameters.dim
 
     def settings(self) -> dict[str, Any]:
         """Return what the protocol has chosen by itself, for the record."""
@@ -382,7 +419,8 @@ class AggregationProtocol(ABC):
         """Return what a round has given, at the server."""
         planned = self.parameters.scaling == "paper"
         weight = 1.0 if planned else self.weight_in_sum(server)
-        return Aggregate(self.decode(server.total), weight, self.weight_of(server.survivors))
+        survived = self.weight_of(server.survivors)
+        return Aggregate(server.total, weight, survived, decode=self.decode)
 
 
 class QuantisedProtocol(AggregationProtocol):
@@ -494,6 +532,21 @@ class QuantisedProtocol(AggregationProtocol):
         return self.parameters.arithmetic
 
     @property
+    def sum_bytes(self) -> int:
+        return self.summed_in.sums.itemsize * self.parameters.dim
+
+    @property
+    def working_bytes(self) -> int:
+        group, dim = self.summed_in, self.parameters.dim
+        words = 0 if group.whole_words else group.dtype.itemsize * dim
+        # Turned back and forth, and its noise.
+        return words + 8 * dim * (self.parameters.rotate + (self.noise is not None))
+
+    @property
+    def checking_bytes(self) -> int:
+        return self.summed_in.dtype.itemsize * self.parameters.dim
+
+    @property
     def repeatable(self) -> bool:
         # Noise is drawn from a secret of the device's rank.
         return self.noise is None
@@ -553,12 +606,20 @@ class QuantisedProtocol(AggregationProtocol):
         """Return the integers that a device adds to the sum at some coordinates; see `quantise`."""
         return self.quantise(self.rotated(vector, round_index)[where], device, round_index)
 
+    def added(
+        self, vector: NDArray[np.floating], where: Where, device: int, round_index: int
+    ) -> Iterator[tuple[Where, NDArray[np.int64]]]:
+        """Yield these integers block by block, each with its coordinates."""
+        values = self.rotated(vector, round_index)[where]
+        for part, block in self._blocks(values, device, round_index):
+            yield part if isinstance(where, slice) else where[part], block
+
     def elements(
         self, vector: NDArray[np.floating], where: Where, device: int, round_index: int
     ) -> Elements:
         """Return these integers as group elements, which takes no memory for the integers."""
         group, values = self.summed_in, self.rotated(vector, round_index)[where]
-        elements = np.empty(values.size, group.dtype)
+        elements = room(values.size * group.dtype.itemsize).view(group.dtype)
         for part, block in self._blocks(values, device, round_index):
             elements[part] = group.reduce(block)
         return elements
@@ -589,6 +650,25 @@ class QuantisedProtocol(AggregationProtocol):
             raise MessageError("masked_input", name, str(error)) from None
         self.check_elements(values, name)
         return values
+
+    def read_part(
+        self, part: Payload, start: int, size: int, length: int, id: int
+    ) -> tuple[int, Elements]:
+        """Return the place of some of an upload's values and their words, of so many in all.
+
+        `part` is the payload from the byte `start` on, of `size` in all. Nothing but that size can
+        be wrong with it: a word that is not an element counts as the one that it is congruent to,
+        and bits behind the last value do not count.
+        """
+        group = self.summed_in
+        if size != group.wire_bytes(length):
+            reason = f"received {size} bytes, expected {group.wire_bytes(length)}"
+            raise MessageError("masked_input", f"device {id}", reason)
+        first = 8 * start // group.bits
+        if start + part.size == size and group.bits * length % 8:
+            part = part.copy()
+            part[-1] &= 0x0F
+        return first, group.unpack(part, min(length - first, 8 * part.size // group.bits))
 
     def check_elements(self, elements: Elements, sender: str) -> None:
         """Refuse numbers that are not of the group."""
@@ -624,6 +704,12 @@ class StandIn:
         """Return where and what the device added to the sum."""
         values = self.protocol.integers(vector, self.where, self.id, self.round_index)
         return self.where, values
+
+    def contributions(
+        self, vector: NDArray[np.floating]
+    ) -> Iterator[tuple[Where, NDArray[np.int64]]]:
+        """Yield the same block by block."""
+        return self.protocol.added(vector, self.where, self.id, self.round_index)
 
 
 @dataclass(frozen=True)
@@ -668,6 +754,10 @@ class ModelReceiver:
         self._dim = dim
         self.model: NDArray[np.float32] | None = None
 
+    def forget_model(self) -> None:
+        """Let go of the model, which is as long as the vector that is made of it."""
+        self.model = None
+
     def receive_model(self, payload: Payload) -> None:
         """Keep the model, float32 of shape (d,)."""
         self.model = parse_vector(payload, "<f4", self._dim, "model", "the server")
@@ -692,6 +782,12 @@ class QuantisedDevice(ModelReceiver):
     def contribution(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.int64]]:
         where = self.sent()
         return where, self._integers(vector, where)
+
+    def contributions(
+        self, vector: NDArray[np.floating]
+    ) -> Iterator[tuple[Where, NDArray[np.int64]]]:
+        """Yield the same block by block."""
+        return self._protocol.added(vector, self.sent(), self.id, self._round)
 
     def unquantised(self, vector: NDArray[np.floating]) -> tuple[Where, NDArray[np.float64], int]:
         """Return the contribution before clipping and rounding, and how much was clipped."""

@@ -55,6 +55,7 @@ from hpcfl.algorithms.aggregation.topology import Request, RingLinks, Topology, 
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Payload
 from hpcfl.crypto.groups import Elements, Sums
+from hpcfl.crypto.keys import SecretSource
 from hpcfl.errors import UsageError
 from hpcfl.privacy.cohorts import below_floor, cohort_size, fewest_survivors, refused
 from hpcfl.privacy.masking import InCohorts, check_alpha, ring_degree
@@ -242,6 +243,12 @@ class CohortServer(SecAggServer):
     _protocol: Cohort
     _links: RingLinks
 
+    def __init__(
+        self, protocol: SecAgg, round_index: int, model: NDArray[np.float32], secrets: SecretSource
+    ) -> None:
+        super().__init__(protocol, round_index, model, secrets)
+        self._sum = self._group.zeros(protocol.parameters.dim)
+
     def received_from(self, id: int) -> NDArray[np.int64]:
         """Return the coordinates that a survivor sent, in its run's order: ndarray of int64."""
         return self._protocol.segments.coordinates(int(self._links.position[id]))
@@ -319,7 +326,7 @@ class CohortServer(SecAggServer):
             # What the dropped device would have added is what its peers' masks lack to cancel.
             missing = self._protocol.pair_masks(self.round_index, (id, position), others)
             self._add_run(position, missing, 1)
-        by_place = self._taken_sum()
+        by_place, self._sum = self._group.reduce(self._sum), self._sum[:0].copy()
         self._unmasked = np.empty_like(by_place)
         self._unmasked[segments.dealt(0, by_place.size)] = by_place
 
@@ -340,6 +347,7 @@ class Cohort(SecAgg):
     name = "cohort"
     not_active = "the server could choose survivors so that a cohort is left with one device"
     sparse_upload = True
+    uploads_in_parts = False
     device_class = CohortDevice
     server_class = CohortServer
 
@@ -368,6 +376,11 @@ class Cohort(SecAgg):
     @property
     def inclusion(self) -> float:
         return self.cohort_size / self.parameters.devices
+
+    @property
+    def sum_bytes(self) -> int:
+        # The sum itself is the least of it: by coordinate there is also who was in it.
+        return 28 * self.parameters.dim
 
     def most_in_sum(self, devices: int) -> tuple[int, float]:
         size = cohort_size(devices, self.parameters.alpha)

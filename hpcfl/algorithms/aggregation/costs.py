@@ -151,6 +151,11 @@ def summed(group: Group | None, count: float) -> Operations:
     return {"summed": count}
 
 
+def reduced(group: Group, length: float) -> Operations:
+    """Return the sum of received vectors made elements, which in a ring words of it are."""
+    return {} if isinstance(group, Ring) else converted(length)
+
+
 def packed(group: Group, count: float) -> Operations:
     """Return so many elements packed for the wire, or unpacked."""
     return {} if group.whole_words else {"packed": count}
@@ -189,7 +194,9 @@ def received(group: Group | None, vectors: float, words: float) -> Operations:
 def masked_upload(phase: PhaseCosts, group: Group, dim: int, senders: int, keys: float) -> None:
     """Enter whole vectors under so many masks, sent and added up."""
     phase.sends(group.wire_bytes(dim), senders)
-    for work in (sent(dim), converted(dim, 2), masks(group, keys, dim), packed(group, dim)):
+    # Words are made where their envelope has room; what is packed is copied behind it.
+    copied = 0 if group.whole_words else group.wire_bytes(dim) / 4
+    for work in (sent(copied), converted(dim, 2), masks(group, keys, dim), packed(group, dim)):
         add(phase.device, work)
     add(phase.server, received(group, senders, dim))
     add(phase.server, packed(group, dim), senders)

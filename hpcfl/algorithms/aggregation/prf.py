@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import ModelSender, QuantisedDevice, QuantisedProtocol
-from hpcfl.algorithms.aggregation.costs import Phases, add, converted, masked_upload
+from hpcfl.algorithms.aggregation.costs import Phases, add, masked_upload, reduced
 from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, EnrolledDevice, KeyEnrolment
 from hpcfl.algorithms.aggregation.messages import (
     check_public_keys,
@@ -224,7 +224,11 @@ class Prf(QuantisedProtocol):
         phases["model"].down += -(-(self.population or devices) // 8)
         masked_upload(upload, self.summed_in, dim, devices, devices - 1)
         add(upload.device, {"derivation": devices - 1})
-        add(upload.server, converted(dim))
+        add(upload.server, reduced(self.summed_in, dim))
+
+    @property
+    def sum_bytes(self) -> int:
+        return self.summed_in.adder_bytes * self.parameters.dim
 
     def cost_notes(self) -> list[str]:
         return ["without the enrolment before the first round, one agreement a pair"]
@@ -265,7 +269,7 @@ class PrfDevice(QuantisedDevice):
         signs = [1 if self._member.id < peer else -1 for peer in mask_keys]
         group = self._parameters.arithmetic
         elements = self._elements(vector, self.sent())
-        group.mask(elements, mask_keys.values(), signs)
+        group.mask(elements, mask_keys.values(), signs, self._parameters.threads)
         return group.pack(elements)
 
 
@@ -280,9 +284,10 @@ class PrfServer(ModelSender):
         self._members = protocol.members
         self._population = protocol.population
         self.round_index = round_index
-        self._sum = self._group.zeros(protocol.parameters.dim)
+        self._uploads = self._group.adder(protocol.parameters.dim)
         self.survivors: list[int] = []
-        self.total = np.empty(0, np.int64)
+        # Signed integers of as many bytes as an element has.
+        self.total: NDArray[np.signedinteger[Any]] = np.empty(0, np.int64)
 
     def send_model(self) -> Payload:
         """Return the model, and who is selected."""
@@ -291,18 +296,19 @@ class PrfServer(ModelSender):
 
     def receive_masked_input(self, sender: int, payload: Payload) -> None:
         """Add a device's masked vector to the sum (eq. 9)."""
-        self._add([sender], self._protocol.read_values(payload, self._sum.size, sender))
+        dim = self._protocol.parameters.dim
+        self._add([sender], self._protocol.read_values(payload, dim, sender))
 
     def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
         """Take the sum of the masked vectors, formed on the way."""
-        self._add(senders, self._protocol.check_sum(total, self._sum.size))
+        self._add(senders, self._protocol.check_sum(total, self._protocol.parameters.dim))
 
     def _add(self, senders: list[int], elements: Elements) -> None:
         for sender in senders:
             if sender in self.survivors:
                 raise MessageError("masked_input", f"device {sender}", "it was received twice")
         self.survivors += senders
-        self._sum += elements
+        self._uploads.add(elements)
 
     def finish_masked_input(self) -> None:
         """Refuse the round if a selected device sent nothing: its masks are still in the sum."""
@@ -317,7 +323,7 @@ class PrfServer(ModelSender):
 
     def finish_result(self) -> None:
         """Return to signed integers: the masks have cancelled; and to the original coordinates."""
-        self.total = self._group.decode(self._group.reduce(self._sum))
+        self.total = self._group.signed(self._uploads.take())
         self.turned_back = self._protocol.turned_back(self)
 
 

@@ -50,6 +50,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -65,7 +66,7 @@ from hpcfl.algorithms.aggregation.base import (
     Where,
     check_finite,
 )
-from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, converted, masked_upload, masks
+from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, masked_upload, masks, reduced
 from hpcfl.algorithms.aggregation.curious import Seen
 from hpcfl.algorithms.aggregation.messages import (
     check_public_keys,
@@ -74,7 +75,7 @@ from hpcfl.algorithms.aggregation.messages import (
     to_flags,
 )
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
-from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Shares
+from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Flags, Shares
 from hpcfl.algorithms.aggregation.sharing import (
     CHALLENGE_BYTES,
     KEY_SHARE,
@@ -93,7 +94,7 @@ from hpcfl.algorithms.aggregation.topology import (
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
 from hpcfl.crypto import keys, shamir
-from hpcfl.crypto.groups import FQ, Elements
+from hpcfl.crypto.groups import FQ, Adder, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.crypto.keystream import KEY_BYTES as TRANSPORT_KEY_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError
@@ -293,7 +294,8 @@ class SecAggDevice(QuantisedDevice):
         peers, mask_keys = self._mask_secrets(self._members())
         private = self._protocol.private_mask_key(self._round, self.id, self._seed)
         signs = [pair_sign(self.id, peer) for peer in peers]
-        group.mask(elements, [private, *mask_keys], [1, *signs])
+        threads = self._parameters.threads
+        group.mask(elements, [private, *mask_keys], [1, *signs], threads)
         return group.pack(elements)
 
     def _upload_once(self, vector: NDArray[np.floating]) -> None:
@@ -410,13 +412,11 @@ class SecAggServer(ModelSender):
         self._public: dict[int, bytes] = {}
         # Whose answer turned out to be wrong only when the secrets were reconstructed.
         self.refused: dict[int, MessageError] = {}
-        self._sharers: list[int] = []
-        # Looked up once a message, where a list would be gone through.
-        self._shared: set[int] = set()
+        # By device: looked up once a message, where a list would be gone through.
+        self._sharers = np.zeros(self._parameters.devices, np.bool_)
         self._admitted: set[int] = set()
         self._dealings: Dealings | None = None
         self._expelled = np.zeros(self._parameters.devices, np.bool_)
-        self._sum = self._group.zeros(protocol.upload_dim)
         self._seed_shares: dict[int, Elements] = {}
         self._mask_key_shares: dict[int, Elements] = {}
         self._seeds: list[bytes] = []
@@ -426,7 +426,13 @@ class SecAggServer(ModelSender):
         self._wanted = np.zeros(self._parameters.devices, np.bool_)
         self._unmasked = np.empty(0, np.uint32)
         self.survivors: list[int] = []
-        self.total = np.empty(0, np.int64)
+        # Signed integers of as many bytes as an element has.
+        self.total: NDArray[np.signedinteger[Any]] = np.empty(0, np.int64)
+
+    @cached_property
+    def _uploads(self) -> Adder:
+        """The sum of the uploads."""
+        return self._group.adder(self._protocol.upload_dim)
 
     @property
     def dropped(self) -> list[int]:
@@ -458,11 +464,14 @@ class SecAggServer(ModelSender):
         unknown = {*ids.tolist()} - {*self._public}
         if unknown:
             raise MessageError("share_keys", f"device {min(unknown)}", "it advertised no keys")
-        self._take_sharers(ids.tolist(), "shared keys")
+        self._take_sharers(to_flags(ids.tolist(), self._parameters.devices), "shared keys")
 
-    def _take_sharers(self, ids: list[int], what: str) -> None:
-        self._sharers, self._shared = ids, set(ids)
-        self._require(len(ids), what)
+    def _has_shared(self, id: int) -> bool:
+        return id < self._sharers.size and bool(self._sharers[id])
+
+    def _take_sharers(self, flags: Flags, what: str) -> None:
+        self._sharers = flags
+        self._require(int(flags.sum()), what)
 
     def send_challenge(self) -> Payload:
         """Return the challenge, which nobody knew when secrets were shared."""
@@ -472,23 +481,21 @@ class SecAggServer(ModelSender):
 
     def receive_checks(self, sender: int, payload: Payload) -> None:
         """Keep a holder's answers."""
-        if sender not in self._shared:
+        if not self._has_shared(sender):
             raise MessageError("share_keys", f"device {sender}", "it shared no keys")
-        owners = self._links.asked_of(sender, to_flags(self._sharers, self._parameters.devices))
+        owners = self._links.asked_of(sender, self._sharers)
         self._checked.receive(sender, owners, payload)
 
     def finish_checks(self) -> None:
         """Find out whose shares belong together; expel the others."""
         self._require(self._checked.count, "answered the challenge")
-        devices = self._parameters.devices
-        self._checked.settle(self._links, to_flags(self._sharers, devices))
+        self._checked.settle(self._links, self._sharers)
         expelled = self._checked.expelled
         reason = "two holders or more have no right share of its secrets: it is expelled"
         for id in expelled:
             self.refused[id] = MessageError("share_keys", f"device {id}", reason)
-        self._expelled = to_flags(expelled, devices)
-        kept = [id for id in self._sharers if id not in expelled]
-        self._take_sharers(kept, "shared keys rightly")
+        self._expelled = to_flags(expelled, self._parameters.devices)
+        self._take_sharers(self._sharers & ~self._expelled, "shared keys rightly")
 
     def wants_expelled(self) -> bool:
         """Return whether somebody is to be expelled."""
@@ -512,18 +519,28 @@ class SecAggServer(ModelSender):
         self._add_upload(sender, payload)
         self._admit(sender)
 
+    def receive_part_masked_input(self, sender: int, part: Payload, start: int, size: int) -> None:
+        """Add some of a device's masked input to the sum."""
+        if not start:
+            self._check_sender(sender)
+        length = self._protocol.upload_dim
+        place, words = self._protocol.read_part(part, start, size, length, sender)
+        self._uploads.add(words, place)
+        if start + part.size == size:
+            self._admit(sender)
+
     def _add_upload(self, sender: int, payload: Payload) -> None:
         """Add an upload to the sum, unless it is malformed."""
-        self._sum += self._protocol.read_values(payload, self._protocol.upload_dim, sender)
+        self._uploads.add(self._protocol.read_values(payload, self._protocol.upload_dim, sender))
 
     def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
         """Take the sum of the masked vectors, formed on the way."""
-        self._protocol.check_sum(total, self._sum.size)
+        self._protocol.check_sum(total, self._protocol.upload_dim)
         for sender in senders:
             self._check_sender(sender)
         for sender in senders:
             self._admit(sender)
-        self._sum += total
+        self._uploads.add(total)
 
     def finish_masked_input(self) -> None:
         """Settle whose sum it is, and check what it is promised to hide."""
@@ -531,7 +548,7 @@ class SecAggServer(ModelSender):
         self.survivors.sort()
         devices = self._parameters.devices
         self._survived = to_flags(self.survivors, devices)
-        self._gone = to_flags(self._sharers, devices) & ~self._survived
+        self._gone = self._sharers & ~self._survived
         self._require(len(self.survivors), "sent their masked vectors")
         broken = objection(self._protocol.promises(), self.outcome())
         if broken is not None:
@@ -624,13 +641,13 @@ class SecAggServer(ModelSender):
 
     def finish_result(self) -> None:
         """Return to signed integers, 0 where nobody sent, and to the original coordinates."""
-        decoded = self._group.decode(self._unmasked)
+        decoded = self._group.signed(self._unmasked)
         self._unmasked = self._unmasked[:0].copy()
         where = self._protocol.sent_in(self.round_index)
         if isinstance(where, slice):
             self.total = decoded
         else:
-            self.total = np.zeros(self._parameters.dim, np.int64)
+            self.total = np.zeros(self._parameters.dim, decoded.dtype)
             self.total[where] = decoded
         self.turned_back = self._protocol.turned_back(self)
 
@@ -677,13 +694,8 @@ class SecAggServer(ModelSender):
             peers = self._links.neighbours(id, self._survived)
             mask_keys += self._secrets_with(id, peers)
             signs += [-pair_sign(survivor, id) for survivor in peers]
-        self._unmasked = self._taken_sum()
-        self._group.mask(self._unmasked, mask_keys, signs)
-
-    def _taken_sum(self) -> Elements:
-        """Return the sum as group elements; nothing is added to it any more, and it is freed."""
-        total, self._sum = self._group.reduce(self._sum), self._sum[:0].copy()
-        return total
+        self._unmasked = self._uploads.take()
+        self._group.mask(self._unmasked, mask_keys, signs, self._parameters.threads)
 
     def _secrets_with(self, id: int, peers: list[int]) -> list[bytes]:
         """Return what the masks of a dropped device with survivors follow from."""
@@ -697,7 +709,7 @@ class SecAggServer(ModelSender):
 
     def _check_sender(self, sender: int) -> None:
         """Refuse an upload that is not from a device in U2, or not its first."""
-        if sender not in self._shared:
+        if not self._has_shared(sender):
             raise MessageError("masked_input", f"device {sender}", "it shared no keys")
         if sender in self._admitted:
             raise MessageError("masked_input", f"device {sender}", "it was received twice")
@@ -722,6 +734,7 @@ class SecAgg(QuantisedProtocol):
     min_devices = 2
     not_attacked = ""
     rotates = True
+    uploads_in_parts = True
     device_class: ClassVar[type[SecAggDevice]] = SecAggDevice
     server_class: ClassVar[type[SecAggServer]] = SecAggServer
     steps: tuple[Step, ...] = (
@@ -769,6 +782,10 @@ class SecAgg(QuantisedProtocol):
         """Number of coordinates of an upload, where that is the same for all devices."""
         return self.parameters.dim
 
+    @property
+    def sum_bytes(self) -> int:
+        return self.summed_in.adder_bytes * self.upload_dim
+
     def where_sent(self, server: SecAggServer, id: int) -> Where:
         return server.received_from(id)
 
@@ -810,7 +827,7 @@ class SecAgg(QuantisedProtocol):
         pairs = crowd.dropped * crowd.neighbours_among(survivors)
         unmask = phases["unmask"].server
         add(unmask, {"agreement": pairs, "derivation": pairs})
-        add(unmask, masks(group, survivors + pairs, dim) | converted(dim))
+        add(unmask, masks(group, survivors + pairs, dim) | reduced(group, dim))
 
     def cost_notes(self) -> list[str]:
         if self.topology.threshold <= shamir.MAX_TERMS:

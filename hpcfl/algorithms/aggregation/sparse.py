@@ -84,6 +84,7 @@ class SparseServer(SecAggServer):
         self, protocol: SecAgg, round_index: int, model: NDArray[np.float32], secrets: SecretSource
     ) -> None:
         super().__init__(protocol, round_index, model, secrets)
+        self._sum = self._group.zeros(protocol.parameters.dim)
         self._coded: dict[int, Payload] = {}
 
     def _add_upload(self, sender: int, payload: Payload) -> None:
@@ -108,7 +109,7 @@ class SparseServer(SecAggServer):
             secrets = self._secrets_with(id, peers)
             missing = self._protocol.pair_masks(self.round_index, id, peers, secrets)
             np.add.at(self._sum, *missing)
-        self._unmasked = self._taken_sum()
+        self._unmasked, self._sum = self._group.reduce(self._sum), self._sum[:0].copy()
 
 
 class SparseSecAgg(SecAgg):
@@ -116,6 +117,7 @@ class SparseSecAgg(SecAgg):
 
     name = "sparse"
     sparse_upload = True
+    uploads_in_parts = False
     device_class: ClassVar[type[SecAggDevice]] = SparseDevice
     server_class: ClassVar[type[SecAggServer]] = SparseServer
     # At a coordinate the sum is over the few devices that selected it.
@@ -128,6 +130,15 @@ class SparseSecAgg(SecAgg):
     @property
     def inclusion(self) -> float:
         return self.parameters.selection_probability
+
+    @property
+    def sum_bytes(self) -> int:
+        return self.summed_in.sums.itemsize * self.parameters.dim
+
+    @property
+    def working_bytes(self) -> int:
+        # The sum of all pairs' masks, and which coordinates they are at.
+        return super().working_bytes + (self.summed_in.sums.itemsize + 1) * self.parameters.dim
 
     @property
     def largest_upload(self) -> int:

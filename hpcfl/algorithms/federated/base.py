@@ -227,9 +227,31 @@ class FederatedAlgorithm(ABC):
 
 
 class FederatedAveraging(FederatedAlgorithm):
-    """Federated averaging (McMahan et al. 2017): every device sends its update."""
+    """Federated averaging (McMahan et al. 2017): every device sends its update.
+
+    With error feedback (Seide et al. 2014), a device adds to its next update what the protocol did
+    not send of it; for protocols that send the same coordinates of all. What is sent counts as
+    delivered, though the device may drop out.
+    """
 
     name = "fedavg"
 
+    def __init__(self, federation: Federation, error_feedback: bool = False) -> None:
+        super().__init__(federation)
+        self._unsent: dict[int, Vector] | None = {} if error_feedback else None
+
+    @classmethod
+    def make(cls, federation: Federation, options: TrainOptions, secrets: NoiseSecrets) -> Self:
+        return cls(federation, options.error_feedback)
+
     def contribution(self, device: int, round_index: int, state: Vector, learn: Learn) -> Vector:
-        return learn()
+        update = learn()
+        if self._unsent is None:
+            return update
+        protocol = self.federation.protocol
+        update += self._unsent.get(device, 0)
+        self._unsent[device] = update.copy()
+        self._unsent[device][protocol.sent_in(round_index)] = 0
+        # The sum is divided by the part of the rounds in which a coordinate is sent: here the
+        # coordinate makes up for the other rounds by itself.
+        return np.float32(protocol.inclusion) * update

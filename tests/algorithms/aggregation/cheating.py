@@ -94,7 +94,11 @@ class TwoFaced(SecAggServer):
             return None
         seed = combined(self._seed_shares_of_victim, threshold)
         private = combined(self._key_shares_of_victim, threshold)
-        public = {id: self._mask_public(id) for id in self._sharers if id != victim}
+        public = {
+            id: self._mask_public(id)
+            for id in np.flatnonzero(self._sharers).tolist()
+            if id != victim
+        }
         return opened(protocol, victim, self.upload, seed, private, public)
 
 
