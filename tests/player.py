@@ -7,6 +7,7 @@ from hpcfl.crypto.keys import insecure_secrets
 from hpcfl.rounds.driver import Round
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY
+from hpcfl.rounds.timed import deal_out
 
 SERVER = -2  # stands for a device's number in what the server's secrets follow from
 
@@ -66,6 +67,7 @@ def round_of(
 ):
     """Return a round that is ready to be played; `inputs` are vectors by id, or a function."""
     count = protocol.parameters.devices
+    dealt, helper = deal_out(protocol, transport, server)
     return Round(
         protocol.steps if steps is None else steps,
         transport,
@@ -79,6 +81,8 @@ def round_of(
         largest_message=protocol.largest_message,
         largest_reply=protocol.largest_reply,
         in_parts=protocol.uploads_in_parts,
+        dealt=dealt,
+        helper=helper,
         reduce_group=protocol.summed_in if reduce else None,
         observer=observer,
     )

@@ -76,6 +76,8 @@ class Experiment:
                 options = _with_most_levels(options, privacy, devices, updates)
                 protocol, schedule = summing(options, devices, updates.dim, updates.weights)
             algorithm = _add_noise(protocol, options, privacy)
+        if options.server_ranks > 1:
+            _check_server_ranks(options, protocol)
         if options.keep_transcript is not None:
             if options.security == "active":
                 raise UsageError(
@@ -247,6 +249,20 @@ class Experiment:
         except HpcflError as error:
             return error
         return None
+
+
+def _check_server_ranks(options: BenchOptions, protocol: AggregationProtocol) -> None:
+    """Refuse a server of several ranks where its work cannot be dealt out, by UsageError."""
+    protocol.dealt_out(options.server_ranks)
+    for name, given in (
+        ("upload reduce", options.upload == "reduce"),
+        ("keep-transcript", options.keep_transcript is not None),
+    ):
+        if given:
+            raise UsageError(
+                f"--server-ranks is {options.server_ranks}, and with --{name} one rank receives "
+                "all of every upload: leave one of the two out"
+            )
 
 
 def _add_noise(

@@ -53,7 +53,7 @@ def run(
     """
     interruption = current()
     typed = list(command or ["hpcfl", *sys.argv[1:]])
-    counts = list(counts) or [default_devices(world)]
+    counts = list(counts) or [default_devices(world, options.server_ranks)]
     experiments = [Experiment.prepare(options, devices) for devices in counts]
     observer = Together(*_killer(options, world, experiments), observer)
     if world.tolerant and options.keep_transcript is not None:
@@ -86,9 +86,9 @@ def _killer(
     return [Killer(plan(options.kill, world, experiments), world.rank)]
 
 
-def default_devices(world: World) -> int:
-    """Return how many devices are run if nobody says otherwise."""
-    return world.size - 1 if world.size > 1 else LOOPBACK_DEVICES
+def default_devices(world: World, servers: int = 1) -> int:
+    """Return how many devices are run if nobody says otherwise, with so many server ranks."""
+    return max(1, world.size - servers) if world.size > 1 else LOOPBACK_DEVICES
 
 
 def _run_one(
@@ -102,7 +102,8 @@ def _run_one(
     interruption: Interruption,
 ) -> None:
     hosts = Hosts(world)
-    transport = world.transport(experiment.devices, tolerant=True)
+    servers = experiment.options.server_ranks
+    transport = world.transport(experiment.devices, tolerant=True, servers=servers)
     if transport is None:
         return
     writer, earlier, error = None, None, None

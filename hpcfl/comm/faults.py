@@ -207,7 +207,12 @@ class TolerantTransport(mpi.MpiTransport):
                 yield from self._gather_window(window, sent, mine)
 
     def gather_parts(
-        self, senders: Sequence[int], produce: Produce, largest: int
+        self,
+        senders: Sequence[int],
+        produce: Produce,
+        largest: int,
+        cuts: Sequence[slice] = (),
+        accepted: Callable[[int], bool] | None = None,
     ) -> Iterator[tuple[int, Payload]]:
         """Gather whole messages: of one whose sender dies nothing may be in use."""
         return self.gather(senders, produce, largest)

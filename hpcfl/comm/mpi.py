@@ -154,19 +154,65 @@ class MpiTransport(Transport):
         self.calls.number += len(traffic.windows)
 
     def gather_parts(
-        self, senders: Sequence[int], produce: Produce, largest: int
+        self,
+        senders: Sequence[int],
+        produce: Produce,
+        largest: int,
+        cuts: Sequence[slice] = (),
+        accepted: Callable[[int], bool] | None = None,
     ) -> Iterator[tuple[int, Payload | Part]]:
-        if not stream.in_parts(largest):
+        if not cuts and not stream.in_parts(largest):
             yield from self.gather(senders, produce, largest)
             return
         traffic = stream.PartStream(
-            self._comm, self.placement, largest, self._scratches, self.calls
+            self._comm, self.placement, largest, self._scratches, self.calls, cuts
         )
-        if self.has_server:
-            yield from traffic.receive_parts()
+        if self.has_server or self.helps_server:
+            yield from traffic.receive_parts(accepted)
         else:
             traffic.send(senders, produce)
         self.calls.number += len(traffic.windows)
+
+    def to_server_ranks(self, message: Payload | None) -> Payload | None:
+        others = range(1, self.placement.servers)
+
+        def operation() -> Payload | None:
+            size = np.array([0 if message is None else message.size])
+            if self.has_server:
+                for rank in others:
+                    self._comm.Send(size, rank)
+                    self._send(message, rank)
+            elif self.helps_server:
+                self._comm.Recv(size, SERVER_RANK)
+                received = np.empty(int(size[0]), np.uint8)
+                self._receive(received, SERVER_RANK)
+                return received
+            return message
+
+        return self._from_server(operation)
+
+    def join(self, mine: Elements | None, ranges: Sequence[range]) -> Elements | None:
+        def operation() -> Elements | None:
+            if mine is None:
+                return None
+            if self.helps_server:
+                self._send(mine, SERVER_RANK)
+                return None
+            whole = np.empty(ranges[-1].stop, mine.dtype)
+            whole[: mine.size] = mine
+            for rank, values in enumerate(ranges[1:], 1):
+                self._receive(whole[values.start : values.stop], rank)
+            return whole
+
+        return self._to_server(operation)
+
+    def _send(self, array: NDArray[Any] | None, rank: int) -> None:
+        for part in _call_parts(array):
+            self._comm.Send([part, MPI.BYTE], rank)
+
+    def _receive(self, array: NDArray[Any], rank: int) -> None:
+        for part in _call_parts(array):
+            self._comm.Recv([part, MPI.BYTE], rank)
 
     def _end_to_end(self, messages: list[Payload]) -> Payload:
         if len(messages) == 1:
@@ -335,6 +381,13 @@ class MpiTransport(Transport):
 
     def wait_for_all(self) -> None:
         self._all_to_all(lambda: wait(self._comm.Ibarrier()))
+
+
+def _call_parts(array: NDArray[Any] | None) -> Iterator[Payload]:
+    """Yield the bytes of an array, as many as move in a call at a time."""
+    flat = np.empty(0, np.uint8) if array is None else array.reshape(-1).view(np.uint8)
+    for start in range(0, flat.size, CALL_BYTES):
+        yield flat[start : start + CALL_BYTES]
 
 
 def _sum(add: Callable[[Any, Any, MPI.Datatype], None]) -> MPI.Op:

@@ -87,6 +87,8 @@ class Step:
     message: str = ""  # what the methods that play the step are called by; the phase, if empty
     row_bytes: int = 0  # of a row of a route
     optional: bool = False  # whether it is played only where the server wants it
+    # Of a local step, whether all ranks of a server take part; see `aggregation.ranges`.
+    by_all_ranks: bool = False
 
     @property
     def name(self) -> str:

@@ -16,16 +16,18 @@ class Placement:
 
     homes: NDArray[np.int64]  # shape (N,)
     ranks: int  # the server's included
+    servers: int = 1  # of the ranks, the first ones, that are the server together
 
     @classmethod
-    def even(cls, devices: int, ranks: int) -> Placement:
-        """Return the placement with the server on rank 0 and the devices dealt out to the others.
+    def even(cls, devices: int, ranks: int, servers: int = 1) -> Placement:
+        """Return the placement with the server on the first ranks, the devices on the others.
 
-        In turns, so that any devices of consecutive ids keep all ranks busy. A single rank holds
-        the server and all devices.
+        They are dealt out in turns, so that any devices of consecutive ids keep all ranks busy. A
+        single rank holds the server and all devices.
         """
         turns = np.arange(devices)
-        return cls(turns % (ranks - 1) + 1 if ranks > 1 else np.zeros_like(turns), ranks)
+        homes = turns % (ranks - servers) + servers if ranks > 1 else np.zeros_like(turns)
+        return cls(homes, ranks, servers)
 
     @property
     def devices(self) -> int:
@@ -38,7 +40,7 @@ class Placement:
 
     def select(self, ids: Sequence[int]) -> Placement:
         """Return the placement of some devices, numbered anew from 0 in increasing order."""
-        return Placement(self.homes[list(ids)], self.ranks)
+        return Placement(self.homes[list(ids)], self.ranks, self.servers)
 
 
 def within(ids: Sequence[int], window: range) -> Sequence[int]:

@@ -10,13 +10,13 @@ on after every message that they make or use: a sender waits for a server at wor
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, cycle
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from hpcfl.comm import envelope
 from hpcfl.comm.calls import Calls, WaitsFor
@@ -29,12 +29,13 @@ from hpcfl.comm.transport import WINDOW_BYTES, Part
 from hpcfl.errors import HpcflError
 
 Produce = Callable[[int], Payload]
+Begin = Callable[[], MPI.Request]
 
 # No call moves more than this: MPI counts with 32 bits.
 CALL_BYTES = 1 << 30
 # A part of a message has at least so many bytes, however many ranks send one.
 LEAST_PART_BYTES = 1 << 18
-SIZES, MESSAGES = 1, 2  # tags
+SIZES, MESSAGES, COUNT = 1, 2, 3  # tags
 
 
 def in_parts(largest: int) -> bool:
@@ -99,13 +100,7 @@ class Stream:
             on_its_way.complete(self._notes, WaitsFor.SERVER)
             on_its_way = _Frame(
                 self._comm,
-                [
-                    partial(self._comm.Isend, told, SERVER_RANK, SIZES),
-                    *(
-                        partial(self._comm.Isend, [payload[part], MPI.BYTE], SERVER_RANK, MESSAGES)
-                        for part in self._calls(len(ids) * self._largest)
-                    ),
-                ],
+                list(self._sends(len(ids), told, payload)),
                 number,
             )
             count += 1
@@ -133,9 +128,11 @@ class Stream:
         if posted is not None:
             yield from posted.messages(self._notes)
 
-    def _calls(self, most: int) -> Iterator[slice]:
-        """Yield the parts of up to `most` bytes that move in one call each, one at least."""
-        return _parts(most, CALL_BYTES)
+    def _sends(self, ids: int, told: NDArray[np.int64], payload: Payload) -> Iterator[Begin]:
+        """Yield what sends the messages of so many devices, and before them their sizes."""
+        yield partial(self._comm.Isend, told, SERVER_RANK, SIZES)
+        for part in _parts(ids * self._largest, CALL_BYTES):
+            yield partial(self._comm.Isend, [payload[part], MPI.BYTE], SERVER_RANK, MESSAGES)
 
 
 class PartStream(Stream):
@@ -143,6 +140,9 @@ class PartStream(Stream):
 
     A window has a device of each rank at most: their parts come at the same time, as many bytes of
     all together as another gather has in a window, and while the server uses them, the next.
+
+    A server of several ranks receives some bytes of every message on each. The first one tells the
+    others, window by window, which messages count.
     """
 
     def __init__(
@@ -152,57 +152,111 @@ class PartStream(Stream):
         largest: int,
         scratches: Sequence[Scratch],
         calls: Calls,
+        cuts: Sequence[slice] = (),  # the bytes that each rank of the server receives; () for one
     ) -> None:
         super().__init__(comm, placement, largest, scratches, calls)
         self.windows = one_of_each_rank(placement)
         most = max(LEAST_PART_BYTES, WINDOW_BYTES // max(map(len, self.windows), default=1))
         self._step = max(1, most // envelope.PART_UNIT) * envelope.PART_UNIT
+        self._cuts = cuts or [slice(0, largest)]
 
-    def _calls(self, most: int) -> Iterator[slice]:
-        return _parts(most, self._step, envelope.BYTES)
+    def _sends(self, ids: int, told: NDArray[np.int64], payload: Payload) -> Iterator[Begin]:
+        for rank, cut in enumerate(self._cuts):
+            yield partial(self._comm.Isend, told, rank, SIZES)
+            for part in self._parts(cut):
+                yield partial(self._comm.Isend, [payload[part], MPI.BYTE], rank, MESSAGES)
 
-    def receive_parts(self) -> Iterator[tuple[int, Part]]:
-        """Yield parts, and the ids of the devices that send them."""
-        homes = self._placement.homes.tolist()
-        for number, window in enumerate(self.windows, self._notes.number):
-            ranks = [homes[id] for id in window]
-            sizes = np.zeros(len(window), np.int64)
-            told = [
-                partial(self._comm.Irecv, sizes[place : place + 1], rank, SIZES)
-                for place, rank in enumerate(ranks)
-            ]
-            parts = list(self._calls(self._largest))
-            coming = deque([self._post(parts[0], ranks, self._scratches[0], number, told)])
-            for count, part in enumerate(parts, 1):
-                for following in parts[count : count + 1]:
-                    scratch = self._scratches[count % 2]
-                    coming.append(self._post(following, ranks, scratch, number))
-                frame, rows = coming.popleft()
-                # The first says how long the server waited for devices to compute.
-                frame.complete(self._notes if count == 1 else None, WaitsFor.EVERYBODY)
-                for id, size, row in zip(window, sizes.tolist(), rows, strict=True):
-                    if part.start < size:
-                        yield id, Part(size, part.start, row[: size - part.start])
-                    for next_frame, _ in coming:
-                        next_frame.move()
-                del rows, row
-
-    def _post(
-        self,
-        part: slice,
-        ranks: Sequence[int],
-        scratch: Scratch,
-        number: int,
-        told: Sequence[Callable[[], MPI.Request]] = (),
-    ) -> tuple[_Frame, list[Payload]]:
-        """Begin to receive a part of a message of each rank; return where it comes to."""
-        length = min(part.stop, self._largest) - part.start
-        memory = scratch.take(length * len(ranks)).reshape(len(ranks), length)
-        begin = [
-            partial(self._comm.Irecv, [row, MPI.BYTE], rank, MESSAGES)
-            for rank, row in zip(ranks, memory, strict=True)
+    def _parts(self, cut: slice) -> list[slice]:
+        """Return the parts in which a rank of the server receives its bytes."""
+        # The first part of a message has the envelope in front.
+        first = 0 if cut.start else envelope.BYTES
+        return [
+            slice(cut.start + part.start, min(cut.start + part.stop, cut.stop))
+            for part in _parts(cut.stop - cut.start, self._step, first)
         ]
-        return _Frame(self._comm, [*told, *begin], number), list(memory)
+
+    def receive_parts(
+        self, accepted: Callable[[int], bool] | None = None
+    ) -> Iterator[tuple[int, Part]]:
+        """Yield parts, and the ids of the devices that send them; `accepted` as in a transport."""
+        parts = self._parts(self._cuts[self._comm.rank])
+        turns = cycle(self._scratches)
+        telling = _Frame(self._comm, [])
+        last: _Parts | None = None
+        for number, window in enumerate(self.windows, self._notes.number):
+            heads = _Heads(self._comm, self._placement, window)
+            for part in parts:
+                following = _Parts(self._comm, heads, part, next(turns), number)
+                if last is not None:
+                    yield from last.received(self._notes, following.frame)
+                    telling = self._tell(last.heads, telling, accepted)
+                last = following
+        if last is not None:
+            yield from last.received(self._notes)
+            telling = self._tell(last.heads, telling, accepted)
+        telling.complete(None, WaitsFor.NOBODY)
+
+    def _tell(
+        self, heads: _Heads, before: _Frame, accepted: Callable[[int], bool] | None
+    ) -> _Frame:
+        """Tell the other ranks of the server which messages of a window count, once, if any do."""
+        others = range(1, len(self._cuts)) if self._comm.rank == SERVER_RANK else ()
+        if not others or heads.told or accepted is None:
+            return before
+        heads.told = True
+        there = zip(heads.window, heads.sizes.tolist(), strict=True)
+        count = np.array([size > 0 and accepted(id) for id, size in there], np.uint8)
+        before.complete(None, WaitsFor.NOBODY)
+        return _Frame(self._comm, [partial(self._comm.Isend, count, to, COUNT) for to in others])
+
+
+class _Heads:
+    """What a rank of the server is told of the messages of a window before their first part."""
+
+    def __init__(self, comm: Comm, placement: Placement, window: range) -> None:
+        self.window = window
+        self.ranks: list[int] = placement.homes[window.start : window.stop].tolist()
+        self.sizes = np.zeros(len(window), np.int64)
+        self.count = np.ones(len(window), np.uint8)  # whether it counts
+        self.told = False  # whether other ranks know
+        self.begin: list[Begin] = [
+            partial(comm.Irecv, self.sizes[place : place + 1], rank, SIZES)
+            for place, rank in enumerate(self.ranks)
+        ]
+        if comm.rank != SERVER_RANK:
+            self.begin.append(partial(comm.Irecv, self.count, SERVER_RANK, COUNT))
+
+
+class _Parts:
+    """A part of every message of a window, on its way to a rank of the server."""
+
+    def __init__(
+        self, comm: Comm, heads: _Heads, part: slice, scratch: Scratch, number: int
+    ) -> None:
+        self.heads = heads
+        self._start = part.start
+        length = part.stop - part.start
+        memory = scratch.take(length * len(heads.ranks)).reshape(len(heads.ranks), length)
+        self._rows = list(memory)
+        begin = [
+            partial(comm.Irecv, [row, MPI.BYTE], rank, MESSAGES)
+            for rank, row in zip(heads.ranks, self._rows, strict=True)
+        ]
+        self._first = bool(heads.begin)
+        self.frame = _Frame(comm, [*heads.begin, *begin], number)
+        heads.begin = []
+
+    def received(self, calls: Calls, following: _Frame | None = None) -> Iterator[tuple[int, Part]]:
+        """Wait for all, and yield those of messages that count, while the following ones come."""
+        heads = self.heads
+        # The first says how long the server waited for devices to compute.
+        self.frame.complete(calls if self._first else None, WaitsFor.EVERYBODY)
+        each = zip(heads.window, heads.sizes.tolist(), heads.count.tolist(), strict=True)
+        for (id, size, counts), row in zip(each, self._rows, strict=True):
+            if counts and self._start < size:
+                yield id, Part(size, self._start, row[: size - self._start])
+            if following is not None:
+                following.move()
 
 
 def one_of_each_rank(placement: Placement) -> list[range]:
@@ -220,9 +274,7 @@ def one_of_each_rank(placement: Placement) -> list[range]:
 class _Frame:
     """Messages on their way: what began them is called at once."""
 
-    def __init__(
-        self, comm: Comm, begin: Sequence[Callable[[], MPI.Request]], number: int = -1
-    ) -> None:
+    def __init__(self, comm: Comm, begin: Sequence[Begin], number: int = -1) -> None:
         self._comm = comm
         self._number = number
         self._available = time.perf_counter()
@@ -272,7 +324,7 @@ class _Window:
         }
         self._largest = largest
         self._memory = scratch.take(largest * len(window))
-        begin: list[Callable[[], MPI.Request]] = []
+        begin: list[Begin] = []
         for rank, frame in self._frames.items():
             begin.append(partial(comm.Irecv, self._sizes[frame], rank, SIZES))
             memory = self._memory[frame.start * largest : frame.stop * largest]

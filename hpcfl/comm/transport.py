@@ -61,6 +61,11 @@ class Transport(ABC):
         return self.rank == 0
 
     @property
+    def helps_server(self) -> bool:
+        """Whether this rank is one of the server's, and not the first of them."""
+        return 0 < self.rank < self.placement.servers
+
+    @property
     def failed(self) -> frozenset[int]:
         """The devices whose ranks are dead; the same on all others between two operations."""
         return frozenset()
@@ -113,14 +118,34 @@ class Transport(ABC):
         """
 
     def gather_parts(
-        self, senders: Sequence[int], produce: Produce, largest: int
+        self,
+        senders: Sequence[int],
+        produce: Produce,
+        largest: int,
+        cuts: Sequence[slice] = (),
+        accepted: Callable[[int], bool] | None = None,
     ) -> Iterator[tuple[int, Payload | Part]]:
         """Do the same, with long messages in parts where the transport can do that.
 
         The parts of a message come in order, those of several in turns. Behind the envelope, each
         but the last is a multiple of `envelope.PART_UNIT` bytes.
+
+        `cuts` are the bytes of a message that each rank of the server receives, the first of them
+        the envelope and more. Then all come in parts, and at the other server ranks only those of
+        messages which the first, once it has used its first part, finds to be `accepted`.
         """
         return self.gather(senders, produce, largest)
+
+    def to_server_ranks(self, message: Payload | None) -> Payload | None:
+        """Return the first server rank's message on all ranks of the server, None elsewhere."""
+        return message if self.has_server else None
+
+    def join(self, mine: Elements | None, ranges: Sequence[range]) -> Elements | None:
+        """Return at the first server rank what the server's ranks have of a vector, end to end.
+
+        None elsewhere, and if the first has nothing; the others must have nothing then.
+        """
+        return mine
 
     @abstractmethod
     def reduce(

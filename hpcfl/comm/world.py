@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import AgreedUsageError, HpcflError, UsageError
 from hpcfl.system import launch
 
 if TYPE_CHECKING:
@@ -82,13 +82,16 @@ class World:
 
         return Patient(comm)
 
-    def transport(self, devices: int, tolerant: bool = False) -> Transport | None:
+    def transport(self, devices: int, tolerant: bool = False, servers: int = 1) -> Transport | None:
         """Return the transport for a number of devices; None on a rank that is not needed.
 
         Fewer devices than device ranks use as many ranks as there are devices; the devices of a
         larger number share ranks. `tolerant`: the caller can go on when ranks die, where MPI can.
-        It can be used until the next `settle`.
+        It can be used until the next `settle`. The first `servers` ranks are the server together; a
+        UsageError says on every rank that there are too few, or that they cannot.
         """
+        if servers > 1:
+            self._check_servers(servers)
         if self._control is None or self.size == 1:
             return Loopback(devices)
         from mpi4py import MPI
@@ -98,13 +101,14 @@ class World:
 
         def split(control: Comm) -> MPI.Comm:
             # Of the ranks that are left, the first ones.
-            return control.Split(0 if control.rank <= devices else MPI.UNDEFINED, control.rank)
+            needed = control.rank < devices + servers
+            return control.Split(0 if needed else MPI.UNDEFINED, control.rank)
 
         comm = self._together(split)
         if comm == MPI.COMM_NULL:
             return None
         ranks = MPI.Intracomm(comm)
-        placement = Placement.even(devices, ranks.size)
+        placement = Placement.even(devices, ranks.size, servers)
         if self.tolerant:
             from hpcfl.comm import faults
 
@@ -118,6 +122,19 @@ class World:
         return MpiTransport(
             Star(ranks) if launch.netlab_facts() else self._waiting(ranks), placement
         )
+
+    def _check_servers(self, servers: int) -> None:
+        """Refuse a server of several ranks where it cannot be."""
+        if self.size <= servers:
+            ranks = f"{self.size} rank{'s' * (self.size > 1)}"
+            why = f"{ranks} cannot do that and hold devices: start {servers + 1} at least"
+        elif self.tolerant:
+            why = "where deaths of ranks are survived, it must be 1"
+        elif launch.netlab_facts():
+            why = "a lab's server is one host, so it must be 1"
+        else:
+            return
+        raise AgreedUsageError(f"--server-ranks is {servers}: {why}", UsageError.exit_status)
 
     def rank_on_host(self) -> int:
         """Return the number of this rank among those of its host; every rank calls this."""

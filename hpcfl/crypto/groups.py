@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.ciphers import CipherContext
 from numpy.typing import NDArray
 
 from hpcfl.crypto import keystream
-from hpcfl.crypto.threads import spread
+from hpcfl.crypto.threads import ALIGNED, spread
 
 # Of the group's dtype.
 Elements = NDArray[np.unsignedinteger[Any]]
@@ -172,35 +172,46 @@ class Group(ABC):
         return out
 
     def mask(
-        self, vector: Elements, keys: Iterable[bytes], signs: Iterable[int], threads: int = 1
+        self,
+        vector: Elements,
+        keys: Iterable[bytes],
+        signs: Iterable[int],
+        threads: int = 1,
+        first: int = 0,
     ) -> None:
-        """Add the masks of `keys` to a vector in place, on so many threads; see `add_masks`."""
+        """Add the masks of `keys` to a vector in place, on so many threads; see `add_masks`.
+
+        The vector may be a part of the masked one, which begins with its element `first`: a
+        multiple of `ALIGNED`.
+        """
+        assert first % ALIGNED == 0
         pairs = zip(keys, signs, strict=True)
         while batch := list(itertools.islice(pairs, STREAMS_AT_ONCE)):
             batch_keys, batch_signs = zip(*batch, strict=True)
 
             # Threads that take turns at the interpreter do so less often with longer blocks.
             block = BLOCK_BYTES if threads == 1 else LONG_BLOCK_BYTES
-            work = partial(self._mask_part, vector, batch_keys, batch_signs, block)
+            work = partial(self._mask_part, vector, first, batch_keys, batch_signs, block)
             spread(work, vector.size, threads)
 
     def _mask_part(
         self,
         vector: Elements,
+        first: int,
         keys: Sequence[bytes],
         signs: Sequence[int],
         block_bytes: int,
         part: slice,
     ) -> None:
         """Add the masks to a part of a vector, which begins with a keystream block."""
-        first = part.start * self.dtype.itemsize // keystream.CIPHER_BYTES
-        streams = [keystream.open_stream(key, block=first) for key in keys]
+        behind = (first + part.start) * self.dtype.itemsize // keystream.CIPHER_BYTES
+        streams = [keystream.open_stream(key, block=behind) for key in keys]
         signed = list(zip(keys, streams, signs, strict=True))
         block = np.empty(block_bytes, np.uint8)
         words = block_bytes // self.dtype.itemsize
         for start in range(part.start, part.stop, words):
             some = vector[start : min(start + words, part.stop)]
-            self._mask_block(some, signed, block, start)
+            self._mask_block(some, signed, block, first + start)
 
     def decode(self, elements: Elements) -> Signed:
         """Return the integer of smallest magnitude that each element represents (phi^-1)."""

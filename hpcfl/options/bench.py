@@ -51,6 +51,14 @@ class BenchOptions(RunOptions):
     )
     # Without any, the first measured round pays for what later ones find in place.
     warmup: int = option(2, "Unmeasured warm-up rounds.", at_least=0, repeats="if any")
+    server_ranks: int = option(
+        1,
+        "Ranks of the server: each adds up and unmasks a range of the coordinates (secagg, "
+        "secagg-graph, common).",
+        at_least=1,
+        recorded="if given",
+        label=True,
+    )
     resume: Path | None = option(
         None,
         "Continue the results file of a run that was interrupted, with the options of that run.",

@@ -67,7 +67,7 @@ def draw(runs: Sequence[Run], round: int | None = None) -> Figure:
     axes.barh([0], [0], facecolor="0.4", alpha=_PALE, label="pale: in MPI")
     axes.barh([0], [0], facecolor="white", edgecolor="0.4", hatch="////", label="hatched: waiting")
     places = range(0, times.ranks, tick_step(times.ranks))
-    axes.set_yticks(places, ["server" if rank == 0 else str(rank) for rank in places], fontsize=8)
+    axes.set_yticks(places, [run.rank_name(rank) for rank in places], fontsize=8)
     axes.set(xlabel="time since the first rank began, ms", ylabel="rank")
     axes.set_ylim(times.ranks - 0.4, -0.6)
     axes.set_xlim(left=0)

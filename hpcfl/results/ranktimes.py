@@ -43,7 +43,7 @@ def rank_times(run: Run) -> RankTimes | None:
 def shares(run: Run) -> Table | None:
     """Return how ranks spent their time in each phase; None for one rank, and if it is not known.
 
-    Medians over the measured rounds: of the server's rank, and of the mean over the other ranks.
+    Medians over the measured rounds, of the mean over the server's ranks, and over all others.
     """
     times = rank_times(run)
     if times is None or times.ranks < 2 or not run.measured.any():
@@ -52,8 +52,9 @@ def shares(run: Run) -> Table | None:
     values = []
     for name, words in (("computing", "computing"), ("mpi", "in MPI"), ("waiting", "waiting")):
         kept = getattr(times, name)[run.measured]
-        for who, seconds in (("server", kept[:, :, 0]), ("devices", kept[:, :, 1:])):
-            each = seconds if seconds.ndim == 2 else np.nanmean(seconds, axis=2)
+        ours = run.server_ranks
+        for who, seconds in (("server", kept[:, :, :ours]), ("devices", kept[:, :, ours:])):
+            each = np.nanmean(seconds, axis=2)
             values.append(np.nanmedian(each, axis=0))
             columns.append(Column(f"{name}_{who}", f"{who} {words}", "ms", formats.milliseconds))
     rows = [
@@ -66,7 +67,8 @@ def shares(run: Run) -> Table | None:
         rows,
         f"What {times.ranks} ranks did with their time",
         [
-            "server: its rank; devices: mean over the other ranks; medians over measured rounds",
+            f"server: {'its rank' if run.server_ranks == 1 else 'mean over its ranks'}; "
+            "devices: mean over the other ranks; medians over measured rounds",
             f"ranks leave the barrier before a round within {skew:.3g} ms (median)",
         ],
     )

@@ -141,6 +141,18 @@ class Run:
             self.cpu_seconds[kept],
         )
 
+    @property
+    def server_ranks(self) -> int:
+        """How many ranks, the first ones, are the server together."""
+        given = self.config.get("server_ranks")
+        return given if isinstance(given, int) else 1
+
+    def rank_name(self, rank: int, other: str = "") -> str:
+        """Return what a rank is called: one that is not the server's, its number after `other`."""
+        if rank >= self.server_ranks:
+            return f"{other}{rank}"
+        return "server" if self.server_ranks == 1 else f"server {rank}"
+
     def survivor_bytes(self) -> NDArray[np.float64]:
         """Return the mean bytes that a device in the aggregate sent, of every measured round.
 

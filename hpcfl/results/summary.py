@@ -86,8 +86,9 @@ class Summary:
     round_seconds: Percentiles
     modelled_round_seconds: Percentiles
     round_seconds_interval: Interval = UNKNOWN  # 95 %, of the median, by ranks
+    server_ranks: int = 1
     # Resident memory: before the first round, and the largest peak of a measured one; of the
-    # server's rank, and the largest of any other. None where it is not known.
+    # largest of the server's ranks, and of all others. None where it is not known.
     server_ready_bytes: float | None = None
     server_peak_bytes: float | None = None
     device_ready_bytes: float | None = None
@@ -132,6 +133,7 @@ def summarise(run: Run, link: LinkModel) -> Summary:
     survived = run.survived[kept]
     survivors = survived.sum(axis=1)
     some = len(survivors) > 0
+    servers = run.server_ranks
     # Every phase and, behind them, all of them together.
     up, down, messages_up, messages_down, wall, cpu, modelled = map(
         _with_total, (*(getattr(run, name)[kept] for name in SPENT), run.modelled_seconds(link))
@@ -184,10 +186,11 @@ def summarise(run: Run, link: LinkModel) -> Summary:
         stop_reason=_text(run.environment.get("stop_reason")),
         warnings=warnings([run]),
         files=(str(run.path),),
-        server_ready_bytes=_largest(run.resident_bytes, slice(1), slice(1)),
-        server_peak_bytes=_largest(run.peak_bytes, kept, slice(1)),
-        device_ready_bytes=_largest(run.resident_bytes, slice(1), slice(1, None)),
-        device_peak_bytes=_largest(run.peak_bytes, kept, slice(1, None)),
+        server_ranks=servers,
+        server_ready_bytes=_largest(run.resident_bytes, slice(1), slice(servers)),
+        server_peak_bytes=_largest(run.peak_bytes, kept, slice(servers)),
+        device_ready_bytes=_largest(run.resident_bytes, slice(1), slice(servers, None)),
+        device_peak_bytes=_largest(run.peak_bytes, kept, slice(servers, None)),
     )
 
 

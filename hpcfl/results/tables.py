@@ -120,7 +120,8 @@ def _memory(summary: Summary) -> str | None:
     """Return what ranks had resident, None if nothing is known."""
     parts = []
     # In one process devices and server are together.
-    first = "the process" if summary.device_ready_bytes is None else "the server's rank"
+    server = "the server's rank" if summary.server_ranks == 1 else "the server's largest rank"
+    first = "the process" if summary.device_ready_bytes is None else server
     for who, ready, peak in (
         (first, summary.server_ready_bytes, summary.server_peak_bytes),
         ("the largest other rank", summary.device_ready_bytes, summary.device_peak_bytes),
@@ -221,17 +222,23 @@ def details(run: Run) -> list[Facts]:
     known = dict(sorted(run.environment.items()))
     ranks = known.pop(PLACEMENT, None)
     found += [Facts(dict(sorted(options.items())), "options"), Facts(known, "environment")]
-    found.append(Facts(_placement(ranks), "ranks"))
+    found.append(Facts(_placement(ranks, run.server_ranks), "ranks"))
     for launch in run.resumed:
         title = f"resumed from round {launch['first_round']}"
         known = dict(sorted(launch.items()))
         ranks = known.pop(PLACEMENT, None)
-        found += [Facts(known, title), Facts(_placement(ranks), f"ranks, {title}")]
+        found += [
+            Facts(known, title),
+            Facts(_placement(ranks, run.server_ranks), f"ranks, {title}"),
+        ]
     return [one for one in found if one.known]
 
 
-def _placement(ranks: Any) -> dict[str, str]:
-    """Return where ranks and devices were: those of one host and the same cores together."""
+def _placement(ranks: Any, servers: int) -> dict[str, str]:
+    """Return where ranks and devices were: those of one host and the same cores together.
+
+    The first `servers` ranks are the server's.
+    """
     together: dict[str, tuple[list[int], int]] = {}
     for rank, place in enumerate(ranks if isinstance(ranks, list) else []):
         if not isinstance(place, dict) or not isinstance(place.get("devices"), list):
@@ -240,7 +247,7 @@ def _placement(ranks: Any) -> dict[str, str]:
         members, devices = together.get(where, ([], 0))
         together[where] = [*members, rank], devices + len(place["devices"])
     return {
-        where: f"{_rows(members, 'rank')}: {'server and ' if 0 in members else ''}"
+        where: f"{_rows(members, 'rank')}: {'server and ' if members[0] < servers else ''}"
         f"{devices} {'device' if devices == 1 else 'devices'}"
         for where, (members, devices) in together.items()
     }

@@ -46,7 +46,7 @@ def _events(number: int, run: Run) -> Iterator[dict[str, Any]]:
     title = f"{run.protocol}, N = {run.devices}, {run.path.name}"
     yield _named("process_name", title, pid=number)
     for rank in range(times.ranks):
-        yield _named("thread_name", "server" if rank == 0 else f"rank {rank}", number, rank)
+        yield _named("thread_name", run.rank_name(rank, "rank "), number, rank)
     start = 0.0
     for index in range(run.rounds):
         yield from _round(number, run, times, index, start)

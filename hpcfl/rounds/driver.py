@@ -11,7 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,9 @@ from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedE
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.observer import NOBODY, RoundObserver
 from hpcfl.rounds.ranktimes import Stretch
+
+if TYPE_CHECKING:
+    from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum
 
 Inputs = Callable[[int], NDArray[np.floating]]
 Prepare = Callable[[Mapping[int, Any]], None]
@@ -57,6 +61,10 @@ class Round:
         largest_message: int,  # bytes that a device sends to the server at once, less envelope
         largest_reply: int | None = None,  # of them those besides its upload; as many, if None
         in_parts: bool = False,  # whether the server takes long uploads so
+        # How uploads are dealt out to several ranks of the server, and what this rank does of it
+        # if it is one of them, but not the first.
+        dealt: Dealt | None = None,
+        helper: RangeSum | None = None,
         reduce_group: Group | None = None,  # sum the uploads within the transport in this group
         observer: RoundObserver = NOBODY,
     ) -> None:
@@ -76,6 +84,8 @@ class Round:
         self._largest_message = largest_message
         self._largest_reply = largest_message if largest_reply is None else largest_reply
         self._in_parts = in_parts
+        self._dealt = dealt
+        self._helper = helper
         self._reduce_group = reduce_group
         self._observer = observer
         self._server_error: HpcflError | None = None
@@ -202,8 +212,15 @@ class Round:
         largest = envelope.BYTES + max(announced, envelope.REASON_BYTES)
         in_parts = step.upload and self._in_parts
         gather = self._transport.gather_parts if in_parts else self._transport.gather
+        if step.upload and self._dealt is not None:
+            cuts = self._dealt.cuts(envelope.BYTES, largest)
+            gather = partial(self._transport.gather_parts, cuts=cuts, accepted=self._counts)
         for id, message in gather(senders, produce, largest):
-            if isinstance(message, Part):
+            if self._helper is not None and isinstance(message, Part):
+                with self.ledger.work(step.phase, None):
+                    start, size = message.start - envelope.BYTES, message.size - envelope.BYTES
+                    self._helper.add_part(id, message.data, start, size)
+            elif isinstance(message, Part):
                 self._take_some(number, step, id, message)
             # Nothing is what some transports deliver of a device that sent nothing.
             elif message.size and id not in self.refused:
@@ -218,6 +235,10 @@ class Round:
         start = max(0, part.start - envelope.BYTES)
         size = part.size - envelope.BYTES
         self._serve(step, "receive_part", id, part.data, number, start, size)
+
+    def _counts(self, id: int) -> bool:
+        """Return whether a message that the server has begun to use counts."""
+        return self._server_error is None and id not in self.refused
 
     def _refuses(self, step: Step, id: int, message: Payload) -> bool:
         """Return whether a message says that its device takes no further part."""
@@ -307,7 +328,27 @@ class Round:
 
     def _local(self, number: int, step: Step) -> None:
         self._at(DURING, step)
+        if step.by_all_ranks and self._dealt is not None:
+            self._unmask_ranges(step, self._dealt)
+        else:
+            self._finish(step)
+
+    def _unmask_ranges(self, step: Step, dealt: Dealt) -> None:
+        """Let each rank of the server unmask its range, and put all together at the first."""
+        masks = None if self._server is None else self._serve(step, "send")
+        if masks is not None:
+            masks = masks.reshape(-1)
+        masks = self._transport.to_server_ranks(masks)
+        unmasked = None
+        if self._helper is not None and masks is not None and masks.size:
+            with self.ledger.work(step.phase, None):
+                unmasked = self._helper.unmask(masks)
         self._finish(step)
+        if self._server is not None and masks is not None:
+            unmasked = self._server.unmasked
+        whole = self._transport.join(unmasked, dealt.ranges)
+        if self._server is not None and whole is not None:
+            self._server.unmasked = whole
 
     @contextmanager
     def _work(self, phase: str, id: int) -> Iterator[None]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
+from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import secrets_of
 from hpcfl.errors import HpcflError
@@ -90,6 +91,7 @@ def play(
     server = None
     if transport.has_server:
         server = protocol.server(index, model, secrets_of(insecure_seed, index, SERVER))
+    dealt, helper = deal_out(protocol, transport, server)
     transport.compare_clocks()
     transport.barrier()  # after which all know of the same deaths
     failures = FailureWatch(transport, phases)
@@ -109,6 +111,8 @@ def play(
         largest_message=protocol.largest_message,
         largest_reply=protocol.largest_reply,
         in_parts=protocol.uploads_in_parts and not observer.hears,
+        dealt=dealt,
+        helper=helper,
         reduce_group=protocol.summed_in if reduce else None,
         observer=Together(observer, failures),
     )
@@ -154,6 +158,23 @@ def play(
         return played
     error, clipped = quantisation(transport, here, inputs, aggregate, dim)
     return replace(played, quantisation_error=error, clipped_fraction=clipped)
+
+
+def deal_out(
+    protocol: AggregationProtocol, transport: Transport, server: Any | None
+) -> tuple[Dealt | None, RangeSum | None]:
+    """Deal out uploads to the ranks of a server, if it has several.
+
+    Returns how, and what this rank does of it if it is another one than the first.
+    """
+    if transport.placement.servers == 1:
+        return None, None
+    dealt = protocol.dealt_out(transport.placement.servers)
+    if server is not None:
+        server.take_range(dealt.ranges[0])
+    if not transport.helps_server:
+        return dealt, None
+    return dealt, protocol.sum_of(dealt.ranges[transport.rank])
 
 
 def _kept_out(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.ranges import RangeSum
 from hpcfl.algorithms.aggregation.sharing import Dealings
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, Step
@@ -359,12 +360,15 @@ class Stand:
                 vars(again)[name] = value.copy()
             elif isinstance(value, Dealings | Adder):
                 vars(again)[name] = copy.deepcopy(value)
+            elif isinstance(value, RangeSum):
+                vars(again)[name] = copied = copy.copy(value)
+                copied._sum = copy.deepcopy(value._sum)
         return again
 
     def state(self, party):
         """Return all that a party knows, as bytes."""
         known = {
-            name: value
+            name: value._sum if isinstance(value, RangeSum) else value
             for name, value in vars(party).items()
             # Where secrets are drawn from is not knowledge.
             if value is not self.shared and not callable(value)

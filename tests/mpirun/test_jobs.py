@@ -108,6 +108,28 @@ def test_uploads_summed_within_reduce_give_the_same_sum(tmp_path, protocol, grou
     np.testing.assert_array_equal(sums[0], sums[1])
 
 
+@pytest.mark.parametrize("options", [("secagg",), ("common", "--alpha", 0.5, "--bits", 16)])
+def test_a_server_of_several_ranks_sums_and_is_sent_the_same(tmp_path, options):
+    runs, sums = [], []
+    for servers in (1, 2):
+        target = tmp_path / f"{servers}.npy"
+        given = ("--devices", 7, "--dim", 70_000, "--rounds", 2, "--server-ranks", servers)
+        (summary,) = bench(4, tmp_path / str(servers), *options, *given, "--save-aggregate", target)
+        assert summary["rounds_validated"] == summary["rounds_total"]
+        assert summary["server_ranks"] == servers
+        runs.append(load(Path(summary["path"])))
+        sums.append(np.load(target))
+
+    for name in ("bytes_up", "bytes_down", "messages_up", "messages_down", "survived"):
+        np.testing.assert_array_equal(getattr(runs[1], name), getattr(runs[0], name))
+    np.testing.assert_array_equal(sums[1], sums[0])
+    assert [runs[1].rank_name(rank) for rank in range(4)] == ["server 0", "server 1", "2", "3"]
+    peaks = runs[1].peak_bytes[runs[1].measured]
+    assert summary["server_peak_bytes"] == peaks[:, :2].max()
+    assert summary["device_peak_bytes"] == peaks[:, 2:].max()
+    assert [len(place["devices"]) for place in runs[1].environment["placement"]] == [0, 0, 4, 3]
+
+
 def test_memory_of_the_server_and_of_devices_is_told_apart(tmp_path):
     """Rank 1 has two devices' vectors at once, the server one sum; each has its own start."""
     (summary,) = bench(
@@ -208,6 +230,19 @@ def test_a_missing_device_ends_the_job_once_with_a_sentence(tmp_path):
         (["secagg", "--no-such-option"], "No such option"),
         (["nonsense"], "there is no protocol 'nonsense'"),
         (["secagg", "--output", "/proc/nothing"], "cannot write results to /proc/nothing"),
+        (
+            ["secagg", "--devices", "2", "--server-ranks", "3"],
+            "3 ranks cannot do that and hold devices: start 4",
+        ),
+        (["sparse", "--devices", "3", "--server-ranks", "2"], "sparse cannot use --server-ranks"),
+        (
+            ["secagg", "--dim", "9", "--devices", "2", "--server-ranks", "2"],
+            "has 9 values: too few",
+        ),
+        (
+            ["secagg", "--devices", "2", "--server-ranks", "2", "--upload", "reduce"],
+            "with --upload reduce one rank receives all of every upload",
+        ),
         (["secagg", "--updates", "/nowhere.npy"], "the updates in /nowhere.npy cannot be read"),
     ],
 )

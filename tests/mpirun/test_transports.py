@@ -17,7 +17,7 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
 from hpcfl.crypto.groups import GROUPS
-from hpcfl.errors import AgreedError, BelowThresholdError, HpcflError
+from hpcfl.errors import AgreedError, BelowThresholdError, HpcflError, RefusedError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.enrolment import enrol
@@ -28,13 +28,14 @@ DEVICES, DIM = 7, 5001
 DROPOUTS = {1: "advertise_keys", 4: "masked_input", 6: "unmask"}
 
 
-def transport():
+def transport(servers=1):
+    """With so many server ranks, if there is another one for the devices."""
     from mpi4py import MPI
 
     from hpcfl.comm.mpi import MpiTransport
 
     comm = MPI.COMM_WORLD.Dup()
-    return MpiTransport(comm, Placement.even(DEVICES, comm.size))
+    return MpiTransport(comm, Placement.even(DEVICES, comm.size, min(servers, comm.size - 1)))
 
 
 class Recorder:
@@ -366,6 +367,63 @@ def test_uploads_in_parts_give_the_same_sum(monkeypatch, name):
     monkeypatch.setattr("hpcfl.comm.stream.LEAST_PART_BYTES", 1)
 
     assert total_of(transport(), name) in (expected, None)
+
+
+@pytest.mark.parametrize("part", [1 << 12, 1 << 25])
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [("secagg", "fq"), ("secagg", "ring12"), ("secagg-graph", "ring16"), ("common", "ring32")],
+)
+@pytest.mark.parametrize("servers", [2, 3])
+def test_a_server_of_several_ranks_has_the_same_sum(monkeypatch, name, group, servers, part):
+    """Of devices whose uploads have a wrong size, or are refused, it uses nothing."""
+    monkeypatch.setattr("hpcfl.comm.stream.WINDOW_BYTES", part)
+    monkeypatch.setattr("hpcfl.comm.stream.LEAST_PART_BYTES", 1)
+    found = []
+    for inner in (Loopback(DEVICES), transport(servers)):
+        parameters = Parameters(DEVICES, 100_000, alpha=0.5, group=group, levels=1 << 8)
+        protocol = find(name)(parameters)
+        devices, server = parties(protocol, inner, 3)
+        vectors = [np.random.default_rng(id).uniform(-1, 1, 100_000) for id in range(DEVICES)]
+        for id, change in ((2, shorter), (5, refusing)):
+            if id in devices:
+                devices[id].send_masked_input = partial(change, devices[id].send_masked_input)
+        dropouts = {1: "masked_input"} if name == "secagg" else {}
+        played = round_of(protocol, inner, devices, server, vectors, index=3, dropouts=dropouts)
+        played.play()
+        if server is not None:
+            found.append((server.total.tolist(), server.survivors, sorted(played.refused)))
+        if inner.helps_server:
+            assert server is None
+            assert not devices
+            cpu = played.ledger.record.cpu_seconds[:, DEVICES]
+            phases = protocol.phases()
+            assert cpu[phases.index("masked_input")] > 0
+            assert cpu[phases.index("unmask")] > 0
+            assert not played.ledger.record.wall_seconds.any()
+    if len(found) == 2:
+        assert found[0] == found[1]
+        assert np.abs(found[0][0]).max() > 0
+        assert found[0][2] == [2, 5]
+
+
+def shorter(send, vector):
+    return send(vector)[:-1]
+
+
+def refusing(send, vector):
+    raise RefusedError("device 5 refuses to go on")
+
+
+def test_a_server_of_several_ranks_that_cannot_go_on_says_so_on_all():
+    inner = transport(2)
+    protocol = find("secagg")(Parameters(DEVICES, 100_000))
+    devices, server = parties(protocol, inner, 3)
+    vectors = [np.zeros(100_000)] * DEVICES
+    gone = dict.fromkeys(range(5), "unmask")
+
+    with pytest.raises(AgreedError, match="cannot end: 2 of 7 devices answered"):
+        round_of(protocol, inner, devices, server, vectors, index=3, dropouts=gone).play()
 
 
 def total_of(inner, name):

@@ -71,6 +71,7 @@ RANGES: dict[type[OptionGroup], dict[str, tuple[list[Any], list[Any]]]] = {
         "rounds": ([1], [0]),
         "max_rounds": ([10], [0, 9]),
         "warmup": ([0], [-1]),
+        "server_ranks": ([1], [0]),
         "rel_ci": ([1e-9, 0.999], [0.0, 1.0, NAN]),
         "max_seconds": ([1e-9], [0.0, INF, NAN]),
     },

@@ -369,7 +369,7 @@ class ActiveSecAgg(SecAgg):
         Step(CHECK, Pattern.GATHER),
         Step("unmask", Pattern.SCATTER),
         Step("unmask", Pattern.GATHER),
-        *(step for step in SecAgg.steps if step.name == "pairs"),
+        *(step for step in SecAgg.steps if step.name in ("pairs", "masks")),
         Step("result", Pattern.LOCAL),
     )
 

@@ -27,6 +27,7 @@ from hpcfl.privacy.threat import Threat
 
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
+    from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum
 
 # Some coordinates of a vector, or all of them.
 Where = NDArray[np.int64] | slice
@@ -144,6 +145,8 @@ class AggregationProtocol(ABC):
         Whether the server takes a long upload X part by part, in its
         ``receive_part_X(id, part, start, size)``: bytes of the payload from `start` on, of `size`
         in all. A MessageError must come with the first part, if at all: before anything counts.
+        Then its values may also be dealt out to several ranks of a server: `dealt_out` does,
+        ``server.take_range(values)`` leaves all others to other ranks, which form `sum_of` theirs.
     summed_in : Group or None
         The group in which uploads are summed; None for real numbers.
     """
@@ -188,6 +191,17 @@ class AggregationProtocol(ABC):
     def active_variant(cls) -> type[AggregationProtocol] | None:
         """Return the variant of just this protocol against a server that cheats, None for none."""
         return None
+
+    def dealt_out(self, ranks: int) -> Dealt:
+        """Deal out an upload's values to the ranks of a server; UsageError if that cannot be."""
+        raise UsageError(
+            f"{self.name} cannot use --server-ranks: what its devices send is not as many "
+            "coordinates of all of them, which ranks could deal out among each other"
+        )
+
+    def sum_of(self, values: range) -> RangeSum:
+        """Return the sum over a range of the values, for another rank of the server."""
+        raise NotImplementedError
 
     @property
     def summed_in(self) -> Group | None:

@@ -304,9 +304,9 @@ class CohortServer(SecAggServer):
         ):
             add(places, part, out=places)
 
-    def _remove_masks(self, seeds: list[bytes]) -> None:
+    def _remove_masks(self) -> Elements:
         segments, group = self._protocol.segments, self._group
-        for id, seed in zip(self.survivors, seeds, strict=True):
+        for id, seed in zip(self.survivors, self._seeds, strict=True):
             position = int(self._links.position[id])
             key = self._protocol.private_mask_key(self.round_index, id, seed)
             private = group.zeros(segments.length(position))
@@ -327,8 +327,9 @@ class CohortServer(SecAggServer):
             missing = self._protocol.pair_masks(self.round_index, (id, position), others)
             self._add_run(position, missing, 1)
         by_place, self._sum = self._group.reduce(self._sum), self._sum[:0].copy()
-        self._unmasked = np.empty_like(by_place)
-        self._unmasked[segments.dealt(0, by_place.size)] = by_place
+        found = np.empty_like(by_place)
+        found[segments.dealt(0, by_place.size)] = by_place
+        return found
 
 
 def _places(seen: Seen) -> NDArray[np.int64]:

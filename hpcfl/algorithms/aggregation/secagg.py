@@ -75,6 +75,7 @@ from hpcfl.algorithms.aggregation.messages import (
     to_flags,
 )
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
+from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum, mask_rows
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Flags, Shares
 from hpcfl.algorithms.aggregation.sharing import (
     CHALLENGE_BYTES,
@@ -94,7 +95,7 @@ from hpcfl.algorithms.aggregation.topology import (
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
 from hpcfl.crypto import keys, shamir
-from hpcfl.crypto.groups import FQ, Adder, Elements
+from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.crypto.keystream import KEY_BYTES as TRANSPORT_KEY_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError
@@ -424,15 +425,20 @@ class SecAggServer(ModelSender):
         self._private: dict[int, bytes] = {}
         self._told: dict[int, dict[int, bytes]] = {}
         self._wanted = np.zeros(self._parameters.devices, np.bool_)
-        self._unmasked = np.empty(0, np.uint32)
+        # The sum without masks; of all values, once the server's other ranks have told theirs.
+        self.unmasked: Elements = np.empty(0, np.uint32)
         self.survivors: list[int] = []
         # Signed integers of as many bytes as an element has.
         self.total: NDArray[np.signedinteger[Any]] = np.empty(0, np.int64)
 
     @cached_property
-    def _uploads(self) -> Adder:
-        """The sum of the uploads."""
-        return self._group.adder(self._protocol.upload_dim)
+    def _uploads(self) -> RangeSum:
+        """The sum of the uploads; of a range of them, if this is the first of several ranks."""
+        return self._protocol.sum_of(range(self._protocol.upload_dim))
+
+    def take_range(self, values: range) -> None:
+        """Leave all but a range of the uploads' values to other ranks of the server."""
+        self._uploads = self._protocol.sum_of(values)
 
     @property
     def dropped(self) -> list[int]:
@@ -523,15 +529,13 @@ class SecAggServer(ModelSender):
         """Add some of a device's masked input to the sum."""
         if not start:
             self._check_sender(sender)
-        length = self._protocol.upload_dim
-        place, words = self._protocol.read_part(part, start, size, length, sender)
-        self._uploads.add(words, place)
-        if start + part.size == size:
+        if self._uploads.add_part(sender, part, start, size):
             self._admit(sender)
 
     def _add_upload(self, sender: int, payload: Payload) -> None:
         """Add an upload to the sum, unless it is malformed."""
-        self._uploads.add(self._protocol.read_values(payload, self._protocol.upload_dim, sender))
+        values = self._protocol.read_values(payload, self._protocol.upload_dim, sender)
+        self._uploads.add(values)
 
     def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
         """Take the sum of the masked vectors, formed on the way."""
@@ -586,7 +590,7 @@ class SecAggServer(ModelSender):
         self._seed_shares[sender] = seeds
 
     def finish_unmask(self) -> None:
-        """Reconstruct the secrets, and take the masks off the sum (eq. 21, corrected).
+        """Reconstruct the secrets.
 
         A share that is not the one that its holder answered the challenge for has been refused.
         Among exactly t holders any answers are consistent: a wrong dealer or holder among them is
@@ -601,8 +605,6 @@ class SecAggServer(ModelSender):
         )
         self._wanted = self._gone.copy()
         self._wanted[list(self._private)] = False
-        if not self._wanted.any():
-            self._remove_masks(self._seeds)
 
     # Secrets of pairs, where a mask key cannot be reconstructed
 
@@ -625,7 +627,7 @@ class SecAggServer(ModelSender):
             self._told.setdefault(id, {})[sender] = secret.tobytes()
 
     def finish_pairs(self) -> None:
-        """Take the masks off, now that all pairs with those devices are known."""
+        """Check that all pairs with those devices are known."""
         for id in np.flatnonzero(self._wanted).tolist():
             silent = {*self._links.neighbours(id, self._survived)} - {*self._told.get(id, ())}
             if silent:
@@ -633,7 +635,36 @@ class SecAggServer(ModelSender):
                     f"round {self.round_index} cannot end: the mask key of device {id} cannot be "
                     f"reconstructed, and device {min(silent)} did not tell what they have in common"
                 )
-        self._remove_masks(self._seeds)
+
+    # Masks
+
+    def send_masks(self) -> Rows:
+        """Return the keys of the masks that are taken off the sum, for other ranks of the server.
+
+        Those of the survivors' private masks, and of the pairwise masks that nothing cancelled. A
+        pair of two dropped devices added nothing, so it needs nothing.
+        """
+        return self._masks
+
+    @cached_property
+    def _masks(self) -> Rows:
+        mask_keys = [
+            self._protocol.private_mask_key(self.round_index, id, seed)
+            for id, seed in zip(self.survivors, self._seeds, strict=True)
+        ]
+        signs = [-1] * len(mask_keys)
+        for id in self.dropped:
+            peers = self._links.neighbours(id, self._survived)
+            mask_keys += self._secrets_with(id, peers)
+            signs += [-pair_sign(survivor, id) for survivor in peers]
+        return mask_rows(mask_keys, signs)
+
+    def finish_masks(self) -> None:
+        """Take the masks off the sum (eq. 21, corrected)."""
+        self.unmasked = self._remove_masks()
+
+    def _remove_masks(self) -> Elements:
+        return self._uploads.unmask(self._masks)
 
     def received_from(self, id: int) -> Where:
         """Return the coordinates that a survivor sent, in the order of its upload."""
@@ -641,8 +672,8 @@ class SecAggServer(ModelSender):
 
     def finish_result(self) -> None:
         """Return to signed integers, 0 where nobody sent, and to the original coordinates."""
-        decoded = self._group.signed(self._unmasked)
-        self._unmasked = self._unmasked[:0].copy()
+        decoded = self._group.signed(self.unmasked)
+        self.unmasked = self.unmasked[:0].copy()
         where = self._protocol.sent_in(self.round_index)
         if isinstance(where, slice):
             self.total = decoded
@@ -679,23 +710,6 @@ class SecAggServer(ModelSender):
             if keys.KeyPair.from_private(private).public == self._mask_public(id):
                 found[id] = private
         return found
-
-    def _remove_masks(self, seeds: list[bytes]) -> None:
-        """Subtract the survivors' private masks and the pairwise masks that nothing cancelled.
-
-        A pair of two dropped devices added nothing, so it needs nothing.
-        """
-        mask_keys = [
-            self._protocol.private_mask_key(self.round_index, id, seed)
-            for id, seed in zip(self.survivors, seeds, strict=True)
-        ]
-        signs = [-1] * len(mask_keys)
-        for id in self.dropped:
-            peers = self._links.neighbours(id, self._survived)
-            mask_keys += self._secrets_with(id, peers)
-            signs += [-pair_sign(survivor, id) for survivor in peers]
-        self._unmasked = self._uploads.take()
-        self._group.mask(self._unmasked, mask_keys, signs, self._parameters.threads)
 
     def _secrets_with(self, id: int, peers: list[int]) -> list[bytes]:
         """Return what the masks of a dropped device with survivors follow from."""
@@ -750,6 +764,7 @@ class SecAgg(QuantisedProtocol):
         Step("unmask", Pattern.GATHER),
         Step("unmask", Pattern.BROADCAST, message="pairs", optional=True),
         Step("unmask", Pattern.GATHER, message="pairs", optional=True),
+        Step("unmask", Pattern.LOCAL, message="masks", by_all_ranks=True),
         Step("result", Pattern.LOCAL),
     )
 
@@ -785,6 +800,14 @@ class SecAgg(QuantisedProtocol):
     @property
     def sum_bytes(self) -> int:
         return self.summed_in.adder_bytes * self.upload_dim
+
+    def dealt_out(self, ranks: int) -> Dealt:
+        if not self.uploads_in_parts:
+            return super().dealt_out(ranks)
+        return Dealt.out(self.summed_in.bits, self.upload_dim, ranks)
+
+    def sum_of(self, values: range) -> RangeSum:
+        return RangeSum(self, values, self.upload_dim)
 
     def where_sent(self, server: SecAggServer, id: int) -> Where:
         return server.received_from(id)

@@ -98,8 +98,8 @@ class SparseServer(SecAggServer):
         """Return the coordinates that a survivor sent: ndarray of int64, increasing."""
         return locations.decode(self._coded[id], self._parameters.dim)[0]
 
-    def _remove_masks(self, seeds: list[bytes]) -> None:
-        for id, seed in zip(self.survivors, seeds, strict=True):
+    def _remove_masks(self) -> Elements:
+        for id, seed in zip(self.survivors, self._seeds, strict=True):
             positions = self.received_from(id)
             key = self._protocol.private_mask_key(self.round_index, id, seed)
             self._sum[positions] -= self._group.elements([key], [positions.size])
@@ -109,7 +109,8 @@ class SparseServer(SecAggServer):
             secrets = self._secrets_with(id, peers)
             missing = self._protocol.pair_masks(self.round_index, id, peers, secrets)
             np.add.at(self._sum, *missing)
-        self._unmasked, self._sum = self._group.reduce(self._sum), self._sum[:0].copy()
+        found, self._sum = self._group.reduce(self._sum), self._sum[:0].copy()
+        return found
 
 
 class SparseSecAgg(SecAgg):

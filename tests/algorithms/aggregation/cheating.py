@@ -78,7 +78,7 @@ class TwoFaced(SecAggServer):
     def finish_unmask(self):
         """Take no sum: it is after another thing."""
 
-    finish_result = finish_unmask
+    finish_masks = finish_result = finish_unmask
 
     def stolen(self):
         """Return the victim's integers, if there are shares enough."""

@@ -351,6 +351,7 @@ def test_a_secret_of_which_too_few_shares_came_is_not_reconstructed():
 def test_a_secret_of_which_just_enough_shares_came_is(silent):
     played, _ = answering(silent)
     played.server.finish_unmask()
+    played.server.finish_masks()
     played.server.finish_result()
     played.goes_on()
 

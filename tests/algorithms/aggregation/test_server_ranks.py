@@ -1,0 +1,106 @@
+"""The ranks of a server: what each receives, adds up and unmasks makes up the whole."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from player import parties
+
+from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.ranges import Dealt, mask_rows
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.comm import envelope
+from hpcfl.comm.loopback import Loopback
+from hpcfl.crypto.groups import GROUPS
+from hpcfl.errors import MessageError, UsageError
+
+widths = st.sampled_from(sorted({group.bits for group in GROUPS.values()}))
+
+
+@given(bits=widths, count=st.integers(1, 3_000_000), ranks=st.integers(1, 40))
+def test_ranges_are_dealt_out_end_to_end_and_begin_where_masks_and_bytes_do(bits, count, ranks):
+    try:
+        dealt = Dealt.out(bits, count, ranks)
+    except UsageError:
+        # Each of the others takes the least that lets them hold all.
+        assert ranks > 1
+        return
+    starts = [each.start for each in dealt.ranges]
+    assert [each.stop for each in dealt.ranges] == [*starts[1:], count]
+    assert starts[0] == 0
+    assert len(dealt.ranges) == ranks
+    assert all(len(each) and each.start % 64 == 0 for each in dealt.ranges)
+    assert all(each.start * bits % (8 * envelope.PART_UNIT) == 0 for each in dealt.ranges)
+
+    largest = envelope.BYTES + -(-count * bits // 8)
+    cuts = dealt.cuts(envelope.BYTES, largest)
+    assert [cut.start for cut in cuts] == [0, *(cut.stop for cut in cuts[:-1])]
+    assert cuts[-1].stop == largest
+    for cut, each in zip(cuts[1:], dealt.ranges[1:], strict=True):
+        assert 8 * (cut.start - envelope.BYTES) == each.start * bits
+
+
+def test_no_rank_is_left_without_values_unless_there_are_too_few():
+    assert len(Dealt.out(32, 6721, 2).ranges) == 2
+    with pytest.raises(UsageError, match="6720 values: too few for ranks that take 6720 at a time"):
+        Dealt.out(32, 6720, 2)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("group", ["fq", "ring8", "ring12", "ring20", "ring32"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_ranks_unmask_is_what_one_rank_does(group, ranks, threads):
+    arithmetic, dim = GROUPS[group], 170_001
+    parameters = Parameters(3, dim, group=group, levels=1, threads=threads)
+    protocol = find("secagg")(parameters)
+    generator = np.random.default_rng(7)
+    uploads = [
+        arithmetic.pack(arithmetic.reduce(generator.integers(0, 2**40, dim))) for _ in range(3)
+    ]
+    masks = mask_rows([bytes([k] * 16) for k in range(4)], [1, -1, -1, 1])
+
+    def unmasked(values):
+        total = protocol.sum_of(values)
+        start, stop = values.start * arithmetic.bits // 8, -(-values.stop * arithmetic.bits // 8)
+        for sender, upload in enumerate(uploads):
+            middle = start + 840 * 3
+            size = upload.size
+            assert not total.add_part(sender, upload[start:middle], start, size)
+            assert total.add_part(sender, upload[middle:stop], middle, size)
+        return total.unmask(masks.reshape(-1))
+
+    found = [unmasked(each) for each in protocol.dealt_out(ranks).ranges]
+
+    np.testing.assert_array_equal(np.concatenate(found), unmasked(range(dim)))
+
+
+def test_an_upload_of_a_wrong_size_is_no_part_of_a_range():
+    protocol = find("secagg")(Parameters(3, 20_000))
+    total = protocol.sum_of(protocol.dealt_out(2).ranges[1])
+
+    with pytest.raises(MessageError, match="received 79999 bytes, expected 80000"):
+        total.add_part(1, np.zeros(840, np.uint8), 80_000 - 840, 79_999)
+
+
+def test_the_keys_of_masks_are_told_with_their_signs():
+    rows = mask_rows([b"a" * 16, b"b" * 16], [1, -1])
+
+    assert rows.tolist() == [[*b"a" * 16, 1], [*b"b" * 16, 0]]
+    assert mask_rows([], []).shape == (0, 17)
+
+
+@pytest.mark.parametrize("name", ["sparse", "cohort", "fedavg", "prf"])
+def test_what_cannot_be_dealt_out_is_refused(name):
+    protocol = find(name)(Parameters(5, 100_000, dropout=0.0, alpha=0.5))
+
+    with pytest.raises(UsageError, match=f"{name} cannot use --server-ranks"):
+        protocol.dealt_out(2)
+
+
+def test_the_first_rank_of_a_server_keeps_its_range():
+    protocol = find("common")(Parameters(5, 40_000, alpha=0.5))
+    _, server = parties(protocol, Loopback(5))
+    server.take_range(protocol.dealt_out(2).ranges[0])
+
+    assert protocol.dealt_out(2).ranges == [range(13_440), range(13_440, 20_000)]
+    assert server._uploads.unmask(mask_rows([], [])).size == 13_440
