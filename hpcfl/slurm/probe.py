@@ -47,7 +47,9 @@ def find_manager(asked: str | None) -> tuple[str, str]:
 def _reason(ran: Ran, answers: list[str]) -> str:
     if "1" in answers:
         return f"each of {_RANKS} ranks sees itself alone"
-    return f"{_RANKS} ranks fail: {ran.reason}"
+    # Warnings come before it.
+    errors = (line for line in ran.errors.splitlines() if line.startswith("srun: error: "))
+    return f"{_RANKS} ranks fail: {next(errors, ran.reason)[:200]}"
 
 
 def _hint(family: str) -> str:

@@ -4,7 +4,7 @@
 #   cluster.sh FOLDER [SECONDS]
 #
 # FOLDER is an empty folder of its own; SECONDS is how long the cluster lives at most (600). Needs
-# root on Linux. slurm-wlm and munge are installed by apt-get when they are missing, unless
+# root on Linux. slurm-wlm, munge and libpmix-dev are installed by apt-get when they are missing, unless
 # HPCFL_SLURM_INSTALL=no. When the cluster works, "ready" is printed, and SLURM_CONF=FOLDER/slurm.conf
 # is all that sbatch needs; FOLDER/tmp is each node's own. Exit status 77: it cannot work here, with
 # the reason on standard error.
@@ -26,9 +26,14 @@ daemons_are_here() {
     done
 }
 
+pmix_is_here() {
+    compgen -G '/usr/lib*/*/pmix2/lib/libpmix.so' >/dev/null
+}
+
+# Install packages.
 install() {
     [ "${HPCFL_SLURM_INSTALL:-yes}" != no ] || skip "HPCFL_SLURM_INSTALL=no, and it is not installed"
-    command -v apt-get >/dev/null || skip "slurm-wlm and munge are not installed, nor is apt-get"
+    command -v apt-get >/dev/null || skip "$* are not installed, nor is apt-get"
     # The packages would start daemons of their own, unless this file forbids it.
     local policy=/usr/sbin/policy-rc.d
     if [ ! -e $policy ]; then
@@ -41,7 +46,7 @@ install() {
     local options=(-qq -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o DPkg::Lock::Timeout=60)
     export DEBIAN_FRONTEND=noninteractive
     timeout 60 apt-get "${options[@]}" update >"$folder/apt.log" 2>&1 </dev/null || true
-    timeout 120 apt-get "${options[@]}" install -y --no-install-recommends slurm-wlm munge \
+    timeout 120 apt-get "${options[@]}" install -y --no-install-recommends "$@" \
         >>"$folder/apt.log" 2>&1 </dev/null ||
         skip "apt-get cannot install it: $(tail -n 1 "$folder/apt.log")"
     [ -z "$(trap -p EXIT)" ] || rm -f $policy
@@ -155,7 +160,9 @@ unshare --pid --fork --kill-child --mount-proc --uts true 2>/dev/null ||
     skip "namespaces are not permitted (unshare)"
 # Slurm talks over the loopback device, which Open MPI's daemons on two nodes refuse to do.
 grep -qs up /sys/class/net/*/operstate || skip "no network device is up, and MPI wants one"
-daemons_are_here || install
+daemons_are_here || install slurm-wlm munge
+# Debian's plugin of Slurm opens the library by the name that only this package has.
+pmix_is_here || (install libpmix-dev) || true
 daemons_are_here || skip "slurmctld, slurmd, munged or sbatch is not there"
 configure
 # unshare itself does not heed SIGTERM; and if this script is killed, it must be as well.
