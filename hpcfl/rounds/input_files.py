@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.rounds.inputs import Updates, Vector
+from hpcfl.rounds.inputs import HELD_BYTES, Updates, Vector
 from hpcfl.system import files
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
@@ -23,7 +23,8 @@ class FileUpdates(Updates):
 
     A ``.npy`` file with an array of shape (N, d), or an HDF5 file with such a dataset called
     ``updates`` and, if wanted, one called ``weights`` of shape (N,). A UsageError says what else it
-    is. What a rank's devices need is read once, before the first round.
+    is. What a rank's devices need is read once, before the first round, up to `HELD_BYTES`; other
+    rows are read whenever they are needed.
     """
 
     def __init__(self, path: Path, devices: int) -> None:
@@ -86,9 +87,11 @@ class FileUpdates(Updates):
         return weights[()] if weights.shape == self._rows.shape[:1] else np.empty(0)
 
     def prepare(self, round_index: int, devices: Iterable[int]) -> None:
+        held = sum(row.nbytes for row in self._read.values())
         for device in devices:
-            if device not in self._read:
-                self._read[device] = self._row(device)
+            if device not in self._read and held < HELD_BYTES:
+                self._read[device] = row = self._row(device)
+                held += row.nbytes
 
     def vector(self, round_index: int, device: int) -> Vector:
         return self._read[device] if device in self._read else self._row(device)

@@ -28,6 +28,7 @@ from hpcfl.rounds.build import build, model_updates
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round
 from hpcfl.rounds.enrolment import Enrolled, enrol
+from hpcfl.rounds.inputs import Held
 from hpcfl.rounds.ledger import Ledger
 from hpcfl.rounds.loop import repeat
 from hpcfl.rounds.observer import NOBODY, RoundObserver
@@ -58,7 +59,7 @@ class RoundResult:
 class Work:
     """What this rank's devices did in a round."""
 
-    updates: dict[int, NDArray[np.floating]]
+    updates: Held
     cpu: NDArray[np.float64]  # seconds of training, shape (n,)
     # Loss, and 1 where there is one, shape (2, n): summed over the ranks, of which one has it.
     losses: NDArray[np.float64]
@@ -66,7 +67,7 @@ class Work:
     @classmethod
     def empty(cls, devices: int) -> Work:
         """Return the work of nobody."""
-        return cls({}, np.zeros(devices), np.zeros((2, devices)))
+        return cls(Held(), np.zeros(devices), np.zeros((2, devices)))
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
+from pathlib import Path
+
 import h5py
 import numpy as np
 import pytest
 
-from hpcfl.errors import UsageError
+from hpcfl.errors import HpcflError, UsageError
 from hpcfl.rounds import inputs
 from hpcfl.rounds.input_files import FileUpdates, save_aggregate
-from hpcfl.rounds.inputs import SyntheticUpdates
+from hpcfl.rounds.inputs import Held, SyntheticUpdates
 
 
 def test_synthetic_updates_repeat_for_a_seed_and_differ_otherwise():
@@ -67,6 +69,48 @@ def test_a_file_gives_each_device_its_row(tmp_path, name):
     assert (updates.dim, updates.weights) == (5, None)
     for device in range(3):
         np.testing.assert_array_equal(updates.vector(7, device), rows[device])
+
+
+@pytest.mark.parametrize("room", [0, 79, 80, 10**9])
+def test_rows_that_are_not_held_are_read_when_they_are_needed(tmp_path, monkeypatch, room):
+    monkeypatch.setattr("hpcfl.rounds.input_files.HELD_BYTES", room)
+    rows = np.random.default_rng(1).normal(size=(6, 5))
+    np.save(tmp_path / "u.npy", rows)
+    updates = FileUpdates(tmp_path / "u.npy", devices=6)
+
+    updates.prepare(0, [0, 2, 3, 5])
+    updates.prepare(1, [0, 2, 3, 5])
+    rest = min(4, -(-room // 40))
+    assert len(updates._read) == rest
+    for device in range(6):
+        np.testing.assert_array_equal(updates.vector(1, device), rows[device])
+
+
+@pytest.mark.parametrize("room", [0, 40, 100, 10**9])
+def test_vectors_are_the_same_wherever_they_are_held(monkeypatch, room):
+    monkeypatch.setattr("hpcfl.rounds.inputs.HELD_BYTES", room)
+    generator = np.random.default_rng(1)
+    kinds = (np.float32, np.float64)
+    vectors = {id: generator.normal(size=10).astype(kinds[id % 2]) for id in range(7)}
+    held = Held()
+    for id, vector in vectors.items():
+        held[id] = vector
+    vectors[3] = held[3] = held[3] + 1  # as one that is changed before it is sent
+
+    assert sum(vector.nbytes for vector in held._held.values()) <= room
+    assert (held._file is None) == (room == 10**9)
+    for id in (6, 3, 0, 1, 3):
+        np.testing.assert_array_equal(held[id], vectors[id])
+        assert held[id].dtype == vectors[id].dtype
+
+
+def test_a_vector_that_can_be_put_nowhere_is_an_error_that_says_where_to_put_it(monkeypatch):
+    monkeypatch.setattr("hpcfl.rounds.inputs.HELD_BYTES", 0)
+
+    with Path("/dev/full").open("r+b", 0) as full:
+        monkeypatch.setattr("tempfile.TemporaryFile", lambda: full)
+        with pytest.raises(HpcflError, match=r"0 written.*: let TMPDIR name a folder with room"):
+            Held()[3] = np.ones(10**6)
 
 
 def test_integer_rows_become_real_numbers(tmp_path):
