@@ -53,7 +53,9 @@ def common_cells(model: str) -> Iterator[Cell]:
         for alpha in ("0.1", "0.01"):
             common = ("--aggregate", "common", "--alpha", alpha)
             ways[f"common-{alpha}"] = common
-            ways[f"cohort-{alpha}"] = ("--aggregate", "cohort", "--alpha", alpha)
+            # A cohort has alpha N devices: one of fewer than two hides nobody, and is refused.
+            if float(alpha) * devices >= 2:
+                ways[f"cohort-{alpha}"] = ("--aggregate", "cohort", "--alpha", alpha)
             ways[f"common-{alpha}-feedback"] = (*common, "--error-feedback")
         for name, way in ways.items():
             yield Cell(f"{where}-{name}", (*options, *way), f"{where}-whole")
