@@ -3,7 +3,7 @@
 python benchmarks/server_ranks.py              N = 100, d = 1,663,370, 30 dropouts; 3 minutes
 python benchmarks/server_ranks.py --rounds 9   more rounds
 
-Of three ranks one or two are the server's. With two cores the others wait on them meanwhile.
+Of three ranks one or two are the server's. Those that wait are asleep, so that two cores are idle.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from statistics import median
 from hpcfl.results.reader import load
 
 RANKS, WANTED = 3, 1.7
+# Other ranks of Open MPI would look without a pause whether they may go on, on one of two cores.
+ASLEEP = (
+    "from hpcfl.comm import patient; patient.YIELDING = (); from hpcfl.__main__ import main; main()"
+)
 
 
 def seconds(servers: int, group: str, given: argparse.Namespace) -> tuple[float, float]:
@@ -25,7 +29,7 @@ def seconds(servers: int, group: str, given: argparse.Namespace) -> tuple[float,
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.h5"
         command = [
-            *("mpirun", "-n", str(RANKS), "--oversubscribe", sys.executable, "-m", "hpcfl"),
+            *("mpirun", "-n", str(RANKS), "--oversubscribe", sys.executable, "-c", ASLEEP),
             *("bench", "secagg", "--devices", str(given.devices), "--dim", str(given.dim)),
             *("--group", group, "--server-ranks", str(servers), "--output", str(path)),
             *("--rounds", "1", "--warmup", "0"),
