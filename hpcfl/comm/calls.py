@@ -75,6 +75,14 @@ class Calls:
             (number, available, begin, end, waits_for, posting_seconds, computed_seconds)
         )
 
+    def more(self, number: int, seconds: float) -> None:
+        """Note further seconds in MPI for the messages of a call, if it has a note."""
+        for place in range(len(self._notes) - 1, -1, -1):
+            if self._notes[place][0] == number:
+                *before, posting, computed = self._notes[place]
+                self._notes[place] = (*before, posting + seconds, computed)  # type: ignore[assignment]
+                return
+
     def table(self, count: int, offset_seconds: float) -> NDArray[np.float64]:
         """Return the first calls on the server's clock, shape (count, NOTES); zeros for no part."""
         found = np.zeros((count, NOTES))

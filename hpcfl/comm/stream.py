@@ -48,7 +48,7 @@ def windows(placement: Placement, largest: int, limit: int) -> list[range]:
 
     At least one id a piece, and if possible as many of each rank that holds devices.
     """
-    at_once, ranks = max(1, limit // largest), max(1, placement.ranks - 1)
+    at_once, ranks = max(1, limit // largest), max(1, placement.ranks - placement.servers)
     if at_once > ranks:
         at_once -= at_once % ranks
     devices = placement.devices
@@ -102,6 +102,7 @@ class Stream:
                 self._comm,
                 list(self._sends(len(ids), told, payload)),
                 number,
+                sends=True,
             )
             count += 1
             del payload
@@ -184,9 +185,9 @@ class PartStream(Stream):
         telling = _Frame(self._comm, [])
         last: _Parts | None = None
         for number, window in enumerate(self.windows, self._notes.number):
-            heads = _Heads(self._comm, self._placement, window)
+            heads = _Heads(self._comm, self._placement, window, number)
             for part in parts:
-                following = _Parts(self._comm, heads, part, next(turns), number)
+                following = _Parts(self._comm, heads, part, next(turns))
                 if last is not None:
                     yield from last.received(self._notes, following.frame)
                     telling = self._tell(last.heads, telling, accepted)
@@ -194,27 +195,30 @@ class PartStream(Stream):
         if last is not None:
             yield from last.received(self._notes)
             telling = self._tell(last.heads, telling, accepted)
-        telling.complete(None, WaitsFor.NOBODY)
+        telling.complete(self._notes, WaitsFor.NOBODY, further=True)
 
     def _tell(
         self, heads: _Heads, before: _Frame, accepted: Callable[[int], bool] | None
     ) -> _Frame:
         """Tell the other ranks of the server which messages of a window count, once, if any do."""
         others = range(1, len(self._cuts)) if self._comm.rank == SERVER_RANK else ()
-        if not others or heads.told or accepted is None:
+        if not others or heads.told:
             return before
         heads.told = True
         there = zip(heads.window, heads.sizes.tolist(), strict=True)
-        count = np.array([size > 0 and accepted(id) for id, size in there], np.uint8)
-        before.complete(None, WaitsFor.NOBODY)
-        return _Frame(self._comm, [partial(self._comm.Isend, count, to, COUNT) for to in others])
+        count = [size > 0 and (accepted is None or accepted(id)) for id, size in there]
+        before.complete(self._notes, WaitsFor.NOBODY, further=True)
+        told = np.array(count, np.uint8)
+        begin = [partial(self._comm.Isend, told, to, COUNT) for to in others]
+        return _Frame(self._comm, begin, heads.number)
 
 
 class _Heads:
     """What a rank of the server is told of the messages of a window before their first part."""
 
-    def __init__(self, comm: Comm, placement: Placement, window: range) -> None:
+    def __init__(self, comm: Comm, placement: Placement, window: range, number: int) -> None:
         self.window = window
+        self.number = number  # of the call in the notes
         self.ranks: list[int] = placement.homes[window.start : window.stop].tolist()
         self.sizes = np.zeros(len(window), np.int64)
         self.count = np.ones(len(window), np.uint8)  # whether it counts
@@ -230,9 +234,7 @@ class _Heads:
 class _Parts:
     """A part of every message of a window, on its way to a rank of the server."""
 
-    def __init__(
-        self, comm: Comm, heads: _Heads, part: slice, scratch: Scratch, number: int
-    ) -> None:
+    def __init__(self, comm: Comm, heads: _Heads, part: slice, scratch: Scratch) -> None:
         self.heads = heads
         self._start = part.start
         length = part.stop - part.start
@@ -243,14 +245,14 @@ class _Parts:
             for rank, row in zip(heads.ranks, self._rows, strict=True)
         ]
         self._first = bool(heads.begin)
-        self.frame = _Frame(comm, [*heads.begin, *begin], number)
+        self.frame = _Frame(comm, [*heads.begin, *begin], heads.number)
         heads.begin = []
 
     def received(self, calls: Calls, following: _Frame | None = None) -> Iterator[tuple[int, Part]]:
         """Wait for all, and yield those of messages that count, while the following ones come."""
         heads = self.heads
         # The first says how long the server waited for devices to compute.
-        self.frame.complete(calls if self._first else None, WaitsFor.EVERYBODY)
+        self.frame.complete(calls, WaitsFor.EVERYBODY, further=not self._first)
         each = zip(heads.window, heads.sizes.tolist(), heads.count.tolist(), strict=True)
         for (id, size, counts), row in zip(each, self._rows, strict=True):
             if counts and self._start < size:
@@ -274,29 +276,46 @@ def one_of_each_rank(placement: Placement) -> list[range]:
 class _Frame:
     """Messages on their way: what began them is called at once."""
 
-    def __init__(self, comm: Comm, begin: Sequence[Begin], number: int = -1) -> None:
+    def __init__(
+        self, comm: Comm, begin: Sequence[Begin], number: int = -1, sends: bool = False
+    ) -> None:
         self._comm = comm
         self._number = number
+        self._sends = sends
         self._available = time.perf_counter()
         self._requests = [each() for each in begin]
+        self._moved = not sends or MPI.Request.Testall(self._requests)
         self._posting_seconds = time.perf_counter() - self._available
 
     def move(self) -> None:
         """Let the library go on: most move nothing outside their calls."""
         if self._requests:
             start = time.perf_counter()
-            MPI.Request.Testall(self._requests)
+            self._move_on(start)
             self._posting_seconds += time.perf_counter() - start
 
-    def complete(self, calls: Calls | None, waits_for: WaitsFor) -> None:
-        """Wait until all messages are where they were to go, and note it if there are notes."""
+    def _move_on(self, now: float) -> None:
+        """Let messages move: what was sent and has not gone is available only from now on."""
+        if not self._moved:
+            self._available = now
+        arrived = MPI.Request.Testall(self._requests)
+        self._moved = self._moved or arrived
+
+    def complete(self, calls: Calls, waits_for: WaitsFor, further: bool = False) -> None:
+        """Wait until all messages are where they were to go, and note it.
+
+        As `further` seconds in MPI of the call that has a note already, if it is that.
+        """
         if not self._requests:
             return
         begin = time.perf_counter()
+        self._move_on(begin)
         complete(self._comm, self._requests)
         end = time.perf_counter()
         self._requests = []
-        if calls is not None:
+        if further:
+            calls.more(self._number, end - begin + self._posting_seconds)
+        else:
             calls.note(self._number, self._available, begin, end, waits_for, self._posting_seconds)
 
 

@@ -144,8 +144,7 @@ class Run:
     @property
     def server_ranks(self) -> int:
         """How many ranks, the first ones, are the server together."""
-        given = self.config.get("server_ranks")
-        return given if isinstance(given, int) else 1
+        return int(str(self.config.get("server_ranks", 1)))
 
     def rank_name(self, rank: int, other: str = "") -> str:
         """Return what a rank is called: one that is not the server's, its number after `other`."""
@@ -258,6 +257,10 @@ def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
     _require(lost is None or bool((lost <= len(phases)).all()), "a device failed in no phase")
     _require(all(isinstance(root[name], str) for name in schema.HEADER), "what it was is not text")
     _require(root[schema.STATUS] in STATUSES, "its status is unknown")
+    config = schema.decode(_attributes(_group(file, schema.CONFIG)), _TEXTS)
+    servers = config.get("server_ranks", 1)
+    possible = range(1, max(2, sizes[-1]))
+    _require(type(servers) is int and servers in possible, "its number of server ranks is none")
     # It becomes a part of file names.
     _require(re.fullmatch("[0-9a-f]{32}", root["run_id"]) is not None, "its run_id is none")
     return Run(
@@ -269,7 +272,7 @@ def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
         finished=root[schema.FINISHED] or None,
         run_id=root["run_id"],
         phases=phases,
-        config=schema.decode(_attributes(_group(file, schema.CONFIG)), _TEXTS),
+        config=config,
         environment=_facts(_group(file, schema.ENVIRONMENT)),
         training=_training(file, finished, devices),
         partition=_partition(file, devices),

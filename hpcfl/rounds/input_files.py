@@ -88,10 +88,11 @@ class FileUpdates(Updates):
 
     def prepare(self, round_index: int, devices: Iterable[int]) -> None:
         held = sum(row.nbytes for row in self._read.values())
+        size = self.dim * self._dtype.itemsize
         for device in devices:
-            if device not in self._read and held < HELD_BYTES:
-                self._read[device] = row = self._row(device)
-                held += row.nbytes
+            if device not in self._read and held + size <= HELD_BYTES:
+                self._read[device] = self._row(device)
+                held += size
 
     def vector(self, round_index: int, device: int) -> Vector:
         return self._read[device] if device in self._read else self._row(device)
@@ -103,8 +104,12 @@ class FileUpdates(Updates):
             raise HpcflError(
                 f"row {device} of {self._path} cannot be read: {files.brief(error)}"
             ) from None
-        # In this machine's own byte order, and of a precision that all arithmetic here knows.
-        return row.astype(np.float32 if row.dtype.str in ("<f4", ">f4") else np.float64)
+        return row.astype(self._dtype)
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        """Of vectors: this machine's byte order, and a precision that all arithmetic knows."""
+        return np.dtype(np.float32 if self._rows.dtype.str in ("<f4", ">f4") else np.float64)
 
 
 def _dataset(file: Any, name: str) -> Any:

@@ -68,7 +68,8 @@ class RoundObserver:
     def heard(self, index: int, step: str, sender: int, message: Payload) -> None:
         """Take a sealed message that the server uses, as it arrives. It may be kept.
 
-        Not called for long uploads, unless the observer `hears`.
+        Not called for long uploads, unless the observer `hears`, nor for those that are dealt out
+        to several ranks of the server, which an observer that `hears` cannot watch.
         """
 
     def refused(self, index: int, error: HpcflError) -> None:

@@ -14,7 +14,7 @@ from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum
 from hpcfl.comm.transport import Transport
 from hpcfl.crypto.keys import secrets_of
-from hpcfl.errors import HpcflError
+from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Inputs, Prepare, Round
@@ -92,6 +92,8 @@ def play(
     if transport.has_server:
         server = protocol.server(index, model, secrets_of(insecure_seed, index, SERVER))
     dealt, helper = deal_out(protocol, transport, server)
+    if dealt is not None and observer.hears:
+        raise UsageError("an observer hears no uploads that are dealt out to several server ranks")
     transport.compare_clocks()
     transport.barrier()  # after which all know of the same deaths
     failures = FailureWatch(transport, phases)

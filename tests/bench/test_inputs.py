@@ -80,7 +80,7 @@ def test_rows_that_are_not_held_are_read_when_they_are_needed(tmp_path, monkeypa
 
     updates.prepare(0, [0, 2, 3, 5])
     updates.prepare(1, [0, 2, 3, 5])
-    rest = min(4, -(-room // 40))
+    rest = min(4, room // 40)
     assert len(updates._read) == rest
     for device in range(6):
         np.testing.assert_array_equal(updates.vector(1, device), rows[device])

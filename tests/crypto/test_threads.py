@@ -31,6 +31,18 @@ def test_any_number_of_threads_adds_the_same_masks(monkeypatch, group, size):
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("group", [FQ, GROUPS["ring12"], Field(3 * 2**30)], ids=lambda g: g.modulus)
+@pytest.mark.parametrize("first", [64, 6720, 13_440])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_part_of_a_vector_gets_its_part_of_the_masks(group, first, count):
+    vector = np.random.default_rng(1).integers(0, group.modulus, 40_001).astype(group.dtype)
+    expected = group.add_masks(vector, KEYS, SIGNS)
+    part = vector[first:].copy()
+    group.mask(part, KEYS, SIGNS, count, first)
+
+    np.testing.assert_array_equal(part, expected[first:])
+
+
 def test_parts_make_up_the_whole_and_all_threads_have_one():
     seen = []
     threads.spread(lambda part: seen.append((part, threading.get_ident())), 100_001, 3)

@@ -17,7 +17,7 @@ JOBS, LEFT, COMMANDS, TRAIN = (
 )
 # The columns of the table.
 FEATURES = {
-    "transport": (f"{COMMANDS}::test_the_transport_tests_pass_under_mpirun[3]",),
+    "transport": (f"{COMMANDS}::test_the_transport_tests_pass_under_mpirun[5]",),
     "protocols": (
         *(
             f"{JOBS}::test_every_protocol_is_validated_on_any_number_of_ranks[{protocol}-5]"

@@ -57,8 +57,14 @@ class Counted:
         if isinstance(buffer, list):
             self.sent += buffer[0].nbytes
         else:
-            announced(buffer, np.int64)
+            announced(buffer, np.int64, np.uint8)
         return self._comm.Isend(buffer, rank, tag)
+
+    def Send(self, buffer, rank):
+        self._comm.Send(buffer, rank)  # between ranks of a server alone
+
+    def Recv(self, buffer, rank):
+        self._comm.Recv(buffer, rank)
 
     def Irecv(self, buffer, rank, tag):
         return self._comm.Irecv(buffer, rank, tag)  # counted where it is sent

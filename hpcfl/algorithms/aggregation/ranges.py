@@ -22,7 +22,8 @@ from hpcfl.errors import UsageError
 if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 
-# A range begins with a whole number of 64 values, and of bytes, whatever the bits of a value.
+# A range begins with a whole number of 64 values, of bytes, and of the units that parts of uploads
+# are multiples of, whatever the bits of a value.
 UNIT_BYTES = 26_880
 
 
@@ -37,13 +38,14 @@ class Dealt:
     def out(cls, bits: int, count: int, ranks: int) -> Dealt:
         """Deal out so many values; a UsageError says that there are too few."""
         unit = 8 * UNIT_BYTES // bits
-        each = -(-count // (ranks * unit)) * unit
-        if count <= (ranks - 1) * each:
+        units = -(-count // unit)
+        if units < ranks:
             raise UsageError(
                 f"--server-ranks is {ranks}, and an upload has {count} values: too few for ranks "
                 f"that take {unit} at a time; give --server-ranks 1"
             )
-        return cls([range(k * each, min((k + 1) * each, count)) for k in range(ranks)], bits)
+        bounds = [min(k * units // ranks * unit, count) for k in range(ranks + 1)]
+        return cls([range(*ends) for ends in pairwise(bounds)], bits)
 
     def cuts(self, envelope: int, largest: int) -> list[slice]:
         """Return the bytes that each rank receives of a message of up to `largest`.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from player import parties
 
 from hpcfl.algorithms.aggregation import find
-from hpcfl.algorithms.aggregation.ranges import Dealt, mask_rows
+from hpcfl.algorithms.aggregation.ranges import UNIT_BYTES, Dealt, mask_rows
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm import envelope
 from hpcfl.comm.loopback import Loopback
@@ -22,9 +22,9 @@ def test_ranges_are_dealt_out_end_to_end_and_begin_where_masks_and_bytes_do(bits
     try:
         dealt = Dealt.out(bits, count, ranks)
     except UsageError:
-        # Each of the others takes the least that lets them hold all.
-        assert ranks > 1
+        assert count <= (ranks - 1) * 8 * UNIT_BYTES // bits
         return
+    assert count > (ranks - 1) * 8 * UNIT_BYTES // bits
     starts = [each.start for each in dealt.ranges]
     assert [each.stop for each in dealt.ranges] == [*starts[1:], count]
     assert starts[0] == 0
@@ -102,5 +102,5 @@ def test_the_first_rank_of_a_server_keeps_its_range():
     _, server = parties(protocol, Loopback(5))
     server.take_range(protocol.dealt_out(2).ranges[0])
 
-    assert protocol.dealt_out(2).ranges == [range(13_440), range(13_440, 20_000)]
-    assert server._uploads.unmask(mask_rows([], [])).size == 13_440
+    assert protocol.dealt_out(2).ranges == [range(6_720), range(6_720, 20_000)]
+    assert server._uploads.unmask(mask_rows([], [])).size == 6_720
