@@ -7,6 +7,7 @@ from player import parties, round_of
 from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.loopback import Loopback
+from hpcfl.crypto import threads
 from hpcfl.rounds import ledger
 from hpcfl.rounds.ledger import Ledger
 
@@ -15,6 +16,8 @@ from hpcfl.rounds.ledger import Ledger
 def ticking(monkeypatch):
     """Let every look at the CPU clock take a second."""
     monkeypatch.setattr(ledger.time, "thread_time", count().__next__)
+    # Of tests before this one: a fraction beside which whole seconds are rounded.
+    monkeypatch.setattr(threads, "_helped_seconds", 0)
 
 
 @pytest.mark.parametrize(
