@@ -28,7 +28,7 @@ from hpcfl.comm.calls import WaitsFor
 from hpcfl.comm.phases import Payload
 from hpcfl.comm.placement import Placement, within
 from hpcfl.comm.star import SERVER_RANK
-from hpcfl.comm.transport import Failure, Produce
+from hpcfl.comm.transport import Cuts, Failure, Produce
 from hpcfl.errors import AgreedError, HpcflError, UsageError
 from hpcfl.system import launch
 
@@ -207,12 +207,7 @@ class TolerantTransport(mpi.MpiTransport):
                 yield from self._gather_window(window, sent, mine)
 
     def gather_parts(
-        self,
-        senders: Sequence[int],
-        produce: Produce,
-        largest: int,
-        cuts: Sequence[slice] = (),
-        accepted: Callable[[int], bool] | None = None,
+        self, senders: Sequence[int], produce: Produce, largest: int, cuts: Cuts | None = None
     ) -> Iterator[tuple[int, Payload]]:
         """Gather whole messages: of one whose sender dies nothing may be in use."""
         return self.gather(senders, produce, largest)

@@ -28,7 +28,7 @@ from hpcfl.comm.rows import Received
 from hpcfl.comm.scratch import Scratch, pages
 from hpcfl.comm.star import SERVER_RANK
 from hpcfl.comm.stream import CALL_BYTES
-from hpcfl.comm.transport import AddInto, Part, Produce, Transport
+from hpcfl.comm.transport import AddInto, Cuts, Part, Produce, Transport
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import AgreedError, AgreedUsageError, HpcflError, UsageError
 
@@ -154,21 +154,16 @@ class MpiTransport(Transport):
         self.calls.number += len(traffic.windows)
 
     def gather_parts(
-        self,
-        senders: Sequence[int],
-        produce: Produce,
-        largest: int,
-        cuts: Sequence[slice] = (),
-        accepted: Callable[[int], bool] | None = None,
+        self, senders: Sequence[int], produce: Produce, largest: int, cuts: Cuts | None = None
     ) -> Iterator[tuple[int, Payload | Part]]:
-        if not cuts and not stream.in_parts(largest):
+        if cuts is None and not stream.in_parts(largest):
             yield from self.gather(senders, produce, largest)
             return
         traffic = stream.PartStream(
             self._comm, self.placement, largest, self._scratches, self.calls, cuts
         )
         if self.has_server or self.helps_server:
-            yield from traffic.receive_parts(accepted)
+            yield from traffic.receive_parts()
         else:
             traffic.send(senders, produce)
         self.calls.number += len(traffic.windows)

@@ -25,7 +25,7 @@ from hpcfl.comm.phases import Payload
 from hpcfl.comm.placement import Placement, within
 from hpcfl.comm.scratch import Scratch
 from hpcfl.comm.star import SERVER_RANK
-from hpcfl.comm.transport import WINDOW_BYTES, Part
+from hpcfl.comm.transport import WINDOW_BYTES, Cuts, Part
 from hpcfl.errors import HpcflError
 
 Produce = Callable[[int], Payload]
@@ -153,16 +153,16 @@ class PartStream(Stream):
         largest: int,
         scratches: Sequence[Scratch],
         calls: Calls,
-        cuts: Sequence[slice] = (),  # the bytes that each rank of the server receives; () for one
+        cuts: Cuts | None = None,  # None for a server of one rank
     ) -> None:
         super().__init__(comm, placement, largest, scratches, calls)
         self.windows = one_of_each_rank(placement)
         most = max(LEAST_PART_BYTES, WINDOW_BYTES // max(map(len, self.windows), default=1))
         self._step = max(1, most // envelope.PART_UNIT) * envelope.PART_UNIT
-        self._cuts = cuts or [slice(0, largest)]
+        self._cuts = cuts or Cuts([slice(0, largest)], lambda id: True)
 
     def _sends(self, ids: int, told: NDArray[np.int64], payload: Payload) -> Iterator[Begin]:
-        for rank, cut in enumerate(self._cuts):
+        for rank, cut in enumerate(self._cuts.slices):
             yield partial(self._comm.Isend, told, rank, SIZES)
             for part in self._parts(cut):
                 yield partial(self._comm.Isend, [payload[part], MPI.BYTE], rank, MESSAGES)
@@ -176,11 +176,9 @@ class PartStream(Stream):
             for part in _parts(cut.stop - cut.start, self._step, first)
         ]
 
-    def receive_parts(
-        self, accepted: Callable[[int], bool] | None = None
-    ) -> Iterator[tuple[int, Part]]:
-        """Yield parts, and the ids of the devices that send them; `accepted` as in a transport."""
-        parts = self._parts(self._cuts[self._comm.rank])
+    def receive_parts(self) -> Iterator[tuple[int, Part]]:
+        """Yield parts, and the ids of the devices that send them."""
+        parts = self._parts(self._cuts.slices[self._comm.rank])
         turns = cycle(self._scratches)
         telling = _Frame(self._comm, [])
         last: _Parts | None = None
@@ -190,23 +188,21 @@ class PartStream(Stream):
                 following = _Parts(self._comm, heads, part, next(turns))
                 if last is not None:
                     yield from last.received(self._notes, following.frame)
-                    telling = self._tell(last.heads, telling, accepted)
+                    telling = self._tell(last.heads, telling)
                 last = following
         if last is not None:
             yield from last.received(self._notes)
-            telling = self._tell(last.heads, telling, accepted)
+            telling = self._tell(last.heads, telling)
         telling.complete(self._notes, WaitsFor.NOBODY, further=True)
 
-    def _tell(
-        self, heads: _Heads, before: _Frame, accepted: Callable[[int], bool] | None
-    ) -> _Frame:
+    def _tell(self, heads: _Heads, before: _Frame) -> _Frame:
         """Tell the other ranks of the server which messages of a window count, once, if any do."""
-        others = range(1, len(self._cuts)) if self._comm.rank == SERVER_RANK else ()
+        others = range(1, len(self._cuts.slices)) if self._comm.rank == SERVER_RANK else ()
         if not others or heads.told:
             return before
         heads.told = True
         there = zip(heads.window, heads.sizes.tolist(), strict=True)
-        count = [size > 0 and (accepted is None or accepted(id)) for id, size in there]
+        count = [size > 0 and self._cuts.accepted(id) for id, size in there]
         before.complete(self._notes, WaitsFor.NOBODY, further=True)
         told = np.array(count, np.uint8)
         begin = [partial(self._comm.Isend, told, to, COUNT) for to in others]

@@ -42,6 +42,18 @@ class Failure:
     recover_seconds: float  # from then on until it succeeded among those left
 
 
+@dataclass(frozen=True)
+class Cuts:
+    """Which bytes of every message each rank of a server receives, the first of them the envelope.
+
+    The other ranks only receive those of messages that the first one, once it has used its first
+    part, finds to be `accepted`.
+    """
+
+    slices: Sequence[slice]
+    accepted: Callable[[int], bool]
+
+
 class Transport(ABC):
     """Moves sealed messages. All ranks call the same methods in the same order."""
 
@@ -118,21 +130,14 @@ class Transport(ABC):
         """
 
     def gather_parts(
-        self,
-        senders: Sequence[int],
-        produce: Produce,
-        largest: int,
-        cuts: Sequence[slice] = (),
-        accepted: Callable[[int], bool] | None = None,
+        self, senders: Sequence[int], produce: Produce, largest: int, cuts: Cuts | None = None
     ) -> Iterator[tuple[int, Payload | Part]]:
         """Do the same, with long messages in parts where the transport can do that.
 
         The parts of a message come in order, those of several in turns. Behind the envelope, each
         but the last is a multiple of `envelope.PART_UNIT` bytes.
 
-        `cuts` are the bytes of a message that each rank of the server receives, the first of them
-        the envelope and more. Then all come in parts, and at the other server ranks only those of
-        messages which the first, once it has used its first part, finds to be `accepted`.
+        With `cuts` all messages come in parts, to the ranks of the server that they are for.
         """
         return self.gather(senders, produce, largest)
 

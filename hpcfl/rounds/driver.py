@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hpcfl.comm import envelope
 from hpcfl.comm.phases import Pattern, Payload, Rows, Step, phase_names
-from hpcfl.comm.transport import Part, Transport
+from hpcfl.comm.transport import Cuts, Part, Transport
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
 from hpcfl.rounds.ledger import Ledger
@@ -213,8 +213,8 @@ class Round:
         in_parts = step.upload and self._in_parts
         gather = self._transport.gather_parts if in_parts else self._transport.gather
         if step.upload and self._dealt is not None:
-            cuts = self._dealt.cuts(envelope.BYTES, largest)
-            gather = partial(self._transport.gather_parts, cuts=cuts, accepted=self._counts)
+            cuts = Cuts(self._dealt.cuts(envelope.BYTES, largest), self._counts)
+            gather = partial(self._transport.gather_parts, cuts=cuts)
         for id, message in gather(senders, produce, largest):
             if self._helper is not None and isinstance(message, Part):
                 with self.ledger.work(step.phase, None):

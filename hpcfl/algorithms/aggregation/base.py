@@ -194,14 +194,20 @@ class AggregationProtocol(ABC):
 
     def dealt_out(self, ranks: int) -> Dealt:
         """Deal out an upload's values to the ranks of a server; UsageError if that cannot be."""
-        raise UsageError(
-            f"{self.name} cannot use --server-ranks: what its devices send is not as many "
-            "coordinates of all of them, which ranks could deal out among each other"
-        )
+        raise self._not_dealt_out()
 
     def sum_of(self, values: range) -> RangeSum:
-        """Return the sum over a range of the values, for another rank of the server."""
-        raise NotImplementedError
+        """Return the sum over a range of the values, for a rank of the server; UsageError as above.
+
+        Nothing has been added to it.
+        """
+        raise self._not_dealt_out()
+
+    def _not_dealt_out(self) -> UsageError:
+        return UsageError(
+            f"{self.name} cannot use --server-ranks: its uploads do not hold the same number of "
+            "values from every device, or its server takes them only whole"
+        )
 
     @property
     def summed_in(self) -> Group | None:

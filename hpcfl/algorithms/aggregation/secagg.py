@@ -807,6 +807,8 @@ class SecAgg(QuantisedProtocol):
         return Dealt.out(self.summed_in.bits, self.upload_dim, ranks)
 
     def sum_of(self, values: range) -> RangeSum:
+        if not self.uploads_in_parts:
+            return super().sum_of(values)
         return RangeSum(self, values, self.upload_dim)
 
     def where_sent(self, server: SecAggServer, id: int) -> Where:

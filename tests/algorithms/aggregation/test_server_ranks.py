@@ -95,6 +95,8 @@ def test_what_cannot_be_dealt_out_is_refused(name):
 
     with pytest.raises(UsageError, match=f"{name} cannot use --server-ranks"):
         protocol.dealt_out(2)
+    with pytest.raises(UsageError, match=f"{name} cannot use --server-ranks"):
+        protocol.sum_of(range(50_000))
 
 
 def test_the_first_rank_of_a_server_keeps_its_range():
