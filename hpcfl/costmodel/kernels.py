@@ -14,13 +14,13 @@ from statistics import median
 
 import numpy as np
 
-from hpcfl.algorithms.aggregation import sharing
+from hpcfl.algorithms.aggregation import sealed, sharing
 from hpcfl.algorithms.aggregation.secagg import SecAgg, pair_sign
 from hpcfl.algorithms.aggregation.topology import CompleteLinks, RingGraph, RingLinks
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.rotation import Rotation, butterflies
 from hpcfl.comm import envelope
-from hpcfl.crypto import keys, shamir
+from hpcfl.crypto import keys, matrices, shamir
 from hpcfl.crypto.groups import BLOCK_BYTES, FQ, GROUPS
 from hpcfl.crypto.sampling import GapSampler
 from hpcfl.rounds.inputs import SyntheticUpdates
@@ -68,7 +68,7 @@ def measure(progress: Callable[[str], None] = lambda name: None) -> dict[str, li
     found: dict[str, list[float]] = {}
     # Vectors first, and short ones before long ones: once large arrays were freed, the allocator
     # keeps their memory, and temporaries cost less than they do in a round.
-    for kernel in (_vectors, _messages, _keys, _sharing, _ring, _masks, _selection):
+    for kernel in (_vectors, _messages, _keys, _sharing, _ring, _masks, _selection, _coding):
         for name, samples in kernel():
             found[name] = [max(0.0, sample) for sample in samples]
             progress(name)
@@ -235,6 +235,26 @@ def _selection() -> Kernels:
     yield "scattered", _scattered(DIM, copies=1)
     # What does not fit the cache was used by others in between: copies take turns.
     yield "scattered_far", _scattered(FAR, COPIES)
+
+
+def _coding() -> Kernels:
+    generator = np.random.default_rng(1)
+    # Pieces of a vector of the kind that is asked for most.
+    left = generator.integers(0, FQ.modulus, (DEVICES, 60), np.uint64)
+    right = generator.integers(0, FQ.modulus, (60, DIM // 50), np.uint32)
+    coded = cpu_seconds(lambda: matrices.product(left, right))
+    yield "product", _per(coded, left.size * right.shape[1])
+    key, labels = bytes(16), sealed.labels("lightsecagg", 0, 0, 1)
+
+    def carry(content: bytes) -> list[float]:
+        def work() -> None:
+            sealed.unseal(key, labels, sealed.seal(key, labels, content), "share_masks", 0)
+
+        return _per(cpu_seconds(work), 2)
+
+    short, long = carry(bytes(16)), carry(bytes(4 * DIM // 50))
+    yield "sealed", short
+    yield "sealed_byte", _per([each - median(short) for each in long], 4 * DIM // 50)
 
 
 def _scattered(dim: int, copies: int) -> list[float]:

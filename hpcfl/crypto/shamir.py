@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.crypto.groups import FQ, Elements
+from hpcfl.crypto.matrices import inverse
 
 LIMB_BITS = 31
 # Below this many terms a sum of products of a 32-bit and a 16-bit number fits 64 bits.
@@ -160,7 +161,7 @@ def _parity_weights(
         # Patterns with fewer shares have polynomials of a lower degree.
         coefficients = np.where((k < spare)[:, None], random[k], np.uint64(0))
         values = (values * points + coefficients) % q
-    return (values * (_inverse(denominators) * received) % q).transpose(1, 0, 2)
+    return (values * (inverse(denominators) * received) % q).transpose(1, 0, 2)
 
 
 def _products(left: Matrix, right: Elements) -> Matrix:
@@ -215,18 +216,4 @@ def _weights_at_zero_each(holders: NDArray[np.int64]) -> Matrix:
         numerator[:, k] = denominator[:, k] = 1
         numerators = numerators * numerator % q
         denominators = denominators * denominator % q
-    return numerators * _inverse(denominators) % q
-
-
-def _inverse(values: Matrix) -> Matrix:
-    """Return the inverses modulo q of numbers that are not zero: their powers q - 2 (Fermat)."""
-    q = np.uint64(FQ.modulus)
-    result = np.ones_like(values)
-    power = values.copy()
-    exponent = FQ.modulus - 2
-    while exponent:
-        if exponent & 1:
-            result = result * power % q
-        power = power * power % q
-        exponent >>= 1
-    return result
+    return numerators * inverse(denominators) % q

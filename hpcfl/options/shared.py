@@ -125,7 +125,7 @@ class ProtocolOptions(OptionGroup):
     clip: float = option(1.0, "Largest magnitude of a coordinate.", above=0, label=True)
     threads: int = option(
         1,
-        "Threads of a rank that mask and unmask whole vectors (secagg, secagg-graph, common, prf).",
+        "Threads of a rank that mask and unmask whole vectors (not sparse, cohort and fedavg).",
         at_least=1,
         recorded="if given",
         label=True,

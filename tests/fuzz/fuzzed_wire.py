@@ -44,14 +44,20 @@ CASES = {
     "cohort": ("cohort", {"alpha": 0.6, "degree": 8}),
     "cohort-degree": ("cohort", {"alpha": 0.6, "degree": 4}),
     "common": ("common", {"alpha": 0.6}),
+    "lightsecagg": ("lightsecagg", {"dropout": 0.1}),
     "prf": ("prf", {"dropout": 0.0}),
     "ring20": ("secagg", {"group": "ring20"}),
     "ring32": ("secagg", {"group": "ring32"}),
     "secagg-active": ("secagg", {"security": "active"}),
     "sparse-active": ("sparse", {"security": "active", "alpha": 0.6}),
 }
+# Those in which devices deal shares of their secrets.
+SHARING = [case for case in CASES if not case.startswith(("fedavg", "lightsecagg", "prf"))]
 # Between them these run the code of all; the others belong to the full tier.
-QUICK = ("fedavg", "secagg", "secagg-graph", "sparse-gaps", "cohort", "prf", "sparse-active")
+QUICK = (
+    *("fedavg", "secagg", "secagg-graph", "sparse-gaps", "cohort", "lightsecagg", "prf"),
+    "sparse-active",
+)
 
 
 def each(cases):

@@ -10,8 +10,6 @@ from tiers import seeded
 from hpcfl.crypto import shamir
 from hpcfl.crypto.groups import FQ
 
-SECURE = [case for case in wire.CASES if case not in ("fedavg", "fedavg-zeros", "prf")]
-
 
 class Lying(wire.Wire):
     """A wire behind which some devices change what they answer with, in each of some steps."""
@@ -63,9 +61,11 @@ def test_a_round_that_ends_as_too_many_are_expelled_says_so_and_why():
 # one hostile device, and others that vanish as planned
 
 # Devices, and how many of them may vanish so that t + 2 are left, one that is hostile among them.
-SPARE = dict.fromkeys(SECURE, (9, 2))
-SPARE |= {case: (10, 1) for case in SECURE if "active" in case}
-SPARE |= {case: (9, 0) for case in SECURE if case.endswith("degree") or case == "secagg-graph"}
+SPARE = dict.fromkeys(wire.SHARING, (9, 2))
+SPARE |= {case: (10, 1) for case in wire.SHARING if "active" in case}
+SPARE |= {
+    case: (9, 0) for case in wire.SHARING if case.endswith("degree") or case == "secagg-graph"
+}
 
 
 @st.composite
@@ -81,7 +81,7 @@ def lies(draw):
     return draw(st.sampled_from([None, uniform, all_ones, some]))
 
 
-@pytest.mark.parametrize("case", wire.each(SECURE))
+@pytest.mark.parametrize("case", wire.each(wire.SHARING))
 def test_whatever_one_device_deals_and_answers_costs_itself_alone(case, monkeypatch):
     """Wrong shares to any, none to some, false answers, others' shares later; it may vanish too."""
     devices, spare = SPARE[case]

@@ -45,9 +45,7 @@ def test_unchanged_messages_are_accepted(case):
         getattr(stand.party_again(), stand.method)(*stand.arguments)
 
 
-@pytest.mark.parametrize(
-    "case", wire.each([case for case in wire.CASES if case[:6] not in ("fedavg", "prf")])
-)
+@pytest.mark.parametrize("case", wire.each(wire.SHARING))
 def test_no_device_is_upset_by_a_changed_list_of_expelled_devices(case):
     stands = wire.told_of_expulsions(case, 5)
     assert [0, 1, 3, 4] == [stand.party.id for stand in stands]

@@ -118,7 +118,9 @@ def of_rank(everything, inner):
     ]
 
 
-@pytest.mark.parametrize("name", ["fedavg", "secagg", "secagg-graph", "sparse", "cohort", "common"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", "secagg", "secagg-graph", "sparse", "cohort", "common", "lightsecagg"]
+)
 def test_mpi_moves_the_same_bytes_as_the_loopback(name):
     inner = transport()
     mine = play(inner, name)
@@ -137,6 +139,7 @@ CASES = {
     "sparse": {"alpha": 0.3},
     "cohort": {"alpha": 0.3},
     "common": {"alpha": 0.3},
+    "lightsecagg": {},
     "prf": {"alpha": 0.3, "dropout": 0.0},
 }
 

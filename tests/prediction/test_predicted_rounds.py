@@ -69,6 +69,8 @@ def expected(experiment):
         ("cohort", 30, 3000, {"degree": 14, "alpha": 0.2, "dropout": 0.0}),
         ("common", 9, 500, {"alpha": 0.2}),
         ("prf", 8, 700, {"dropout": 0.0}),
+        ("lightsecagg", 9, 700, {}),
+        ("lightsecagg", 12, 700, {"gamma": 0.3, "dropout": 0.0}),
     ],
 )
 def test_bytes_are_exact_where_nothing_is_left_to_chance(protocol, devices, dim, options):

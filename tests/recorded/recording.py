@@ -47,6 +47,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "secagg, 12 bits": {"protocol": "secagg", "bits": "12", "rotate": True},
     "sparse, 20 bits": {"protocol": "sparse", "alpha": 0.3, "bits": "20"},
     "cohort, 8 bits": {"protocol": "cohort", "alpha": 0.4, "bits": "8"},
+    "lightsecagg": {"protocol": "lightsecagg", "gamma": 0.2},
     "prf": {"protocol": "prf", "dropout": 0.0},
     "dp-fedavg": {"protocol": "dp-fedavg", "noise_multiplier": 1.0},
     "dp-fedavg, cohort": {"protocol": "dp-fedavg", "aggregate": "cohort", "alpha": 0.5},

@@ -20,6 +20,7 @@ PROTOCOLS = {
     "secagg-graph": {"degree": 4},
     "cohort": {"alpha": 0.5, "degree": 8},
     "common": {"alpha": 0.6},
+    "lightsecagg": {},
     "prf": {"dropout": 0.0},
     "sparse": {"alpha": 0.6},
 }

@@ -32,7 +32,12 @@ from hpcfl.crypto.groups import GROUPS
 FALSE_ALARM = 1e-6
 SAMPLERS = ("gaps", "dense")
 LOOKED_AT = ("fq", "ring32", "ring16", "ring12")
-CONFIGURATIONS = len(PROTOCOLS) * len(LOOKED_AT) + len(SAMPLERS)
+MASKED = [
+    (name, group)
+    for name, group in product(PROTOCOLS, LOOKED_AT)
+    if group == "fq" or name != "lightsecagg"  # which codes masks in a field
+]
+CONFIGURATIONS = len(MASKED) + len(SAMPLERS)
 LEVEL = FALSE_ALARM / CONFIGURATIONS
 
 ROUNDS = 16
@@ -70,7 +75,7 @@ def each(*choices):
     return [pytest.param(*c, marks=() if c in QUICK else pytest.mark.full) for c in choices]
 
 
-@pytest.mark.parametrize(("name", "group"), each(*product(PROTOCOLS, LOOKED_AT)))
+@pytest.mark.parametrize(("name", "group"), each(*MASKED))
 def test_uploads_of_two_vectors_cannot_be_told_apart(name, group):
     found = look(name, group)
     assert set() == alarms(found, LEVEL), found

@@ -45,7 +45,7 @@ from hpcfl.rounds.observer import Results, Together
 
 DEVICES, DIM = 6, 120
 RINGS = ("secagg", "secagg-graph", "sparse", "cohort")
-PROTOCOLS = (*RINGS, "common", "prf", "secagg active", "sparse active")
+PROTOCOLS = (*RINGS, "common", "lightsecagg", "prf", "secagg active", "sparse active")
 OPTIONS = {
     "secagg-graph": {"degree": 4},
     "cohort": {"alpha": 0.5, "degree": 6},
@@ -55,9 +55,9 @@ OPTIONS = {
     "secagg active": {"security": "active"},
     "sparse active": {"security": "active", "alpha": 0.5},
 }
-PHASES = ("advertise_keys", "share_keys", "masked_input", "unmask")
+PHASES = ("advertise_keys", "share_keys", "share_masks", "masked_input", "unmask")
 # Between them these run the code of all: two topologies, three kinds of masks, both variants.
-QUICK = ("sparse", "cohort", "prf", "secagg active", "dp-fedavg")
+QUICK = ("sparse", "cohort", "lightsecagg", "prf", "secagg active", "dp-fedavg")
 
 
 def each(*names):

@@ -29,6 +29,10 @@ PROTOCOLS = registry(
             "common:CommonCoordinates",
             "secagg on one random subset of the coordinates, shared by all devices",
         ),
+        "lightsecagg": (
+            "lightsecagg:LightSecAgg",
+            "masks whose sum is recovered in one go (So et al. 2022)",
+        ),
         "prf": ("prf:Prf", "masks from seeds agreed on once, no dropouts (Hu et al. 2021)"),
     },
 )

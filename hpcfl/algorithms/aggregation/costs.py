@@ -45,6 +45,10 @@ OPERATIONS = {
     "summed_byte": "vectors",  # a byte of a received vector added to the sum
     "butterfly": "vectors",  # an addition, or subtraction, of two elements of a rotated vector
     "packed": "vectors",  # an element packed in its bits, or unpacked, that is no whole word there
+    # Where masks are coded:
+    "product": "coding",  # a product in F_q while pieces are encoded, or decoded
+    "sealed": "coding",  # a row for a peer sealed, or opened
+    "sealed_byte": "coding",  # a byte of it
 }
 # Coordinates, eight bytes each, that fit the cache.
 CACHED = 1 << 17

@@ -54,11 +54,9 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation import secagg_costs, sharing
+from hpcfl.algorithms.aggregation import sealed, secagg_costs, sharing
 from hpcfl.algorithms.aggregation.base import (
     ModelSender,
     QuantisedDevice,
@@ -194,9 +192,8 @@ class SecAggDevice(QuantisedDevice):
             if id == self.id:
                 self._have[k], self._own_share = True, share.copy()
                 continue
-            nonce, associated = self._share_labels(self.id, id)
-            cipher = AESGCM(self._transport_key(k))
-            rows[k] = np.frombuffer(cipher.encrypt(nonce, share.tobytes(), associated), np.uint8)
+            labels = self._share_labels(self.id, id)
+            rows[k] = sealed.seal(self._transport_key(k), labels, share.tobytes())
         own = holders.index(self.id)
         return np.delete(np.array(holders, np.int64), own), np.delete(rows, own, axis=0)
 
@@ -233,12 +230,7 @@ class SecAggDevice(QuantisedDevice):
 
     def _open_share(self, sender: int, row: Payload, key: bytes) -> Elements:
         phase, name = "share_keys", f"device {sender}"
-        nonce, associated = self._share_labels(sender, self.id)
-        try:
-            share = AESGCM(key).decrypt(nonce, row.tobytes(), associated)
-        except (InvalidTag, ValueError):
-            raise MessageError(phase, name, "it does not decrypt") from None
-        opened = np.frombuffer(share, np.uint8)
+        opened = sealed.unseal(key, self._share_labels(sender, self.id), row, phase, sender)
         limbs = parse_vector(opened, "<u4", KEY_SHARE + SEED_SHARE, phase, name)
         if (limbs >= FQ.modulus).any():
             raise MessageError(phase, name, "a share is not a field element")
@@ -248,13 +240,8 @@ class SecAggDevice(QuantisedDevice):
         """Return the holders in U2, this device included."""
         return [id for id, have in zip(self._links.holders, self._have, strict=True) if have]
 
-    def _share_labels(self, sender: int, receiver: int) -> tuple[bytes, bytes]:
-        """Return the nonce and the associated data of a share; each key seals one a direction."""
-        associated = (
-            f"hpcfl/1 {self._protocol.name} round {self._round} from {sender} to {receiver}"
-        )
-        nonce = sender.to_bytes(4, "little") + receiver.to_bytes(4, "little") + bytes(4)
-        return nonce, associated.encode()
+    def _share_labels(self, sender: int, receiver: int) -> sealed.Labels:
+        return sealed.labels(self._protocol.name, self._round, sender, receiver)
 
     def receive_challenge(self, payload: Payload) -> None:
         """Take the challenge that follows what was dealt, one in a round."""

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.aggregation.reconstruction import ABSENT, Flags, Shares, reconcile
+from hpcfl.algorithms.aggregation.sealed import TAG_BYTES
 from hpcfl.algorithms.aggregation.topology import Links
 from hpcfl.comm.phases import Ids, Payload
 from hpcfl.crypto import keys, shamir
@@ -39,7 +40,7 @@ SEED_LIMBS = shamir.limb_count(SEED_BYTES)
 KEY_SHARE = MASK_KEY_LIMBS + 1
 SEED_SHARE = SEED_LIMBS + 1
 # What a holder is sent: both, sealed by AES-GCM.
-SHARE_BYTES = 4 * (KEY_SHARE + SEED_SHARE) + 16
+SHARE_BYTES = 4 * (KEY_SHARE + SEED_SHARE) + TAG_BYTES
 ANSWERS = 2
 # So many holders may answer falsely without harm to a dealer.
 LIARS = 1

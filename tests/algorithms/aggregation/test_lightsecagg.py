@@ -1,0 +1,404 @@
+"""LightSecAgg: exact sums, the code by an independent path, what pieces say, what is refused."""
+
+import itertools
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from hypothesis import given
+from hypothesis import strategies as st
+from protocol_rounds import Header, bits, make, play, raw, sent_by_device, updates
+from scipy import stats
+from slow_reference import elements, hkdf
+
+from hpcfl.algorithms.aggregation.lightsecagg import LightSecAgg
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.benchmark.experiment import Experiment
+from hpcfl.comm.loopback import Loopback
+from hpcfl.comm.phases import Pattern
+from hpcfl.crypto.coding import Code
+from hpcfl.crypto.keys import agree
+from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
+from hpcfl.options.bench import BenchOptions
+from hpcfl.rounds.observer import Results
+from hpcfl.rounds.timed import Played as Timed
+
+Q = 2**32 - 5
+PHASES = ("advertise_keys", "share_masks", "masked_input", "unmask")
+DEVICES = 9
+
+
+def light(devices=DEVICES, dim=20, **options):
+    return make("lightsecagg", devices, dim, **options)
+
+
+# Exact sums
+
+
+@given(data=st.data())
+def test_the_sum_is_exact_whoever_drops_out_of_any_phase(data):
+    devices, dim = data.draw(st.integers(2, 14)), data.draw(st.integers(1, 150))
+    rate, gamma = (data.draw(st.sampled_from([0.0, 0.1, 0.3, 0.45])) for _ in range(2))
+    protocol = light(devices, dim, dropout=rate, gamma=gamma, rotate=data.draw(st.booleans()))
+    ids = st.integers(0, devices - 1)
+    gone = data.draw(st.lists(ids, unique=True, max_size=devices - protocol.code.needed))
+    dropouts = {id: data.draw(st.sampled_from(PHASES)) for id in gone}
+    upload = data.draw(st.sampled_from(["gather", "reduce"]))
+    index = data.draw(st.integers(0, 2**32 - 1))
+
+    played = play(protocol, dropouts=dropouts, index=index, upload=upload)
+
+    played.goes_on()
+    played.nobody_left()
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_round_ends_with_a_sentence_where_fewer_stay_than_are_needed(phase):
+    protocol = light(dropout=0.3)
+    gone = dict.fromkeys(range(DEVICES - protocol.code.needed + 1), phase)
+
+    with pytest.raises(BelowThresholdError, match=r"5 of 9 devices .*, at least 6 are needed"):
+        play(protocol, dropouts=gone)
+
+
+# U and T
+
+
+@pytest.mark.parametrize(
+    ("devices", "options", "needed", "private"),
+    [
+        (100, {"dropout": 0.29, "gamma": 0.33}, 70, 33),
+        (100, {"dropout": 0.3, "gamma": 0.1}, 69, 10),
+        (100, {"dropout": 0.0, "gamma": 0.0}, 99, 1),
+        (4, {"dropout": 0.3, "gamma": 0.0}, 3, 1),
+        (2, {"dropout": 0.3, "gamma": 0.1}, 2, 1),
+    ],
+)
+def test_the_code_follows_from_the_plan_of_the_round(devices, options, needed, private):
+    code = LightSecAgg(Parameters(devices, 10, **options)).code
+
+    assert (needed, private) == (code.needed, code.private)
+
+
+def test_by_chance_as_many_are_needed_as_nearly_always_stay():
+    code = LightSecAgg(Parameters(100, 10, dropout=0.1, dropout_model="bernoulli")).code
+    # One device more may vanish whatever happens.
+    assert stats.binom.sf(100 - code.needed - 1, 100, 0.1) <= 2**-20
+    assert stats.binom.sf(100 - code.needed - 2, 100, 0.1) > 2**-20
+
+
+def test_where_more_may_collude_than_stay_the_protocol_refuses_to_be_run():
+    with pytest.raises(UsageError, match="38 of 40 devices may collude, and 21 stay to the end"):
+        LightSecAgg(Parameters(40, 10, gamma=0.45, dropout=0.49, population=1000))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"degree": 4}, "so --degree 4 has no effect"),
+        ({"group": "ring32"}, "codes masks in a field, and ring32 is none"),
+        ({"group": "ring16", "levels": 9}, "codes masks in a field, and ring16 is none"),
+    ],
+)
+def test_options_that_it_has_no_use_for_are_refused(options, words):
+    with pytest.raises(UsageError, match=words):
+        LightSecAgg(Parameters(10, 10, **options))
+
+
+# The code, again in Python's integers
+
+
+def slow_value(points, values, place):
+    """Return the value at a place of the polynomial through these values."""
+    total = 0
+    for x, value in zip(points, values, strict=True):
+        up, down = value, 1
+        for other in points:
+            if other != x:
+                up, down = up * (place - other) % Q, down * (x - other) % Q
+        total += up * pow(down, -1, Q)
+    return total % Q
+
+
+def test_rows_are_the_sealed_coded_pieces_of_a_mask():
+    """From what the devices drew: keys, mask, random pieces, Lagrange coding, AES-GCM."""
+    devices, dim, index = 5, 11, 4
+    played = play(light(devices, dim, dropout=0.0, gamma=0.3), index=index)
+    code = played.protocol.code
+    needed, private, width = code.needed, code.private, -(-dim // (code.needed - code.private))
+    assert (4, 1, 4) == (needed, private, width)
+
+    secrets = {id: source.drawn for id, source in played.sources.items()}
+    for i, j in itertools.permutations(range(devices), 2):
+        mask, random = (
+            elements(secrets[i][k], count, Q) for k, count in ((1, dim), (2, private * width))
+        )
+        words = [*mask, *[0] * ((needed - private) * width - dim), *random]
+        pieces = [words[k * width : (k + 1) * width] for k in range(needed)]
+        points = range(devices + 1, devices + needed + 1)
+        coded = [slow_value(points, column, j + 1) for column in zip(*pieces, strict=True)]
+
+        (secret,) = agree(secrets[i][0], [played.sent("advertise_keys")[j]])
+        name = f"hpcfl/1 lightsecagg round {index}"
+        key = hkdf(secret, f"{name} pair {min(i, j)} {max(i, j)} piece transport")
+        nonce = i.to_bytes(4, "little") + j.to_bytes(4, "little") + bytes(4)
+        content = np.array(coded, "<u4").tobytes()
+        row = AESGCM(key).encrypt(nonce, content, f"{name} from {i} to {j}".encode())
+        (found,) = [
+            message.payload
+            for message in played.messages("share_masks", Pattern.ROUTE)
+            if (i, j) == (message.header.sender, message.header.receiver)
+        ]
+        assert row == found
+
+
+def test_an_upload_is_the_quantised_vector_and_the_mask_alone():
+    played = play(light())
+    for id, sent in played.sent("masked_input").items():
+        integers = played.protocol.quantise(played.vectors[id], id, played.index)
+        mask = np.array(elements(played.sources[id].drawn[1], 20, Q), np.int64)
+        assert ((integers + mask) % Q).tolist() == raw(sent).view("<u4").tolist()
+
+
+def test_messages_have_the_sizes_of_the_document():
+    played = play(light(dim=22, gamma=0.3, dropout=0.2))
+    width = 22 // 4 + 1
+    assert (7, 3 - 1) == (played.protocol.code.needed, played.protocol.code.private)
+    width = -(-22 // 5)
+
+    assert {32} == {len(one) for one in played.sent("advertise_keys").values()}
+    assert 2 + 9 * 32 == len(played.told("advertise_keys"))
+    rows = played.messages("share_masks", Pattern.ROUTE)
+    assert (72, {4 * width + 16}) == (len(rows), {len(row.payload) for row in rows})
+    assert {bits(range(9), 9)} == {*played.sent("held").values()}
+    assert {4 * 22} == {len(one) for one in played.sent("masked_input").values()}
+    assert bits(range(9), 9) == played.told("unmask")
+    assert {4 * width} == {len(one) for one in played.sent("unmask").values()}
+
+
+# What pieces say
+
+
+def test_any_few_pieces_of_a_mask_are_uniform_whatever_it_is():
+    """Over a small field's worth of random pieces: T coded pieces take every value equally often.
+
+    The map from random pieces to coded ones is linear, and of full rank for any T devices.
+    """
+    code = Code(devices=6, needed=4, private=2, dim=2)
+    for mask in ([0, 0], [1, Q - 1], [123, 456]):
+        vector = np.array(mask, np.uint32)
+        for holders in itertools.combinations(range(6), 2):
+            at = [
+                code.encode(vector, np.array(random, np.uint32), holders)[:, 0].astype(object)
+                for random in ([0, 0], [1, 0], [0, 1])
+            ]
+            (a, c), (b, d) = (at[1] - at[0]).tolist(), (at[2] - at[0]).tolist()
+            assert (a * d - b * c) % Q
+
+
+@given(st.data())
+def test_any_pieces_in_the_needed_number_give_the_vector_back(data):
+    devices = data.draw(st.integers(2, 12))
+    needed = data.draw(st.integers(2, devices))
+    code = Code(
+        devices, needed, data.draw(st.integers(1, needed - 1)), data.draw(st.integers(1, 30))
+    )
+    generator = np.random.default_rng(data.draw(st.integers(0, 10**6)))
+    vector = generator.integers(0, Q, code.dim, np.uint32)
+    random = generator.integers(0, Q, code.private * code.width, np.uint32)
+    holders = data.draw(st.permutations(range(devices)))[:needed]
+
+    coded = code.encode(vector, random, holders)
+
+    assert vector.tolist() == code.decode(coded, np.array(holders)).tolist()
+
+
+# Hostile devices, and messages that are none
+
+
+def test_a_device_of_whose_pieces_two_others_hold_none_is_left_out():
+    protocol = light(dropout=0.2)
+
+    def spoil(rows):
+        rows[np.isin(Header.receivers_of(rows), [2, 5]), -1] ^= 1
+        return rows
+
+    played = play(protocol, change=sent_by_device(protocol, "share_masks", 4, spoil))
+
+    played.goes_on([0, 1, 2, 3, 5, 6, 7, 8])
+    assert {4} == {*played.kept_out}
+    assert "two devices or more hold no piece of its mask" in str(played.kept_out[4])
+
+
+def test_one_device_that_holds_no_piece_of_another_leaves_the_end_to_others():
+    protocol = light(dropout=0.2)
+
+    def spoil(rows):
+        rows[Header.receivers_of(rows) == 2, -1] ^= 1
+        return rows
+
+    played = play(protocol, change=sent_by_device(protocol, "share_masks", 4, spoil))
+
+    played.goes_on(range(9))
+    assert {2} == {*played.left}
+    assert "it holds no piece of the mask of device 4" in str(played.left[2])
+
+
+def test_one_device_that_says_it_holds_nothing_costs_nobody_anything():
+    protocol = light(dropout=0.2)
+    change = sent_by_device(protocol, "held", 4, lambda payload: payload * 0)
+
+    played = play(protocol, change=change)
+
+    played.goes_on(range(9))
+    played.nobody_left()
+
+
+def other_sum(payload):
+    # Two that are wrong by the same may look like a third one that is wrong.
+    payload.view("<u4")[1] //= 2
+    return payload
+
+
+def test_a_wrong_sum_of_pieces_is_found_and_left_out():
+    protocol = light(dropout=0.2)
+
+    played = play(protocol, change=sent_by_device(protocol, "unmask", 3, other_sum))
+
+    played.goes_on(range(9))
+    assert {3} == {*played.kept_out}
+    assert "its sum of pieces contradicts those of all others" in str(played.kept_out[3])
+
+
+@pytest.mark.parametrize("liars", [[3], [3, 4]])
+def test_wrong_sums_that_cannot_be_told_apart_end_the_round(liars):
+    """One of U + 1 cannot be told from the others, nor can two of U + 2."""
+    protocol = light(dropout=0.2)
+    gone = {8: "unmask"} if len(liars) == 1 else {}
+
+    with pytest.raises(BelowThresholdError, match="contradict each other"):
+        play(
+            protocol,
+            dropouts=gone,
+            change=sent_by_device(protocol, "unmask", liars, other_sum),
+        )
+
+
+def test_pieces_that_do_not_belong_together_end_the_round():
+    def wrap(id, device):
+        if id == 4:
+            send = device.send_share_masks
+
+            def dealing():
+                receivers, rows = send()
+                device._mask_key = b""
+                # A piece of another mask, sealed as it should be.
+                rows[3] = send()[1][3]
+                return receivers, rows
+
+            device.send_share_masks = dealing
+        return device
+
+    protocol = light(dropout=0.2)
+    with pytest.raises(BelowThresholdError, match="dealt pieces that do not belong together"):
+        play(protocol, wrap=wrap)
+
+
+# What devices refuse
+
+
+def device_about_to_unmask(id=0):
+    played = play(light(), before=("unmask", Pattern.BROADCAST))
+    return played, played.devices[id]
+
+
+@pytest.mark.parametrize(
+    ("survivors", "words"),
+    [
+        (range(5), "refuses to unmask the sum of 5 devices: 6 are needed"),
+        (range(1, 9), "it is named as dropped"),
+    ],
+)
+def test_a_device_adds_up_pieces_of_enough_devices_and_its_own(survivors, words):
+    played, device = device_about_to_unmask()
+    error = played.refused(RefusedError, device.receive_unmask, raw(bits(survivors, 9)))
+    assert words in str(error)
+    played.refused(RefusedError, device.send_unmask)
+
+
+def test_a_device_answers_once_a_round():
+    """The difference of two sums would be what one device's pieces hide."""
+    played, device = device_about_to_unmask()
+    device.receive_unmask(raw(bits(range(9), 9)))
+    for survivors in (range(9), range(8)):
+        error = played.refused(RefusedError, device.receive_unmask, raw(bits(survivors, 9)))
+        assert "refuses a second unmasking request" in str(error)
+
+
+def test_a_device_deals_and_uploads_once_a_round():
+    played, device = device_about_to_unmask()
+    assert "deal pieces twice" in str(played.refused(RefusedError, device.send_share_masks))
+    vector = updates(played.protocol)[0]
+    error = played.refused(RefusedError, device.send_masked_input, vector)
+    assert "upload twice" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (bytes(1), "expected 2"),
+        (bits(range(9), 9)[:1] + b"\xff", "a device beyond the last, 8"),
+    ],
+)
+def test_a_malformed_list_of_survivors_is_the_servers_error(content, words):
+    played, device = device_about_to_unmask()
+    error = played.refused(MessageError, device.receive_unmask, raw(content))
+    assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda listed: listed[:-1], "bytes, expected"),
+        (lambda listed: raw(bits(range(1, 9), 9)), "expected"),
+        (lambda listed: raw(bits(range(5), 9) + bytes(listed[2 : 2 + 5 * 32])), "5 devices: 6 are"),
+    ],
+)
+def test_a_list_of_keys_that_is_none_is_refused(change, words):
+    protocol = light()
+    played = play(protocol, before=("advertise_keys", Pattern.BROADCAST))
+    listed = played.server.send_advertise_keys()
+    with pytest.raises((MessageError, RefusedError), match=words):
+        played.devices[0].receive_advertise_keys(change(listed))
+
+
+def test_a_device_whose_key_is_listed_as_another_refuses():
+    played = play(light(), before=("advertise_keys", Pattern.BROADCAST))
+    listed = played.server.send_advertise_keys().copy()
+    listed[2] ^= 1
+    error = played.refused(MessageError, played.devices[0].receive_advertise_keys, listed)
+    assert "own key is not as it sent it" in str(error)
+
+
+@pytest.mark.parametrize("step", ["advertise_keys", "held", "masked_input", "unmask"])
+def test_a_malformed_message_costs_its_sender_alone(step):
+    protocol = light(dropout=0.2)
+
+    played = play(protocol, change=sent_by_device(protocol, step, 4, lambda payload: payload[:-1]))
+
+    assert {4} == {*played.kept_out}
+    played.goes_on(range(9) if step == "unmask" else [id for id in range(9) if id != 4])
+
+
+# As it is used
+
+
+def test_noise_of_honest_devices_is_counted_on_where_masks_hold():
+    options = {"aggregate": "lightsecagg", "noise_multiplier": 1.0, "dim": 50, "rounds": 2}
+    rounds = Results[Timed]()
+    experiment = Experiment.prepare(BenchOptions("dp-fedavg", warmup=0, **options), 12)
+    experiment.run(Loopback(12), rounds)
+
+    assert [True, True] == [record.validated for record in rounds.records]
+    # U of 12 with one to spare, without those that may collude.
+    assert experiment.protocol.honest_in_sum() == 12 - 3 - 1 - 1
