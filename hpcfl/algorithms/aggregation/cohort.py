@@ -233,7 +233,7 @@ class CohortDevice(SecAggDevice):
         super().receive_unmask(payload[:cut])
 
     def _outcome(self, request: Request) -> Outcome:
-        cohorts = _windows(self._around, self._protocol.cohort_size)
+        cohorts = _counts(self._around, self._protocol.cohort_size)
         return replace(super()._outcome(request), cohorts=cohorts)
 
 
@@ -281,7 +281,7 @@ class CohortServer(SecAggServer):
         size, ring = self._protocol.cohort_size, self._links.order.size
         # The cohort of segment s is at the positions s - m + 1 to s.
         places = np.arange(1 - size, ring) % ring
-        return _windows(self._survived[self._links.order[places]], size)
+        return _counts(self._survived[self._links.order[places]], size)
 
     def send_unmask(self, receiver: int | None = None) -> Payload | None:
         """Return the request, and who survived around a device."""
@@ -337,8 +337,17 @@ def _places(seen: Seen) -> NDArray[np.int64]:
     return cast(RingLinks, seen.links).position
 
 
-def _windows(values: NDArray[Any], size: int) -> NDArray[Any]:
-    """Return the sum over every stretch of so many values in a row."""
+def _counts(flags: NDArray[Any], size: int) -> NDArray[np.int64]:
+    """Return how many flags are set in every stretch of so many in a row.
+
+    Each device needs that of a stretch twice as long: no work may grow with its square.
+    """
+    counted = np.cumsum(np.append(0, flags), dtype=np.int64)
+    return counted[size:] - counted[:-size]
+
+
+def _windows(values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """Return the sum over every stretch of so many values in a row; 0 where all of them are."""
     return np.lib.stride_tricks.sliding_window_view(values, size).sum(axis=1)
 
 
