@@ -18,7 +18,7 @@ def run(protocol: str, devices: int, **options: Any) -> tuple[Experiment, list[R
     """Return an experiment and the records of its measured rounds, all validated."""
     experiment = Experiment.prepare(BenchOptions(protocol=protocol, **options), devices)
     rounds = Results[Played]()
-    experiment.run(Loopback(devices), rounds)
+    experiment.run(Loopback(devices, experiment.protocol.helpers), rounds)
     return experiment, [record for record in rounds.records if not record.warmup]
 
 

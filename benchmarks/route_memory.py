@@ -11,7 +11,7 @@ import resource
 import sys
 
 from harness import figure, run
-from hpcfl.rounds.memory import PEAK, row_bytes
+from hpcfl.rounds.memory import row_bytes
 
 LIMIT_GB = 1.5  # with 3,000 devices
 
@@ -24,7 +24,9 @@ def main() -> None:
     rows, peak = row_bytes(experiment.protocol, devices), _peak_bytes()
     print(f"N = {devices:,}: rows {rows / 1e9:.3f} GB, {before / 1e9:.3f} GB before the round")
     figure("peak of the process", peak / 1e9, LIMIT_GB, " GB")
-    figure("what the round added / its rows", (peak - before) / rows, PEAK)
+    figure(
+        "what the round added / its rows", (peak - before) / rows, experiment.protocol.rows_at_peak
+    )
 
 
 def _peak_bytes() -> int:

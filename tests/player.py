@@ -68,12 +68,17 @@ def round_of(
     """Return a round that is ready to be played; `inputs` are vectors by id, or a function."""
     count = protocol.parameters.devices
     dealt, helper = deal_out(protocol, transport, server)
+    helping, all_helpers = transport.local_helpers, transport.placement.helpers
     return Round(
         protocol.steps if steps is None else steps,
         transport,
-        Ledger(protocol.phases(), count, transport.local_devices, transport.has_server),
+        Ledger(
+            *(protocol.phases(), count, transport.local_devices, transport.has_server),
+            *(helping, all_helpers),
+        ),
         index=index,
         devices=devices,
+        helpers={id: protocol.helper(id - count, index, seeded(1)(index, id)) for id in helping},
         server=server,
         inputs=inputs if callable(inputs) else inputs.__getitem__,
         dropouts={} if dropouts is None else dropouts,

@@ -74,7 +74,7 @@ def _run(found: dict[str, Any]) -> None:
 
     world = connect()
     options = asked(found)
-    counts = options.devices or (session.default_devices(world, options.server_ranks),)
+    counts = options.devices or (session.default_devices(world, options),)
     gc.freeze()
     gc.enable()
     with noting_signals(to_the_end=True):

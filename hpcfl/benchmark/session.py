@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcfl.algorithms.aggregation import find
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.hosts import Hosts
 from hpcfl.comm.placement import Placement
@@ -53,7 +54,7 @@ def run(
     """
     interruption = current()
     typed = list(command or ["hpcfl", *sys.argv[1:]])
-    counts = list(counts) or [default_devices(world, options.server_ranks)]
+    counts = list(counts) or [default_devices(world, options)]
     experiments = [Experiment.prepare(options, devices) for devices in counts]
     observer = Together(*_killer(options, world, experiments), observer)
     if world.tolerant and options.keep_transcript is not None:
@@ -86,9 +87,15 @@ def _killer(
     return [Killer(plan(options.kill, world, experiments), world.rank)]
 
 
-def default_devices(world: World, servers: int = 1) -> int:
-    """Return how many devices are run if nobody says otherwise, with so many server ranks."""
-    return max(1, world.size - servers) if world.size > 1 else LOOPBACK_DEVICES
+def default_devices(world: World, options: BenchOptions) -> int:
+    """Return how many devices are run if nobody says otherwise: one on each rank that is left."""
+    helpers = find(options.summed_by, options.security).helpers_of(options.helpers)
+    return devices_on(world, options.server_ranks + helpers)
+
+
+def devices_on(world: World, others: int = 1) -> int:
+    """Return how many devices there are by default where so many ranks are the server's or help."""
+    return max(1, world.size - others) if world.size > 1 else LOOPBACK_DEVICES
 
 
 def _run_one(
@@ -103,7 +110,8 @@ def _run_one(
 ) -> None:
     hosts = Hosts(world)
     servers = experiment.options.server_ranks
-    transport = world.transport(experiment.devices, tolerant=True, servers=servers)
+    helpers = experiment.protocol.helpers
+    transport = world.transport(experiment.devices, True, servers, helpers)
     if transport is None:
         return
     writer, earlier, error = None, None, None
@@ -223,6 +231,7 @@ def _writer(
         rounds=experiment.options.planned_rounds,
         failures=world.tolerant,
         ranks=placement.ranks,
+        helpers=placement.helpers,
     )
 
 

@@ -54,7 +54,7 @@ def command(as_json: bool, **typed: Any) -> None:
     summaries: list[dict[str, Any]] = []
     warned: set[str] = set()
     options = asked(wanted)
-    counts = options.devices or (session.default_devices(world, options.server_ranks),)
+    counts = options.devices or (session.default_devices(world, options),)
     if first and options.insecure_seed is not None:
         click.echo("Warning: --insecure-seed is given: keys are not secret.", err=True)
     if first and options.keep_transcript is not None:

@@ -7,8 +7,8 @@ offset  size  field (little-endian)
 1       1     index of the step in the protocol
 2       2     zero
 4       4     round
-8       4     sender: a device's id, or `SERVER`
-12      4     receiver: a device's id, `SERVER`, or `ALL`
+8       4     sender: a device's id, `HELPERS` + k, or `SERVER`
+12      4     receiver: the same, or `ALL`
 ======  ====  ===========================================
 
 A device that refuses to go on says so in a message of the step `REFUSAL` in place of its next one;
@@ -42,6 +42,8 @@ VERSION = 1
 PART_UNIT = 840
 SERVER = 2**32 - 1
 ALL = 2**32 - 2
+# The first of the helpers, behind all devices that there can be.
+HELPERS = 2**31
 # Stands for the step in a device's last message: it takes no further part in the round.
 REFUSAL = 255
 REASON_BYTES = 240
@@ -144,4 +146,6 @@ def read_headers(rows: Rows) -> NDArray[np.void]:
 
 def party(sender: int) -> str:
     """Return how an error message calls a sender."""
-    return "the server" if sender == SERVER else f"device {sender}"
+    if sender == SERVER:
+        return "the server"
+    return f"device {sender}" if sender < HELPERS else f"helper {sender - HELPERS}"

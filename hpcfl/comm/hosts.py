@@ -73,6 +73,7 @@ class Hosts:
                 "host": host,
                 "cores": cores.listed(threads),
                 "devices": placement.local(rank) if rank < placement.ranks else [],
+                **_helpers_on(placement, rank),
             }
             for rank, (host, threads) in enumerate(self._places)
         ]
@@ -168,3 +169,11 @@ def _row() -> NDArray[np.uint8]:
 def _place(row: NDArray[np.uint8]) -> tuple[str, tuple[int, ...]]:
     name = row[:_NAME_BYTES].tobytes().rstrip(b"\0").decode(errors="replace")
     return name, cores.from_mask(row[_NAME_BYTES:])
+
+
+def _helpers_on(placement: Placement, rank: int) -> dict[str, list[int]]:
+    """Return the numbers of the helpers on a rank, for protocols that have any."""
+    if not placement.helpers:
+        return {}
+    first = placement.devices
+    return {"helpers": [id - first for id in placement.parties_on(rank) if id >= first]}

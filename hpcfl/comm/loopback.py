@@ -22,11 +22,11 @@ class Loopback(Transport):
 
     name = "loopback"
 
-    def __init__(self, devices: int) -> None:
-        super().__init__(Placement.even(devices, ranks=1), rank=0)
+    def __init__(self, devices: int, helpers: int = 0) -> None:
+        super().__init__(Placement.even(devices, ranks=1, helpers=helpers), rank=0)
 
     def select(self, ids: Sequence[int]) -> Loopback:
-        return Loopback(len(ids))
+        return Loopback(len(ids), self.placement.helpers)
 
     def tell(self, value: int, error: HpcflError | None = None) -> int:
         if error is not None:
@@ -65,7 +65,7 @@ class Loopback(Transport):
     def route(
         self, senders: Sequence[int], rows: Iterable[Rows], width: int
     ) -> tuple[Iterator[tuple[int, Received]], NDArray[np.bool_]]:
-        devices = self.placement.devices
+        devices = self.placement.parties
         batches = rows_of.label(senders, rows, width, devices)
         took_part = np.zeros(devices, np.bool_)
         for batch in batches:

@@ -20,6 +20,9 @@ ROUTE      ``device.send_X()``             ``device.receive_X(senders, rows)``
 LOCAL      ..                              ``server.finish_X()``
 =========  ==============================  ==================================
 
+In a step whose role is `Role.HELPER`, helpers stand in the place of devices: parties with ids from
+N on, if the protocol has any, each on a rank of its own. They take part in broadcasts and gathers.
+
 Where the server has nothing for a device, its ``send_X(id)`` of a scatter returns None.
 The device's ``send_X`` of an upload step takes the device's vector. After a gather, the server's
 ``finish_X()`` is called if there is one; in a route ``receive_X(ids)`` tells it who took part.
@@ -77,12 +80,20 @@ class Pattern(Enum):
     LOCAL = "nobody: the server works alone"
 
 
+class Role(Enum):
+    """Who exchanges messages with the server in a step, or with each other."""
+
+    DEVICE = "devices"
+    HELPER = "helpers"
+
+
 @dataclass(frozen=True)
 class Step:
     """One exchange of messages."""
 
     phase: str  # that the step belongs to
     pattern: Pattern
+    role: Role = Role.DEVICE
     upload: bool = False  # whether the devices' vectors enter here
     message: str = ""  # what the methods that play the step are called by; the phase, if empty
     row_bytes: int = 0  # of a row of a route

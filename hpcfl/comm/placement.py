@@ -1,4 +1,4 @@
-"""Which rank holds which devices."""
+"""Which rank holds which devices, and which helpers."""
 
 from __future__ import annotations
 
@@ -12,35 +12,48 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """The rank of every device."""
+    """The rank of every device, with ids 0 to N - 1, and of every helper, with ids from N on."""
 
-    homes: NDArray[np.int64]  # shape (N,)
+    homes: NDArray[np.int64]  # shape (N + K,)
     ranks: int  # the server's included
     servers: int = 1  # of the ranks, the first ones, that are the server together
+    helpers: int = 0  # K, each on a rank of its own, if there are several ranks
 
     @classmethod
-    def even(cls, devices: int, ranks: int, servers: int = 1) -> Placement:
-        """Return the placement with the server on the first ranks, the devices on the others.
+    def even(cls, devices: int, ranks: int, servers: int = 1, helpers: int = 0) -> Placement:
+        """Return the placement with the server on the first ranks, then helpers, then devices.
 
-        They are dealt out in turns, so that any devices of consecutive ids keep all ranks busy. A
-        single rank holds the server and all devices.
+        Devices are dealt out in turns, so that any of consecutive ids keep all ranks busy. A single
+        rank holds everybody.
         """
-        turns = np.arange(devices)
-        homes = turns % (ranks - servers) + servers if ranks > 1 else np.zeros_like(turns)
-        return cls(homes, ranks, servers)
+        if ranks == 1:
+            return cls(np.zeros(devices + helpers, np.int64), ranks, servers, helpers)
+        others = servers + helpers
+        turns = np.arange(devices) % (ranks - others) + others
+        return cls(np.append(turns, np.arange(servers, others)), ranks, servers, helpers)
+
+    @property
+    def parties(self) -> int:
+        """Number N + K of devices and helpers."""
+        return self.homes.size
 
     @property
     def devices(self) -> int:
         """Number N of devices."""
-        return self.homes.size
+        return self.parties - self.helpers
+
+    def parties_on(self, rank: int) -> list[int]:
+        """Return the ids of devices and helpers on `rank`, in increasing order."""
+        return np.flatnonzero(self.homes == rank).tolist()
 
     def local(self, rank: int) -> list[int]:
         """Return the ids of the devices on `rank`, in increasing order."""
-        return np.flatnonzero(self.homes == rank).tolist()
+        return np.flatnonzero(self.homes[: self.devices] == rank).tolist()
 
     def select(self, ids: Sequence[int]) -> Placement:
-        """Return the placement of some devices, numbered anew from 0 in increasing order."""
-        return Placement(self.homes[list(ids)], self.ranks, self.servers)
+        """Return the placement of some devices, numbered anew from 0, and of all helpers."""
+        homes = np.append(self.homes[list(ids)], self.homes[self.devices :])
+        return Placement(homes, self.ranks, self.servers, self.helpers)
 
 
 def within(ids: Sequence[int], window: range) -> Sequence[int]:

@@ -51,8 +51,8 @@ def windows(placement: Placement, largest: int, limit: int) -> list[range]:
     at_once, ranks = max(1, limit // largest), max(1, placement.ranks - placement.servers)
     if at_once > ranks:
         at_once -= at_once % ranks
-    devices = placement.devices
-    return [range(first, min(first + at_once, devices)) for first in range(0, devices, at_once)]
+    parties = placement.parties
+    return [range(first, min(first + at_once, parties)) for first in range(0, parties, at_once)]
 
 
 class Stream:
@@ -79,7 +79,7 @@ class Stream:
 
     def send(self, senders: Collection[int], produce: Produce) -> None:
         """Send what this rank's devices have for the server."""
-        local, there = self._placement.local(self._comm.rank), {*senders}
+        local, there = self._placement.parties_on(self._comm.rank), {*senders}
         on_its_way = _Frame(self._comm, [])
 
         def produce_while_sending(id: int) -> Payload:
@@ -266,7 +266,7 @@ def one_of_each_rank(placement: Placement) -> list[range]:
             found.append(range(first, id))
             first, there = id, set()
         there.add(rank)
-    return [*found, range(first, placement.devices)]
+    return [*found, range(first, placement.parties)]
 
 
 class _Frame:

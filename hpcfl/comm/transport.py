@@ -63,6 +63,7 @@ class Transport(ABC):
         self.placement = placement
         self.rank = rank
         self.local_devices = placement.local(rank)  # in increasing order
+        self.local_helpers = placement.parties_on(rank)[len(self.local_devices) :]
         self.calls = Calls()
         # To be added to this rank's clock to have the server's, and by how much it may be off.
         self.clock_offset_seconds = self.clock_uncertainty_seconds = 0.0
@@ -125,8 +126,9 @@ class Transport(ABC):
     ) -> Iterator[tuple[int, Payload]]:
         """Yield ``(id, message)`` of every sender at the server, by id; to be exhausted on each.
 
-        `produce` makes a device's message; it is called once a sender, on all ranks at the same
-        time. No message is larger than `largest` bytes, which decides how many move at once.
+        Senders are devices, or helpers. `produce` makes the message of one; it is called once a
+        sender, on all ranks at the same time. No message is larger than `largest` bytes, which
+        decides how many move at once.
         """
 
     def gather_parts(

@@ -82,18 +82,20 @@ class World:
 
         return Patient(comm)
 
-    def transport(self, devices: int, tolerant: bool = False, servers: int = 1) -> Transport | None:
+    def transport(
+        self, devices: int, tolerant: bool = False, servers: int = 1, helpers: int = 0
+    ) -> Transport | None:
         """Return the transport for a number of devices; None on a rank that is not needed.
 
         Fewer devices than device ranks use as many ranks as there are devices; the devices of a
         larger number share ranks. `tolerant`: the caller can go on when ranks die, where MPI can.
-        It can be used until the next `settle`. The first `servers` ranks are the server together; a
-        UsageError says on every rank that there are too few, or that they cannot.
+        It can be used until the next `settle`. The first `servers` ranks are the server together,
+        the next `helpers` are helpers, unless there is one rank alone; a UsageError says on every
+        rank that there are too few, or that they cannot.
         """
-        if servers > 1:
-            self._check_servers(servers)
+        placement = self.placement(devices, servers, helpers)
         if self._control is None or self.size == 1:
-            return Loopback(devices)
+            return Loopback(devices, helpers)
         from mpi4py import MPI
 
         from hpcfl.comm.mpi import MpiTransport
@@ -101,14 +103,15 @@ class World:
 
         def split(control: Comm) -> MPI.Comm:
             # Of the ranks that are left, the first ones.
-            needed = control.rank < devices + servers
+            needed = control.rank < devices + servers + helpers
             return control.Split(0 if needed else MPI.UNDEFINED, control.rank)
 
         comm = self._together(split)
         if comm == MPI.COMM_NULL:
             return None
         ranks = MPI.Intracomm(comm)
-        placement = Placement.even(devices, ranks.size, servers)
+        if ranks.size < placement.ranks:
+            placement = Placement.even(devices, ranks.size, servers, helpers)
         if self.tolerant:
             from hpcfl.comm import faults
 
@@ -123,18 +126,30 @@ class World:
             Star(ranks) if launch.netlab_facts() else self._waiting(ranks), placement
         )
 
-    def _check_servers(self, servers: int) -> None:
-        """Refuse a server of several ranks where it cannot be."""
-        if self.size <= servers:
+    def placement(self, devices: int, servers: int = 1, helpers: int = 0) -> Placement:
+        """Return who is where in such a `transport`, before any rank has died."""
+        if servers > 1:
+            self._check_ranks("--server-ranks", servers, servers)
+        if helpers and self.size > 1:
+            self._check_ranks("--helpers", helpers, servers + helpers)
+        ranks = min(self.size, devices + servers + helpers)
+        return Placement.even(devices, ranks, servers, helpers)
+
+    def _check_ranks(self, option: str, given: int, taken: int) -> None:
+        """Refuse a server of several ranks, or helpers, where they cannot be.
+
+        So many ranks are `taken` that devices are not on.
+        """
+        if self.size <= taken:
             ranks = f"{self.size} rank{'s' * (self.size > 1)}"
-            why = f"{ranks} cannot do that and hold devices: start {servers + 1} at least"
+            why = f"{ranks} cannot do that and hold devices: start {taken + 1} at least"
         elif self.tolerant:
-            why = "where deaths of ranks are survived, it must be 1"
+            why = "ranks are the server, and devices, where deaths of ranks are survived"
         elif launch.netlab_facts():
-            why = "a lab's server is one host, so it must be 1"
+            why = "the hosts of a lab are the server, and devices"
         else:
             return
-        raise AgreedUsageError(f"--server-ranks is {servers}: {why}", UsageError.exit_status)
+        raise AgreedUsageError(f"{option} is {given}: {why}", UsageError.exit_status)
 
     def rank_on_host(self) -> int:
         """Return the number of this rank among those of its host; every rank calls this."""

@@ -21,6 +21,7 @@ from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.rotation import Rotation, butterflies
 from hpcfl.comm import envelope
 from hpcfl.crypto import keys, matrices, shamir
+from hpcfl.crypto.coding import INTERPOLATED_ROW
 from hpcfl.crypto.groups import BLOCK_BYTES, FQ, GROUPS
 from hpcfl.crypto.sampling import GapSampler
 from hpcfl.rounds.inputs import SyntheticUpdates
@@ -244,6 +245,9 @@ def _coding() -> Kernels:
     right = generator.integers(0, FQ.modulus, (60, DIM // 50), np.uint32)
     coded = cpu_seconds(lambda: matrices.product(left, right))
     yield "product", _per(coded, left.size * right.shape[1])
+    points, places = np.arange(1, 61), np.arange(101, 151)
+    entries = points.size * (places.size + INTERPOLATED_ROW)
+    yield "interpolated", _per(cpu_seconds(lambda: matrices.lagrange(points, places)), entries)
     key, labels = bytes(16), sealed.labels("lightsecagg", 0, 0, 1)
 
     def carry(content: bytes) -> list[float]:

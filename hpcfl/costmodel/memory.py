@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.comm.transport import WINDOW_BYTES
 from hpcfl.rounds.inputs import SyntheticUpdates
-from hpcfl.rounds.memory import PEAK, row_bytes
+from hpcfl.rounds.memory import row_bytes
 
 # Of an interpreter with MPI, numpy and the cipher.
 START_BYTES = 70_000_000
@@ -35,11 +35,11 @@ def predict_memory(protocol: AggregationProtocol, ranks: int) -> Memory:
     """Return what so many ranks hold in `hpcfl bench`, with synthetic vectors; 1: one process."""
     parameters = protocol.parameters
     devices, vector = parameters.devices, 4.0 * parameters.dim
-    held = devices if ranks == 1 else -(-devices // (ranks - 1))
+    held = devices if ranks == 1 else -(-devices // (ranks - 1 - protocol.helpers))
     upload = float(protocol.largest_message)
     independent = SyntheticUpdates(parameters.dim, 0, devices).independent
     vectors = vector * (held if independent else 1)
-    rows = PEAK * row_bytes(protocol, held)
+    rows = protocol.rows_at_peak * row_bytes(protocol, held)
     # The model that the next round begins with, and the server's sum with what makes it.
     server = vector + protocol.sum_bytes
     working = float(protocol.working_bytes)

@@ -26,7 +26,7 @@ from hpcfl.system.environment import memory_bytes
 # Figures of a phase that add up to those of a round.
 SUMMED = (
     *("bytes_up", "bytes_down", "device_cpu_seconds", "server_cpu_seconds"),
-    "modelled_seconds",
+    *("helper_cpu_seconds", "modelled_seconds"),
 )
 
 
@@ -39,6 +39,7 @@ class PhasePrediction:
     bytes_down: float
     device_cpu_seconds: float
     server_cpu_seconds: float
+    helper_cpu_seconds: float  # of each helper; 0 without
     modelled_seconds: float  # on links and devices of their own
     measured_seconds: float | None  # on this machine; None where its ranks were not calibrated
 
@@ -86,6 +87,11 @@ def predict(
     """
     if ranks < 1:
         raise UsageError(f"--ranks is {ranks}; it must be at least 1")
+    if 1 < ranks < protocol.helpers + 2:
+        raise UsageError(
+            f"--ranks is {ranks}; {protocol.name} needs ranks for a server, {protocol.helpers} "
+            "helpers and devices, or one alone"
+        )
     link = link or LinkModel()
     played, upload = protocol.costs(), protocol.upload_phase()
     devices = protocol.parameters.devices
@@ -100,10 +106,13 @@ def predict(
             add(phase.around, {f"around_{known}": devices})
         device = calibration.seconds(phase.device)
         server = calibration.seconds(phase.server)
+        helper = calibration.seconds(phase.helper)
         transfer = 8e-6 * (phase.up / link.uplink_mbps + phase.down / link.downlink_mbps)
         directions = (phase.messages_up > 0) + (phase.messages_down > 0)
+        directions += (phase.helper_up > 0) + (phase.helper_down > 0)
+        transfer += 8e-6 * (phase.helper_up + phase.helper_down) / link.helper_mbps
         transfer += 1e-3 * link.latency_ms * directions
-        for work in (phase.device, phase.server):
+        for work in (phase.device, phase.server, phase.helper):
             for name, count in work.items():
                 # Python's own work goes with the vectors'.
                 spent[OPERATIONS.get(name, "vectors")] += calibration.cost(name) * count
@@ -115,8 +124,9 @@ def predict(
                 phase.down,
                 device,
                 server,
-                device + transfer + server,
-                _measured(phase, protocol, device, server, calibration, ranks),
+                helper,
+                device + transfer + helper + server,
+                _measured(phase, protocol, (device, helper, server), calibration, ranks),
             )
         )
     whole = sum(spent.values())
@@ -137,21 +147,24 @@ def predict(
 def _measured(
     phase: PhaseCosts,
     protocol: AggregationProtocol,
-    device: float,
-    server: float,
+    cpu_seconds: tuple[float, float, float],
     calibration: Calibration,
     ranks: int,
 ) -> float | None:
-    """Return the elapsed seconds of a phase on this machine."""
+    """Return the elapsed seconds of a phase on this machine.
+
+    `cpu_seconds` are those of a device, of a helper and of the server.
+    """
+    device, helper, server = cpu_seconds
     devices, working = protocol.parameters.devices, max(phase.senders, phase.receivers)
     around = calibration.seconds(phase.around)
     if ranks == 1:
-        return working * device + server + around
+        return working * device + protocol.helpers * helper + server + around
     if calibration.ranks != ranks:
         return None
-    on_a_rank = math.ceil(devices / (ranks - 1)) * working / devices
+    on_a_rank = math.ceil(devices / (ranks - 1 - protocol.helpers)) * working / devices
     seconds = on_a_rank * device * calibration.devices_slowdown
-    seconds += (server + around) * calibration.server_slowdown
+    seconds += (helper + server + around) * calibration.server_slowdown
     for name, size in _moved(phase, on_a_rank):
         seconds += calibration.links[name].seconds(size)
     return seconds

@@ -60,7 +60,7 @@ def measure(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:
         )
         experiment = Experiment.prepare(options, DEVICES)
         rounds = Results[Played]()
-        experiment.run(Loopback(DEVICES), rounds)
+        experiment.run(Loopback(DEVICES, experiment.protocol.helpers), rounds)
         known = {"device": 0.0, "server": 0.0}
         for phase in experiment.protocol.costs():
             for where, work in (("device", phase.device), ("server", phase.server)):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcfl.costmodel.calibration import Calibration
-from hpcfl.costmodel.model import SUMMED, PhasePrediction, Prediction
+from hpcfl.costmodel.model import SUMMED, Prediction
 from hpcfl.report import formats
 from hpcfl.report.table import RULE, Column, Table, label
 from hpcfl.results.linkmodel import LinkModel
@@ -19,6 +19,7 @@ _COSTS = (
     Column("modelled_seconds", "modelled", "ms", formats.milliseconds),
     Column("measured_seconds", "here", "ms", formats.milliseconds),
 )
+_HELPER = Column("helper_cpu_seconds", "helper CPU", "ms", formats.milliseconds)
 _SIDE_BY_SIDE = (
     label("protocol"),
     Column("devices", "N"),
@@ -35,9 +36,11 @@ def one(found: Prediction, link: LinkModel, calibration: Calibration) -> Table:
         for name, share in sorted(found.shares.items(), key=lambda item: -item[1])
         if share >= 0.005
     )
+    columns = _columns(any(phase.helper_cpu_seconds for phase in found.phases))
+    rows = [[phase.name, *(getattr(phase, one.name) for one in columns)] for phase in found.phases]
     return Table(
-        [label("phase"), *_COSTS],
-        [*map(_row, found.phases), RULE, ["total", *_total(found)]],
+        [label("phase"), *columns],
+        [*rows, RULE, ["total", *_total(found, columns)]],
         f"{found.protocol}, N = {found.devices}, d = {found.dim}: predicted, not run",
         [f"of the modelled round: {shares}", *_about(found, link, calibration)],
     )
@@ -47,7 +50,7 @@ def side_by_side(found: Sequence[Prediction], link: LinkModel, calibration: Cali
     """Return predictions side by side, one to a row."""
     rows = [
         [
-            *(one.protocol, one.devices, one.dim, *_total(one)),
+            *(one.protocol, one.devices, one.dim, *_total(one, _COSTS)),
             max(one.shares, key=lambda name: one.shares[name]),
         ]
         for one in found
@@ -75,9 +78,12 @@ def _memory(found: Prediction) -> str:
     return f"{server} of the server's rank, {devices} of a rank with devices"
 
 
-def _row(phase: PhasePrediction) -> list[Any]:
-    return [phase.name, *(getattr(phase, column.name) for column in _COSTS)]
+def _columns(helpers: bool) -> Sequence[Column]:
+    """Return the columns of a round, with that of the helpers only if there are any."""
+    return (*_COSTS[:4], _HELPER, *_COSTS[4:]) if helpers else _COSTS
 
 
-def _total(found: Prediction) -> list[Any]:
-    return [*map(found.total, SUMMED), found.measured_seconds]
+def _total(found: Prediction, columns: Sequence[Column]) -> list[Any]:
+    return [
+        found.total(one.name) if one.name in SUMMED else getattr(found, one.name) for one in columns
+    ]

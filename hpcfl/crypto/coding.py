@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from hpcfl.crypto import matrices
 from hpcfl.crypto.groups import Elements
 
+# To recover a vector takes a matrix whose entries cost as much each, and a row as much as so many.
+INTERPOLATED_ROW = 64
+
 
 @dataclass(frozen=True)
 class Code:

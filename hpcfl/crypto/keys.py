@@ -52,6 +52,12 @@ def secrets_of(insecure_seed: int | None, round_index: int, device: int) -> Secr
     return insecure_secrets(insecure_seed, round_index, device)
 
 
+def helper_secrets(insecure_seed: int | None, round_index: int, number: int) -> SecretSource:
+    """Return the same for a helper."""
+    # Numbers below those that stand for the server.
+    return secrets_of(insecure_seed, round_index, -3 - number)
+
+
 @dataclass(frozen=True)
 class KeyPair:
     """A key pair on Curve25519; `private` and `public` are the 32-byte strings of RFC 7748."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.algorithms.federated.queries import Constants
-from hpcfl.benchmark.session import default_devices
+from hpcfl.benchmark.session import devices_on
 from hpcfl.comm.placement import Placement
 from hpcfl.comm.world import World
 from hpcfl.errors import HpcflError
@@ -71,7 +71,7 @@ def run(world: World, asked: OptimizeOptions) -> Estimate | None:
     from hpcfl.learning.training import choose_device, single_thread
 
     neighbour = world.rank_on_host()
-    count = asked.devices or default_devices(world)
+    count = asked.devices or devices_on(world)
     placement = Placement.even(count, min(world.size, count + 1))
     dataset = asked.dataset or "digits"
     mine = clients.load(world, placement, dataset, asked.data_dir, asked.partition, asked.seed)

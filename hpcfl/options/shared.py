@@ -123,6 +123,14 @@ class ProtocolOptions(OptionGroup):
         label=True,
     )
     clip: float = option(1.0, "Largest magnitude of a coordinate.", above=0, label=True)
+    helpers: int | None = option(
+        None,
+        "Helpers, each on a rank of its own, of a protocol that has some (assisted).",
+        at_least=1,
+        default_text="as many as the protocol has by itself",
+        recorded="if given",
+        label=True,
+    )
     threads: int = option(
         1,
         "Threads of a rank that mask and unmask whole vectors (not sparse, cohort and fedavg).",
@@ -182,6 +190,14 @@ class LinkOptions(OptionGroup):
     )
     downlink_mbps: float = option(
         100.0, "Modelled downlink of a device.", unit="Mbit/s", above=0, resumable=True
+    )
+    helper_mbps: float = option(
+        1000.0,
+        "Modelled link of a helper, in either direction.",
+        unit="Mbit/s",
+        above=0,
+        resumable=True,
+        recorded="if given",
     )
     latency_ms: float = option(
         0.0, "Modelled latency of a link.", unit="ms", at_least=0, resumable=True

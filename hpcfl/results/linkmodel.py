@@ -41,6 +41,27 @@ class LinkModel(LinkOptions):
         name with measured ones.
         """
         transfer = 8e-6 * bytes_up / self.uplink_mbps + 8e-6 * bytes_down / self.downlink_mbps
+        waiting = self._latency_seconds(messages_up, messages_down)
+        return (cpu_seconds[..., :-1] + transfer + waiting).max(axis=-1) + cpu_seconds[..., -1]
+
+    def helper_seconds(
+        self,
+        bytes_up: NDArray[np.uint64],
+        bytes_down: NDArray[np.uint64],
+        messages_up: NDArray[np.uint64],
+        messages_down: NDArray[np.uint64],
+        cpu_seconds: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """Return what the slowest helper adds to each phase, shape (..., P).
+
+        The same of helpers, each of shape (..., P, K), whose link is as wide in both directions.
+        """
+        transfer = 8e-6 * (bytes_up + bytes_down) / self.helper_mbps
+        waiting = self._latency_seconds(messages_up, messages_down)
+        return (cpu_seconds + transfer + waiting).max(axis=-1)
+
+    def _latency_seconds(
+        self, messages_up: NDArray[np.uint64], messages_down: NDArray[np.uint64]
+    ) -> NDArray[np.float64]:
         directions = (np.asarray(messages_up) > 0).astype(int) + (np.asarray(messages_down) > 0)
-        devices = cpu_seconds[..., :-1] + transfer + 1e-3 * self.latency_ms * directions
-        return devices.max(axis=-1) + cpu_seconds[..., -1]
+        return 1e-3 * self.latency_ms * directions

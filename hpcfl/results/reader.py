@@ -75,6 +75,12 @@ class Run:
     clock_uncertainty_seconds: NDArray[np.float64] | None = None
     resident_bytes: NDArray[np.float64] | None = None
     peak_bytes: NDArray[np.float64] | None = None
+    helper_bytes_up: NDArray[np.uint64] | None = None
+    helper_bytes_down: NDArray[np.uint64] | None = None
+    helper_messages_up: NDArray[np.uint64] | None = None
+    helper_messages_down: NDArray[np.uint64] | None = None
+    helper_wall_seconds: NDArray[np.float64] | None = None
+    helper_cpu_seconds: NDArray[np.float64] | None = None
 
     @property
     def rounds(self) -> int:
@@ -135,21 +141,39 @@ class Run:
     def modelled_seconds(self, link: LinkModel) -> NDArray[np.float64]:
         """Return what a link makes of every phase of the measured rounds, shape (measured, P)."""
         kept = self.measured
-        return link.phase_seconds(
+        found = link.phase_seconds(
             *(self.bytes_up[kept], self.bytes_down[kept]),
             *(self.messages_up[kept], self.messages_down[kept]),
             self.cpu_seconds[kept],
         )
+        return found + self._helper_seconds(link)
+
+    def _helper_seconds(self, link: LinkModel) -> NDArray[np.float64] | float:
+        """Return what helpers add to that: they work while devices and server wait."""
+        if self.helper_bytes_up is None:
+            return 0.0
+        kept = self.measured
+        up, down, sent, received, _, cpu = (
+            getattr(self, name)[kept] for name in schema.SPENT_BY_HELPERS
+        )
+        return link.helper_seconds(up, down, sent, received, cpu)
 
     @property
     def server_ranks(self) -> int:
         """How many ranks, the first ones, are the server together."""
         return int(str(self.config.get("server_ranks", 1)))
 
+    @property
+    def helpers(self) -> int:
+        """Number K of helpers."""
+        return 0 if self.helper_cpu_seconds is None else self.helper_cpu_seconds.shape[-1]
+
     def rank_name(self, rank: int, other: str = "") -> str:
-        """Return what a rank is called: one that is not the server's, its number after `other`."""
-        if rank >= self.server_ranks:
+        """Return what a rank is called: one that holds devices, its number after `other`."""
+        if rank >= self.server_ranks + self.helpers:
             return f"{other}{rank}"
+        if rank >= self.server_ranks:
+            return f"helper {rank - self.server_ranks}"
         return "server" if self.server_ranks == 1 else f"server {rank}"
 
     def survivor_bytes(self) -> NDArray[np.float64]:
@@ -249,7 +273,12 @@ def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
     _require(len(set(phases)) == len(phases) > 0, "its phases have no names of their own")
     devices = _array(rounds, "survived", np.bool_).shape[1]
     _require(devices > 0, "it has no devices")
-    sizes = len(phases), devices, _ranks_of(rounds)
+    sizes = (
+        len(phases),
+        devices,
+        _last_of(rounds, schema.RANK_TIMES),
+        _last_of(rounds, schema.HELPERS),
+    )
     arrays: dict[str, Any] = {
         dataset.name: _rounds_of(rounds, dataset, finished, *sizes) for dataset in schema.KNOWN
     }
@@ -259,7 +288,7 @@ def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
     _require(root[schema.STATUS] in STATUSES, "its status is unknown")
     config = schema.decode(_attributes(_group(file, schema.CONFIG)), _TEXTS)
     servers = config.get("server_ranks", 1)
-    possible = range(1, max(2, sizes[-1]))
+    possible = range(1, max(2, sizes[2]))
     _require(type(servers) is int and servers in possible, "its number of server ranks is none")
     # It becomes a part of file names.
     _require(re.fullmatch("[0-9a-f]{32}", root["run_id"]) is not None, "its run_id is none")
@@ -281,10 +310,10 @@ def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
     )
 
 
-def _ranks_of(rounds: Any) -> int:
-    """Return the number of ranks whose times are known, 0 if none are."""
-    name = schema.RANK_TIMES[0].name
-    return _array(rounds, name, np.float64).shape[-1] if _has(rounds, name) else 0
+def _last_of(rounds: Any, datasets: Sequence[StoredDataset]) -> int:
+    """Return the number of ranks, or helpers, of which something is known, 0 if nothing is."""
+    name, dtype = datasets[0].name, datasets[0].dtype
+    return _array(rounds, name, dtype).shape[-1] if _has(rounds, name) else 0
 
 
 def _rounds_of(

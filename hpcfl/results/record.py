@@ -16,6 +16,10 @@ def _no_ranks() -> NDArray[np.float64]:
     return np.empty((0, 0))
 
 
+def _no_helpers() -> NDArray[np.uint64]:
+    return np.empty((0, 0), np.uint64)
+
+
 @dataclass
 class RoundRecord:
     """Everything that is measured in one round of one protocol.
@@ -63,12 +67,20 @@ class RoundRecord:
     resident_bytes: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     peak_bytes: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
+    # What the same is for each of K helpers, shape (P, K).
+    helper_bytes_up: NDArray[np.uint64] = field(default_factory=_no_helpers)
+    helper_bytes_down: NDArray[np.uint64] = field(default_factory=_no_helpers)
+    helper_messages_up: NDArray[np.uint64] = field(default_factory=_no_helpers)
+    helper_messages_down: NDArray[np.uint64] = field(default_factory=_no_helpers)
+    helper_wall_seconds: NDArray[np.float64] = field(default_factory=_no_ranks)
+    helper_cpu_seconds: NDArray[np.float64] = field(default_factory=_no_ranks)
+
     @classmethod
-    def empty(cls, phases: int, devices: int) -> RoundRecord:
+    def empty(cls, phases: int, devices: int, helpers: int = 0) -> RoundRecord:
         """Return a record of zeros, to be filled during a round."""
         values: dict[str, Any] = {}
         for dataset in schema.KNOWN:
-            shape = dataset.shape(phases, devices)
+            shape = dataset.shape(phases, devices, helpers=helpers)
             value: NDArray[Any] = np.full(shape, dataset.unknown or 0, dataset.dtype)
             values[dataset.name] = value if shape else value.item()
         return cls(**values)

@@ -42,6 +42,7 @@ PLACEMENT = "placement"
 NONE = "none"
 
 _TRAFFIC = ("phase", "device")
+_OF_HELPERS = ("phase", "helper")
 _TIMES = ("phase", "device or server")
 NOT_LOST = -1
 # Seconds that no round takes; sums of fewer stay finite.
@@ -61,10 +62,10 @@ class StoredDataset:
     # could not go on when ranks die. None where all files have it.
     unknown: float | None = None
 
-    def shape(self, phases: int, devices: int, ranks: int = 0) -> tuple[int, ...]:
+    def shape(self, phases: int, devices: int, ranks: int = 0, helpers: int = 0) -> tuple[int, ...]:
         """Return the shape of one round of it."""
         sizes = {"phase": phases, "device": devices, "device or server": devices + 1}
-        sizes["rank"] = ranks
+        sizes |= {"rank": ranks, "helper": helpers}
         return tuple(sizes[label] for label in self.axes)
 
     def holds(self, values: Any) -> bool:
@@ -114,10 +115,20 @@ RANK_TIMES = (
     StoredDataset("resident_bytes", np.float64, ("rank",), "bytes", _MEMORY, math.nan),
     StoredDataset("peak_bytes", np.float64, ("rank",), "bytes", _MEMORY, math.nan),
 )
+# What each phase cost each helper; only of protocols that have helpers.
+HELPERS = (
+    StoredDataset("helper_bytes_up", np.uint64, _OF_HELPERS, "bytes", None, 0),
+    StoredDataset("helper_bytes_down", np.uint64, _OF_HELPERS, "bytes", None, 0),
+    StoredDataset("helper_messages_up", np.uint64, _OF_HELPERS, "1", None, 0),
+    StoredDataset("helper_messages_down", np.uint64, _OF_HELPERS, "1", None, 0),
+    StoredDataset("helper_wall_seconds", np.float64, _OF_HELPERS, "s", _SECONDS, 0),
+    StoredDataset("helper_cpu_seconds", np.float64, _OF_HELPERS, "s", _SECONDS, 0),
+)
 MARKED = StoredDataset(MARKS, np.bool_, (), "1")
-KNOWN = (*DATASETS, *FAILURES, *RANK_TIMES)
+KNOWN = (*DATASETS, *FAILURES, *RANK_TIMES, *HELPERS)
 # What each phase cost each device, and the server where it takes part.
 SPENT = tuple(dataset.name for dataset in DATASETS if "phase" in dataset.axes)
+SPENT_BY_HELPERS = tuple(dataset.name for dataset in HELPERS)
 
 
 class Metric(StrEnum):

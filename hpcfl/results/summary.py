@@ -51,6 +51,10 @@ class PhaseSummary:
     server_cpu_seconds: Percentiles
     server_wall_seconds: Percentiles
     modelled_seconds: float  # median; NaN if no round was measured
+    # Of one helper in one round, None without helpers; CPU time of the slowest.
+    helper_bytes_up_mean: float | None = None
+    helper_bytes_down_mean: float | None = None
+    helper_cpu_seconds: Percentiles | None = None
 
     @property
     def bytes_up(self) -> float | None:
@@ -154,6 +158,7 @@ def summarise(run: Run, link: LinkModel) -> Summary:
             server_cpu_seconds=Percentiles.of(cpu[:, p, -1]),
             server_wall_seconds=Percentiles.of(wall[:, p, -1]),
             modelled_seconds=Percentiles.of(modelled[:, p]).median,
+            **_of_helpers(run, p),
         )
         for p, name in enumerate([*run.phases, "total"])
     )
@@ -192,6 +197,23 @@ def summarise(run: Run, link: LinkModel) -> Summary:
         device_ready_bytes=_largest(run.resident_bytes, slice(1), slice(servers, None)),
         device_peak_bytes=_largest(run.peak_bytes, kept, slice(servers, None)),
     )
+
+
+def _of_helpers(run: Run, phase: int) -> dict[str, Any]:
+    """Return what a phase, or behind the last one a round, cost the helpers, if there are any."""
+    if not run.helpers:
+        return {}
+    kept = run.measured
+    up, down, cpu = (
+        _with_total(getattr(run, f"helper_{name}")[kept])[:, phase]
+        for name in ("bytes_up", "bytes_down", "cpu_seconds")
+    )
+    some = bool(kept.any())
+    return {
+        "helper_bytes_up_mean": float(up.mean()) if some else None,
+        "helper_bytes_down_mean": float(down.mean()) if some else None,
+        "helper_cpu_seconds": Percentiles.of(cpu.max(axis=1)),
+    }
 
 
 def _largest(values: NDArray[np.float64] | None, rounds: Any, ranks: slice) -> float | None:

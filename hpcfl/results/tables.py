@@ -50,6 +50,11 @@ _PHASES = (
     _milliseconds("server_cpu_seconds_median", "server CPU median"),
     _milliseconds("modelled_seconds", "modelled median"),
 )
+_HELPERS = (
+    Column("helper_bytes_up_mean", "helper up", "B", formats.count),
+    Column("helper_bytes_down_mean", "helper down", "B", formats.count),
+    _milliseconds("helper_cpu_seconds_median", "helper CPU median"),
+)
 _COMPARISON = (
     label("row", "#"),
     label("protocol"),
@@ -70,13 +75,15 @@ _COMPARISON = (
 
 def phases(summary: Summary) -> Table:
     """Return the cost of one run, a phase to a row, and of whole rounds in the last row."""
+    helps = summary.total.helper_cpu_seconds is not None
     return Table(
-        _PHASES,
+        (*_PHASES, *(_HELPERS if helps else ())),
         [*map(_phase_row, summary.phases), RULE, _phase_row(summary.total)],
         f"A round of {summary.variant}, N = {summary.devices}, d = {summary.dim}",
         [
             "device: the slowest device of each round; rank: the slowest of devices and server",
             "B/device: mean over the devices that sent or received any; total: over the survivors",
+            *(["helper: mean bytes of a helper, and the slowest one's CPU time"] if helps else []),
             *(f"warning: {sentence}" for sentence in warnings_of(summary)),
         ],
     )
@@ -300,7 +307,15 @@ def _phase_row(phase: PhaseSummary) -> list[Any]:
         *dataclasses.astuple(phase.device_cpu_seconds),
         *dataclasses.astuple(phase.wall_seconds),
         *(phase.server_cpu_seconds.median, phase.modelled_seconds),
+        *_helper_row(phase),
     ]
+
+
+def _helper_row(phase: PhaseSummary) -> list[Any]:
+    if phase.helper_cpu_seconds is None:
+        return []
+    cpu = phase.helper_cpu_seconds.median
+    return [phase.helper_bytes_up_mean, phase.helper_bytes_down_mean, cpu]
 
 
 def _comparison_row(row: int, baseline: Summary, summary: Summary) -> list[Any]:

@@ -89,8 +89,9 @@ class ResultsWriter:
     the run ends (with what stands for it until then, see `record_end`). `training` and
     `device_training` name figures of each round, and of each round and device; `partition` has the
     shape (N, classes). With `failures` it is kept which devices failed and how long it took to go
-    on without them, and with `ranks`, their number, what the ranks did with their time. A file that
-    exists or cannot be created is a UsageError.
+    on without them, with `ranks`, their number, what the ranks did with their time, and with
+    `helpers` what each of so many helpers spent. A file that exists or cannot be created is a
+    UsageError.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class ResultsWriter:
         partition: Any | None = None,
         failures: bool = False,
         ranks: int = 0,
+        helpers: int = 0,
     ) -> None:
         if rounds < 1 or devices < 1 or not phases:
             raise ValueError("a results file needs at least one round, device and phase")
@@ -128,7 +130,7 @@ class ResultsWriter:
             "command": command,
             "started": _now(),
         }
-        needed = predicted_bytes(len(phases), devices, rounds, failures, ranks)
+        needed = predicted_bytes(len(phases), devices, rounds, failures, ranks, helpers)
         with self._creating(needed) as file:
             _fill_attributes(file, header)
             _fill_attributes(file.create_group(schema.CONFIG), config)
@@ -136,7 +138,8 @@ class ResultsWriter:
             _begin(file, schema.ENVIRONMENT, self._at_end)
             file.create_dataset(schema.PHASES, data=list(phases), dtype=h5py.string_dtype())
             sizes = rounds, len(phases), devices
-            _allocate(file, schema.ROUNDS, _datasets(failures, ranks), *sizes, ranks)
+            datasets = _datasets(failures, ranks, helpers)
+            _allocate(file, schema.ROUNDS, datasets, *sizes, ranks, helpers)
             if partition is not None:
                 table = file.create_dataset(schema.PARTITION, data=np.asarray(partition, np.int64))
                 table.dims[0].label, table.dims[1].label = "device", "class"
@@ -192,7 +195,9 @@ class ResultsWriter:
             failures = failures or schema.FAILURES[0].name in old[schema.ROUNDS]
             of_ranks = old[schema.ROUNDS].get(schema.RANK_TIMES[0].name)
             ranks = max(ranks, 0 if of_ranks is None else of_ranks.shape[-1])
-            needed = predicted_bytes(phases, devices, rounds, failures, ranks)
+            of_helpers = old[schema.ROUNDS].get(schema.HELPERS[0].name)
+            helpers = 0 if of_helpers is None else of_helpers.shape[-1]
+            needed = predicted_bytes(phases, devices, rounds, failures, ranks, helpers)
             with self._creating(needed) as file:
                 for name in (schema.CONFIG, schema.ENVIRONMENT, schema.PHASES, schema.RESUMED):
                     if name in old:
@@ -203,8 +208,8 @@ class ResultsWriter:
                 told = {"command": command, "started": _now(), schema.FIRST_ROUND: self.written}
                 _fill_attributes(file.require_group(launch), told | dict(environment))
                 _begin(file, launch, self._at_end)
-                datasets = _datasets(failures, ranks)
-                _allocate(file, schema.ROUNDS, datasets, rounds, phases, devices, ranks)
+                datasets = _datasets(failures, ranks, helpers)
+                _allocate(file, schema.ROUNDS, datasets, rounds, phases, devices, ranks, helpers)
                 for dataset in datasets:
                     before = old[schema.ROUNDS].get(dataset.name)
                     now = file[schema.ROUNDS][dataset.name]
@@ -388,7 +393,7 @@ class ResultsWriter:
 
 
 def predicted_bytes(
-    phases: int, devices: int, rounds: int, failures: bool = False, ranks: int = 0
+    phases: int, devices: int, rounds: int, failures: bool = False, ranks: int = 0, helpers: int = 0
 ) -> int:
     """Return about how large the file of a run without training figures is, all rounds allocated.
 
@@ -396,8 +401,8 @@ def predicted_bytes(
     everything that does not grow with the rounds.
     """
     a_round = 0.0
-    for dataset in _datasets(failures, ranks):
-        shape = dataset.shape(phases, devices, ranks)
+    for dataset in _datasets(failures, ranks, helpers):
+        shape = dataset.shape(phases, devices, ranks, helpers)
         a_round += np.dtype(dataset.dtype).itemsize * math.prod(shape)
         a_round += _ENTRY_BYTES + _AXIS_BYTES * len(shape)
     return _HEADER_BYTES + round(rounds * a_round)
@@ -409,9 +414,10 @@ def _opened(path: Path, mode: str, **more: Any) -> Any:
     return h5py.File(path, mode, libver="earliest", locking="best-effort", **more)
 
 
-def _datasets(failures: bool, ranks: int) -> tuple[StoredDataset, ...]:
+def _datasets(failures: bool, ranks: int, helpers: int) -> tuple[StoredDataset, ...]:
     """Return the datasets of the rounds, in the order in which they are created."""
-    more = (*(schema.FAILURES if failures else ()), *(schema.RANK_TIMES if ranks else ()))
+    some = ((failures, schema.FAILURES), (ranks, schema.RANK_TIMES), (helpers, schema.HELPERS))
+    more = (dataset for there, datasets in some if there for dataset in datasets)
     return (*schema.DATASETS, *more, schema.MARKED)
 
 

@@ -7,7 +7,7 @@ import time
 
 from hpcfl.comm.transport import Transport
 from hpcfl.results.record import RoundRecord
-from hpcfl.results.schema import SPENT
+from hpcfl.results.schema import SPENT, SPENT_BY_HELPERS
 from hpcfl.rounds import ranktimes
 from hpcfl.rounds.driver import Round
 from hpcfl.system import kernel
@@ -29,7 +29,8 @@ def timed(transport: Transport, round_: Round) -> RoundRecord:
     # A peak that could not begin anew may be that of an earlier round.
     peak = kernel.resident_bytes()[1] if anew else math.nan
     record = round_.ledger.record
-    for name in SPENT:
+    helped = SPENT_BY_HELPERS if transport.placement.helpers else ()
+    for name in (*SPENT, *helped):
         total = transport.sum_to_server(getattr(record, name))
         if total is not None:
             setattr(record, name, total)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.comm import envelope
-from hpcfl.comm.phases import Pattern, Payload, Rows, Step, phase_names
+from hpcfl.comm.phases import Pattern, Payload, Role, Rows, Step, phase_names
 from hpcfl.comm.transport import Cuts, Part, Transport
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
@@ -40,7 +40,10 @@ RECEIVING = ("receive", "receive_part")
 
 
 class Round:
-    """Plays one round on this rank; `devices` are the rank's, `server` is there where it is."""
+    """Plays one round on this rank; `devices` and `helpers` are the rank's, by id.
+
+    `server` is there where it is.
+    """
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class Round:
         dim: int,
         largest_message: int,  # bytes that a device sends to the server at once, less envelope
         largest_reply: int | None = None,  # of them those besides its upload; as many, if None
+        helpers: Mapping[int, Any] | None = None,
         in_parts: bool = False,  # whether the server takes long uploads so
         # How uploads are dealt out to several ranks of the server, and what this rank does of it
         # if it is one of them, but not the first.
@@ -70,9 +74,11 @@ class Round:
     ) -> None:
         self._steps = steps
         self._transport = transport
+        self._devices = transport.placement.devices
         self.ledger = ledger
         self._index = index
         self._live = dict(devices)
+        self._helpers = dict(helpers or {})
         self._server = server
         self._inputs = inputs
         self._prepare = prepare
@@ -156,12 +162,12 @@ class Round:
                 message = self._seal(number, envelope.SERVER, envelope.ALL, payload)
         message = self._transport.broadcast(message, self._server_error)
         self._at(DURING, step)
-        for id, device in list(self._live.items()):
+        for id, party in list(self._playing(step).items()):
             with self._work(step.phase, id):
                 payload = envelope.unseal(
                     message, step.phase, number, self._index, envelope.SERVER, envelope.ALL
                 )
-                getattr(device, f"receive_{step.name}")(payload)
+                getattr(party, f"receive_{step.name}")(payload)
             self.ledger.received(step.phase, id, message.size)
 
     def _scatter(self, number: int, step: Step) -> None:
@@ -194,18 +200,25 @@ class Round:
             self._reduce(step, self._reduce_group)
             return
 
+        playing = self._playing(step)
+
         def produce(id: int) -> Payload:
-            payload = self._produce(step, id) if id in self._live else None
+            payload = self._produce(step, id) if id in playing else None
             with self.ledger.work(step.phase, id):
                 if payload is None:
-                    message = envelope.seal_refusal(self._untold.pop(id), self._index, id)
+                    reason = self._untold.pop(id)
+                    message = envelope.seal_refusal(reason, self._index, self._address(id))
                 else:
-                    message = self._seal(number, id, envelope.SERVER, payload)
+                    message = self._seal(number, self._address(id), envelope.SERVER, payload)
             self.ledger.sent(step.phase, id, message.size)
             self._at(DURING, step)
             return message
 
-        senders = sorted([*self._live, *self._untold]) if self._untold else list(self._live)
+        senders = [*playing]
+        if self._untold:
+            helping = step.role is Role.HELPER
+            untold = [id for id in self._untold if (id in self._transport.local_helpers) == helping]
+            senders = sorted([*senders, *untold])
         if not senders:
             self._at(DURING, step)
         announced = self._largest_message if step.upload else self._largest_reply
@@ -242,9 +255,11 @@ class Round:
 
     def _refuses(self, step: Step, id: int, message: Payload) -> bool:
         """Return whether a message says that its device takes no further part."""
-        refusal = envelope.refusal_in(message, self._index, id)
+        refusal = envelope.refusal_in(message, self._index, self._address(id))
         if refusal is not None:
-            reason = f"device {id} left the round in {step.phase}: {refusal}"
+            reason = (
+                f"{envelope.party(self._address(id))} left the round in {step.phase}: {refusal}"
+            )
             self.refused[id] = RefusedError(reason)
         return refusal is not None
 
@@ -359,8 +374,19 @@ class Round:
             except (MessageError, RefusedError) as error:
                 self._leave(id, error)
 
+    def _address(self, id: int) -> int:
+        """Return what envelopes call a device or a helper."""
+        return id if id < self._devices else envelope.HELPERS + id - self._devices
+
+    def _playing(self, step: Step) -> dict[int, Any]:
+        """Return the parties of this rank that a step is for, as far as they are still there."""
+        return self._helpers if step.role is Role.HELPER else self._live
+
     def _leave(self, id: int, error: HpcflError) -> None:
-        self._forget_model(self._live.pop(id))
+        if id in self._helpers:
+            del self._helpers[id]
+        else:
+            self._forget_model(self._live.pop(id))
         self.left[id] = error
         self._untold[id] = str(error)
 
@@ -372,7 +398,7 @@ class Round:
         arguments = [self._inputs(id)] if step.upload else []
         payload: Payload | None = None
         with self._work(step.phase, id):
-            payload = getattr(self._live[id], f"send_{step.name}")(*arguments)
+            payload = getattr(self._playing(step)[id], f"send_{step.name}")(*arguments)
         return None if payload is None else payload.reshape(-1).view(np.uint8)
 
     def _seal(self, number: int, sender: int, receiver: int, payload: Payload) -> Payload:
@@ -392,16 +418,19 @@ class Round:
         """Let the server act; keep its error until the devices can be told."""
         if self._server_error is not None:
             return None
+        called = arguments
         try:
             with self.ledger.work(step.phase, None):
                 if action in RECEIVING and step.pattern is Pattern.GATHER:
                     id, message, number, *place = arguments
                     if not place or not place[0]:
+                        address = self._address(id)
                         message = envelope.unseal(
-                            message, step.phase, number, self._index, id, envelope.SERVER
+                            message, step.phase, number, self._index, address, envelope.SERVER
                         )
-                    arguments = (id, message, *place)
-                return getattr(self._server, f"{action}_{step.name}")(*arguments)
+                    which = id - self._devices if step.role is Role.HELPER else id
+                    called = (which, message, *place)
+                return getattr(self._server, f"{action}_{step.name}")(*called)
         except HpcflError as error:
             sender = self._sender_of(error, step, action, arguments)
             if sender is None:

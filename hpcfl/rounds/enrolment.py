@@ -10,9 +10,9 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, Enrolment
 from hpcfl.comm.transport import Transport
-from hpcfl.crypto.keys import secrets_of
+from hpcfl.crypto.keys import helper_secrets, secrets_of
 from hpcfl.results.record import RoundRecord
-from hpcfl.results.schema import SPENT
+from hpcfl.results.schema import SPENT, SPENT_BY_HELPERS
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round
 from hpcfl.rounds.ledger import Ledger
@@ -25,7 +25,8 @@ NO_ROUND = 2**32 - 1
 class Enrolled:
     """The result of an enrolment."""
 
-    devices: Mapping[int, Any] = field(repr=False)  # this rank's, with their secrets
+    # This rank's, with their secrets: devices, and behind all of them helpers.
+    devices: Mapping[int, Any] = field(repr=False)
     population: int  # number n of devices of all ranks
     record: RoundRecord  # at the server what all ranks spent, elsewhere what this rank spent
     first_round: int  # that it was for
@@ -34,7 +35,7 @@ class Enrolled:
         """Add what the enrolment cost to the record, of all n devices, if it is the first's."""
         if round_index != self.first_round:
             return
-        for name in (*SPENT, "round_seconds"):
+        for name in (*SPENT, *SPENT_BY_HELPERS, "round_seconds"):
             setattr(record, name, getattr(record, name) + getattr(self.record, name))
 
 
@@ -50,13 +51,17 @@ def enrol(
     `first_round` is the round that the cost is charged to. None for a protocol without enrolment.
     Raises on every rank if the server cannot go on; on one rank, if one of its devices cannot.
     """
-    count = transport.placement.devices
-    enrolment = protocol.enrolment(count)
+    count, all_helpers = transport.placement.devices, transport.placement.helpers
+    enrolment = protocol.enrolment(count, all_helpers)
     if enrolment is None:
         return None
-    local = transport.local_devices
-    ledger = Ledger(protocol.phases(), count, local, transport.has_server)
+    local, helping = transport.local_devices, transport.local_helpers
+    ledger = Ledger(protocol.phases(), count, local, transport.has_server, helping, all_helpers)
     devices = {id: enrolment.device(id, secrets_of(insecure_seed, NO_ROUND, id)) for id in local}
+    helpers = {
+        id: enrolment.helper(id - count, helper_secrets(insecure_seed, NO_ROUND, id - count))
+        for id in helping
+    }
     _register(enrolment, transport, devices)
     played = Round(
         enrolment.steps,
@@ -64,13 +69,14 @@ def enrol(
         ledger,
         index=NO_ROUND,
         devices=devices,
+        helpers=helpers,
         server=enrolment.server() if transport.has_server else None,
         inputs=lambda id: np.empty(0),
         dropouts={},
         dim=0,
         largest_message=enrolment.largest_message,
     )
-    return Enrolled(devices, count, timed(transport, played), first_round)
+    return Enrolled(devices | helpers, count, timed(transport, played), first_round)
 
 
 def _register(enrolment: Enrolment, transport: Transport, devices: Mapping[int, Any]) -> None:

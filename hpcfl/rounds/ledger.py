@@ -11,18 +11,26 @@ from hpcfl.results.record import RoundRecord
 
 
 class Ledger:
-    """Entries of one round for the devices, `local`, and the server of one rank.
+    """Entries of one round for the parties of one rank: devices, `local`, helpers and the server.
 
     The record holds zeros for everybody else, so that the ranks' records add up to the round's.
+    Helpers have the ids from the number of devices on.
     """
 
     def __init__(
-        self, phases: list[str], devices: int, local: Sequence[int], has_server: bool
+        self,
+        phases: list[str],
+        devices: int,
+        local: Sequence[int],
+        has_server: bool,
+        helpers: Sequence[int] = (),  # of this rank
+        all_helpers: int = 0,
     ) -> None:
-        self.record = RoundRecord.empty(len(phases), devices)
+        self.record = RoundRecord.empty(len(phases), devices, all_helpers)
         self._index = {name: index for index, name in enumerate(phases)}
         self._parties = [*local, *([devices] if has_server else [])]
-        self._server = devices
+        self._server = self._devices = devices
+        self._helpers = [id - devices for id in helpers]
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -31,14 +39,18 @@ class Ledger:
         yield
         elapsed = time.perf_counter() - start
         self.record.wall_seconds[self._index[name], self._parties] += elapsed
+        self.record.helper_wall_seconds[self._index[name], self._helpers] += elapsed
 
     @contextmanager
     def work(self, phase: str, device: int | None) -> Iterator[None]:
-        """Add the CPU time to the phase of a device, or of the server for None."""
-        party = self._server if device is None else device
+        """Add the CPU time to the phase of a device or a helper, or of the server for None."""
         start = cpu_seconds()
         yield
-        self.record.cpu_seconds[self._index[phase], party] += cpu_seconds() - start
+        spent = cpu_seconds() - start
+        if device is None:
+            self.record.cpu_seconds[self._index[phase], self._server] += spent
+        else:
+            self._enter("cpu_seconds", phase, device, spent)
 
     @contextmanager
     def work_of_rank(self, phase: str, live: Collection[int]) -> Iterator[None]:
@@ -55,11 +67,16 @@ class Ledger:
         self.record.cpu_seconds[self._index[phase], parties] += spent / len(parties)
 
     def sent(self, phase: str, device: int, size: int, messages: int = 1) -> None:
-        """Enter `messages` messages of `size` bytes together that `device` sent."""
-        self.record.bytes_up[self._index[phase], device] += size
-        self.record.messages_up[self._index[phase], device] += messages
+        """Enter `messages` messages of `size` bytes together that a device or helper sent."""
+        self._enter("bytes_up", phase, device, size)
+        self._enter("messages_up", phase, device, messages)
 
     def received(self, phase: str, device: int, size: int, messages: int = 1) -> None:
-        """Enter `messages` messages of `size` bytes together that `device` received."""
-        self.record.bytes_down[self._index[phase], device] += size
-        self.record.messages_down[self._index[phase], device] += messages
+        """Enter `messages` messages of `size` bytes together that a device or helper received."""
+        self._enter("bytes_down", phase, device, size)
+        self._enter("messages_down", phase, device, messages)
+
+    def _enter(self, what: str, phase: str, id: int, value: float) -> None:
+        helps = id >= self._devices
+        whose = getattr(self.record, f"helper_{what}" if helps else what)
+        whose[self._index[phase], id - self._devices if helps else id] += value

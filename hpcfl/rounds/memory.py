@@ -12,12 +12,9 @@ if TYPE_CHECKING:
     from hpcfl.algorithms.aggregation.base import AggregationProtocol
     from hpcfl.comm.hosts import HostMemory
 
-# What a process with all devices holds at the peak of a round of `secagg`, as a multiple of its
-# rows (benchmarks/route_memory.py).
-PEAK = 1.5
-# The same where deaths are survived: rows are kept until all ranks have received theirs. 900
-# devices on one rank took 2.1 times their rows.
-TOLERANT_PEAK = 2.3
+# What comes to the rows where deaths are survived, as a multiple of them: they are kept until all
+# ranks have received theirs. 900 devices on one rank took 2.1 times their rows in all.
+TOLERANT = 0.8
 
 
 def row_bytes(protocol: AggregationProtocol, devices: int) -> int:
@@ -36,7 +33,7 @@ def check(protocol: AggregationProtocol, hosts: list[HostMemory], tolerant: bool
 
     `tolerant`: deaths of ranks are survived.
     """
-    peak = TOLERANT_PEAK if tolerant else PEAK
+    peak = protocol.rows_at_peak + TOLERANT * tolerant
     for host in hosts:
         here = min(host.devices, protocol.parameters.devices)
         needed = peak * row_bytes(protocol, here)
@@ -44,6 +41,6 @@ def check(protocol: AggregationProtocol, hosts: list[HostMemory], tolerant: bool
             raise UsageError(
                 f"the {here} devices on {host.name} exchange rows that take about "
                 f"{needed / 1e9:.1f} GB, and {host.available_bytes / 1e9:.1f} GB of memory are "
-                "free there: link each device with fewer others (secagg-graph, --degree), use more "
-                "hosts, or fewer devices"
+                "free there: link each device with fewer others (secagg-graph), use more hosts, or "
+                "fewer devices"
             )

@@ -13,7 +13,7 @@ from hpcfl.algorithms.aggregation.base import Aggregate, AggregationProtocol, Qu
 from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.aggregation.ranges import Dealt, RangeSum
 from hpcfl.comm.transport import Transport
-from hpcfl.crypto.keys import secrets_of
+from hpcfl.crypto.keys import helper_secrets, secrets_of
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.results.record import RoundRecord
 from hpcfl.rounds.clock import timed
@@ -85,6 +85,10 @@ def play(
     if models is not None:
         protocol.follow(models, index, together)
     devices = {id: protocol.device(id, index, secrets_of(insecure_seed, index, id)) for id in local}
+    helpers = {
+        id: protocol.helper(id - count, index, helper_secrets(insecure_seed, index, id - count))
+        for id in transport.local_helpers
+    }
     if enrolled is not None:
         # The protocol may outlive the run: only the round's devices hold the enrolment's secrets.
         protocol.join({}, together, enrolled.population)
@@ -102,9 +106,17 @@ def play(
     round_ = Round(
         protocol.steps,
         transport,
-        Ledger(phases, count, local, transport.has_server),
+        Ledger(
+            phases,
+            count,
+            local,
+            transport.has_server,
+            transport.local_helpers,
+            transport.placement.helpers,
+        ),
         index=index,
         devices=devices,
+        helpers=helpers,
         server=server,
         inputs=inputs,
         prepare=prepare,

@@ -23,7 +23,7 @@ from hpcfl.options.definition import part
 from hpcfl.options.training import TrainOptions
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.record import RoundRecord
-from hpcfl.results.schema import SPENT, DeviceMetric, Metric
+from hpcfl.results.schema import SPENT, SPENT_BY_HELPERS, DeviceMetric, Metric
 from hpcfl.rounds.build import build, model_updates
 from hpcfl.rounds.clock import timed
 from hpcfl.rounds.driver import Round
@@ -281,7 +281,13 @@ class Training:
         count = self._clients.sizes.size
         chosen = transport.select(invited)
         phases = phase_names(stage.steps)
-        ledger = Ledger(phases, len(invited), chosen.local_devices, chosen.has_server)
+        ledger = Ledger(
+            phases,
+            len(invited),
+            chosen.local_devices,
+            chosen.has_server,
+            all_helpers=chosen.placement.helpers,
+        )
         devices = {
             slot: stage.device(invited[slot], index, self._state.size)
             for slot in chosen.local_devices
@@ -397,7 +403,8 @@ class Training:
 def _joined(first: RoundRecord, second: RoundRecord) -> RoundRecord:
     """Return the record of two stages, of which the first has the phases `model` and another."""
     rows: dict[str, Any] = {
-        name: np.concatenate([getattr(first, name), getattr(second, name)[1:]]) for name in SPENT
+        name: np.concatenate([getattr(first, name), getattr(second, name)[1:]])
+        for name in (*SPENT, *SPENT_BY_HELPERS)
     }
     return replace(second, **rows, round_seconds=first.round_seconds + second.round_seconds)
 
@@ -420,4 +427,5 @@ def _for_all(record: RoundRecord, participants: list[int], devices: int) -> Roun
         validated=record.validated,
         warmup=record.warmup,
         promise_failure=record.promise_failure,
+        **{name: getattr(record, name) for name in SPENT_BY_HELPERS},
     )

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl import results as result_files
+from hpcfl.algorithms.aggregation import find as find_protocol
 from hpcfl.algorithms.aggregation.base import QuantisedProtocol
 from hpcfl.algorithms.federated import find
 from hpcfl.algorithms.federated.base import FederatedAlgorithm
-from hpcfl.benchmark.session import default_devices
+from hpcfl.benchmark.session import devices_on
 from hpcfl.comm.hosts import Hosts
-from hpcfl.comm.placement import Placement
 from hpcfl.comm.transport import Transport
 from hpcfl.comm.world import World
 from hpcfl.crypto.groups import GROUPS
@@ -83,7 +83,8 @@ def run(
 
     interruption = current()
     neighbour = world.rank_on_host()
-    count = devices or default_devices(world)
+    helpers = find_protocol(options.aggregate, options.security).helpers_of(options.helpers)
+    count = devices or devices_on(world, 1 + helpers)
     # Wrong options are refused before any data are read.
     check_algorithm(options, count)
     name = options.model or models.DEFAULT_MODELS[options.dataset]
@@ -92,10 +93,9 @@ def run(
         options.aggregate, options, options.per_round or count, dim=1, population=count
     )
     world.first_alone(lambda: result_files.check_writable(output))
-    ranks = min(world.size, count + 1)
     mine = clients.load(
         world,
-        Placement.even(count, ranks),
+        world.placement(count, helpers=helpers),
         options.dataset,
         options.data_dir,
         options.partition,
@@ -103,7 +103,7 @@ def run(
         options.data_fraction,
     )
     hosts = Hosts(world)
-    transport = world.transport(count)
+    transport = world.transport(count, helpers=helpers)
     if transport is None:
         world.settle(None)
         return None
@@ -160,6 +160,7 @@ def run(
                 training=tuple(Metric),
                 device_training=tuple(DeviceMetric) if options.device_loss else (),
                 partition=mine.table,
+                helpers=helpers,
             )
         except HpcflError as problem:
             error = problem

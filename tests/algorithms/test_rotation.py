@@ -13,7 +13,16 @@ from hpcfl.algorithms import rotation
 from hpcfl.algorithms.rotation import Rotation, butterflies
 from hpcfl.errors import UsageError
 
-PROTOCOLS = ["secagg", "secagg-graph", "cohort", "sparse", "common", "lightsecagg", "prf"]
+PROTOCOLS = [
+    "secagg",
+    "secagg-graph",
+    "cohort",
+    "sparse",
+    "common",
+    "lightsecagg",
+    "assisted",
+    "prf",
+]
 
 
 def rotate(dim, seed=1):

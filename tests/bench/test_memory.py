@@ -30,7 +30,7 @@ def test_protocols_that_exchange_no_rows_take_no_memory_for_them():
 
 
 def test_a_round_is_refused_where_its_rows_do_not_fit_a_host():
-    needed = int(memory.PEAK * 500 * 999 * ROW)
+    needed = int(protocol().rows_at_peak * 500 * 999 * ROW)
     enough = HostMemory("a", 500, needed)
     memory.check(protocol(), [enough, HostMemory("b", 500, None)])
 
@@ -38,8 +38,18 @@ def test_a_round_is_refused_where_its_rows_do_not_fit_a_host():
         memory.check(protocol(), [enough, HostMemory("b", 500, needed - 1)])
 
 
+def test_rows_whose_content_is_kept_take_more():
+    """A device of lightsecagg keeps the pieces that it is dealt beside the rows they came in."""
+    light, host = protocol("lightsecagg", 100), HostMemory("a", 100, 10**6)
+    needed = memory.row_bytes(light, 100)
+    assert 100 * 99 * (4 + 16 + 16 + 4) == needed
+    memory.check(light, [HostMemory("a", 100, int(2.5 * needed))])
+    with pytest.raises(UsageError, match="exchange rows"):
+        memory.check(light, [HostMemory("a", 100, int(2.5 * needed) - 1), host])
+
+
 def test_a_round_that_survives_deaths_needs_more():
-    needed = memory.PEAK * 500 * 999 * ROW
+    needed = protocol().rows_at_peak * 500 * 999 * ROW
     host = HostMemory("a", 500, int(needed) + 1)
     memory.check(protocol(), [host])
 

@@ -108,6 +108,27 @@ def test_uploads_summed_within_reduce_give_the_same_sum(tmp_path, protocol, grou
     np.testing.assert_array_equal(sums[0], sums[1])
 
 
+def test_helpers_on_ranks_of_their_own_tell_the_same(tmp_path):
+    runs, sums = [], []
+    for ranks in (1, 4, 6):
+        target = tmp_path / f"{ranks}.npy"
+        given = ("assisted", *SMALL, "--devices", 7, "--save-aggregate", target)
+        (summary,) = bench(ranks, tmp_path / str(ranks), *given)
+        assert (summary["rounds_validated"], summary["rounds_total"]) == (3, 3)
+        runs.append(load(Path(summary["path"])))
+        sums.append(np.load(target))
+
+    traffic = ("bytes_up", "bytes_down", "messages_up", "messages_down")
+    for run, total in zip(runs, sums, strict=True):
+        for name in (*traffic, "survived", *(f"helper_{one}" for one in traffic)):
+            np.testing.assert_array_equal(getattr(run, name), getattr(runs[0], name))
+        np.testing.assert_array_equal(total, sums[0])
+        assert (run.helper_cpu_seconds.sum(axis=1) > 0).all()
+    assert ["server", "helper 0", "helper 1", "3"] == [runs[1].rank_name(k) for k in range(4)]
+    found = [(one["devices"], one["helpers"]) for one in runs[1].environment["placement"]]
+    assert [([], []), ([], [0]), ([], [1]), ([*range(7)], [])] == found
+
+
 @pytest.mark.parametrize("options", [("secagg",), ("common", "--alpha", 0.5, "--bits", 16)])
 def test_a_server_of_several_ranks_sums_and_is_sent_the_same(tmp_path, options):
     runs, sums = [], []
@@ -233,6 +254,10 @@ def test_a_missing_device_ends_the_job_once_with_a_sentence(tmp_path):
         (
             ["secagg", "--devices", "2", "--server-ranks", "3"],
             "3 ranks cannot do that and hold devices: start 4",
+        ),
+        (
+            ["assisted", "--devices", "2"],
+            "--helpers is 2: 3 ranks cannot do that and hold devices: start 4",
         ),
         (["sparse", "--devices", "3", "--server-ranks", "2"], "sparse cannot use --server-ranks"),
         (

@@ -47,7 +47,7 @@ def built(protocol, devices, dim, **options):
 
 def played(experiment):
     rounds = Results[Played]()
-    experiment.run(Loopback(experiment.devices), rounds)
+    experiment.run(Loopback(experiment.devices, experiment.protocol.helpers), rounds)
     return rounds.records
 
 
@@ -69,6 +69,7 @@ def expected(experiment):
         ("cohort", 30, 3000, {"degree": 14, "alpha": 0.2, "dropout": 0.0}),
         ("common", 9, 500, {"alpha": 0.2}),
         ("prf", 8, 700, {"dropout": 0.0}),
+        ("assisted", 9, 700, {"bits": "12", "helpers": 3}),
         ("lightsecagg", 9, 700, {}),
         ("lightsecagg", 12, 700, {"gamma": 0.3, "dropout": 0.0}),
     ],
@@ -78,13 +79,15 @@ def test_bytes_are_exact_where_nothing_is_left_to_chance(protocol, devices, dim,
     records = played(experiment)
 
     for number, phase in enumerate(expected(experiment)):
-        if phase.name == "advertise_keys" and protocol == "prf":
+        if phase.name == "advertise_keys" and protocol in ("assisted", "prf"):
             continue  # once, before the first round
         for record in records:
             up, down = record.bytes_up[number], record.bytes_down[number]
             assert set(up[record.survived].tolist()) == {phase.up}, phase.name
             assert set(down[record.survived].tolist()) == {phase.down}, phase.name
             assert np.count_nonzero(up) == (phase.senders if phase.up else 0)
+            assert set(record.helper_bytes_up[number].tolist()) <= {phase.helper_up}
+            assert set(record.helper_bytes_down[number].tolist()) <= {phase.helper_down}
 
 
 def test_what_has_changed_of_the_model_is_predicted_from_the_second_round_on():

@@ -47,6 +47,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "secagg, 12 bits": {"protocol": "secagg", "bits": "12", "rotate": True},
     "sparse, 20 bits": {"protocol": "sparse", "alpha": 0.3, "bits": "20"},
     "cohort, 8 bits": {"protocol": "cohort", "alpha": 0.4, "bits": "8"},
+    "assisted": {"protocol": "assisted", "bits": "16"},
     "lightsecagg": {"protocol": "lightsecagg", "gamma": 0.2},
     "prf": {"protocol": "prf", "dropout": 0.0},
     "dp-fedavg": {"protocol": "dp-fedavg", "noise_multiplier": 1.0},
@@ -64,8 +65,8 @@ FILES = ("secagg", "sparse, active", "dp-fedavg, cohort")
 class Hearing(Loopback):
     """A loopback that keeps a digest of every message that moves."""
 
-    def __init__(self, devices):
-        super().__init__(devices)
+    def __init__(self, devices, helpers):
+        super().__init__(devices, helpers)
         self.digest = hashlib.sha256()
         self.bytes = 0
 
@@ -103,8 +104,8 @@ class Hearing(Loopback):
 
 def wire(options):
     """Return a digest of what moved in a run, and what was counted of it."""
-    transport, rounds = Hearing(DEVICES), Results[Played]()
     run = Experiment.prepare(asked(COMMON | options), DEVICES)
+    transport, rounds = Hearing(DEVICES, run.protocol.helpers), Results[Played]()
     run.run(transport, rounds)
     return {
         "messages": transport.digest.hexdigest(),

@@ -136,7 +136,8 @@ def test_a_summary_is_plain_json(make_run):
         text = json.dumps(given, allow_nan=False)
         assert json.loads(text) == given
     assert given["phases"][0]["name"] == "share_keys"
-    assert given["link"] == {"uplink_mbps": 8, "downlink_mbps": 16, "latency_ms": 1}
+    link = {"uplink_mbps": 8, "downlink_mbps": 16, "helper_mbps": 1000, "latency_ms": 1}
+    assert given["link"] == link
 
 
 @pytest.fixture

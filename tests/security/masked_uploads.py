@@ -20,6 +20,7 @@ PROTOCOLS = {
     "secagg-graph": {"degree": 4},
     "cohort": {"alpha": 0.5, "degree": 8},
     "common": {"alpha": 0.6},
+    "assisted": {},
     "lightsecagg": {},
     "prf": {"dropout": 0.0},
     "sparse": {"alpha": 0.6},
@@ -39,7 +40,7 @@ def make(name, group, dim, devices=DEVICES, **options):
 def received(protocol, vector, rounds, secrets=system):
     """Return what each device uploads in rounds with fresh keys, by device and round."""
     count = protocol.parameters.devices
-    transport = Loopback(count)
+    transport = Loopback(count, protocol.helpers)
     enrolled = enrol(type(protocol), transport, first_round=0)
     if enrolled is not None:
         protocol.join(enrolled.devices, range(count), count)

@@ -45,7 +45,7 @@ from hpcfl.rounds.observer import Results, Together
 
 DEVICES, DIM = 6, 120
 RINGS = ("secagg", "secagg-graph", "sparse", "cohort")
-PROTOCOLS = (*RINGS, "common", "lightsecagg", "prf", "secagg active", "sparse active")
+PROTOCOLS = (*RINGS, "common", "lightsecagg", "assisted", "prf", "secagg active", "sparse active")
 OPTIONS = {
     "secagg-graph": {"degree": 4},
     "cohort": {"alpha": 0.5, "degree": 6},
@@ -57,7 +57,7 @@ OPTIONS = {
 }
 PHASES = ("advertise_keys", "share_keys", "share_masks", "masked_input", "unmask")
 # Between them these run the code of all: two topologies, three kinds of masks, both variants.
-QUICK = ("sparse", "cohort", "lightsecagg", "prf", "secagg active", "dp-fedavg")
+QUICK = ("sparse", "cohort", "lightsecagg", "assisted", "prf", "secagg active", "dp-fedavg")
 
 
 def each(*names):
@@ -85,6 +85,14 @@ def kind(name):
     return find(protocol, security or "passive")
 
 
+def helpers(name):
+    return kind(name).default_helpers if name != "dp-fedavg" else 0
+
+
+def loopback(name):
+    return Loopback(DEVICES, helpers(name))
+
+
 def options(name, **others):
     few = {"dim": DIM, "rounds": 2, "warmup": 0, "levels": 2**16}
     return BenchOptions(name.partition(" ")[0], **few | OPTIONS.get(name, {}) | others)
@@ -101,7 +109,7 @@ def played(name, transport, dropouts=None, protocol=None, prepare=None):
         inputs=lambda id: np.full(DIM, 0.5),
         prepare=prepare,
         dropouts=dropouts or {},
-        enrolled=enrolment.enrol(type(protocol), Loopback(DEVICES), first_round=0),
+        enrolled=enrolment.enrol(type(protocol), loopback(name), first_round=0),
     )
 
 
@@ -272,8 +280,8 @@ def test_output_of_a_process_holds_no_secret_even_of_a_crash(method, tmp_path):
 class Spoiled(Changing):
     """Hands messages over, those of one step changed, and keeps the reasons of refusals."""
 
-    def __init__(self, devices, step, change):
-        super().__init__(devices)
+    def __init__(self, name, step, change):
+        super().__init__(DEVICES, helpers(name))
         self._step = step
         self._change = change
         self.said = []
@@ -326,7 +334,7 @@ def test_no_error_of_a_round_that_fails_holds_a_secret(name, planted):
     steps = kind(name).steps
     kinds, texts, ended = set(), [], []
     for number, change in itertools.product(range(len(steps)), CHANGES):
-        transport = Spoiled(DEVICES, number, change)
+        transport = Spoiled(name, number, change)
         error, parties = failed_round(name, transport, ended=ended)
         texts += [repr(party) + str(party) for party in parties]
         texts += [told(one) for party in parties for one in getattr(party, "ignored", [])]
@@ -336,7 +344,7 @@ def test_no_error_of_a_round_that_fails_holds_a_secret(name, planted):
             texts.append(told(error))
     for phase in PHASES:
         if phase in [step.phase for step in steps]:
-            error, _ = failed_round(name, Loopback(DEVICES), dict.fromkeys(range(4), phase))
+            error, _ = failed_round(name, loopback(name), dict.fromkeys(range(4), phase))
             assert error is not None
             kinds.add(type(error))
             texts.append(told(error))
@@ -367,7 +375,7 @@ def test_no_refusal_holds_a_secret(name, planted):
                     getattr(device, method)(*arguments)
                 texts.append(told(caught.value))
 
-    played(name, Loopback(DEVICES), prepare=ask)
+    played(name, loopback(name), prepare=ask)
 
     assert 5 * DEVICES == len(texts)
     assert set() == planted.search()(*texts)
@@ -387,7 +395,7 @@ def test_no_object_shows_a_secret_when_it_is_printed(name, planted):
                 shown.extend((repr(thing), str(thing)))
 
     experiment = Experiment.prepare(options(name, rounds=1), DEVICES)
-    played(name, Loopback(DEVICES), protocol=experiment.protocol, prepare=look)
+    played(name, loopback(name), protocol=experiment.protocol, prepare=look)
 
     assert {type(experiment.protocol).__name__, "Round", "KeyPair"} <= kinds
     assert set() == planted.search()(*shown)
@@ -424,7 +432,7 @@ def alive():
 def test_nothing_that_stays_holds_a_secret_of_a_round(name, planted):
     """Parties die with their round, at once; what is left between rounds leads to no secret."""
     experiment = Experiment.prepare(options(name), DEVICES)
-    transport = Loopback(DEVICES)
+    transport = loopback(name)
     stored = Results[rounds.Played]()
     between = []
     gc.collect()
@@ -480,7 +488,7 @@ def test_the_secret_of_noise_dies_with_its_run(tmp_path):
 @pytest.mark.parametrize("name", each(*RINGS))
 def test_the_parties_of_a_failed_round_are_held_by_its_error_alone(name, planted):
     before = alive()
-    error, parties = failed_round(name, Loopback(DEVICES), dict.fromkeys(range(4), "unmask"))
+    error, parties = failed_round(name, loopback(name), dict.fromkeys(range(4), "unmask"))
     assert isinstance(error, BelowThresholdError)
     parties.clear()
     del error

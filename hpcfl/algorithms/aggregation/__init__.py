@@ -33,6 +33,10 @@ PROTOCOLS = registry(
             "lightsecagg:LightSecAgg",
             "masks whose sum is recovered in one go (So et al. 2022)",
         ),
+        "assisted": (
+            "assisted:Assisted",
+            "masks whose sums helpers tell (Behnia et al. 2024)",
+        ),
         "prf": ("prf:Prf", "masks from seeds agreed on once, no dropouts (Hu et al. 2021)"),
     },
 )

@@ -385,7 +385,7 @@ class ActiveSecAgg(SecAgg):
             )
 
     @classmethod
-    def enrolment(cls, devices: int) -> Registration:
+    def enrolment(cls, devices: int, helpers: int = 0) -> Registration:
         return Registration(cls.name, devices)
 
     def identity(self, id: int) -> Identity:

@@ -56,6 +56,10 @@ class Enrolment(ABC):
     def device(self, id: int, secrets: SecretSource) -> Any:
         """Return the side of a device, which keeps what it learns for all rounds."""
 
+    def helper(self, number: int, secrets: SecretSource) -> Any:
+        """Return the side of a helper, which does the same, of a protocol that has helpers."""
+        raise NotImplementedError
+
     @abstractmethod
     def server(self) -> Any:
         """Return the server's side."""
@@ -147,6 +151,10 @@ class AggregationProtocol(ABC):
         in all. A MessageError must come with the first part, if at all: before anything counts.
         Then its values may also be dealt out to several ranks of a server: `dealt_out` does,
         ``server.take_range(values)`` leaves all others to other ranks, which form `sum_of` theirs.
+    most_helpers : int
+        How many helpers it can have (see `hpcfl.comm.phases.Role`); 0 if it has none.
+    default_helpers : int
+        How many it has if nobody says otherwise.
     summed_in : Group or None
         The group in which uploads are summed; None for real numbers.
     """
@@ -160,6 +168,8 @@ class AggregationProtocol(ABC):
     rotates: ClassVar[bool] = False
     uploads_in_parts: ClassVar[bool] = False
     same_coordinates: ClassVar[bool] = False
+    most_helpers: ClassVar[int] = 0
+    default_helpers: ClassVar[int] = 0
     not_attacked: ClassVar[str] = "the attack knows of no masks that it could take off"
     not_active: ClassVar[str] = "there is no such variant of it"
 
@@ -182,10 +192,22 @@ class AggregationProtocol(ABC):
                 "whose devices all send the same coordinates (common)"
             )
         self.parameters = parameters
+        self.helpers = self.helpers_of(parameters.helpers)
         # Who plays the rounds, of those that enrolled; see `join`.
         self.enrolled: Mapping[int, Any] = {}
         self.members: Sequence[int] = ()
         self.population = 0
+
+    @classmethod
+    def helpers_of(cls, asked: int | None) -> int:
+        """Return the number K of helpers where so many are asked for; UsageError if not so many."""
+        given = cls.default_helpers if asked is None else asked
+        if given > cls.most_helpers:
+            takes = (
+                f"at most {cls.most_helpers} of them" if cls.most_helpers else "none: leave it out"
+            )
+            raise UsageError(f"--helpers is {given}, and {cls.name} has {takes}")
+        return given
 
     @classmethod
     def active_variant(cls) -> type[AggregationProtocol] | None:
@@ -254,6 +276,14 @@ class AggregationProtocol(ABC):
         return 0
 
     @property
+    def rows_at_peak(self) -> float:
+        """What a process holds at the peak of an exchange of rows, as a multiple of these.
+
+        That of `secagg` (benchmarks/route_memory.py).
+        """
+        return 1.5
+
+    @property
     def checking_bytes(self) -> int:
         """Size of what a rank makes of its devices' vectors to validate a sum."""
         return 28 * self.parameters.dim
@@ -281,8 +311,8 @@ class AggregationProtocol(ABC):
         return Outcome(self.parameters.devices, len(server.survivors))
 
     @classmethod
-    def enrolment(cls, devices: int) -> Enrolment | None:
-        """Return what `devices` devices do once, before the first round; None for nothing."""
+    def enrolment(cls, devices: int, helpers: int = 0) -> Enrolment | None:
+        """Return what devices and helpers do once, before the first round; None for nothing."""
         return None
 
     def join(self, enrolled: Mapping[int, Any], members: Sequence[int], population: int) -> None:
@@ -291,7 +321,8 @@ class AggregationProtocol(ABC):
         Parameters
         ----------
         enrolled : mapping of int to device
-            The devices of this rank as their enrolment left them, by the ids they enrolled with.
+            The devices of this rank as their enrolment left them, by the ids they enrolled with,
+            and its helpers, which follow them: n, n + 1, ...
         members : sequence of int
             Those ids of the devices 0 to N - 1 of the rounds, in increasing order.
         population : int
@@ -314,6 +345,10 @@ class AggregationProtocol(ABC):
     @abstractmethod
     def device(self, id: int, round_index: int, secrets: SecretSource) -> Any:
         """Return the device's side of a round."""
+
+    def helper(self, number: int, round_index: int, secrets: SecretSource) -> Any:
+        """Return the side of a helper, 0 to K - 1, of a round."""
+        raise NotImplementedError
 
     def sent_in(self, round_index: int) -> Where:
         """Return the coordinates that all devices send in a round, where these are the same."""
@@ -662,13 +697,18 @@ class QuantisedProtocol(AggregationProtocol):
 
     def read_values(self, payload: Payload, length: int, id: int) -> Elements:
         """Return the group elements of a device's upload; MessageError if it is not so many."""
-        group, name = self.summed_in, f"device {id}"
-        packed = parse_vector(payload, "u1", group.wire_bytes(length), "masked_input", name)
+        return self.read_elements(payload, length, "masked_input", f"device {id}")
+
+    def read_elements(self, payload: Payload, length: int, phase: str, sender: str) -> Elements:
+        """Return so many group elements; MessageError if a message is not just that."""
+        group = self.summed_in
+        packed = parse_vector(payload, "u1", group.wire_bytes(length), phase, sender)
         try:
             values = group.unpack(packed, length)
         except ValueError as error:
-            raise MessageError("masked_input", name, str(error)) from None
-        self.check_elements(values, name)
+            raise MessageError(phase, sender, str(error)) from None
+        if not group.holds(values):
+            raise MessageError(phase, sender, "a value is not a group element")
         return values
 
     def read_part(

@@ -47,6 +47,7 @@ OPERATIONS = {
     "packed": "vectors",  # an element packed in its bits, or unpacked, that is no whole word there
     # Where masks are coded:
     "product": "coding",  # a product in F_q while pieces are encoded, or decoded
+    "interpolated": "coding",  # an entry of Lagrange's matrix computed, to recover masks
     "sealed": "coding",  # a row for a peer sealed, or opened
     "sealed_byte": "coding",  # a byte of it
 }
@@ -69,6 +70,10 @@ class PhaseCosts:
     receivers: int = 0
     device: Operations = field(default_factory=dict)  # of one that is in it to its end
     server: Operations = field(default_factory=dict)
+    # Of each helper, for whom devices and server wait: its work, and its bytes.
+    helper: Operations = field(default_factory=dict)
+    helper_up: float = 0.0
+    helper_down: float = 0.0
     around: Operations = field(default_factory=dict)  # take time and are nobody's work
     scattered: bool = False  # whether the server sends every device a message of its own
 

@@ -32,11 +32,12 @@ class EnrolledDevice:
         self._secrets = b""
         self._last_round = -1
 
-    def _listed(self, payload: Payload, size: int) -> list[bytes]:
-        """Return what all devices sent, `size` bytes each, of a list that is the first."""
+    def _listed(self, payload: Payload, size: int, count: int | None = None) -> list[bytes]:
+        """Return what so many, by default all, devices sent, `size` bytes each, of a first list."""
         if self._secrets:
             raise RefusedError(f"device {self.id} refuses to enrol twice")
-        raw = parse_vector(payload, "u1", size * self.devices, PHASE, "the server").tobytes()
+        count = self.devices if count is None else count
+        raw = parse_vector(payload, "u1", size * count, PHASE, "the server").tobytes()
         return [raw[start : start + size] for start in range(0, len(raw), size)]
 
     def _keep(self, secrets: list[bytes]) -> None:

@@ -8,9 +8,9 @@ of the masks, which the server takes off that of the uploads. So what the server
 with the number of devices that dropped out, and no secret of a single device is ever
 reconstructed. The price is paid beforehand: encoding, and N / (U - T) vectors sent by each device.
 
-U and T follow from the plan of the round: T devices may collude, and U stay to the end, one device
-that vanishes besides those that are planned to left out. Fewer than the threshold t, a majority,
-are never enough.
+U and T follow from the plan of the round: T devices may collude, and U are sure to answer in the
+end, where besides the planned dropouts one device vanishes and another one answers falsely. Fewer
+than the threshold t, a majority, are never enough.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap of the N devices, the
 first bit of a byte being its most significant):
@@ -23,6 +23,7 @@ advertise_keys  to the server    public key (32 bytes)
 advertise_keys  to devices       bits of U1, who advertised keys, then their keys
 share_masks     device to peer   AES-GCM ciphertext of a coded piece: ceil(d / (U - T)) elements
 share_masks     to the server    bits of those whose pieces the device holds, itself among them
+share_masks     to devices       bits of U2, whose masks can be taken off: the others leave
 masked_input    to the server    d group elements
 unmask          to devices       bits of U3, whose vectors are in the sum
 unmask          to the server    the sum of their pieces: ceil(d / (U - T)) elements
@@ -32,15 +33,17 @@ The phases before ``masked_input`` need no vector: the paper lets devices play t
 train. Keys are made anew for each round.
 
 The server is curious, and devices do what they are to do, as in the paper. What holds beyond it: a
-malformed message costs its sender alone; a device of whose pieces two others hold none is left out;
-where more than U sums were received, wrong ones are found, as a codeword tells its errors, and one
-wrong sum is left out if they are U + 2. Pieces that do not belong together, dealt by a device that
-lies, make the round end with a sentence if more than U sums were received; with exactly U nobody
-can tell, and the sum is wrong.
+malformed message costs its sender alone; a device of whose pieces two others hold none is left out,
+and told so; of U + 2 sums or more, one wrong one is found and left out, of U + 1 it ends the round.
+A device that deals pieces which do not belong together makes the sums of its peers wrong, with the
+same effect: one is taken for a wrong sum, more end the round. Sums that are wrong together may look
+right, as with exactly U sums any do: the devices that sent them change the sum as they could have
+by sending other vectors.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,7 +70,7 @@ from hpcfl.algorithms.aggregation.reconstruction import Shares, reconcile
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
 from hpcfl.crypto import keys, matrices
-from hpcfl.crypto.coding import Code
+from hpcfl.crypto.coding import INTERPOLATED_ROW, Code
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
@@ -76,6 +79,8 @@ from hpcfl.privacy.masking import InCohorts
 # Random combinations of the sums' elements by which wrong sums are found: one goes unnoticed with
 # a probability of 1 / q for each.
 CHECKS = 2
+# So many devices may answer falsely without harm to the round.
+LIARS = 1
 
 
 @dataclass(frozen=True)
@@ -87,10 +92,18 @@ class Coded(Promise):
 
     @property
     def claim(self) -> str:
+        private = self.code.private
+        several = private > 1
+        collude = f"{private} devices that collude" if several else "one device that colludes"
+        pieces = f"{private} pieces say" if several else "one piece says"
+        found = (
+            f"the server learns the sum of at least {self.code.needed} devices' vectors, with "
+            f"{collude} that of the others: {pieces} nothing about a mask"
+        )
+        if not self.exceeded:
+            return found
         return (
-            f"the server learns the sum of at least {self.code.needed} devices' vectors, and "
-            f"{self.code.private} devices that collude with it no more: so many pieces say nothing "
-            "about a mask"
+            f"{found}. More collude with a probability of at most 2^{math.log2(self.exceeded):.1f}"
         )
 
     @property
@@ -117,6 +130,7 @@ class LightSecAgg(QuantisedProtocol):
         Step("advertise_keys", Pattern.BROADCAST),
         Step("share_masks", Pattern.ROUTE),
         Step("share_masks", Pattern.GATHER, message="held"),
+        Step("share_masks", Pattern.BROADCAST, message="dealers"),
         Step("masked_input", Pattern.GATHER, upload=True),
         Step("unmask", Pattern.BROADCAST),
         Step("unmask", Pattern.GATHER),
@@ -135,8 +149,8 @@ class LightSecAgg(QuantisedProtocol):
                 f"lightsecagg codes masks in a field, and {self.summed_in.name} is none: leave out "
                 "--group and --bits"
             )
-        threat = self.threat
-        needed = max(parameters.threshold, parameters.devices - threat.dropped)
+        answering = parameters.devices - self.threat.dropped - LIARS
+        needed = max(parameters.threshold, answering)
         private = max(1, self.colluding_in_sum)
         if private >= needed:
             raise UsageError(
@@ -165,17 +179,15 @@ class LightSecAgg(QuantisedProtocol):
         return [Coded(self.code, self.more_colluding), *super().promises()]
 
     @property
-    def survivors_in_sum(self) -> int:
-        return self.code.needed
-
-    @property
     def sum_bytes(self) -> int:
-        return self.summed_in.adder_bytes * self.parameters.dim
+        # The sums of pieces, from which the masks are recovered, and with them what is recovered.
+        pieces = 8 * self.code.devices * self.code.width
+        return self.summed_in.adder_bytes * self.parameters.dim + pieces
 
     @property
-    def working_bytes(self) -> int:
-        # The pieces that it holds of all others, until it knows whose are to be added up.
-        return super().working_bytes + 4 * self.code.devices * self.code.width
+    def rows_at_peak(self) -> float:
+        # Devices keep the pieces that were in the rows until they know whose are to be added up.
+        return 2.5
 
     @property
     def largest_reply(self) -> int:
@@ -196,11 +208,12 @@ class LightSecAgg(QuantisedProtocol):
         share, row = phases["share_masks"], 4 * code.width + sealed.TAG_BYTES
         share.routes(row * peers, devices, peers)
         share.sends(bits, devices)
+        share.receives(bits, devices)
         words = code.dim + code.private * code.width
         add(
             share.device,
             {
-                "message": 3,
+                "message": 4,
                 "keystream": 2,
                 "mask_word": words,
                 "product": code.products,
@@ -221,6 +234,7 @@ class LightSecAgg(QuantisedProtocol):
             "product": code.pieces * code.needed * code.width,
             # Every sum is checked against the others.
             "summed": CHECKS * survivors * code.width,
+            "interpolated": code.needed * (code.pieces + INTERPOLATED_ROW),
         }
         add(unmask.server, work | converted(code.dim, 2))
 
@@ -342,6 +356,15 @@ class LightSecAggDevice(QuantisedDevice):
         """Return whose pieces this device holds."""
         return np.packbits(to_flags(self._pieces, self._parameters.devices))
 
+    def receive_dealers(self, payload: Payload) -> None:
+        """Go on if this device's mask can be taken off."""
+        dealers = self._protocol.read_listed(payload, "share_masks", "the server")
+        if self.id not in dealers:
+            raise RefusedError(
+                f"device {self.id} is told that two others hold no piece of its mask"
+            )
+        self._require(len(dealers), "upload among")
+
     # masked_input
 
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
@@ -422,7 +445,9 @@ class LightSecAggServer(ModelSender):
         self.round_index = round_index
         self._public: dict[int, bytes] = {}
         self._sharers: set[int] = set()
-        self._held: dict[int, list[int]] = {}
+        # Who said whose pieces it holds, and how often each device was named.
+        self._held: set[int] = set()
+        self._holders = np.zeros(self._devices, np.int64)
         # Of whom something was found out only when all had answered.
         self.refused: dict[int, MessageError] = {}
         self._uploads = FQ.adder(protocol.parameters.dim)
@@ -461,19 +486,21 @@ class LightSecAggServer(ModelSender):
         name = f"device {sender}"
         if sender not in self._sharers or sender in self._held:
             raise MessageError("share_masks", name, "it dealt no pieces, or was received twice")
-        self._held[sender] = self._protocol.read_listed(payload, "share_masks", name)
+        self._holders[self._protocol.read_listed(payload, "share_masks", name)] += 1
+        self._held.add(sender)
 
     def finish_held(self) -> None:
         """Leave out those of whom two devices hold no piece: one alone may be the one that lies."""
-        holders = np.zeros(self._devices, np.int64)
-        for held in self._held.values():
-            holders[held] += 1
         for id in sorted(self._sharers):
-            if len(self._held) - holders[id] > 1:
+            if len(self._held) - self._holders[id] > LIARS:
                 self._sharers.discard(id)
                 reason = "two devices or more hold no piece of its mask: it is left out"
                 self.refused[id] = MessageError("share_masks", f"device {id}", reason)
         self._require(len(self._sharers), "dealt pieces rightly")
+
+    def send_dealers(self) -> Payload:
+        """Return whose masks can be taken off the sum."""
+        return self._bits(self._sharers)
 
     def receive_masked_input(self, sender: int, payload: Payload) -> None:
         """Add a device's masked vector to the sum."""
@@ -529,7 +556,7 @@ class LightSecAggServer(ModelSender):
         self._answers = {}
         right = self._fitting(sums, answered)
         for id in np.delete(answered, right).tolist():
-            reason = "its sum of pieces contradicts those of all others"
+            reason = "its sum of pieces, or a piece that it was dealt, contradicts all others"
             self.refused[id] = MessageError("unmask", f"device {id}", reason)
         used = right[: code.needed]
         masks = code.decode(sums[used], answered[used])
@@ -554,10 +581,14 @@ class LightSecAggServer(ModelSender):
         )
         right = np.flatnonzero(reconcile(shares, code.needed).received[0])
         if not right.size:
+            few = answered.size == code.needed + 1
+            which = (
+                "one more would tell which is wrong" if few else "more than one of them is wrong"
+            )
             raise BelowThresholdError(
                 f"round {self.round_index} cannot end: the sums of pieces that {answered.size} "
-                "devices sent contradict each other, and more than one of them is wrong, or "
-                "somebody dealt pieces that do not belong together"
+                f"devices sent contradict each other, and {which}, or somebody dealt pieces that "
+                "do not belong together"
             )
         return right
 

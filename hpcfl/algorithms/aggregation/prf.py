@@ -177,7 +177,7 @@ class Prf(QuantisedProtocol):
             )
 
     @classmethod
-    def enrolment(cls, devices: int) -> PairwiseSeeds:
+    def enrolment(cls, devices: int, helpers: int = 0) -> PairwiseSeeds:
         return PairwiseSeeds(devices)
 
     @classmethod

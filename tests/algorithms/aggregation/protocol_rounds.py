@@ -127,8 +127,8 @@ class Wire(Loopback):
     sender's rows and all of them.
     """
 
-    def __init__(self, devices, change=None):
-        super().__init__(devices)
+    def __init__(self, devices, change=None, helpers=0):
+        super().__init__(devices, helpers)
         self._change = change or (lambda header, message: message)
         self.messages: list[Message] = []
         self.summed: dict[int, bytes] = {}
@@ -275,7 +275,9 @@ class Played:
 
 def enrolled(name, devices, seed=5, security="active"):
     """Return devices that enrolled together, over a transport."""
-    found = enrol(find(name, security), Loopback(devices), first_round=0, insecure_seed=seed)
+    kind = find(name, security)
+    loopback = Loopback(devices, kind.default_helpers)
+    found = enrol(kind, loopback, first_round=0, insecure_seed=seed)
     assert found is not None
     return dict(found.devices)
 
@@ -371,7 +373,7 @@ def play(
         device = protocol.device(id, index, sources[id])
         made_devices[id] = device if wrap is None else wrap(id, device)
     dropouts = {} if dropouts is None else dropouts
-    wire = Wire(devices, change)
+    wire = Wire(devices, change, protocol.helpers)
     made_server = made(index, np.zeros(dim, np.float32), servers)
     round_played = round_of(
         *(protocol, wire, made_devices, made_server, vectors),

@@ -1,0 +1,470 @@
+"""Masks that helpers know: one message a device and round (e-SeaFL, Behnia et al., ACSAC 2024).
+
+Device i agrees once with each of K helpers on a secret k_ih. In round r it uploads its vector plus
+the masks PRF(k_ih, r), and is done. The server tells the helpers who is in the sum, and each
+answers with what takes its masks off that: minus the sum of theirs, one vector. A device that is
+missing costs nothing, whenever it vanishes; a helper that is missing costs the round.
+
+It is e-SeaFL (arXiv:2304.03841) against parties that are curious, without its commitments. A vector
+is hidden as long as one helper does not pool what it knows with the server: the sum of the masks
+that this helper has in common with the survivors is all that it tells. With K = 1 it is additive
+sharing between two servers, as in Prio and DAP, with shares that follow from secrets agreed on
+once, and without proofs that vectors are valid.
+
+Messages, after the envelope (all numbers little-endian; "bits" are a bitmap of all n devices that
+enrolled, the first bit of a byte being its most significant):
+
+==============  =============  ====================================================================
+phase           direction      payload
+==============  =============  ====================================================================
+advertise_keys  helper to      public key (32 bytes); once, before the first round
+                server
+advertise_keys  to devices     the K helpers' keys; once
+advertise_keys  to the server  public key (32 bytes); once
+advertise_keys  to helpers     the n devices' keys, zeros for one that sent none; once
+model           to devices     d float32
+masked_input    to the server  d group elements
+unmask          to helpers     bits of the devices whose vectors are in the sum
+unmask          helper to      d group elements: minus the sum of these devices' masks
+                server
+==============  =============  ====================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation.base import (
+    Enrolment,
+    ModelSender,
+    QuantisedDevice,
+    QuantisedProtocol,
+    check_finite,
+)
+from hpcfl.algorithms.aggregation.costs import (
+    Crowd,
+    Phases,
+    add,
+    masked_upload,
+    masks,
+    packed,
+    received,
+    reduced,
+)
+from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, EnrolledDevice
+from hpcfl.algorithms.aggregation.messages import (
+    check_public_keys,
+    from_bits,
+    from_server,
+    parse_vector,
+    to_flags,
+)
+from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Payload, Role, Step, phase_names
+from hpcfl.crypto import keys
+from hpcfl.crypto.groups import Elements
+from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
+from hpcfl.privacy.masking import InCohorts
+
+SECRET_BYTES = 32
+
+
+def pair_context(device: int, helper: int) -> bytes:
+    """Return the context in which a device and a helper derive what they have in common."""
+    return f"hpcfl/1 assisted device {device} helper {helper} secret".encode()
+
+
+def mask_context(round_index: int) -> bytes:
+    """Return the context in which that gives the key of a round's mask."""
+    return f"hpcfl/1 assisted round {round_index} additive mask".encode()
+
+
+class AgreedWithHelpers(Enrolment):
+    """The enrolment: every device agrees on a secret with every helper."""
+
+    steps = (
+        Step(PHASE, Pattern.GATHER, Role.HELPER, message="offer"),
+        Step(PHASE, Pattern.BROADCAST, message="offer"),
+        Step(PHASE, Pattern.GATHER),
+        Step(PHASE, Pattern.BROADCAST, Role.HELPER),
+    )
+    largest_message = keys.KEY_BYTES
+
+    def __init__(self, devices: int, helpers: int) -> None:
+        self.devices = devices
+        self.helpers = helpers
+
+    def device(self, id: int, secrets: keys.SecretSource) -> AssistedMember:
+        return AssistedMember(id, self.devices, self.helpers, secrets)
+
+    def helper(self, number: int, secrets: keys.SecretSource) -> HelpingMember:
+        return HelpingMember(number, self.devices, secrets)
+
+    def server(self) -> Offers:
+        return Offers(self.devices, self.helpers)
+
+
+class AssistedMember(EnrolledDevice):
+    """An enrolled device: its secrets with the helpers, and the last round that it masked for."""
+
+    entered = "masked a vector for"
+
+    def __init__(self, id: int, devices: int, helpers: int, secrets: keys.SecretSource) -> None:
+        super().__init__(id, devices, secrets)
+        self._helpers = helpers
+
+    def receive_offer(self, payload: Payload) -> None:
+        """Agree on a secret with every helper."""
+        public = self._listed(payload, keys.KEY_BYTES, self._helpers)
+        # With one helper behind two names, it alone would know both masks.
+        if len({*public}) != self._helpers:
+            raise from_server(PHASE, "two helpers have the same public key")
+        for key in public:
+            try:
+                keys.check_public(key)
+            except ValueError as error:
+                raise from_server(PHASE, str(error)) from None
+        agreed = keys.agree(self._pair.private, public)
+        self._keep(
+            [
+                keys.derive(secret, pair_context(self.id, helper), SECRET_BYTES)
+                for helper, secret in enumerate(agreed)
+            ]
+        )
+
+    def send_advertise_keys(self) -> Payload:
+        """Return the public key."""
+        return np.frombuffer(self._pair.public, np.uint8)
+
+    def mask_keys(self, round_index: int) -> list[bytes]:
+        """Return the keys of the masks with all helpers, for one round later than all before."""
+        if not self._secrets:
+            raise RefusedError(f"device {self.id} refuses round {round_index}: it has not enrolled")
+        # The difference of two vectors under the same masks would be in the clear.
+        self.enter(round_index)
+        context, size = mask_context(round_index), SECRET_BYTES
+        return [
+            keys.derive(self._secrets[start : start + size], context)
+            for start in range(0, len(self._secrets), size)
+        ]
+
+
+class HelpingMember:
+    """An enrolled helper: its secrets with the devices, and the last round that it answered in."""
+
+    def __init__(self, number: int, devices: int, secrets: keys.SecretSource) -> None:
+        self.number = number
+        self.devices = devices
+        self._pair = keys.KeyPair.generate(secrets)
+        # With each device that has enrolled.
+        self._secrets: dict[int, bytes] = {}
+        self._last_round = -1
+
+    def send_offer(self) -> Payload:
+        """Return the public key."""
+        return np.frombuffer(self._pair.public, np.uint8)
+
+    def receive_advertise_keys(self, payload: Payload) -> None:
+        """Agree on a secret with every device that sent a key."""
+        size = keys.KEY_BYTES
+        if self._secrets:
+            raise RefusedError(f"helper {self.number} refuses to enrol devices twice")
+        raw = parse_vector(payload, "u1", size * self.devices, PHASE, "the server").tobytes()
+        listed = {id: raw[size * id : size * (id + 1)] for id in range(self.devices)}
+        listed = {id: key for id, key in listed.items() if any(key)}
+        for id, key in listed.items():
+            check_public_keys(key, id)
+        agreed = keys.agree(self._pair.private, [*listed.values()])
+        self._secrets = {
+            id: keys.derive(secret, pair_context(id, self.number), SECRET_BYTES)
+            for id, secret in zip(listed, agreed, strict=True)
+        }
+        self._pair = keys.KeyPair(b"", self._pair.public)
+
+    def mask_keys(self, round_index: int, ids: Sequence[int]) -> list[bytes]:
+        """Return the keys of the masks of some devices, for one round later than all before."""
+        missing = [id for id in ids if id not in self._secrets]
+        if missing:
+            raise RefusedError(
+                f"helper {self.number} has no secret in common with device {missing[0]}"
+            )
+        # The difference of two sums would be that of fewer devices.
+        if round_index <= self._last_round:
+            raise RefusedError(
+                f"helper {self.number} refuses a second list of survivors for round {round_index}"
+            )
+        self._last_round = round_index
+        context = mask_context(round_index)
+        return [keys.derive(self._secrets[id], context) for id in ids]
+
+
+class Offers(Directory):
+    """The server's side of the enrolment, which passes keys on."""
+
+    def __init__(self, devices: int, helpers: int) -> None:
+        super().__init__(devices)
+        self._helpers = helpers
+        self._offers: dict[int, bytes] = {}
+
+    def receive_offer(self, number: int, payload: Payload) -> None:
+        """Keep a helper's public key."""
+        name = f"helper {number}"
+        self._offers[number] = parse_vector(payload, "u1", keys.KEY_BYTES, PHASE, name).tobytes()
+
+    def send_offer(self) -> Payload:
+        """Return the helpers' public keys."""
+        missing = [number for number in range(self._helpers) if number not in self._offers]
+        if missing:
+            raise BelowThresholdError(
+                f"the enrolment cannot end: helper {missing[0]} sent no public key"
+            )
+        offered = b"".join(self._offers[number] for number in range(self._helpers))
+        return np.frombuffer(offered, np.uint8)
+
+    def _check(self, sent: bytes, sender: int) -> None:
+        check_public_keys(sent, sender)
+
+
+@dataclass(frozen=True)
+class OneHelperKeepsApart(Promise):
+    """What holds while one helper does not pool what it knows with the server."""
+
+    helpers: int
+    threshold: int
+
+    @property
+    def claim(self) -> str:
+        apart = "the helper does" if self.helpers == 1 else f"one of {self.helpers} helpers does"
+        return (
+            f"as long as {apart} not pool what it knows with the server, the server learns the sum "
+            f"of at least {self.threshold} devices' vectors, and devices that collude with it no "
+            "more: a helper answers for no fewer, and once a round"
+        )
+
+    @property
+    def worst(self) -> float:
+        return 0.0
+
+    def broken(self, outcome: Outcome) -> str | None:
+        if outcome.survivors >= self.threshold:
+            return None
+        return f"a sum of {outcome.survivors} devices is not one of {self.threshold}"
+
+
+class Assisted(QuantisedProtocol):
+    """Secure aggregation of whole vectors with the masks of helpers."""
+
+    name = "assisted"
+    min_devices = 2
+    rotates = True
+    most_helpers = 64
+    default_helpers = 2
+    not_attacked = "no mask of a single device is ever told"
+    not_active = "helpers do not check that all were told the same survivors"
+    steps = (
+        Step("model", Pattern.BROADCAST),
+        Step("masked_input", Pattern.GATHER, upload=True),
+        Step("unmask", Pattern.BROADCAST, Role.HELPER),
+        Step("unmask", Pattern.GATHER, Role.HELPER),
+        Step("result", Pattern.LOCAL),
+    )
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters)
+        if parameters.degree is not None:
+            raise UsageError(
+                f"assisted masks with helpers, so --degree {parameters.degree} has no effect: "
+                "leave it out"
+            )
+
+    @classmethod
+    def enrolment(cls, devices: int, helpers: int = 0) -> AgreedWithHelpers:
+        return AgreedWithHelpers(devices, helpers)
+
+    @classmethod
+    def phases(cls) -> list[str]:
+        return phase_names(AgreedWithHelpers.steps + cls.steps)
+
+    @classmethod
+    def masking(cls, devices: int, alpha: float, degree: int | None) -> InCohorts:
+        if degree not in (None, devices - 1):
+            raise UsageError(f"{cls.name} masks with helpers: leave the degree out")
+        return InCohorts(devices)
+
+    def settings(self) -> dict[str, Any]:
+        return {"helpers": self.helpers}
+
+    def promises(self) -> list[Promise]:
+        return [OneHelperKeepsApart(self.helpers, self.parameters.threshold), *super().promises()]
+
+    @property
+    def sum_bytes(self) -> int:
+        return self.summed_in.adder_bytes * self.parameters.dim
+
+    def count(self, phases: Phases) -> None:
+        dim, group, survivors = (
+            self.parameters.dim,
+            self.summed_in,
+            Crowd.of(self.parameters).survivors,
+        )
+        upload = phases["masked_input"]
+        masked_upload(upload, group, dim, survivors, self.helpers)
+        add(upload.device, {"derivation": self.helpers})
+        unmask = phases["unmask"]
+        work = {"message": 2, "derivation": survivors} | packed(group, dim)
+        add(unmask.helper, work | masks(group, survivors, dim))
+        unmask.helper_down = ENVELOPE_BYTES - (-(self.population or self.parameters.devices) // 8)
+        unmask.helper_up = ENVELOPE_BYTES + group.wire_bytes(dim)
+        # Their answers are added up as uploads are.
+        add(unmask.server, received(group, self.helpers, dim) | packed(group, self.helpers * dim))
+        add(unmask.server, reduced(group, dim))
+
+    def cost_notes(self) -> list[str]:
+        return ["without the enrolment before the first round, one agreement with each helper"]
+
+    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> AssistedDevice:
+        return AssistedDevice(self, id, round_index, self.enrolled[self.members[id]])
+
+    def helper(self, number: int, round_index: int, secrets: keys.SecretSource) -> Helper:
+        return Helper(self, round_index, self.enrolled[self.population + number])
+
+    def server(
+        self,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: keys.SecretSource = keys.system_secrets,
+    ) -> AssistedServer:
+        return AssistedServer(self, round_index, model)
+
+
+class AssistedDevice(QuantisedDevice):
+    """A device's side of one round; `member` is what it keeps from round to round."""
+
+    def __init__(
+        self, protocol: Assisted, id: int, round_index: int, member: AssistedMember
+    ) -> None:
+        super().__init__(protocol, id, round_index)
+        self._member = member
+
+    def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
+        """Return the quantised vector plus the masks of all helpers."""
+        check_finite(self.id, vector)
+        mask_keys = self._member.mask_keys(self._round)
+        group = self._parameters.arithmetic
+        elements = self._elements(vector, self.sent())
+        group.mask(elements, mask_keys, [1] * len(mask_keys), self._parameters.threads)
+        return group.pack(elements)
+
+
+class Helper:
+    """A helper's side of one round; `member` is what it keeps from round to round."""
+
+    def __init__(self, protocol: Assisted, round_index: int, member: HelpingMember) -> None:
+        self._protocol = protocol
+        self._round = round_index
+        self._member = member
+        self._keys: list[bytes] | None = None
+
+    def receive_unmask(self, payload: Payload) -> None:
+        """Take who is in the sum: no fewer than the threshold."""
+        member, parameters = self._member, self._protocol.parameters
+        bits = parse_vector(payload, "u1", -(-member.devices // 8), "unmask", "the server")
+        survivors = from_bits(bits)
+        if survivors and survivors[-1] >= member.devices:
+            raise from_server("unmask", f"it names a device beyond the last, {member.devices - 1}")
+        outcome = Outcome(parameters.devices, len(survivors))
+        broken = objection(self._protocol.promises(), outcome)
+        if broken is not None:
+            raise RefusedError(f"helper {member.number} refuses to unmask: {broken}")
+        self._keys = member.mask_keys(self._round, survivors)
+
+    def send_unmask(self) -> Payload:
+        """Return minus the sum of the masks of the devices in the sum."""
+        if self._keys is None:
+            raise RefusedError(f"helper {self._member.number} was not asked to unmask")
+        group, parameters = self._protocol.summed_in, self._protocol.parameters
+        elements = np.zeros(parameters.dim, group.dtype)
+        group.mask(elements, self._keys, [-1] * len(self._keys), parameters.threads)
+        return group.pack(elements)
+
+
+class AssistedServer(ModelSender):
+    """The server's side of one round."""
+
+    def __init__(self, protocol: Assisted, round_index: int, model: NDArray[np.float32]) -> None:
+        super().__init__(model)
+        self._protocol = protocol
+        self._group = protocol.summed_in
+        # Those of this round: the protocol may outlive it.
+        self._members = protocol.members
+        self._population = protocol.population
+        self.round_index = round_index
+        self._uploads = self._group.adder(protocol.parameters.dim)
+        self._answered: set[int] = set()
+        self.survivors: list[int] = []
+        # Signed integers of as many bytes as an element has.
+        self.total: NDArray[np.signedinteger[Any]] = np.empty(0, np.int64)
+
+    def receive_masked_input(self, sender: int, payload: Payload) -> None:
+        """Add a device's masked vector to the sum."""
+        dim = self._protocol.parameters.dim
+        self._add([sender], self._protocol.read_values(payload, dim, sender))
+
+    def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
+        """Take the sum of the masked vectors, formed on the way."""
+        self._add(senders, self._protocol.check_sum(total, self._protocol.parameters.dim))
+
+    def _add(self, senders: list[int], elements: Elements) -> None:
+        for sender in senders:
+            if sender in self.survivors:
+                raise MessageError("masked_input", f"device {sender}", "it was received twice")
+        self.survivors += senders
+        self._uploads.add(elements)
+
+    def finish_masked_input(self) -> None:
+        """Settle whose sum it is, and check what it is promised to hide."""
+        self.survivors.sort()
+        count, needed = len(self.survivors), self._protocol.parameters.threshold
+        if count < needed:
+            raise BelowThresholdError(
+                f"round {self.round_index} cannot end: {count} of {len(self._members)} devices "
+                f"sent their masked vectors, at least {needed} are needed"
+            )
+        broken = objection(self._protocol.promises(), self._protocol.outcome(self))
+        if broken is not None:
+            raise PromiseError(
+                f"round {self.round_index} ends here, before anything is revealed: {broken}"
+            )
+
+    def send_unmask(self) -> Payload:
+        """Return who is in the sum."""
+        survivors = [self._members[slot] for slot in self.survivors]
+        return np.packbits(to_flags(survivors, self._population))
+
+    def receive_unmask(self, number: int, payload: Payload) -> None:
+        """Add what takes a helper's masks off the sum."""
+        name, dim = f"helper {number}", self._protocol.parameters.dim
+        if number in self._answered:
+            raise MessageError("unmask", name, "it was received twice")
+        self._uploads.add(self._protocol.read_elements(payload, dim, "unmask", name))
+        self._answered.add(number)
+
+    def finish_unmask(self) -> None:
+        """Refuse the round if a helper has not answered: its masks are still in the sum."""
+        missing = [k for k in range(self._protocol.helpers) if k not in self._answered]
+        if missing:
+            raise BelowThresholdError(
+                f"round {self.round_index} cannot end: helper {missing[0]} did not tell the sum of "
+                "its masks"
+            )
+
+    def finish_result(self) -> None:
+        """Return to signed integers, and to the original coordinates."""
+        self.total = self._group.signed(self._uploads.take())
+        self.turned_back = self._protocol.turned_back(self)

@@ -1,0 +1,304 @@
+"""Helpers that know masks: exact sums, masks by an independent path, and what is refused."""
+
+import hashlib
+import hmac
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from protocol_rounds import bits, play, raw, updates
+from slow_reference import elements, hkdf, modulus_of, unpacked
+
+import hpcfl
+from hpcfl.algorithms.aggregation.assisted import AgreedWithHelpers, Assisted
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.benchmark.experiment import Experiment
+from hpcfl.comm import envelope
+from hpcfl.comm.loopback import Loopback
+from hpcfl.comm.phases import Pattern
+from hpcfl.comm.placement import Placement
+from hpcfl.crypto.keys import KeyPair, agree, helper_secrets, insecure_secrets
+from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError, UsageError
+from hpcfl.options.bench import BenchOptions
+from hpcfl.rounds.enrolment import NO_ROUND, enrol
+from hpcfl.rounds.observer import Results
+from hpcfl.rounds.timed import Played as Timed
+
+DEVICES, SEED = 7, 5
+GROUPS = ["fq", "ring32", "ring16", "ring12"]
+
+
+def assisted(devices=DEVICES, dim=20, helpers=2, members=None, **options):
+    """Return a protocol whose devices and helpers have enrolled; `members` of them are selected."""
+    found = enrol(Assisted, Loopback(devices, helpers), first_round=0, insecure_seed=SEED)
+    members = range(devices) if members is None else members
+    given = {"levels": 1000, "helpers": helpers} | options
+    protocol = Assisted(Parameters(len(members), dim, **given))
+    protocol.join(found.devices, members, devices)
+    return protocol
+
+
+# Exact sums
+
+
+@given(data=st.data(), group=st.sampled_from(GROUPS))
+def test_the_sum_is_exact_whoever_drops_out(data, group):
+    devices = data.draw(st.integers(2, 12))
+    members = sorted(data.draw(st.sets(st.integers(0, devices - 1), min_size=2)))
+    dim, helpers = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 4))
+    upload = data.draw(st.sampled_from(["gather", "reduce"][: 1 + (group != "ring12")]))
+    rotate = data.draw(st.booleans())
+    levels = 10 if group == "ring12" else 1000
+    more = {"group": group, "rotate": rotate, "levels": levels}
+    protocol = assisted(devices, dim, helpers, members, **more)
+    most = len(members) - protocol.parameters.threshold
+    ids = st.integers(0, len(members) - 1)
+    for index in sorted(data.draw(st.sets(st.integers(0, 2**32 - 2), min_size=1, max_size=3))):
+        gone = data.draw(st.lists(ids, unique=True, max_size=most))
+        phases = st.sampled_from(["model", "masked_input", "unmask"])
+        dropouts = {id: data.draw(phases) for id in gone}
+        played = play(protocol, dropouts=dropouts, index=index, upload=upload)
+        played.goes_on([id for id in range(len(members)) if dropouts.get(id) in (None, "unmask")])
+
+
+def test_a_round_ends_with_a_sentence_where_too_few_devices_stay():
+    gone = dict.fromkeys(range(4), "masked_input")
+    with pytest.raises(BelowThresholdError, match=r"3 of 7 devices sent .*, at least 4 are needed"):
+        play(assisted(), dropouts=gone)
+
+
+# Masks by an independent path
+
+
+def slow_mask(device, helper, index, dim, group, count=DEVICES):
+    """Return the mask of a device and a helper: X25519, HKDF-SHA256 twice, AES-CTR."""
+    private = insecure_secrets(SEED, NO_ROUND, device)(32)
+    public = KeyPair.from_private(helper_secrets(SEED, NO_ROUND, helper)(32)).public
+    (agreed,) = agree(private, [public])
+    key = hmac.digest(bytes(32), agreed, hashlib.sha256)
+    info = f"hpcfl/1 assisted device {device} helper {helper} secret".encode()
+    secret = hmac.digest(key, info + b"\x01", hashlib.sha256)
+    seed = hkdf(secret, f"hpcfl/1 assisted round {index} additive mask")
+    return np.array(elements(seed, dim, modulus_of(group)), object)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_uploads_and_answers_are_masks_of_what_was_agreed_on_once(group):
+    dim, index, modulus = 9, 6, modulus_of(group)
+    levels = 10 if group == "ring12" else 1000
+    played = play(
+        assisted(dim=dim, group=group, levels=levels), dropouts={2: "masked_input"}, index=index
+    )
+    sent, protocol = played.sent("masked_input"), played.protocol
+    for id in played.server.survivors:
+        integers = protocol.quantise(played.vectors[id], id, index).astype(object)
+        masks = [slow_mask(id, helper, index, dim, group) for helper in range(2)]
+        expected = (integers + sum(masks)) % modulus
+        assert expected.tolist() == unpacked(sent[id], dim, modulus)
+
+    answers = played.sent("unmask")
+    for helper in range(2):
+        masks = [slow_mask(id, helper, index, dim, group) for id in played.server.survivors]
+        expected = -sum(masks) % modulus
+        assert expected.tolist() == unpacked(answers[envelope.HELPERS + helper], dim, modulus)
+
+
+def test_messages_and_the_ledger_have_the_sizes_of_the_document():
+    played = play(assisted(devices=9, dim=11, helpers=3))
+    (told,) = played.messages("unmask", Pattern.BROADCAST)
+    record, unmask = played.record, played.protocol.phases().index("unmask")
+
+    assert bits(range(9), 9) == told.payload
+    assert {4 * 11} == {len(one) for one in played.sent("unmask").values()}
+    assert [[16 + 44] * 3, [16 + 2] * 3] == [
+        record.helper_bytes_up[unmask].tolist(),
+        record.helper_bytes_down[unmask].tolist(),
+    ]
+    assert not record.bytes_up[unmask].any()
+    assert (record.helper_cpu_seconds[unmask] > 0).all()
+    assert 16 + 44 == record.bytes_up.sum(axis=0).max()
+
+
+# What is refused
+
+
+def member(protocol, helper):
+    return protocol.enrolled[DEVICES + helper]
+
+
+def asked(protocol, survivors, index=0):
+    """Return a helper's side of a round, asked for these devices' masks."""
+    helper = protocol.helper(0, index, None)
+    helper.receive_unmask(raw(bits(survivors, DEVICES)))
+    return helper
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "words"),
+    [
+        (bits(range(3), DEVICES), RefusedError, "a sum of 3 devices is not one of 4"),
+        (bits([], DEVICES), RefusedError, "a sum of 0 devices"),
+        (b"\xff", MessageError, "a device beyond the last, 6"),
+        (bytes(2), MessageError, "received 2 bytes, expected 1"),
+    ],
+)
+def test_a_helper_tells_its_masks_of_no_fewer_devices_than_the_threshold(content, kind, words):
+    helper = assisted().helper(0, 0, None)
+    with pytest.raises(kind, match=words):
+        helper.receive_unmask(raw(content))
+    with pytest.raises(RefusedError, match="was not asked to unmask"):
+        helper.send_unmask()
+
+
+@pytest.mark.parametrize("index", [0, 3, 4])
+def test_a_helper_answers_once_a_round(index):
+    """The difference of two answers would be the masks of fewer devices than the threshold."""
+    protocol = assisted()
+    asked(protocol, range(7), 4)
+    with pytest.raises(RefusedError, match="refuses a second list of survivors for round"):
+        asked(protocol, range(6), index)
+    asked(protocol, range(6), 5)
+
+
+def test_a_helper_has_nothing_in_common_with_a_device_that_has_not_enrolled():
+    enrolment = AgreedWithHelpers(DEVICES, 1)
+    helper = enrolment.helper(0, helper_secrets(SEED, NO_ROUND, 0))
+    keys = [KeyPair.generate(insecure_secrets(SEED, NO_ROUND, id)).public for id in range(6)]
+    helper.receive_advertise_keys(raw(b"".join(keys) + bytes(32)))
+
+    assert 6 == len(helper.mask_keys(0, range(6)))
+    with pytest.raises(RefusedError, match="has no secret in common with device 6"):
+        helper.mask_keys(1, range(7))
+    with pytest.raises(RefusedError, match="refuses to enrol devices twice"):
+        helper.receive_advertise_keys(raw(bytes(32 * DEVICES)))
+
+
+def test_a_device_masks_once_a_round():
+    protocol = assisted()
+    device = protocol.device(0, 4, None)
+    device.send_masked_input(updates(protocol)[0])
+    for index in (4, 3):
+        again = protocol.device(0, index, None)
+        with pytest.raises(RefusedError, match="it has masked a vector for round 4 already"):
+            again.send_masked_input(updates(protocol)[0])
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (lambda key: key + key, "two helpers have the same public key"),
+        (lambda key: key + bytes(32), "low order"),
+        (lambda key: key, "received 32 bytes, expected 64"),
+    ],
+)
+def test_a_device_agrees_with_helpers_that_are_two(keys, words):
+    """One behind two names would know both masks by itself."""
+    device = AgreedWithHelpers(DEVICES, 2).device(0, insecure_secrets(1, 0, 0))
+    with pytest.raises(MessageError, match=words):
+        device.receive_offer(raw(keys(KeyPair.generate(insecure_secrets(1, 0, 1)).public)))
+    with pytest.raises(RefusedError, match="it has not enrolled"):
+        device.mask_keys(0)
+
+
+def test_a_helper_that_does_not_answer_ends_the_round():
+    """Its masks are in the sum; a malformed answer is none."""
+
+    def cut(header, message):
+        return message[:-1] if header.sender == envelope.HELPERS + 1 else message
+
+    with pytest.raises(BelowThresholdError) as caught:
+        play(assisted(), change=cut)
+    assert (
+        "round 0 cannot end: helper 1 did not tell the sum of its masks; refused: malformed "
+        "unmask message from helper 1: received 79 bytes, expected 80"
+    ) == str(caught.value)
+
+
+def test_a_helper_that_refuses_says_why():
+    protocol = assisted()
+    member(protocol, 1)._last_round = 8
+    with pytest.raises(BelowThresholdError) as caught:
+        play(protocol)
+    assert "helper 1 left the round in unmask: helper 1 refuses a second list" in str(caught.value)
+
+
+@pytest.mark.parametrize("place", [0, 3, 7, 8])
+def test_a_changed_envelope_of_a_helper_is_no_answer(place):
+    def change(header, message):
+        if header.sender == envelope.HELPERS:
+            message = message.copy()
+            message[place] ^= 1
+        return message
+
+    with pytest.raises(HpcflError, match="helper 0 did not tell the sum of its masks"):
+        play(assisted(), change=change)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"degree": 4}, "so --degree 4 has no effect"),
+        ({"helpers": 65}, "--helpers is 65, and assisted has at most 64 of them"),
+    ],
+)
+def test_options_that_it_has_no_use_for_are_refused(options, words):
+    with pytest.raises(UsageError, match=words):
+        Assisted(Parameters(10, 10, **options))
+
+
+def test_a_protocol_without_helpers_refuses_them():
+    with pytest.raises(UsageError, match="--helpers is 2, and secagg has none: leave it out"):
+        hpcfl.bench("secagg", devices=4, dim=5, helpers=2, rounds=1, output="never.h5")
+
+
+# As it is used
+
+
+def test_helpers_have_ranks_of_their_own():
+    for ranks, helpers, homes in ((1, 2, [0] * 7), (4, 2, [3] * 5 + [1, 2]), (9, 1, None)):
+        placement = Placement.even(5, ranks, helpers=helpers)
+        assert (5, 5 + helpers) == (placement.devices, placement.parties)
+        assert homes is None or homes == placement.homes.tolist()
+    assert [[], [5], [0], [1], [2], [3], [4]] == [placement.parties_on(k) for k in range(7)]
+    assert [[], [], [0], [1], [2], [3], [4]] == [placement.local(k) for k in range(7)]
+    chosen = placement.select([1, 4])
+    assert [[], [2], [], [0], [], [], [1]] == [chosen.parties_on(k) for k in range(7)]
+
+
+@pytest.mark.parametrize("helpers", [None, 1, 3])
+def test_results_and_reports_tell_what_helpers_spent(helpers, tmp_path):
+    options = {"devices": 5, "dim": 40, "rounds": 2, "warmup": 1, "helpers": helpers}
+    run = hpcfl.bench("assisted", **options, output=tmp_path / "run.h5")
+    count = helpers or 2
+
+    assert run.validated.all()
+    assert count == run.helpers == run.config["helpers"]
+    shape = (3, len(run.phases), count)
+    assert shape == run.helper_bytes_up.shape == run.helper_wall_seconds.shape
+    assert {16 + 160} == {*run.helper_bytes_up[1:].sum(axis=1).ravel().tolist()}
+    enrolled = run.phases.index("advertise_keys")
+    assert {16 + 32} == {*run.helper_bytes_up[0, enrolled].tolist()}
+    summary = run.summary()
+    assert 16 + 160 == summary.total.helper_bytes_up_mean
+    assert 16 + 1 == summary.total.helper_bytes_down_mean
+    assert summary.total.helper_cpu_seconds.median > 0
+
+
+def test_slow_links_of_helpers_are_modelled():
+    from hpcfl.results.linkmodel import LinkModel
+
+    up, down = np.array([[[1000, 3000]]]), np.array([[[0, 1000]]])
+    found = LinkModel(helper_mbps=8, latency_ms=2).helper_seconds(
+        up, down, up > 0, down > 0, np.array([[[0.5, 0.25]]])
+    )
+    assert [[max(0.5 + 0.001 + 0.002, 0.25 + 0.004 + 0.004)]] == found.tolist()
+
+
+def test_noise_of_honest_devices_is_counted_on():
+    options = {"aggregate": "assisted", "noise_multiplier": 1.0, "dim": 50, "rounds": 2}
+    rounds = Results[Timed]()
+    experiment = Experiment.prepare(BenchOptions("dp-fedavg", warmup=0, **options), 12)
+    experiment.run(Loopback(12, 2), rounds)
+
+    assert [True, True] == [record.validated for record in rounds.records]
