@@ -67,15 +67,12 @@ def round_of(
 ):
     """Return a round that is ready to be played; `inputs` are vectors by id, or a function."""
     count = protocol.parameters.devices
-    dealt, helper = deal_out(protocol, transport, server)
-    helping, all_helpers = transport.local_helpers, transport.placement.helpers
+    dealt, range_sum = deal_out(protocol, transport, server)
+    helping = transport.local_helpers
     return Round(
         protocol.steps if steps is None else steps,
         transport,
-        Ledger(
-            *(protocol.phases(), count, transport.local_devices, transport.has_server),
-            *(helping, all_helpers),
-        ),
+        Ledger.of(protocol.phases(), transport),
         index=index,
         devices=devices,
         helpers={id: protocol.helper(id - count, index, seeded(1)(index, id)) for id in helping},
@@ -87,7 +84,7 @@ def round_of(
         largest_reply=protocol.largest_reply,
         in_parts=protocol.uploads_in_parts,
         dealt=dealt,
-        helper=helper,
+        range_sum=range_sum,
         reduce_group=protocol.summed_in if reduce else None,
         observer=observer,
     )

@@ -68,7 +68,7 @@ class Round:
         # How uploads are dealt out to several ranks of the server, and what this rank does of it
         # if it is one of them, but not the first.
         dealt: Dealt | None = None,
-        helper: RangeSum | None = None,
+        range_sum: RangeSum | None = None,
         reduce_group: Group | None = None,  # sum the uploads within the transport in this group
         observer: RoundObserver = NOBODY,
     ) -> None:
@@ -91,7 +91,7 @@ class Round:
         self._largest_reply = largest_message if largest_reply is None else largest_reply
         self._in_parts = in_parts
         self._dealt = dealt
-        self._helper = helper
+        self._range_sum = range_sum
         self._reduce_group = reduce_group
         self._observer = observer
         self._server_error: HpcflError | None = None
@@ -229,10 +229,10 @@ class Round:
             cuts = Cuts(self._dealt.cuts(envelope.BYTES, largest), self._counts)
             gather = partial(self._transport.gather_parts, cuts=cuts)
         for id, message in gather(senders, produce, largest):
-            if self._helper is not None and isinstance(message, Part):
+            if self._range_sum is not None and isinstance(message, Part):
                 with self.ledger.work(step.phase, None):
                     start, size = message.start - envelope.BYTES, message.size - envelope.BYTES
-                    self._helper.add_part(id, message.data, start, size)
+                    self._range_sum.add_part(id, message.data, start, size)
             elif isinstance(message, Part):
                 self._take_some(number, step, id, message)
             # Nothing is what some transports deliver of a device that sent nothing.
@@ -355,9 +355,9 @@ class Round:
             masks = masks.reshape(-1)
         masks = self._transport.to_server_ranks(masks)
         unmasked = None
-        if self._helper is not None and masks is not None and masks.size:
+        if self._range_sum is not None and masks is not None and masks.size:
             with self.ledger.work(step.phase, None):
-                unmasked = self._helper.unmask(masks)
+                unmasked = self._range_sum.unmask(masks)
         self._finish(step)
         if self._server is not None and masks is not None:
             unmasked = self._server.unmasked

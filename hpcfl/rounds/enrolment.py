@@ -56,7 +56,7 @@ def enrol(
     if enrolment is None:
         return None
     local, helping = transport.local_devices, transport.local_helpers
-    ledger = Ledger(protocol.phases(), count, local, transport.has_server, helping, all_helpers)
+    ledger = Ledger.of(protocol.phases(), transport)
     devices = {id: enrolment.device(id, secrets_of(insecure_seed, NO_ROUND, id)) for id in local}
     helpers = {
         id: enrolment.helper(id - count, helper_secrets(insecure_seed, NO_ROUND, id - count))

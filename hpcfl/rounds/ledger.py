@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
+from hpcfl.comm.transport import Transport
 from hpcfl.crypto.threads import cpu_seconds
 from hpcfl.results.record import RoundRecord
 
@@ -31,6 +32,15 @@ class Ledger:
         self._parties = [*local, *([devices] if has_server else [])]
         self._server = self._devices = devices
         self._helpers = [id - devices for id in helpers]
+
+    @classmethod
+    def of(cls, phases: list[str], transport: Transport) -> Ledger:
+        """Return the book of this rank for a round over a transport."""
+        who = transport.placement
+        return cls(
+            *(phases, who.devices, transport.local_devices, transport.has_server),
+            *(transport.local_helpers, who.helpers),
+        )
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

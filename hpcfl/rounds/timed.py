@@ -95,7 +95,7 @@ def play(
     server = None
     if transport.has_server:
         server = protocol.server(index, model, secrets_of(insecure_seed, index, SERVER))
-    dealt, helper = deal_out(protocol, transport, server)
+    dealt, range_sum = deal_out(protocol, transport, server)
     if dealt is not None and observer.hears:
         raise UsageError("an observer hears no uploads that are dealt out to several server ranks")
     transport.compare_clocks()
@@ -106,14 +106,7 @@ def play(
     round_ = Round(
         protocol.steps,
         transport,
-        Ledger(
-            phases,
-            count,
-            local,
-            transport.has_server,
-            transport.local_helpers,
-            transport.placement.helpers,
-        ),
+        Ledger.of(phases, transport),
         index=index,
         devices=devices,
         helpers=helpers,
@@ -126,7 +119,7 @@ def play(
         largest_reply=protocol.largest_reply,
         in_parts=protocol.uploads_in_parts and not observer.hears,
         dealt=dealt,
-        helper=helper,
+        range_sum=range_sum,
         reduce_group=protocol.summed_in if reduce else None,
         observer=Together(observer, failures),
     )

@@ -281,13 +281,7 @@ class Training:
         count = self._clients.sizes.size
         chosen = transport.select(invited)
         phases = phase_names(stage.steps)
-        ledger = Ledger(
-            phases,
-            len(invited),
-            chosen.local_devices,
-            chosen.has_server,
-            all_helpers=chosen.placement.helpers,
-        )
+        ledger = Ledger.of(phases, chosen)
         devices = {
             slot: stage.device(invited[slot], index, self._state.size)
             for slot in chosen.local_devices
