@@ -13,6 +13,7 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.parameters import Parameters
+from hpcfl.comm.phases import phase_names
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import values_of
@@ -66,7 +67,8 @@ def build(
             "are none: use 8, 16 or 32 bits"
         )
     phase = options.dropout_phase or protocol.upload_phase()
-    droppable = [name for name in protocol.phases() if name not in ("model", "result")]
+    # Not those of an enrolment, which comes before all rounds.
+    droppable = [name for name in phase_names(protocol.steps) if name not in ("model", "result")]
     if phase not in droppable:
         raise UsageError(
             f"{protocol.name} has no phase {phase!r} to drop out before; "

@@ -255,6 +255,13 @@ def test_a_protocol_without_helpers_refuses_them():
 # As it is used
 
 
+def test_a_device_drops_out_of_a_round_not_of_the_enrolment_before_it(tmp_path):
+    words = "assisted has no phase 'advertise_keys' to drop out before; choose one of masked_input"
+    given = {"devices": 4, "dim": 5, "rounds": 1, "dropout_phase": "advertise_keys"}
+    with pytest.raises(UsageError, match=words):
+        hpcfl.bench("assisted", **given, output=tmp_path / "run.h5")
+
+
 def test_helpers_have_ranks_of_their_own():
     for ranks, helpers, homes in ((1, 2, [0] * 7), (4, 2, [3] * 5 + [1, 2]), (9, 1, None)):
         placement = Placement.even(5, ranks, helpers=helpers)
