@@ -76,6 +76,7 @@ class Exposure:
     degree: int | None  # neighbours of a device in the masking graph; None if all are
     cohort: int | None  # devices in a cohort; None without cohorts
     masked: bool
+    between_devices: bool  # whether masks are what two devices have in common
     samples: int  # coordinates that were simulated, each of a round of its own
     seed: int
     theorem_2: float | None  # SparseSecAgg's T, where there is an alpha: a number of contributors
@@ -110,7 +111,7 @@ class Exposure:
             "honest": self.population.honest,
             "mean_honest_survivors": self.population.mean_honest_survivors,
         }
-        del found["masked"]
+        del found["masked"], found["between_devices"]
         found["sizes"] = [{"size": s} | figure.as_dict() for s, figure in self.sizes.items()]
         found["size_ranges"] = [
             {"smallest": low, "largest": high} | figure.as_dict()
@@ -164,6 +165,7 @@ def exposure(
         degree=masking.degree,
         cohort=cohort,
         masked=masking.masks,
+        between_devices=masking.between_devices,
         samples=samples,
         seed=seed,
         theorem_2=expected,

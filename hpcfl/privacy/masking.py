@@ -37,7 +37,8 @@ class Masking(ABC):
 
     alpha: float | None = None  # fraction of the coordinates that a device sends; None for all
     degree: int | None = None  # neighbours of a device in the masking graph; None for all
-    masks: ClassVar[bool] = True  # whether anything is masked
+    masks: ClassVar[bool] = True  # whether anything is masked,
+    between_devices: ClassVar[bool] = True  # by what two devices have in common
 
     @property
     def cohort(self) -> int | None:
@@ -117,6 +118,13 @@ class InCohorts(Masking):
     def draw(self, honest: simulate.Flags, generator: np.random.Generator) -> simulate.Drawn:
         degree = self.members - 1 if self.degree is None else self.degree
         return simulate.ring(self.members, degree, honest, generator)
+
+
+@dataclass(frozen=True)
+class OnlySummed(InCohorts):
+    """Everybody sends everything under a mask of its own; only the sum of all is ever known."""
+
+    between_devices = False
 
 
 @dataclass(frozen=True)

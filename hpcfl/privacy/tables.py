@@ -73,15 +73,20 @@ def _header(found: Exposure) -> dict[str, str]:
     if found.cohort is not None:
         header["cohort m"] = f"{found.cohort} devices"
     if found.masked:
-        header["masks"] = (
-            "between all pairs of devices"
-            if found.degree is None
-            else f"between a device and {found.degree} neighbours"
-        )
+        header["masks"] = _masks(found)
         if found.cohort is not None:
             header["masks"] += " of a cohort"
     header["simulation"] = f"{found.samples} coordinates, each of its own round; seed {found.seed}"
     return header
+
+
+def _masks(found: Exposure) -> str:
+    """Return who has masks in common."""
+    if not found.between_devices:
+        return "of each device, of which the sum alone is told"
+    if found.degree is None:
+        return "between all pairs of devices"
+    return f"between a device and {found.degree} neighbours"
 
 
 def _floor(found: Exposure) -> list[list[Any]]:

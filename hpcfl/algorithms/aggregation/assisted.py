@@ -70,7 +70,7 @@ from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Payload, Role, Step, phas
 from hpcfl.crypto import keys
 from hpcfl.crypto.groups import Elements
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
-from hpcfl.privacy.masking import InCohorts
+from hpcfl.privacy.masking import OnlySummed
 
 SECRET_BYTES = 32
 
@@ -292,10 +292,10 @@ class Assisted(QuantisedProtocol):
         return phase_names(AgreedWithHelpers.steps + cls.steps)
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> InCohorts:
+    def masking(cls, devices: int, alpha: float, degree: int | None) -> OnlySummed:
         if degree not in (None, devices - 1):
             raise UsageError(f"{cls.name} masks with helpers: leave the degree out")
-        return InCohorts(devices)
+        return OnlySummed(devices)
 
     def settings(self) -> dict[str, Any]:
         return {"helpers": self.helpers}

@@ -74,7 +74,7 @@ from hpcfl.crypto.coding import INTERPOLATED_ROW, Code
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
-from hpcfl.privacy.masking import InCohorts
+from hpcfl.privacy.masking import OnlySummed
 
 # Random combinations of the sums' elements by which wrong sums are found: one goes unnoticed with
 # a probability of 1 / q for each.
@@ -166,10 +166,10 @@ class LightSecAgg(QuantisedProtocol):
         )
 
     @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> InCohorts:
+    def masking(cls, devices: int, alpha: float, degree: int | None) -> OnlySummed:
         if degree not in (None, devices - 1):
             raise UsageError(f"{cls.name} deals pieces to all devices: leave the degree out")
-        return InCohorts(devices)
+        return OnlySummed(devices)
 
     def settings(self) -> dict[str, Any]:
         devices = self.parameters.devices
