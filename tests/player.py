@@ -64,18 +64,24 @@ def round_of(
     steps=None,
     reduce=False,
     observer=NOBODY,
+    helpers=None,
 ):
-    """Return a round that is ready to be played; `inputs` are vectors by id, or a function."""
+    """Return a round that is ready to be played; `inputs` are vectors by id, or a function.
+
+    Helpers are those that the protocol makes, if it has any, but for those that are given.
+    """
     count = protocol.parameters.devices
     dealt, range_sum = deal_out(protocol, transport, server)
-    helping = transport.local_helpers
+    if helpers is None:
+        secrets, helping = seeded(1), transport.local_helpers
+        helpers = {id: protocol.helper(id - count, index, secrets(index, id)) for id in helping}
     return Round(
         protocol.steps if steps is None else steps,
         transport,
         Ledger.of(protocol.phases(), transport),
         index=index,
         devices=devices,
-        helpers={id: protocol.helper(id - count, index, seeded(1)(index, id)) for id in helping},
+        helpers=helpers,
         server=server,
         inputs=inputs if callable(inputs) else inputs.__getitem__,
         dropouts={} if dropouts is None else dropouts,

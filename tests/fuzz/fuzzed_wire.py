@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms import locations
 from hpcfl.algorithms.aggregation import find
+from hpcfl.algorithms.aggregation.assisted import HelpingMember
 from hpcfl.algorithms.aggregation.ranges import RangeSum
 from hpcfl.algorithms.aggregation.sharing import Dealings
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, Step
 from hpcfl.crypto.groups import Adder
-from hpcfl.crypto.keys import insecure_secrets
+from hpcfl.crypto.keys import helper_secrets, insecure_secrets
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
 from hpcfl.rounds.enrolment import NO_ROUND
 
@@ -27,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from player import Changing, parties, round_of
 
-ENVELOPE = 16
+ENVELOPE, HELPERS = 16, 2**31
 Q = 2**32 - 5
 Bytes = NDArray[np.uint8]
 
@@ -44,6 +45,7 @@ CASES = {
     "cohort": ("cohort", {"alpha": 0.6, "degree": 8}),
     "cohort-degree": ("cohort", {"alpha": 0.6, "degree": 4}),
     "common": ("common", {"alpha": 0.6}),
+    "assisted": ("assisted", {}),
     "lightsecagg": ("lightsecagg", {"dropout": 0.1}),
     "prf": ("prf", {"dropout": 0.0}),
     "ring20": ("secagg", {"group": "ring20"}),
@@ -52,11 +54,13 @@ CASES = {
     "sparse-active": ("sparse", {"security": "active", "alpha": 0.6}),
 }
 # Those in which devices deal shares of their secrets.
-SHARING = [case for case in CASES if not case.startswith(("fedavg", "lightsecagg", "prf"))]
+SHARING = [
+    case for case in CASES if not case.startswith(("fedavg", "assisted", "lightsecagg", "prf"))
+]
 # Between them these run the code of all; the others belong to the full tier.
 QUICK = (
     *("fedavg", "secagg", "secagg-graph", "sparse-gaps", "cohort", "lightsecagg", "prf"),
-    "sparse-active",
+    *("assisted", "sparse-active"),
 )
 
 
@@ -94,8 +98,8 @@ class Message:
 class Wire(Changing):
     """A loopback that keeps every message and delivers the one of a given number changed."""
 
-    def __init__(self, devices, target=-1, change=None):
-        super().__init__(devices)
+    def __init__(self, devices, target=-1, change=None, helpers=0):
+        super().__init__(devices, helpers)
         self.messages = []
         self.delivered = None
         self.steps = ()
@@ -167,6 +171,9 @@ class Outcome:
         """
         message, delivered = self.wire.target, self.wire.delivered
         assert delivered is not None
+        if self.case == "assisted" and (message.enrolment or message.sender >= HELPERS):
+            # What helpers answer is taken for their masks, and so is what was agreed on with them.
+            return None
         if message.step.upload:
             # A group element, and a location, is the sender's own choice.
             return self._changed_coordinates(message, delivered)
@@ -216,22 +223,28 @@ def play(case, devices, dropouts=None, target=-1, change=None, index=3, stands=N
     """
     of = protocol(case, devices)
     dropouts = dropouts or {}
-    wire = wire or Wire(devices, target, change)
+    wire = wire or Wire(devices, target, change, of.helpers)
     outcome = Outcome(case, wire, {}, vectors_of(case, devices), dropouts=dropouts)
     try:
-        enrolment = type(of).enrolment(devices)
+        enrolment = type(of).enrolment(devices, of.helpers)
+        helping = range(devices, devices + of.helpers)
         if enrolment is not None:
             members = {
                 id: enrolment.device(id, insecure_secrets(1, NO_ROUND, id)) for id in range(devices)
             }
+            helpers = {
+                id: enrolment.helper(id - devices, helper_secrets(1, NO_ROUND, id))
+                for id in helping
+            }
             _register(members, enrolment.registered_bytes)
             wire.enrolment = True
-            made = _watched(members, enrolment.server(), of, stands)
+            made = _watched(members, helpers, enrolment.server(), of, stands)
             _round(of, outcome, made, index=NO_ROUND, steps=enrolment.steps)
             wire.enrolment = False
-            of.join(members, range(devices), devices)
+            of.join(members | helpers, range(devices), devices)
         outcome.devices, outcome.server = parties(of, wire, index)
-        made = _watched(outcome.devices, outcome.server, of, stands)
+        helpers = {id: of.helper(id - devices, index, None) for id in helping}
+        made = _watched(outcome.devices, helpers, outcome.server, of, stands)
         _round(of, outcome, made, index=index, steps=of.steps, dropouts=dropouts)
     except HpcflError as error:
         outcome.error = error
@@ -247,7 +260,10 @@ def _register(members, size):
 
 def _round(of, outcome, made, **options):
     outcome.wire.steps = options["steps"]
-    played = round_of(of, outcome.wire, *made, outcome.vectors, **options)
+    devices, helpers, server = made
+    played = round_of(
+        of, outcome.wire, devices, server, outcome.vectors, helpers=helpers, **options
+    )
     try:
         played.play()
     finally:
@@ -341,6 +357,10 @@ def fuzzed(case, devices, dropouts, target, kind, x, y):
 # messages to one party
 
 
+# In a route the server is told who sent.
+SHARED = ("receive_share_keys", "receive_share_masks")
+
+
 @dataclass
 class Stand:
     """A party just before it receives a message, and the message without its envelope."""
@@ -357,14 +377,14 @@ class Stand:
     def party_again(self):
         """Return the party as it was, so that it can receive something.
 
-        No party changes in place more than the arrays and collections that are its attributes, and
-        the server its book of dealings and its sum of uploads.
+        No party changes in place more than the arrays and collections that are its attributes, the
+        server its book of dealings and its sum of uploads, and a helper what it keeps of rounds.
         """
         again = copy.copy(self.party)
         for name, value in vars(again).items():
             if isinstance(value, np.ndarray | dict | list | set):
                 vars(again)[name] = value.copy()
-            elif isinstance(value, Dealings | Adder):
+            elif isinstance(value, Dealings | Adder | HelpingMember):
                 vars(again)[name] = copy.deepcopy(value)
             elif isinstance(value, RangeSum):
                 vars(again)[name] = copied = copy.copy(value)
@@ -390,7 +410,7 @@ class Stand:
 
         first, *others = self.arguments
         if not others:
-            if self.method == "receive_share_keys":
+            if self.method in SHARED:
                 # The server is told the ids of those who shared.
                 return (np.append(first, y % 12),)
             return (change(first),)
@@ -423,11 +443,14 @@ class _Watched:
         return receive
 
 
-def _watched(devices, server, shared, stands):
+def _watched(devices, helpers, server, shared, stands):
     if stands is None:
-        return devices, server
-    wrapped = {id: _Watched(device, shared, stands) for id, device in devices.items()}
-    return wrapped, _Watched(server, shared, stands)
+        return devices, helpers, server
+    wrapped = (
+        {id: _Watched(party, shared, stands) for id, party in parties.items()}
+        for parties in (devices, helpers)
+    )
+    return *wrapped, _Watched(server, shared, stands)
 
 
 @lru_cache(maxsize=64)
@@ -473,7 +496,8 @@ def receive(stand, kind, x, y, pool):
         getattr(party, stand.method)(*stand.with_change(kind, x, y, pool))
     except BelowThresholdError:
         # Of too few senders, which is not a message.
-        assert (stand.method, stand.is_server) == ("receive_share_keys", True)
+        assert stand.method in SHARED
+        assert stand.is_server
         return "refused"
     except (MessageError, RefusedError):
         assert not stand.is_server or before == stand.state(party), stand.method

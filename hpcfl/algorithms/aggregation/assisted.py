@@ -19,8 +19,8 @@ phase           direction      payload
 ==============  =============  ====================================================================
 advertise_keys  helper to      public key (32 bytes); once, before the first round
                 server
-advertise_keys  to devices     the K helpers' keys; once
 advertise_keys  to the server  public key (32 bytes); once
+advertise_keys  to devices     the K helpers' keys, bits of those whose keys were received; once
 advertise_keys  to helpers     the n devices' keys, zeros for one that sent none; once
 model           to devices     d float32
 masked_input    to the server  d group elements
@@ -90,8 +90,8 @@ class AgreedWithHelpers(Enrolment):
 
     steps = (
         Step(PHASE, Pattern.GATHER, Role.HELPER, message="offer"),
-        Step(PHASE, Pattern.BROADCAST, message="offer"),
         Step(PHASE, Pattern.GATHER),
+        Step(PHASE, Pattern.BROADCAST, message="offer"),
         Step(PHASE, Pattern.BROADCAST, Role.HELPER),
     )
     largest_message = keys.KEY_BYTES
@@ -120,8 +120,12 @@ class AssistedMember(EnrolledDevice):
         self._helpers = helpers
 
     def receive_offer(self, payload: Payload) -> None:
-        """Agree on a secret with every helper."""
-        public = self._listed(payload, keys.KEY_BYTES, self._helpers)
+        """Agree on a secret with every helper, unless these know nothing of this device."""
+        cut = keys.KEY_BYTES * self._helpers
+        public = self._listed(payload[:cut], keys.KEY_BYTES, self._helpers)
+        bits = parse_vector(payload[cut:], "u1", -(-self.devices // 8), PHASE, "the server")
+        if self.id not in from_bits(bits):
+            raise RefusedError(f"device {self.id} is told that its public key was not received")
         # With one helper behind two names, it alone would know both masks.
         if len({*public}) != self._helpers:
             raise from_server(PHASE, "two helpers have the same public key")
@@ -188,12 +192,10 @@ class HelpingMember:
         self._pair = keys.KeyPair(b"", self._pair.public)
 
     def mask_keys(self, round_index: int, ids: Sequence[int]) -> list[bytes]:
-        """Return the keys of the masks of some devices, for one round later than all before."""
-        missing = [id for id in ids if id not in self._secrets]
-        if missing:
-            raise RefusedError(
-                f"helper {self.number} has no secret in common with device {missing[0]}"
-            )
+        """Return the keys of the masks of some devices, for one round later than all before.
+
+        One that has not enrolled has no mask: what it sent all the same is its own choice.
+        """
         # The difference of two sums would be that of fewer devices.
         if round_index <= self._last_round:
             raise RefusedError(
@@ -201,7 +203,11 @@ class HelpingMember:
             )
         self._last_round = round_index
         context = mask_context(round_index)
-        return [keys.derive(self._secrets[id], context) for id in ids]
+        return [keys.derive(self._secrets[id], context) for id in self.known(ids)]
+
+    def known(self, ids: Sequence[int]) -> list[int]:
+        """Return those of some devices that have enrolled."""
+        return [id for id in ids if id in self._secrets]
 
 
 class Offers(Directory):
@@ -218,14 +224,15 @@ class Offers(Directory):
         self._offers[number] = parse_vector(payload, "u1", keys.KEY_BYTES, PHASE, name).tobytes()
 
     def send_offer(self) -> Payload:
-        """Return the helpers' public keys."""
+        """Return the helpers' public keys, and which devices' were received."""
         missing = [number for number in range(self._helpers) if number not in self._offers]
         if missing:
             raise BelowThresholdError(
                 f"the enrolment cannot end: helper {missing[0]} sent no public key"
             )
         offered = b"".join(self._offers[number] for number in range(self._helpers))
-        return np.frombuffer(offered, np.uint8)
+        received = np.packbits(to_flags(self._sent, self._devices))
+        return np.concatenate([np.frombuffer(offered, np.uint8), received])
 
     def _check(self, sent: bytes, sender: int) -> None:
         check_public_keys(sent, sender)
@@ -378,7 +385,7 @@ class Helper:
         survivors = from_bits(bits)
         if survivors and survivors[-1] >= member.devices:
             raise from_server("unmask", f"it names a device beyond the last, {member.devices - 1}")
-        outcome = Outcome(parameters.devices, len(survivors))
+        outcome = Outcome(parameters.devices, len(member.known(survivors)))
         broken = objection(self._protocol.promises(), outcome)
         if broken is not None:
             raise RefusedError(f"helper {member.number} refuses to unmask: {broken}")

@@ -475,10 +475,11 @@ class LightSecAggServer(ModelSender):
 
     def receive_share_masks(self, ids: Ids) -> None:
         """Take note of who dealt pieces."""
-        self._sharers = {*ids.tolist()}
-        unknown = self._sharers - {*self._public}
+        sharers = {*ids.tolist()}
+        unknown = sharers - {*self._public}
         if unknown:
             raise MessageError("share_masks", f"device {min(unknown)}", "it advertised no key")
+        self._sharers = sharers
         self._require(len(self._sharers), "dealt pieces of their masks")
 
     def receive_held(self, sender: int, payload: Payload) -> None:

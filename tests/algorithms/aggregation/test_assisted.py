@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from protocol_rounds import bits, play, raw, updates
+from protocol_rounds import Wire, bits, play, raw, updates
 from slow_reference import elements, hkdf, modulus_of, unpacked
 
 import hpcfl
@@ -161,15 +161,14 @@ def test_a_helper_answers_once_a_round(index):
     asked(protocol, range(6), 5)
 
 
-def test_a_helper_has_nothing_in_common_with_a_device_that_has_not_enrolled():
+def test_a_helper_counts_only_devices_that_have_enrolled():
     enrolment = AgreedWithHelpers(DEVICES, 1)
     helper = enrolment.helper(0, helper_secrets(SEED, NO_ROUND, 0))
     keys = [KeyPair.generate(insecure_secrets(SEED, NO_ROUND, id)).public for id in range(6)]
     helper.receive_advertise_keys(raw(b"".join(keys) + bytes(32)))
 
-    assert 6 == len(helper.mask_keys(0, range(6)))
-    with pytest.raises(RefusedError, match="has no secret in common with device 6"):
-        helper.mask_keys(1, range(7))
+    assert 6 == len(helper.mask_keys(0, range(7)))
+    assert list(range(6)) == helper.known(range(7))
     with pytest.raises(RefusedError, match="refuses to enrol devices twice"):
         helper.receive_advertise_keys(raw(bytes(32 * DEVICES)))
 
@@ -189,16 +188,36 @@ def test_a_device_masks_once_a_round():
     [
         (lambda key: key + key, "two helpers have the same public key"),
         (lambda key: key + bytes(32), "low order"),
-        (lambda key: key, "received 32 bytes, expected 64"),
+        (lambda key: key, "received 33 bytes, expected 64"),
+        (lambda key: key + bytes(range(32)) + b"\xfe", "received 2 bytes, expected 1"),
     ],
 )
 def test_a_device_agrees_with_helpers_that_are_two(keys, words):
     """One behind two names would know both masks by itself."""
     device = AgreedWithHelpers(DEVICES, 2).device(0, insecure_secrets(1, 0, 0))
+    key = KeyPair.generate(insecure_secrets(1, 0, 1)).public
     with pytest.raises(MessageError, match=words):
-        device.receive_offer(raw(keys(KeyPair.generate(insecure_secrets(1, 0, 1)).public)))
+        device.receive_offer(raw(keys(key) + b"\xfe"))
     with pytest.raises(RefusedError, match="it has not enrolled"):
         device.mask_keys(0)
+
+
+def test_a_device_whose_key_was_not_received_takes_no_part_and_costs_itself_alone():
+    def lost(header, message):
+        first = header.step == 1 and header.sender == 3
+        return message[:-1] if first else message
+
+    class Losing(Wire):
+        def __init__(self):
+            super().__init__(DEVICES, lost, 2)
+
+    found = enrol(Assisted, Losing(), first_round=0, insecure_seed=SEED)
+    protocol = assisted()
+    protocol.join(found.devices, range(DEVICES), DEVICES)
+    played = play(protocol)
+
+    played.goes_on([0, 1, 2, 4, 5, 6])
+    assert "device 3 refuses round 0: it has not enrolled" in str(played.left[3])
 
 
 def test_a_helper_that_does_not_answer_ends_the_round():

@@ -22,7 +22,7 @@ def test_the_built_in_protocols_run_validated_rounds_in_an_experiment(name):
     assert find(PROTOCOLS[name].home) is kind
     dropout = 0.3 if kind.tolerates_dropouts else 0.0
     options = BenchOptions(name, dim=30, rounds=2, warmup=0, alpha=0.5, dropout=dropout)
-    Experiment.prepare(options, devices=10).run(Loopback(10), rounds)
+    Experiment.prepare(options, devices=10).run(Loopback(10, kind.default_helpers), rounds)
 
     assert [True, True] == [record.validated for record in rounds.records]
     assert [10 - int(10 * dropout)] * 2 == [one.survived.sum() for one in rounds.records]
