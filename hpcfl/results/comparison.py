@@ -257,8 +257,8 @@ def _of_rounds(run: Run, metric: str) -> NDArray[np.float64]:
         sent = run.survivor_bytes()
         return sent[~np.isnan(sent)]
     if metric in ("server_peak_bytes", "device_peak_bytes"):
-        ours = run.server_ranks
-        return _peaks(run, slice(ours) if metric == "server_peak_bytes" else slice(ours, None))
+        server = metric == "server_peak_bytes"
+        return _peaks(run, slice(run.server_ranks) if server else run.device_ranks)
     return run.modelled_seconds(run.link()).sum(axis=1)
 
 

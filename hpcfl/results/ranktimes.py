@@ -43,7 +43,8 @@ def rank_times(run: Run) -> RankTimes | None:
 def shares(run: Run) -> Table | None:
     """Return how ranks spent their time in each phase; None for one rank, and if it is not known.
 
-    Medians over the measured rounds, of the mean over the server's ranks, and over all others.
+    Medians over the measured rounds, of the mean over the server's ranks, the helpers', and all
+    others.
     """
     times = rank_times(run)
     if times is None or times.ranks < 2 or not run.measured.any():
@@ -52,9 +53,10 @@ def shares(run: Run) -> Table | None:
     values = []
     for name, words in (("computing", "computing"), ("mpi", "in MPI"), ("waiting", "waiting")):
         kept = getattr(times, name)[run.measured]
-        ours = run.server_ranks
-        for who, seconds in (("server", kept[:, :, :ours]), ("devices", kept[:, :, ours:])):
-            each = np.nanmean(seconds, axis=2)
+        helpers = {"helpers": run.helper_ranks} if run.helpers else {}
+        parties = {"server": slice(run.server_ranks), **helpers, "devices": run.device_ranks}
+        for who, ranks in parties.items():
+            each = np.nanmean(kept[:, :, ranks], axis=2)
             values.append(np.nanmedian(each, axis=0))
             columns.append(Column(f"{name}_{who}", f"{who} {words}", "ms", formats.milliseconds))
     rows = [

@@ -168,6 +168,16 @@ class Run:
         """Number K of helpers."""
         return 0 if self.helper_cpu_seconds is None else self.helper_cpu_seconds.shape[-1]
 
+    @property
+    def helper_ranks(self) -> slice:
+        """The ranks of helpers, behind the server's; none of them in one process."""
+        return slice(self.server_ranks, self.server_ranks + self.helpers)
+
+    @property
+    def device_ranks(self) -> slice:
+        """The ranks that hold devices, behind all others; none of them in one process."""
+        return slice(self.server_ranks + self.helpers, None)
+
     def rank_name(self, rank: int, other: str = "") -> str:
         """Return what a rank is called: one that holds devices, its number after `other`."""
         if rank >= self.server_ranks + self.helpers:

@@ -92,9 +92,11 @@ class Summary:
     round_seconds_interval: Interval = UNKNOWN  # 95 %, of the median, by ranks
     server_ranks: int = 1
     # Resident memory: before the first round, and the largest peak of a measured one; of the
-    # largest of the server's ranks, and of all others. None where it is not known.
+    # largest of the server's ranks, of helpers', and of all others. None where it is not known.
     server_ready_bytes: float | None = None
     server_peak_bytes: float | None = None
+    helper_ready_bytes: float | None = None
+    helper_peak_bytes: float | None = None
     device_ready_bytes: float | None = None
     device_peak_bytes: float | None = None
     first_round_seconds: float | None = None  # warm-up or not; the slowest launch's
@@ -194,8 +196,10 @@ def summarise(run: Run, link: LinkModel) -> Summary:
         server_ranks=servers,
         server_ready_bytes=_largest(run.resident_bytes, slice(1), slice(servers)),
         server_peak_bytes=_largest(run.peak_bytes, kept, slice(servers)),
-        device_ready_bytes=_largest(run.resident_bytes, slice(1), slice(servers, None)),
-        device_peak_bytes=_largest(run.peak_bytes, kept, slice(servers, None)),
+        helper_ready_bytes=_largest(run.resident_bytes, slice(1), run.helper_ranks),
+        helper_peak_bytes=_largest(run.peak_bytes, kept, run.helper_ranks),
+        device_ready_bytes=_largest(run.resident_bytes, slice(1), run.device_ranks),
+        device_peak_bytes=_largest(run.peak_bytes, kept, run.device_ranks),
     )
 
 

@@ -131,6 +131,7 @@ def _memory(summary: Summary) -> str | None:
     first = "the process" if summary.device_ready_bytes is None else server
     for who, ready, peak in (
         (first, summary.server_ready_bytes, summary.server_peak_bytes),
+        ("the largest helper's", summary.helper_ready_bytes, summary.helper_peak_bytes),
         ("the largest other rank", summary.device_ready_bytes, summary.device_peak_bytes),
     ):
         if ready is not None and peak is not None:

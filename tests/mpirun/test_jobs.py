@@ -125,6 +125,10 @@ def test_helpers_on_ranks_of_their_own_tell_the_same(tmp_path):
         np.testing.assert_array_equal(total, sums[0])
         assert (run.helper_cpu_seconds.sum(axis=1) > 0).all()
     assert ["server", "helper 0", "helper 1", "3"] == [runs[1].rank_name(k) for k in range(4)]
+    # Of the last summary's six ranks, three hold devices.
+    peaks = runs[2].peak_bytes[runs[2].measured]
+    assert summary["helper_peak_bytes"] == peaks[:, 1:3].max()
+    assert summary["device_peak_bytes"] == peaks[:, 3:].max()
     found = [(one["devices"], one["helpers"]) for one in runs[1].environment["placement"]]
     assert [([], []), ([], [0]), ([], [1]), ([*range(7)], [])] == found
 
