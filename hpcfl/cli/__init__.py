@@ -71,7 +71,7 @@ def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> N
 def group() -> None:
     """Measure secure aggregation and private federated learning over MPI.
 
-    Rank 0 is the server, every other rank a device. One process alone plays all of them.
+    Rank 0 is the server, the others hold devices. One process alone plays all of them.
 
     \b
     Examples:

@@ -48,7 +48,10 @@ def windows(placement: Placement, largest: int, limit: int) -> list[range]:
 
     At least one id a piece, and if possible as many of each rank that holds devices.
     """
-    at_once, ranks = max(1, limit // largest), max(1, placement.ranks - placement.servers)
+    at_once, ranks = (
+        max(1, limit // largest),
+        max(1, placement.ranks - placement.servers - placement.helpers),
+    )
     if at_once > ranks:
         at_once -= at_once % ranks
     parties = placement.parties

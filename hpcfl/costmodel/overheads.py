@@ -68,7 +68,10 @@ def measure(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:
         kept = rounds.records[WARMUP:]
         devices = [float(one.cpu_seconds[:, :-1].sum(axis=0)[one.survived].mean()) for one in kept]
         servers = [float(one.cpu_seconds[:, -1].sum()) for one in kept]
-        around = [one.round_seconds - float(np.sum(one.cpu_seconds)) for one in kept]
+        around = [
+            one.round_seconds - float(np.sum(one.cpu_seconds) + np.sum(one.helper_cpu_seconds))
+            for one in kept
+        ]
         found[f"device_{protocol}"] += [max(0.0, one - known["device"]) for one in devices]
         found[f"server_{protocol}"] += [
             max(0.0, one - known["server"]) / DEVICES for one in servers

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.options.shared import LinkOptions
+
+_MODELLED = ("bytes_up", "bytes_down", "messages_up", "messages_down", "cpu_seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +28,19 @@ class LinkModel(LinkOptions):
             f"{self.uplink_mbps:g} Mbit/s up, {self.downlink_mbps:g} Mbit/s down, "
             f"{self.latency_ms:g} ms latency"
         )
+
+    def seconds_of(self, spent: Mapping[str, Any]) -> NDArray[np.float64]:
+        """Return the modelled seconds of each phase, shape (..., P), of what rounds cost by name.
+
+        The names are those of datasets; helpers, if there are any, work while all others wait.
+        """
+        devices, helpers = (
+            [spent[f"{prefix}{name}"] for name in _MODELLED] for prefix in ("", "helper_")
+        )
+        found = self.phase_seconds(*devices)
+        if helpers[0] is None or not helpers[0].shape[-1]:
+            return found
+        return found + self.helper_seconds(*helpers)
 
     def phase_seconds(
         self,

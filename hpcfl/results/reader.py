@@ -141,22 +141,11 @@ class Run:
     def modelled_seconds(self, link: LinkModel) -> NDArray[np.float64]:
         """Return what a link makes of every phase of the measured rounds, shape (measured, P)."""
         kept = self.measured
-        found = link.phase_seconds(
-            *(self.bytes_up[kept], self.bytes_down[kept]),
-            *(self.messages_up[kept], self.messages_down[kept]),
-            self.cpu_seconds[kept],
+        names = (*schema.SPENT, *schema.SPENT_BY_HELPERS)
+        found = {name: getattr(self, name) for name in names}
+        return link.seconds_of(
+            {name: None if values is None else values[kept] for name, values in found.items()}
         )
-        return found + self._helper_seconds(link)
-
-    def _helper_seconds(self, link: LinkModel) -> NDArray[np.float64] | float:
-        """Return what helpers add to that: they work while devices and server wait."""
-        if self.helper_bytes_up is None:
-            return 0.0
-        kept = self.measured
-        up, down, sent, received, _, cpu = (
-            getattr(self, name)[kept] for name in schema.SPENT_BY_HELPERS
-        )
-        return link.helper_seconds(up, down, sent, received, cpu)
 
     @property
     def server_ranks(self) -> int:
@@ -292,6 +281,9 @@ def _read(file: Any, root: dict[str, Any], path: Path) -> Run:
     arrays: dict[str, Any] = {
         dataset.name: _rounds_of(rounds, dataset, finished, *sizes) for dataset in schema.KNOWN
     }
+    helped = [arrays[name] is not None for name in schema.SPENT_BY_HELPERS]
+    _require(all(helped) == any(helped), "it tells only a part of what helpers spent")
+    _require(sizes[3] > 0 or not any(helped), "it has no helpers")
     lost = arrays["lost_phase"]
     _require(lost is None or bool((lost <= len(phases)).all()), "a device failed in no phase")
     _require(all(isinstance(root[name], str) for name in schema.HEADER), "what it was is not text")

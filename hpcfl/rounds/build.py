@@ -61,6 +61,11 @@ def build(
             f"{protocol.name} cannot use --upload reduce: MPI can only sum whole vectors of "
             "group elements on the way"
         )
+    if options.upload == "reduce" and protocol.helpers:
+        raise UsageError(
+            f"{protocol.name} cannot use --upload reduce: helpers' ranks would take part in the "
+            "sum, and know masks of it"
+        )
     if options.upload == "reduce" and protocol.summed_in and not protocol.summed_in.whole_words:
         raise UsageError(
             f"--upload reduce sums machine words on the way, and {protocol.summed_in.bits} bits "

@@ -213,7 +213,7 @@ class Training:
         algorithm, options = self._algorithm, self._options
         if not participants:
             kind = find(options.aggregate, options.security)
-            record = RoundRecord.empty(len(kind.phases()), 0)
+            record = RoundRecord.empty(len(kind.phases()), 0, transport.placement.helpers)
             record.validated = True
             return Played(record, Aggregate(np.zeros(self._state.size), 1.0, 0.0), 0.0)
         protocol, schedule = build(
@@ -346,13 +346,7 @@ class Training:
         evaluated = time.monotonic() - start
 
         record = played.record
-        modelled = part(options, LinkModel).phase_seconds(
-            record.bytes_up,
-            record.bytes_down,
-            record.messages_up,
-            record.messages_down,
-            record.cpu_seconds,
-        )
+        modelled = part(options, LinkModel).seconds_of(vars(record))
         self._bytes_up += int(record.bytes_up.sum())
         return {
             Metric.ACCURACY: accuracy,

@@ -68,7 +68,6 @@ from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Payload, Role, Step, phase_names
 from hpcfl.crypto import keys
-from hpcfl.crypto.groups import Elements
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
 from hpcfl.privacy.masking import OnlySummed
 
@@ -249,9 +248,9 @@ class OneHelperKeepsApart(Promise):
     def claim(self) -> str:
         apart = "the helper does" if self.helpers == 1 else f"one of {self.helpers} helpers does"
         return (
-            f"as long as {apart} not pool what it knows with the server, the server learns the sum "
-            f"of at least {self.threshold} devices' vectors, and devices that collude with it no "
-            "more: a helper answers for no fewer, and once a round"
+            f"as long as {apart} not pool what it knows with the server, this learns the sum of at "
+            f"least {self.threshold} devices' vectors, with devices that collude that of the "
+            "others. A helper answers for no fewer, once a round"
         )
 
     @property
@@ -420,19 +419,11 @@ class AssistedServer(ModelSender):
 
     def receive_masked_input(self, sender: int, payload: Payload) -> None:
         """Add a device's masked vector to the sum."""
+        if sender in self.survivors:
+            raise MessageError("masked_input", f"device {sender}", "it was received twice")
         dim = self._protocol.parameters.dim
-        self._add([sender], self._protocol.read_values(payload, dim, sender))
-
-    def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
-        """Take the sum of the masked vectors, formed on the way."""
-        self._add(senders, self._protocol.check_sum(total, self._protocol.parameters.dim))
-
-    def _add(self, senders: list[int], elements: Elements) -> None:
-        for sender in senders:
-            if sender in self.survivors:
-                raise MessageError("masked_input", f"device {sender}", "it was received twice")
-        self.survivors += senders
-        self._uploads.add(elements)
+        self._uploads.add(self._protocol.read_values(payload, dim, sender))
+        self.survivors.append(sender)
 
     def finish_masked_input(self) -> None:
         """Settle whose sum it is, and check what it is promised to hide."""

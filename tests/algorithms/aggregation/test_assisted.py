@@ -47,7 +47,6 @@ def test_the_sum_is_exact_whoever_drops_out(data, group):
     devices = data.draw(st.integers(2, 12))
     members = sorted(data.draw(st.sets(st.integers(0, devices - 1), min_size=2)))
     dim, helpers = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 4))
-    upload = data.draw(st.sampled_from(["gather", "reduce"][: 1 + (group != "ring12")]))
     rotate = data.draw(st.booleans())
     levels = 10 if group == "ring12" else 1000
     more = {"group": group, "rotate": rotate, "levels": levels}
@@ -58,7 +57,7 @@ def test_the_sum_is_exact_whoever_drops_out(data, group):
         gone = data.draw(st.lists(ids, unique=True, max_size=most))
         phases = st.sampled_from(["model", "masked_input", "unmask"])
         dropouts = {id: data.draw(phases) for id in gone}
-        played = play(protocol, dropouts=dropouts, index=index, upload=upload)
+        played = play(protocol, dropouts=dropouts, index=index)
         played.goes_on([id for id in range(len(members)) if dropouts.get(id) in (None, "unmask")])
 
 
@@ -264,6 +263,30 @@ def test_a_changed_envelope_of_a_helper_is_no_answer(place):
 def test_options_that_it_has_no_use_for_are_refused(options, words):
     with pytest.raises(UsageError, match=words):
         Assisted(Parameters(10, 10, **options))
+
+
+def test_uploads_are_not_summed_on_ranks_of_helpers(tmp_path):
+    """One that knows all masks would learn the sum of whatever it passes on."""
+    given = {"devices": 4, "dim": 5, "rounds": 1, "upload": "reduce"}
+    with pytest.raises(UsageError, match="helpers' ranks would take part in the sum"):
+        hpcfl.bench("assisted", **given, output=tmp_path / "run.h5")
+
+
+@pytest.mark.parametrize("helpers", [1, 2])
+@pytest.mark.parametrize("seed", [5, 35])  # nobody is in the first round, or in the second
+def test_training_with_helpers_is_modelled_and_may_have_rounds_without_devices(
+    helpers, seed, tmp_path
+):
+    pytest.importorskip("torch")
+    given = {"devices": 6, "per_round": 2, "sampling": "poisson", "seed": seed, "rounds": 2}
+    given |= {"dataset": "synthetic", "helpers": helpers, "helper_mbps": 0.01, "dropout": 0.0}
+    run = hpcfl.train("fedavg", aggregate="assisted", **given, output=tmp_path / "run.h5")
+    assert run.validated.all()
+    assert helpers == run.helpers
+    links = run.modelled_seconds(run.link()).sum(axis=1)
+    modelled = run.training["modelled_seconds"] - run.training["train_cpu_seconds"]
+    np.testing.assert_allclose(links, modelled, atol=1e-9)
+    assert (links[run.training["participants"] > 0] > 1).all()
 
 
 def test_a_protocol_without_helpers_refuses_them():
