@@ -57,8 +57,17 @@ class Enrolment(ABC):
         """Return the side of a device, which keeps what it learns for all rounds."""
 
     def helper(self, number: int, secrets: SecretSource) -> Any:
-        """Return the side of a helper, which does the same, of a protocol that has helpers."""
-        raise NotImplementedError
+        """Return the side of a helper, which does the same, where steps are for helpers.
+
+        Raises
+        ------
+        UsageError
+            If the enrolment does not say how.
+        """
+        raise UsageError(
+            "steps of an enrolment that are for helpers need a method helper, which the class "
+            f"{type(self).__name__} lacks"
+        )
 
     @abstractmethod
     def server(self) -> Any:
@@ -347,8 +356,14 @@ class AggregationProtocol(ABC):
         """Return the device's side of a round."""
 
     def helper(self, number: int, round_index: int, secrets: SecretSource) -> Any:
-        """Return the side of a helper, 0 to K - 1, of a round."""
-        raise NotImplementedError
+        """Return the side of a helper, 0 to K - 1, of a round.
+
+        Raises
+        ------
+        UsageError
+            If the protocol does not say how.
+        """
+        raise UsageError(f"helpers need a method helper, which the class of {self.name!r} lacks")
 
     def sent_in(self, round_index: int) -> Where:
         """Return the coordinates that all devices send in a round, where these are the same."""

@@ -12,11 +12,12 @@ from slow_reference import elements, hkdf, modulus_of, unpacked
 
 import hpcfl
 from hpcfl.algorithms.aggregation.assisted import AgreedWithHelpers, Assisted
+from hpcfl.algorithms.aggregation.prf import PairwiseSeeds, Prf
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm import envelope
 from hpcfl.comm.loopback import Loopback
-from hpcfl.comm.phases import Pattern
+from hpcfl.comm.phases import Pattern, Role, Step
 from hpcfl.comm.placement import Placement
 from hpcfl.crypto.keys import KeyPair, agree, helper_secrets, insecure_secrets
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError, UsageError
@@ -263,6 +264,25 @@ def test_a_changed_envelope_of_a_helper_is_no_answer(place):
 def test_options_that_it_has_no_use_for_are_refused(options, words):
     with pytest.raises(UsageError, match=words):
         Assisted(Parameters(10, 10, **options))
+
+
+class Unhelped(Prf):
+    """A protocol that says it has helpers, and nothing of what they do."""
+
+    name = "unhelped"
+    most_helpers = default_helpers = 1
+
+
+def test_a_protocol_that_has_helpers_must_say_what_they_do(monkeypatch):
+    """Its enrolment need not: here it is one of devices alone."""
+    experiment = Experiment.prepare(BenchOptions(f"{__name__}:Unhelped", dim=5, dropout=0.0), 3)
+    with pytest.raises(UsageError, match="need a method helper, which the class of 'unhelped' la"):
+        experiment.run(Loopback(3, 1))
+
+    step = Step("advertise_keys", Pattern.GATHER, Role.HELPER, message="offer")
+    monkeypatch.setattr(PairwiseSeeds, "steps", (step, *PairwiseSeeds.steps))
+    with pytest.raises(UsageError, match="method helper, which the class PairwiseSeeds lacks"):
+        experiment.run(Loopback(3, 1))
 
 
 def test_uploads_are_not_summed_on_ranks_of_helpers(tmp_path):
