@@ -41,9 +41,9 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import (
     Enrolment,
-    ModelSender,
     QuantisedDevice,
     QuantisedProtocol,
+    SumServer,
     check_finite,
 )
 from hpcfl.algorithms.aggregation.costs import (
@@ -400,30 +400,13 @@ class Helper:
         return group.pack(elements)
 
 
-class AssistedServer(ModelSender):
+class AssistedServer(SumServer):
     """The server's side of one round."""
 
     def __init__(self, protocol: Assisted, round_index: int, model: NDArray[np.float32]) -> None:
-        super().__init__(model)
-        self._protocol = protocol
-        self._group = protocol.summed_in
-        # Those of this round: the protocol may outlive it.
-        self._members = protocol.members
-        self._population = protocol.population
-        self.round_index = round_index
-        self._uploads = self._group.adder(protocol.parameters.dim)
+        super().__init__(protocol, round_index, model)
+        self._helpers = protocol.helpers
         self._answered: set[int] = set()
-        self.survivors: list[int] = []
-        # Signed integers of as many bytes as an element has.
-        self.total: NDArray[np.signedinteger[Any]] = np.empty(0, np.int64)
-
-    def receive_masked_input(self, sender: int, payload: Payload) -> None:
-        """Add a device's masked vector to the sum."""
-        if sender in self.survivors:
-            raise MessageError("masked_input", f"device {sender}", "it was received twice")
-        dim = self._protocol.parameters.dim
-        self._uploads.add(self._protocol.read_values(payload, dim, sender))
-        self.survivors.append(sender)
 
     def finish_masked_input(self) -> None:
         """Settle whose sum it is, and check what it is promised to hide."""
@@ -455,14 +438,9 @@ class AssistedServer(ModelSender):
 
     def finish_unmask(self) -> None:
         """Refuse the round if a helper has not answered: its masks are still in the sum."""
-        missing = [k for k in range(self._protocol.helpers) if k not in self._answered]
+        missing = [k for k in range(self._helpers) if k not in self._answered]
         if missing:
             raise BelowThresholdError(
                 f"round {self.round_index} cannot end: helper {missing[0]} did not tell the sum of "
                 "its masks"
             )
-
-    def finish_result(self) -> None:
-        """Return to signed integers, and to the original coordinates."""
-        self.total = self._group.signed(self._uploads.take())
-        self.turned_back = self._protocol.turned_back(self)

@@ -889,6 +889,46 @@ class ModelSender:
         return self.model.view(np.uint8)
 
 
+class SumServer(ModelSender):
+    """A server that adds up whole masked vectors of enrolled devices."""
+
+    def __init__(
+        self, protocol: QuantisedProtocol, round_index: int, model: NDArray[np.float32]
+    ) -> None:
+        super().__init__(model)
+        self._protocol = protocol
+        self._group = protocol.summed_in
+        # Those of this round: the protocol may outlive it.
+        self._members = protocol.members
+        self._population = protocol.population
+        self.round_index = round_index
+        self._uploads = self._group.adder(protocol.parameters.dim)
+        self.survivors: list[int] = []
+        # Signed integers of as many bytes as an element has.
+        self.total: NDArray[np.signedinteger[Any]] = np.empty(0, np.int64)
+
+    def receive_masked_input(self, sender: int, payload: Payload) -> None:
+        """Add a device's masked vector to the sum."""
+        dim = self._protocol.parameters.dim
+        self._add([sender], self._protocol.read_values(payload, dim, sender))
+
+    def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
+        """Take the sum of the masked vectors, formed on the way."""
+        self._add(senders, self._protocol.check_sum(total, self._protocol.parameters.dim))
+
+    def _add(self, senders: list[int], elements: Elements) -> None:
+        for sender in senders:
+            if sender in self.survivors:
+                raise MessageError("masked_input", f"device {sender}", "it was received twice")
+        self.survivors += senders
+        self._uploads.add(elements)
+
+    def finish_result(self) -> None:
+        """Return to signed integers: no mask is left; and to the original coordinates."""
+        self.total = self._group.signed(self._uploads.take())
+        self.turned_back = self._protocol.turned_back(self)
+
+
 def check_finite(device: int, vector: NDArray[np.floating]) -> None:
     """Refuse to upload a vector with infinities, or with what is not a number."""
     if not all_finite(vector):

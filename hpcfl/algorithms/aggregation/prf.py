@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import ModelSender, QuantisedDevice, QuantisedProtocol
+from hpcfl.algorithms.aggregation.base import QuantisedDevice, QuantisedProtocol, SumServer
 from hpcfl.algorithms.aggregation.costs import Phases, add, masked_upload, reduced
 from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, EnrolledDevice, KeyEnrolment
 from hpcfl.algorithms.aggregation.messages import (
@@ -45,7 +45,6 @@ from hpcfl.algorithms.aggregation.promises import Certain, Promise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Pattern, Payload, Step, phase_names
 from hpcfl.crypto import keys
-from hpcfl.crypto.groups import Elements
 from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
 from hpcfl.privacy.masking import InCohorts
 
@@ -273,42 +272,13 @@ class PrfDevice(QuantisedDevice):
         return group.pack(elements)
 
 
-class PrfServer(ModelSender):
+class PrfServer(SumServer):
     """The server's side of one round."""
-
-    def __init__(self, protocol: Prf, round_index: int, model: NDArray[np.float32]) -> None:
-        super().__init__(model)
-        self._protocol = protocol
-        self._group = protocol.summed_in
-        # Those of this round: the protocol may outlive it.
-        self._members = protocol.members
-        self._population = protocol.population
-        self.round_index = round_index
-        self._uploads = self._group.adder(protocol.parameters.dim)
-        self.survivors: list[int] = []
-        # Signed integers of as many bytes as an element has.
-        self.total: NDArray[np.signedinteger[Any]] = np.empty(0, np.int64)
 
     def send_model(self) -> Payload:
         """Return the model, and who is selected."""
         selected = np.packbits(to_flags(self._members, self._population))
         return np.concatenate([super().send_model(), selected])
-
-    def receive_masked_input(self, sender: int, payload: Payload) -> None:
-        """Add a device's masked vector to the sum (eq. 9)."""
-        dim = self._protocol.parameters.dim
-        self._add([sender], self._protocol.read_values(payload, dim, sender))
-
-    def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
-        """Take the sum of the masked vectors, formed on the way."""
-        self._add(senders, self._protocol.check_sum(total, self._protocol.parameters.dim))
-
-    def _add(self, senders: list[int], elements: Elements) -> None:
-        for sender in senders:
-            if sender in self.survivors:
-                raise MessageError("masked_input", f"device {sender}", "it was received twice")
-        self.survivors += senders
-        self._uploads.add(elements)
 
     def finish_masked_input(self) -> None:
         """Refuse the round if a selected device sent nothing: its masks are still in the sum."""
@@ -320,11 +290,6 @@ class PrfServer(ModelSender):
                 f"round {self.round_index} cannot end: prf has no way to remove the masks of "
                 f"{name_devices(missing)}, which sent no vector; use secagg"
             )
-
-    def finish_result(self) -> None:
-        """Return to signed integers: the masks have cancelled; and to the original coordinates."""
-        self.total = self._group.signed(self._uploads.take())
-        self.turned_back = self._protocol.turned_back(self)
 
 
 def name_devices(ids: list[int]) -> str:
