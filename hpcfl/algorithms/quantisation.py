@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from hpcfl.crypto.groups import Group, Signed
 from hpcfl.errors import UsageError
 
-# Coordinates that are worked on at a time, in cache: the rest of a vector needs no copies.
-BLOCK = 1 << 16
+# Coordinates that are worked on at a time, in cache: the rest of a vector needs no copies. Memory
+# for more of them would be fetched from the operating system, and cleared, for each block anew.
+BLOCK = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Quantiser:
             part = slice(start, start + BLOCK)
             # In float64 before clipping: as a float32 the clip could be larger than it says.
             scaled = values[part].astype(np.float64)
-            if not all_finite(scaled):
+            if not np.isfinite(scaled).all():
                 raise ValueError("it holds a value that is not a finite number")
             np.clip(scaled, -self.clip, self.clip, out=scaled)
             scaled *= scale * self.levels

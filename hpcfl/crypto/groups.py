@@ -332,7 +332,7 @@ class Field(Group):
 
     def reduce(self, values: Signed | Sums) -> Elements:
         elements, flat = np.empty(values.shape, self.dtype), values.reshape(-1)
-        for start, stop in _blocks(values.size, 2):
+        for start, stop in _blocks(values.size, 16):
             part = flat[start:stop]
             # Floor division by a scalar is vectorised in numpy, the remainder is not.
             elements.reshape(-1)[start:stop] = part - part // self.modulus * self.modulus
@@ -392,7 +392,9 @@ class Field(Group):
         sums = np.empty((lanes, 2), np.int64)
         sums[:, 0] = (total - (upper << np.uint64(32))).view(np.int64)
         sums[:, 1] = upper.view(np.int64)
-        vector[:] = self.reduce(sums.reshape(-1)[: vector.size] + vector)
+        flat = sums.reshape(-1)[: vector.size]
+        flat += vector
+        vector[:] = self.reduce(flat)
 
 
 class Ring(Group):
