@@ -232,6 +232,7 @@ def _writer(
         failures=world.tolerant,
         ranks=placement.ranks,
         helpers=placement.helpers,
+        committee=protocol.has_committee,
     )
 
 

@@ -22,6 +22,8 @@ LOCAL      ..                              ``server.finish_X()``
 
 In a step whose role is `Role.HELPER`, helpers stand in the place of devices: parties with ids from
 N on, if the protocol has any, each on a rank of its own. They take part in broadcasts and gathers.
+In one whose role is `Role.COMMITTEE`, it is the devices whose ``in_committee`` is true: some that a
+protocol chooses in each round, which the server's ``committee`` lists in increasing order.
 
 Where the server has nothing for a device, its ``send_X(id)`` of a scatter returns None.
 The device's ``send_X`` of an upload step takes the device's vector. After a gather, the server's
@@ -34,6 +36,9 @@ learns that: ``senders`` are exactly those, in increasing order, to whom this de
 took part. A row that did not come, or is not of this step, round and pair, comes as zeros: it is
 its sender's, and holds nothing. Of several rows of a sender the first counts, and a row from
 somebody else is dropped. So a row makes no device believe anything of others than its sender.
+
+A route *to* a committee goes one way: devices send rows to its members, and each of these hears
+from all other devices that took part.
 
 The server's ``receive_X`` raises `MessageError` for a message that it cannot use, and is then as if
 none had come: the sender is out of the round, which goes on. Whom it finds out only later it puts
@@ -85,6 +90,7 @@ class Role(Enum):
 
     DEVICE = "devices"
     HELPER = "helpers"
+    COMMITTEE = "members of the committee"
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,7 @@ class Step:
     phase: str  # that the step belongs to
     pattern: Pattern
     role: Role = Role.DEVICE
+    to: Role = Role.DEVICE  # who receives the rows of a route
     upload: bool = False  # whether the devices' vectors enter here
     message: str = ""  # what the methods that play the step are called by; the phase, if empty
     row_bytes: int = 0  # of a row of a route

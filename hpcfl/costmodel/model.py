@@ -26,7 +26,7 @@ from hpcfl.system.environment import memory_bytes
 # Figures of a phase that add up to those of a round.
 SUMMED = (
     *("bytes_up", "bytes_down", "device_cpu_seconds", "server_cpu_seconds"),
-    *("helper_cpu_seconds", "modelled_seconds"),
+    *("member_cpu_seconds", "helper_cpu_seconds", "modelled_seconds"),
 )
 
 
@@ -39,6 +39,7 @@ class PhasePrediction:
     bytes_down: float
     device_cpu_seconds: float
     server_cpu_seconds: float
+    member_cpu_seconds: float  # of a member of the committee, as a device and beyond; 0 without
     helper_cpu_seconds: float  # of each helper; 0 without
     modelled_seconds: float  # on links and devices of their own
     measured_seconds: float | None  # on this machine; None where its ranks were not calibrated
@@ -107,12 +108,15 @@ def predict(
         device = calibration.seconds(phase.device)
         server = calibration.seconds(phase.server)
         helper = calibration.seconds(phase.helper)
-        transfer = 8e-6 * (phase.up / link.uplink_mbps + phase.down / link.downlink_mbps)
-        directions = (phase.messages_up > 0) + (phase.messages_down > 0)
+        member = calibration.seconds(phase.member)
+        # Members are the slowest devices, as they do and move more than the others.
+        up, down = phase.up + phase.member_up, phase.down + phase.member_down
+        transfer = 8e-6 * (up / link.uplink_mbps + down / link.downlink_mbps)
+        directions = (up > 0) + (down > 0)
         directions += (phase.helper_up > 0) + (phase.helper_down > 0)
         transfer += 8e-6 * (phase.helper_up + phase.helper_down) / link.helper_mbps
         transfer += 1e-3 * link.latency_ms * directions
-        for work in (phase.device, phase.server, phase.helper):
+        for work in (phase.device, phase.member, phase.server, phase.helper):
             for name, count in work.items():
                 # Python's own work goes with the vectors'.
                 spent[OPERATIONS.get(name, "vectors")] += calibration.cost(name) * count
@@ -124,9 +128,10 @@ def predict(
                 phase.down,
                 device,
                 server,
+                device + member if phase.members else 0.0,
                 helper,
-                device + transfer + helper + server,
-                _measured(phase, protocol, (device, helper, server), calibration, ranks),
+                device + member + transfer + helper + server,
+                _measured(phase, protocol, (device, member, helper, server), calibration, ranks),
             )
         )
     whole = sum(spent.values())
@@ -147,23 +152,27 @@ def predict(
 def _measured(
     phase: PhaseCosts,
     protocol: AggregationProtocol,
-    cpu_seconds: tuple[float, float, float],
+    cpu_seconds: tuple[float, float, float, float],
     calibration: Calibration,
     ranks: int,
 ) -> float | None:
     """Return the elapsed seconds of a phase on this machine.
 
-    `cpu_seconds` are those of a device, of a helper and of the server.
+    `cpu_seconds` are those of a device, what a member of the committee adds to them, those of a
+    helper and of the server.
     """
-    device, helper, server = cpu_seconds
+    device, member, helper, server = cpu_seconds
     devices, working = protocol.parameters.devices, max(phase.senders, phase.receivers)
     around = calibration.seconds(phase.around)
     if ranks == 1:
-        return working * device + protocol.helpers * helper + server + around
+        by_devices = working * device + phase.members * member
+        return by_devices + protocol.helpers * helper + server + around
     if calibration.ranks != ranks:
         return None
-    on_a_rank = math.ceil(devices / (ranks - 1 - protocol.helpers)) * working / devices
-    seconds = on_a_rank * device * calibration.devices_slowdown
+    most = math.ceil(devices / (ranks - 1 - protocol.helpers))
+    on_a_rank = most * working / devices
+    by_devices = on_a_rank * device + most * phase.members / devices * member
+    seconds = by_devices * calibration.devices_slowdown
     seconds += (helper + server + around) * calibration.server_slowdown
     for name, size in _moved(phase, on_a_rank):
         seconds += calibration.links[name].seconds(size)

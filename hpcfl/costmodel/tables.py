@@ -19,7 +19,11 @@ _COSTS = (
     Column("modelled_seconds", "modelled", "ms", formats.milliseconds),
     Column("measured_seconds", "here", "ms", formats.milliseconds),
 )
-_HELPER = Column("helper_cpu_seconds", "helper CPU", "ms", formats.milliseconds)
+# Of parties that only some protocols have.
+_OTHERS = tuple(
+    Column(f"{party}_cpu_seconds", f"{party} CPU", "ms", formats.milliseconds)
+    for party in ("member", "helper")
+)
 _SIDE_BY_SIDE = (
     label("protocol"),
     Column("devices", "N"),
@@ -36,7 +40,8 @@ def one(found: Prediction, link: LinkModel, calibration: Calibration) -> Table:
         for name, share in sorted(found.shares.items(), key=lambda item: -item[1])
         if share >= 0.005
     )
-    columns = _columns(any(phase.helper_cpu_seconds for phase in found.phases))
+    others = [one for one in _OTHERS if found.total(one.name)]
+    columns = (*_COSTS[:4], *others, *_COSTS[4:])
     rows = [[phase.name, *(getattr(phase, one.name) for one in columns)] for phase in found.phases]
     return Table(
         [label("phase"), *columns],
@@ -76,11 +81,6 @@ def _memory(found: Prediction) -> str:
         return server
     devices = formats.size(found.device_peak_bytes)
     return f"{server} of the server's rank, {devices} of a rank with devices"
-
-
-def _columns(helpers: bool) -> Sequence[Column]:
-    """Return the columns of a round, with that of the helpers only if there are any."""
-    return (*_COSTS[:4], _HELPER, *_COSTS[4:]) if helpers else _COSTS
 
 
 def _total(found: Prediction, columns: Sequence[Column]) -> list[Any]:

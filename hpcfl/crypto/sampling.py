@@ -135,6 +135,25 @@ def _gap_tables(
 SAMPLERS: dict[str, type[GapSampler | DenseSampler]] = {"gaps": GapSampler, "dense": DenseSampler}
 
 
+def subset(seed: bytes, count: int, size: int) -> list[int]:
+    """Return `size` different numbers below `count`, increasing, that follow from a seed.
+
+    Words of the keystream of the seed's first 16 bytes, modulo `count`, until there are as many
+    different ones; of more than half of all numbers, the others are drawn. Every set is as likely
+    as any other, but for a relative difference below ``size * count / 2**64``.
+    """
+    if size > count // 2:
+        left_out = subset(seed, count, count - size)
+        return np.delete(np.arange(count), left_out).tolist()
+    words, found = 2 * size + 8, np.empty(0, np.int64)
+    # More words than were read begin with these.
+    while found.size < size:
+        raw = keystream.read([seed[: keystream.KEY_BYTES]], [8 * words]).view("<u8")
+        _, first = np.unique(numbers := raw % np.uint64(count), return_index=True)
+        found, words = numbers[np.sort(first)[:size]].astype(np.int64), 2 * words
+    return np.sort(found).tolist()
+
+
 def permutation(seed: bytes, count: int) -> NDArray[np.int64]:
     """Return a permutation of ``range(count)`` that follows from a seed on every machine.
 

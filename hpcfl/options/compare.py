@@ -11,6 +11,8 @@ METRICS = {
     "round_seconds": "s",
     "device_cpu_seconds": "s",
     "server_cpu_seconds": "s",
+    "member_cpu_seconds": "s",
+    "helper_cpu_seconds": "s",
     "bytes_up": "B",
     "modelled_seconds": "s",
     "server_peak_bytes": "B",
@@ -24,9 +26,9 @@ class CompareOptions(OptionGroup):
 
     metric: str = option(
         "round_seconds",
-        "Seconds of a round, CPU seconds of its slowest device or of the server, mean bytes that a "
-        "device sends, seconds of the link model, or peak of the memory of the server's rank or of "
-        "the largest other rank.",
+        "Seconds of a round, CPU seconds of its slowest device, of the server, or of the slowest "
+        "member of a committee or helper, mean bytes that a device sends, seconds of the link "
+        "model, or peak of the memory of the server's rank or of the largest other rank.",
         choices=tuple(METRICS),
     )
     by: str = option(

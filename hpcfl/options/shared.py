@@ -123,6 +123,15 @@ class ProtocolOptions(OptionGroup):
         label=True,
     )
     clip: float = option(1.0, "Largest magnitude of a coordinate.", above=0, label=True)
+    committee: int | None = option(
+        None,
+        "Devices in the committee of a round, of a protocol that has one (committee).",
+        at_least=2,
+        default_text="the fewest with which a device sends at most twice what it would if all "
+        "were members",
+        recorded="if given",
+        label=True,
+    )
     helpers: int | None = option(
         None,
         "Helpers, each on a rank of its own, of a protocol that has some (assisted).",

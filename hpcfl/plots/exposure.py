@@ -66,10 +66,10 @@ def draw(runs: Sequence[Run], protocol: str | None = None) -> Figure:
     figure, (axes,) = new_figure()
     labels = naming.labels(runs, naming.TOLD_APART)
     for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
-        sent = run.bytes_up.sum(axis=1)[run.measured][run.survived[run.measured]]
+        sent = run.survivor_bytes()
         look = line_style(number, 1) | {"markersize": 8, "linestyle": "none"}
         alone = 100 * exposed_alone(run, protocol)
-        axes.plot([float(np.mean(sent)) / 1e3], [alone], label=label, **look)
+        axes.plot([float(np.nanmean(sent)) / 1e3], [alone], label=label, **look)
     axes.set_xlim(left=0)
     axes.set_ylim(-3, 103)
     axes.set(

@@ -25,7 +25,10 @@ lacking = lacking_rounds
 
 
 def draw(runs: Sequence[Run]) -> Figure:
-    """Return a bar for each run in three panels: devices' CPU, server's CPU, bytes up.
+    """Return a bar for each run in panels: devices' CPU, server's CPU, bytes up.
+
+    Where some have members of a committee, or helpers, there is a panel for the CPU of these, who
+    are not among the devices.
 
     A bar is a stack of the phases' medians over the measured rounds: CPU seconds of the phase's
     slowest device, CPU seconds of the server, and bytes of a device, mean over those that survived
@@ -40,10 +43,13 @@ def draw(runs: Sequence[Run]) -> Figure:
     runs = naming.in_order(runs)
     labels = naming.bar_labels(runs)
     names = list(dict.fromkeys(name for run in runs for name in run.phases))
-    figure, axes = new_figure(10.5, 1.1 + 0.34 * len(runs), columns=3, sharey=True)
+    parties = ["member"] * any(run.in_committee is not None for run in runs)
+    parties += ["helper"] * any(run.helpers for run in runs)
+    columns = 3 + len(parties)
+    figure, axes = new_figure(3.5 * columns, 1.1 + 0.34 * len(runs), columns=columns, sharey=True)
     for row, run in enumerate(runs):
         looks = [names.index(name) for name in run.phases]
-        for one, (label, found) in zip(axes, _measures(run).items(), strict=True):
+        for one, (label, found) in zip(axes, _measures(run, parties).items(), strict=True):
             _draw_bar(one, row, looks, *found)
             one.set_xlabel(label)
     for one in axes:
@@ -60,17 +66,28 @@ def draw(runs: Sequence[Run]) -> Figure:
     return figure
 
 
-def _measures(run: Run) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return what is measured of phases and of whole rounds, shapes (rounds, P) and (rounds,)."""
-    cpu = 1e3 * run.cpu_seconds[run.measured]
-    devices, server = cpu[:, :, :-1], cpu[:, :, -1]
-    survived = run.survived[run.measured][:, None, :]
+def _measures(
+    run: Run, parties: Sequence[str]
+) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Return what is measured of phases and of whole rounds, shapes (rounds, P) and (rounds,).
+
+    `parties` are those beside devices and server.
+    """
+    server = 1e3 * run.cpu_seconds[run.measured][:, :, -1]
+    devices = np.nan_to_num(1e3 * run.slowest_cpu_seconds("device"))
+    survived = (run.survived & run.ordinary)[run.measured][:, None, :]
     sent = (run.bytes_up[run.measured] * survived).sum(axis=2)
     sent = sent / np.maximum(1, survived.sum(axis=2))
+    others = {
+        f"CPU of the slowest {party}, ms": (spent[:, :-1], spent[:, -1])
+        for party in parties
+        for spent in [np.nan_to_num(1e3 * run.slowest_cpu_seconds(party))]
+    }
     return {
-        "CPU of the slowest device, ms": (devices.max(axis=2), devices.sum(axis=1).max(axis=1)),
+        "CPU of the slowest device, ms": (devices[:, :-1], devices[:, -1]),
         "CPU of the server, ms": (server, server.sum(axis=1)),
         "sent up by a survivor, kB": (sent / 1e3, sent.sum(axis=1) / 1e3),
+        **others,
     }
 
 

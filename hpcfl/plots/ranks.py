@@ -90,11 +90,11 @@ def _check_boxes(count: int, what: str, remedy: str) -> None:
 def seconds(run: Run, clock: str) -> NDArray[np.float64]:
     """Return seconds of every measured round, shape (rounds, N + 1), the server last.
 
-    A device that dropped out of a round has NaN there.
+    A device that dropped out of a round, or was in its committee, has NaN there.
     """
     kept = run.measured
     found = (run.cpu_seconds if clock == "cpu" else run.wall_seconds)[kept].sum(axis=1)
-    found[:, :-1][~run.survived[kept]] = np.nan
+    found[:, :-1][~(run.survived & run.ordinary)[kept]] = np.nan
     return found
 
 

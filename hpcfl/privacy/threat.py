@@ -122,6 +122,18 @@ class Threat:
         """
         return _most_colluding(self, count, failure / draws)
 
+    def most_dropped(self, count: int, failure: float) -> int:
+        """Return the number of devices that drop out of `count` that chance has chosen, at most.
+
+        But with a probability of `failure`. The one that vanishes whatever happens is one of them.
+        """
+        numbers = np.arange(count + 1)
+        if self.rate is not None:
+            dropped = binomial(count, self.rate, numbers)
+        else:
+            dropped = hypergeometric(self.devices, self.dropped - SPARE, count, numbers)
+        return min(count, exceeded_seldom(dropped, failure) + SPARE)
+
     def __str__(self) -> str:
         if self.population == self.devices:
             return f"{self.colluding} devices"

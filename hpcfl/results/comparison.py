@@ -246,13 +246,16 @@ def _samples(pool: Pool, metric: str, by: str, name: str) -> NDArray[np.float64]
 
 def _of_rounds(run: Run, metric: str) -> NDArray[np.float64]:
     kept = run.measured
-    cpu = run.cpu_seconds[kept]
     if metric == "round_seconds":
         return run.round_seconds[kept]
-    if metric == "device_cpu_seconds":
-        return cpu.sum(axis=1)[:, :-1].max(axis=1)
     if metric == "server_cpu_seconds":
-        return cpu.sum(axis=1)[:, -1]
+        return run.cpu_seconds[kept].sum(axis=1)[:, -1]
+    if metric.endswith("_cpu_seconds"):
+        party = metric.removesuffix("_cpu_seconds")
+        found = run.slowest_cpu_seconds(party)[:, -1]
+        if np.isnan(found).any():
+            raise HpcflError(f"{run.path} is of rounds without any {party}")
+        return found
     if metric == "bytes_up":
         sent = run.survivor_bytes()
         return sent[~np.isnan(sent)]

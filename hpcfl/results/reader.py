@@ -81,6 +81,7 @@ class Run:
     helper_messages_down: NDArray[np.uint64] | None = None
     helper_wall_seconds: NDArray[np.float64] | None = None
     helper_cpu_seconds: NDArray[np.float64] | None = None
+    in_committee: NDArray[np.bool_] | None = None
 
     @property
     def rounds(self) -> int:
@@ -138,6 +139,32 @@ class Run:
         """Which rounds count, the valid ones after warm-up: ndarray of bool, shape (R,)."""
         return self.validated & ~self.warmup
 
+    @property
+    def ordinary(self) -> NDArray[np.bool_]:
+        """Which devices were in no committee in each round: ndarray of bool, shape (R, N)."""
+        return np.ones_like(self.survived) if self.in_committee is None else ~self.in_committee
+
+    def slowest_cpu_seconds(self, role: str) -> NDArray[np.float64]:
+        """Return the CPU seconds of the slowest ``device``, ``member`` or ``helper``.
+
+        Of every phase of the measured rounds, and behind them of all phases together: shape
+        (measured, P + 1). A device is one that is not in the committee, a member one that is. NaN
+        for a round without any.
+        """
+        kept = self.measured
+        if role == "helper":
+            spent = self.helper_cpu_seconds
+            found = np.zeros((len(kept), len(self.phases), 0)) if spent is None else spent
+            among = np.ones((len(kept), found.shape[-1]), np.bool_)
+        else:
+            found = self.cpu_seconds[..., :-1]
+            among = self.ordinary if role == "device" else ~self.ordinary
+        found, among = found[kept], among[kept]
+        together = np.concatenate([found, found.sum(axis=1, keepdims=True)], axis=1)
+        among = np.broadcast_to(among[:, None], together.shape)
+        slowest = together.max(axis=-1, where=among, initial=-1.0)
+        return np.where(slowest < 0, np.nan, slowest)
+
     def modelled_seconds(self, link: LinkModel) -> NDArray[np.float64]:
         """Return what a link makes of every phase of the measured rounds, shape (measured, P)."""
         kept = self.measured
@@ -178,12 +205,13 @@ class Run:
     def survivor_bytes(self) -> NDArray[np.float64]:
         """Return the mean bytes that a device in the aggregate sent, of every measured round.
 
-        Shape (measured,); NaN for a round without survivors.
+        Shape (measured,); NaN for a round without such devices. Members of a committee are none.
         """
         kept = self.measured
+        counted = (self.survived & self.ordinary)[kept]
         # Whole numbers below 2^53 add up exactly.
-        sent = (self.bytes_up[kept].sum(axis=1) * self.survived[kept]).sum(axis=1)
-        count = self.survived[kept].sum(axis=1)
+        sent = (self.bytes_up[kept].sum(axis=1) * counted).sum(axis=1)
+        count = counted.sum(axis=1)
         return np.divide(sent, count, out=np.full(len(sent), np.nan), where=count > 0)
 
 
@@ -480,12 +508,13 @@ def load_many(
 ) -> pd.DataFrame:
     """Read runs into one tidy table, one row per run, round, phase and device.
 
-    The server has rows too, with device -1. Bytes and messages are counted at the devices, so they
-    are NaN in the server's rows (and the columns float64, exact up to 2**53); select ``device >=
-    0`` for the devices. Paths are as for :func:`find`; the columns are run_id, protocol, devices,
-    dim, round, warmup, validated, phase, device, bytes_up, bytes_down, messages_up, messages_down,
-    wall_seconds and cpu_seconds. Without pandas, and for a file that cannot be read, it raises
-    HpcflError.
+    The server has rows too, with device -1, and so have helpers, with -2, -3 and so on. Bytes and
+    messages are counted at the devices and helpers, so they are NaN in the server's rows (and the
+    columns float64, exact up to 2**53). The column role is ``device``, ``member`` for a device in
+    the committee of the round, ``server`` or ``helper``. Paths are as for :func:`find`; the columns
+    are run_id, protocol, devices, dim, round, warmup, validated, phase, device, role, bytes_up,
+    bytes_down, messages_up, messages_down, wall_seconds and cpu_seconds. Without pandas, and for a
+    file that cannot be read, it raises HpcflError.
     """
     try:
         import pandas as pd
@@ -498,7 +527,11 @@ def load_many(
 
 
 def _columns(run: Run) -> dict[str, NDArray[Any]]:
-    shape = (run.rounds, len(run.phases), run.devices + 1)
+    shape = (run.rounds, len(run.phases), run.devices + 1 + run.helpers)
+    roles = np.full((run.rounds, 1, shape[2]), "device", object)
+    roles[:, 0, : run.devices][~run.ordinary] = "member"
+    roles[:, :, run.devices] = "server"
+    roles[:, :, run.devices + 1 :] = "helper"
     by_round = (-1, 1, 1)
     columns: dict[str, Any] = {
         "run_id": np.array(run.run_id, object),
@@ -509,10 +542,14 @@ def _columns(run: Run) -> dict[str, NDArray[Any]]:
         "warmup": run.warmup.reshape(by_round),
         "validated": run.validated.reshape(by_round),
         "phase": np.array(run.phases, object).reshape(1, -1, 1),
-        "device": np.array([*range(run.devices), -1]),
+        "device": np.array([*range(run.devices), *range(-1, -2 - run.helpers, -1)]),
+        "role": roles,
     }
     for name in schema.SPENT:
         values = getattr(run, name).astype(np.float64)
-        nobody = shape[2] - values.shape[2]  # the server, where it is not counted
-        columns[name] = np.pad(values, ((0, 0), (0, 0), (0, nobody)), constant_values=np.nan)
+        nobody = run.devices + 1 - values.shape[2]  # the server, where it is not counted
+        values = np.pad(values, ((0, 0), (0, 0), (0, nobody)), constant_values=np.nan)
+        if run.helpers:
+            values = np.concatenate([values, getattr(run, f"helper_{name}")], axis=2)
+        columns[name] = values
     return {name: np.broadcast_to(column, shape).ravel() for name, column in columns.items()}

@@ -67,6 +67,9 @@ class RoundRecord:
     resident_bytes: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     peak_bytes: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
+    # Whether the device was in the committee of the round, shape (N,); empty where it is not known.
+    in_committee: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+
     # What the same is for each of K helpers, shape (P, K).
     helper_bytes_up: NDArray[np.uint64] = field(default_factory=_no_helpers)
     helper_bytes_down: NDArray[np.uint64] = field(default_factory=_no_helpers)

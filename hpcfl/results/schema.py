@@ -124,8 +124,11 @@ HELPERS = (
     StoredDataset("helper_wall_seconds", np.float64, _OF_HELPERS, "s", _SECONDS, 0),
     StoredDataset("helper_cpu_seconds", np.float64, _OF_HELPERS, "s", _SECONDS, 0),
 )
+# Which devices were the committee; only of protocols that choose one. A member works for all, and
+# its figures are never averaged with those of other devices.
+COMMITTEE = (StoredDataset("in_committee", np.bool_, ("device",), "1", None, 0),)
 MARKED = StoredDataset(MARKS, np.bool_, (), "1")
-KNOWN = (*DATASETS, *FAILURES, *RANK_TIMES, *HELPERS)
+KNOWN = (*DATASETS, *FAILURES, *RANK_TIMES, *HELPERS, *COMMITTEE)
 # What each phase cost each device, and the server where it takes part.
 SPENT = tuple(dataset.name for dataset in DATASETS if "phase" in dataset.axes)
 SPENT_BY_HELPERS = tuple(dataset.name for dataset in HELPERS)

@@ -1,7 +1,8 @@
 """What a run cost, in the few figures that are reported.
 
-Only measured rounds count: never warm-up, never a round whose aggregate was wrong. The server is a
-population of its own: its figures are never averaged with those of the devices.
+Only measured rounds count: never warm-up, never a round whose aggregate was wrong. The server,
+helpers and the members of a committee are populations of their own: their figures are never
+averaged with those of the devices.
 """
 
 from __future__ import annotations
@@ -51,7 +52,11 @@ class PhaseSummary:
     server_cpu_seconds: Percentiles
     server_wall_seconds: Percentiles
     modelled_seconds: float  # median; NaN if no round was measured
-    # Of one helper in one round, None without helpers; CPU time of the slowest.
+    # Of one member of a committee, and of one helper, in one round; None without any. CPU time of
+    # the slowest.
+    member_bytes_up_mean: float | None = None
+    member_bytes_down_mean: float | None = None
+    member_cpu_seconds: Percentiles | None = None
     helper_bytes_up_mean: float | None = None
     helper_bytes_down_mean: float | None = None
     helper_cpu_seconds: Percentiles | None = None
@@ -138,7 +143,6 @@ def summarise(run: Run, link: LinkModel) -> Summary:
     kept = run.measured
     survived = run.survived[kept]
     survivors = survived.sum(axis=1)
-    some = len(survivors) > 0
     servers = run.server_ranks
     # Every phase and, behind them, all of them together.
     up, down, messages_up, messages_down, wall, cpu, modelled = map(
@@ -147,19 +151,24 @@ def summarise(run: Run, link: LinkModel) -> Summary:
     # A device that dropped out sent nothing: as a zero it would make the phase look cheap.
     sent, received = messages_up > 0, messages_down > 0
     sent[:, -1] = received[:, -1] = survived
+    ordinary = run.ordinary[kept][:, None]
+    by_members = _of_members(run, up, sent & ~ordinary, down, received & ~ordinary)
+    sent, received, some = sent & ordinary, received & ordinary, bool(ordinary.any())
+    slowest = run.slowest_cpu_seconds("device")
     *phases, total = (
         PhaseSummary(
             name=name,
             bytes_up_mean=_mean(up[:, p][sent[:, p]]) if some else None,
-            bytes_up_max=int(up[:, p].max()) if some else None,
+            bytes_up_max=int(up[:, p][ordinary[:, 0]].max()) if some else None,
             bytes_down_mean=_mean(down[:, p][received[:, p]]) if some else None,
-            bytes_down_max=int(down[:, p].max()) if some else None,
+            bytes_down_max=int(down[:, p][ordinary[:, 0]].max()) if some else None,
             messages_up_mean=_mean(messages_up[:, p][sent[:, p]]) if some else None,
-            device_cpu_seconds=Percentiles.of(cpu[:, p, :-1].max(axis=1)),
+            device_cpu_seconds=Percentiles.of(slowest[:, p]),
             wall_seconds=Percentiles.of(wall[:, p].max(axis=1)),
             server_cpu_seconds=Percentiles.of(cpu[:, p, -1]),
             server_wall_seconds=Percentiles.of(wall[:, p, -1]),
             modelled_seconds=Percentiles.of(modelled[:, p]).median,
+            **by_members[p],
             **_of_helpers(run, p),
         )
         for p, name in enumerate([*run.phases, "total"])
@@ -180,9 +189,9 @@ def summarise(run: Run, link: LinkModel) -> Summary:
         rounds_warmup=int(run.warmup.sum()),
         rounds_total=run.rounds,
         rounds_validated=int(run.validated.sum()),
-        survivors_min=int(survivors.min()) if some else None,
-        survivors_mean=float(survivors.mean()) if some else None,
-        survivors_max=int(survivors.max()) if some else None,
+        survivors_min=int(survivors.min()) if survivors.size else None,
+        survivors_mean=float(survivors.mean()) if survivors.size else None,
+        survivors_max=int(survivors.max()) if survivors.size else None,
         phases=tuple(phases),
         total=total,
         all_cpu_seconds=Percentiles.of(run.cpu_seconds[kept].sum(axis=(1, 2))),
@@ -208,16 +217,41 @@ def _of_helpers(run: Run, phase: int) -> dict[str, Any]:
     if not run.helpers:
         return {}
     kept = run.measured
-    up, down, cpu = (
+    up, down = (
         _with_total(getattr(run, f"helper_{name}")[kept])[:, phase]
-        for name in ("bytes_up", "bytes_down", "cpu_seconds")
+        for name in ("bytes_up", "bytes_down")
     )
     some = bool(kept.any())
     return {
         "helper_bytes_up_mean": float(up.mean()) if some else None,
         "helper_bytes_down_mean": float(down.mean()) if some else None,
-        "helper_cpu_seconds": Percentiles.of(cpu.max(axis=1)),
+        "helper_cpu_seconds": Percentiles.of(run.slowest_cpu_seconds("helper")[:, phase]),
     }
+
+
+def _of_members(
+    run: Run,
+    up: NDArray[np.uint64],
+    sent: NDArray[np.bool_],
+    down: NDArray[np.uint64],
+    received: NDArray[np.bool_],
+) -> list[dict[str, Any]]:
+    """Return the same of members of a committee, for every phase and all of them together.
+
+    From bytes, and which members sent and received any, each of shape (measured, P + 1, N).
+    """
+    phases = range(len(run.phases) + 1)
+    if run.in_committee is None:
+        return [{} for _ in phases]
+    slowest = run.slowest_cpu_seconds("member")
+    return [
+        {
+            "member_bytes_up_mean": _mean(up[:, p][sent[:, p]]) if len(up) else None,
+            "member_bytes_down_mean": _mean(down[:, p][received[:, p]]) if len(up) else None,
+            "member_cpu_seconds": Percentiles.of(slowest[:, p]),
+        }
+        for p in phases
+    ]
 
 
 def _largest(values: NDArray[np.float64] | None, rounds: Any, ranks: slice) -> float | None:

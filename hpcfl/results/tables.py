@@ -50,11 +50,8 @@ _PHASES = (
     _milliseconds("server_cpu_seconds_median", "server CPU median"),
     _milliseconds("modelled_seconds", "modelled median"),
 )
-_HELPERS = (
-    Column("helper_bytes_up_mean", "helper up", "B", formats.count),
-    Column("helper_bytes_down_mean", "helper down", "B", formats.count),
-    _milliseconds("helper_cpu_seconds_median", "helper CPU median"),
-)
+# Parties that only some protocols have.
+_OTHERS = ("member", "helper")
 _COMPARISON = (
     label("row", "#"),
     label("protocol"),
@@ -73,17 +70,32 @@ _COMPARISON = (
 )
 
 
+def _columns_of(party: str) -> Sequence[Column]:
+    return (
+        Column(f"{party}_bytes_up_mean", f"{party} up", "B", formats.count),
+        Column(f"{party}_bytes_down_mean", f"{party} down", "B", formats.count),
+        _milliseconds(f"{party}_cpu_seconds_median", f"{party} CPU median"),
+    )
+
+
 def phases(summary: Summary) -> Table:
     """Return the cost of one run, a phase to a row, and of whole rounds in the last row."""
-    helps = summary.total.helper_cpu_seconds is not None
+    others = [party for party in _OTHERS if getattr(summary.total, f"{party}_cpu_seconds")]
     return Table(
-        (*_PHASES, *(_HELPERS if helps else ())),
-        [*map(_phase_row, summary.phases), RULE, _phase_row(summary.total)],
+        (*_PHASES, *(column for party in others for column in _columns_of(party))),
+        [
+            *(_phase_row(one, others) for one in summary.phases),
+            RULE,
+            _phase_row(summary.total, others),
+        ],
         f"A round of {summary.variant}, N = {summary.devices}, d = {summary.dim}",
         [
             "device: the slowest device of each round; rank: the slowest of devices and server",
             "B/device: mean over the devices that sent or received any; total: over the survivors",
-            *(["helper: mean bytes of a helper, and the slowest one's CPU time"] if helps else []),
+            *(
+                f"{party}: mean bytes of one, and the slowest one's CPU time; not in the devices'"
+                for party in others
+            ),
             *(f"warning: {sentence}" for sentence in warnings_of(summary)),
         ],
     )
@@ -302,21 +314,20 @@ def render_promises(run: Run) -> str:
     return "\n".join(paragraph(sentence, "- ") for sentence in promises(run))
 
 
-def _phase_row(phase: PhaseSummary) -> list[Any]:
+def _phase_row(phase: PhaseSummary, others: Sequence[str]) -> list[Any]:
     return [
         *(phase.name, phase.bytes_up_mean, phase.bytes_down_mean),
         *dataclasses.astuple(phase.device_cpu_seconds),
         *dataclasses.astuple(phase.wall_seconds),
         *(phase.server_cpu_seconds.median, phase.modelled_seconds),
-        *_helper_row(phase),
+        *(figure for party in others for figure in _other_row(phase, party)),
     ]
 
 
-def _helper_row(phase: PhaseSummary) -> list[Any]:
-    if phase.helper_cpu_seconds is None:
-        return []
-    cpu = phase.helper_cpu_seconds.median
-    return [phase.helper_bytes_up_mean, phase.helper_bytes_down_mean, cpu]
+def _other_row(phase: PhaseSummary, party: str) -> list[Any]:
+    names = ("bytes_up_mean", "bytes_down_mean", "cpu_seconds")
+    up, down, cpu = (getattr(phase, f"{party}_{name}") for name in names)
+    return [up, down, cpu.median]
 
 
 def _comparison_row(row: int, baseline: Summary, summary: Summary) -> list[Any]:

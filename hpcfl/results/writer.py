@@ -90,8 +90,8 @@ class ResultsWriter:
     `device_training` name figures of each round, and of each round and device; `partition` has the
     shape (N, classes). With `failures` it is kept which devices failed and how long it took to go
     on without them, with `ranks`, their number, what the ranks did with their time, and with
-    `helpers` what each of so many helpers spent. A file that exists or cannot be created is a
-    UsageError.
+    `helpers` what each of so many helpers spent, and with `committee` who was in it. A file that
+    exists or cannot be created is a UsageError.
     """
 
     def __init__(
@@ -112,6 +112,7 @@ class ResultsWriter:
         failures: bool = False,
         ranks: int = 0,
         helpers: int = 0,
+        committee: bool = False,
     ) -> None:
         if rounds < 1 or devices < 1 or not phases:
             raise ValueError("a results file needs at least one round, device and phase")
@@ -130,7 +131,8 @@ class ResultsWriter:
             "command": command,
             "started": _now(),
         }
-        needed = predicted_bytes(len(phases), devices, rounds, failures, ranks, helpers)
+        some = failures, ranks, helpers, committee
+        needed = predicted_bytes(len(phases), devices, rounds, *some)
         with self._creating(needed) as file:
             _fill_attributes(file, header)
             _fill_attributes(file.create_group(schema.CONFIG), config)
@@ -138,8 +140,7 @@ class ResultsWriter:
             _begin(file, schema.ENVIRONMENT, self._at_end)
             file.create_dataset(schema.PHASES, data=list(phases), dtype=h5py.string_dtype())
             sizes = rounds, len(phases), devices
-            datasets = _datasets(failures, ranks, helpers)
-            _allocate(file, schema.ROUNDS, datasets, *sizes, ranks, helpers)
+            _allocate(file, schema.ROUNDS, _datasets(*some), *sizes, ranks, helpers)
             if partition is not None:
                 table = file.create_dataset(schema.PARTITION, data=np.asarray(partition, np.int64))
                 table.dims[0].label, table.dims[1].label = "device", "class"
@@ -197,7 +198,10 @@ class ResultsWriter:
             ranks = max(ranks, 0 if of_ranks is None else of_ranks.shape[-1])
             of_helpers = old[schema.ROUNDS].get(schema.HELPERS[0].name)
             helpers = 0 if of_helpers is None else of_helpers.shape[-1]
-            needed = predicted_bytes(phases, devices, rounds, failures, ranks, helpers)
+            committee = schema.COMMITTEE[0].name in old[schema.ROUNDS]
+            some = failures, ranks, helpers, committee
+            datasets = _datasets(*some)
+            needed = predicted_bytes(phases, devices, rounds, *some)
             with self._creating(needed) as file:
                 for name in (schema.CONFIG, schema.ENVIRONMENT, schema.PHASES, schema.RESUMED):
                     if name in old:
@@ -208,7 +212,6 @@ class ResultsWriter:
                 told = {"command": command, "started": _now(), schema.FIRST_ROUND: self.written}
                 _fill_attributes(file.require_group(launch), told | dict(environment))
                 _begin(file, launch, self._at_end)
-                datasets = _datasets(failures, ranks, helpers)
                 _allocate(file, schema.ROUNDS, datasets, rounds, phases, devices, ranks, helpers)
                 for dataset in datasets:
                     before = old[schema.ROUNDS].get(dataset.name)
@@ -393,7 +396,13 @@ class ResultsWriter:
 
 
 def predicted_bytes(
-    phases: int, devices: int, rounds: int, failures: bool = False, ranks: int = 0, helpers: int = 0
+    phases: int,
+    devices: int,
+    rounds: int,
+    failures: bool = False,
+    ranks: int = 0,
+    helpers: int = 0,
+    committee: bool = False,
 ) -> int:
     """Return about how large the file of a run without training figures is, all rounds allocated.
 
@@ -401,7 +410,7 @@ def predicted_bytes(
     everything that does not grow with the rounds.
     """
     a_round = 0.0
-    for dataset in _datasets(failures, ranks, helpers):
+    for dataset in _datasets(failures, ranks, helpers, committee):
         shape = dataset.shape(phases, devices, ranks, helpers)
         a_round += np.dtype(dataset.dtype).itemsize * math.prod(shape)
         a_round += _ENTRY_BYTES + _AXIS_BYTES * len(shape)
@@ -414,9 +423,14 @@ def _opened(path: Path, mode: str, **more: Any) -> Any:
     return h5py.File(path, mode, libver="earliest", locking="best-effort", **more)
 
 
-def _datasets(failures: bool, ranks: int, helpers: int) -> tuple[StoredDataset, ...]:
+def _datasets(
+    failures: bool, ranks: int, helpers: int, committee: bool
+) -> tuple[StoredDataset, ...]:
     """Return the datasets of the rounds, in the order in which they are created."""
-    some = ((failures, schema.FAILURES), (ranks, schema.RANK_TIMES), (helpers, schema.HELPERS))
+    some = (
+        *((failures, schema.FAILURES), (ranks, schema.RANK_TIMES)),
+        *((helpers, schema.HELPERS), (committee, schema.COMMITTEE)),
+    )
     more = (dataset for there, datasets in some if there for dataset in datasets)
     return (*schema.DATASETS, *more, schema.MARKED)
 

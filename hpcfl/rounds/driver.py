@@ -162,7 +162,7 @@ class Round:
                 message = self._seal(number, envelope.SERVER, envelope.ALL, payload)
         message = self._transport.broadcast(message, self._server_error)
         self._at(DURING, step)
-        for id, party in list(self._playing(step).items()):
+        for id, party in list(self._playing(step.role).items()):
             with self._work(step.phase, id):
                 payload = envelope.unseal(
                     message, step.phase, number, self._index, envelope.SERVER, envelope.ALL
@@ -200,7 +200,7 @@ class Round:
             self._reduce(step, self._reduce_group)
             return
 
-        playing = self._playing(step)
+        playing = self._playing(step.role)
 
         def produce(id: int) -> Payload:
             payload = self._produce(step, id) if id in playing else None
@@ -300,8 +300,9 @@ class Round:
         def rows() -> Iterator[Rows]:
             for id, device in list(self._live.items()):
                 sealed = np.empty((0, width), np.uint8)
+                arguments = [self._inputs(id)] if step.upload else []
                 with self._work(step.phase, id):
-                    receivers, payloads = getattr(device, f"send_{step.name}")()
+                    receivers, payloads = getattr(device, f"send_{step.name}")(*arguments)
                     sealed = envelope.seal_rows(number, self._index, id, receivers, payloads)
                     self.ledger.sent(step.phase, id, sealed.size, len(sealed))
                     addressed[id] = np.sort(receivers)
@@ -312,12 +313,15 @@ class Round:
         if self._server is not None:
             self._take_part(step, np.flatnonzero(took_part).tolist())
         self._transport.raise_everywhere(self._server_error)
+        receiving = self._playing(step.to)
         for id, mine in received:
-            device = self._live.get(id)
-            if device is None:
+            device = receiving.get(id)
+            if device is None or id not in self._live:
                 continue
             with self._work(step.phase, id):
                 linked = addressed.pop(id)
+                if step.to is Role.COMMITTEE:
+                    linked = np.delete(np.arange(self._devices), id)
                 senders = linked[took_part[linked]]
                 sources, first = np.unique(mine.senders, return_index=True)
                 expected = np.isin(sources, senders)
@@ -378,9 +382,11 @@ class Round:
         """Return what envelopes call a device or a helper."""
         return id if id < self._devices else envelope.HELPERS + id - self._devices
 
-    def _playing(self, step: Step) -> dict[int, Any]:
-        """Return the parties of this rank that a step is for, as far as they are still there."""
-        return self._helpers if step.role is Role.HELPER else self._live
+    def _playing(self, role: Role) -> dict[int, Any]:
+        """Return the parties of this rank that have a role, as far as they are still there."""
+        if role is Role.COMMITTEE:
+            return {id: device for id, device in self._live.items() if device.in_committee}
+        return self._helpers if role is Role.HELPER else self._live
 
     def _leave(self, id: int, error: HpcflError) -> None:
         if id in self._helpers:
@@ -398,7 +404,7 @@ class Round:
         arguments = [self._inputs(id)] if step.upload else []
         payload: Payload | None = None
         with self._work(step.phase, id):
-            payload = getattr(self._playing(step)[id], f"send_{step.name}")(*arguments)
+            payload = getattr(self._playing(step.role)[id], f"send_{step.name}")(*arguments)
         return None if payload is None else payload.reshape(-1).view(np.uint8)
 
     def _seal(self, number: int, sender: int, receiver: int, payload: Payload) -> Payload:

@@ -22,10 +22,9 @@ def row_bytes(protocol: AggregationProtocol, devices: int) -> int:
 
     Of the step in which they exchange most; 0 where they exchange nothing.
     """
-    peers = protocol.settings().get("degree", protocol.parameters.devices - 1)
     widths = [step.row_bytes for step in protocol.steps if step.pattern is Pattern.ROUTE]
     widest = max((rows.LABEL_BYTES + envelope.BYTES + width for width in widths), default=0)
-    return devices * peers * widest
+    return devices * protocol.rows_of_device * widest
 
 
 def check(protocol: AggregationProtocol, hosts: list[HostMemory], tolerant: bool = False) -> None:

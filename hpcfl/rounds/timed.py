@@ -148,6 +148,8 @@ def play(
     aggregate = None
     if server is not None:
         record.survived[server.survivors] = True
+        if protocol.has_committee:
+            record.in_committee[server.committee] = True
         record.validated = (
             checkable and as_planned(server.survivors, planned, failures.phase_of, upload) and right
         )

@@ -409,6 +409,7 @@ def _for_all(record: RoundRecord, participants: list[int], devices: int) -> Roun
         counted = [*participants, devices][: found.shape[1]]
         getattr(whole, name)[:, counted] = found
     whole.survived[participants] = record.survived
+    whole.in_committee[participants] = record.in_committee
     return replace(
         whole,
         round_seconds=record.round_seconds,

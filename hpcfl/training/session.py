@@ -161,6 +161,7 @@ def run(
                 device_training=tuple(DeviceMetric) if options.device_loss else (),
                 partition=mine.table,
                 helpers=helpers,
+                committee=protocol.has_committee,
             )
         except HpcflError as problem:
             error = problem

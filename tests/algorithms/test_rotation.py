@@ -20,6 +20,7 @@ PROTOCOLS = [
     "sparse",
     "common",
     "lightsecagg",
+    "committee",
     "assisted",
     "prf",
 ]

@@ -47,6 +47,7 @@ CASES = {
     "common": ("common", {"alpha": 0.6}),
     "assisted": ("assisted", {}),
     "lightsecagg": ("lightsecagg", {"dropout": 0.1}),
+    "committee": ("committee", {"dropout": 0.1}),
     "prf": ("prf", {"dropout": 0.0}),
     "ring20": ("secagg", {"group": "ring20"}),
     "ring32": ("secagg", {"group": "ring32"}),
@@ -55,12 +56,14 @@ CASES = {
 }
 # Those in which devices deal shares of their secrets.
 SHARING = [
-    case for case in CASES if not case.startswith(("fedavg", "assisted", "lightsecagg", "prf"))
+    case
+    for case in CASES
+    if not case.startswith(("fedavg", "assisted", "lightsecagg", "committee", "prf"))
 ]
 # Between them these run the code of all; the others belong to the full tier.
 QUICK = (
     *("fedavg", "secagg", "secagg-graph", "sparse-gaps", "cohort", "lightsecagg", "prf"),
-    *("assisted", "sparse-active"),
+    *("assisted", "committee", "sparse-active"),
 )
 
 

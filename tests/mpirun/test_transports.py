@@ -119,7 +119,8 @@ def of_rank(everything, inner):
 
 
 @pytest.mark.parametrize(
-    "name", ["fedavg", "secagg", "secagg-graph", "sparse", "cohort", "common", "lightsecagg"]
+    "name",
+    ["fedavg", "secagg", "secagg-graph", "sparse", "cohort", "common", "lightsecagg", "committee"],
 )
 def test_mpi_moves_the_same_bytes_as_the_loopback(name):
     inner = transport()
@@ -140,6 +141,7 @@ CASES = {
     "cohort": {"alpha": 0.3},
     "common": {"alpha": 0.3},
     "lightsecagg": {},
+    "committee": {"dropout": 0.1},
     "prf": {"alpha": 0.3, "dropout": 0.0},
 }
 

@@ -58,6 +58,7 @@ PROTOCOL: dict[str, tuple[list[Any], list[Any]]] = {
     "security": (["active"], ["some"]),
     "uplink_mbps": ([1e-9], [0.0, -1.0, INF, NAN]),
     "threads": ([1, 1000], [0, -1]),
+    "committee": ([2], [1, 0]),
     "helpers": ([1], [0, -1]),
     "helper_mbps": ([1e-9], [0.0, -1.0, INF, NAN]),
     "downlink_mbps": ([1e-9], [0.0, INF, NAN]),
@@ -239,6 +240,7 @@ def test_what_an_option_is_for_is_said_by_its_field():
     assert set(naming.TOLD_APART) == {
         *("alpha", "dropout", "dropout_model", "degree", "locations", "gamma", "min_cohort"),
         *("security", "group", "levels", "clip", "rotate", "model_update", "threads", "helpers"),
+        "committee",
         *("error_feedback", "per_round", "sampling"),
         *("epsilon", "noise_multiplier", "noise"),
         *("epochs", "steps", "batch_size", "learning_rate", "momentum", "decay", "weight_decay"),

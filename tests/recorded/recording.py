@@ -49,6 +49,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "cohort, 8 bits": {"protocol": "cohort", "alpha": 0.4, "bits": "8"},
     "assisted": {"protocol": "assisted", "bits": "16"},
     "lightsecagg": {"protocol": "lightsecagg", "gamma": 0.2},
+    "committee": {"protocol": "committee", "dropout": 0.1},
     "prf": {"protocol": "prf", "dropout": 0.0},
     "dp-fedavg": {"protocol": "dp-fedavg", "noise_multiplier": 1.0},
     "dp-fedavg, cohort": {"protocol": "dp-fedavg", "aggregate": "cohort", "alpha": 0.5},

@@ -114,7 +114,7 @@ def test_a_table_has_a_row_for_each_run_round_phase_and_device(make_run):
 
     assert list(table.columns) == [
         *("run_id", "protocol", "devices", "dim", "round", "warmup", "validated", "phase"),
-        *("device", "bytes_up", "bytes_down", "messages_up", "messages_down"),
+        *("device", "role", "bytes_up", "bytes_down", "messages_up", "messages_down"),
         *("wall_seconds", "cpu_seconds"),
     ]
     assert len(table) == 3 * 3 * 5
@@ -126,6 +126,8 @@ def test_a_table_has_a_row_for_each_run_round_phase_and_device(make_run):
     assert np.isnan(server.bytes_up)
     assert np.isnan(server.messages_down)
     assert (server.wall_seconds, server.cpu_seconds) == (0.004, 0.03)
+    assert {"device", "server"} == {*first.role}
+    assert "server" == server.role
     second = table[table.protocol == "sparse"]
     assert second.dim.unique().tolist() == [99]
     assert second.cpu_seconds.tolist() == [x for r in records for x in r.cpu_seconds.ravel()]

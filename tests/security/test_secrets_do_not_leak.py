@@ -46,7 +46,16 @@ from hpcfl.rounds.observer import Results, Together
 
 DEVICES, DIM = 6, 120
 RINGS = ("secagg", "secagg-graph", "sparse", "cohort")
-PROTOCOLS = (*RINGS, "common", "lightsecagg", "assisted", "prf", "secagg active", "sparse active")
+PROTOCOLS = (
+    *RINGS,
+    "common",
+    "lightsecagg",
+    "committee",
+    "assisted",
+    "prf",
+    "secagg active",
+    "sparse active",
+)
 OPTIONS = {
     "secagg-graph": {"degree": 4},
     "cohort": {"alpha": 0.5, "degree": 6},
@@ -58,7 +67,16 @@ OPTIONS = {
 }
 PHASES = ("advertise_keys", "share_keys", "share_masks", "masked_input", "unmask")
 # Between them these run the code of all: two topologies, three kinds of masks, both variants.
-QUICK = ("sparse", "cohort", "lightsecagg", "assisted", "prf", "secagg active", "dp-fedavg")
+QUICK = (
+    "sparse",
+    "cohort",
+    "lightsecagg",
+    "committee",
+    "assisted",
+    "prf",
+    "secagg active",
+    "dp-fedavg",
+)
 
 
 def each(*names):

@@ -33,6 +33,10 @@ PROTOCOLS = registry(
             "lightsecagg:LightSecAgg",
             "masks whose sum is recovered in one go (So et al. 2022)",
         ),
+        "committee": (
+            "committee:Committee",
+            "no masks, shares that a committee adds up (as in DisAgg, 2026)",
+        ),
         "assisted": (
             "assisted:Assisted",
             "masks whose sums helpers tell (Behnia et al. 2024)",

@@ -164,6 +164,8 @@ class AggregationProtocol(ABC):
         How many helpers it can have (see `hpcfl.comm.phases.Role`); 0 if it has none.
     default_helpers : int
         How many it has if nobody says otherwise.
+    has_committee : bool
+        Whether it chooses devices for a committee in each round.
     summed_in : Group or None
         The group in which uploads are summed; None for real numbers.
     """
@@ -179,6 +181,7 @@ class AggregationProtocol(ABC):
     same_coordinates: ClassVar[bool] = False
     most_helpers: ClassVar[int] = 0
     default_helpers: ClassVar[int] = 0
+    has_committee: ClassVar[bool] = False
     not_attacked: ClassVar[str] = "the attack knows of no masks that it could take off"
     not_active: ClassVar[str] = "there is no such variant of it"
 
@@ -283,6 +286,11 @@ class AggregationProtocol(ABC):
     def working_bytes(self) -> int:
         """Size of what a device makes of a vector besides its upload."""
         return 0
+
+    @property
+    def rows_of_device(self) -> int:
+        """Most rows that a device sends in an exchange of them."""
+        return int(self.settings().get("degree", self.parameters.devices - 1))
 
     @property
     def rows_at_peak(self) -> float:

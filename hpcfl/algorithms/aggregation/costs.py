@@ -74,6 +74,11 @@ class PhaseCosts:
     helper: Operations = field(default_factory=dict)
     helper_up: float = 0.0
     helper_down: float = 0.0
+    # What members of a committee do and move besides what devices do; how many they are.
+    member: Operations = field(default_factory=dict)
+    member_up: float = 0.0
+    member_down: float = 0.0
+    members: int = 0
     around: Operations = field(default_factory=dict)  # take time and are nobody's work
     scattered: bool = False  # whether the server sends every device a message of its own
 

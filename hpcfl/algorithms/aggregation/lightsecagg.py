@@ -44,43 +44,29 @@ by sending other vectors.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation import sealed
-from hpcfl.algorithms.aggregation.base import (
-    ModelSender,
-    QuantisedDevice,
-    QuantisedProtocol,
-    check_finite,
+from hpcfl.algorithms.aggregation.base import check_finite
+from hpcfl.algorithms.aggregation.coded import (
+    CHECKS,
+    LIARS,
+    CodedDevice,
+    CodedProtocol,
+    CodedServer,
 )
 from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, converted, masked_upload
-from hpcfl.algorithms.aggregation.messages import (
-    check_public_keys,
-    from_bits,
-    from_server,
-    parse_vector,
-    to_flags,
-)
-from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
-from hpcfl.algorithms.aggregation.reconstruction import Shares, reconcile
-from hpcfl.algorithms.parameters import Parameters
+from hpcfl.algorithms.aggregation.messages import parse_vector
+from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
-from hpcfl.crypto import keys, matrices
+from hpcfl.crypto import keys
 from hpcfl.crypto.coding import INTERPOLATED_ROW, Code
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
-from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
-from hpcfl.privacy.masking import OnlySummed
-
-# Random combinations of the sums' elements by which wrong sums are found: one goes unnoticed with
-# a probability of 1 / q for each.
-CHECKS = 2
-# So many devices may answer falsely without harm to the round.
-LIARS = 1
+from hpcfl.errors import MessageError, RefusedError, UsageError
 
 
 @dataclass(frozen=True)
@@ -116,12 +102,11 @@ class Coded(Promise):
         return f"a sum of {outcome.survivors} devices is not one of {self.code.needed}"
 
 
-class LightSecAgg(QuantisedProtocol):
+class LightSecAgg(CodedProtocol):
     """Secure aggregation with coded masks."""
 
     name = "lightsecagg"
-    min_devices = 2
-    rotates = True
+    deals_to = "all devices"
     not_attacked = "no mask of a single device is ever reconstructed"
     not_active = "devices do not check what others deal, nor that all were asked for the same sum"
     steps: tuple[Step, ...] = (
@@ -137,18 +122,8 @@ class LightSecAgg(QuantisedProtocol):
         Step("result", Pattern.LOCAL),
     )
 
-    def __init__(self, parameters: Parameters) -> None:
-        super().__init__(parameters)
-        if parameters.degree is not None:
-            raise UsageError(
-                f"lightsecagg deals pieces to all devices, so --degree {parameters.degree} has no "
-                "effect: leave it out"
-            )
-        if self.summed_in is not FQ:
-            raise UsageError(
-                f"lightsecagg codes masks in a field, and {self.summed_in.name} is none: leave out "
-                "--group and --bits"
-            )
+    def choose_code(self) -> Code:
+        parameters = self.parameters
         answering = parameters.devices - self.threat.dropped - LIARS
         needed = max(parameters.threshold, answering)
         private = max(1, self.colluding_in_sum)
@@ -158,18 +133,12 @@ class LightSecAgg(QuantisedProtocol):
                 f"collude, and {needed} stay to the end: lightsecagg needs more of these than of "
                 "those; lower --gamma or --dropout"
             )
-        self.code = Code(parameters.devices, needed, private, parameters.dim)
-        row_bytes = 4 * self.code.width + sealed.TAG_BYTES
-        self.steps = tuple(
-            replace(step, row_bytes=row_bytes) if step.pattern is Pattern.ROUTE else step
-            for step in type(self).steps
-        )
+        return Code(parameters.devices, needed, private, parameters.dim)
 
-    @classmethod
-    def masking(cls, devices: int, alpha: float, degree: int | None) -> OnlySummed:
-        if degree not in (None, devices - 1):
-            raise UsageError(f"{cls.name} deals pieces to all devices: leave the degree out")
-        return OnlySummed(devices)
+    @property
+    def needed_in_sum(self) -> int:
+        # Those in the sum are those who know the pieces of it.
+        return self.code.needed
 
     def settings(self) -> dict[str, Any]:
         devices = self.parameters.devices
@@ -205,7 +174,7 @@ class LightSecAgg(QuantisedProtocol):
         add(advertise.device, {"message": 2, "agreement": 1 + peers, "derivation": peers})
         add(advertise.server, {"message": devices})
 
-        share, row = phases["share_masks"], 4 * code.width + sealed.TAG_BYTES
+        share, row = phases["share_masks"], self.row_bytes
         share.routes(row * peers, devices, peers)
         share.sends(bits, devices)
         share.receives(bits, devices)
@@ -249,49 +218,17 @@ class LightSecAgg(QuantisedProtocol):
     ) -> LightSecAggServer:
         return LightSecAggServer(self, round_index, model, secrets)
 
-    def read_listed(self, bitmap: Payload, phase: str, sender: str) -> list[int]:
-        """Return the devices whose bits are set; MessageError if there are none such."""
-        devices = self.parameters.devices
-        found = from_bits(parse_vector(bitmap, "u1", -(-devices // 8), phase, sender))
-        if found and found[-1] >= devices:
-            reason = f"it names a device beyond the last, {devices - 1}"
-            raise MessageError(phase, sender, reason)
-        return found
 
-    def read_piece(self, payload: Payload, phase: str, sender: str) -> Elements:
-        """Return a coded piece, or a sum of them; MessageError if it is none."""
-        piece: Elements = parse_vector(payload, "<u4", self.code.width, phase, sender)
-        if not FQ.holds(piece):
-            raise MessageError(phase, sender, "a value is not a field element")
-        return piece
-
-
-class LightSecAggDevice(QuantisedDevice):
+class LightSecAggDevice(CodedDevice):
     """A device's side of one round; keys and masks come from `secrets`."""
-
-    _protocol: LightSecAgg
 
     def __init__(
         self, protocol: LightSecAgg, id: int, round_index: int, secrets: keys.SecretSource
     ) -> None:
-        super().__init__(protocol, id, round_index)
-        self._secrets = secrets
+        super().__init__(protocol, id, round_index, secrets)
         # From which the mask follows, and the random pieces that hide it.
         self._mask_key = b""
-        self._transport_keys: dict[int, bytes] = {}
-        # The pieces that this device holds, by their owners.
-        self._pieces: dict[int, Elements] = {}
-        # What was wrong with rows that this device could do without.
-        self.ignored: list[MessageError] = []
         self._uploaded = False
-        self._survivors: list[int] | None = None
-
-    # advertise_keys
-
-    def send_advertise_keys(self) -> Payload:
-        """Return this device's public key, made for this round only."""
-        self._pair = keys.KeyPair.generate(self._secrets)
-        return np.frombuffer(self._pair.public, np.uint8)
 
     def receive_advertise_keys(self, payload: Payload) -> None:
         """Agree on a key with everybody else in U1."""
@@ -299,23 +236,8 @@ class LightSecAggDevice(QuantisedDevice):
         members = self._protocol.read_listed(payload[:cut], phase, "the server")
         size = keys.KEY_BYTES * len(members)
         listed = parse_vector(payload[cut:], "u1", size, phase, "the server").tobytes()
-        public = {
-            id: listed[keys.KEY_BYTES * k : keys.KEY_BYTES * (k + 1)]
-            for k, id in enumerate(members)
-        }
-        if public.pop(self.id, None) != self._pair.public:
-            raise from_server(phase, "this device's own key is not as it sent it")
-        for id, key in public.items():
-            check_public_keys(key, id)
+        self._agree(members, listed)
         self._require(len(members), "deal pieces of its mask to")
-        try:
-            secrets = keys.agree(self._pair.private, [*public.values()])
-        except ValueError:
-            raise from_server(phase, "a public key has low order") from None
-        self._transport_keys = {
-            id: keys.derive(secret, pair_context(self._round, self.id, id))
-            for id, secret in zip(public, secrets, strict=True)
-        }
 
     # share_masks
 
@@ -330,31 +252,12 @@ class LightSecAggDevice(QuantisedDevice):
         peers = [*self._transport_keys]
         mine, *coded = code.encode(drawn[: code.dim], drawn[code.dim :], [self.id, *peers])
         self._pieces[self.id] = mine
-        rows = np.empty((len(peers), 4 * code.width + sealed.TAG_BYTES), np.uint8)
-        for k, (peer, piece) in enumerate(zip(peers, coded, strict=True)):
-            labels = sealed.labels(self._protocol.name, self._round, self.id, peer)
-            content = piece.astype("<u4", copy=False).tobytes()
-            rows[k] = sealed.seal(self._transport_keys[peer], labels, content)
-        return np.array(peers, np.int64), rows
+        return self._sealed(peers, coded)
 
     def receive_share_masks(self, senders: Ids, rows: Rows) -> None:
-        """Keep the pieces of the others' masks; what is none is missing to its sender."""
-        phase = "share_masks"
-        for sender, row in zip(senders.tolist(), rows, strict=True):
-            labels = sealed.labels(self._protocol.name, self._round, sender, self.id)
-            try:
-                content = sealed.unseal(self._transport_keys[sender], labels, row, phase, sender)
-                piece = self._protocol.read_piece(content, phase, f"device {sender}")
-            except MessageError as error:
-                self.ignored.append(error)
-            else:
-                self._pieces[sender] = piece
-        self._transport_keys = {}
+        """Keep the pieces of the others' masks."""
+        self._keep("share_masks", senders, rows)
         self._require(len(self._pieces), "go on with")
-
-    def send_held(self) -> Payload:
-        """Return whose pieces this device holds."""
-        return np.packbits(to_flags(self._pieces, self._parameters.devices))
 
     def receive_dealers(self, payload: Payload) -> None:
         """Go on if this device's mask can be taken off."""
@@ -383,52 +286,17 @@ class LightSecAggDevice(QuantisedDevice):
 
     def receive_unmask(self, payload: Payload) -> None:
         """Check whose masks are to be added up: too few could reveal a vector."""
-        survivors = self._protocol.read_listed(payload, "unmask", "the server")
-        if self._survivors is not None:
-            raise RefusedError(
-                f"device {self.id} refuses a second unmasking request: the difference of two sums "
-                "would be what the server must not learn"
-            )
+        survivors = self._asked(payload, "unmask", "unmask the sum")
         if self.id not in survivors:
             raise RefusedError(f"device {self.id} refuses to unmask: it is named as dropped")
-        self._require(len(survivors), "unmask the sum of")
-        outcome = Outcome(self._parameters.devices, len(survivors))
-        broken = objection(self._protocol.promises(), outcome)
-        if broken is not None:
-            raise RefusedError(f"device {self.id} refuses to unmask: {broken}")
-        missing = [id for id in survivors if id not in self._pieces]
-        if missing:
-            raise RefusedError(
-                f"device {self.id} cannot unmask: it holds no piece of the mask of device "
-                f"{missing[0]}"
-            )
         self._survivors = survivors
 
     def send_unmask(self) -> Payload:
         """Return the sum of the pieces of the survivors' masks."""
-        if self._survivors is None:
-            raise RefusedError(f"device {self.id} was not asked to unmask")
-        total = np.zeros(self._protocol.code.width, np.uint64)
-        for id in self._survivors:
-            total += self._pieces[id]
-        self._pieces = {}
-        return (total % np.uint64(FQ.modulus)).astype("<u4").view(np.uint8)
-
-    def _require(self, count: int, what: str) -> None:
-        needed = self._protocol.code.needed
-        if count < needed:
-            raise RefusedError(
-                f"device {self.id} refuses to {what} {count} devices: {needed} are needed"
-            )
+        return self._sum_of_pieces()
 
 
-def pair_context(round_index: int, i: int, j: int) -> bytes:
-    """Return the context in which the secret of two devices gives the key of their rows."""
-    low, high = min(i, j), max(i, j)
-    return f"hpcfl/1 lightsecagg round {round_index} pair {low} {high} piece transport".encode()
-
-
-class LightSecAggServer(ModelSender):
+class LightSecAggServer(CodedServer):
     """The server's side of one round."""
 
     def __init__(
@@ -438,35 +306,9 @@ class LightSecAggServer(ModelSender):
         model: NDArray[np.float32],
         secrets: keys.SecretSource,
     ) -> None:
-        super().__init__(model)
-        self._protocol = protocol
-        self._secrets = secrets
-        self._devices = protocol.parameters.devices
-        self.round_index = round_index
-        self._public: dict[int, bytes] = {}
-        self._sharers: set[int] = set()
-        # Who said whose pieces it holds, and how often each device was named.
-        self._held: set[int] = set()
-        self._holders = np.zeros(self._devices, np.int64)
-        # Of whom something was found out only when all had answered.
-        self.refused: dict[int, MessageError] = {}
+        super().__init__(protocol, round_index, model, secrets)
         self._uploads = FQ.adder(protocol.parameters.dim)
-        self._answers: dict[int, Elements] = {}
         self._unmasked: Elements = np.empty(0, np.uint32)
-        self.survivors: list[int] = []
-        self.total: NDArray[np.signedinteger[Any]] = np.empty(0, np.int64)
-
-    def receive_advertise_keys(self, sender: int, payload: Payload) -> None:
-        """Keep a device's public key, with which something can be agreed."""
-        phase, name = "advertise_keys", f"device {sender}"
-        public = parse_vector(payload, "u1", keys.KEY_BYTES, phase, name).tobytes()
-        if sender in self._public:
-            raise MessageError(phase, name, "it was received twice")
-        check_public_keys(public, sender)
-        self._public[sender] = public
-
-    def finish_advertise_keys(self) -> None:
-        self._require(len(self._public), "advertised keys")
 
     def send_advertise_keys(self) -> Payload:
         """Return who advertised keys, and the keys."""
@@ -475,33 +317,20 @@ class LightSecAggServer(ModelSender):
 
     def receive_share_masks(self, ids: Ids) -> None:
         """Take note of who dealt pieces."""
-        sharers = {*ids.tolist()}
-        unknown = sharers - {*self._public}
-        if unknown:
-            raise MessageError("share_masks", f"device {min(unknown)}", "it advertised no key")
-        self._sharers = sharers
-        self._require(len(self._sharers), "dealt pieces of their masks")
+        self._take_dealers("share_masks", ids)
 
     def receive_held(self, sender: int, payload: Payload) -> None:
         """Take note of whose pieces a device holds."""
-        name = f"device {sender}"
-        if sender not in self._sharers or sender in self._held:
-            raise MessageError("share_masks", name, "it dealt no pieces, or was received twice")
-        self._holders[self._protocol.read_listed(payload, "share_masks", name)] += 1
-        self._held.add(sender)
+        if sender not in self._dealers:
+            raise MessageError("share_masks", f"device {sender}", "it dealt no pieces")
+        self._take_held("share_masks", sender, payload)
 
     def finish_held(self) -> None:
-        """Leave out those of whom two devices hold no piece: one alone may be the one that lies."""
-        for id in sorted(self._sharers):
-            if len(self._held) - self._holders[id] > LIARS:
-                self._sharers.discard(id)
-                reason = "two devices or more hold no piece of its mask: it is left out"
-                self.refused[id] = MessageError("share_masks", f"device {id}", reason)
-        self._require(len(self._sharers), "dealt pieces rightly")
+        self._leave_out_unheld("share_masks")
 
     def send_dealers(self) -> Payload:
         """Return whose masks can be taken off the sum."""
-        return self._bits(self._sharers)
+        return self._bits(self._dealers)
 
     def receive_masked_input(self, sender: int, payload: Payload) -> None:
         """Add a device's masked vector to the sum."""
@@ -520,7 +349,7 @@ class LightSecAggServer(ModelSender):
     def _check_senders(self, senders: list[int]) -> None:
         for sender in senders:
             name = f"device {sender}"
-            if sender not in self._sharers:
+            if sender not in self._dealers:
                 raise MessageError("masked_input", name, "it dealt no pieces of its mask")
             if sender in self.survivors:
                 raise MessageError("masked_input", name, "it was received twice")
@@ -529,11 +358,7 @@ class LightSecAggServer(ModelSender):
         """Settle whose sum it is, and check what it is promised to hide."""
         self.survivors.sort()
         self._require(len(self.survivors), "sent their masked vectors")
-        broken = objection(self._protocol.promises(), self._protocol.outcome(self))
-        if broken is not None:
-            raise PromiseError(
-                f"round {self.round_index} ends here, before anything is revealed: {broken}"
-            )
+        self._check_promises()
 
     def send_unmask(self) -> Payload:
         """Return whose masks are to be added up."""
@@ -541,71 +366,18 @@ class LightSecAggServer(ModelSender):
 
     def receive_unmask(self, sender: int, payload: Payload) -> None:
         """Keep the sum of the pieces that a survivor holds."""
-        name = f"device {sender}"
         if sender not in self.survivors:
-            raise MessageError("unmask", name, "it is not a survivor")
-        if sender in self._answers:
-            raise MessageError("unmask", name, "it was received twice")
-        # A copy: the transport uses its memory again.
-        self._answers[sender] = self._protocol.read_piece(payload, "unmask", name).copy()
+            raise MessageError("unmask", f"device {sender}", "it is not a survivor")
+        self._take_answer("unmask", sender, payload)
 
     def finish_unmask(self) -> None:
         """Recover the sum of the masks, and take it off that of the uploads."""
-        code, answered = self._protocol.code, np.array(sorted(self._answers), np.int64)
-        self._require(answered.size, "added up the pieces that they hold")
-        sums = np.stack([self._answers[id] for id in answered.tolist()])
-        self._answers = {}
-        right = self._fitting(sums, answered)
-        for id in np.delete(answered, right).tolist():
-            reason = "its sum of pieces, or a piece that it was dealt, contradicts all others"
-            self.refused[id] = MessageError("unmask", f"device {id}", reason)
-        used = right[: code.needed]
-        masks = code.decode(sums[used], answered[used])
+        masks = self._decoded("unmask", {id: id for id in self._answers})
         self._unmasked = self._uploads.take()
         FQ.add_into(self._unmasked, np.uint32(FQ.modulus) - masks)
-
-    def _fitting(self, sums: Elements, answered: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows that lie on one polynomial, at least U of them.
-
-        All elements of a row are put into `CHECKS` random combinations of them.
-        """
-        code = self._protocol.code
-        random = FQ.elements([self._secrets(SEED_BYTES)], [CHECKS * code.width])
-        combined = matrices.product(sums, random.reshape(code.width, CHECKS))
-        shares = Shares(
-            owners=np.zeros(1, np.int64),
-            holders=answered[None],
-            numbers=answered,
-            received=np.ones((1, answered.size), np.bool_),
-            values=combined[None],
-            holding=answered.size,
-        )
-        right = np.flatnonzero(reconcile(shares, code.needed).received[0])
-        if not right.size:
-            few = answered.size == code.needed + 1
-            which = (
-                "one more would tell which is wrong" if few else "more than one of them is wrong"
-            )
-            raise BelowThresholdError(
-                f"round {self.round_index} cannot end: the sums of pieces that {answered.size} "
-                f"devices sent contradict each other, and {which}, or somebody dealt pieces that "
-                "do not belong together"
-            )
-        return right
 
     def finish_result(self) -> None:
         """Return to signed integers, and to the original coordinates."""
         self.total = FQ.signed(self._unmasked)
         self._unmasked = np.empty(0, np.uint32)
         self.turned_back = self._protocol.turned_back(self)
-
-    def _bits(self, ids: Any) -> Payload:
-        return np.packbits(to_flags(ids, self._devices))
-
-    def _require(self, count: int, what: str) -> None:
-        needed = self._protocol.code.needed
-        if count < needed:
-            raise BelowThresholdError(
-                f"round {self.round_index} cannot end: {count} of {self._devices} devices {what}, "
-                f"at least {needed} are needed"
-            )

@@ -96,8 +96,8 @@ def test_where_more_may_collude_than_stay_the_protocol_refuses_to_be_run():
     ("options", "words"),
     [
         ({"degree": 4}, "so --degree 4 has no effect"),
-        ({"group": "ring32"}, "codes masks in a field, and ring32 is none"),
-        ({"group": "ring16", "levels": 9}, "codes masks in a field, and ring16 is none"),
+        ({"group": "ring32"}, "codes vectors in a field, and ring32 is none"),
+        ({"group": "ring16", "levels": 9}, "codes vectors in a field, and ring16 is none"),
     ],
 )
 def test_options_that_it_has_no_use_for_are_refused(options, words):
@@ -230,7 +230,7 @@ def test_a_device_of_whose_pieces_two_others_hold_none_is_left_out(upload):
     played.goes_on([0, 1, 2, 3, 5, 6, 7, 8])
     assert {4} == {*played.kept_out} == {*played.left}
     assert "is told that two others hold no piece of its mask" in str(played.left[4])
-    assert "two devices or more hold no piece of its mask" in str(played.kept_out[4])
+    assert "two devices or more hold no piece of it" in str(played.kept_out[4])
 
 
 def test_one_device_that_holds_no_piece_of_another_leaves_the_end_to_others():
@@ -244,7 +244,7 @@ def test_one_device_that_holds_no_piece_of_another_leaves_the_end_to_others():
 
     played.goes_on(range(9))
     assert {2} == {*played.left}
-    assert "it holds no piece of the mask of device 4" in str(played.left[2])
+    assert "it holds no piece of device 4" in str(played.left[2])
 
 
 def test_one_device_that_says_it_holds_nothing_costs_nobody_anything():
@@ -353,7 +353,7 @@ def test_a_device_answers_once_a_round():
     device.receive_unmask(raw(bits(range(9), 9)))
     for survivors in (range(9), range(8)):
         error = played.refused(RefusedError, device.receive_unmask, raw(bits(survivors, 9)))
-        assert "refuses a second unmasking request" in str(error)
+        assert "refuses a second request to unmask" in str(error)
 
 
 def test_a_device_deals_and_uploads_once_a_round():
@@ -417,7 +417,7 @@ def test_a_message_counts_once_and_only_of_who_may_send_it(step):
     receive(0, sent)
     assert "received twice" in str(played.refused(MessageError, receive, 0, sent))
     if step == "masked_input":
-        played.server._sharers.discard(8)
+        played.server._dealers.discard(8)
         error = played.refused(MessageError, receive, 8, sent)
         assert "it dealt no pieces of its mask" in str(error)
     if step == "unmask":

@@ -1,0 +1,363 @@
+"""What protocols have in common in which devices deal coded pieces, and others add these up.
+
+A device cuts a vector, or its mask, into pieces, adds T random ones, and encodes them
+(:class:`~hpcfl.crypto.coding.Code`) into one for each holder. The holders send the server sums of
+the pieces that they hold; any U of these, for U pieces of the vector and random ones, give the sum
+of the vectors.
+
+A piece goes to its holder under a key of the pair. A row that is none costs its sender alone: it is
+left out if two holders or more do without its piece, for one of them alone may be the one that
+lies.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation import sealed
+from hpcfl.algorithms.aggregation.base import ModelSender, QuantisedDevice, QuantisedProtocol
+from hpcfl.algorithms.aggregation.messages import (
+    check_public_keys,
+    from_bits,
+    parse_vector,
+    to_flags,
+)
+from hpcfl.algorithms.aggregation.promises import Outcome, objection
+from hpcfl.algorithms.aggregation.reconstruction import Shares, reconcile
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.comm.phases import Ids, Pattern, Payload, Rows
+from hpcfl.crypto import keys, matrices
+from hpcfl.crypto.coding import Code
+from hpcfl.crypto.groups import FQ, Elements
+from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
+from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
+from hpcfl.privacy.masking import OnlySummed
+
+# Random combinations of the sums' elements by which wrong sums are found: one goes unnoticed with
+# a probability of 1 / q for each.
+CHECKS = 2
+# So many holders may answer falsely without harm to the round.
+LIARS = 1
+
+
+class CodedProtocol(QuantisedProtocol):
+    """A protocol in which devices deal coded pieces.
+
+    Attributes
+    ----------
+    code : Code
+        How vectors or masks are cut up and encoded, once for all devices.
+    """
+
+    min_devices = 2
+    rotates = True
+    deals_to: ClassVar[str]  # in words, who holds pieces
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters)
+        if parameters.degree is not None:
+            raise UsageError(
+                f"{self.name} deals pieces to {self.deals_to}, so --degree {parameters.degree} has "
+                "no effect: leave it out"
+            )
+        if self.summed_in is not FQ:
+            raise UsageError(
+                f"{self.name} codes vectors in a field, and {self.summed_in.name} is none: leave "
+                "out --group and --bits"
+            )
+        self.code = self.choose_code()
+        self.steps = tuple(
+            replace(step, row_bytes=self.row_bytes) if step.pattern is Pattern.ROUTE else step
+            for step in type(self).steps
+        )
+
+    @abstractmethod
+    def choose_code(self) -> Code:
+        """Return the code for the parameters; UsageError if none is both private and decodable."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of a sealed piece."""
+        return 4 * self.code.width + sealed.TAG_BYTES
+
+    @property
+    def needed_in_sum(self) -> int:
+        """Fewest devices in a sum that holders add pieces up for."""
+        return self.parameters.threshold
+
+    @classmethod
+    def masking(cls, devices: int, alpha: float, degree: int | None) -> OnlySummed:
+        if degree not in (None, devices - 1):
+            raise UsageError(f"{cls.name} deals pieces to {cls.deals_to}: leave the degree out")
+        return OnlySummed(devices)
+
+    def read_listed(self, bitmap: Payload, phase: str, sender: str) -> list[int]:
+        """Return the devices whose bits are set; MessageError if there are none such."""
+        devices = self.parameters.devices
+        found = from_bits(parse_vector(bitmap, "u1", -(-devices // 8), phase, sender))
+        if found and found[-1] >= devices:
+            reason = f"it names a device beyond the last, {devices - 1}"
+            raise MessageError(phase, sender, reason)
+        return found
+
+    def read_piece(self, payload: Payload, phase: str, sender: str) -> Elements:
+        """Return a coded piece, or a sum of them; MessageError if it is none."""
+        piece: Elements = parse_vector(payload, "<u4", self.code.width, phase, sender)
+        if not FQ.holds(piece):
+            raise MessageError(phase, sender, "a value is not a field element")
+        return piece
+
+    def pair_context(self, round_index: int, i: int, j: int) -> bytes:
+        """Return the context in which the secret of two devices gives the key of their rows."""
+        low, high = min(i, j), max(i, j)
+        return f"hpcfl/1 {self.name} round {round_index} pair {low} {high} piece transport".encode()
+
+
+class CodedDevice(QuantisedDevice):
+    """A device that deals pieces, and may hold some; keys and pieces come from `secrets`."""
+
+    _protocol: CodedProtocol
+
+    def __init__(
+        self, protocol: CodedProtocol, id: int, round_index: int, secrets: keys.SecretSource
+    ) -> None:
+        super().__init__(protocol, id, round_index)
+        self._secrets = secrets
+        # With those to whom rows go, and from whom they come.
+        self._transport_keys: dict[int, bytes] = {}
+        # The pieces that this device holds, by their owners.
+        self._pieces: dict[int, Elements] = {}
+        # What was wrong with rows that this device could do without.
+        self.ignored: list[MessageError] = []
+        self._survivors: list[int] | None = None
+
+    def send_advertise_keys(self) -> Payload:
+        """Return this device's public key, made for this round only."""
+        self._pair = keys.KeyPair.generate(self._secrets)
+        return np.frombuffer(self._pair.public, np.uint8)
+
+    def _agree(self, ids: Sequence[int], listed: bytes) -> None:
+        """Agree on a key with others, whose public keys these are, end to end."""
+        size = keys.KEY_BYTES
+        public = {id: listed[size * k : size * (k + 1)] for k, id in enumerate(ids)}
+        if public.pop(self.id, self._pair.public) != self._pair.public:
+            raise MessageError(
+                "advertise_keys", "the server", "this device's own key is not as it sent it"
+            )
+        for id, key in public.items():
+            check_public_keys(key, id)
+        secrets = keys.agree(self._pair.private, [*public.values()])
+        self._transport_keys = {
+            id: keys.derive(secret, self._protocol.pair_context(self._round, self.id, id))
+            for id, secret in zip(public, secrets, strict=True)
+        }
+
+    def _sealed(self, peers: Sequence[int], pieces: Iterable[Elements]) -> tuple[Ids, Rows]:
+        """Return pieces as they are sent, a row for each of some peers."""
+        rows = np.empty((len(peers), self._protocol.row_bytes), np.uint8)
+        for k, (peer, piece) in enumerate(zip(peers, pieces, strict=True)):
+            labels = sealed.labels(self._protocol.name, self._round, self.id, peer)
+            content = piece.astype("<u4", copy=False).tobytes()
+            rows[k] = sealed.seal(self._transport_keys[peer], labels, content)
+        return np.array(peers, np.int64), rows
+
+    def _keep(self, phase: str, senders: Ids, rows: Rows) -> None:
+        """Keep the pieces of others; what is none is missing to its sender."""
+        for sender, row in zip(senders.tolist(), rows, strict=True):
+            labels = sealed.labels(self._protocol.name, self._round, sender, self.id)
+            try:
+                if sender not in self._transport_keys:
+                    raise MessageError(phase, f"device {sender}", "it advertised no key")
+                key = self._transport_keys[sender]
+                content = sealed.unseal(key, labels, row, phase, sender)
+                piece = self._protocol.read_piece(content, phase, f"device {sender}")
+            except MessageError as error:
+                self.ignored.append(error)
+            else:
+                self._pieces[sender] = piece
+        self._transport_keys = {}
+
+    def send_held(self) -> Payload:
+        """Return whose pieces this device holds."""
+        return np.packbits(to_flags(self._pieces, self._parameters.devices))
+
+    def _asked(self, payload: Payload, phase: str, what: str) -> list[int]:
+        """Return whose pieces are to be added up, if too few could not reveal a vector."""
+        survivors = self._protocol.read_listed(payload, phase, "the server")
+        if self._survivors is not None:
+            raise RefusedError(
+                f"device {self.id} refuses a second request to {what}: the difference of two sums "
+                "would be what the server must not learn"
+            )
+        self._require(len(survivors), f"{what} of")
+        outcome = Outcome(self._parameters.devices, len(survivors))
+        broken = objection(self._protocol.promises(), outcome)
+        if broken is not None:
+            raise RefusedError(f"device {self.id} refuses to {what}: {broken}")
+        missing = [id for id in survivors if id not in self._pieces]
+        if missing:
+            raise RefusedError(
+                f"device {self.id} cannot {what}: it holds no piece of device {missing[0]}"
+            )
+        return survivors
+
+    def _sum_of_pieces(self) -> Payload:
+        """Return the sum of the pieces that were asked for."""
+        if self._survivors is None:
+            raise RefusedError(f"device {self.id} was not asked for a sum of pieces")
+        total = np.zeros(self._protocol.code.width, np.uint64)
+        for id in self._survivors:
+            total += self._pieces[id]
+        self._pieces = {}
+        return (total % np.uint64(FQ.modulus)).astype("<u4").view(np.uint8)
+
+    def _require(self, count: int, what: str) -> None:
+        needed = self._protocol.needed_in_sum
+        if count < needed:
+            raise RefusedError(
+                f"device {self.id} refuses to {what} {count} devices: {needed} are needed"
+            )
+
+
+class CodedServer(ModelSender):
+    """The server's side of one round."""
+
+    def __init__(
+        self,
+        protocol: CodedProtocol,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: keys.SecretSource,
+    ) -> None:
+        super().__init__(model)
+        self._protocol = protocol
+        self._secrets = secrets
+        self._devices = protocol.parameters.devices
+        self.round_index = round_index
+        self._public: dict[int, bytes] = {}
+        self._dealers: set[int] = set()
+        # Who said whose pieces it holds, and how often each device was named.
+        self._held: set[int] = set()
+        self._holders = np.zeros(self._devices, np.int64)
+        # Of whom something was found out only when all had answered.
+        self.refused: dict[int, MessageError] = {}
+        # Sums of pieces, by who added them up.
+        self._answers: dict[int, Elements] = {}
+        self.survivors: list[int] = []
+
+    def receive_advertise_keys(self, sender: int, payload: Payload) -> None:
+        """Keep a device's public key, with which something can be agreed."""
+        phase, name = "advertise_keys", f"device {sender}"
+        public = parse_vector(payload, "u1", keys.KEY_BYTES, phase, name).tobytes()
+        if sender in self._public:
+            raise MessageError(phase, name, "it was received twice")
+        check_public_keys(public, sender)
+        self._public[sender] = public
+
+    def finish_advertise_keys(self) -> None:
+        self._require(len(self._public), "advertised keys")
+
+    def _take_dealers(self, phase: str, ids: Ids) -> None:
+        """Take note of who dealt pieces."""
+        dealers = {*ids.tolist()}
+        unknown = dealers - {*self._public}
+        if unknown:
+            raise MessageError(phase, f"device {min(unknown)}", "it advertised no key")
+        self._dealers = dealers
+        self._require(len(dealers), "dealt pieces")
+
+    def _take_held(self, phase: str, sender: int, payload: Payload) -> None:
+        """Take note of whose pieces a holder has."""
+        name = f"device {sender}"
+        if sender in self._held:
+            raise MessageError(phase, name, "it was received twice")
+        self._holders[self._protocol.read_listed(payload, phase, name)] += 1
+        self._held.add(sender)
+
+    def _leave_out_unheld(self, phase: str) -> None:
+        """Leave out those of whom two holders have no piece: one alone may be the one that lies."""
+        for id in sorted(self._dealers):
+            if len(self._held) - self._holders[id] > LIARS:
+                self._dealers.discard(id)
+                reason = "two devices or more hold no piece of it: it is left out"
+                self.refused[id] = MessageError(phase, f"device {id}", reason)
+        self._require(len(self._dealers), "dealt pieces rightly")
+
+    def _check_promises(self) -> None:
+        broken = objection(self._protocol.promises(), self._protocol.outcome(self))
+        if broken is not None:
+            raise PromiseError(
+                f"round {self.round_index} ends here, before anything is revealed: {broken}"
+            )
+
+    def _take_answer(self, phase: str, sender: int, payload: Payload) -> None:
+        """Keep the sum of the pieces that a device holds."""
+        name = f"device {sender}"
+        if sender in self._answers:
+            raise MessageError(phase, name, "it was received twice")
+        # A copy: the transport uses its memory again.
+        self._answers[sender] = self._protocol.read_piece(payload, phase, name).copy()
+
+    def _decoded(self, phase: str, number_of: dict[int, int]) -> Elements:
+        """Return the sum of what was coded, of the survivors, shape (d,).
+
+        Devices have numbers as holders of pieces.
+        """
+        code = self._protocol.code
+        answered = sorted(self._answers, key=number_of.__getitem__)
+        self._require(len(answered), "added up the pieces that they hold", code.needed)
+        numbers = np.array([number_of[id] for id in answered], np.int64)
+        sums = np.stack([self._answers[id] for id in answered])
+        self._answers = {}
+        right = self._fitting(sums, numbers)
+        for row in {*range(len(answered))} - {*right.tolist()}:
+            reason = "its sum of pieces, or a piece that it was dealt, contradicts all others"
+            self.refused[answered[row]] = MessageError(phase, f"device {answered[row]}", reason)
+        used = right[: code.needed]
+        return code.decode(sums[used], numbers[used])
+
+    def _fitting(self, sums: Elements, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows that lie on one polynomial, at least U of them.
+
+        All elements of a row are put into `CHECKS` random combinations of them.
+        """
+        code = self._protocol.code
+        random = FQ.elements([self._secrets(SEED_BYTES)], [CHECKS * code.width])
+        combined = matrices.product(sums, random.reshape(code.width, CHECKS))
+        shares = Shares(
+            owners=np.zeros(1, np.int64),
+            holders=numbers[None],
+            numbers=numbers,
+            received=np.ones((1, numbers.size), np.bool_),
+            values=combined[None],
+            holding=numbers.size,
+        )
+        right = np.flatnonzero(reconcile(shares, code.needed).received[0])
+        if not right.size:
+            few = numbers.size == code.needed + 1
+            which = (
+                "one more would tell which is wrong" if few else "more than one of them is wrong"
+            )
+            raise BelowThresholdError(
+                f"round {self.round_index} cannot end: the sums of pieces that {numbers.size} "
+                f"devices sent contradict each other, and {which}, or somebody dealt pieces that "
+                "do not belong together"
+            )
+        return right
+
+    def _bits(self, ids: Iterable[int]) -> Payload:
+        return np.packbits(to_flags(ids, self._devices))
+
+    def _require(self, count: int, what: str, needed: int | None = None) -> None:
+        needed = needed or self._protocol.needed_in_sum
+        if count < needed:
+            raise BelowThresholdError(
+                f"round {self.round_index} cannot end: {count} of {self._devices} devices {what}, "
+                f"at least {needed} are needed"
+            )
