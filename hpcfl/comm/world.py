@@ -130,26 +130,26 @@ class World:
         """Return who is where in such a `transport`, before any rank has died."""
         if servers > 1:
             self._check_ranks("--server-ranks", servers, servers)
+            if self.tolerant or launch.netlab_facts():
+                where = "deaths of ranks are survived" if self.tolerant else "hosts are of a lab"
+                raise AgreedUsageError(
+                    f"--server-ranks is {servers}: one rank is the server where {where}",
+                    UsageError.exit_status,
+                )
         if helpers and self.size > 1:
             self._check_ranks("--helpers", helpers, servers + helpers)
         ranks = min(self.size, devices + servers + helpers)
         return Placement.even(devices, ranks, servers, helpers)
 
     def _check_ranks(self, option: str, given: int, taken: int) -> None:
-        """Refuse a server of several ranks, or helpers, where they cannot be.
-
-        So many ranks are `taken` that devices are not on.
-        """
+        """Refuse so many ranks that are the server or helpers, if none is left for devices."""
         if self.size <= taken:
             ranks = f"{self.size} rank{'s' * (self.size > 1)}"
-            why = f"{ranks} cannot do that and hold devices: start {taken + 1} at least"
-        elif self.tolerant:
-            why = "ranks are the server, and devices, where deaths of ranks are survived"
-        elif launch.netlab_facts():
-            why = "the hosts of a lab are the server, and devices"
-        else:
-            return
-        raise AgreedUsageError(f"{option} is {given}: {why}", UsageError.exit_status)
+            raise AgreedUsageError(
+                f"{option} is {given}: {ranks} cannot do that and hold devices: start {taken + 1} "
+                "at least",
+                UsageError.exit_status,
+            )
 
     def rank_on_host(self) -> int:
         """Return the number of this rank among those of its host; every rank calls this."""

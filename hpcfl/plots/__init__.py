@@ -72,6 +72,11 @@ KINDS = {
         "hpcfl.plots.exposure",
         ("protocol",),
     ),
+    "tradeoff": Kind(
+        "bytes and CPU time of a device, of members of committees and helpers, and what is hidden",
+        "hpcfl.plots.tradeoff",
+        ("protocol",),
+    ),
 }
 
 

@@ -48,10 +48,12 @@ def exposed_alone(run: Run, protocol: str | None = None) -> float:
     """
     devices = run.devices
     population = Population(devices, count_of(COLLUDING, devices), _number(run, "dropout", 0.0))
-    kind = find_named(run.protocol, protocol)
+    # Noise hides no less than the protocol in which it is added.
+    name = run.protocol.removeprefix("dp-fedavg-")
+    kind = find_named(name, protocol)
     degree = _number(run, "degree", 0.0)
     masking = kind.masking(devices, _number(run, "alpha", 1.0), round(degree) or None)
-    found = exposure(run.protocol, masking, population, dim=run.dim, samples=_SAMPLES)
+    found = exposure(name, masking, population, dim=run.dim, samples=_SAMPLES)
     return found.alone_of_sent.value
 
 

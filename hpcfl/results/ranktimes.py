@@ -40,6 +40,15 @@ def rank_times(run: Run) -> RankTimes | None:
     return RankTimes(*known) if len(known) == len(found) and known[0].size else None
 
 
+def _typical(seconds: NDArray[np.float64]) -> float:
+    """Return the median over rounds of the mean over ranks, shape (rounds, ranks).
+
+    Of what is known; NaN if nothing is, as of phases that come before all rounds.
+    """
+    means = [values[np.isfinite(values)].mean() for values in seconds if np.isfinite(values).any()]
+    return float(np.median(means)) if means else np.nan
+
+
 def shares(run: Run) -> Table | None:
     """Return how ranks spent their time in each phase; None for one rank, and if it is not known.
 
@@ -56,8 +65,7 @@ def shares(run: Run) -> Table | None:
         helpers = {"helpers": run.helper_ranks} if run.helpers else {}
         parties = {"server": slice(run.server_ranks), **helpers, "devices": run.device_ranks}
         for who, ranks in parties.items():
-            each = np.nanmean(kept[:, :, ranks], axis=2)
-            values.append(np.nanmedian(each, axis=0))
+            values.append([_typical(kept[:, phase, ranks]) for phase in range(len(run.phases))])
             columns.append(Column(f"{name}_{who}", f"{who} {words}", "ms", formats.milliseconds))
     rows = [
         [phase, *(float(value[index]) for value in values)]

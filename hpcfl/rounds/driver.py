@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.comm import envelope
-from hpcfl.comm.phases import Pattern, Payload, Role, Rows, Step, phase_names
+from hpcfl.comm.phases import Pattern, Payload, Role, Rows, Step
 from hpcfl.comm.transport import Cuts, Part, Transport
 from hpcfl.crypto.groups import Elements, Group
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError
@@ -83,7 +83,6 @@ class Round:
         self._inputs = inputs
         self._prepare = prepare
         self.prepare_seconds = 0.0  # the wait for the other ranks included
-        self._phases = phase_names(steps)
         self.stretches: list[Stretch] = []  # of all steps that were played
         self._dropouts = dropouts
         self._dim = dim
@@ -144,7 +143,7 @@ class Round:
         first, begin = self._transport.calls.number, time.perf_counter()
         yield
         end, calls = time.perf_counter(), range(first, self._transport.calls.number)
-        self.stretches.append(Stretch(self._phases.index(step.phase), begin, end, calls))
+        self.stretches.append(Stretch(self.ledger.index(step.phase), begin, end, calls))
 
     def _at(self, moment: str, step: Step) -> None:
         self._observer.at(self._index, moment, step.phase)

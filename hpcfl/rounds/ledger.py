@@ -42,6 +42,10 @@ class Ledger:
             *(transport.local_helpers, who.helpers),
         )
 
+    def index(self, phase: str) -> int:
+        """Return the number of a phase among all that the record has."""
+        return self._index[phase]
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Add the elapsed time to the phase's wall time of every party on this rank."""

@@ -274,3 +274,26 @@ def test_a_signal_after_the_last_round_kills_nobody(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "this rank lives" in done.stderr
     assert load(path).status == "complete"
+
+
+def test_a_dead_helper_ends_the_round_with_a_sentence_and_keeps_the_rounds_before(tmp_path):
+    """Rank 1 is the first helper; its masks are in the sum, and nobody else knows them."""
+    done, run = bench(
+        *(tmp_path, 4, "assisted", *SMALL, "--devices", 6, "--rounds", 4),
+        *kill(1, "unmask", 2, "before"),
+    )
+
+    assert done.returncode == 1
+    assert "round 2 cannot end: helper 0 did not tell the sum of its masks" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (run.status, run.validated.tolist()) == ("failed", [True] * 2)
+
+
+def test_helpers_go_on_without_a_dead_rank_of_devices(tmp_path):
+    done, run = bench(
+        *(tmp_path, 8, "assisted", *SMALL, "--rounds", 3), *kill(4, "masked_input", 1, "before")
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert run.validated.all()
+    assert run.survived.sum(axis=1).tolist() == [run.devices, run.devices - 1, run.devices - 1]

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from launcher import assert_refused, bench, hpcfl, mpirun, needs_mpirun
 
+from hpcfl.algorithms.aggregation import find
+from hpcfl.comm.phases import phase_names
 from hpcfl.results import load
 
 pytestmark = needs_mpirun
@@ -124,6 +126,9 @@ def test_helpers_on_ranks_of_their_own_tell_the_same(tmp_path):
             np.testing.assert_array_equal(getattr(run, name), getattr(runs[0], name))
         np.testing.assert_array_equal(total, sums[0])
         assert (run.helper_cpu_seconds.sum(axis=1) > 0).all()
+    # The enrolment comes before all rounds: nobody knows of its times in one.
+    known = np.isfinite(runs[1].begin_seconds).all(axis=(0, 2))
+    assert [phase != "advertise_keys" for phase in runs[1].phases] == known.tolist()
     assert ["server", "helper 0", "helper 1", "3"] == [runs[1].rank_name(k) for k in range(4)]
     # Of the last summary's six ranks, three hold devices.
     peaks = runs[2].peak_bytes[runs[2].measured]
@@ -131,6 +136,25 @@ def test_helpers_on_ranks_of_their_own_tell_the_same(tmp_path):
     assert summary["device_peak_bytes"] == peaks[:, 3:].max()
     found = [(one["devices"], one["helpers"]) for one in runs[1].environment["placement"]]
     assert [([], []), ([], [0]), ([], [1]), ([*range(7)], [])] == found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("protocol", ["assisted", "committee", "lightsecagg"])
+@pytest.mark.parametrize("devices", [3, 40])
+def test_helped_and_coded_sums_are_the_same_on_any_number_of_ranks(tmp_path, protocol, devices):
+    """With dropouts before each phase, on 1 to 17 ranks."""
+    kind = find(protocol)
+    phases = [name for name in phase_names(kind.steps) if name not in ("model", "result")]
+    for phase in phases:
+        given = (protocol, *SMALL, "--devices", devices, "--dropout", 0.1, "--dropout-phase", phase)
+        sums = []
+        for ranks in (1, 2 + kind.default_helpers, 5, 17):
+            place = tmp_path / f"{phase}-{ranks}"
+            (summary,) = bench(ranks, place, *given, "--save-aggregate", place.with_suffix(".npy"))
+            assert summary["rounds_validated"] == summary["rounds_total"]
+            sums.append(np.load(place.with_suffix(".npy")))
+        for total in sums[1:]:
+            np.testing.assert_array_equal(sums[0], total)
 
 
 @pytest.mark.parametrize("options", [("secagg",), ("common", "--alpha", 0.5, "--bits", 16)])

@@ -1,0 +1,110 @@
+"""The tables of docs/protocols.md: what protocols exchange, and what they cost side by side.
+
+hpcfl sweep examples/sweep_protocols.toml --output results/protocols
+python benchmarks/protocols.py results/protocols        figures of the sweep, as Markdown
+python benchmarks/protocols.py --exchanges              who sends what, as the protocols declare it
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from hpcfl.algorithms.aggregation import PROTOCOLS, find
+from hpcfl.comm.phases import Pattern, Role, Step
+from hpcfl.plots.exposure import exposed_alone
+from hpcfl.plots.tradeoff import figures
+from hpcfl.results.linkmodel import LinkModel
+from hpcfl.results.reader import Run, load
+from hpcfl.results.reader import find as files
+
+PARTIES = {Role.DEVICE: "D", Role.HELPER: "H", Role.COMMITTEE: "M"}
+
+
+def arrow(step: Step) -> str:
+    """Return who sends to whom in a step: D, S, H or M for devices, server, helpers, members."""
+    party = PARTIES[step.role]
+    found = {
+        Pattern.BROADCAST: f"S→{party}",
+        Pattern.SCATTER: f"S→each {party}",
+        Pattern.GATHER: f"{party}→S",
+        Pattern.ROUTE: f"{party}→{PARTIES[step.to]}",
+    }[step.pattern]
+    return f"[{found}]" if step.optional else found
+
+
+def exchanges() -> list[list[str]]:
+    """Return a row for each protocol: exchanges before all rounds, and those of a round."""
+    rows = []
+    for name in PROTOCOLS:
+        kind = find(name)
+        enrolment = kind.enrolment(2, kind.default_helpers)
+        once = () if enrolment is None else enrolment.steps
+        moved = [step for step in kind.steps if step.pattern is not Pattern.LOCAL]
+        sure = sum(not step.optional for step in moved)
+        text = "; ".join(
+            f"{phase}: {', '.join(map(arrow, steps))}"
+            for phase, steps in groupby(moved, lambda step: step.phase)
+        )
+        rows.append([f"`{name}`", ", ".join(map(arrow, once)) or "-", str(sure), text])
+    return rows
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
+    """Return a table whose first columns, so many, hold words and the others numbers."""
+    rule = ["---" if number < words else "---:" for number in range(len(head))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
+
+
+def costs(run: Run) -> list[str]:
+    """Return what a run cost in a round: means, and the medians of server and link model."""
+    found, kept = figures(run), run.measured
+    device = found.get("device") or found["member"]
+    down = run.bytes_down[kept].sum(axis=1)[run.survived[kept] & run.ordinary[kept]].mean()
+    other = next((party for party in ("member", "helper") if party in found), None)
+    beside = f"{found[other][0] / 1e3:,.1f} kB, {1e3 * found[other][1]:,.1f} ms" if other else "-"
+    server = np.median(run.cpu_seconds[kept][..., -1].sum(axis=1))
+    modelled = np.median(run.modelled_seconds(LinkModel()).sum(axis=1))
+    return [
+        f"`{run.protocol}`",
+        f"{device[0] / 1e3:,.1f}",
+        f"{down / 1e3:,.1f}",
+        f"{1e3 * device[1]:,.1f}",
+        beside if other is None else f"{other}: {beside}",
+        f"{server:,.3g}",
+        f"{modelled:,.3g}",
+        f"{100 * exposed_alone(run):.1f} %",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--exchanges", action="store_true")
+    asked = parser.parse_args()
+    if asked.exchanges:
+        head = ["protocol", "once", "exchanges of a round", "in order"]
+        print(markdown(head, exchanges(), words=4))
+    if asked.folder is None:
+        return
+    runs = [run for run in map(load, files([asked.folder])) if run.measured.any()]
+    order = [*PROTOCOLS, *sorted({run.protocol for run in runs} - {*PROTOCOLS})]
+    runs.sort(key=lambda run: (run.devices, order.index(run.protocol)))
+    for devices, group in groupby(runs, lambda run: run.devices):
+        some = list(group)
+        head = [
+            *(f"N = {devices}, d = {some[0].dim:,}", "device up, kB", "down, kB"),
+            *("device CPU, ms", "others: up, CPU", "server CPU, s", "round modelled, s"),
+            "learned alone",
+        ]
+        print(f"\n{markdown(head, map(costs, some))}")
+
+
+if __name__ == "__main__":
+    main()
