@@ -1,13 +1,13 @@
 """Predicted against measured rounds, on configurations that nothing was fitted to.
 
-    python benchmarks/prediction.py [--ranks R] [--rounds K] [--passes P]
+    python benchmarks/prediction.py [--ranks R] [--rounds K] [--passes P] [PROTOCOL ...]
 
 A pass calibrates, among as many ranks, plays every configuration in a launch of its own and
-compares: bytes and CPU seconds of a surviving device (means), CPU seconds of the server and seconds
-of the round (medians). The median over the passes counts, so that neither a slow moment nor a
-machine that changes its speed decides. How far the passes' rounds lie apart is printed too: no
-prediction can be better than that. A pass takes two to three minutes on two cores; other programs
-disturb it.
+compares: bytes and CPU seconds of a surviving device that is in no committee (means), CPU seconds
+of the server, of the slowest member or helper, and seconds of the round (medians). The median over
+the passes counts, so that neither a slow moment nor a machine that changes its speed decides. How
+far the passes' rounds lie apart is printed too: no prediction can be better than that. A pass takes
+two to three minutes on two cores; other programs disturb it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -34,7 +34,7 @@ from hpcfl.results.reader import Run
 from hpcfl.results.reader import load as load_run
 from hpcfl.rounds.build import build
 
-PROTOCOLS = ("secagg", "sparse", "cohort")
+PROTOCOLS = ("secagg", "sparse", "cohort", "lightsecagg", "committee", "assisted")
 SIZES = ((10, 10_000), (20, 2_000_000), (30, 165_000), (60, 50_000), (100, 20_000), (100, 165_000))
 LIMITS = {"bytes": 0.01, "round": 0.15}
 
@@ -57,11 +57,13 @@ def hpcfl(ranks: int, *arguments: object) -> None:
 def measured(run: Run) -> dict[str, float]:
     """Return what a run took: bytes and CPU of a survivor, CPU of the server, seconds."""
     kept = run.measured
-    survived = run.survived[kept]
+    survived = (run.survived & run.ordinary)[kept]
+    others = [run.slowest_cpu_seconds(party)[:, -1] for party in ("member", "helper")]
     return {
         "bytes": float(run.bytes_up[kept].sum(axis=1)[survived].mean()),
         "device CPU": float(run.cpu_seconds[kept][:, :, :-1].sum(axis=1)[survived].mean()),
         "server CPU": float(np.median(run.cpu_seconds[kept][:, :, -1].sum(axis=1))),
+        "other CPU": sum(float(np.median(one)) for one in others if not np.isnan(one).any()),
         "round": float(np.median(run.round_seconds[kept])),
     }
 
@@ -73,16 +75,17 @@ def expected(found: Prediction) -> dict[str, float]:
         "bytes": found.total("bytes_up"),
         "device CPU": found.total("device_cpu_seconds"),
         "server CPU": found.total("server_cpu_seconds"),
+        "other CPU": found.total("member_cpu_seconds") + found.total("helper_cpu_seconds"),
         "round": found.measured_seconds,
     }
 
 
-def one_pass(folder: Path, ranks: int, rounds: int) -> Iterator[Compared]:
+def one_pass(folder: Path, protocols: Sequence[str], ranks: int, rounds: int) -> Iterator[Compared]:
     """Calibrate, play every configuration once, and yield what was predicted and measured."""
     path, file = folder / "calibration.json", folder / "run.h5"
     hpcfl(ranks, "calibrate", "--output", path)
     calibration = load(path)
-    for protocol, (devices, dim) in itertools.product(PROTOCOLS, SIZES):
+    for protocol, (devices, dim) in itertools.product(protocols, SIZES):
         alpha = 0.2 if devices == 10 else 0.1
         asked = BenchOptions(protocol, alpha=alpha)
         built, _ = build(protocol, asked, devices, dim)
@@ -96,6 +99,7 @@ def one_pass(folder: Path, ranks: int, rounds: int) -> Iterator[Compared]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("protocols", nargs="*", metavar="PROTOCOL", default=PROTOCOLS)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5, help="more where they are short")
     parser.add_argument("--passes", type=int, default=3)
@@ -104,12 +108,12 @@ def main() -> None:
     for number in range(given.passes):
         print(f"pass {number + 1} of {given.passes}", file=sys.stderr)
         with tempfile.TemporaryDirectory() as folder:
-            for one in one_pass(Path(folder), given.ranks, given.rounds):
+            for one in one_pass(Path(folder), given.protocols, given.ranks, given.rounds):
                 passes.setdefault(one.configuration, []).append(one)
 
-    names = ("bytes", "device CPU", "server CPU", "round")
+    names = ("bytes", "device CPU", "server CPU", "other CPU", "round")
     print("predicted, measured (milliseconds), error: medians of the passes\n")
-    print(f"{'':8} {'N':>4} {'d':>8}", *(f"{name:>28}" for name in names), "   apart", sep="   ")
+    print(f"{'':11} {'N':>4} {'d':>8}", *(f"{name:>28}" for name in names), "   apart", sep="   ")
     errors: dict[str, list[float]] = {name: [] for name in names}
     spreads = []
     for (protocol, devices, dim), compared in passes.items():
@@ -118,14 +122,19 @@ def main() -> None:
             scale = 1 if name == "bytes" else 1e3
             predicted = median(one.predicted[name] for one in compared)
             real = median(one.measured[name] for one in compared)
+            if not real:
+                cells.append(f"{'-':>28}")
+                continue
             error = median(one.predicted[name] / one.measured[name] - 1 for one in compared)
             errors[name].append(error)
             cells.append(f"{scale * predicted:9.5g} {scale * real:9.5g} {error:+8.1%}")
         seconds = [one.measured["round"] for one in compared]
         spreads.append((max(seconds) - min(seconds)) / median(seconds))
-        print(f"{protocol:8} {devices:4} {dim:8}", *cells, f"{spreads[-1]:8.1%}", sep="   ")
+        print(f"{protocol:11} {devices:4} {dim:8}", *cells, f"{spreads[-1]:8.1%}", sep="   ")
     print()
     for name, values in errors.items():
+        if not values:
+            continue
         largest = max(values, key=abs)
         line = f"{name:10}  median {median(map(abs, values)):.1%}, largest {largest:+.1%}"
         if name in LIMITS:

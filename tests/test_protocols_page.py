@@ -1,0 +1,28 @@
+"""docs/protocols.md says what the protocols declare."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from hpcfl.algorithms.aggregation import PROTOCOLS
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "docs" / "protocols.md").read_text()
+
+
+def test_its_table_of_exchanges_is_that_of_the_steps():
+    script = ROOT / "benchmarks" / "protocols.py"
+    done = subprocess.run(
+        [sys.executable, script, "--exchanges"], capture_output=True, text=True, check=True
+    )
+    (found,) = re.findall("<!-- exchanges -->\n(.*?)<!-- /exchanges -->", TEXT, re.DOTALL)
+    assert done.stdout.strip() == found.strip()
+
+
+def test_every_protocol_is_in_each_of_its_tables():
+    tables = re.findall(r"(?:^\|.*\n)+", TEXT, re.MULTILINE)
+    assert len(tables) >= 5
+    for table in tables:
+        rows = re.findall(r"^\| `([\w-]+)`", table, re.MULTILINE)
+        assert {*rows} >= {*PROTOCOLS}, table.splitlines()[0]
