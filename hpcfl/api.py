@@ -329,8 +329,8 @@ def compare(
     a, b : Run, or several
         Several launches of one configuration are pooled.
     metric : str
-        ``round_seconds``, ``device_cpu_seconds``, ``server_cpu_seconds``, ``bytes_up`` or
-        ``modelled_seconds``.
+        ``round_seconds``, ``device_cpu_seconds``, ``server_cpu_seconds``, ``bytes_up``,
+        ``modelled_seconds``, or another one that ``hpcfl compare --help`` names.
     by : str
         What is one sample: one of ``rounds``, or the median of one of ``launches``.
     alpha : float

@@ -102,8 +102,8 @@ def unseal(
     return message[BYTES:]
 
 
-def unseal_rows(rows: Rows, step: int, round_index: int, senders: Ids, receiver: int) -> Rows:
-    """Return the payloads, shape (k, size), of one row from each of the known senders.
+def unseal_rows(rows: Rows, step: int, round_index: int, senders: Ids, receiver: int | Ids) -> Rows:
+    """Return the payloads, shape (k, size), of one row from each sender to its receiver.
 
     Zeros for a row whose envelope says something else: what is behind it counts as little.
     """
@@ -116,7 +116,10 @@ def unseal_rows(rows: Rows, step: int, round_index: int, senders: Ids, receiver:
         & (headers["sender"] == senders)
         & (headers["receiver"] == receiver)
     )
-    return np.where(right[:, None], rows[:, BYTES:], np.uint8(0))
+    # To choose byte by byte takes ten times as long as to copy.
+    payloads = rows[:, BYTES:].copy()
+    payloads[~right] = 0
+    return payloads
 
 
 def seal_refusal(reason: str, round_index: int, sender: int) -> Payload:

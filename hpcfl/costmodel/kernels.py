@@ -240,23 +240,45 @@ def _selection() -> Kernels:
 
 def _coding() -> Kernels:
     generator = np.random.default_rng(1)
-    # Pieces of a vector of the kind that is asked for most.
-    left = generator.integers(0, FQ.modulus, (DEVICES, 60), np.uint64)
-    right = generator.integers(0, FQ.modulus, (60, DIM // 50), np.uint32)
-    coded = cpu_seconds(lambda: matrices.product(left, right))
-    yield "product", _per(coded, left.size * right.shape[1])
+
+    def product(rows: int, terms: int, columns: int) -> tuple[list[float], int, int]:
+        """Measure a product of matrices; return how many products of numbers, and elements."""
+        left = generator.integers(0, FQ.modulus, (rows, terms), np.uint64)
+        right = generator.integers(0, FQ.modulus, (terms, columns), np.uint32)
+        spent = cpu_seconds(lambda: matrices.product(left, right))
+        return spent, left.size * columns, (rows + terms) * columns
+
+    # With many rows of many terms products take most of it, with few what is done to elements.
+    (many, products, elements), (few, few_products, few_elements) = (
+        product(DEVICES, 60, DIM // 50),
+        product(20, 13, DIM // 8),
+    )
+    # Both are sums of the two, which this solves for.
+    scale = products * few_elements - few_products * elements
+    pairs = list(zip(many, few, strict=True))
+    yield "product", [max(0.0, (a * few_elements - b * elements) / scale) for a, b in pairs]
+    yield "coded", [max(0.0, (b * products - a * few_products) / scale) for a, b in pairs]
     points, places = np.arange(1, 61), np.arange(101, 151)
     entries = points.size * (places.size + INTERPOLATED_ROW)
     yield "interpolated", _per(cpu_seconds(lambda: matrices.lagrange(points, places)), entries)
-    key, labels = bytes(16), sealed.labels("lightsecagg", 0, 0, 1)
+    key, labels, peers = bytes(16), sealed.labels("lightsecagg", 0, 0, 1), np.arange(1, DEVICES)
 
-    def carry(content: bytes) -> list[float]:
+    def carry(size: int) -> list[float]:
+        """Measure what is done to rows of so many bytes, of one device for all others."""
+        content = np.zeros(size, np.uint8)
+
         def work() -> None:
-            sealed.unseal(key, labels, sealed.seal(key, labels, content), "share_masks", 0)
+            rows = np.empty((peers.size, size + sealed.TAG_BYTES), np.uint8)
+            for row in rows:
+                row[:] = sealed.seal(key, labels, content.tobytes())
+            moved = envelope.seal_rows(0, 0, 0, peers, rows)
+            # As if they had come from the others; all receivers at once.
+            for row in envelope.unseal_rows(moved, 0, 0, np.zeros_like(peers), peers):
+                sealed.unseal(key, labels, row, "share_masks", 0)
 
-        return _per(cpu_seconds(work), 2)
+        return _per(cpu_seconds(work), 2 * peers.size)
 
-    short, long = carry(bytes(16)), carry(bytes(4 * DIM // 50))
+    short, long = carry(16), carry(4 * DIM // 50)
     yield "sealed", short
     yield "sealed_byte", _per([each - median(short) for each in long], 4 * DIM // 50)
 

@@ -14,6 +14,7 @@ METRICS = {
     "member_cpu_seconds": "s",
     "helper_cpu_seconds": "s",
     "bytes_up": "B",
+    "member_bytes_up": "B",
     "modelled_seconds": "s",
     "server_peak_bytes": "B",
     "device_peak_bytes": "B",
@@ -27,8 +28,9 @@ class CompareOptions(OptionGroup):
     metric: str = option(
         "round_seconds",
         "Seconds of a round, CPU seconds of its slowest device, of the server, or of the slowest "
-        "member of a committee or helper, mean bytes that a device sends, seconds of the link "
-        "model, or peak of the memory of the server's rank or of the largest other rank.",
+        "member of a committee or helper, mean bytes that a device or a member sends, seconds of "
+        "the link model, or peak of the memory of the server's rank or of the largest other rank. "
+        "Members are not among the devices.",
         choices=tuple(METRICS),
     )
     by: str = option(

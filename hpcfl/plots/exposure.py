@@ -69,6 +69,8 @@ def draw(runs: Sequence[Run], protocol: str | None = None) -> Figure:
     labels = naming.labels(runs, naming.TOLD_APART)
     for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
         sent = run.survivor_bytes()
+        if np.isnan(sent).all():  # all are members of a committee
+            sent = run.survivor_bytes("member")
         look = line_style(number, 1) | {"markersize": 8, "linestyle": "none"}
         alone = 100 * exposed_alone(run, protocol)
         axes.plot([float(np.nanmean(sent)) / 1e3], [alone], label=label, **look)

@@ -74,14 +74,15 @@ def _measures(
     `parties` are those beside devices and server.
     """
     server = 1e3 * run.cpu_seconds[run.measured][:, :, -1]
-    devices = np.nan_to_num(1e3 * run.slowest_cpu_seconds("device"))
+    devices = 1e3 * run.slowest_cpu_seconds("device")
     survived = (run.survived & run.ordinary)[run.measured][:, None, :]
-    sent = (run.bytes_up[run.measured] * survived).sum(axis=2)
-    sent = sent / np.maximum(1, survived.sum(axis=2))
+    sent = (run.bytes_up[run.measured] * survived).sum(axis=2, dtype=float)
+    sent[~survived.any(axis=(1, 2))] = np.nan
+    sent /= np.maximum(1, survived.sum(axis=2))
     others = {
         f"CPU of the slowest {party}, ms": (spent[:, :-1], spent[:, -1])
         for party in parties
-        for spent in [np.nan_to_num(1e3 * run.slowest_cpu_seconds(party))]
+        for spent in [1e3 * run.slowest_cpu_seconds(party)]
     }
     return {
         "CPU of the slowest device, ms": (devices[:, :-1], devices[:, -1]),
@@ -94,6 +95,10 @@ def _measures(
 def _draw_bar(
     axes: Axes, row: int, looks: list[int], parts: NDArray[np.float64], whole: NDArray[np.float64]
 ) -> None:
+    # Without rounds in which nobody was of that kind.
+    parts, whole = parts[~np.isnan(whole)], whole[~np.isnan(whole)]
+    if not whole.size:
+        return
     left = 0.0
     for look, median in zip(looks, np.median(parts, axis=0), strict=True):
         axes.barh([row], [median], left=left, height=0.7, **area_style(look))

@@ -54,15 +54,20 @@ def draw(
     else:
         _check_boxes(len(runs), "runs", "name fewer")
         figure, axes = new_figure(9.6, 1.2 + 0.3 * len(runs), columns=2, sharey=True)
+    some = any(run.in_committee is not None for run in runs)
+    who_devices = "devices in no committee" if some else "devices"
     found = [seconds(run, clock) for run in runs]
     devices = [values[:, :-1][~np.isnan(values[:, :-1])] for values in found]
     server = [values[:, -1] for values in found]
-    for one, who, parts in zip(axes, ("devices", "server"), (devices, server), strict=True):
+    for one, who, parts in zip(axes, (who_devices, "server"), (devices, server), strict=True):
         if style == "ecdf":
             for number, (name, values) in enumerate(zip(labels, parts, strict=True)):
                 places = np.sort(values)
                 share = np.arange(places.size + 1) / max(1, places.size)
                 look = line_style(number, places.size)
+                if not places.size:
+                    one.plot([], [], label=name, **look)
+                    continue
                 one.step([*places[:1], *places], share, where="post", label=name, **look)
         else:
             _draw_boxes(one, parts, range(len(runs)), across=True)

@@ -85,9 +85,17 @@ def _panels(link: LinkModel) -> dict[str, Callable[[Run], NDArray[np.float64]]]:
     return {
         "round, measured, s": lambda run: run.round_seconds[run.measured],
         f"round, modelled at\n{rate}, s": lambda run: run.modelled_seconds(link).sum(axis=1),
-        _ONE_DEVICE: lambda run: np.nan_to_num(run.survivor_bytes()),
+        _ONE_DEVICE: _of_a_survivor,
         "sent up by all devices, B": lambda run: run.bytes_up[run.measured].sum(axis=(1, 2)),
     }
+
+
+def _of_a_survivor(run: Run) -> NDArray[np.float64]:
+    """Return what a device in the aggregate sent, or a member where all are of the committee."""
+    sent = run.survivor_bytes()
+    if run.in_committee is not None and np.isnan(sent).all():
+        sent = run.survivor_bytes("member")
+    return sent[~np.isnan(sent)] if not np.isnan(sent).all() else np.zeros(sent.size)
 
 
 def _series(runs: Sequence[Run], against: str) -> dict[str, list[Run]]:

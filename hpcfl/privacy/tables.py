@@ -83,7 +83,7 @@ def _header(found: Exposure) -> dict[str, str]:
 def _masks(found: Exposure) -> str:
     """Return who has masks in common."""
     if not found.between_devices:
-        return "of each device, of which the sum alone is told"
+        return "of each device, or shares of its vector, of which the sum alone is told"
     if found.degree is None:
         return "between all pairs of devices"
     return f"between a device and {found.degree} neighbours"

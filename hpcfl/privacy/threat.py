@@ -126,6 +126,7 @@ class Threat:
         """Return the number of devices that drop out of `count` that chance has chosen, at most.
 
         But with a probability of `failure`. The one that vanishes whatever happens is one of them.
+        For a plan, not for what has happened (`with_dropped`).
         """
         numbers = np.arange(count + 1)
         if self.rate is not None:

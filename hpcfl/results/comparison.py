@@ -256,8 +256,11 @@ def _of_rounds(run: Run, metric: str) -> NDArray[np.float64]:
         if np.isnan(found).any():
             raise HpcflError(f"{run.path} is of rounds without any {party}")
         return found
-    if metric == "bytes_up":
-        sent = run.survivor_bytes()
+    if metric.endswith("bytes_up"):
+        party = "member" if metric.startswith("member") else "device"
+        sent = run.survivor_bytes(party)
+        if np.isnan(sent).all():
+            raise HpcflError(f"{run.path} is of rounds without any {party} in the sum")
         return sent[~np.isnan(sent)]
     if metric in ("server_peak_bytes", "device_peak_bytes"):
         server = metric == "server_peak_bytes"

@@ -141,15 +141,22 @@ class Run:
 
     @property
     def ordinary(self) -> NDArray[np.bool_]:
-        """Which devices were in no committee in each round: ndarray of bool, shape (R, N)."""
-        return np.ones_like(self.survived) if self.in_committee is None else ~self.in_committee
+        """Which devices of each round were in no committee: ndarray of bool, shape (R, N).
+
+        All of them where there is none; else those that took part in the round.
+        """
+        if self.in_committee is None:
+            return np.ones_like(self.survived)
+        moved = (self.messages_up + self.messages_down).sum(axis=1)
+        return (moved > 0) & ~self.in_committee
 
     def slowest_cpu_seconds(self, role: str) -> NDArray[np.float64]:
         """Return the CPU seconds of the slowest ``device``, ``member`` or ``helper``.
 
         Of every phase of the measured rounds, and behind them of all phases together: shape
-        (measured, P + 1). A device is one that is not in the committee, a member one that is. NaN
-        for a round without any.
+        (measured, P + 1). Where there is a committee, a device is one that is not in it, a member
+        one that is, and those count whose vectors are in the aggregate. NaN for a round without
+        any.
         """
         kept = self.measured
         if role == "helper":
@@ -158,12 +165,17 @@ class Run:
             among = np.ones((len(kept), found.shape[-1]), np.bool_)
         else:
             found = self.cpu_seconds[..., :-1]
-            among = self.ordinary if role == "device" else ~self.ordinary
+            among = self._of_role(role)
         found, among = found[kept], among[kept]
         together = np.concatenate([found, found.sum(axis=1, keepdims=True)], axis=1)
         among = np.broadcast_to(among[:, None], together.shape)
         slowest = together.max(axis=-1, where=among, initial=-1.0)
         return np.where(slowest < 0, np.nan, slowest)
+
+    def _of_role(self, role: str) -> NDArray[np.bool_]:
+        if self.in_committee is None:
+            return self.ordinary if role == "device" else np.zeros_like(self.survived)
+        return self.survived & (self.in_committee if role == "member" else self.ordinary)
 
     def modelled_seconds(self, link: LinkModel) -> NDArray[np.float64]:
         """Return what a link makes of every phase of the measured rounds, shape (measured, P)."""
@@ -202,13 +214,14 @@ class Run:
             return f"helper {rank - self.server_ranks}"
         return "server" if self.server_ranks == 1 else f"server {rank}"
 
-    def survivor_bytes(self) -> NDArray[np.float64]:
+    def survivor_bytes(self, role: str = "device") -> NDArray[np.float64]:
         """Return the mean bytes that a device in the aggregate sent, of every measured round.
 
-        Shape (measured,); NaN for a round without such devices. Members of a committee are none.
+        Shape (measured,); NaN for a round without such devices. Members of a committee are none,
+        but of the role ``member`` they are those that count.
         """
         kept = self.measured
-        counted = (self.survived & self.ordinary)[kept]
+        counted = (self.survived & self._of_role(role))[kept]
         # Whole numbers below 2^53 add up exactly.
         sent = (self.bytes_up[kept].sum(axis=1) * counted).sum(axis=1)
         count = counted.sum(axis=1)
@@ -529,7 +542,8 @@ def load_many(
 def _columns(run: Run) -> dict[str, NDArray[Any]]:
     shape = (run.rounds, len(run.phases), run.devices + 1 + run.helpers)
     roles = np.full((run.rounds, 1, shape[2]), "device", object)
-    roles[:, 0, : run.devices][~run.ordinary] = "member"
+    if run.in_committee is not None:
+        roles[:, 0, : run.devices][run.in_committee] = "member"
     roles[:, :, run.devices] = "server"
     roles[:, :, run.devices + 1 :] = "helper"
     by_round = (-1, 1, 1)

@@ -152,7 +152,10 @@ def summarise(run: Run, link: LinkModel) -> Summary:
     sent, received = messages_up > 0, messages_down > 0
     sent[:, -1] = received[:, -1] = survived
     ordinary = run.ordinary[kept][:, None]
-    by_members = _of_members(run, up, sent & ~ordinary, down, received & ~ordinary)
+    members = (
+        np.zeros_like(ordinary) if run.in_committee is None else run.in_committee[kept][:, None]
+    )
+    by_members = _of_members(run, up, sent & members, down, received & members)
     sent, received, some = sent & ordinary, received & ordinary, bool(ordinary.any())
     slowest = run.slowest_cpu_seconds("device")
     *phases, total = (

@@ -198,11 +198,25 @@ def comparison(summaries: Sequence[Summary], baseline: Summary, notes: Sequence[
             f"({baseline.name}); a ratio is baseline / this run: above 1 this run is cheaper",
             "times are medians over measured rounds, bytes are means; device: the slowest of each "
             f"round; modelled: at {baseline.link}",
+            *_about_members(summaries),
             *(f"row {row}: {_remarks(summary)}" for row, summary in enumerate(summaries, 1)),
             *notes,
             *(f"warning: {_rows(rows)}: {sentence}" for sentence, rows in warned.items()),
         ],
     )
+
+
+def _about_members(summaries: Sequence[Summary]) -> list[str]:
+    """Return a note if figures of devices leave out members of a committee, and what these cost."""
+    rows = [
+        f"row {row}: {formats.count(total.member_bytes_up_mean)} B up, "
+        f"{formats.milliseconds(total.member_cpu_seconds.median)} ms of CPU"
+        for row, total in enumerate((summary.total for summary in summaries), 1)
+        if total.member_cpu_seconds is not None
+    ]
+    if not rows:
+        return []
+    return [f"members of a committee are not among the devices: {'; '.join(rows)} of a member"]
 
 
 def every_figure(summaries: Sequence[Summary]) -> Table:

@@ -13,7 +13,7 @@ from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol, QuantisedProtocol
 from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.comm.phases import phase_names
+from hpcfl.comm.phases import Pattern, phase_names
 from hpcfl.crypto.groups import GROUPS
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import values_of
@@ -60,6 +60,11 @@ def build(
         raise UsageError(
             f"{protocol.name} cannot use --upload reduce: MPI can only sum whole vectors of "
             "group elements on the way"
+        )
+    upload = next(step for step in protocol.steps if step.upload)
+    if options.upload == "reduce" and upload.pattern is not Pattern.GATHER:
+        raise UsageError(
+            f"{protocol.name} cannot use --upload reduce: its uploads are rows for other devices"
         )
     if options.upload == "reduce" and protocol.helpers:
         raise UsageError(

@@ -325,10 +325,10 @@ class Round:
                 sources, first = np.unique(mine.senders, return_index=True)
                 expected = np.isin(sources, senders)
                 sources, sealed = sources[expected], mine.rows[first[expected]]
-                payloads = np.zeros((senders.size, step.row_bytes), np.uint8)
-                payloads[np.searchsorted(senders, sources)] = envelope.unseal_rows(
-                    sealed, number, self._index, sources, id
-                )
+                payloads = envelope.unseal_rows(sealed, number, self._index, sources, id)
+                if sources.size < senders.size:
+                    there, payloads = payloads, np.zeros((senders.size, step.row_bytes), np.uint8)
+                    payloads[np.searchsorted(senders, sources)] = there
                 getattr(device, f"receive_{step.name}")(senders, payloads)
             # Of who took part without a row for this device, the relay passes on an envelope.
             missing = senders.size - sources.size
@@ -401,9 +401,10 @@ class Round:
         The device's vector is made outside its time.
         """
         arguments = [self._inputs(id)] if step.upload else []
+        sender = self._helpers[id] if step.role is Role.HELPER else self._live[id]
         payload: Payload | None = None
         with self._work(step.phase, id):
-            payload = getattr(self._playing(step.role)[id], f"send_{step.name}")(*arguments)
+            payload = getattr(sender, f"send_{step.name}")(*arguments)
         return None if payload is None else payload.reshape(-1).view(np.uint8)
 
     def _seal(self, number: int, sender: int, receiver: int, payload: Payload) -> Payload:

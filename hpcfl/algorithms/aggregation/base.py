@@ -203,6 +203,10 @@ class AggregationProtocol(ABC):
                 f"{self.name} changes the model anywhere: --model-update changed is for protocols "
                 "whose devices all send the same coordinates (common)"
             )
+        if parameters.committee is not None and not self.has_committee:
+            raise UsageError(
+                f"--committee is {parameters.committee}, and {self.name} has none: leave it out"
+            )
         self.parameters = parameters
         self.helpers = self.helpers_of(parameters.helpers)
         # Who plays the rounds, of those that enrolled; see `join`.
@@ -807,7 +811,7 @@ class NoiseInSum(Promise):
     def claim(self) -> str:
         return (
             f"the noise of at least {self.honest} honest devices is in every sum, of which "
-            f"{self.colluding} may collude: devices refuse to unmask a sum of fewer"
+            f"{self.colluding} may collude: devices help with no sum of fewer"
         )
 
     @property

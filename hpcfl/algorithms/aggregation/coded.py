@@ -86,6 +86,9 @@ class CodedProtocol(QuantisedProtocol):
         """Size of a sealed piece."""
         return 4 * self.code.width + sealed.TAG_BYTES
 
+    # What pieces and their holders are called in messages.
+    piece = "piece"
+
     @property
     def needed_in_sum(self) -> int:
         """Fewest devices in a sum that holders add pieces up for."""
@@ -203,7 +206,8 @@ class CodedDevice(QuantisedDevice):
         missing = [id for id in survivors if id not in self._pieces]
         if missing:
             raise RefusedError(
-                f"device {self.id} cannot {what}: it holds no piece of device {missing[0]}"
+                f"device {self.id} cannot {what}: it holds no {self._protocol.piece} of device "
+                f"{missing[0]}"
             )
         return survivors
 
@@ -285,7 +289,7 @@ class CodedServer(ModelSender):
         for id in sorted(self._dealers):
             if len(self._held) - self._holders[id] > LIARS:
                 self._dealers.discard(id)
-                reason = "two devices or more hold no piece of it: it is left out"
+                reason = f"two devices or more hold no {self._protocol.piece} of it: it is left out"
                 self.refused[id] = MessageError(phase, f"device {id}", reason)
         self._require(len(self._dealers), "dealt pieces rightly")
 
@@ -311,7 +315,8 @@ class CodedServer(ModelSender):
         """
         code = self._protocol.code
         answered = sorted(self._answers, key=number_of.__getitem__)
-        self._require(len(answered), "added up the pieces that they hold", code.needed)
+        what = f"added up the {self._protocol.piece}s that they hold"
+        self._require(len(answered), what, code.needed, code.devices)
         numbers = np.array([number_of[id] for id in answered], np.int64)
         sums = np.stack([self._answers[id] for id in answered])
         self._answers = {}
@@ -354,10 +359,14 @@ class CodedServer(ModelSender):
     def _bits(self, ids: Iterable[int]) -> Payload:
         return np.packbits(to_flags(ids, self._devices))
 
-    def _require(self, count: int, what: str, needed: int | None = None) -> None:
-        needed = needed or self._protocol.needed_in_sum
+    def _require(
+        self, count: int, what: str, needed: int | None = None, among: int | None = None
+    ) -> None:
+        """End the round with fewer devices than are needed, of so many; by default of all."""
+        needed, among = needed or self._protocol.needed_in_sum, among or self._devices
         if count < needed:
+            who = "devices" if among == self._devices else "members of the committee"
             raise BelowThresholdError(
-                f"round {self.round_index} cannot end: {count} of {self._devices} devices {what}, "
-                f"at least {needed} are needed"
+                f"round {self.round_index} cannot end: {count} of {among} {who} {what}, at least "
+                f"{needed} are needed"
             )

@@ -11,9 +11,9 @@ device, and N / l received by a member.
 The committee is drawn from all N devices, by a nonce of the server's which it draws when it has the
 last key: nobody can choose keys until the committee suits it. A device that advertised no key has
 its place in the draw, as one that is missing, so that C, l and T, which follow from N, are right
-for whoever is there: no more than T members collude, but for 2 to the minus security bits, and
-fewer than l + T are left, but for 2 to the minus correctness bits, where one device more vanishes
-than is planned and another one answers falsely.
+for whoever is there. More than T members collude with a probability of 2 to the minus security bits
+at most. After the planned dropouts l + T + 2 members or more are left, but for 2 to the minus
+correctness bits: one of them may vanish, or answer falsely, and not both.
 
 Messages, after the envelope (all numbers little-endian; "bits" are a bitmap of the N devices, the
 first bit of a byte being its most significant; "members" are those that advertised keys):
@@ -36,8 +36,9 @@ sum_shares      member to        the sum of their shares: ceil(d / l) elements
 ==============  ===============  =================================================================
 
 The server is curious, and devices do what they are to do. What holds beyond it is what holds of
-`lightsecagg`: a malformed message costs its sender alone; a device of whose shares two members hold
-none is left out; of l + T + 2 sums or more, one wrong one is found, of l + T + 1 it ends the round.
+`lightsecagg`: a malformed message to the server costs its sender alone. A row that is no share
+costs the member that it was for its answer; a device of whose shares two members hold none is left
+out. Of l + T + 2 sums or more, one wrong one is found, of l + T + 1 it ends the round.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ from hpcfl.crypto.coding import INTERPOLATED_ROW, Code
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.crypto.sampling import subset
-from hpcfl.errors import BelowThresholdError, MessageError, RefusedError, UsageError
+from hpcfl.errors import MessageError, RefusedError, UsageError
 from hpcfl.privacy.threat import Threat
 
 NONCE_BYTES = 16
@@ -129,6 +130,7 @@ class Committee(CodedProtocol):
 
     name = "committee"
     deals_to = "a committee"
+    piece = "share"
     has_committee = True
     not_attacked = "it has no masks"
     not_active = "members do not check what others deal, nor that all were asked for the same sum"
@@ -171,7 +173,12 @@ class Committee(CodedProtocol):
 
     def settings(self) -> dict[str, Any]:
         code = self.code
-        return {"committee": code.devices, "packing": code.pieces, "threshold": code.needed}
+        return {
+            "committee": code.devices,
+            "packing": code.pieces,
+            "members_needed": code.needed,
+            "threshold": self.parameters.threshold,
+        }
 
     @property
     def more_members_collude(self) -> float:
@@ -225,7 +232,8 @@ class Committee(CodedProtocol):
         share.sends(row * members, survivors, members)
         share.routed = share.up
         share.member_down = (row + ENVELOPE_BYTES) * (survivors - 1)
-        share.member_up = ENVELOPE_BYTES + bits
+        # A member keeps its own share.
+        share.member_up = ENVELOPE_BYTES + bits - (row + ENVELOPE_BYTES)
         add(
             share.device,
             {
@@ -233,6 +241,7 @@ class Committee(CodedProtocol):
                 "keystream": 1,
                 "mask_word": code.private * code.width,
                 "product": code.products,
+                "coded": (code.devices + code.needed) * code.width,
                 "sealed": members,
                 "sealed_byte": row * members,
             }
@@ -249,6 +258,7 @@ class Committee(CodedProtocol):
         work = {
             "message": there,
             "product": code.pieces * code.needed * code.width,
+            "coded": (code.pieces + code.needed) * code.width,
             # Every sum is checked against the others.
             "summed": CHECKS * there * code.width,
             "interpolated": code.needed * (code.pieces + INTERPOLATED_ROW),
@@ -286,11 +296,7 @@ class CommitteeDevice(CodedDevice):
         self._present: list[int] = []  # those of them that advertised keys
         self._advertised: list[int] = []  # U1
         self._shared = False
-
-    @property
-    def in_committee(self) -> bool:
-        """Whether this device is a member."""
-        return self.id in self._members
+        self.in_committee = False
 
     # advertise_keys
 
@@ -304,6 +310,7 @@ class CommitteeDevice(CodedDevice):
         if self.id not in self._advertised:
             raise RefusedError(f"device {self.id} is told that its public key was not received")
         self._members = self._protocol.drawn(payload[:NONCE_BYTES].tobytes(), self._round)
+        self.in_committee = self.id in self._members
         there = {*self._advertised}
         self._present = [id for id in self._members if id in there]
         size = keys.KEY_BYTES * len(self._present)
@@ -381,11 +388,7 @@ class CommitteeServer(CodedServer):
         self.committee = self._protocol.drawn(nonce, self.round_index)
         present = [id for id in self.committee if id in self._public]
         needed = self._protocol.code.needed
-        if len(present) < needed:
-            raise BelowThresholdError(
-                f"round {self.round_index} cannot end: {len(present)} of {len(self.committee)} "
-                f"members of the committee advertised keys, at least {needed} are needed"
-            )
+        self._require(len(present), "advertised keys", needed, len(self.committee))
         listed = nonce + self._bits(self._public).tobytes() + self._keys_of(present)
         return np.frombuffer(listed, np.uint8)
 
@@ -407,7 +410,8 @@ class CommitteeServer(CodedServer):
 
     def finish_held(self) -> None:
         """Settle whose sum it is, and check what it is promised to hide."""
-        self._require(len(self._held), "hold shares", self._protocol.code.needed)
+        code = self._protocol.code
+        self._require(len(self._held), "hold shares", code.needed, code.devices)
         self._leave_out_unheld("share_input")
         self.survivors = sorted(self._dealers)
         self._check_promises()

@@ -47,6 +47,7 @@ OPERATIONS = {
     "packed": "vectors",  # an element packed in its bits, or unpacked, that is no whole word there
     # Where masks are coded:
     "product": "coding",  # a product in F_q while pieces are encoded, or decoded
+    "coded": "coding",  # an element halved for such products, or put together from them
     "interpolated": "coding",  # an entry of Lagrange's matrix computed, to recover masks
     "sealed": "coding",  # a row for a peer sealed, or opened
     "sealed_byte": "coding",  # a byte of it

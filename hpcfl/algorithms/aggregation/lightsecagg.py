@@ -186,6 +186,7 @@ class LightSecAgg(CodedProtocol):
                 "keystream": 2,
                 "mask_word": words,
                 "product": code.products,
+                "coded": (code.devices + code.needed) * code.width,
                 "sealed": 2 * peers,
                 "sealed_byte": 2 * row * peers,
             },
@@ -201,6 +202,7 @@ class LightSecAgg(CodedProtocol):
         work = {
             "message": survivors,
             "product": code.pieces * code.needed * code.width,
+            "coded": (code.pieces + code.needed) * code.width,
             # Every sum is checked against the others.
             "summed": CHECKS * survivors * code.width,
             "interpolated": code.needed * (code.pieces + INTERPOLATED_ROW),

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -63,9 +64,9 @@ def test_a_round_ends_with_a_sentence_where_too_few_members_are_left():
     gone = members[: len(members) - protocol.code.needed + 1]
     for phase, what in (
         ("share_input", "hold shares"),
-        ("sum_shares", "added up the pieces that they hold"),
+        ("sum_shares", "added up the shares that they hold"),
     ):
-        with pytest.raises(BelowThresholdError, match=f"devices {what}, at least"):
+        with pytest.raises(BelowThresholdError, match=f"committee {what}, at least"):
             play(protocol, dropouts=dict.fromkeys(gone, phase))
     with pytest.raises(BelowThresholdError, match="members of the committee advertised keys"):
         play(protocol, dropouts=dict.fromkeys(gone, "advertise_keys"))
@@ -247,7 +248,7 @@ def test_a_device_of_whose_shares_two_members_hold_none_is_left_out():
 
     played.goes_on([id for id in range(DEVICES) if id != liar])
     assert {liar} == {*played.kept_out}
-    assert "two devices or more hold no piece of it" in str(played.kept_out[liar])
+    assert "two devices or more hold no share of it" in str(played.kept_out[liar])
 
 
 def test_one_member_that_holds_no_share_of_a_device_leaves_the_sum_to_others():
@@ -263,7 +264,7 @@ def test_one_member_that_holds_no_share_of_a_device_leaves_the_sum_to_others():
 
     played.goes_on(range(DEVICES))
     assert {members[0]} == {*played.left}
-    assert f"it holds no piece of device {liar}" in str(played.left[members[0]])
+    assert f"it holds no share of device {liar}" in str(played.left[members[0]])
 
 
 def test_one_member_that_says_it_holds_nothing_costs_nobody_anything():
@@ -418,6 +419,65 @@ def test_where_all_are_members_there_are_no_devices_figures(tmp_path):
     assert found.total.bytes_up_mean is None
     assert np.isnan(found.total.device_cpu_seconds.median)
     assert found.total.member_bytes_up_mean > 0
+
+
+@pytest.mark.parametrize("size", [8, 7])
+def test_figures_are_drawn_of_rounds_with_no_or_one_device_that_is_in_no_committee(tmp_path, size):
+    """With one, it drops out of some rounds: of these there is no figure, and it is not nothing."""
+    pytest.importorskip("matplotlib")
+    from hpcfl.api import bench
+    from hpcfl.plots import exposure, phases, ranks, scaling, tradeoff
+
+    given = {"devices": 8, "dim": 50, "rounds": 12, "warmup": 0, "committee": size}
+    bench("committee", output=tmp_path / "c.h5", **given)
+    bench("secagg", output=tmp_path / "s.h5", devices=8, dim=50, rounds=2, warmup=0)
+    run, other = load(tmp_path / "c.h5"), load(tmp_path / "s.h5")
+
+    lonely = ~(run.survived & run.ordinary).any(axis=1)
+    assert lonely.any()
+    assert lonely.tolist() == np.isnan(run.slowest_cpu_seconds("device")[:, -1]).tolist()
+    assert lonely.tolist() == np.isnan(run.survivor_bytes()).tolist()
+    for figure in (
+        *(ranks.draw([run, other], style=style) for style in ("ecdf", "box")),
+        *(ranks.draw([run], style=style) for style in ("ecdf", "box")),
+        *(module.draw([run, other]) for module in (phases, scaling, exposure, tradeoff)),
+    ):
+        figure.canvas.draw()
+
+
+def test_of_a_round_of_some_devices_the_others_are_no_devices_of_it(tmp_path):
+    """As in training with --per-round: who is not in a round has no figures in it."""
+    from hpcfl.api import bench
+
+    given = {"devices": 8, "dim": 50, "rounds": 3, "warmup": 0, "committee": 8}
+    bench("committee", output=tmp_path / "c.h5", **given)
+    run = load(tmp_path / "c.h5")
+    more = {
+        name: np.concatenate([getattr(run, name), np.zeros_like(getattr(run, name))], axis=-1)
+        for name in (
+            *("bytes_up", "bytes_down", "messages_up", "messages_down"),
+            *("survived", "in_committee"),
+        )
+    }
+    cpu, wall = (
+        np.concatenate([one[..., :-1], np.zeros_like(one[..., :-1]), one[..., -1:]], axis=-1)
+        for one in (run.cpu_seconds, run.wall_seconds)
+    )
+    found = summarise(replace(run, **more, cpu_seconds=cpu, wall_seconds=wall), LinkModel())
+    assert found.total.bytes_up_mean is None
+    assert np.isnan(found.total.device_cpu_seconds.median)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "words"),
+    [
+        ("committee", {"upload": "reduce"}, "its uploads are rows for other devices"),
+        ("secagg", {"committee": 4}, "--committee is 4, and secagg has none: leave it out"),
+    ],
+)
+def test_options_without_effect_are_refused(protocol, options, words):
+    with pytest.raises(UsageError, match=words):
+        Experiment.prepare(BenchOptions(protocol=protocol, **options), 10)
 
 
 def test_shares_that_do_not_belong_together_end_the_round_or_cost_a_member():
