@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpcfl.errors import UsageError
 from hpcfl.plots import exposure, naming
-from hpcfl.plots.style import COLOURS, new_figure
+from hpcfl.plots.style import COLOURS, MARKERS, check_lines, legend_below, new_figure
 from hpcfl.results.reader import Run
 
 if TYPE_CHECKING:
@@ -47,64 +47,65 @@ def draw(runs: Sequence[Run], protocol: str | None = None) -> Figure:
     """Return a panel for each number of devices and of parameters: a point for each run.
 
     It is of a device; members of committees and helpers are hollow points, joined to those of their
-    run. Blue points stand for runs in which the server learns nothing but sums by itself, orange
-    ones for those in which it learns some of the values that a device sends, with the share.
+    run. Names say which share of the values that a device sends a curious server learns by itself,
+    where it learns any; all else that it learns are sums.
     """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     places = sorted({(run.devices, run.dim) for run in runs})
     if len(places) > MOST_PANELS:
         raise UsageError(
             f"a figure has room for {MOST_PANELS} numbers of devices and parameters and there are "
             f"{len(places)}: name fewer runs"
         )
-    labels = dict(zip(map(id, runs), naming.labels(runs, naming.TOLD_APART), strict=True))
-    figure, axes = new_figure(5.2 * len(places), 4.6, columns=len(places))
+    names = [_name(run, runs) for run in runs]
+    looks = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    check_lines(len(looks))
+    alone: dict[str, float] = {}
+    for run, name in zip(runs, names, strict=True):
+        alone[name] = max(alone.get(name, 0.0), exposure.exposed_alone(run, protocol))
+    figure, axes = new_figure(4.2 * len(places) + 1.0, 4.4, columns=len(places), sharey=True)
     for one, (devices, dim) in zip(axes, places, strict=True):
-        of_place = [run for run in runs if (run.devices, run.dim) == (devices, dim)]
-        for run in of_place:
-            label = labels[id(run)] if _several(of_place, run) else naming.named(run)
-            _draw_run(one, run, label, exposure.exposed_alone(run, protocol))
+        for run, name in zip(runs, names, strict=True):
+            if (run.devices, run.dim) == (devices, dim):
+                _draw_run(one, run, _look(looks[name]))
         one.set(xscale="log", yscale="log")
-        one.margins(0.18)
+        one.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        one.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        one.xaxis.set_minor_formatter(NullFormatter())
         one.set_title(f"N = {devices:,}, d = {dim:,}", fontsize=10)
         one.set_xlabel("sent in a round, kB")
         one.grid(alpha=0.3, which="major")
+    for name, number in looks.items():
+        share = f", {100 * alone[name]:.3g} % learned alone" if alone[name] >= _SOME else ""
+        axes[0].plot([], [], label=f"{name}{share}", **_look(number))
     axes[0].set_ylabel("CPU time in a round, ms")
-    figure.suptitle(
-        "filled: a device; hollow: a member of a committee, or a helper. Orange: share of its "
-        "values\nthat a curious server learns by itself, a third of the devices colluding",
-        fontsize=9,
-    )
+    figure.suptitle("filled: a device; hollow: a member of its committee, or a helper", fontsize=9)
+    legend_below(figure, axes[0])
     return figure
 
 
-def _several(runs: Sequence[Run], run: Run) -> bool:
-    return sum(naming.named(other) == naming.named(run) for other in runs) > 1
+def _look(number: int) -> dict[str, Any]:
+    """Return how points look: as many are told apart as there are colours and markers together."""
+    marker = MARKERS[(number + 3 * (number // len(COLOURS))) % len(MARKERS)]
+    colour = COLOURS[number % len(COLOURS)]
+    return {"color": colour, "marker": marker, "markersize": 6, "linestyle": "none"}
 
 
-def _draw_run(axes: Axes, run: Run, label: str, alone: float) -> None:
-    exposed = alone >= _SOME
-    colour = COLOURS[1 if exposed else 0]
+def _name(run: Run, runs: Sequence[Run]) -> str:
+    """Return what a run is called, the same for all numbers of devices where that is enough."""
+    of_place = [one for one in runs if (one.devices, one.dim) == (run.devices, run.dim)]
+    alike = [one for one in of_place if naming.named(one) == naming.named(run)]
+    if len(alike) == 1:
+        return naming.named(run)
+    return naming.labels(alike, naming.TOLD_APART)[alike.index(run)]
+
+
+def _draw_run(axes: Axes, run: Run, look: dict[str, Any]) -> None:
     points = figures(run)
-    if "device" not in points:
-        points["device"] = points["member"]
-    (x, y) = points.pop("device")
-    share = f" ({100 * alone:.3g} %)" if exposed else ""
-    axes.plot([x / 1e3], [1e3 * y], "o", color=colour, markersize=6)
-    axes.annotate(
-        f"{label}{share}",
-        (x / 1e3, 1e3 * y),
-        xytext=(4, 4),
-        textcoords="offset points",
-        fontsize=7,
-    )
-    for party, (other_x, other_y) in points.items():
+    x, y = points.pop("device") if "device" in points else points["member"]
+    axes.plot([x / 1e3], [1e3 * y], **look)
+    for other_x, other_y in points.values():
         xs, ys = np.array([x, other_x]) / 1e3, 1e3 * np.array([y, other_y])
-        axes.plot(xs, ys, ":", color=colour, linewidth=1)
-        axes.plot(xs[1:], ys[1:], "o", color=colour, markerfacecolor="white", markersize=6)
-        axes.annotate(
-            f"its {party}",
-            (xs[1], ys[1]),
-            xytext=(4, -9),
-            textcoords="offset points",
-            fontsize=6,
-        )
+        axes.plot(xs, ys, ":", color=look["color"], linewidth=1)
+        axes.plot(xs[1:], ys[1:], **look | {"markerfacecolor": "white"})

@@ -1,12 +1,14 @@
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.benchmark import session
 from hpcfl.comm.world import World
 from hpcfl.options.bench import BenchOptions
+from hpcfl.plots import tradeoff
 from hpcfl.plots.exposure import draw, exposed_alone, lacking
 from hpcfl.privacy.exposure import exposure
 from hpcfl.privacy.population import Population
@@ -58,3 +60,27 @@ def test_a_file_does_not_choose_which_code_is_loaded(tmp_path):
 
     assert "name its class with --protocol" in (lacking(run) or "")
     assert "antigravity" not in sys.modules
+
+
+def test_a_point_of_the_tradeoff_lies_where_bytes_and_cpu_of_each_party_say(tmp_path):
+    runs = [run_of(tmp_path, name, dropout=0.1) for name in ("secagg", "assisted", "committee")]
+    (axes,) = tradeoff.draw(runs).axes
+    points = {
+        (line.get_xdata()[0], line.get_ydata()[0]): line.get_markerfacecolor()
+        for line in axes.get_lines()
+        if len(line.get_xdata()) == 1
+    }
+    expected = {}
+    for run in runs:
+        sent, spent = run.bytes_up.sum(axis=1), run.cpu_seconds[..., :-1].sum(axis=1)
+        member = np.zeros_like(run.survived) if run.in_committee is None else run.in_committee
+        device, other = run.survived & ~member, run.survived & member
+        expected[(sent[device].mean() / 1e3, 1e3 * spent[device].mean())] = True
+        if other.any():
+            expected[(sent[other].mean() / 1e3, 1e3 * spent[other].mean())] = False
+    helped = runs[1]
+    place = helped.helper_bytes_up.sum(axis=1).mean() / 1e3
+    expected[(place, 1e3 * helped.helper_cpu_seconds.sum(axis=1).mean())] = False
+    assert {point: colour != "white" for point, colour in points.items()} == expected
+    names = [text.get_text() for text in axes.figure.legends[0].get_texts()]
+    assert names == ["secagg", "assisted", "committee"]
