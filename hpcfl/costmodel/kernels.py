@@ -15,6 +15,7 @@ from statistics import median
 import numpy as np
 
 from hpcfl.algorithms.aggregation import sealed, sharing
+from hpcfl.algorithms.aggregation.lightsecagg import LightSecAgg
 from hpcfl.algorithms.aggregation.secagg import SecAgg, pair_sign
 from hpcfl.algorithms.aggregation.topology import CompleteLinks, RingGraph, RingLinks
 from hpcfl.algorithms.parameters import Parameters
@@ -261,6 +262,18 @@ def _coding() -> Kernels:
     points, places = np.arange(1, 61), np.arange(101, 151)
     entries = points.size * (places.size + INTERPOLATED_ROW)
     yield "interpolated", _per(cpu_seconds(lambda: matrices.lagrange(points, places)), entries)
+    light = LightSecAgg(Parameters(10, 10))
+    server, holders = light.server(0, np.zeros(10, np.float32)), np.arange(light.code.needed)
+    mask, hiding = generator.integers(0, FQ.modulus, (2, 10), np.uint32)
+    sums = light.code.encode(
+        mask, hiding[: light.code.private * light.code.width], holders.tolist()
+    )
+
+    def recover() -> None:
+        server._fitting(sums, holders)
+        light.code.decode(sums, holders)
+
+    yield "recovered", cpu_seconds(recover)
     key, labels, peers = bytes(16), sealed.labels("lightsecagg", 0, 0, 1), np.arange(1, DEVICES)
 
     def carry(size: int) -> list[float]:

@@ -257,6 +257,7 @@ class Committee(CodedProtocol):
         add(summed.member, {"message": 2, "summed": survivors * code.width})
         work = {
             "message": there,
+            "recovered": 1,
             "product": code.pieces * code.needed * code.width,
             "coded": (code.pieces + code.needed) * code.width,
             # Every sum is checked against the others.

@@ -48,6 +48,7 @@ OPERATIONS = {
     # Where masks are coded:
     "product": "coding",  # a product in F_q while pieces are encoded, or decoded
     "coded": "coding",  # an element halved for such products, or put together from them
+    "recovered": "coding",  # what recovering a sum takes however many its pieces are
     "interpolated": "coding",  # an entry of Lagrange's matrix computed, to recover masks
     "sealed": "coding",  # a row for a peer sealed, or opened
     "sealed_byte": "coding",  # a byte of it

@@ -201,6 +201,7 @@ class LightSecAgg(CodedProtocol):
         add(unmask.device, {"message": 2, "summed": survivors * code.width})
         work = {
             "message": survivors,
+            "recovered": 1,
             "product": code.pieces * code.needed * code.width,
             "coded": (code.pieces + code.needed) * code.width,
             # Every sum is checked against the others.
