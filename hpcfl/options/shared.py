@@ -123,6 +123,13 @@ class ProtocolOptions(OptionGroup):
         label=True,
     )
     clip: float = option(1.0, "Largest magnitude of a coordinate.", above=0, label=True)
+    shared: bool = option(
+        False,
+        "Devices send the same fraction alpha of the coordinates in a round, others in the next "
+        "(assisted; secagg with it is common).",
+        recorded="if given",
+        label=True,
+    )
     committee: int | None = option(
         None,
         "Devices in the committee of a round, of a protocol that has one (committee).",

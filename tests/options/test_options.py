@@ -240,7 +240,7 @@ def test_what_an_option_is_for_is_said_by_its_field():
     assert set(naming.TOLD_APART) == {
         *("alpha", "dropout", "dropout_model", "degree", "locations", "gamma", "min_cohort"),
         *("security", "group", "levels", "clip", "rotate", "model_update", "threads", "helpers"),
-        "committee",
+        *("committee", "shared"),
         *("error_feedback", "per_round", "sampling"),
         *("epsilon", "noise_multiplier", "noise"),
         *("epochs", "steps", "batch_size", "learning_rate", "momentum", "decay", "weight_decay"),

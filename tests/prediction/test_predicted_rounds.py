@@ -70,6 +70,7 @@ def expected(experiment):
         ("common", 9, 500, {"alpha": 0.2}),
         ("prf", 8, 700, {"dropout": 0.0}),
         ("assisted", 9, 700, {"bits": "12", "helpers": 3}),
+        ("assisted", 9, 700, {"shared": True, "alpha": 0.3}),
         ("lightsecagg", 9, 700, {}),
         ("committee", 16, 700, {"dropout": 0.0}),
         ("lightsecagg", 12, 700, {"gamma": 0.3, "dropout": 0.0}),

@@ -23,9 +23,9 @@ advertise_keys  to the server  public key (32 bytes); once
 advertise_keys  to devices     the K helpers' keys, bits of those whose keys were received; once
 advertise_keys  to helpers     the n devices' keys, zeros for one that sent none; once
 model           to devices     d float32
-masked_input    to the server  d group elements
+masked_input    to the server  d group elements, or alpha d of them (``--shared``)
 unmask          to helpers     bits of the devices whose vectors are in the sum
-unmask          helper to      d group elements: minus the sum of these devices' masks
+unmask          helper to      as many: minus the sum of these devices' masks
                 server
 ==============  =============  ====================================================================
 """
@@ -39,17 +39,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcfl.algorithms.aggregation import coordinates
 from hpcfl.algorithms.aggregation.base import (
     Enrolment,
     QuantisedDevice,
     QuantisedProtocol,
     SumServer,
+    Where,
     check_finite,
 )
 from hpcfl.algorithms.aggregation.costs import (
     Crowd,
     Phases,
     add,
+    at,
+    converted,
     masked_upload,
     masks,
     packed,
@@ -65,6 +69,7 @@ from hpcfl.algorithms.aggregation.messages import (
     to_flags,
 )
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
+from hpcfl.algorithms.noise import IntegerNoise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Payload, Role, Step, phase_names
 from hpcfl.crypto import keys
@@ -269,6 +274,7 @@ class Assisted(QuantisedProtocol):
     name = "assisted"
     min_devices = 2
     rotates = True
+    can_share = True
     most_helpers = 64
     default_helpers = 2
     not_attacked = "no mask of a single device is ever told"
@@ -283,6 +289,7 @@ class Assisted(QuantisedProtocol):
 
     def __init__(self, parameters: Parameters) -> None:
         super().__init__(parameters)
+        self.sparse_upload = parameters.shared
         if parameters.degree is not None:
             raise UsageError(
                 f"assisted masks with helpers, so --degree {parameters.degree} has no effect: "
@@ -310,15 +317,41 @@ class Assisted(QuantisedProtocol):
         return [OneHelperKeepsApart(self.helpers, self.parameters.threshold), *super().promises()]
 
     @property
+    def upload_dim(self) -> int:
+        shared = self.parameters.shared
+        return coordinates.count(self.parameters) if shared else super().upload_dim
+
+    @property
+    def inclusion(self) -> float:
+        return self.upload_dim / self.parameters.dim
+
+    def sent_in(self, round_index: int) -> Where:
+        shared = self.parameters.shared
+        return coordinates.of_round(self.parameters, round_index) if shared else slice(None)
+
+    @property
+    def largest_message(self) -> int:
+        return self.summed_in.wire_bytes(self.upload_dim)
+
+    def add_noise(self, noise: IntegerNoise) -> None:
+        if self.parameters.shared:
+            raise UsageError("assisted with --shared adds no noise: no account knows of it")
+        super().add_noise(noise)
+
+    @property
     def sum_bytes(self) -> int:
-        return self.summed_in.adder_bytes * self.parameters.dim
+        return self.summed_in.adder_bytes * self.upload_dim
 
     def count(self, phases: Phases) -> None:
         dim, group, survivors = (
-            self.parameters.dim,
+            self.upload_dim,
             self.summed_in,
             Crowd.of(self.parameters).survivors,
         )
+        if self.parameters.shared:
+            whole = self.parameters.dim
+            add(phases["masked_input"].device, converted(dim) | at("scattered", dim, whole))
+            add(phases["result"].server, converted(dim) | at("scattered", dim / 2, dim))
         upload = phases["masked_input"]
         masked_upload(upload, group, dim, survivors, self.helpers)
         add(upload.device, {"derivation": self.helpers})
@@ -358,6 +391,9 @@ class AssistedDevice(QuantisedDevice):
         super().__init__(protocol, id, round_index)
         self._member = member
 
+    def sent(self) -> Where:
+        return self._protocol.sent_in(self._round)
+
     def send_masked_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the quantised vector plus the masks of all helpers."""
         check_finite(self.id, vector)
@@ -395,7 +431,7 @@ class Helper:
         if self._keys is None:
             raise RefusedError(f"helper {self._member.number} was not asked to unmask")
         group, parameters = self._protocol.summed_in, self._protocol.parameters
-        elements = np.zeros(parameters.dim, group.dtype)
+        elements = np.zeros(self._protocol.upload_dim, group.dtype)
         group.mask(elements, self._keys, [-1] * len(self._keys), parameters.threads)
         return group.pack(elements)
 
@@ -430,7 +466,7 @@ class AssistedServer(SumServer):
 
     def receive_unmask(self, number: int, payload: Payload) -> None:
         """Add what takes a helper's masks off the sum."""
-        name, dim = f"helper {number}", self._protocol.parameters.dim
+        name, dim = f"helper {number}", self._protocol.upload_dim
         if number in self._answered:
             raise MessageError("unmask", name, "it was received twice")
         self._uploads.add(self._protocol.read_elements(payload, dim, "unmask", name))

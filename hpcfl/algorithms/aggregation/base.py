@@ -164,6 +164,8 @@ class AggregationProtocol(ABC):
         How many helpers it can have (see `hpcfl.comm.phases.Role`); 0 if it has none.
     default_helpers : int
         How many it has if nobody says otherwise.
+    can_share : bool
+        Whether devices can send the same fraction of the coordinates instead of all (``--shared``).
     has_committee : bool
         Whether it chooses devices for a committee in each round.
     summed_in : Group or None
@@ -173,7 +175,7 @@ class AggregationProtocol(ABC):
     name: ClassVar[str]
     steps: tuple[Step, ...]
     min_devices: ClassVar[int] = 1
-    sparse_upload: ClassVar[bool] = False
+    sparse_upload: bool = False
     tolerates_dropouts: ClassVar[bool] = True
     noise_adds_up: ClassVar[bool] = True
     rotates: ClassVar[bool] = False
@@ -182,6 +184,7 @@ class AggregationProtocol(ABC):
     most_helpers: ClassVar[int] = 0
     default_helpers: ClassVar[int] = 0
     has_committee: ClassVar[bool] = False
+    can_share: ClassVar[bool] = False
     not_attacked: ClassVar[str] = "the attack knows of no masks that it could take off"
     not_active: ClassVar[str] = "there is no such variant of it"
 
@@ -206,6 +209,10 @@ class AggregationProtocol(ABC):
         if parameters.committee is not None and not self.has_committee:
             raise UsageError(
                 f"--committee is {parameters.committee}, and {self.name} has none: leave it out"
+            )
+        if parameters.shared and not self.can_share:
+            raise UsageError(
+                f"{self.name} does not know --shared: leave it out (secagg with it is common)"
             )
         self.parameters = parameters
         self.helpers = self.helpers_of(parameters.helpers)
@@ -638,7 +645,23 @@ class QuantisedProtocol(AggregationProtocol):
 
     def where_sent(self, server: Any, id: int) -> Where:
         """Return the coordinates that the server has received from a device in the sum."""
-        return slice(None)
+        return self.sent_in(server.round_index)
+
+    @property
+    def upload_dim(self) -> int:
+        """Number of coordinates of an upload, where that is the same for all devices."""
+        return self.parameters.dim
+
+    def scattered(
+        self, values: NDArray[np.signedinteger[Any]], round_index: int
+    ) -> NDArray[np.signedinteger[Any]]:
+        """Return a sum of uploads as one of vectors, shape (d,), 0 where nobody sent."""
+        where = self.sent_in(round_index)
+        if isinstance(where, slice):
+            return values
+        whole = np.zeros(self.parameters.dim, values.dtype)
+        whole[where] = values
+        return whole
 
     def quantise(
         self, values: NDArray[np.floating], device: int, round_index: int
@@ -914,19 +937,19 @@ class SumServer(ModelSender):
         self._members = protocol.members
         self._population = protocol.population
         self.round_index = round_index
-        self._uploads = self._group.adder(protocol.parameters.dim)
+        self._uploads = self._group.adder(protocol.upload_dim)
         self.survivors: list[int] = []
         # Signed integers of as many bytes as an element has.
         self.total: NDArray[np.signedinteger[Any]] = np.empty(0, np.int64)
 
     def receive_masked_input(self, sender: int, payload: Payload) -> None:
         """Add a device's masked vector to the sum."""
-        dim = self._protocol.parameters.dim
-        self._add([sender], self._protocol.read_values(payload, dim, sender))
+        length = self._protocol.upload_dim
+        self._add([sender], self._protocol.read_values(payload, length, sender))
 
     def receive_sum_masked_input(self, senders: list[int], total: Elements) -> None:
         """Take the sum of the masked vectors, formed on the way."""
-        self._add(senders, self._protocol.check_sum(total, self._protocol.parameters.dim))
+        self._add(senders, self._protocol.check_sum(total, self._protocol.upload_dim))
 
     def _add(self, senders: list[int], elements: Elements) -> None:
         for sender in senders:
@@ -937,7 +960,8 @@ class SumServer(ModelSender):
 
     def finish_result(self) -> None:
         """Return to signed integers: no mask is left; and to the original coordinates."""
-        self.total = self._group.signed(self._uploads.take())
+        decoded = self._group.signed(self._uploads.take())
+        self.total = self._protocol.scattered(decoded, self.round_index)
         self.turned_back = self._protocol.turned_back(self)
 
 

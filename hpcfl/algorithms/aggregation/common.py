@@ -5,10 +5,8 @@ the server learns the sum of all survivors, or nobody does. The mean of a round 
 the coordinates are drawn, but what it lacks no device makes up for: its error does not shrink with
 the number of devices, where that of `cohort`, which sends as many values, does.
 
-Coordinates are drawn by systematic sampling (W. G. Madow and L. H. Madow, "On the theory of
-systematic sampling", 1944): from a random start on, in steps of the golden section of d, so that
-they are spread evenly over the vector (see the module `cohort`). The start follows from the run's
-seed and the round, and all know it. On the wire, ``masked_input`` is one group element for each.
+How coordinates are drawn is said in the module `coordinates`. On the wire, ``masked_input`` is one
+group element for each.
 
 As all know which coordinates a round may change, a device that has an earlier model needs only
 those of the rounds since (`ModelUpdates`, ``--model-update changed``): ``model`` is then a float32
@@ -25,8 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcfl.algorithms.aggregation.base import SPARSIFICATION
-from hpcfl.algorithms.aggregation.cohort import Segments
+from hpcfl.algorithms.aggregation import coordinates
 from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, at, converted
 from hpcfl.algorithms.aggregation.messages import from_server
 from hpcfl.algorithms.aggregation.modelupdates import ModelUpdates
@@ -108,18 +105,14 @@ class CommonCoordinates(SecAgg):
 
     @property
     def upload_dim(self) -> int:
-        return max(1, round(self.parameters.alpha * self.parameters.dim))
+        return coordinates.count(self.parameters)
 
     @property
     def inclusion(self) -> float:
         return self.upload_dim / self.parameters.dim
 
     def sent_in(self, round_index: int) -> NDArray[np.int64]:
-        dim = self.parameters.dim
-        spawn_key = (SPARSIFICATION, round_index)
-        seeds = np.random.SeedSequence(self.parameters.seed, spawn_key=spawn_key)
-        start = int(np.random.default_rng(seeds).integers(dim))
-        return Segments(dim, 1, 1).dealt(start, self.upload_dim)
+        return coordinates.of_round(self.parameters, round_index)
 
     def count_masks(self, phases: Phases, crowd: Crowd) -> None:
         super().count_masks(phases, crowd)

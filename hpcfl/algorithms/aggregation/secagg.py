@@ -661,12 +661,7 @@ class SecAggServer(ModelSender):
         """Return to signed integers, 0 where nobody sent, and to the original coordinates."""
         decoded = self._group.signed(self.unmasked)
         self.unmasked = self.unmasked[:0].copy()
-        where = self._protocol.sent_in(self.round_index)
-        if isinstance(where, slice):
-            self.total = decoded
-        else:
-            self.total = np.zeros(self._parameters.dim, decoded.dtype)
-            self.total[where] = decoded
+        self.total = self._protocol.scattered(decoded, self.round_index)
         self.turned_back = self._protocol.turned_back(self)
 
     def _reconstruct_seeds(self, shares: Shares) -> list[bytes]:
@@ -778,11 +773,6 @@ class SecAgg(QuantisedProtocol):
 
     def promises(self) -> list[Promise]:
         return [self.topology.promise(self.parameters), *super().promises()]
-
-    @property
-    def upload_dim(self) -> int:
-        """Number of coordinates of an upload, where that is the same for all devices."""
-        return self.parameters.dim
 
     @property
     def sum_bytes(self) -> int:

@@ -413,9 +413,7 @@ def sent_by(played, id):
         ring, position = parameters.devices, places(played)[id]
         size = cohort_size(ring, parameters.alpha)
         return np.array(run(parameters.dim, ring, size, position), np.int64)
-    if played.protocol.name == "common":
-        return played.protocol.sent_in(played.index)
-    return slice(None)
+    return played.protocol.sent_in(played.index)
 
 
 def sum_of(played, ids):

@@ -11,6 +11,7 @@ from protocol_rounds import Wire, bits, play, raw, updates
 from slow_reference import elements, hkdf, modulus_of, unpacked
 
 import hpcfl
+from hpcfl.algorithms.aggregation import find
 from hpcfl.algorithms.aggregation.assisted import AgreedWithHelpers, Assisted
 from hpcfl.algorithms.aggregation.prf import PairwiseSeeds, Prf
 from hpcfl.algorithms.parameters import Parameters
@@ -51,6 +52,7 @@ def test_the_sum_is_exact_whoever_drops_out(data, group):
     rotate = data.draw(st.booleans())
     levels = 10 if group == "ring12" else 1000
     more = {"group": group, "rotate": rotate, "levels": levels}
+    more |= {"shared": data.draw(st.booleans()), "alpha": data.draw(st.sampled_from([0.2, 1.0]))}
     protocol = assisted(devices, dim, helpers, members, **more)
     most = len(members) - protocol.parameters.threshold
     ids = st.integers(0, len(members) - 1)
@@ -218,6 +220,28 @@ def test_a_device_whose_key_was_not_received_takes_no_part_and_costs_itself_alon
 
     played.goes_on([0, 1, 2, 4, 5, 6])
     assert "device 3 refuses round 0: it has not enrolled" in str(played.left[3])
+
+
+def test_shared_coordinates_are_those_of_common_and_others_in_the_next_round():
+    protocol, whole = assisted(dim=50, shared=True, alpha=0.2), find("common")
+    common = whole(Parameters(DEVICES, 50, alpha=0.2))
+    for index in range(3):
+        where = protocol.sent_in(index)
+        assert where.tolist() == common.sent_in(index).tolist()
+        assert len({*where.tolist()}) == 10
+        played = play(protocol, index=index)
+        assert {40} == {len(one) for one in played.sent("masked_input").values()}
+        untouched = np.delete(played.server.total, where)
+        assert not untouched.any()
+        played.goes_on()
+    assert protocol.sent_in(0).tolist() != protocol.sent_in(1).tolist()
+
+
+def test_shared_coordinates_need_a_protocol_that_knows_them_and_no_noise():
+    with pytest.raises(UsageError, match=r"secagg does not know --shared: leave it out"):
+        find("secagg")(Parameters(DEVICES, 50, shared=True))
+    with pytest.raises(UsageError, match="with --shared adds no noise"):
+        assisted(shared=True).add_noise(None)
 
 
 def test_a_helper_that_does_not_answer_ends_the_round():
