@@ -21,10 +21,11 @@ from hpcfl.algorithms.aggregation.topology import CompleteLinks, RingGraph, Ring
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.algorithms.rotation import Rotation, butterflies
 from hpcfl.comm import envelope
-from hpcfl.crypto import keys, matrices, shamir
+from hpcfl.crypto import ckks, keys, matrices, shamir
 from hpcfl.crypto.coding import INTERPOLATED_ROW
 from hpcfl.crypto.groups import BLOCK_BYTES, FQ, GROUPS
 from hpcfl.crypto.sampling import GapSampler
+from hpcfl.errors import UsageError
 from hpcfl.rounds.inputs import SyntheticUpdates
 from hpcfl.rounds.ledger import Ledger
 
@@ -70,7 +71,9 @@ def measure(progress: Callable[[str], None] = lambda name: None) -> dict[str, li
     found: dict[str, list[float]] = {}
     # Vectors first, and short ones before long ones: once large arrays were freed, the allocator
     # keeps their memory, and temporaries cost less than they do in a round.
-    for kernel in (_vectors, _messages, _keys, _sharing, _ring, _masks, _selection, _coding):
+    for kernel in (
+        *(_vectors, _messages, _keys, _sharing, _ring, _masks, _selection, _coding, _encryption),
+    ):
         for name, samples in kernel():
             found[name] = [max(0.0, sample) for sample in samples]
             progress(name)
@@ -294,6 +297,24 @@ def _coding() -> Kernels:
     short, long = carry(16), carry(4 * DIM // 50)
     yield "sealed", short
     yield "sealed_byte", _per([each - median(short) for each in long], 4 * DIM // 50)
+
+
+def _encryption() -> Kernels:
+    try:
+        context = ckks.Context()
+    except UsageError:  # without the library nothing is encrypted
+        yield from ((name, [0.0]) for name in ("encrypted", "ciphertext", "decrypted", "key_read"))
+        return
+    blocks = 4
+    values, secret = np.linspace(-1, 1, blocks * ckks.SLOTS), context.written()
+    sealed_values = context.encrypt(values)
+    total = context.add([], sealed_values, values.size)
+    yield "encrypted", _per(cpu_seconds(lambda: context.encrypt(values)), blocks)
+    added = cpu_seconds(lambda: context.add(total, sealed_values, values.size))
+    yield "ciphertext", _per(added, blocks)
+    opened = cpu_seconds(lambda: context.decrypt(sealed_values, values.size))
+    yield "decrypted", _per(opened, blocks)
+    yield "key_read", cpu_seconds(lambda: ckks.Context(secret))
 
 
 def _scattered(dim: int, copies: int) -> list[float]:

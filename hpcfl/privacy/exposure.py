@@ -139,6 +139,7 @@ def exposure(
     only; anonymity sets with fewer members than `floor` are counted; so many samples of a
     coordinate are simulated, :func:`default_samples` by default.
     """
+    masking = masking.against(population)
     devices, alpha, cohort = population.devices, masking.alpha, masking.cohort
     samples = default_samples(devices) if samples is None else samples
     if devices > MAX_DEVICES:

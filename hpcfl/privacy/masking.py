@@ -45,6 +45,10 @@ class Masking(ABC):
         """Number m of devices in a cohort; None without cohorts."""
         return None
 
+    def against(self, population: Population) -> Masking:
+        """Return what is left of it against these colluders."""
+        return self
+
     @abstractmethod
     def closed(self, population: Population) -> Closed:
         """Return the closed forms for these devices, colluders and dropouts."""
@@ -125,6 +129,14 @@ class OnlySummed(InCohorts):
     """Everybody sends everything under a mask of its own; only the sum of all is ever known."""
 
     between_devices = False
+
+
+@dataclass(frozen=True)
+class UnderOneKey(OnlySummed):
+    """Only the sum is known while no device colludes; one that does opens everything."""
+
+    def against(self, population: Population) -> Masking:
+        return InTheClear() if population.colluding else self
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ PROTOCOLS = registry(
             "assisted:Assisted",
             "masks whose sums helpers tell (Behnia et al. 2024)",
         ),
+        "ckks": ("ckks:Ckks", "homomorphic encryption under a shared key (extra hpcfl[ckks])"),
         "prf": ("prf:Prf", "masks from seeds agreed on once, no dropouts (Hu et al. 2021)"),
     },
 )

@@ -316,6 +316,13 @@ class AggregationProtocol(ABC):
         """Size of what a rank makes of its devices' vectors to validate a sum."""
         return 28 * self.parameters.dim
 
+    def error_bound(self, largest: float) -> float:
+        """Return what a value of a sum of real numbers may be off by, besides rounding.
+
+        None of the values that are added, taken together, is larger than `largest`.
+        """
+        return 0.0
+
     def settings(self) -> dict[str, Any]:
         """Return what the protocol has chosen by itself, for the record."""
         return {}

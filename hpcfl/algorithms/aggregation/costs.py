@@ -50,6 +50,10 @@ OPERATIONS = {
     "coded": "coding",  # an element halved for such products, or put together from them
     "recovered": "coding",  # what recovering a sum takes however many its pieces are
     "interpolated": "coding",  # an entry of Lagrange's matrix computed, to recover masks
+    "encrypted": "encryption",  # a block of values encrypted by CKKS
+    "ciphertext": "encryption",  # a ciphertext received and added
+    "decrypted": "encryption",  # a block of values decrypted
+    "key_read": "encryption",  # the key that decrypts made ready
     "sealed": "coding",  # a row for a peer sealed, or opened
     "sealed_byte": "coding",  # a byte of it
 }

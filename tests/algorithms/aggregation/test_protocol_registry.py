@@ -33,7 +33,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
         find("secag")
     sentence = (
         "there is no protocol 'secag'; choose one of fedavg, secagg, secagg-graph, sparse, cohort, "
-        "common, lightsecagg, committee, assisted, prf, or give MODULE:CLASS"
+        "common, lightsecagg, committee, assisted, ckks, prf, or give MODULE:CLASS"
     )
     assert sentence == str(caught.value)
     assert 2 == caught.value.exit_status

@@ -1,0 +1,463 @@
+"""Homomorphic encryption: devices share a key, and the server adds ciphertexts (CKKS).
+
+What NVFlare and FedML-HE offer. Once, before the first round, one device makes the key and gives it
+to all others, sealed for each with what it has agreed on with that one. In a round devices encrypt
+their weighted vectors, the server adds them up without reading anything, and all survivors decrypt
+the sum. Two of them, the *reporters*, tell the server the sum: it is to publish the next model, as
+in all other protocols. A deployment whose server need not know the model leaves that out. Reporters
+are a committee to the suite, whose figures are apart.
+
+A vector is hidden as long as no device gives the server the key, which all have: one that colludes
+opens everything. Numbers are real and the scheme is approximate: a sum is off by no more than
+`error_bound` says, against which it is validated.
+
+Messages, after the envelope (all numbers little-endian; "ciphertexts" as in the module
+`hpcfl.crypto.ckks`, "bits" a bitmap of the N devices, the first bit of a byte being its most
+significant):
+
+===============  =============  ===================================================================
+phase            direction      payload
+===============  =============  ===================================================================
+advertise_keys   to the server  public key (32 bytes); once
+advertise_keys   to devices     the n devices' keys, zeros for one that sent none; once
+advertise_keys   maker to       the key sealed, and for each of the n devices what it is sealed
+                 server         under, sealed (32 bytes); once
+advertise_keys   to devices     the same; once
+model            to devices     d float32
+encrypted_input  to the server  ciphertexts
+decrypt          to devices     bits of the survivors, ciphertexts of the sum
+decrypt          reporter to    d float64: the sum
+                 server
+===============  =============  ===================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import NDArray
+
+from hpcfl.algorithms.aggregation.base import (
+    AggregationProtocol,
+    Enrolment,
+    ModelReceiver,
+    ModelSender,
+    check_finite,
+)
+from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, sent
+from hpcfl.algorithms.aggregation.enrolment import PHASE, Directory, EnrolledDevice
+from hpcfl.algorithms.aggregation.messages import (
+    check_public_keys,
+    from_bits,
+    from_server,
+    parse_vector,
+    to_flags,
+)
+from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
+from hpcfl.algorithms.parameters import Parameters
+from hpcfl.algorithms.quantisation import all_finite
+from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Payload, Role, Step, phase_names
+from hpcfl.crypto import ckks, keys
+from hpcfl.crypto.keystream import KEY_BYTES as SEALING_BYTES
+from hpcfl.errors import (
+    BelowThresholdError,
+    MessageError,
+    PromiseError,
+    RefusedError,
+    UsageError,
+)
+from hpcfl.privacy.masking import UnderOneKey
+
+WRAPPED_BYTES = SEALING_BYTES + 16
+# So many tell the server the sum, of which one is enough.
+REPORTERS = 2
+# Of what nobody sends twice: the sealed key, and what it is sealed under, once for each device.
+_NONCE = bytes(12)
+_KEY, _WRAP = b"hpcfl/1 ckks shared key", b"hpcfl/1 ckks wrapped"
+
+
+def pair_context(maker: int, device: int) -> bytes:
+    """Return the context in which the maker and a device derive what seals the key for it."""
+    return f"hpcfl/1 ckks maker {maker} device {device} wrapping".encode()
+
+
+class SharedKey(Enrolment):
+    """The enrolment: one device makes a key, and all others get it."""
+
+    steps = (
+        Step(PHASE, Pattern.GATHER),
+        Step(PHASE, Pattern.BROADCAST),
+        Step(PHASE, Pattern.GATHER, Role.COMMITTEE, message="shared_key"),
+        Step(PHASE, Pattern.BROADCAST, message="shared_key"),
+    )
+    largest_message = 1 << 19
+
+    def __init__(self, devices: int) -> None:
+        self.devices = devices
+
+    def device(self, id: int, secrets: keys.SecretSource) -> KeyHolder:
+        return KeyHolder(id, self.devices, secrets)
+
+    def server(self) -> KeyRelay:
+        return KeyRelay(self.devices)
+
+
+class KeyHolder(EnrolledDevice):
+    """An enrolled device: the key that all share, and the last round that it decrypted in."""
+
+    entered = "decrypted a sum of"
+
+    def __init__(self, id: int, devices: int, secrets: keys.SecretSource) -> None:
+        super().__init__(id, devices, secrets)
+        self._source = secrets
+        self._public: dict[int, bytes] = {}
+        self._maker = -1
+        # Whether this device makes the key: the first one whose public key was received.
+        self.in_committee = False
+
+    def send_advertise_keys(self) -> Payload:
+        """Return the public key."""
+        return np.frombuffer(self._pair.public, np.uint8)
+
+    def receive_advertise_keys(self, payload: Payload) -> None:
+        """Take note of who there is, and who makes the key."""
+        listed = dict(enumerate(self._listed(payload, keys.KEY_BYTES)))
+        self._public = {id: key for id, key in listed.items() if any(key)}
+        if self._public.get(self.id) != self._pair.public:
+            raise RefusedError(f"device {self.id} is told that its public key was not received")
+        for id, key in self._public.items():
+            check_public_keys(key, id)
+        self._maker = min(self._public)
+        self.in_committee = self.id == self._maker
+
+    def send_shared_key(self) -> Payload:
+        """Make the key; return it sealed for every device."""
+        secret = ckks.Context().written()
+        sealing = self._source(SEALING_BYTES)
+        sealed = AESGCM(sealing).encrypt(_NONCE, secret, _KEY)
+        others = [id for id in self._public if id != self.id]
+        agreed = keys.agree(self._pair.private, [self._public[id] for id in others])
+        wrapped = dict.fromkeys(range(self.devices), bytes(WRAPPED_BYTES))
+        for id, shared in zip(others, agreed, strict=True):
+            wrapping = keys.derive(shared, pair_context(self.id, id))
+            wrapped[id] = AESGCM(wrapping).encrypt(_NONCE, sealing, _WRAP)
+        self._keep([secret])
+        return np.frombuffer(sealed + b"".join(wrapped.values()), np.uint8)
+
+    def receive_shared_key(self, payload: Payload) -> None:
+        """Open the key."""
+        if self.in_committee:
+            return
+        cut = payload.size - WRAPPED_BYTES * self.devices
+        if cut < 0:
+            raise from_server(PHASE, f"{payload.size} bytes hold no key")
+        start = cut + WRAPPED_BYTES * self.id
+        (shared,) = keys.agree(self._pair.private, [self._public[self._maker]])
+        wrapping = keys.derive(shared, pair_context(self._maker, self.id))
+        try:
+            wrapped = payload[start : start + WRAPPED_BYTES].tobytes()
+            sealing = AESGCM(wrapping).decrypt(_NONCE, wrapped, _WRAP)
+            secret = AESGCM(sealing).decrypt(_NONCE, payload[:cut].tobytes(), _KEY)
+            ckks.Context(secret)
+        except (InvalidTag, ValueError):
+            raise from_server(PHASE, "the key that devices share does not open") from None
+        self._keep([secret])
+
+    def context(self, round_index: int) -> ckks.Context:
+        """Return the key that all share."""
+        if not self._secrets:
+            raise RefusedError(f"device {self.id} refuses round {round_index}: it has not enrolled")
+        return ckks.Context(self._secrets)
+
+
+class KeyRelay(Directory):
+    """The server's side of the enrolment: it passes on what it cannot open."""
+
+    def __init__(self, devices: int) -> None:
+        super().__init__(devices)
+        self._sealed: Payload | None = None
+
+    def _check(self, sent: bytes, sender: int) -> None:
+        check_public_keys(sent, sender)
+
+    def receive_shared_key(self, sender: int, payload: Payload) -> None:
+        """Keep the sealed key."""
+        short = payload.size <= WRAPPED_BYTES * self._devices
+        if short or sender != min(self._sent, default=-1):
+            reason = "it holds no key, or another device is to make it"
+            raise MessageError(PHASE, f"device {sender}", reason)
+        # A copy: the transport uses its memory again.
+        self._sealed = payload.copy()
+
+    def send_shared_key(self) -> Payload:
+        """Return the sealed key."""
+        if self._sealed is None:
+            raise BelowThresholdError(
+                "the enrolment cannot end: the device that was to make the shared key sent none"
+            )
+        return self._sealed
+
+
+@dataclass(frozen=True)
+class KeyKept(Promise):
+    """What holds while no device gives the server the key."""
+
+    threshold: int
+    error: str
+
+    @property
+    def claim(self) -> str:
+        return (
+            "as long as no device gives the server the key that all share, the server learns the "
+            f"sum of at least {self.threshold} devices' vectors, which two of them tell it; one "
+            f"device that colludes opens every vector. A value of the sum is off by {self.error}"
+        )
+
+    @property
+    def worst(self) -> float:
+        return 0.0
+
+    def broken(self, outcome: Outcome) -> str | None:
+        if outcome.survivors >= self.threshold:
+            return None
+        return f"a sum of {outcome.survivors} devices is not one of {self.threshold}"
+
+
+class Ckks(AggregationProtocol):
+    """Sums of encrypted vectors."""
+
+    name = "ckks"
+    min_devices = 2
+    has_committee = True
+    not_attacked = "it has no masks"
+    not_active = "nobody checks what the server adds up"
+    steps = (
+        Step("model", Pattern.BROADCAST),
+        Step("encrypted_input", Pattern.GATHER, upload=True),
+        Step("decrypt", Pattern.BROADCAST),
+        Step("decrypt", Pattern.GATHER, Role.COMMITTEE),
+        Step("result", Pattern.LOCAL),
+    )
+
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters)
+        ckks.library()
+        if parameters.committee is not None:
+            raise UsageError(f"{self.name} has two reporters always: leave out --committee")
+        for name in ("degree", "group"):
+            if getattr(parameters, name) not in (None, "fq"):
+                raise UsageError(f"{self.name} encrypts real numbers: --{name} has no effect")
+
+    @classmethod
+    def enrolment(cls, devices: int, helpers: int = 0) -> SharedKey:
+        return SharedKey(devices)
+
+    @classmethod
+    def phases(cls) -> list[str]:
+        return phase_names(SharedKey.steps + cls.steps)
+
+    @classmethod
+    def masking(cls, devices: int, alpha: float, degree: int | None) -> UnderOneKey:
+        if degree not in (None, devices - 1):
+            raise UsageError(f"{cls.name} has no masking graph: leave the degree out")
+        return UnderOneKey(devices)
+
+    def promises(self) -> list[Promise]:
+        plan = self.parameters
+        bits = plan.correctness_bits
+        error = self.error_bound(0.0)
+        text = f"at most {error:.2g}, except with a probability of 2^-{bits}"
+        return [KeyKept(plan.threshold, text)]
+
+    def error_bound(self, largest: float) -> float:
+        """Return what a value of a sum may be off by, whose summands are at most so large."""
+        plan = self.parameters
+        failure = 2.0**-plan.correctness_bits
+        return ckks.error_bound(plan.devices, plan.dim, largest, failure)
+
+    @property
+    def largest_message(self) -> int:
+        return ckks.blocks(self.parameters.dim) * (4 + ckks.LARGEST_BYTES)
+
+    @property
+    def largest_reply(self) -> int:
+        return 8 * self.parameters.dim
+
+    @property
+    def sum_bytes(self) -> int:
+        return self.largest_message + 8 * self.parameters.dim
+
+    def count(self, phases: Phases) -> None:
+        dim, survivors = self.parameters.dim, Crowd.of(self.parameters).survivors
+        blocks = ckks.blocks(dim)
+        size = blocks * (4 + ckks.TYPICAL_BYTES)
+        upload = phases["encrypted_input"]
+        upload.sends(size, survivors)
+        add(upload.device, sent(size / 4) | {"encrypted": blocks, "key_read": 1})
+        add(upload.server, {"message": 2 * survivors, "ciphertext": blocks * survivors})
+        decrypt = phases["decrypt"]
+        decrypt.members = REPORTERS
+        decrypt.receives(-(-self.parameters.devices // 8) + size, survivors)
+        add(decrypt.device, {"message": 1, "decrypted": blocks, "key_read": 1})
+        decrypt.member_up = ENVELOPE_BYTES + 8 * dim
+        add(decrypt.member, sent(2 * dim))
+        add(decrypt.server, {"message": REPORTERS, "summed": 2 * dim})
+
+    def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> CkksDevice:
+        return CkksDevice(self, id, round_index, self.enrolled[self.members[id]])
+
+    def server(
+        self,
+        round_index: int,
+        model: NDArray[np.float32],
+        secrets: keys.SecretSource = keys.system_secrets,
+    ) -> CkksServer:
+        return CkksServer(self, round_index, model)
+
+    def stand_in(self, server: Any, id: int, round_index: int) -> WeightedVector:
+        return WeightedVector(self, id)
+
+    def decode(self, total: NDArray[Any]) -> NDArray[np.float64]:
+        return total
+
+
+class WeightedVector:
+    """What a device contributes: its vector times its weight."""
+
+    def __init__(self, protocol: Ckks, id: int) -> None:
+        self.id = id
+        self._scale = protocol.parameters.weight(id) / protocol.divisor
+
+    def contribution(self, vector: NDArray[np.floating]) -> tuple[slice, NDArray[np.float64]]:
+        """Return where and what the device added to the sum."""
+        return slice(None), vector.astype(np.float64) * self._scale
+
+
+class CkksDevice(ModelReceiver, WeightedVector):
+    """A device's side of one round; `holder` is what it keeps from round to round."""
+
+    def __init__(self, protocol: Ckks, id: int, round_index: int, holder: KeyHolder) -> None:
+        ModelReceiver.__init__(self, protocol.parameters.dim)
+        WeightedVector.__init__(self, protocol, id)
+        self._protocol = protocol
+        self._round = round_index
+        self._holder = holder
+        self._decrypted: NDArray[np.float64] | None = None
+        # Whether it tells the server the sum.
+        self.in_committee = False
+
+    def send_encrypted_input(self, vector: NDArray[np.floating]) -> Payload:
+        """Return the weighted vector, encrypted."""
+        check_finite(self.id, vector)
+        _, weighted = self.contribution(vector)
+        try:
+            encrypted = self._holder.context(self._round).encrypt(weighted)
+        except ValueError as error:
+            raise RefusedError(f"device {self.id} refuses to upload its vector: {error}") from None
+        return np.frombuffer(encrypted, np.uint8)
+
+    def receive_decrypt(self, payload: Payload) -> None:
+        """Decrypt the sum, if it is one of enough devices."""
+        devices = self._protocol.parameters.devices
+        cut = -(-devices // 8)
+        survivors = from_bits(parse_vector(payload[:cut], "u1", cut, "decrypt", "the server"))
+        if survivors and survivors[-1] >= devices:
+            raise from_server("decrypt", f"it names a device beyond the last, {devices - 1}")
+        broken = objection(self._protocol.promises(), Outcome(devices, len(survivors)))
+        if broken is not None:
+            raise RefusedError(f"device {self.id} refuses to decrypt: {broken}")
+        # What is decrypted for the server once could be another sum the second time.
+        self._holder.enter(self._round)
+        context = self._holder.context(self._round)
+        try:
+            self._decrypted = context.decrypt(payload[cut:].tobytes(), self._dim)
+        except ValueError as error:
+            raise from_server("decrypt", str(error)) from None
+        self.in_committee = self.id in survivors[:REPORTERS]
+
+    def send_decrypt(self) -> Payload:
+        """Return the sum."""
+        if self._decrypted is None:
+            raise RefusedError(f"device {self.id} was not given a sum to decrypt")
+        return self._decrypted.astype("<f8", copy=False).view(np.uint8)
+
+
+class CkksServer(ModelSender):
+    """The server's side of one round."""
+
+    def __init__(self, protocol: Ckks, round_index: int, model: NDArray[np.float32]) -> None:
+        super().__init__(model)
+        self._protocol = protocol
+        self._dim = protocol.parameters.dim
+        self.round_index = round_index
+        # Its key is its own, and opens nothing.
+        self._context = ckks.Context()
+        self._sum: list[Any] = []
+        self._told: dict[int, NDArray[np.float64]] = {}
+        self.survivors: list[int] = []
+        self.committee: list[int] = []
+        self.refused: dict[int, MessageError] = {}
+        self.total = np.empty(0)
+
+    def receive_encrypted_input(self, sender: int, payload: Payload) -> None:
+        """Add a device's encrypted vector to the sum."""
+        name = f"device {sender}"
+        if sender in self.survivors:
+            raise MessageError("encrypted_input", name, "it was received twice")
+        try:
+            self._sum = self._context.add(self._sum, payload.tobytes(), self._dim)
+        except ValueError as error:
+            raise MessageError("encrypted_input", name, str(error)) from None
+        self.survivors.append(sender)
+
+    def finish_encrypted_input(self) -> None:
+        """Settle whose sum it is, and who tells it."""
+        self.survivors.sort()
+        count, plan = len(self.survivors), self._protocol.parameters
+        if count < plan.threshold:
+            raise BelowThresholdError(
+                f"round {self.round_index} cannot end: {count} of {plan.devices} devices sent "
+                f"their encrypted vectors, at least {plan.threshold} are needed"
+            )
+        broken = objection(self._protocol.promises(), self._protocol.outcome(self))
+        if broken is not None:
+            raise PromiseError(
+                f"round {self.round_index} ends here, before anything is decrypted: {broken}"
+            )
+        self.committee = self.survivors[:REPORTERS]
+
+    def send_decrypt(self) -> Payload:
+        """Return the sum, and who is in it."""
+        bits = np.packbits(to_flags(self.survivors, self._protocol.parameters.devices))
+        added, self._sum = ckks.Context.summed(self._sum), []
+        return np.concatenate([bits, np.frombuffer(added, np.uint8)])
+
+    def receive_decrypt(self, sender: int, payload: Payload) -> None:
+        """Keep the sum that a reporter tells."""
+        name = f"device {sender}"
+        if sender not in self.committee or sender in self._told:
+            raise MessageError("decrypt", name, "it is no reporter, or was received twice")
+        told = parse_vector(payload, "<f8", self._dim, "decrypt", name)
+        if not all_finite(told):
+            raise MessageError("decrypt", name, "a value is not finite")
+        self._told[sender] = told.copy()
+
+    def finish_decrypt(self) -> None:
+        """Take the sum if reporters agree on it."""
+        if not self._told:
+            raise BelowThresholdError(
+                f"round {self.round_index} cannot end: no reporter told the sum"
+            )
+        first, *others = self._told.values()
+        if any(not np.array_equal(first, other) for other in others):
+            raise BelowThresholdError(
+                f"round {self.round_index} cannot end: two devices decrypted the sum differently"
+            )
+        self.total, self._told = first, {}
+
+    def finish_result(self) -> None:
+        pass
