@@ -17,7 +17,7 @@ from hpcfl.costmodel.overheads import PLAINEST, overheads
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.system import files
 
-FORMAT = "hpcfl-calibration/2"
+FORMAT = "hpcfl-calibration/3"
 # What a rank sends or receives at once beyond this does not fit the cache.
 CACHED_BYTES = 1 << 22
 

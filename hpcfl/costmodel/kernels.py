@@ -9,12 +9,15 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from statistics import median
 
 import numpy as np
 
 from hpcfl.algorithms.aggregation import sealed, sharing
+from hpcfl.algorithms.aggregation.base import check_finite
+from hpcfl.algorithms.aggregation.costs import Operations, coded, sealed_rows
 from hpcfl.algorithms.aggregation.lightsecagg import LightSecAgg
 from hpcfl.algorithms.aggregation.secagg import SecAgg, pair_sign
 from hpcfl.algorithms.aggregation.topology import CompleteLinks, RingGraph, RingLinks
@@ -91,11 +94,14 @@ def _vectors() -> Kernels:
     protocol = SecAgg(Parameters(DEVICES, DIM))
 
     def convert(length: int) -> list[float]:
-        vector = SyntheticUpdates(length, 0).vector(0, 0)
-        integers = protocol.quantise(vector, 0, 0)
-        quantised = cpu_seconds(lambda: protocol.quantise(vector, 0, 0))
-        reduced = cpu_seconds(lambda: FQ.reduce(integers))
-        return [(a + b) / (2 * length) for a, b in zip(quantised, reduced, strict=True)]
+        vectors = itertools.cycle([SyntheticUpdates(length, 0).vector(0, id) for id in range(2)])
+
+        def work() -> None:
+            vector = next(vectors)
+            check_finite(0, vector)
+            protocol.elements(vector, slice(None), 0, 0)
+
+        return _per(cpu_seconds(work), 2 * length)
 
     yield "converted", convert(DIM)
     sums = FQ.reduce(np.random.default_rng(1).integers(-(2**20), 2**20, DIM))
@@ -222,8 +228,11 @@ def _masks() -> Kernels:
     seeds = [k.to_bytes(16, "little") for k in range(30)]
     signs = [pair_sign(15, k) for k in range(30)]
     elements = np.zeros(BLOCK_BYTES, np.uint32)
-    added = cpu_seconds(lambda: FQ.add_masks(elements, seeds, signs))
-    yield "mask_word", _per(added, len(seeds) * elements.size)
+    one = cpu_seconds(lambda: FQ.add_masks(elements, seeds[:1], signs[:1]))
+    all_of_them = cpu_seconds(lambda: FQ.add_masks(elements, seeds, signs))
+    word = (median(all_of_them) - median(one)) / (len(seeds) - 1) / elements.size
+    yield "mask_word", [word * each / median(all_of_them) for each in all_of_them]
+    yield "masked", [each / elements.size - word for each in one]
     words = np.zeros(BLOCK_BYTES, GROUPS["ring16"].dtype)
     added = cpu_seconds(lambda: GROUPS["ring16"].add_masks(words, seeds, signs))
     yield "mask_byte", _per(added, len(seeds) * words.nbytes)
@@ -245,58 +254,89 @@ def _selection() -> Kernels:
 def _coding() -> Kernels:
     generator = np.random.default_rng(1)
 
-    def product(rows: int, terms: int, columns: int) -> tuple[list[float], int, int]:
-        """Measure a product of matrices; return how many products of numbers, and elements."""
+    def product(rows: int, terms: int, columns: int) -> tuple[list[float], Operations]:
         left = generator.integers(0, FQ.modulus, (rows, terms), np.uint64)
         right = generator.integers(0, FQ.modulus, (terms, columns), np.uint32)
-        spent = cpu_seconds(lambda: matrices.product(left, right))
-        return spent, left.size * columns, (rows + terms) * columns
+        return cpu_seconds(lambda: matrices.product(left, right)), coded(rows, terms, columns)
 
-    # With many rows of many terms products take most of it, with few what is done to elements.
-    (many, products, elements), (few, few_products, few_elements) = (
+    # With many rows of many terms products take most of it, with few what is done to elements: both
+    # are sums of the two, which this solves for.
+    (many, many_work), (few, few_work) = (
         product(DEVICES, 60, DIM // 50),
-        product(20, 13, DIM // 8),
+        product(20, 6, DIM // 10),
     )
-    # Both are sums of the two, which this solves for.
-    scale = products * few_elements - few_products * elements
-    pairs = list(zip(many, few, strict=True))
-    yield "product", [max(0.0, (a * few_elements - b * elements) / scale) for a, b in pairs]
-    yield "coded", [max(0.0, (b * products - a * few_products) / scale) for a, b in pairs]
+    pairs = np.array([[work["product"], work["coded"]] for work in (many_work, few_work)])
+    solved = np.linalg.solve(pairs, [many, few])
+    yield "product", solved[0].tolist()
+    yield "coded", solved[1].tolist()
+    long, work = product(20, 6, LONG)
+    near = median(solved[0]) * work["product"] + median(solved[1]) * work["coded"]
+    far_samples = [(each - near) / work["coded_far"] for each in long]
+    far = median(far_samples)
+    yield "coded_far", far_samples
     points, places = np.arange(1, 61), np.arange(101, 151)
     entries = points.size * (places.size + INTERPOLATED_ROW)
     yield "interpolated", _per(cpu_seconds(lambda: matrices.lagrange(points, places)), entries)
-    light = LightSecAgg(Parameters(10, 10))
-    server, holders = light.server(0, np.zeros(10, np.float32)), np.arange(light.code.needed)
-    mask, hiding = generator.integers(0, FQ.modulus, (2, 10), np.uint32)
-    sums = light.code.encode(
-        mask, hiding[: light.code.private * light.code.width], holders.tolist()
-    )
 
-    def recover() -> None:
-        server._fitting(sums, holders)
-        light.code.decode(sums, holders)
-
-    yield "recovered", cpu_seconds(recover)
-    key, labels, peers = bytes(16), sealed.labels("lightsecagg", 0, 0, 1), np.arange(1, DEVICES)
-
-    def carry(size: int) -> list[float]:
-        """Measure what is done to rows of so many bytes, of one device for all others."""
-        content = np.zeros(size, np.uint8)
+    def recover(dim: int) -> tuple[list[float], LightSecAgg]:
+        """Measure what recovering a sum of that length takes, of which all pieces are received."""
+        protocol = LightSecAgg(Parameters(10, dim))
+        code, server = protocol.code, protocol.server(0, np.zeros(1, np.float32))
+        mask = generator.integers(0, FQ.modulus, code.needed * code.width, np.uint32)
+        ids = range(code.devices)
+        sums = code.encode(mask[:dim], mask[dim : dim + code.private * code.width], ids)
 
         def work() -> None:
-            rows = np.empty((peers.size, size + sealed.TAG_BYTES), np.uint8)
-            for row in rows:
-                row[:] = sealed.seal(key, labels, content.tobytes())
-            moved = envelope.seal_rows(0, 0, 0, peers, rows)
-            # As if they had come from the others; all receivers at once.
-            for row in envelope.unseal_rows(moved, 0, 0, np.zeros_like(peers), peers):
-                sealed.unseal(key, labels, row, "share_masks", 0)
+            for id in ids:
+                server._take_answer("unmask", id, sums[id].view(np.uint8))
+            server._decoded("unmask", {id: id for id in ids})
 
-        return _per(cpu_seconds(work), 2 * peers.size)
+        return cpu_seconds(work), protocol
 
-    short, long = carry(16), carry(4 * DIM // 50)
-    yield "sealed", short
-    yield "sealed_byte", _per([each - median(short) for each in long], 4 * DIM // 50)
+    tiny, _ = recover(10)
+    yield "recovered", tiny
+    whole, protocol = recover(4 * DIM)
+    code = protocol.code
+    rest = coded(code.pieces, code.needed, code.width)
+    known = {"product": median(solved[0]), "coded": median(solved[1]), "coded_far": far}
+    known_seconds = median(tiny) + sum(known[name] * count for name, count in rest.items())
+    yield "answered", [(each - known_seconds) / (code.devices * code.width) for each in whole]
+
+    def carry(peers: int, size: int) -> tuple[list[float], Operations]:
+        """Measure what is done to rows of so many bytes, sent to all peers and received of them."""
+        protocol = LightSecAgg(Parameters(peers + 1, 1))
+        protocol.code = replace(protocol.code, dim=protocol.code.pieces * size // 4)
+        device, ids = protocol.device(0, 0, keys.system_secrets), np.arange(1, peers + 1)
+        transport_keys = dict.fromkeys(ids.tolist(), bytes(16))
+        pieces = [np.zeros(size // 4, np.uint32) for _ in range(peers)]
+        arrived = []
+        for id in ids.tolist():
+            sent = sealed.labels(protocol.name, 0, id, 0)
+            arrived.append(sealed.seal(transport_keys[id], sent, pieces[0].tobytes()))
+        moved = np.concatenate(
+            [
+                envelope.seal_rows(0, 0, id, np.array([0]), row[None])
+                for id, row in zip(ids.tolist(), arrived, strict=True)
+            ]
+        )
+
+        def work() -> None:
+            device._transport_keys, device._pieces = transport_keys, {}
+            envelope.seal_rows(0, 0, 0, *device._sealed(ids.tolist(), pieces))
+            device._keep("share_masks", ids, envelope.unseal_rows(moved, 0, 0, ids, 0))
+            assert len(device._pieces) == peers
+
+        return cpu_seconds(work), sealed_rows(2 * peers, protocol.row_bytes)
+
+    short, work = carry(DEVICES - 1, 16)
+    row = median(short) / work["sealed"]
+    yield "sealed", _per(short, work["sealed"])
+    near, work = carry(DEVICES - 1, 4 * DIM // 100)
+    byte = (median(near) - row * work["sealed"]) / work["sealed_byte"]
+    yield "sealed_byte", [(each - row * work["sealed"]) / work["sealed_byte"] for each in near]
+    long, work = carry(20, 4 * LONG)
+    near_seconds = row * work["sealed"] + byte * work["sealed_byte"]
+    yield "sealed_byte_far", [(each - near_seconds) / work["sealed_byte_far"] for each in long]
 
 
 def _encryption() -> Kernels:

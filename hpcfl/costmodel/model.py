@@ -18,7 +18,7 @@ from hpcfl.algorithms.aggregation.base import AggregationProtocol
 from hpcfl.algorithms.aggregation.costs import OPERATIONS, PhaseCosts, add
 from hpcfl.costmodel.calibration import Calibration
 from hpcfl.costmodel.memory import Memory, predict_memory
-from hpcfl.costmodel.overheads import overhead_of
+from hpcfl.costmodel.overheads import overhead, overhead_of
 from hpcfl.errors import UsageError
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.system.environment import memory_bytes
@@ -102,9 +102,13 @@ def predict(
         if phase.name == upload:
             # Python's own work.
             known = overhead_of(protocol, calibration.samples)
-            add(phase.device, {f"device_{known}": 1})
-            add(phase.server, {f"server_{known}": devices})
-            add(phase.around, {f"around_{known}": devices})
+            add(phase.device, overhead("device", known, devices))
+            add(phase.server, overhead("server", known, devices))
+            add(phase.around, overhead("around", known, devices))
+            if protocol.helpers:
+                add(phase.helper, overhead("helper", known, devices))
+            if phase.members:
+                add(phase.member, overhead("member", known, devices))
         device = calibration.seconds(phase.device)
         server = calibration.seconds(phase.server)
         helper = calibration.seconds(phase.helper)

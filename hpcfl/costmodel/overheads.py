@@ -1,7 +1,8 @@
 """What a round costs beyond its operations: Python's own work, measured on tiny real rounds.
 
-A round of few devices with short vectors is played in one process. What it takes more than its
-operations account for is an overhead of every device, whatever N and d are.
+Rounds with short vectors are played in one process, with few devices and with more. What they take
+more than their operations account for is an overhead of every party, a part of it once in a round
+and a part for each device, whatever d is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from hpcfl.algorithms.aggregation import PROTOCOLS, find
 from hpcfl.algorithms.aggregation.base import AggregationProtocol
+from hpcfl.algorithms.aggregation.costs import Operations
 from hpcfl.benchmark.experiment import Experiment
 from hpcfl.comm.loopback import Loopback
 from hpcfl.errors import UsageError
@@ -20,17 +22,33 @@ from hpcfl.options.bench import BenchOptions
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
 
-DEVICES, DIM, ROUNDS, WARMUP = 10, 64, 5, 2
+FEW, MANY = 10, 40
+DIM, ROUNDS, WARMUP = 64, 4, 1
 # All protocols are played so often, one after the other: a moment in which the machine is slow then
 # spoils a few of a protocol's samples, not all.
 PASSES = 3
 # The plainest protocol, which stands in for what no measured one is derived from.
 PLAINEST = "fedavg"
+# Whose work it is; "around" is nobody's.
+PARTIES = ("device", "member", "server", "helper", "around")
+
+
+def _once(party: str, protocol: str) -> str:
+    return f"{party}_{protocol}"
+
+
+def _each(party: str, protocol: str) -> str:
+    return f"{party}_{protocol}_each"
+
+
+def overhead(party: str, protocol: str, devices: int) -> Operations:
+    """Return what a party's overhead is made of in a round of so many devices."""
+    return {_once(party, protocol): 1, _each(party, protocol): devices}
 
 
 def overheads(protocol: str) -> set[str]:
     """Return what a protocol's overheads are called."""
-    return {f"{where}_{protocol}" for where in ("device", "server", "around")}
+    return {name for party in PARTIES for name in overhead(party, protocol, 1)}
 
 
 OVERHEADS = tuple(sorted(name for protocol in PROTOCOLS for name in overheads(protocol)))
@@ -47,40 +65,67 @@ def overhead_of(protocol: AggregationProtocol, measured: Iterable[str]) -> str:
 
 
 def measure(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:
-    """Return samples of each overhead, in seconds a device and round; not negative.
+    """Return samples of each overhead in seconds, not negative.
 
     `samples` are those of what each operation costs.
     """
     costs = {name: median(values) for name, values in samples.items()}
-    found: dict[str, list[float]] = {name: [] for name in OVERHEADS}
+    few: dict[str, list[Operations]] = {protocol: [] for protocol in PROTOCOLS}
+    many: dict[str, list[Operations]] = {protocol: [] for protocol in PROTOCOLS}
     for protocol in [*PROTOCOLS] * PASSES:
-        dropout = 0.3 if find(protocol).tolerates_dropouts else 0.0
-        alpha = 0.3  # cohorts of three
-        options = BenchOptions(
-            protocol, dim=DIM, rounds=ROUNDS, warmup=WARMUP, dropout=dropout, alpha=alpha
+        few[protocol] += _left_over(protocol, FEW, costs)
+        many[protocol] += _left_over(protocol, MANY, costs)
+    found = {}
+    for protocol in PROTOCOLS:
+        for party in PARTIES:
+            least = [one[party] for one in few[protocol] if party in one] or [0.0]
+            more = median([one[party] for one in many[protocol] if party in one] or [0.0])
+            each = max(0.0, more - median(least)) / (MANY - FEW)
+            found[_each(party, protocol)] = [each]
+            found[_once(party, protocol)] = [max(0.0, one - FEW * each) for one in least]
+    return found
+
+
+def _left_over(protocol: str, devices: int, costs: Operations) -> list[Operations]:
+    """Play rounds; return the seconds of each that operations do not explain, by party.
+
+    A party is missing where a round has none, and all are where a library is not installed.
+    """
+    dropout = 0.3 if find(protocol).tolerates_dropouts else 0.0
+    alpha = 0.3  # cohorts of three, and of twelve
+    options = BenchOptions(
+        protocol, dim=DIM, rounds=ROUNDS, warmup=WARMUP, dropout=dropout, alpha=alpha
+    )
+    try:
+        experiment = Experiment.prepare(options, devices)
+    except UsageError:
+        return []
+    rounds = Results[Played]()
+    helpers = experiment.protocol.helpers
+    experiment.run(Loopback(devices, helpers), rounds)
+    known = dict.fromkeys(PARTIES, 0.0)
+    for phase in experiment.protocol.costs():
+        for party in ("device", "member", "server", "helper"):
+            work: Operations = getattr(phase, party)
+            known[party] += sum(costs[name] * count for name, count in work.items())
+    found = []
+    for one in rounds.records[WARMUP:]:
+        of_devices, of_server = (
+            one.cpu_seconds[:, :-1].sum(axis=0),
+            float(one.cpu_seconds[:, -1].sum()),
         )
-        try:
-            experiment = Experiment.prepare(options, DEVICES)
-        except UsageError:  # its library is not installed
-            for name in overheads(protocol):
-                found[name] = [0.0]
-            continue
-        rounds = Results[Played]()
-        experiment.run(Loopback(DEVICES, experiment.protocol.helpers), rounds)
-        known = {"device": 0.0, "server": 0.0}
-        for phase in experiment.protocol.costs():
-            for where, work in (("device", phase.device), ("server", phase.server)):
-                known[where] += sum(costs[name] * count for name, count in work.items())
-        kept = rounds.records[WARMUP:]
-        devices = [float(one.cpu_seconds[:, :-1].sum(axis=0)[one.survived].mean()) for one in kept]
-        servers = [float(one.cpu_seconds[:, -1].sum()) for one in kept]
-        around = [
-            one.round_seconds - float(np.sum(one.cpu_seconds) + np.sum(one.helper_cpu_seconds))
-            for one in kept
-        ]
-        found[f"device_{protocol}"] += [max(0.0, one - known["device"]) for one in devices]
-        found[f"server_{protocol}"] += [
-            max(0.0, one - known["server"]) / DEVICES for one in servers
-        ]
-        found[f"around_{protocol}"] += [max(0.0, one) / DEVICES for one in around]
+        of_helpers = float(np.sum(one.helper_cpu_seconds))
+        taken = {
+            "server": of_server,
+            "helper": of_helpers / max(1, helpers),
+            "around": one.round_seconds - float(of_devices.sum()) - of_server - of_helpers,
+        }
+        in_committee = np.isin(np.arange(devices), np.flatnonzero(one.in_committee))
+        ordinary, members = one.survived & ~in_committee, one.survived & in_committee
+        if ordinary.any():
+            taken["device"] = float(of_devices[ordinary].mean())
+            if members.any():
+                # What they do besides.
+                taken["member"] = float(of_devices[members].mean()) - taken["device"]
+        found.append({party: seconds - known[party] for party, seconds in taken.items()})
     return found

@@ -39,11 +39,6 @@ class Code:
         """Number of elements of a piece, coded or not."""
         return -(-self.dim // self.pieces)
 
-    @property
-    def products(self) -> int:
-        """Products in F_q that encoding takes."""
-        return self.devices * self.needed * self.width
-
     def encode(self, vector: Elements, random: Elements, holders: Sequence[int]) -> Elements:
         """Return the coded pieces of some devices, shape (holders, width).
 

@@ -17,9 +17,11 @@ from hpcfl.crypto.groups import FQ, Elements
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
 
-# Terms and columns at a time. So many terms are exact by far, and few rows of their halves take
-# little memory; with so many columns those of a hundred rows stay in cache.
-TERMS, COLUMNS = 1 << 14, 256
+# Terms at a time: so many are exact by far, and few rows of their halves take little memory.
+TERMS = 1 << 14
+# Elements at a time, of the product and, where it has few columns, of the left matrix: they stay in
+# cache, and are many enough that calls of NumPy, of which a block takes a dozen, cost little.
+BLOCK, FEWEST = 1 << 15, 128
 
 Halves = NDArray[np.float64]
 
@@ -38,11 +40,13 @@ def product(left: Elements, right: Elements) -> Elements:
     -------
     ndarray of uint32, shape (n, w)
     """
-    found = np.zeros((len(left), right.shape[1]), np.uint32)
+    rows, columns = len(left), right.shape[1]
+    found = np.zeros((rows, columns), np.uint32)
+    at_once = TERMS if columns > FEWEST else _at_once(rows)
     # Threads of BLAS would work in CPU time that nobody accounts for, on cores of other ranks.
     with _blas().limit(limits=1, user_api="blas"):
-        for start in range(0, len(right), TERMS):
-            terms = slice(start, start + TERMS)
+        for start in range(0, len(right), at_once):
+            terms = slice(start, start + at_once)
             _add_product(found, left[:, terms], right[terms])
     return found
 
@@ -51,9 +55,10 @@ def _add_product(found: Elements, left: Elements, right: Elements) -> None:
     """Add a product of at most `TERMS` terms to `found` in place."""
     rows = len(left)
     # The lower halves of all rows, then the upper ones.
-    halves = np.concatenate(_halves(left))
-    for start in range(0, right.shape[1], COLUMNS):
-        block = slice(start, start + COLUMNS)
+    halves = _halves(left).reshape(2 * rows, -1)
+    at_once = _at_once(rows)
+    for start in range(0, right.shape[1], at_once):
+        block = slice(start, start + at_once)
         lower, upper = _halves(right[:, block])
         by_lower, by_upper = halves @ lower, halves @ upper
         sums = _reduced((by_lower[rows:] + by_upper[:rows]).astype(np.int64))
@@ -62,6 +67,11 @@ def _add_product(found: Elements, left: Elements, right: Elements) -> None:
         # 2**32 is 5 modulo q.
         sums += 5 * by_upper[rows:].astype(np.int64)
         found[:, block] = _reduced(sums + found[:, block])
+
+
+def _at_once(rows: int) -> int:
+    """Return how many columns, or terms, of so many rows are worked on at a time."""
+    return max(FEWEST, BLOCK // max(rows, 1))
 
 
 def _reduced(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -112,10 +122,13 @@ def inverse(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return result
 
 
-def _halves(matrix: Elements) -> tuple[Halves, Halves]:
-    """Return the lower and the upper 16 bits of each number."""
-    words = matrix.astype(np.uint32)
-    return (words & np.uint32(0xFFFF)).astype(float), (words >> np.uint32(16)).astype(float)
+def _halves(matrix: Elements) -> Halves:
+    """Return the lower and the upper 16 bits of each number, shape (2, *its shape)."""
+    words = matrix.astype(np.uint32, copy=False)
+    halves = np.empty((2, *matrix.shape))
+    halves[0] = words & np.uint32(0xFFFF)
+    halves[1] = words >> np.uint32(16)
+    return halves
 
 
 @cache

@@ -25,7 +25,7 @@ from hpcfl.costmodel.calibration import CACHED_BYTES, Calibration, PatternCost, 
 from hpcfl.costmodel.model import predict
 from hpcfl.costmodel.overheads import OVERHEADS
 from hpcfl.crypto import keys
-from hpcfl.crypto.groups import FQ, GROUPS
+from hpcfl.crypto.groups import FQ, GROUPS, STREAMS_AT_ONCE
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.bench import BenchOptions
 from hpcfl.results.linkmodel import LinkModel
@@ -249,7 +249,9 @@ def test_operations_beyond_the_cache_are_counted_apart():
 def test_what_moves_and_masks_a_vector_is_counted():
     assert sent(10) == {"message": 1, "summed": 5}
     assert received(None, 3, 10) == {"message": 6, "summed": 30}
-    assert masks(FQ, 3, 10) == {"keystream": 1.5, "mask_word": 30}
+    assert masks(FQ, 3, 10) == {"keystream": 1.5, "mask_word": 30, "masked": 10}
+    # So many streams at a time: the sum is then an element again.
+    assert masks(FQ, STREAMS_AT_ONCE + 1, 10)["masked"] == 20
     assert {} == packed(FQ, 10) == packed(GROUPS["ring16"], 10)
 
 
@@ -273,16 +275,19 @@ def test_in_a_ring_bytes_of_words_are_counted_and_what_is_packed():
 
 # Sums of counts, the first operation of the list once, the second twice, and so on.
 COUNTED = [
-    ("fedavg", {}, 9.437186000e06, 1.321206190e08),
-    ("secagg", {}, 1.169498360e08, 8.865941120e08),
-    ("secagg", {"degree": 6}, 3.552184700e07, 3.561051166e08),
-    ("secagg-graph", {"degree": 8, "dropout": 0.1}, 4.260074900e07, 3.557874236e08),
-    ("sparse", {"alpha": 0.2}, 1.812676498e07, 1.268258075e08),
-    ("sparse", {"alpha": 0.2, "degree": 6, "dropout": 0.1}, 1.811332325e07, 1.473459839e08),
-    ("cohort", {"alpha": 0.2}, 8.893982200e06, 1.214023170e08),
-    ("cohort", {"alpha": 0.2, "degree": 14, "dropout": 0.1}, 8.865224200e06, 1.196869372e08),
-    ("common", {"alpha": 0.2}, 2.525180067e07, 1.834579165e08),
-    ("prf", {"dropout": 0.0}, 1.133774850e08, 2.000159330e08),
+    ("fedavg", {}, 1.002701000e07, 1.403781550e08),
+    ("secagg", {}, 1.216684280e08, 8.995702400e08),
+    ("secagg", {"degree": 6}, 4.024043900e07, 3.690812446e08),
+    ("secagg-graph", {"degree": 8, "dropout": 0.1}, 4.731934100e07, 3.711228476e08),
+    ("sparse", {"alpha": 0.2}, 1.929042170e07, 1.355951764e08),
+    ("sparse", {"alpha": 0.2, "degree": 6, "dropout": 0.1}, 1.927684815e07, 1.575702783e08),
+    ("cohort", {"alpha": 0.2}, 9.247876600e06, 1.267893762e08),
+    ("cohort", {"alpha": 0.2, "degree": 14, "dropout": 0.1}, 9.219118600e06, 1.255458556e08),
+    ("common", {"alpha": 0.2}, 2.635280267e07, 1.864856730e08),
+    ("prf", {"dropout": 0.0}, 1.180960770e08, 2.125988450e08),
+    ("lightsecagg", {}, 5.509900559e08, 3.468038679e08),
+    ("committee", {}, 4.832647357e08, 1.249848837e08),
+    ("assisted", {}, 2.254440000e07, 1.658061270e08),
 ]
 
 
@@ -416,7 +421,7 @@ def test_samplers_and_variants_without_a_model_are_refused(option):
 
 
 def test_every_operation_is_measured(monkeypatch):
-    for name, value in (("DIM", 2000), ("FAR", 4000), ("LONG", 2000), ("REPEATS", 2)):
+    for name, value in (("DIM", 2000), ("FAR", 4000), ("LONG", 1 << 16), ("REPEATS", 2)):
         monkeypatch.setattr(kernels, name, value)
 
     def once(work, least=0.0):
@@ -438,6 +443,22 @@ def test_overheads_are_what_operations_do_not_explain(monkeypatch):
     assert set(found) == set(OVERHEADS)
     assert min(found["device_secagg"]) > 0
     assert max(none["device_secagg"]) == 0
+    # Beside what it does once, the server does something for each device.
+    assert min(found["server_secagg_each"]) > 0
+    # Members of a committee and helpers have overheads of their own.
+    assert min(found["member_committee"]) > 0 < min(found["helper_assisted"])
+    assert max(found["member_secagg"] + found["helper_secagg"]) == 0
+
+
+def test_what_members_and_helpers_take_beyond_operations_grows_with_the_number_of_devices():
+    known = costs(member_committee=1.0, member_committee_each=0.01, helper_assisted=2.0)
+
+    committee = predict(built("committee", 20, 100).protocol, Calibration(known))
+    assisted = predict(built("assisted", 20, 100).protocol, Calibration(known))
+
+    assert committee.total("member_cpu_seconds") == pytest.approx(1.2)
+    assert committee.total("device_cpu_seconds") == 0
+    assert assisted.total("helper_cpu_seconds") == pytest.approx(2.0)
 
 
 def test_a_protocol_that_is_newer_than_the_calibration_is_taken_for_its_nearest_relative(tmp_path):

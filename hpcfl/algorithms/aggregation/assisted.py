@@ -362,7 +362,7 @@ class Assisted(QuantisedProtocol):
         unmask.helper_up = ENVELOPE_BYTES + group.wire_bytes(dim)
         # Their answers are added up as uploads are.
         add(unmask.server, received(group, self.helpers, dim) | packed(group, self.helpers * dim))
-        add(unmask.server, reduced(group, dim))
+        add(phases["result"].server, reduced(group, dim))
 
     def cost_notes(self) -> list[str]:
         return ["without the enrolment before the first round, one agreement with each helper"]

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation import sealed
 from hpcfl.algorithms.aggregation.base import ModelSender, QuantisedDevice, QuantisedProtocol
+from hpcfl.algorithms.aggregation.costs import Operations, coded
 from hpcfl.algorithms.aggregation.messages import (
     check_public_keys,
     from_bits,
@@ -33,7 +34,7 @@ from hpcfl.algorithms.aggregation.reconstruction import Shares, reconcile
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows
 from hpcfl.crypto import keys, matrices
-from hpcfl.crypto.coding import Code
+from hpcfl.crypto.coding import INTERPOLATED_ROW, Code
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import BelowThresholdError, MessageError, PromiseError, RefusedError, UsageError
@@ -85,6 +86,15 @@ class CodedProtocol(QuantisedProtocol):
     def row_bytes(self) -> int:
         """Size of a sealed piece."""
         return 4 * self.code.width + sealed.TAG_BYTES
+
+    def recovery(self, answers: float) -> Operations:
+        """Return what it takes to recover what was coded from so many sums of pieces."""
+        code = self.code
+        return {
+            "recovered": 1,
+            "answered": answers * code.width,
+            "interpolated": code.needed * (code.pieces + INTERPOLATED_ROW),
+        } | coded(code.pieces, code.needed, code.width)
 
     # What pieces and their holders are called in messages.
     piece = "piece"

@@ -53,19 +53,18 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import check_finite
 from hpcfl.algorithms.aggregation.coded import (
-    CHECKS,
     LIARS,
     CodedDevice,
     CodedProtocol,
     CodedServer,
 )
-from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, converted
+from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, coded, converted, sealed_rows
 from hpcfl.algorithms.aggregation.messages import from_server, parse_vector
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ENVELOPE_BYTES, Ids, Pattern, Payload, Role, Rows, Step
 from hpcfl.crypto import keys
-from hpcfl.crypto.coding import INTERPOLATED_ROW, Code
+from hpcfl.crypto.coding import Code
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.crypto.sampling import subset
@@ -240,14 +239,12 @@ class Committee(CodedProtocol):
                 "message": 1,
                 "keystream": 1,
                 "mask_word": code.private * code.width,
-                "product": code.products,
-                "coded": (code.devices + code.needed) * code.width,
-                "sealed": members,
-                "sealed_byte": row * members,
             }
+            | coded(code.devices, code.needed, code.width)
+            | sealed_rows(members, row)
             | converted(code.dim, 2),
         )
-        add(share.member, {"message": 2, "sealed": survivors, "sealed_byte": row * survivors})
+        add(share.member, {"message": 2} | sealed_rows(survivors, row))
         add(share.server, {"message": there})
 
         summed = phases["sum_shares"]
@@ -255,16 +252,8 @@ class Committee(CodedProtocol):
         summed.member_down = ENVELOPE_BYTES + bits
         summed.member_up = ENVELOPE_BYTES + 4 * code.width
         add(summed.member, {"message": 2, "summed": survivors * code.width})
-        work = {
-            "message": there,
-            "recovered": 1,
-            "product": code.pieces * code.needed * code.width,
-            "coded": (code.pieces + code.needed) * code.width,
-            # Every sum is checked against the others.
-            "summed": CHECKS * there * code.width,
-            "interpolated": code.needed * (code.pieces + INTERPOLATED_ROW),
-        }
-        add(summed.server, work | converted(code.dim))
+        work = {"message": there} | self.recovery(there) | converted(code.dim)
+        add(summed.server, work)
 
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> CommitteeDevice:
         return CommitteeDevice(self, id, round_index, secrets)

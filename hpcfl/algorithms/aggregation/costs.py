@@ -19,7 +19,7 @@ from fractions import Fraction
 
 from hpcfl.algorithms.parameters import Parameters
 from hpcfl.comm.phases import ENVELOPE_BYTES
-from hpcfl.crypto.groups import Group, Ring
+from hpcfl.crypto.groups import STREAMS_AT_ONCE, Group, Ring
 
 Operations = dict[str, float]
 # What rounds are made of, and the kind of work that each operation is.
@@ -33,6 +33,7 @@ OPERATIONS = {
     "ring": "sharing",  # the server's look-ups for a device whose neighbours are on a ring
     "keystream": "masks",  # a keystream opened
     "mask_word": "masks",  # a word of it, an element of F_q, added to a vector
+    "masked": "masks",  # an element of a vector in F_q reduced, once all its masks are added
     "gap": "selection",  # a gap between selected coordinates drawn
     "scattered": "selection",  # an element taken from, or added to, some coordinate of a vector
     "scattered_far": "selection",  # the same where the vector does not fit the cache
@@ -47,8 +48,10 @@ OPERATIONS = {
     "packed": "vectors",  # an element packed in its bits, or unpacked, that is no whole word there
     # Where masks are coded:
     "product": "coding",  # a product in F_q while pieces are encoded, or decoded
-    "coded": "coding",  # an element halved for such products, or put together from them
-    "recovered": "coding",  # what recovering a sum takes however many its pieces are
+    "coded": "coding",  # an element put together from such products
+    "coded_far": "coding",  # the same where what is encoded does not fit the cache
+    "recovered": "coding",  # what recovering a sum takes however long it is
+    "answered": "coding",  # an element of a sum of pieces received, checked against the others
     "interpolated": "coding",  # an entry of Lagrange's matrix computed, to recover masks
     "encrypted": "encryption",  # a block of values encrypted by CKKS
     "ciphertext": "encryption",  # a ciphertext received and added
@@ -56,6 +59,7 @@ OPERATIONS = {
     "key_read": "encryption",  # the key that decrypts made ready
     "sealed": "coding",  # a row for a peer sealed, or opened
     "sealed_byte": "coding",  # a byte of it
+    "sealed_byte_far": "coding",  # the same where the rows do not fit the cache
 }
 # Coordinates, eight bytes each, that fit the cache.
 CACHED = 1 << 17
@@ -194,7 +198,25 @@ def masks(group: Group, keys: float, words: int) -> Operations:
 
     Of many keystreams that are opened in a row, each takes half of what a single one does.
     """
-    return {"keystream": keys / 2} | mask_words(group, keys * words)
+    work = {"keystream": keys / 2} | mask_words(group, keys * words)
+    if not isinstance(group, Ring):
+        work["masked"] = words * math.ceil(keys / STREAMS_AT_ONCE)
+    return work
+
+
+def coded(rows: int, terms: int, columns: int) -> Operations:
+    """Return what a product of matrices over F_q takes (`crypto.matrices.product`).
+
+    To cut an element of the right one into halves takes a seventh of what it takes to put one of
+    the product together.
+    """
+    elements = (rows + terms / 7) * columns
+    return {"product": rows * terms * columns} | at("coded", elements, elements / 2)
+
+
+def sealed_rows(rows: float, size: int) -> Operations:
+    """Return so many rows, of so many bytes each, sealed or opened."""
+    return {"sealed": rows} | at("sealed_byte", rows * size, rows * size / 8)
 
 
 def sent(words: float) -> Operations:

@@ -52,18 +52,25 @@ from numpy.typing import NDArray
 
 from hpcfl.algorithms.aggregation.base import check_finite
 from hpcfl.algorithms.aggregation.coded import (
-    CHECKS,
     LIARS,
     CodedDevice,
     CodedProtocol,
     CodedServer,
 )
-from hpcfl.algorithms.aggregation.costs import Crowd, Phases, add, converted, masked_upload
+from hpcfl.algorithms.aggregation.costs import (
+    Crowd,
+    Phases,
+    add,
+    coded,
+    converted,
+    masked_upload,
+    sealed_rows,
+)
 from hpcfl.algorithms.aggregation.messages import parse_vector
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise
 from hpcfl.comm.phases import Ids, Pattern, Payload, Rows, Step
 from hpcfl.crypto import keys
-from hpcfl.crypto.coding import INTERPOLATED_ROW, Code
+from hpcfl.crypto.coding import Code
 from hpcfl.crypto.groups import FQ, Elements
 from hpcfl.crypto.keystream import KEY_BYTES as SEED_BYTES
 from hpcfl.errors import MessageError, RefusedError, UsageError
@@ -185,12 +192,11 @@ class LightSecAgg(CodedProtocol):
                 "message": 4,
                 "keystream": 2,
                 "mask_word": words,
-                "product": code.products,
-                "coded": (code.devices + code.needed) * code.width,
-                "sealed": 2 * peers,
-                "sealed_byte": 2 * row * peers,
-            },
+            }
+            | coded(code.devices, code.needed, code.width),
         )
+        # Its own and theirs.
+        add(share.device, sealed_rows(peers, row), 2)
         add(share.server, {"message": devices})
 
         masked_upload(phases["masked_input"], self.summed_in, code.dim, survivors, 1)
@@ -199,16 +205,9 @@ class LightSecAgg(CodedProtocol):
         unmask.receives(bits, survivors)
         unmask.sends(4 * code.width, survivors)
         add(unmask.device, {"message": 2, "summed": survivors * code.width})
-        work = {
-            "message": survivors,
-            "recovered": 1,
-            "product": code.pieces * code.needed * code.width,
-            "coded": (code.pieces + code.needed) * code.width,
-            # Every sum is checked against the others.
-            "summed": CHECKS * survivors * code.width,
-            "interpolated": code.needed * (code.pieces + INTERPOLATED_ROW),
-        }
-        add(unmask.server, work | converted(code.dim, 2))
+        add(unmask.server, {"message": survivors})
+        add(unmask.server, self.recovery(survivors))
+        add(unmask.server, converted(code.dim, 2))
 
     def device(self, id: int, round_index: int, secrets: keys.SecretSource) -> LightSecAggDevice:
         return LightSecAggDevice(self, id, round_index, secrets)
