@@ -91,7 +91,7 @@ class Summary:
     survivors_max: int | None
     phases: tuple[PhaseSummary, ...]
     total: PhaseSummary  # the same figures after summing the phases of each round
-    all_cpu_seconds: Percentiles  # of all devices and the server together, in a round
+    all_cpu_seconds: Percentiles  # of all devices, helpers and the server together, in a round
     round_seconds: Percentiles
     modelled_round_seconds: Percentiles
     round_seconds_interval: Interval = UNKNOWN  # 95 %, of the median, by ranks
@@ -197,7 +197,7 @@ def summarise(run: Run, link: LinkModel) -> Summary:
         survivors_max=int(survivors.max()) if survivors.size else None,
         phases=tuple(phases),
         total=total,
-        all_cpu_seconds=Percentiles.of(run.cpu_seconds[kept].sum(axis=(1, 2))),
+        all_cpu_seconds=Percentiles.of(_everybodys(run)),
         round_seconds=Percentiles.of(run.round_seconds[kept]),
         modelled_round_seconds=Percentiles.of(modelled[:, -1]),
         round_seconds_interval=median_interval(run.round_seconds[kept]),
@@ -255,6 +255,14 @@ def _of_members(
         }
         for p in phases
     ]
+
+
+def _everybodys(run: Run) -> NDArray[np.float64]:
+    """Return the CPU seconds of all parties together in each measured round."""
+    spent = run.cpu_seconds.sum(axis=(1, 2))
+    if run.helper_cpu_seconds is not None:
+        spent = spent + run.helper_cpu_seconds.sum(axis=(1, 2))
+    return np.asarray(spent[run.measured])
 
 
 def _largest(values: NDArray[np.float64] | None, rounds: Any, ranks: slice) -> float | None:

@@ -440,7 +440,7 @@ class Round:
         except HpcflError as error:
             sender = self._sender_of(error, step, action, arguments)
             if sender is None:
-                self._server_error = self._explained(error)
+                self._server_error = self._explained(step, error)
             else:
                 self.refused[sender] = error
             return None
@@ -456,11 +456,14 @@ class Round:
         named = [id for id in arguments[0].tolist() if envelope.party(id) == error.sender]
         return named[0] if named else None
 
-    def _explained(self, error: HpcflError) -> HpcflError:
-        """Return an error of too few devices with what is known of why they are missing."""
+    def _explained(self, step: Step, error: HpcflError) -> HpcflError:
+        """Return an error of too few devices, or helpers, with what is known of why."""
         self._take_refused()
         # Between two gathers no rank but a device's own knows that it left.
         known = self.refused | {k: e for k, e in self.left.items() if k not in self.refused}
+        # What devices did earlier is not why a helper's answer is missing, nor the other way round.
+        helping = step.role is Role.HELPER
+        known = {id: e for id, e in known.items() if (id >= self._devices) == helping} or known
         if not isinstance(error, BelowThresholdError) or not known:
             return error
         first = next(iter(known.values()))

@@ -258,6 +258,16 @@ def test_a_helper_that_does_not_answer_ends_the_round():
     ) == str(caught.value)
 
 
+def test_a_device_that_was_refused_before_is_not_why_a_helper_did_not_answer():
+    def cut(header, message):
+        return message[:-1] if header.sender in (2, envelope.HELPERS) else message
+
+    with pytest.raises(BelowThresholdError) as caught:
+        play(assisted(), change=cut)
+    assert "malformed unmask message from helper 0" in str(caught.value)
+    assert "device 2" not in str(caught.value)
+
+
 def test_a_helper_that_refuses_says_why():
     protocol = assisted()
     member(protocol, 1)._last_round = 8
@@ -376,6 +386,8 @@ def test_results_and_reports_tell_what_helpers_spent(helpers, tmp_path):
     assert 16 + 160 == summary.total.helper_bytes_up_mean
     assert 16 + 1 == summary.total.helper_bytes_down_mean
     assert summary.total.helper_cpu_seconds.median > 0
+    spent = run.cpu_seconds.sum(axis=(1, 2)) + run.helper_cpu_seconds.sum(axis=(1, 2))
+    assert np.median(spent[1:]) == pytest.approx(summary.all_cpu_seconds.median)
 
 
 def test_slow_links_of_helpers_are_modelled():
