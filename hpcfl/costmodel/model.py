@@ -197,6 +197,11 @@ def _moved(phase: PhaseCosts, on_a_rank: float) -> list[tuple[str, float]]:
         moved.append(("broadcast", down))
     if up:
         moved.append(("gather", up * on_a_rank))
+    # Each helper is on a rank of its own.
+    if phase.helper_down:
+        moved.append(("broadcast", phase.helper_down))
+    if phase.helper_up:
+        moved.append(("gather", phase.helper_up))
     return moved
 
 

@@ -382,6 +382,15 @@ def test_the_enrolment_of_prf_is_said_to_be_left_out():
     assert any("enrolment" in note for note in found.notes)
 
 
+def test_messages_to_helpers_and_their_answers_take_time_among_ranks():
+    links = {name: PatternCost(0.5, 0.0, 0.0) for name in ("broadcast", "gather", "route")}
+    experiment = built("assisted", 10, 4, dropout=0.0)
+    found = predict(experiment.protocol, Calibration(costs(), 4, links), ranks=4)
+
+    # The model, the upload, who survived, and the answers of both helpers together.
+    assert found.measured_seconds == pytest.approx(4 * 0.5)
+
+
 def test_ranks_that_were_not_calibrated_are_not_guessed():
     found = predict(built("secagg", 10, 4).protocol, Calibration(costs()), ranks=5)
 
