@@ -40,11 +40,11 @@ def as_expected(
     group's elements where noise does not make integers as large as it likes: what the largest of
     each device add up to must be within the group's range, so that no sum has left it. Without a
     group they are real numbers: the sums of n of them, x, in two orders differ by at most
-    2 n u sum(abs(x)), u the unit roundoff, and by what the protocol says (`error_bound`).
+    2 n u sum(abs(x)), u the unit roundoff.
     """
     dim, group = protocol.parameters.dim, protocol.summed_in
     if group is None:
-        return _near(protocol, transport, survivors, inputs, total)
+        return _near(transport, survivors, inputs, total, dim)
     narrow = isinstance(protocol, QuantisedProtocol) and protocol.noise is None
     expected = np.zeros(dim, f"<i{group.dtype.itemsize}" if narrow else np.int64)
     largest = sum(_add(expected, device, inputs) for device in survivors)
@@ -72,13 +72,12 @@ def _add(total: NDArray[Any], device: Any, inputs: Inputs) -> int:
 
 
 def _near(
-    protocol: AggregationProtocol,
     transport: Transport,
     survivors: Iterable[Device],
     inputs: Inputs,
     total: NDArray[Any],
+    dim: int,
 ) -> bool:
-    dim = protocol.parameters.dim
     expected, magnitude = np.zeros(dim), np.zeros(dim)
     for device in survivors:
         where, values = device.contribution(inputs(device.id))
@@ -88,7 +87,6 @@ def _near(
     if summed is None or magnitudes is None:
         return True
     tolerance = 2 * transport.placement.devices * UNIT_ROUNDOFF * magnitudes
-    tolerance += protocol.error_bound(float(magnitudes.max(initial=0.0)))
     return total.shape == (dim,) and bool(np.all(np.abs(total - summed) <= tolerance))
 
 

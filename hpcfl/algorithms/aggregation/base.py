@@ -49,7 +49,7 @@ class Enrolment(ABC):
     """
 
     steps: ClassVar[tuple[Step, ...]]
-    largest_message: ClassVar[int]
+    largest_message: int
     registered_bytes: ClassVar[int] = 0
 
     @abstractmethod
@@ -315,13 +315,6 @@ class AggregationProtocol(ABC):
     def checking_bytes(self) -> int:
         """Size of what a rank makes of its devices' vectors to validate a sum."""
         return 28 * self.parameters.dim
-
-    def error_bound(self, largest: float) -> float:
-        """Return what a value of a sum of real numbers may be off by, besides rounding.
-
-        None of the values that are added, taken together, is larger than `largest`.
-        """
-        return 0.0
 
     def settings(self) -> dict[str, Any]:
         """Return what the protocol has chosen by itself, for the record."""

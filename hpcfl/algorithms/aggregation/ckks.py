@@ -8,8 +8,9 @@ in all other protocols. A deployment whose server need not know the model leaves
 are a committee to the suite, whose figures are apart.
 
 A vector is hidden as long as no device gives the server the key, which all have: one that colludes
-opens everything. Numbers are real and the scheme is approximate: a sum is off by no more than
-`error_bound` says, against which it is validated.
+opens everything. The scheme is approximate, and the errors of what it decrypts to would give the
+server the key: devices round what they send, and what they tell, to multiples of a step, so that
+sums are exact and depend on the vectors alone (see `hpcfl.crypto.ckks`).
 
 Messages, after the envelope (all numbers little-endian; "ciphertexts" as in the module
 `hpcfl.crypto.ckks`, "bits" a bitmap of the N devices, the first bit of a byte being its most
@@ -26,7 +27,7 @@ advertise_keys   to devices     the same; once
 model            to devices     d float32
 encrypted_input  to the server  ciphertexts
 decrypt          to devices     bits of the survivors, ciphertexts of the sum
-decrypt          reporter to    d float64: the sum
+decrypt          reporter to    d int64: the sum, in steps
                  server
 ===============  =============  ===================================================================
 """
@@ -59,7 +60,6 @@ from hpcfl.algorithms.aggregation.messages import (
 )
 from hpcfl.algorithms.aggregation.promises import Outcome, Promise, objection
 from hpcfl.algorithms.parameters import Parameters
-from hpcfl.algorithms.quantisation import all_finite
 from hpcfl.comm.phases import ENVELOPE_BYTES, Pattern, Payload, Role, Step, phase_names
 from hpcfl.crypto import ckks, keys
 from hpcfl.crypto.keystream import KEY_BYTES as SEALING_BYTES
@@ -94,10 +94,10 @@ class SharedKey(Enrolment):
         Step(PHASE, Pattern.GATHER, Role.COMMITTEE, message="shared_key"),
         Step(PHASE, Pattern.BROADCAST, message="shared_key"),
     )
-    largest_message = 1 << 19
 
     def __init__(self, devices: int) -> None:
         self.devices = devices
+        self.largest_message = ckks.LARGEST_KEY_BYTES + 16 + WRAPPED_BYTES * devices
 
     def device(self, id: int, secrets: keys.SecretSource) -> KeyHolder:
         return KeyHolder(id, self.devices, secrets)
@@ -207,14 +207,13 @@ class KeyKept(Promise):
     """What holds while no device gives the server the key."""
 
     threshold: int
-    error: str
 
     @property
     def claim(self) -> str:
         return (
             "as long as no device gives the server the key that all share, the server learns the "
             f"sum of at least {self.threshold} devices' vectors, which two of them tell it; one "
-            f"device that colludes opens every vector. A value of the sum is off by {self.error}"
+            "device that colludes opens every vector"
         )
 
     @property
@@ -248,9 +247,15 @@ class Ckks(AggregationProtocol):
         ckks.library()
         if parameters.committee is not None:
             raise UsageError(f"{self.name} has two reporters always: leave out --committee")
-        for name in ("degree", "group"):
-            if getattr(parameters, name) not in (None, "fq"):
-                raise UsageError(f"{self.name} encrypts real numbers: --{name} has no effect")
+        if parameters.degree is not None:
+            raise UsageError(f"{self.name} has no masking graph: leave out --degree")
+        if parameters.group != "fq":
+            raise UsageError(f"{self.name} adds no group elements: leave out --group and --bits")
+        if parameters.devices > ckks.MOST_VECTORS:
+            raise UsageError(
+                f"{self.name} adds up at most {ckks.MOST_VECTORS} vectors without an error, and "
+                f"there are {parameters.devices} devices"
+            )
 
     @classmethod
     def enrolment(cls, devices: int, helpers: int = 0) -> SharedKey:
@@ -267,17 +272,7 @@ class Ckks(AggregationProtocol):
         return UnderOneKey(devices)
 
     def promises(self) -> list[Promise]:
-        plan = self.parameters
-        bits = plan.correctness_bits
-        error = self.error_bound(0.0)
-        text = f"at most {error:.2g}, except with a probability of 2^-{bits}"
-        return [KeyKept(plan.threshold, text)]
-
-    def error_bound(self, largest: float) -> float:
-        """Return what a value of a sum may be off by, whose summands are at most so large."""
-        plan = self.parameters
-        failure = 2.0**-plan.correctness_bits
-        return ckks.error_bound(plan.devices, plan.dim, largest, failure)
+        return [KeyKept(self.parameters.threshold)]
 
     @property
     def largest_message(self) -> int:
@@ -326,7 +321,7 @@ class Ckks(AggregationProtocol):
 
 
 class WeightedVector:
-    """What a device contributes: its vector times its weight."""
+    """What a device contributes: its vector times its weight, in steps."""
 
     def __init__(self, protocol: Ckks, id: int) -> None:
         self.id = id
@@ -334,7 +329,7 @@ class WeightedVector:
 
     def contribution(self, vector: NDArray[np.floating]) -> tuple[slice, NDArray[np.float64]]:
         """Return where and what the device added to the sum."""
-        return slice(None), vector.astype(np.float64) * self._scale
+        return slice(None), ckks.from_steps(ckks.in_steps(vector.astype(np.float64) * self._scale))
 
 
 class CkksDevice(ModelReceiver, WeightedVector):
@@ -346,18 +341,22 @@ class CkksDevice(ModelReceiver, WeightedVector):
         self._protocol = protocol
         self._round = round_index
         self._holder = holder
-        self._decrypted: NDArray[np.float64] | None = None
+        self._decrypted: NDArray[np.int64] | None = None
         # Whether it tells the server the sum.
         self.in_committee = False
 
     def send_encrypted_input(self, vector: NDArray[np.floating]) -> Payload:
         """Return the weighted vector, encrypted."""
         check_finite(self.id, vector)
+        # Before it is weighted: so no sum is larger either.
+        largest = ckks.LARGEST * self._protocol.divisor
+        if np.abs(vector).max() > largest:
+            raise RefusedError(
+                f"device {self.id} refuses to upload its vector: it holds a value beyond "
+                f"{largest:g}, the largest that {self._protocol.name} sums"
+            )
         _, weighted = self.contribution(vector)
-        try:
-            encrypted = self._holder.context(self._round).encrypt(weighted)
-        except ValueError as error:
-            raise RefusedError(f"device {self.id} refuses to upload its vector: {error}") from None
+        encrypted = self._holder.context(self._round).encrypt(weighted)
         return np.frombuffer(encrypted, np.uint8)
 
     def receive_decrypt(self, payload: Payload) -> None:
@@ -383,7 +382,7 @@ class CkksDevice(ModelReceiver, WeightedVector):
         """Return the sum."""
         if self._decrypted is None:
             raise RefusedError(f"device {self.id} was not given a sum to decrypt")
-        return self._decrypted.astype("<f8", copy=False).view(np.uint8)
+        return self._decrypted.astype("<i8", copy=False).view(np.uint8)
 
 
 class CkksServer(ModelSender):
@@ -397,7 +396,7 @@ class CkksServer(ModelSender):
         # Its key is its own, and opens nothing.
         self._context = ckks.Context()
         self._sum: list[Any] = []
-        self._told: dict[int, NDArray[np.float64]] = {}
+        self._told: dict[int, NDArray[np.int64]] = {}
         self.survivors: list[int] = []
         self.committee: list[int] = []
         self.refused: dict[int, MessageError] = {}
@@ -441,10 +440,7 @@ class CkksServer(ModelSender):
         name = f"device {sender}"
         if sender not in self.committee or sender in self._told:
             raise MessageError("decrypt", name, "it is no reporter, or was received twice")
-        told = parse_vector(payload, "<f8", self._dim, "decrypt", name)
-        if not all_finite(told):
-            raise MessageError("decrypt", name, "a value is not finite")
-        self._told[sender] = told.copy()
+        self._told[sender] = parse_vector(payload, "<i8", self._dim, "decrypt", name).copy()
 
     def finish_decrypt(self) -> None:
         """Take the sum if reporters agree on it."""
@@ -457,7 +453,7 @@ class CkksServer(ModelSender):
             raise BelowThresholdError(
                 f"round {self.round_index} cannot end: two devices decrypted the sum differently"
             )
-        self.total, self._told = first, {}
+        self.total, self._told = ckks.from_steps(first), {}
 
     def finish_result(self) -> None:
         pass
