@@ -168,6 +168,9 @@ class AggregationProtocol(ABC):
         Whether devices can send the same fraction of the coordinates instead of all (``--shared``).
     has_committee : bool
         Whether it chooses devices for a committee in each round.
+    devices_learn_sum : bool
+        Whether devices learn the sum itself, so that noise which the server adds hides nothing
+        from them.
     summed_in : Group or None
         The group in which uploads are summed; None for real numbers.
     """
@@ -178,6 +181,7 @@ class AggregationProtocol(ABC):
     sparse_upload: bool = False
     tolerates_dropouts: ClassVar[bool] = True
     noise_adds_up: ClassVar[bool] = True
+    devices_learn_sum: ClassVar[bool] = False
     rotates: ClassVar[bool] = False
     uploads_in_parts: ClassVar[bool] = False
     same_coordinates: ClassVar[bool] = False

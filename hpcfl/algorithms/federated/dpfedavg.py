@@ -68,9 +68,14 @@ class DPFedAvg(PrivateAlgorithm):
         distributed = privacy.noise == "distributed"
         if distributed and not isinstance(protocol, QuantisedProtocol):
             raise UsageError(
-                f"{protocol.name} sums real numbers in the clear, where distributed noise hides "
-                "nobody: sum by a protocol of masked integers, as secagg, or train with --noise "
-                "central"
+                f"{protocol.name} sums real numbers, not the integers that distributed noise is "
+                "accounted for: sum by a protocol of masked integers, as secagg, or train with "
+                "fedavg and --noise central"
+            )
+        if not distributed and protocol.devices_learn_sum:
+            raise UsageError(
+                f"devices of {protocol.name} learn the sum before the server adds its noise to it: "
+                "use another --aggregate"
             )
         if distributed and not protocol.noise_adds_up:
             raise UsageError(

@@ -83,6 +83,11 @@ class Locks(PrivateAlgorithm):
                 f"locks cannot be aggregated by {protocol.name}: its server learns the users' "
                 "norms, and is trusted or sees noisy updates; use --aggregate fedavg"
             )
+        if privacy.variant == "trusted" and protocol.devices_learn_sum:
+            raise UsageError(
+                f"devices of {protocol.name} learn the sum before the server adds its noise to it: "
+                "use --aggregate fedavg, or --variant local"
+            )
         if protocol.parameters.devices > federation.participation.per_round:
             raise UsageError(
                 f"locks keeps {protocol.parameters.devices} of "

@@ -16,11 +16,13 @@ from hpcfl.comm.loopback import Loopback
 from hpcfl.crypto import ckks
 from hpcfl.errors import BelowThresholdError, HpcflError, MessageError, RefusedError, UsageError
 from hpcfl.options.bench import BenchOptions
+from hpcfl.options.training import TrainOptions
 from hpcfl.privacy.exposure import exposure
 from hpcfl.privacy.population import Population
 from hpcfl.rounds.enrolment import enrol
 from hpcfl.rounds.observer import Results
 from hpcfl.rounds.timed import Played
+from hpcfl.training.build import check_algorithm
 
 tenseal = pytest.importorskip("tenseal")
 
@@ -35,7 +37,8 @@ def context():
 
 def rounds_of(devices=DEVICES, **options):
     experiment = Experiment.prepare(
-        BenchOptions(protocol="ckks", dim=DIM, rounds=2, warmup=0, **options), devices
+        BenchOptions(**{"protocol": "ckks", "dim": DIM, "rounds": 2, "warmup": 0} | options),
+        devices,
     )
     found = Results[Played]()
     experiment.run(Loopback(devices), found)
@@ -431,3 +434,30 @@ def test_without_the_library_a_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tenseal", None)
     with pytest.raises(UsageError, match=r"pip install hpcfl\[ckks\]"):
         Ckks(Parameters(DEVICES, DIM))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"algorithm": "dp-fedavg", "noise": "central"},
+        {"algorithm": "locks", "variant": "trusted", "sampling": "poisson"},
+    ],
+)
+def test_noise_that_the_server_adds_is_refused_as_devices_have_the_sum_without_it(options):
+    options = TrainOptions(aggregate="ckks", devices=4, sigma=1.0, **options)
+    with pytest.raises(UsageError, match="learn the sum before the server adds its noise"):
+        check_algorithm(options, 4)
+
+
+def test_predicted_bytes_are_those_of_a_round_but_for_what_compression_varies():
+    """What is predicted is the mean of ciphertexts, whose sizes differ by parts of a hundredth."""
+    experiment, (_, one) = rounds_of(4, dim=ckks.SLOTS + 1, dropout=0.0)
+    record, members = one.record, one.record.in_committee
+    for number, phase in enumerate(experiment.protocol.costs()):
+        if phase.name == "advertise_keys":
+            continue  # once, before the first round
+        up, down = record.bytes_up[number], record.bytes_down[number]
+        assert up[~members] == pytest.approx(phase.up, rel=4e-3), phase.name
+        assert up[members] == pytest.approx(phase.up + phase.member_up, rel=4e-3), phase.name
+        assert down == pytest.approx(phase.down, rel=4e-3), phase.name
+    assert set(record.bytes_up[3][members].tolist()) == {16 + 8 * (ckks.SLOTS + 1)}
