@@ -215,7 +215,7 @@ def test_of_means_over_all_samples_those_of_fewer_have_more_noise(mechanism):
             )
             for protocol in ("sparse", "cohort")
         ),
-        ("dp-fedavg", {}, {"noise": "distributed"}, "hides nobody"),
+        ("dp-fedavg", {}, {"noise": "distributed"}, "not the integers that distributed"),
         ("dp-fedavg", {"protocol": "sparse"}, {"noise": "distributed"}, "use --aggregate cohort"),
         (
             "dp-fedavg",
