@@ -5,6 +5,7 @@ import pickle
 import sys
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ CASES = {
     "secagg-active": ("secagg", {"security": "active"}),
     "sparse-active": ("sparse", {"security": "active", "alpha": 0.6}),
 }
+# Parties of these cannot be copied, or written as bytes: only whole rounds are played.
+WHOLE = {"ckks": ("ckks", {})} if find_spec("tenseal") else {}
 # Those in which devices deal shares of their secrets.
 SHARING = [
     case
@@ -63,7 +66,7 @@ SHARING = [
 # Between them these run the code of all; the others belong to the full tier.
 QUICK = (
     *("fedavg", "secagg", "secagg-graph", "sparse-gaps", "cohort", "lightsecagg", "prf"),
-    *("assisted", "committee", "sparse-active"),
+    *("assisted", "committee", "sparse-active", "ckks"),
 )
 
 
@@ -79,7 +82,7 @@ DIM = 12
 @lru_cache(maxsize=64)
 def protocol(case, devices):
     """Return the protocol of a case, made once; one with an enrolment must join again."""
-    name, options = CASES[case]
+    name, options = (CASES | WHOLE)[case]
     security = options.get("security", "passive")
     made = find(name, security)(Parameters(devices, DIM, levels=1000, **options))
     if "degree" in options:
@@ -177,10 +180,13 @@ class Outcome:
         if self.case == "assisted" and (message.enrolment or message.sender >= HELPERS):
             # What helpers answer is taken for their masks, and so is what was agreed on with them.
             return None
+        if self.case == "ckks" and (message.step.upload or self._alone(message)):
+            # What changes a ciphertext changes all values; what one device tells nobody checks.
+            return None
         if message.step.upload:
             # A group element, and a location, is the sender's own choice.
             return self._changed_coordinates(message, delivered)
-        if message.step.phase == "advertise_keys" and "degree" in CASES[self.case][1]:
+        if message.step.phase == "advertise_keys" and "degree" in (CASES | WHOLE)[self.case][1]:
             # On a ring nobody else sees what a device is told, and no device its own keys: with
             # other keys the masks do not cancel, as if the sender had added what it liked.
             return None if len(delivered) == len(message.sealed) else set()
@@ -188,6 +194,11 @@ class Outcome:
             # What two devices have in common, one of which is gone, is known to the other alone.
             return None
         return set()
+
+    def _alone(self, message):
+        """Return whether a message is from the only device that told the sum."""
+        told = [one for one in self.wire.messages if one.step == message.step]
+        return message.step.name == "decrypt" and message.sender >= 0 and len(told) == 1
 
     def _changed_coordinates(self, message, delivered):
         """Return which coordinates two uploads of a device differ in."""
