@@ -1,6 +1,6 @@
 """The tables of docs/protocols.md: what protocols exchange, and what they cost side by side.
 
-hpcfl sweep examples/sweep_protocols.toml --output results/protocols
+hpcfl sweep protocols --output results/protocols
 python benchmarks/protocols.py results/protocols        figures of the sweep, as Markdown
 python benchmarks/protocols.py --exchanges              who sends what, as the protocols declare it
 """

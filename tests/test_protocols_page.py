@@ -8,6 +8,7 @@ from pathlib import Path
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.sweeping.cells import resolve
 from hpcfl.sweeping.plan import read
+from hpcfl.sweeping.shipped import locate
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "protocols.md").read_text()
@@ -31,6 +32,6 @@ def test_every_protocol_is_in_each_of_its_tables():
 
 
 def test_its_sweep_plays_every_protocol_with_100_and_1000_devices():
-    cells = resolve(read(ROOT / "examples" / "sweep_protocols.toml"))
+    cells = resolve(read(locate("protocols")))
     played = {(cell.protocol, cell.devices) for cell in cells}
     assert {(name, devices) for name in PROTOCOLS for devices in (100, 1000)} <= played

@@ -16,8 +16,29 @@ if TYPE_CHECKING:
     from hpcfl.sweeping.session import CellOutcome
 
 
+def _print_plans(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if not asked or context.resilient_parsing:
+        return
+    from hpcfl.report.table import Table, label
+    from hpcfl.sweeping import shipped
+    from hpcfl.system import launch
+
+    if not launch.leave_to_first_rank():
+        plans = Table((label("plan"), label("what it is for")), [*shipped.titles().items()])
+        click.echo(f"{plans.text()}\n\nFiles, to make others of: {shipped.FOLDER}")
+    context.exit()
+
+
 @click.command("sweep")
-@click.argument("plan", type=click.Path(path_type=Path), metavar="PLAN.toml")
+@click.argument("plan", type=click.Path(), metavar="PLAN")
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_plans,
+    help="Show the plans that come with hpcfl and stop.",
+)
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
@@ -41,7 +62,7 @@ if TYPE_CHECKING:
     help="Run this cell of the frozen sweep.json only; PLAN is not read.",
 )
 def command(
-    plan: Path,
+    plan: str,
     output: Path,
     seed: int,
     no_shuffle: bool,
@@ -51,7 +72,8 @@ def command(
 ) -> None:
     """Run all cells of a plan, each into a results file of its own.
 
-    A plan is a TOML file of bench options by their names, fixed ones and lists:
+    PLAN is the name of a plan that comes with hpcfl (--list), or a TOML file of bench options by
+    their names, fixed ones and lists:
 
     \b
       [fixed]
@@ -69,10 +91,11 @@ def command(
 
     \b
     Examples:
+      hpcfl sweep --list
       hpcfl sweep plan.toml --dry-run
-      mpirun -n 101 hpcfl sweep plan.toml --output results/table1
-      hpcfl sweep plan.toml --freeze --output results/table1
-      mpirun -n 101 hpcfl sweep plan.toml --output results/table1 --cell $SLURM_ARRAY_TASK_ID
+      mpirun -n 101 hpcfl sweep table-1 --output results/table1
+      hpcfl sweep table-1 --freeze --output results/table1
+      mpirun -n 101 hpcfl sweep table-1 --output results/table1 --cell $SLURM_ARRAY_TASK_ID
       hpcfl report results/table1
     """
     from hpcfl.errors import UsageError
@@ -85,8 +108,9 @@ def command(
         from hpcfl.sweeping.cells import resolve
         from hpcfl.sweeping.manifest import arrange
         from hpcfl.sweeping.plan import read
+        from hpcfl.sweeping.shipped import locate
 
-        return arrange(plan, resolve(read(plan)), None if no_shuffle else seed)
+        return arrange(plan, resolve(read(locate(plan))), None if no_shuffle else seed)
 
     if dry_run or freeze:
         if launch.leave_to_first_rank():

@@ -38,7 +38,7 @@ def check_frozen(job: Job) -> None:
         return
     cells = _cells(job)
     if cells is None:
-        plan = (job.arguments or ("PLAN.toml",))[0]
+        plan = (job.arguments or ("PLAN",))[0]
         raise UsageError(
             f"{job.folder} holds no frozen sweep: first run "
             f"hpcfl sweep {plan} --freeze --output {job.folder}"

@@ -20,12 +20,12 @@ from hpcfl.slurm import launchers
 # What a kind runs when nothing is said, and where its results go.
 KINDS = {
     "bench": (("sparse",), "results"),
-    "sweep-array": (("examples/sweep_table1.toml",), "results/sweep"),
+    "sweep-array": (("table-1",), "results/sweep"),
     "train": (("fedavg", "--aggregate", "sparse", "--rounds", "300"), "results/train"),
 }
 TASKS = 101
 CHECKPOINT_EVERY = 10
-ARRAY = "0-7"  # the cells of examples/sweep_table1.toml
+ARRAY = "0-7"  # the cells of the plan table-1
 
 # Slurm's own names, lists of them, and numbers: a blank, quote or # would mean something there.
 _WORD = re.compile(r"[A-Za-z0-9_./%+:@,=\[\]~*&|()-]+")

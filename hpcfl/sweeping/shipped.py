@@ -1,0 +1,34 @@
+"""The plans that come with hpcfl: every file of ``plans/``, beside this module, by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpcfl.errors import UsageError
+from hpcfl.options.definition import nearest
+
+FOLDER = Path(__file__).with_name("plans")
+
+
+def titles() -> dict[str, str]:
+    """Return what every plan is for, by its name: the comment in the first line of its file."""
+    return {
+        path.stem: path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        for path in sorted(FOLDER.glob("*.toml"))
+    }
+
+
+def locate(plan: str) -> Path:
+    """Return the file of a plan, which is called by its name or its path.
+
+    A name means the plan that comes with hpcfl, whatever the current folder holds; ``./NAME`` is a
+    file. It is a UsageError if there is neither.
+    """
+    names = titles()
+    if plan in names:
+        return FOLDER / f"{plan}.toml"
+    path = Path(plan)
+    if not path.exists():
+        hint = nearest(plan, names) or "; hpcfl sweep --list shows the plans that have a name"
+        raise UsageError(f"there is no plan {plan}, neither as a file nor by that name{hint}")
+    return path

@@ -1,0 +1,57 @@
+"""The plans that come with hpcfl, called by their names."""
+
+import json
+
+import pytest
+from commandline import hpcfl, refusal
+
+from hpcfl.slurm.script import ARRAY, KINDS, last_cell
+from hpcfl.sweeping import shipped
+from hpcfl.sweeping.cells import resolve
+from hpcfl.sweeping.plan import read
+
+
+@pytest.mark.parametrize("name", shipped.titles())
+def test_every_plan_that_is_shipped_has_cells_that_can_be_run(name, tmp_path):
+    told = hpcfl("sweep", name, "--dry-run", "--output", tmp_path)
+
+    assert told.returncode == 0, told.stderr
+    assert "cannot run" not in told.stdout
+
+
+def test_the_list_says_what_every_plan_is_for_and_where_its_file_is():
+    told = hpcfl("sweep", "--list")
+
+    assert told.returncode == 0, told.stderr
+    assert {"table-1", "protocols", "small"} <= shipped.titles().keys()
+    for name, title in shipped.titles().items():
+        # A title of a full line, with nothing of the plan in it.
+        assert 20 < len(title) < 90
+        assert "=" not in title
+        assert f"{name} " in told.stdout
+        assert title in told.stdout
+    assert str(shipped.FOLDER) in told.stdout
+
+
+def test_a_name_is_that_of_the_shipped_plan_and_a_path_that_of_a_file(tmp_path, monkeypatch):
+    (tmp_path / "small").write_text('[grid]\nprotocol = "fedavg"\ndevices = [3]\n')
+    monkeypatch.chdir(tmp_path)
+    cells = {}
+    for folder, plan in (("shipped", "small"), ("own", "./small")):
+        done = hpcfl("sweep", plan, "--freeze", "--output", folder)
+        assert done.returncode == 0, done.stderr
+        cells[folder] = json.loads((tmp_path / folder / "sweep.json").read_text())["cells"]
+
+    assert len(cells["own"]) == 1
+    assert len(cells["shipped"]) == len(resolve(read(shipped.FOLDER / "small.toml")))
+
+
+def test_a_plan_that_is_neither_a_name_nor_a_file_is_refused_with_the_nearest_name(tmp_path):
+    assert "did you mean 'table-1'?" in refusal("sweep", "tabel-1", "--output", tmp_path)
+    assert "hpcfl sweep --list" in refusal("sweep", "/nowhere/x.toml", "--output", tmp_path)
+
+
+def test_the_array_of_the_job_script_is_that_of_its_plan():
+    ((plan,), _) = KINDS["sweep-array"]
+
+    assert last_cell(ARRAY) == len(resolve(read(shipped.locate(plan)))) - 1
