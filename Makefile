@@ -26,7 +26,7 @@ endif
 
 .DEFAULT_GOAL := setup
 .DELETE_ON_ERROR:
-.PHONY: help setup setup-train bench test test-full mpi-matrix lint clean distclean
+.PHONY: help setup setup-train bench test test-full dist-check mpi-matrix lint clean distclean
 
 help:
 	@echo 'make setup        set up $(VENV) (the default)'
@@ -34,6 +34,7 @@ help:
 	@echo 'make bench        then run: mpirun -n $(RANKS) hpcfl bench sparse'
 	@echo 'make test         then run the tests for every change: a few minutes on two cores'
 	@echo 'make test-full    then run these and the expensive ones, with more examples'
+	@echo 'make dist-check   then build sdist and wheel, and use them in environments of their own'
 	@echo 'make mpi-matrix   then run tests with five MPI libraries, and write docs/portability.md'
 	@echo 'make lint         then check style and types'
 	@echo 'make clean        remove caches and build products; results stay'
@@ -68,6 +69,10 @@ test: setup-train
 
 test-full: setup-train
 	$(PYTEST) --hypothesis-profile=full
+
+# With every Python of PYTHONS, paths with ":" between them; by default that of the tests.
+dist-check: setup-train
+	HPCFL_PYTHONS='$(PYTHONS)' $(PYTEST) tests/packaging
 
 mpi-matrix: setup-train
 	$(VENV)/bin/python tests/mpi-matrix --write

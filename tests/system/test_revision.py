@@ -128,7 +128,7 @@ def wheel(tmp_path):
 def test_a_wheel_knows_its_commit_and_runs_without_the_sources(tmp_path, wheel, in_git):
     sources = tmp_path / "sources"
     sources.mkdir()
-    for name in ("pyproject.toml", "setup.py", "README.md"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)
     shutil.copytree(ROOT / "hpcfl", sources / "hpcfl")
     shutil.copy(ROOT / ".gitignore", sources)

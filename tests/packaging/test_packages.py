@@ -1,0 +1,219 @@
+"""Source archive and wheel, built and used where no checkout is near.
+
+The wheel is tried with every Python that HPCFL_PYTHONS lists, paths with ":" between them, by
+default with the one that runs the tests.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from hpcfl.results.reader import find, load_usable
+from hpcfl.sweeping.cells import resolve
+from hpcfl.sweeping.plan import read
+from hpcfl.sweeping.shipped import locate
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYTHONS = (os.environ.get("HPCFL_PYTHONS") or sys.executable).split(":")
+SECONDS = 300
+
+# What lies around in a checkout, and in no archive.
+STRAY = ("results/run.h5", "tests/__pycache__/x.pyc", ".venv/x.py", "docs/__pycache__/x.pyc")
+
+EXAMPLE = "test_the_protocol_of_the_examples_is_measured_and_validated"
+
+CLIENT = """
+import hpcfl
+
+run = hpcfl.bench("secagg", devices=5, dim=100, rounds=2)
+assert isinstance(run, hpcfl.Run)
+reveal_type(run.summary().devices)
+hpcfl.bench(5)
+"""
+
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        shutil.which("git") is None or not (ROOT / ".git").exists(),
+        reason="packages are built from what git tracks",
+    ),
+]
+
+
+def run(*command, folder, path=None, status=0, seconds=SECONDS):
+    """Run a program in a folder, as if there were no checkout; return what it prints."""
+    # What pip of the tests' environment would see is not there.
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if path is not None:
+        ours["PATH"] = f"{path}{os.pathsep}{ours['PATH']}"
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=folder,
+        env=ours
+        | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "NO_COLOR": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+    assert done.returncode == status, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def environment(folder, python, *packages):
+    """Make a virtual environment with some packages; return its folder of programs."""
+    run(python, "-m", "venv", folder, folder=folder.parent)
+    programs = folder / "bin"
+    run(programs / "pip", "install", "--quiet", *packages, folder=folder.parent)
+    return programs
+
+
+@pytest.fixture(scope="module")
+def tracked():
+    listed = run("git", "-C", ROOT, "ls-files", "-z", folder=ROOT).split("\0")
+    # A file that was removed, but not yet in git, is on its way out.
+    return [name for name in listed if name and (ROOT / name).exists()]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory, tracked):
+    """Return the folder of the source archive, and of the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("packages")
+    for name in tracked:
+        place = folder / "sources" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, place)
+    for name in STRAY:
+        place = folder / "sources" / name
+        place.parent.mkdir(exist_ok=True)
+        place.write_text("stray")
+    programs = environment(folder / "builder", sys.executable, "build", "twine")
+    run(programs / "python", "-m", "build", "--outdir", "dist", "sources", folder=folder)
+    run(programs / "twine", "check", "--strict", *(folder / "dist").iterdir(), folder=folder)
+    return folder / "dist"
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    (found,) = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def unpacked(built, tmp_path_factory):
+    """Return the folder that the source archive holds, unpacked."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as files:
+        files.extractall(folder, filter="data")
+    (found,) = folder.iterdir()
+    return found
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def installed(request, wheel, tmp_path_factory):
+    """Return a folder to work in, and the programs of an environment with the wheel alone."""
+    folder = tmp_path_factory.mktemp("installed")
+    (folder / "work").mkdir()
+    return folder / "work", environment(folder / "venv", request.param, f"{wheel}[mpi]")
+
+
+def test_the_source_archive_holds_what_git_tracks_and_nothing_else(unpacked, tracked):
+    found = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
+    made = {name for name in found if name.startswith("hpcfl.egg-info/")}
+
+    assert found - made == {*tracked, "PKG-INFO", "setup.cfg"}
+
+
+def test_tests_run_from_the_source_archive(unpacked):
+    """Some of every kind: of the package, of documents, of examples and of recorded files."""
+    chosen = (
+        *("tests/crypto/test_crypto_shamir.py", "tests/sweep/test_shipped_plans.py"),
+        *("tests/test_protocols_page.py", "tests/test_examples.py::" + EXAMPLE),
+        *("tests/packaging", "tests/results/test_golden.py"),
+    )
+    told = run(
+        *(sys.executable, "-m", "pytest", "-q", "-m", "not full", "-p", "no:cacheprovider"),
+        *chosen,
+        folder=unpacked,
+    )
+
+    assert " passed" in told
+
+
+def test_the_metadata_are_those_that_an_index_shows(wheel):
+    with zipfile.ZipFile(wheel) as files:
+        (name,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
+        (license,) = (name for name in files.namelist() if name.endswith("/licenses/LICENSE"))
+        shown = Parser().parsestr(files.read(name).decode())
+        held = {name.split("/")[0] for name in files.namelist()}
+        assert files.read(license) == (ROOT / "LICENSE").read_bytes()
+
+    assert shown["License-Expression"] == PROJECT["license"]
+    assert shown["Author"] == PROJECT["authors"][0]["name"]
+    assert shown["Description-Content-Type"] == "text/markdown"
+    assert "](docs/" not in shown.get_payload()
+    # The package, and what describes it: no tests, no examples.
+    assert held == {"hpcfl", name.split("/")[0]}
+
+
+def test_the_wheel_alone_measures_sweeps_and_reports(installed):
+    folder, programs = installed
+
+    def hpcfl(*arguments):
+        return run(programs / "hpcfl", *arguments, folder=folder, path=programs)
+
+    place = run(programs / "python", "-c", "import hpcfl; print(hpcfl.__file__)", folder=folder)
+    version = run(
+        programs / "python",
+        "-c",
+        "import sys; print('%d.%d' % sys.version_info[:2])",
+        folder=folder,
+    )
+    assert Path(place).is_relative_to(programs.parent)
+    assert f"Programming Language :: Python :: {version.strip()}" in PROJECT["classifiers"]
+
+    assert "bench" in hpcfl("--help")
+    hpcfl("bench", "secagg", "--devices", 5, "--dim", 100, "--rounds", 2, "--output", "one.h5")
+    run(
+        *(programs / "mpirun", "-n", 2, "--oversubscribe"),
+        *("hpcfl", "bench", "sparse", "--devices", 5, "--dim", 100, "--output", "two.h5"),
+        folder=folder,
+        path=programs,
+    )
+    hpcfl("sweep", "small", "--output", "small")
+    assert "8 pending" in hpcfl("sweep", "table-1", "--dry-run")
+    assert "secagg" in hpcfl("report", "one.h5", "two.h5")
+    doctor = hpcfl("doctor")
+    assert "problem" not in doctor
+    for kind in ("bench", "sweep-array", "train"):
+        assert hpcfl("slurm", "render", kind) == (ROOT / f"jobs/slurm/{kind}.sbatch").read_text()
+
+    runs, errors = load_usable(find([folder, folder / "small"]), lambda run: None)
+    assert errors == []
+    assert len(runs) == 2 + len(resolve(read(locate("small"))))
+    assert {found.status for found in runs} == {"complete"}
+    assert all(found.validated.all() for found in runs)
+
+
+def test_a_type_checker_sees_the_types_of_the_wheel(installed):
+    pytest.importorskip("mypy", reason="install the extra 'lint'")
+    folder, programs = installed
+    (folder / "client.py").write_text(CLIENT)
+    checker = (sys.executable, "-m", "mypy", "--python-executable", programs / "python")
+    told = run(*checker, "client.py", folder=folder, status=1)
+
+    assert 'Revealed type is "int"' in told
+    # The last line alone is wrong.
+    assert 'client.py:7: error: Argument 1 to "bench"' in told
+    assert "Found 1 error in 1 file" in told

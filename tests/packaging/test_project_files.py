@@ -1,0 +1,81 @@
+"""What the files at the top of the project say of it."""
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hpcfl.system.revision import RELEASE
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def text(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def for_index():
+    spec = importlib.util.spec_from_file_location("setup_of_hpcfl", ROOT / "setup.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.for_index
+
+
+@pytest.mark.parametrize(
+    ("file", "pattern"),
+    [
+        ("CITATION.cff", r"^version: (\S+)$"),
+        ("CHANGELOG.md", r"^## \[(.+?)\]"),
+        ("README.md", r"note   = \{Version (\S+)\}"),
+    ],
+)
+def test_the_release_has_one_number(file, pattern):
+    assert re.findall(pattern, text(file), re.MULTILINE)[:1] == [RELEASE]
+
+
+def test_license_and_authors_are_the_same_everywhere():
+    (author,) = PROJECT["authors"]
+    citation = text("CITATION.cff")
+
+    assert f"Copyright 2026 {author['name']}\n" in text("LICENSE")
+    assert f"authors:\n  - name: {author['name']}\n" in citation
+    assert f"\nlicense: {PROJECT['license']}\n" in citation
+    assert text("LICENSE").lstrip().startswith("Apache License\n")
+
+
+@pytest.mark.parametrize("file", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_links_to_files_of_the_project_lead_somewhere(file):
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text(file))
+
+    assert targets
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+def test_the_readme_of_an_index_has_no_links_to_files_without_a_repository(for_index):
+    shown = for_index(text("README.md"), None)
+
+    assert re.findall(r"\]\((?!https?:)", shown) == []
+    assert "as few rounds (docs/exposure.md)" in shown
+    assert "| docs/guide.md | " in shown
+    # Nothing else is another.
+    assert [line for line in shown.splitlines() if line.startswith("    hpcfl")] == [
+        line for line in text("README.md").splitlines() if line.startswith("    hpcfl")
+    ]
+
+
+def test_the_readme_of_an_index_links_to_the_repository_if_there_is_one(for_index):
+    given = (
+        "[a](docs/a.md#part) ![b](docs/b.png) [c](https://c) [d](#d) [ckks](x)\n"
+        "    pip install hpcfl[ckks]\n"
+    )
+
+    assert for_index(given, "https://forge/hpcfl/") == (
+        "[a](https://forge/hpcfl/blob/HEAD/docs/a.md#part) "
+        "![b](https://forge/hpcfl/raw/HEAD/docs/b.png) [c](https://c) [d](#d) "
+        "[ckks](https://forge/hpcfl/blob/HEAD/x)\n"
+        "    pip install hpcfl[ckks]\n"
+    )
