@@ -114,6 +114,34 @@ def test_asking_costs_no_import():
     assert "hpcfl.system.launch" in done.stdout
 
 
+# The same of standard output; the answer goes to standard error.
+ASK_OUTPUT = (
+    "import sys; from hpcfl.system import launch; "
+    "print(launch.output_is_watched(), file=sys.stderr, flush=True)"
+)
+SMALL_LAUNCHER_OF_OUTPUT = SMALL_LAUNCHER.replace("stderr=", "stdout=")
+
+
+def ask_output(command, *, terminal, rank=0):
+    """Return a command's standard error, its standard output being a terminal or a file."""
+    main_end, terminal_end = os.openpty()
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=terminal_end if terminal else subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=os.environ if rank is None else os.environ | {"OMPI_COMM_WORLD_RANK": str(rank)},
+            text=True,
+            timeout=SECONDS,
+        )
+    finally:
+        os.close(main_end)
+        os.close(terminal_end)
+    return done.stderr.strip()
+
+
 def ask_at_terminal(command, *, terminal, rank=0):
     """Return a command's standard output, its standard error being a terminal or a file."""
     main_end, terminal_end = os.openpty()
@@ -186,3 +214,32 @@ def test_real_mpirun_shows_progress_only_to_a_person(monkeypatch, terminal):
         monkeypatch.setenv(name, "1")
 
     assert ask_at_terminal(command, terminal=terminal) == f"0={terminal}"
+
+
+@needs_proc
+@pytest.mark.parametrize("through", ["alone", "by a launcher", "by a launcher and a script"])
+@pytest.mark.parametrize("terminal", [True, False], ids=["at a terminal", "in a file"])
+def test_output_is_watched_where_that_of_the_launcher_is(terminal, through):
+    rank = [sys.executable, "-c", ASK_OUTPUT]
+    if through == "alone":
+        assert ask_output(rank, terminal=terminal, rank=None) == str(terminal)
+        return
+    if through == "by a launcher and a script":
+        rank = ["sh", "-c", f"{shlex.join(rank)}; true"]
+    command = [sys.executable, "-c", SMALL_LAUNCHER_OF_OUTPUT, *rank]
+
+    assert ask_output(command, terminal=terminal) == str(terminal)
+
+
+@needs_proc
+@pytest.mark.parametrize("terminal", [True, False], ids=["at a terminal", "in a file"])
+def test_output_of_real_mpirun_is_watched_only_at_a_terminal(monkeypatch, terminal):
+    """Whatever mpirun's output is, Open MPI's rank 0 has a terminal as its own."""
+    mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if mpirun is None:
+        pytest.skip("no mpirun here")
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")
+    command = [mpirun, "-n", "1", sys.executable, "-c", ASK_OUTPUT]
+
+    assert ask_output(command, terminal=terminal, rank=None) == str(terminal)

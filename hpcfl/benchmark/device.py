@@ -16,7 +16,7 @@ from hpcfl.options.bench import BenchOptions
 from hpcfl.options.definition import options_of
 
 # Flags of the command line that change only what rank 0 prints.
-_PRINTED = ("--json",)
+_PRINTED = ("--json", "--footer", "--no-footer")
 
 
 def read(arguments: Sequence[str]) -> dict[str, Any] | None:

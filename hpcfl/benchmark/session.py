@@ -40,14 +40,16 @@ def run(
     observer: RoundObserver = NOBODY,
     command: Sequence[str] | None = None,
     resume: Path | None = None,
+    ended: Callable[[Path], None] = lambda path: None,
 ) -> None:
     """Run one experiment for each number of devices; empty `counts` are the default number.
 
     Within :func:`~hpcfl.system.interruption.noting_signals`, Ctrl-C, SIGTERM and SIGUSR1, on any
     rank, let the round end, and all ranks leave together. `output` is the results file, or the
-    folder for several; `report` takes the path of every finished one, on rank 0. `command` does
-    just this, for the record; by default it is what was typed. `resume` is the results file of a
-    run of the same configuration to go on with, instead of writing to `output`.
+    folder for several; `report` takes the path of every finished one, on rank 0, and `ended` after
+    it that of every one, whether it finished or failed. `command` does just this, for the record;
+    by default it is what was typed. `resume` is the results file of a run of the same configuration
+    to go on with, instead of writing to `output`.
 
     Raises an HpcflError on every rank if something cannot work or fails. Finished rounds are kept.
     Its exit status is `~hpcfl.system.interruption.LEFT_STATUS` if the run was told to leave.
@@ -71,7 +73,9 @@ def run(
         error = None
         try:
             watching = Together(observer, Leaving(interruption.told_to_leave))
-            _run_one(world, experiment, output, typed, report, watching, resume, interruption)
+            _run_one(
+                world, experiment, output, typed, report, ended, watching, resume, interruption
+            )
         except AgreedError as agreed:
             error = agreed
         world.settle(error)
@@ -104,6 +108,7 @@ def _run_one(
     output: Path,
     command: Sequence[str],
     report: Callable[[Path], None],
+    ended: Callable[[Path], None],
     observer: RoundObserver,
     resume: Path | None,
     interruption: Interruption,
@@ -139,12 +144,15 @@ def _run_one(
     def given_up() -> str:
         return f"{left()} (the next round did not end within {DEADLINE_SECONDS:g} s)"
 
-    with writer, interruption.writing(writer.mark_interrupted, given_up):
-        reason = experiment.run(transport, Together(_Writing(writer), observer), earlier)
-        writer.record_end({"stop_reason": reason, **hosts.counters(transport)})
-        if reason == "interrupted":
-            raise Left(left())
-    report(writer.path)
+    try:
+        with writer, interruption.writing(writer.mark_interrupted, given_up):
+            reason = experiment.run(transport, Together(_Writing(writer), observer), earlier)
+            writer.record_end({"stop_reason": reason, **hosts.counters(transport)})
+            if reason == "interrupted":
+                raise Left(left())
+        report(writer.path)
+    finally:
+        ended(writer.path)
 
 
 class _Writing(RoundObserver):

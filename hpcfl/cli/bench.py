@@ -9,7 +9,7 @@ import click
 
 from hpcfl.algorithms.aggregation import PROTOCOLS
 from hpcfl.cli.options import given, listing, options
-from hpcfl.cli.terminal import json_option, progress_bar
+from hpcfl.cli.terminal import footer_option, footer_wanted, json_option, progress_bar, show_footer
 from hpcfl.options.bench import BenchOptions
 
 
@@ -17,8 +17,9 @@ from hpcfl.options.bench import BenchOptions
 @click.argument("protocol")
 @options(BenchOptions)
 @json_option("Print the summary as JSON.")
+@footer_option
 @listing(protocols=PROTOCOLS)
-def command(as_json: bool, **typed: Any) -> None:
+def command(as_json: bool, footer: bool | None, **typed: Any) -> None:
     """Measure PROTOCOL on vectors, or MODULE:CLASS of your own.
 
     Every round is checked, timed by phase and device, and written to an HDF5 file. Ctrl-C, SIGTERM
@@ -48,6 +49,7 @@ def command(as_json: bool, **typed: Any) -> None:
     from hpcfl.comm.world import connect
     from hpcfl.system.interruption import noting_signals
 
+    footed = footer_wanted(footer, as_json)
     wanted = given(typed)
     world = connect()
     first = world.rank == 0
@@ -87,7 +89,16 @@ def command(as_json: bool, **typed: Any) -> None:
         progress_bar(len(counts) * options.planned_rounds, options.protocol) as bar,
     ):
         observer = Spoken(lambda: bar.update(1))
-        session.run(world, options, counts, options.output, report, observer, resume=options.resume)
+        session.run(
+            world,
+            options,
+            counts,
+            options.output,
+            report,
+            observer,
+            resume=options.resume,
+            ended=show_footer if footed else lambda path: None,
+        )
     if first and as_json:
         from hpcfl.report import jsontext
 

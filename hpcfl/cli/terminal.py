@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcfl.errors import HpcflError, UsageError
 from hpcfl.system import launch
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hpcfl.errors import HpcflError
     from hpcfl.results.reader import Run
 
 Command = Callable[..., Any]
@@ -23,6 +24,35 @@ Command = Callable[..., Any]
 def json_option(help: str = "Print JSON.") -> Callable[[Command], Command]:
     """Return a decorator that gives a command --json; see `show`."""
     return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+def footer_option(command: Command) -> Command:
+    """Give a command --footer; see `footer_wanted` and `show_footer`."""
+    return click.option(
+        "--footer/--no-footer",
+        default=None,
+        help="Print lines 'HPCFL key: value' at the end, for other programs.  [default: where "
+        "standard output is not a terminal, without --json]",
+    )(command)
+
+
+def footer_wanted(asked: bool | None, as_json: bool) -> bool:
+    """Return whether the footer is printed, by what was typed and where output goes."""
+    if as_json and asked:
+        raise UsageError("--json and --footer do not go together: choose one")
+    if asked is None:
+        return not as_json and not launch.output_is_watched()
+    return asked
+
+
+def show_footer(path: Path) -> None:
+    """Print the lines of a run for other programs; none if its file cannot be read."""
+    from hpcfl.results.footer import footer
+    from hpcfl.results.reader import load
+
+    # What happened to the file is on its way out as another error.
+    with suppress(HpcflError):
+        click.echo(footer(load(path)))
 
 
 def alone(command: Command) -> Command:

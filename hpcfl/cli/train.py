@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcfl.algorithms.federated import REGISTRY
 from hpcfl.cli.options import given, listing, options
-from hpcfl.cli.terminal import json_option, show
+from hpcfl.cli.terminal import footer_option, footer_wanted, json_option, show, show_footer
 from hpcfl.options.training import TrainOptions
 from hpcfl.training.presets import PRESETS
+
+if TYPE_CHECKING:
+    from hpcfl.training.session import Trained
 
 
 @click.command("train")
@@ -25,8 +29,9 @@ from hpcfl.training.presets import PRESETS
 )
 @options(TrainOptions)
 @json_option("Print the rounds as JSON.")
+@footer_option
 @listing(algorithms=REGISTRY)
-def command(preset: str | None, as_json: bool, **typed: Any) -> None:
+def command(preset: str | None, as_json: bool, footer: bool | None, **typed: Any) -> None:
     """Train a model by ALGORITHM, its updates summed by an aggregation protocol.
 
     Every round's update goes through the protocol, the checks and the ledger that `hpcfl bench`
@@ -51,19 +56,35 @@ def command(preset: str | None, as_json: bool, **typed: Any) -> None:
     from hpcfl.cli import watching
     from hpcfl.comm.world import connect
     from hpcfl.system.interruption import noting_signals
-    from hpcfl.training import report, session
+    from hpcfl.training import session
     from hpcfl.training.defaults import asked
 
+    footed = footer_wanted(footer, as_json)
     options = asked(given(typed), preset)
     world = connect()
     if world.rank == 0 and options.insecure_seed is not None:
         click.echo("Warning: --insecure-seed is given: keys are not secret.", err=True)
 
-    with noting_signals(to_the_end=True):
-        spoken = watching.Spoken() if as_json else watching.Rows(find(options.algorithm).private)
-        trained = session.run(world, options, options.devices, options.output, spoken)
-    if trained is None:
-        return
+    begun: list[Path] = []
+    try:
+        with noting_signals(to_the_end=True):
+            spoken = (
+                watching.Spoken() if as_json else watching.Rows(find(options.algorithm).private)
+            )
+            trained = session.run(
+                world, options, options.devices, options.output, spoken, begun=begun.append
+            )
+        if trained is not None:
+            _show(as_json, trained, options)
+    finally:
+        for path in begun if footed else []:
+            click.echo()
+            show_footer(path)
+
+
+def _show(as_json: bool, trained: Trained, options: TrainOptions) -> None:
+    from hpcfl.training import report
+
     rounds = [result.figures for result in trained.results]
     show(
         as_json,

@@ -125,7 +125,7 @@ def terminal_for_progress() -> TextIO | None:
         return None
     if stream.isatty():
         return stream
-    if launched_by_mpi() and _forwarded_to_terminal():
+    if launched_by_mpi() and _forwarded_to_terminal(2):
         return _ForwardedTerminal(stream)  # type: ignore[return-value]
     return None
 
@@ -143,16 +143,26 @@ class _ForwardedTerminal:
         return getattr(self._stream, name)
 
 
-def _forwarded_to_terminal() -> bool:
-    """Return whether the process that reads our standard error has a terminal as its own."""
+def output_is_watched() -> bool:
+    """Return whether standard output goes to a terminal, as far as can be told.
+
+    Under a launcher it is its output that counts, as in `terminal_for_progress`.
+    """
+    if launched_by_mpi():
+        return _forwarded_to_terminal(1)
+    return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
+
+
+def _forwarded_to_terminal(descriptor: int) -> bool:
+    """Return whether the process that reads one of our streams has a terminal as its own."""
     try:
-        ours = os.readlink("/proc/self/fd/2")
-        if not ours.startswith(("pipe:", "socket:")):
+        ours = os.readlink(f"/proc/self/fd/{descriptor}")
+        if not ours.startswith(("pipe:", "socket:", "/dev/pts/")):
             return False
         # A script between the launcher and us has the same pipe as we have.
         ancestor, theirs = os.getppid(), ours
         while theirs == ours:
-            theirs = os.readlink(f"/proc/{ancestor}/fd/2")
+            theirs = os.readlink(f"/proc/{ancestor}/fd/{descriptor}")
             ancestor = _parent(ancestor)
     except (OSError, ValueError, IndexError):
         return False

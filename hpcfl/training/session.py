@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,7 @@ def run(
     output: Path,
     observer: RoundObserver = NOBODY,
     command: Sequence[str] | None = None,
+    begun: Callable[[Path], object] = lambda path: None,
 ) -> Trained | None:
     """Train a model, and return the result on rank 0; every rank calls this.
 
@@ -74,9 +75,9 @@ def run(
 
     There is one device on every rank but the server's, if no number is given. `output` is the
     results file, or the folder for it; `command`, for the record, what does just this (by default
-    what was typed). An HpcflError on every rank says that something cannot work or fails, with exit
-    status `~hpcfl.system.interruption.LEFT_STATUS` if it was told to leave; finished rounds are
-    kept.
+    what was typed). `begun` takes the path of the results file on rank 0. An HpcflError on every
+    rank says that something cannot work or fails, with exit status
+    `~hpcfl.system.interruption.LEFT_STATUS` if it was told to leave; finished rounds are kept.
     """
     from hpcfl.learning import models
     from hpcfl.learning.training import choose_device, single_thread
@@ -175,6 +176,7 @@ def run(
         else:
             keeping = _Keeping(training, options, config, writer, kept, results)
             with writer, interruption.writing(writer.mark_interrupted, keeping.given_up):
+                begun(writer.path)
                 keeping.begin()
                 reason = training.run(transport, Together(keeping, watching))
                 keeping.end(reason, hosts.counters(transport))

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from hpcfl.results.reader import find, load_usable
+from hpcfl.slurm.script import KINDS
 from hpcfl.sweeping.cells import resolve
 from hpcfl.sweeping.plan import read
 from hpcfl.sweeping.shipped import locate
@@ -167,12 +168,13 @@ def test_the_metadata_are_those_that_an_index_shows(wheel):
     assert held == {"hpcfl", name.split("/")[0]}
 
 
-def test_the_wheel_alone_measures_sweeps_and_reports(installed):
+def hpcfl(installed, *arguments):
     folder, programs = installed
+    return run(programs / "hpcfl", *arguments, folder=folder, path=programs)
 
-    def hpcfl(*arguments):
-        return run(programs / "hpcfl", *arguments, folder=folder, path=programs)
 
+def test_the_wheel_alone_measures_and_sweeps(installed):
+    folder, programs = installed
     place = run(programs / "python", "-c", "import hpcfl; print(hpcfl.__file__)", folder=folder)
     version = run(
         programs / "python",
@@ -183,29 +185,43 @@ def test_the_wheel_alone_measures_sweeps_and_reports(installed):
     assert Path(place).is_relative_to(programs.parent)
     assert f"Programming Language :: Python :: {version.strip()}" in PROJECT["classifiers"]
 
-    assert "bench" in hpcfl("--help")
-    hpcfl("bench", "secagg", "--devices", 5, "--dim", 100, "--rounds", 2, "--output", "one.h5")
-    run(
-        *(programs / "mpirun", "-n", 2, "--oversubscribe"),
-        *("hpcfl", "bench", "sparse", "--devices", 5, "--dim", 100, "--output", "two.h5"),
-        folder=folder,
-        path=programs,
-    )
-    hpcfl("sweep", "small", "--output", "small")
-    assert "8 pending" in hpcfl("sweep", "table-1", "--dry-run")
-    assert "secagg" in hpcfl("report", "one.h5", "two.h5")
-    doctor = hpcfl("doctor")
-    assert "problem" not in doctor
-    for kind in ("bench", "sweep-array", "train"):
-        assert hpcfl("slurm", "render", kind) == (ROOT / f"jobs/slurm/{kind}.sbatch").read_text()
+    small = ("--devices", 5, "--dim", 100, "--rounds", 2)
+    told = hpcfl(installed, "bench", "secagg", *small, "--output", "one.h5")
+    assert "\nHPCFL valid: true\n" in told
+    hpcfl(installed, "sweep", "small", "--output", "small")
 
     runs, errors = load_usable(find([folder, folder / "small"]), lambda run: None)
     assert errors == []
-    assert len(runs) == 2 + len(resolve(read(locate("small"))))
+    assert len(runs) == 1 + len(resolve(read(locate("small"))))
     assert {found.status for found in runs} == {"complete"}
     assert all(found.validated.all() for found in runs)
 
 
+# These are no different with another Python.
+one_python = pytest.mark.parametrize("installed", PYTHONS[:1], indirect=True)
+
+
+@one_python
+def test_the_wheel_alone_has_what_the_commands_need(installed):
+    folder, programs = installed
+    assert "bench" in hpcfl(installed, "--help")
+    told = run(
+        *(programs / "mpirun", "-n", 2, "--oversubscribe"),
+        *("hpcfl", "bench", "sparse", "--devices", 5, "--dim", 100, "--output", "mpi.h5"),
+        folder=folder,
+        path=programs,
+    )
+    # Of two ranks one prints it.
+    assert told.count("HPCFL valid: true\n") == 1
+    assert "sparse" in hpcfl(installed, "report", "mpi.h5")
+    assert "8 pending" in hpcfl(installed, "sweep", "table-1", "--dry-run")
+    assert "problem" not in hpcfl(installed, "doctor")
+    for kind in KINDS:
+        script = (ROOT / "jobs" / "slurm" / f"{kind}.sbatch").read_text()
+        assert hpcfl(installed, "slurm", "render", kind) == script
+
+
+@one_python
 def test_a_type_checker_sees_the_types_of_the_wheel(installed):
     pytest.importorskip("mypy", reason="install the extra 'lint'")
     folder, programs = installed
