@@ -19,7 +19,7 @@ for name in list(os.environ):
         del os.environ[name]
 
 # Their tests start jobs of several processes, at most one at a time.
-JOB_FOLDERS = {"chaos", "faults", "mpirun", "netlab", "packaging", "slurm"}
+JOB_FOLDERS = {"chaos", "contrib", "faults", "mpirun", "netlab", "packaging", "slurm"}
 JOB_FILES = {"test_doctor.py", "test_launch.py", "test_mpiconfig.py"}
 
 
