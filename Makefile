@@ -34,7 +34,7 @@ help:
 	@echo 'make bench        then run: mpirun -n $(RANKS) hpcfl bench sparse'
 	@echo 'make test         then run the tests for every change: a few minutes on two cores'
 	@echo 'make test-full    then run these and the expensive ones, with more examples'
-	@echo 'make dist-check   then build sdist and wheel, and use them in environments of their own'
+	@echo 'make dist-check   then build sdist and wheel, and use them and contrib/ outside of it'
 	@echo 'make mpi-matrix   then run tests with five MPI libraries, and write docs/portability.md'
 	@echo 'make lint         then check style and types'
 	@echo 'make clean        remove caches and build products; results stay'
@@ -72,7 +72,7 @@ test-full: setup-train
 
 # With every Python of PYTHONS, paths with ":" between them; by default that of the tests.
 dist-check: setup-train
-	HPCFL_PYTHONS='$(PYTHONS)' $(PYTEST) tests/packaging
+	HPCFL_PYTHONS='$(PYTHONS)' $(PYTEST) tests/packaging tests/contrib
 
 mpi-matrix: setup-train
 	$(VENV)/bin/python tests/mpi-matrix --write

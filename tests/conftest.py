@@ -19,8 +19,8 @@ for name in list(os.environ):
         del os.environ[name]
 
 # Their tests start jobs of several processes, at most one at a time.
-JOB_FOLDERS = {"chaos", "contrib", "faults", "mpirun", "netlab", "packaging", "slurm"}
-JOB_FILES = {"test_doctor.py", "test_launch.py", "test_mpiconfig.py"}
+JOB_FOLDERS = {"chaos", "faults", "mpirun", "netlab", "packaging", "slurm"}
+JOB_FILES = {"test_doctor.py", "test_launch.py", "test_mpiconfig.py", "test_reframe.py"}
 
 
 def pytest_configure(config):

@@ -6,7 +6,6 @@ default with the one that runs the tests.
 
 import os
 import shutil
-import subprocess
 import sys
 import tarfile
 import tomllib
@@ -15,6 +14,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from environments import make, run
 
 from hpcfl.results.reader import find, load_usable
 from hpcfl.slurm.script import KINDS
@@ -25,8 +25,6 @@ from hpcfl.sweeping.shipped import locate
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PYTHONS = (os.environ.get("HPCFL_PYTHONS") or sys.executable).split(":")
-SECONDS = 300
-
 # What lies around in a checkout, and in no archive.
 STRAY = ("results/run.h5", "tests/__pycache__/x.pyc", ".venv/x.py", "docs/__pycache__/x.pyc")
 
@@ -51,34 +49,6 @@ pytestmark = [
 ]
 
 
-def run(*command, folder, path=None, status=0, seconds=SECONDS):
-    """Run a program in a folder, as if there were no checkout; return what it prints."""
-    # What pip of the tests' environment would see is not there.
-    ours = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    if path is not None:
-        ours["PATH"] = f"{path}{os.pathsep}{ours['PATH']}"
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=folder,
-        env=ours
-        | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "NO_COLOR": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-    )
-    assert done.returncode == status, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def environment(folder, python, *packages):
-    """Make a virtual environment with some packages; return its folder of programs."""
-    run(python, "-m", "venv", folder, folder=folder.parent)
-    programs = folder / "bin"
-    run(programs / "pip", "install", "--quiet", *packages, folder=folder.parent)
-    return programs
-
-
 @pytest.fixture(scope="module")
 def tracked():
     listed = run("git", "-C", ROOT, "ls-files", "-z", folder=ROOT).split("\0")
@@ -98,7 +68,7 @@ def built(tmp_path_factory, tracked):
         place = folder / "sources" / name
         place.parent.mkdir(exist_ok=True)
         place.write_text("stray")
-    programs = environment(folder / "builder", sys.executable, "build", "twine")
+    programs = make(folder / "builder", "build", "twine")
     run(programs / "python", "-m", "build", "--outdir", "dist", "sources", folder=folder)
     run(programs / "twine", "check", "--strict", *(folder / "dist").iterdir(), folder=folder)
     return folder / "dist"
@@ -126,7 +96,7 @@ def installed(request, wheel, tmp_path_factory):
     """Return a folder to work in, and the programs of an environment with the wheel alone."""
     folder = tmp_path_factory.mktemp("installed")
     (folder / "work").mkdir()
-    return folder / "work", environment(folder / "venv", request.param, f"{wheel}[mpi]")
+    return folder / "work", make(folder / "venv", f"{wheel}[mpi]", python=request.param)
 
 
 def test_the_source_archive_holds_what_git_tracks_and_nothing_else(unpacked, tracked):
