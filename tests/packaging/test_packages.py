@@ -23,7 +23,8 @@ from hpcfl.sweeping.plan import read
 from hpcfl.sweeping.shipped import locate
 
 ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = DECLARED["project"]
 PYTHONS = (os.environ.get("HPCFL_PYTHONS") or sys.executable).split(":")
 # What lies around in a checkout, and in no archive.
 STRAY = ("results/run.h5", "tests/__pycache__/x.pyc", ".venv/x.py", "docs/__pycache__/x.pyc")
@@ -57,7 +58,14 @@ def tracked():
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory, tracked):
+def builder(tmp_path_factory):
+    """Return the programs that make and check packages, with what the build asks for."""
+    tools = ("build", "cffconvert", "twine", *DECLARED["build-system"]["requires"])
+    return make(tmp_path_factory.mktemp("builder") / "venv", *tools)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory, tracked, builder):
     """Return the folder of the source archive, and of the wheel that is built from it."""
     folder = tmp_path_factory.mktemp("packages")
     for name in tracked:
@@ -68,9 +76,17 @@ def built(tmp_path_factory, tracked):
         place = folder / "sources" / name
         place.parent.mkdir(exist_ok=True)
         place.write_text("stray")
-    programs = make(folder / "builder", "build", "twine")
-    run(programs / "python", "-m", "build", "--outdir", "dist", "sources", folder=folder)
-    run(programs / "twine", "check", "--strict", *(folder / "dist").iterdir(), folder=folder)
+    run(
+        builder / "python",
+        "-m",
+        "build",
+        "--no-isolation",
+        "--outdir",
+        "dist",
+        "sources",
+        folder=folder,
+    )
+    run(builder / "twine", "check", "--strict", *(folder / "dist").iterdir(), folder=folder)
     return folder / "dist"
 
 
@@ -104,6 +120,10 @@ def test_the_source_archive_holds_what_git_tracks_and_nothing_else(unpacked, tra
     made = {name for name in found if name.startswith("hpcfl.egg-info/")}
 
     assert found - made == {*tracked, "PKG-INFO", "setup.cfg"}
+
+
+def test_the_citation_is_valid(unpacked, builder):
+    run(builder / "cffconvert", "--validate", folder=unpacked)
 
 
 def test_tests_run_from_the_source_archive(unpacked):
