@@ -28,6 +28,7 @@ from hpcfl.options.training import TrainOptions
 from hpcfl.report import formats
 from hpcfl.results import comparison, pooling, ranktimes, reader, tables
 from hpcfl.results.comparison import Comparison
+from hpcfl.results.selection import select
 from hpcfl.results.summary import Summary, choose_baseline, summarise
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
 
@@ -361,7 +362,8 @@ def plot(runs: Iterable[reader.Run], kind: str, *, pool: bool = True, **options:
     kind : str
         One of :data:`hpcfl.plots.KINDS`.
     pool : bool
-        Whether launches of one configuration on equal machines are drawn as one.
+        Whether launches of one configuration on equal machines are drawn as one, and trainings that
+        differ in their seeds alone.
     **options
         What `hpcfl plot` takes for this kind.
 
@@ -370,20 +372,19 @@ def plot(runs: Iterable[reader.Run], kind: str, *, pool: bool = True, **options:
     UsageError
         If there is no such kind or option, or a run lacks what is drawn.
     """
-    from hpcfl.plots import KINDS, chosen
+    from hpcfl.plots import chosen
 
-    values = chosen(kind, options)
-    module = KINDS[kind].module()
+    drawing = chosen(kind, options)
     runs = [*runs]
     if not runs:
         raise UsageError("there is nothing to draw: no run is given")
-    drawn = [one.run for one in pooling.group(runs)] if pool else runs
-    for run in drawn:
-        reason = module.lacking(run, **values)
+    if drawing.common.where is not None:
+        runs = select(runs, drawing.common.where)
+    for run in runs:
+        reason = drawing.lacking(run)
         if reason is not None:
             raise UsageError(f"{run.path} {reason}")
-    figure: Figure = module.draw(drawn, **values)
-    return figure
+    return drawing.draw(runs, pool)
 
 
 class _Reporting(RoundObserver):

@@ -27,7 +27,11 @@ from hpcfl.plots import KINDS, PlotOptions, chosen
     help="File of the figure: .png, .svg or .pdf; overwritten.  [default: KIND.png]",
 )
 @options(PlotOptions)
-@click.option("--no-pool", is_flag=True, help="Keep launches of one configuration apart.")
+@click.option(
+    "--no-pool",
+    is_flag=True,
+    help="Keep launches of one configuration, and trainings with other seeds, apart.",
+)
 @alone
 def command(
     paths: tuple[str, ...],
@@ -39,33 +43,33 @@ def command(
     """Draw a figure of results.
 
     PATH is a results file or a folder of them. Launches of one configuration on equal machines
-    are pooled as repeats.
+    are pooled as repeats, trainings that differ in their seeds alone are drawn as their mean, and
+    a training that was resumed with the one that it went on from. A protocol has one colour and
+    marker, a phase one colour, in all figures.
 
     \b
     Examples:
       hpcfl plot results/train-sparse-100x199210-*.h5 --kind partition
       hpcfl plot results/ --kind accuracy --against bytes --output accuracy.pdf
       hpcfl plot secagg.h5 sparse.h5 --kind accuracy --against seconds --target 0.97
-      hpcfl plot results/ --kind scaling --against devices --output scaling.svg
-      hpcfl plot secagg.h5 sparse.h5 --kind phases
-      hpcfl plot sparse.h5 --kind ranks --style box --clock wall
+      hpcfl plot results/ --kind scaling --size column --output scaling.pdf
+      hpcfl plot results/ --kind scaling --against dim --where 'protocol=secagg|sparse,devices=100'
+      hpcfl plot secagg.h5 sparse.h5 --kind phases --style talk --label sparse=SparseSecAgg
+      hpcfl plot sparse.h5 --kind ranks --spread box --clock wall
       hpcfl plot sparse.h5 --kind timeline --round 3
       hpcfl plot results/train-cdp-*.h5 --kind epsilon
     """
-    from hpcfl import api
     from hpcfl.plots import style
     from hpcfl.results.reader import find
 
     path = output or Path(f"{kind}.png")
     style.check_path(path)
-    wanted = given(typed)
-    values = chosen(kind, wanted)
+    drawing = chosen(kind, given(typed))
     files = find(paths)
-    module = KINDS[kind].module()
-    runs, errors = usable_runs(files, lambda run: module.lacking(run, **values))
+    runs, errors = usable_runs(files, drawing.lacking, drawing.common.where)
     if not runs:
         raise UsageError(f"none of the {len(files)} files can be drawn")
-    style.save(api.plot(runs, kind, pool=not no_pool, **wanted), path)
+    style.save(drawing.draw(runs, pool=not no_pool), path, drawing.common.style)
     click.echo(f"Figure: {path}")
     if any(not isinstance(error, UsageError) for error in errors):
         raise SystemExit(1)

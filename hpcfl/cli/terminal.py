@@ -76,12 +76,22 @@ def show(as_json: bool, document: Callable[[], Any], text: Callable[[], str]) ->
 
 
 def usable_runs(
-    files: Sequence[Path], objection: Callable[[Run], str | None]
+    files: Sequence[Path], objection: Callable[[Run], str | None], where: str | None = None
 ) -> tuple[list[Run], list[HpcflError]]:
-    """Return the runs of results files that can be used, and warn of the others, and of doubts."""
+    """Return the runs of results files that can be used, and warn of the others, and of doubts.
+
+    With `where`, of those that it describes alone; see :func:`hpcfl.results.selection.select`.
+    """
     from hpcfl.results.reader import load_usable
 
-    runs, errors = load_usable(files, objection)
+    runs, errors = load_usable(files, objection if where is None else lambda run: None)
+    if where is not None:
+        from hpcfl.errors import UsageError
+        from hpcfl.results.selection import select
+
+        reasons = {run.path: objection(run) for run in select(runs, where)}
+        runs = [run for run in runs if run.path in reasons and reasons[run.path] is None]
+        errors += [UsageError(f"{path} {why}") for path, why in reasons.items() if why is not None]
     for error in errors:
         click.echo(f"warning: {error}; left out", err=True)
     for run in runs:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpcfl.errors import HpcflError, UsageError
-from hpcfl.plots import KINDS, style
+from hpcfl.plots import chosen, style
 from hpcfl.report.markup import Markup, element, join, text
+from hpcfl.results import pooling
 from hpcfl.results.reader import Run
 
 if TYPE_CHECKING:
@@ -32,14 +33,14 @@ _WANTED: list[tuple[str, dict[str, str], str]] = [
         (
             "scaling",
             {"against": against},
-            f"A round against the number of {what}: measured seconds, modelled seconds, and bytes "
-            "sent up, medians with 95 % intervals.",
+            f"A round against the number of {what}: seconds measured and modelled, CPU seconds, "
+            "and bytes sent up; medians, with 95 % intervals where there are enough rounds.",
         )
         for against, what in (("devices", "devices"), ("dim", "parameters"))
     ),
     (
         "ranks",
-        {"style": "ecdf"},
+        {"spread": "ecdf"},
         "CPU seconds of a round: the share of values, over devices and measured rounds, that are "
         "at most so large.",
     ),
@@ -72,15 +73,17 @@ def figures(runs: Sequence[Run]) -> Markup:
     A figure with too many lines is replaced by a sentence that says why.
     """
     parts = []
+    # Runs that could be taken together, but are several, were to be kept apart.
+    pool = len(pooling.group(runs)) == len(runs)
     for number, (kind, options, caption) in enumerate(_WANTED):
-        module = KINDS[kind].module()
-        drawable = [run for run in runs if module.lacking(run, **options) is None]
+        drawing = chosen(kind, options)
+        drawable = [run for run in runs if drawing.lacking(run) is None]
         # What benchmarks and training cost a round is for different figures.
         drawable = [run for run in drawable if not run.training] or drawable
         if not drawable or (kind == "scaling" and not _vary(drawable, options["against"])):
             continue
         try:
-            figure = module.draw(drawable, **options)
+            figure = drawing.draw(drawable, pool)
         except UsageError as error:
             parts.append(element("p", f"Figure of {kind} left out: {error}."))
             continue

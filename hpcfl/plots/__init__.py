@@ -2,18 +2,25 @@
 
 A figure of results files is a line in `KINDS` and a module with two functions:
 ``lacking(run, **options)`` says in words why a run cannot be drawn, or None;
-``draw(runs, **options)`` returns the matplotlib figure.
+``draw(runs, frame, **options)`` returns the matplotlib figure, with what all kinds have in common
+from the frame.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UsageError
-from hpcfl.options.definition import OptionGroup, make, option
+from hpcfl.options.definition import OptionGroup, make, names, option
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from hpcfl.results.reader import Run
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ KINDS = {
     "ranks": Kind(
         "how CPU or elapsed seconds spread over devices and rounds",
         "hpcfl.plots.ranks",
-        ("style", "clock", "log_x"),
+        ("spread", "clock", "log_x"),
     ),
     "timeline": Kind(
         "when each rank was in which phase of a round, computing, in MPI or waiting, of one run",
@@ -81,8 +88,39 @@ KINDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlotOptions(OptionGroup):
-    """How figures are drawn; every kind has some of these."""
+class FrameOptions(OptionGroup):
+    """How figures of all kinds are drawn."""
+
+    where: str | None = option(
+        None,
+        "Draw only such runs, as in protocol=sparse|cohort,devices=100: the keys are protocol, "
+        "devices, and options as results files record them.",
+        unit="KEY=VALUE,...",
+    )
+    size: str = option(
+        "page",
+        "Width of the figure: column (3.33 inches) or page (7 inches), with the height that it "
+        "needs; or both, in inches.",
+        unit="column|page|WxH",
+        default_text="page; the style's",
+    )
+    style: str = option(
+        "paper",
+        "Fonts and lines: paper, talk (larger ones, 12 inches wide), a matplotlib style file, or "
+        "the name of a style of matplotlib. Colours of protocols and phases stay what they are.",
+        unit="paper|talk|FILE",
+    )
+    title: str | None = option(
+        None, 'Title in place of the figure\'s own; "" for none.', default_text="the figure's own"
+    )
+    label: tuple[str, ...] = option(
+        (), "What to call a protocol or an algorithm in the figure; repeatable.", unit="NAME=TEXT"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlotOptions(FrameOptions):
+    """How figures are drawn; every kind has some of those that are not of all kinds."""
 
     against: str | None = option(
         None,
@@ -92,10 +130,10 @@ class PlotOptions(OptionGroup):
         choices=tuple(value for kind in KINDS.values() for value in kind.against),
         default_text="the first",
     )
-    style: str = option(
+    spread: str = option(
         "ecdf",
-        "How seconds are drawn: as distribution functions, or as box plots (of a single run: one "
-        "box per device).",
+        "How the spread of seconds is drawn: as distribution functions, or as box plots (of a "
+        "single run: one box per device).",
         choices=("ecdf", "box"),
     )
     clock: str = option(
@@ -115,17 +153,56 @@ class PlotOptions(OptionGroup):
     log_x: bool = option(False, "Use a logarithmic x axis.")
 
 
-def chosen(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a figure's module takes: all options of the kind, those given and defaults.
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that was asked for."""
+
+    kind: str
+    values: Mapping[str, Any]  # of the kind's own options, those given and defaults
+    common: FrameOptions
+
+    def lacking(self, run: Run) -> str | None:
+        """Return in words why a run cannot be drawn, None if it can."""
+        reason: str | None = KINDS[self.kind].module().lacking(run, **self.values)
+        return reason
+
+    def draw(self, runs: Sequence[Run], pool: bool = True) -> Figure:
+        """Return the figure of runs, one at least, which can be drawn.
+
+        Repeats are drawn as one if they are to be pooled, and trainings that were resumed with
+        those that they went on from. A UsageError says what does not go together.
+        """
+        from hpcfl.plots import resumed
+        from hpcfl.plots.style import Frame, applied
+        from hpcfl.results import pooling
+
+        width, height = _inches(self.common.size)
+        called = dict(_renamed(text) for text in self.common.label)
+        frame = Frame(width, height, self.common.title, called, pool)
+        drawn = [one.run for one in pooling.group(runs)] if pool else [*runs]
+        with applied(self.common.style):
+            figure: Figure = (
+                KINDS[self.kind].module().draw(resumed.join(drawn), frame, **self.values)
+            )
+        return figure
+
+
+def chosen(kind: str, given: Mapping[str, Any]) -> Drawing:
+    """Return what was asked for, with all options of the kind.
 
     A UsageError says that there is no such kind, or that an option has no meaning for it.
     """
     if kind not in KINDS:
         raise UsageError(f"there is no figure {kind!r}; choose one of {', '.join(KINDS)}")
     known = KINDS[kind]
+    if given.get("style") in ("ecdf", "box"):
+        raise UsageError(f"--style is {given['style']!r}: boxes and such are chosen by --spread")
     asked = make(PlotOptions, given)
-    for name in given.keys() - set(known.options):
+    for name in given.keys() - {*known.options, *names(FrameOptions)}:
         raise UsageError(f"--{name.replace('_', '-')} has no meaning for --kind {kind}")
+    _inches(asked.size)
+    for text in asked.label:
+        _renamed(text)
     values = {name: getattr(asked, name) for name in known.options}
     if known.against:
         values["against"] = asked.against or known.against[0]
@@ -134,4 +211,27 @@ def chosen(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
                 f"--against {asked.against} has no meaning for --kind {kind}: "
                 f"choose {', '.join(known.against)}"
             )
-    return values
+    return Drawing(kind, values, asked)
+
+
+def _inches(size: str) -> tuple[float | None, float | None]:
+    """Return width and height, None for what the style or the figure itself says."""
+    from hpcfl.plots.style import WIDTHS
+
+    if size in WIDTHS:
+        return (WIDTHS[size] if size != "page" else None), None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)x(\d+(?:\.\d+)?)", size)
+    if found is None or not all(1 <= float(inches) <= 50 for inches in found.groups()):
+        raise UsageError(
+            f"--size is {size!r}; give {' or '.join(WIDTHS)}, or width and height in inches, from "
+            "1 to 50, such as 3.3x2.5"
+        )
+    return float(found[1]), float(found[2])
+
+
+def _renamed(text: str) -> tuple[str, str]:
+    """Return a protocol, and what it is called instead."""
+    name, equals, words = text.partition("=")
+    if not (name and equals and words):
+        raise UsageError(f"--label is {text!r}; give NAME=TEXT, as in sparse=SparseSecAgg")
+    return name, words

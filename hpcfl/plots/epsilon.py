@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hpcfl.plots import naming
+from hpcfl.plots import looks, naming, seeds
 from hpcfl.plots.style import (
-    check_lines,
+    PLAIN,
+    Frame,
     from_zero,
     lacking_training,
     legend_below,
-    line_style,
     new_figure,
+    readable_ticks,
+    set_title,
 )
 from hpcfl.results.reader import Run
 from hpcfl.results.schema import Metric
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Whose epsilon: the column of /training, and how its line differs from the other's.
-SIDES = {
+SIDES: dict[str, tuple[Metric, dict[str, Any]]] = {
     "paper": (Metric.EPSILON_PAPER, {"linestyle": ":", "fillstyle": "none"}),
     "proven": (Metric.EPSILON_PROVEN, {"linestyle": "-", "fillstyle": "full"}),
 }
@@ -39,30 +42,34 @@ def lacking(run: Run, **_: object) -> str | None:
     return None
 
 
-def draw(runs: Sequence[Run], log_x: bool = False) -> Figure:
+def draw(runs: Sequence[Run], frame: Frame = PLAIN, log_x: bool = False) -> Figure:
     """Return two panels: both epsilons over rounds, and accuracy over both epsilons.
 
-    For each run a full line with filled markers shows what is proven for the mechanism as it was
-    run, a dotted one with empty markers what the paper claims. A round without a finite epsilon, or
-    with a wrong aggregate, is left out.
+    For each configuration (means over runs that differ in their seeds alone) a full line with
+    filled markers shows what is proven for the mechanism as it was run, a dotted one with empty
+    markers what the paper claims. Of lines that are the same, those drawn first are wider, so that
+    each is seen. A round without a finite epsilon, or with a wrong aggregate, is left out.
     """
-    check_lines(len(runs), "runs", each=len(SIDES))
-    figure, (left, right) = new_figure(9.6, 3.8, columns=2)
-    labels = naming.labels(runs, (*naming.TASK, *naming.TOLD_APART))
-    for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
-        rounds = np.arange(1, run.rounds + 1)
-        accuracy = run.training[Metric.ACCURACY]
-        for side, (column, look) in SIDES.items():
-            epsilon = run.training[column]
-            kept = run.validated & np.isfinite(epsilon)
-            style = line_style(number, int(kept.sum())) | look
-            words = side if kept.any() else f"{side}: none is finite"
-            left.plot(rounds[kept], epsilon[kept], label=f"{label}, {words}", **style)
-            right.plot(epsilon[kept], accuracy[kept], **style)
-    left.set(xlabel="rounds", ylabel="epsilon")
-    from_zero(left, log_x=False)
-    left.locator_params(axis="x", integer=True)
-    right.set(xlabel="epsilon", ylabel="accuracy on held-out data")
+    options = ("epsilon_delta",) if len(_deltas(runs)) > 1 else ()
+    series = seeds.series(runs, frame, options=options)
+    looked = looks.of_lines((one.protocol, one.label) for one in series)
+    looks.check_count(len(series), "private configurations", looks.MOST_LINES // len(SIDES))
+    curves = _curves(series)
+    figure, (left, right) = new_figure(frame, 2, height=2.5)
+    for (label, side), (rounds, epsilon, accuracy) in curves.items():
+        look = looked[label].curve(epsilon.size) | SIDES[side][1]
+        words = side if epsilon.size else f"{side}: none is finite"
+        # How many of the lines that are still to come hide this one.
+        above = _later_alike(curves, (label, side))
+        look["zorder"], width = 2 - 0.01 * above, 1 + 1.6 * above
+        look["linewidth"] = 1.1 * width
+        left.plot(rounds, epsilon, label=f"{label}, {words}", **look)
+        right.plot(epsilon, accuracy, **look | {"linewidth": 1.1})
+    deltas = _deltas(runs)
+    name = f"epsilon (delta = {deltas[0]:g})" if len(deltas) == 1 else "epsilon"
+    left.set(xlabel="round (the first is 0)", ylabel=name)
+    right.set(xlabel=name, ylabel="accuracy on held-out data")
+    left.margins(x=0.03)
     from_zero(right, log_x)
     if log_x:
         left.set_yscale("log")
@@ -70,6 +77,41 @@ def draw(runs: Sequence[Run], log_x: bool = False) -> Figure:
         left.set_ylim(bottom=0)
     for one in (left, right):
         one.grid(alpha=0.3)
-    figure.suptitle(naming.title(runs), fontsize=10)
-    legend_below(figure, left)
+        readable_ticks(one, whole=one is left)
+    several = "means over seeds" if any(len(one.runs) > 1 for one in series) else ""
+    set_title(figure, frame, "; ".join(filter(None, (naming.title(runs), several))))
+    legend_below(figure, frame, left)
     return figure
+
+
+Curve = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+
+
+def _curves(series: Sequence[seeds.Series]) -> dict[tuple[str, str], Curve]:
+    """Return the rounds, epsilons and accuracies of each line, by configuration and side."""
+    found = {}
+    for one in series:
+        accuracy = seeds.mean(one, [run.training[Metric.ACCURACY] for run in one.runs])
+        rounds = np.flatnonzero(one.kept).astype(float)
+        for side, (column, _) in SIDES.items():
+            epsilon = seeds.mean(one, [run.training[column] for run in one.runs])
+            known = np.isfinite(epsilon)
+            found[one.label, side] = rounds[known], epsilon[known], accuracy[known]
+    return found
+
+
+def _later_alike(curves: dict[tuple[str, str], Curve], name: tuple[str, str]) -> int:
+    """Return how many of the lines after one are the same over rounds."""
+    rounds, epsilon, _ = curves[name]
+    names = list(curves)
+    return sum(
+        np.array_equal(rounds, curves[other][0]) and np.allclose(epsilon, curves[other][1], 1e-3)
+        for other in names[names.index(name) + 1 :]
+        if epsilon.size
+    )
+
+
+def _deltas(runs: Sequence[Run]) -> list[float]:
+    """Return the deltas that go with the proven epsilons."""
+    found = {run.config.get("epsilon_delta") for run in runs}
+    return sorted(delta for delta in found if isinstance(delta, float))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,8 +11,19 @@ import numpy as np
 from hpcfl.algorithms.aggregation import PROTOCOLS, find, find_named
 from hpcfl.errors import UsageError
 from hpcfl.options.exposure import COLLUDING
-from hpcfl.plots import naming
-from hpcfl.plots.style import lacking_rounds, legend_below, line_style, new_figure
+from hpcfl.plots import looks, naming
+from hpcfl.plots.style import (
+    BYTES,
+    PLAIN,
+    Frame,
+    applied,
+    lacking_rounds,
+    legend_below,
+    new_figure,
+    readable_ticks,
+    set_title,
+    unit_of,
+)
 from hpcfl.privacy.exposure import exposure
 from hpcfl.privacy.population import Population, count_of
 from hpcfl.results.reader import Run
@@ -63,29 +75,40 @@ def _number(run: Run, name: str, default: float) -> float:
     return float(value) if isinstance(value, int | float) else default
 
 
-def draw(runs: Sequence[Run], protocol: str | None = None) -> Figure:
+def draw(runs: Sequence[Run], frame: Frame = PLAIN, protocol: str | None = None) -> Figure:
     """Return a point for each run: bytes a survivor sent, and what is exposed alone of them."""
-    figure, (axes,) = new_figure()
-    labels = naming.labels(runs, naming.TOLD_APART)
-    for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
-        sent = run.survivor_bytes()
-        if np.isnan(sent).all():  # all are members of a committee
-            sent = run.survivor_bytes("member")
-        look = line_style(number, 1) | {"markersize": 8, "linestyle": "none"}
+    figure, (axes,) = new_figure(frame, height=2.8)
+    labels = naming.labels(runs, ("dim", *naming.TOLD_APART), called=frame.called)
+    looked = looks.of_lines(zip(map(naming.named, runs), labels, strict=True))
+    sent = [_sent(run) for run in runs]
+    unit, unit_name = unit_of(sent, BYTES)
+    for run, label, bytes_ in zip(runs, labels, sent, strict=True):
         alone = 100 * exposed_alone(run, protocol)
-        axes.plot([float(np.nanmean(sent)) / 1e3], [alone], label=label, **look)
+        # Points in one place are all seen.
+        look = looked[label].points() | {"markersize": 6, "alpha": 0.85, "clip_on": False}
+        axes.plot([bytes_ / unit], [alone], label=label, **look)
     axes.set_xlim(left=0)
     axes.set_ylim(-3, 103)
     axes.set(
-        xlabel="sent up by a survivor in a round, kB",
+        xlabel=f"sent up by a survivor in a round, {unit_name}",
         ylabel="exposed alone, % of the values it sends",
     )
-    axes.set_title("a curious server, a third of the devices colluding", fontsize=10)
     axes.grid(alpha=0.3)
-    legend_below(figure, axes)
+    readable_ticks(axes)
+    usual = naming.usual(runs, ("dim", *naming.TOLD_APART))
+    set_title(figure, frame, "; ".join(("a third of the devices colluding", *usual)))
+    legend_below(figure, frame, axes)
     return figure
 
 
+def _sent(run: Run) -> float:
+    sent = run.survivor_bytes()
+    if np.isnan(sent).all():  # all are members of a committee
+        sent = run.survivor_bytes("member")
+    return float(np.nanmean(sent))
+
+
+@applied()
 def draw_over_alpha(
     protocol: type[AggregationProtocol], devices: int, colluding: int, dropouts: Sequence[float]
 ) -> Figure:
@@ -99,7 +122,8 @@ def draw_over_alpha(
             f"{protocol.name} sends all coordinates, so there is nothing to draw over alpha; "
             f"choose {' or '.join(known)}"
         )
-    figure, (left, right) = new_figure(9.6, 3.8, columns=2)
+    figure, (left, right) = new_figure(Frame(), 2)
+    look = looks.of_protocols([protocol.name])[protocol.name]
     for number, dropout in enumerate(dropouts):
         population = Population(devices, colluding, dropout)
         found = {}
@@ -108,16 +132,17 @@ def draw_over_alpha(
             # A cohort of one device hides nobody.
             if masking.cohort is None or alpha * devices >= 2:
                 found[alpha] = exposure(protocol.name, masking, population, samples=_SAMPLES)
-        style = line_style(number, len(found)) | {"label": f"theta = {dropout:g}"}
-        left.plot([*found], [one.theorem_2 or 0.0 for one in found.values()], **style)
+        style = replace(look, line=number).curve(len(found)) | {"label": f"theta = {dropout:g}"}
+        left.plot([*found], [one.contributors.value for one in found.values()], **style)
         right.plot([*found], [100 * one.alone_of_sent.value for one in found.values()], **style)
-    left.set_ylabel("honest contributors, T of Theorem 2")
+    left.set_ylabel("honest contributors at a coordinate")
     right.set_ylabel("sent values exposed alone, %")
     for axes in (left, right):
         axes.set_xlabel("alpha")
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    figure.suptitle(f"{protocol.name}, N = {devices}, {colluding} colluding", fontsize=10)
+        readable_ticks(axes)
+    set_title(figure, Frame(), f"{protocol.name}, N = {devices}, {colluding} colluding")
+    legend_below(figure, Frame(), left)
     return figure

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hpcfl.options.definition import names
 from hpcfl.options.privacy import PrivacyOptions
 from hpcfl.options.shared import LinkOptions, ProtocolOptions
 from hpcfl.options.training import LocalOptions, TrainOptions
-from hpcfl.plots.style import wrap
+from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 
 # What is trained: in the title if it is the same for all runs.
@@ -22,8 +22,6 @@ TOLD_APART = tuple(
         for name in names(group, label=True)
     )
 )
-# Letters.
-_BESIDE_A_BAR = 44
 LINK = tuple(names(LinkOptions))
 
 
@@ -49,19 +47,25 @@ def _tells_apart(runs: Sequence[Run], name: str) -> bool:
 
 
 def labels(
-    runs: Sequence[Run], options: Sequence[str], remarks: Sequence[str] | None = None
+    runs: Sequence[Run],
+    options: Sequence[str],
+    remarks: Sequence[str] | None = None,
+    called: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Return a name for each run, no two the same.
 
-    It holds protocol, devices, those of the options in which the runs differ, and the run's remark;
-    the file's name where that is not enough.
+    It holds protocol, or what that is `called` instead, devices, those of the options in which the
+    runs differ, and the run's remark; the file's name where that is not enough.
     """
-    names = differing(runs, options)
+    told = unusual(runs, differing(runs, options))
     found = [
         ", ".join(
-            [named(run), f"N = {run.devices}", *settings(run, names), *([more] if more else [])]
+            [
+                *(shown(run, called or {}), f"N = {run.devices}", *settings),
+                *([more] if more else []),
+            ]
         )
-        for run, more in zip(runs, remarks or [""] * len(runs), strict=True)
+        for run, settings, more in zip(runs, told, remarks or [""] * len(runs), strict=True)
     ]
     for more in ([run.path.name for run in runs], [str(run.path) for run in runs]):
         count = Counter(found)
@@ -70,6 +74,31 @@ def labels(
             for name, file in zip(found, more, strict=True)
         ]
     return found
+
+
+def unusual(runs: Sequence[Run], names: Sequence[str]) -> list[list[str]]:
+    """Return for each run its options in words, without values that most of the runs have."""
+    common = {name: _most_common(runs, name) for name in names}
+    return [
+        settings(run, [name for name in names if option(run, name) != common[name]]) for run in runs
+    ]
+
+
+def usual(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
+    """Return in words what `unusual` leaves out: "else", and the numbers that most runs have."""
+    common = {name: _most_common(runs, name) for name in differing(runs, names)}
+    parts = [
+        f"{name.replace('_', ' ')} {value}"
+        for name, value in common.items()
+        if value is not None and value[0].isdigit()
+    ]
+    return [f"where not said: {', '.join(parts)}"] if parts else []
+
+
+def _most_common(runs: Sequence[Run], name: str) -> str | None:
+    """Return the value that more than half of the runs have, at least three; None if none."""
+    ((value, count),) = Counter(option(run, name) for run in runs).most_common(1)
+    return value if len(runs) > 3 and count > len(runs) / 2 else None
 
 
 def in_order(runs: Sequence[Run]) -> list[Run]:
@@ -82,10 +111,9 @@ def in_order(runs: Sequence[Run]) -> list[Run]:
     return sorted(runs, key=place)
 
 
-def bar_labels(runs: Sequence[Run]) -> list[str]:
-    """Return a name for each run that fits beside its bar."""
-    found = labels(runs, ("dim", *TASK, *TOLD_APART))
-    return [wrap(name, _BESIDE_A_BAR) for name in found]
+def shown(run: Run, called: Mapping[str, str]) -> str:
+    """Return the protocol or algorithm of a run as it is printed."""
+    return called.get(named(run), named(run))
 
 
 def named(run: Run) -> str:
@@ -101,9 +129,17 @@ def settings(run: Run, names: Sequence[str]) -> list[str]:
         value = option(run, name)
         if value is None:
             continue
+        if name == "dim":
+            parts.append(f"d = {int(value):,}")
+            continue
         text = name.replace("_", " ")
         parts.append(value if name in TASK else text if value == "True" else f"{text} {value}")
     return parts
+
+
+def rates(link: LinkModel) -> str:
+    """Return a link in few words."""
+    return f"{link.uplink_mbps:g}/{link.downlink_mbps:g} Mbit/s, {link.latency_ms:g} ms"
 
 
 def title(runs: Sequence[Run]) -> str:

@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hpcfl.plots.style import legend_below, line_style, new_figure
+from hpcfl.plots import looks
+from hpcfl.plots.style import (
+    Frame,
+    applied,
+    legend_below,
+    new_figure,
+    readable_ticks,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,17 +32,15 @@ class Panel:
     log_y: bool = False
 
 
+@applied()
 def draw(panels: Sequence[Panel]) -> Figure:
-    """Return a figure of panels, three or four in a row.
+    """Return a figure of panels side by side.
 
     A point that is None, or no finite number, is left out.
     """
-    full = (count for count in (3, 4, 2) if len(panels) % count == 0)
-    columns = next(full, min(3, len(panels)))
-    rows = math.ceil(len(panels) / columns)
-    figure, all_axes = new_figure(max(6.4, 3.4 * columns), 2.8 * rows, columns, rows)
+    figure, all_axes = new_figure(Frame(), len(panels), height=2.1)
     names = list(dict.fromkeys(name for panel in panels for name in panel.curves))
-    for axes, panel in zip(all_axes, panels, strict=False):
+    for axes, panel in zip(all_axes, panels, strict=True):
         for name, (across, up) in panel.curves.items():
             points = [
                 (x, y)
@@ -43,22 +48,16 @@ def draw(panels: Sequence[Panel]) -> Figure:
                 if y is not None and math.isfinite(y)
             ]
             # A name looks the same in all panels.
-            look = line_style(names.index(name), len(points))
+            look = looks.numbered(names.index(name)).curve(len(points))
             axes.plot([x for x, _ in points], [y for _, y in points], label=name, **look)
-        axes.set_title(panel.title, fontsize=9)
-        axes.set_xlabel(panel.across, fontsize=8)
-        axes.set_ylabel(panel.up, fontsize=8)
-        axes.tick_params(labelsize=8, which="both")
+        axes.set_title(panel.title)
+        axes.set_xlabel(panel.across)
+        axes.set_ylabel(panel.up)
         axes.grid(alpha=0.3)
         if panel.log_x:
             axes.set_xscale("log")
         if panel.log_y:
             axes.set_yscale("log")
-    for axes in all_axes[len(panels) :]:
-        axes.set_visible(False)
-    for number, name in enumerate(names):
-        if name not in panels[0].curves:
-            # The legend is that of the first panel: it names the curves of all.
-            all_axes[0].plot([], [], label=name, **line_style(number, 0))
-    legend_below(figure, all_axes[0])
+        readable_ticks(axes)
+    legend_below(figure, Frame(), *all_axes)
     return figure

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
-from hpcfl.plots.style import new_figure, tick_step
+from hpcfl.plots.style import PLAIN, Frame, font_scale, new_figure, readable_ticks, set_title
 from hpcfl.results.reader import Run
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 # Inches of a cell, as long as the figure may grow.
-_CELL = (0.3, 0.26)
-_LARGEST = (11.8, 10.6)
-# Points: smaller numbers cannot be read, larger ones look crude.
-_FONT_SIZES = (5.0, 8.0)
+_CELL = 0.24
+_HIGHEST = 6.5
+# In units of the size of a label's font: smaller numbers cannot be read, larger ones look crude.
+_FONT_SIZES = (0.85, 1.0)
 # A digit is about this much as wide as its font is high.
 _DIGIT = 0.64
 
@@ -33,7 +33,7 @@ def lacking(run: Run) -> str | None:
     return None if run.partition.size else "has a partition without classes"
 
 
-def draw(runs: Sequence[Run]) -> Figure:
+def draw(runs: Sequence[Run], frame: Frame = PLAIN) -> Figure:
     """Return a map of a training run's samples: devices across, classes up, numbers as colours.
 
     The numbers are also written into the cells where they can be read. Several runs are a
@@ -46,10 +46,8 @@ def draw(runs: Sequence[Run]) -> Figure:
     (run,) = runs
     table = np.asarray(run.partition).T
     classes, devices = table.shape
-    # Few cells are drawn wider, so that there is room for the title.
-    width = min(_LARGEST[0], max(3.0, _CELL[0] * devices))
-    height = min(_LARGEST[1], max(1.6, _CELL[1] * classes))
-    figure, (axes,) = new_figure(width + 1.8, height + 1.2)
+    height = 0.7 + min(_HIGHEST, max(1.2, _CELL * classes))
+    figure, (axes,) = new_figure(frame, height=height)
 
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
@@ -68,13 +66,18 @@ def draw(runs: Sequence[Run]) -> Figure:
     )
     axes.set_xlabel("device")
     axes.set_ylabel("class")
-    axes.set_xticks(range(0, devices, tick_step(devices)))
-    axes.set_yticks(range(0, classes, tick_step(classes)))
-    axes.set_title(_title(run, int(table.sum())), fontsize=10)
+    for edge in axes.spines.values():
+        edge.set_visible(False)
+    set_title(figure, frame, _title(run, int(table.sum())))
     # 0.15 inches wide in every figure.
-    bar = figure.colorbar(image, ax=axes, pad=0.01, fraction=0.2 / width, aspect=height / 0.15)
+    wide, high = figure.get_size_inches()
+    bar = figure.colorbar(image, ax=axes, pad=0.01, fraction=0.2 / wide, aspect=(high - 0.7) / 0.15)
     bar.set_label("samples (white: none)")
-    _write_numbers(axes, image, table, 72 * width / devices, 72 * height / classes)
+    readable_ticks(axes, whole=True)
+    figure.draw_without_rendering()  # which lays it out, so that the cells have their size
+    box = axes.get_window_extent()
+    points = 72 / figure.dpi
+    _write_numbers(axes, image, table, points * box.width / devices, points * box.height / classes)
     return figure
 
 
@@ -91,8 +94,9 @@ def _write_numbers(
 ) -> None:
     """Write the numbers above 0 into cells of so many points, if they are then legible."""
     digits = len(str(table.max()))
-    size = min(_FONT_SIZES[1], 0.6 * height, 0.9 * width / (_DIGIT * digits))
-    if size < _FONT_SIZES[0]:
+    least, most = (8 * font_scale() * size for size in _FONT_SIZES)
+    size = min(most, 0.7 * height, 0.9 * width / (_DIGIT * digits))
+    if size < least:
         return
     colours = image.to_rgba(table)
     for row, column in np.argwhere(table).tolist():

@@ -9,8 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
-from hpcfl.plots import naming
-from hpcfl.plots.style import area_style, lacking_rounds, legend_below, new_figure
+from hpcfl.plots import looks, naming
+from hpcfl.plots.style import (
+    BYTES,
+    PLAIN,
+    SECONDS,
+    Frame,
+    lacking_rounds,
+    legend_below,
+    letters_in,
+    new_figure,
+    readable_ticks,
+    set_title,
+    unit_of,
+    wrap,
+    wrapped,
+)
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import median_interval
 
@@ -20,11 +34,12 @@ if TYPE_CHECKING:
 
 # More bars do not fit a page.
 MOST_BARS = 40
+_TOLD_APART = ("dim", *naming.TASK, *naming.TOLD_APART)
 
 lacking = lacking_rounds
 
 
-def draw(runs: Sequence[Run]) -> Figure:
+def draw(runs: Sequence[Run], frame: Frame = PLAIN) -> Figure:
     """Return a bar for each run in panels: devices' CPU, server's CPU, bytes up.
 
     Where some have members of a committee, or helpers, there is a panel for the CPU of these, who
@@ -38,31 +53,41 @@ def draw(runs: Sequence[Run]) -> Figure:
     """
     if len(runs) > MOST_BARS:
         raise UsageError(
-            f"a figure has room for {MOST_BARS} bars and there are {len(runs)} runs: name fewer"
+            f"a figure has room for {MOST_BARS} bars and there are {len(runs)} runs: name fewer, "
+            "or choose some with --where"
         )
     runs = naming.in_order(runs)
-    labels = naming.bar_labels(runs)
-    names = list(dict.fromkeys(name for run in runs for name in run.phases))
+    labels = naming.labels(runs, _TOLD_APART, called=frame.called)
+    looked = looks.of_phases(name for run in runs for name in run.phases)
     parties = ["member"] * any(run.in_committee is not None for run in runs)
     parties += ["helper"] * any(run.helpers for run in runs)
-    columns = 3 + len(parties)
-    figure, axes = new_figure(3.5 * columns, 1.1 + 0.34 * len(runs), columns=columns, sharey=True)
-    for row, run in enumerate(runs):
-        looks = [names.index(name) for name in run.phases]
-        for one, (label, found) in zip(axes, _measures(run, parties).items(), strict=True):
-            _draw_bar(one, row, looks, *found)
-            one.set_xlabel(label)
-    for one in axes:
+    measures = [_measures(run, parties) for run in runs]
+    quantities = list(measures[0])
+    height = 0.55 + 0.24 * len(runs)
+    figure, axes = new_figure(frame, len(quantities), height, narrowest=2.0, sharey=True)
+    for one, quantity in zip(axes, quantities, strict=True):
+        found = [measure[quantity] for measure in measures]
+        units = BYTES if quantity.startswith("sent") else SECONDS
+        unit, name = unit_of(np.concatenate([whole for _, whole in found]), units)
+        for row, (run, (parts, whole)) in enumerate(zip(runs, found, strict=True)):
+            _draw_bar(one, row, [looked[phase] for phase in run.phases], parts / unit, whole / unit)
+        one.set_title(wrapped(one, f"{quantity}, {name}"))
         one.autoscale_view()
         one.set_xlim(0, 1.05 * one.get_xlim()[1])
         one.grid(alpha=0.3, axis="x")
-        one.set_axisbelow(True)
-    axes[0].set_yticks(range(len(runs)), labels, fontsize=8)
+        readable_ticks(one)
+    letters = letters_in(0.4 * figure.get_figwidth())
+    axes[0].set_yticks(range(len(runs)), [wrap(label, letters) for label in labels])
     axes[0].set_ylim(len(runs) - 0.4, -0.6)
-    for number, name in enumerate(names):
-        axes[0].barh([0], [0], label=name, **area_style(number))
-    axes[0].plot([], [], "o", color="black", markersize=3.5, label="whole round, median")
-    legend_below(figure, axes[0])
+    for phase, look in looked.items():
+        axes[0].barh([0], [0], label=phase, **look)
+    intervals = any(median_interval(whole[~np.isnan(whole)]).known for _, whole in found)
+    words = "whole round, median with 95 % interval" if intervals else "whole round, median"
+    if max(int(run.measured.sum()) for run in runs) == 1:
+        words = "whole round"
+    axes[0].plot([], [], **_DOT, linestyle="none", label=words)
+    set_title(figure, frame, "; ".join(naming.usual(runs, _TOLD_APART)))
+    legend_below(figure, frame, axes[0])
     return figure
 
 
@@ -71,41 +96,52 @@ def _measures(
 ) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Return what is measured of phases and of whole rounds, shapes (rounds, P) and (rounds,).
 
-    `parties` are those beside devices and server.
+    `parties` are those beside devices and server. It is in seconds and bytes.
     """
-    server = 1e3 * run.cpu_seconds[run.measured][:, :, -1]
-    devices = 1e3 * run.slowest_cpu_seconds("device")
+    server = run.cpu_seconds[run.measured][:, :, -1]
+    devices = run.slowest_cpu_seconds("device")
     survived = (run.survived & run.ordinary)[run.measured][:, None, :]
     sent = (run.bytes_up[run.measured] * survived).sum(axis=2, dtype=float)
     sent[~survived.any(axis=(1, 2))] = np.nan
     sent /= np.maximum(1, survived.sum(axis=2))
     others = {
-        f"CPU of the slowest {party}, ms": (spent[:, :-1], spent[:, -1])
+        f"CPU of the slowest {party}": (spent[:, :-1], spent[:, -1])
         for party in parties
-        for spent in [1e3 * run.slowest_cpu_seconds(party)]
+        for spent in [run.slowest_cpu_seconds(party)]
     }
     return {
-        "CPU of the slowest device, ms": (devices[:, :-1], devices[:, -1]),
-        "CPU of the server, ms": (server, server.sum(axis=1)),
-        "sent up by a survivor, kB": (sent / 1e3, sent.sum(axis=1) / 1e3),
+        "CPU of the slowest device": (devices[:, :-1], devices[:, -1]),
+        "CPU of the server": (server, server.sum(axis=1)),
+        "sent up by a survivor": (sent, sent.sum(axis=1)),
         **others,
     }
 
 
+# Of a whole round.
+_DOT: dict[str, Any] = {
+    "marker": "o",
+    "color": "black",
+    "markeredgecolor": "white",
+    "markersize": 4.5,
+}
+
+
 def _draw_bar(
-    axes: Axes, row: int, looks: list[int], parts: NDArray[np.float64], whole: NDArray[np.float64]
+    axes: Axes,
+    row: int,
+    looked: Sequence[dict[str, Any]],
+    parts: NDArray[np.float64],
+    whole: NDArray[np.float64],
 ) -> None:
     # Without rounds in which nobody was of that kind.
     parts, whole = parts[~np.isnan(whole)], whole[~np.isnan(whole)]
     if not whole.size:
         return
     left = 0.0
-    for look, median in zip(looks, np.median(parts, axis=0), strict=True):
-        axes.barh([row], [median], left=left, height=0.7, **area_style(look))
+    for look, median in zip(looked, np.median(parts, axis=0), strict=True):
+        axes.barh([row], [median], left=left, height=0.7, **look)
         left += median
     median = float(np.median(whole))
     interval = median_interval(whole)
     reach = [[median - interval.low], [interval.high - median]] if interval.known else None
-    dot: dict[str, Any] = {"fmt": "o", "color": "black", "markeredgecolor": "white"}
-    dot |= {"markersize": 4.5, "capsize": 2.5, "elinewidth": 1}
-    axes.errorbar([median], [row], xerr=reach, **dot)
+    axes.errorbar([median], [row], xerr=reach, **_DOT, capsize=2, elinewidth=0.8)

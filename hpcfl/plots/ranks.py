@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
-from hpcfl.plots import naming
+from hpcfl.plots import looks, naming
 from hpcfl.plots.style import (
-    COLOURS,
-    check_lines,
+    PLAIN,
+    SECONDS,
+    Frame,
     from_zero,
     lacking_rounds,
     legend_below,
-    line_style,
+    letters_in,
     new_figure,
-    tick_step,
+    readable_ticks,
+    set_title,
+    unit_of,
+    wrap,
 )
 from hpcfl.results.reader import Run
 
@@ -28,12 +32,17 @@ if TYPE_CHECKING:
 
 # More boxes are too thin to be read.
 MOST_BOXES = 128
+_TOLD_APART = ("dim", *naming.TASK, *naming.TOLD_APART)
 
 lacking = lacking_rounds
 
 
 def draw(
-    runs: Sequence[Run], style: str = "ecdf", clock: str = "cpu", log_x: bool = False
+    runs: Sequence[Run],
+    frame: Frame = PLAIN,
+    spread: str = "ecdf",
+    clock: str = "cpu",
+    log_x: bool = False,
 ) -> Figure:
     """Return two panels, the devices' seconds in whole rounds and the server's.
 
@@ -44,45 +53,62 @@ def draw(
     nothing is left out.
     """
     runs = naming.in_order(runs)
-    labels = naming.labels(runs, ("dim", *naming.TASK, *naming.TOLD_APART))
-    axis = f"{'CPU' if clock == 'cpu' else 'elapsed'} seconds in a round, s"
-    if style == "ecdf":
-        check_lines(len(runs))
-        figure, axes = new_figure(9.6, 3.6, columns=2, sharey=True)
-    elif len(runs) == 1:
-        return _draw_one(runs[0], labels[0], clock, axis, log_x)
-    else:
-        _check_boxes(len(runs), "runs", "name fewer")
-        figure, axes = new_figure(9.6, 1.2 + 0.3 * len(runs), columns=2, sharey=True)
+    labels = naming.labels(runs, _TOLD_APART, called=frame.called)
+    if spread == "box" and len(runs) == 1:
+        return _draw_one(runs[0], labels[0], frame, clock, log_x)
+    if spread == "box":
+        _check_boxes(len(runs), "runs", "name fewer, or choose some with --where")
+    looked = looks.of_lines(zip(map(naming.named, runs), labels, strict=True))
+    height = 0.55 + 0.24 * len(runs) if spread == "box" else 2.3
+    figure, axes = new_figure(frame, 2, height, sharey=True)
     some = any(run.in_committee is not None for run in runs)
-    who_devices = "devices in no committee" if some else "devices"
     found = [seconds(run, clock) for run in runs]
     devices = [values[:, :-1][~np.isnan(values[:, :-1])] for values in found]
     server = [values[:, -1] for values in found]
+    who_devices = "devices in no committee" if some else "devices"
     for one, who, parts in zip(axes, (who_devices, "server"), (devices, server), strict=True):
-        if style == "ecdf":
-            for number, (name, values) in enumerate(zip(labels, parts, strict=True)):
-                places = np.sort(values)
-                share = np.arange(places.size + 1) / max(1, places.size)
-                look = line_style(number, places.size)
-                if not places.size:
-                    one.plot([], [], label=name, **look)
-                    continue
-                one.step([*places[:1], *places], share, where="post", label=name, **look)
+        unit, name = unit_of(np.concatenate(parts), SECONDS)
+        scaled = [values / unit for values in parts]
+        if spread == "ecdf":
+            _draw_shares(one, dict(zip(labels, scaled, strict=True)), looked)
         else:
-            _draw_boxes(one, parts, range(len(runs)), across=True)
-        one.set_title(who, fontsize=10)
-        one.set_xlabel(axis)
-        one.grid(alpha=0.3, axis="both" if style == "ecdf" else "x")
+            colours = [looked[label].colour for label in labels]
+            _draw_boxes(one, scaled, range(len(runs)), colours, across=True)
+        one.set_title(who)
+        one.set_xlabel(f"{_what(clock)}, {name}")
+        one.grid(alpha=0.3, axis="both" if spread == "ecdf" else "x")
         from_zero(one, log_x)
-    if style == "ecdf":
-        axes[0].set_ylabel("share of values at most so large")
+        readable_ticks(one)
+    if spread == "ecdf":
         axes[0].set_ylim(0, 1.02)
-        legend_below(figure, axes[0])
+        for one in axes:
+            one.set_ylabel("share of values")
+            one.label_outer()
+        legend_below(figure, frame, axes[0])
     else:
-        axes[0].set_yticks(range(len(runs)), naming.bar_labels(runs), fontsize=8)
+        letters = letters_in(0.4 * figure.get_figwidth())
+        axes[0].set_yticks(range(len(runs)), [wrap(label, letters) for label in labels])
         axes[0].set_ylim(len(runs) - 0.4, -0.6)
+    set_title(figure, frame, "; ".join(naming.usual(runs, _TOLD_APART)))
     return figure
+
+
+def _what(clock: str) -> str:
+    return f"{'CPU' if clock == 'cpu' else 'elapsed'} time in a round"
+
+
+def _draw_shares(
+    axes: Axes, found: Mapping[str, NDArray[np.float64]], looked: Mapping[str, looks.Look]
+) -> None:
+    """Draw for each run which share of its values is at most so large."""
+    for label, values in found.items():
+        places = np.sort(values)
+        share = np.arange(places.size + 1) / max(1, places.size)
+        look = looked[label].curve(places.size)
+        if not places.size:
+            axes.plot([], [], label=label, **look)
+            continue
+        axes.step([*places[:1], *places], share, where="post", label=label, **look)
 
 
 def _check_boxes(count: int, what: str, remedy: str) -> None:
@@ -103,32 +129,39 @@ def seconds(run: Run, clock: str) -> NDArray[np.float64]:
     return found
 
 
-def _draw_one(run: Run, name: str, clock: str, label: str, log_x: bool) -> Figure:
-    _check_boxes(run.devices, "devices", "use --style ecdf")
+def _draw_one(run: Run, name: str, frame: Frame, clock: str, log_x: bool) -> Figure:
+    _check_boxes(run.devices, "devices", "use --spread ecdf")
     found = seconds(run, clock)
-    boxes = [column[~np.isnan(column)] for column in found.T]
-    width = max(4.0, min(11.0, 0.12 * run.devices)) + 1.6
-    figure, axes = new_figure(width, 3.8, columns=2, sharey=True, width_ratios=(width - 1.6, 1.0))
-    _draw_boxes(axes[0], boxes[:-1], range(run.devices))
-    _draw_boxes(axes[1], boxes[-1:], [0])
-    places = range(0, run.devices, tick_step(run.devices))
-    axes[0].set_xticks(places, list(map(str, places)))
-    axes[0].set(xlabel="device", ylabel=label)
-    axes[1].set_xticks([0], ["server"])
+    unit, unit_name = unit_of(found, SECONDS)
+    boxes = [column[~np.isnan(column)] / unit for column in found.T]
+    figure, axes = new_figure(
+        frame, 2, height=2.4, narrowest=0.1, sharey=True, width_ratios=(9.0, 1.0)
+    )
+    colour = looks.of_protocols([naming.named(run)])[naming.named(run)].colour
+    _draw_boxes(axes[0], boxes[:-1], range(run.devices), [colour] * run.devices)
+    _draw_boxes(axes[1], boxes[-1:], [0], [colour])
     for one in axes:
         one.grid(alpha=0.3, axis="y")
         if log_x:
             one.set_yscale("log")
         else:
-            one.set_ylim(0, 1.05 * float(np.nanmax(found)))
-    figure.suptitle(f"{name}: {len(found)} measured rounds", fontsize=10)
+            one.set_ylim(0, 1.05 * float(np.nanmax(found)) / unit)
+        readable_ticks(one, whole=True)
+    axes[0].set(xlabel="device", ylabel=f"{_what(clock)}, {unit_name}")
+    axes[1].set_xticks([0], ["server"])
+    rounds = f"{len(found)} measured round{'s' if len(found) > 1 else ''}"
+    set_title(figure, frame, f"{name}: {rounds}")
     return figure
 
 
 def _draw_boxes(
-    axes: Axes, boxes: Sequence[NDArray[np.float64]], places: Sequence[int], across: bool = False
+    axes: Axes,
+    boxes: Sequence[NDArray[np.float64]],
+    places: Sequence[int],
+    colours: Sequence[str],
+    across: bool = False,
 ) -> None:
-    axes.boxplot(
+    drawn = axes.boxplot(
         boxes,
         positions=list(places),
         orientation="horizontal" if across else "vertical",
@@ -136,8 +169,12 @@ def _draw_boxes(
         whis=(0, 100),
         manage_ticks=False,
         patch_artist=True,
-        boxprops={"facecolor": COLOURS[5], "linewidth": 0.8},
-        medianprops={"color": "black", "linewidth": 1.6},
-        whiskerprops={"linewidth": 0.8},
-        capprops={"linewidth": 0.8},
+        boxprops={"linewidth": 0.5},
+        medianprops={"color": "black", "linewidth": 1.2},
+        whiskerprops={"linewidth": 0.6},
+        capprops={"linewidth": 0.6},
     )
+    from matplotlib.colors import to_rgba
+
+    for box, colour in zip(drawn["boxes"], colours, strict=True):
+        box.set_facecolor(to_rgba(colour, 0.5))

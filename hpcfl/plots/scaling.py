@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcfl.errors import UsageError
-from hpcfl.plots import naming
-from hpcfl.plots.style import check_lines, lacking_rounds, legend_below, line_style, new_figure
+from hpcfl.plots import looks, naming
+from hpcfl.plots.style import (
+    BYTES,
+    PLAIN,
+    SECONDS,
+    Frame,
+    lacking_rounds,
+    legend_below,
+    new_figure,
+    readable_ticks,
+    set_title,
+    unit_of,
+    wrapped,
+)
 from hpcfl.results.linkmodel import LinkModel
 from hpcfl.results.reader import Run
 from hpcfl.results.statistics import median_interval
@@ -20,13 +34,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 AXES = {"devices": "devices N", "dim": "parameters d"}
-_IDEAL = {
-    "devices": "proportional to N, or the same bytes a device, from the first point",
-    "dim": "proportional to d, from the first point",
-}
-_ONE_DEVICE = "sent up by a survivor, B"
 # Options that may follow from the number of devices.
 _FOLLOWING = ("degree", "min_cohort")
+# Points at one place are this factor apart.
+_APART = 1.06
+
+
+@dataclass(frozen=True)
+class _Quantity:
+    """What a panel shows."""
+
+    name: str
+    units: Mapping[str, float]
+    samples: Callable[[Run], NDArray[np.float64]]  # one for every measured round
+    grows: bool = True  # with the number of devices
 
 
 def lacking(run: Run, **_: object) -> str | None:
@@ -36,14 +57,15 @@ def lacking(run: Run, **_: object) -> str | None:
     return lacking_rounds(run)
 
 
-def draw(runs: Sequence[Run], against: str = "devices") -> Figure:
-    """Return four panels: seconds of a round measured and modelled, bytes of one and all devices.
+def draw(runs: Sequence[Run], frame: Frame = PLAIN, against: str = "devices") -> Figure:
+    """Return six panels: seconds measured and modelled, CPU seconds, and bytes of a round.
 
-    Both axes are logarithmic. A line is a protocol with its options; a point is the median over all
-    measured rounds of the runs with the same number of devices and parameters, with its 95 %
-    interval where there are enough rounds. A thin line through the first point of each says what
-    proportional cost would be; for the bytes of one device against N it is level. Runs for
-    different links are a UsageError: their modelled seconds do not go together.
+    CPU seconds are those of the slowest device and of the server, bytes those of one device and of
+    all. Both axes are logarithmic. A line is a protocol with its options; a point is the median
+    over all measured rounds of the runs with the same number of devices and parameters, with its
+    95 % interval where there are enough rounds. A grey line amid the points says what proportional
+    cost would be. Runs for different links are a UsageError: their modelled seconds do not go
+    together.
     """
     links = {run.link() for run in runs}
     if len(links) > 1:
@@ -52,42 +74,138 @@ def draw(runs: Sequence[Run], against: str = "devices") -> Figure:
             "together: draw them apart"
         )
     (link,) = links
-    series = _series(runs, against)
-    figure, axes = new_figure(9.6, 6.4, columns=2, rows=2)
-    panels = _panels(link)
-    for one, (up, samples) in zip(axes, panels.items(), strict=True):
-        # What one device sends does not grow with their number.
-        power = 0 if against == "devices" and up == _ONE_DEVICE else 1
-        for number, (label, members) in enumerate(series.items()):
-            places, medians, reach = _points(members, samples, against)
-            style = line_style(number, places.size) | {"markevery": 1}
-            one.errorbar(places, medians, reach, label=label, capsize=2.5, elinewidth=1, **style)
-            if places.size > 1:
-                ideal = medians[0] * (places / places[0]) ** power
-                one.plot(places, ideal, color=style["color"], linewidth=0.6, alpha=0.6)
-        one.set(xscale="log", yscale="log", xlabel=AXES[against], ylabel=up)
-        one.grid(alpha=0.3, which="both", linewidth=0.5)
-        one.tick_params(axis="y", which="both", labelsize=8)
-        _plain_ticks(one, sorted({getattr(run, against) for run in runs}))
-    axes[0].plot([], [], color="0.5", linewidth=0.8, label=_IDEAL[against])
+    series = _series(runs, frame, against)
+    looked = looks.of_lines((naming.named(of_one[0]), name) for name, of_one in series.items())
+    quantities = _quantities(link)
+    figure, axes = new_figure(frame, len(quantities), height=1.7, narrowest=1.6)
+    known = [
+        _draw_panel(one, quantity, series, looked, against)
+        for one, quantity in zip(axes, quantities, strict=True)
+    ]
     other = "dim" if against == "devices" else "devices"
     values = {getattr(run, other) for run in runs}
+    shown = [
+        *naming.usual(runs, _told_apart(runs)),
+        _summed_up(runs, any(known)),
+        f"modelled at {naming.rates(link)}",
+    ]
     if len(values) == 1:
-        fixed = f"{AXES[other][-1]} = {values.pop():,}"
-        figure.suptitle(f"{fixed}; medians with 95 % intervals", fontsize=10)
-    legend_below(figure, axes[0])
+        shown.insert(0, f"{AXES[other][-1]} = {values.pop():,}")
+    set_title(figure, frame, "; ".join(shown))
+    legend_below(figure, frame, *axes)
     return figure
 
 
-def _panels(link: LinkModel) -> dict[str, Callable[[Run], NDArray[np.float64]]]:
-    """Return what is up in each panel, with a value for every measured round of a run."""
-    rate = f"{link.uplink_mbps:g}/{link.downlink_mbps:g} Mbit/s, {link.latency_ms:g} ms"
-    return {
-        "round, measured, s": lambda run: run.round_seconds[run.measured],
-        f"round, modelled at\n{rate}, s": lambda run: run.modelled_seconds(link).sum(axis=1),
-        _ONE_DEVICE: _of_a_survivor,
-        "sent up by all devices, B": lambda run: run.bytes_up[run.measured].sum(axis=(1, 2)),
-    }
+def _summed_up(runs: Sequence[Run], with_intervals: bool) -> str:
+    """Return in words what points are."""
+    most = max(int(run.measured.sum()) for run in runs)
+    if with_intervals:
+        return "medians with 95 % intervals"
+    return "medians" if most > 1 else "of one round each"
+
+
+def _draw_panel(
+    axes: Axes,
+    quantity: _Quantity,
+    series: Mapping[str, list[Run]],
+    looked: Mapping[str, looks.Look],
+    against: str,
+) -> bool:
+    """Draw a line for each series; return whether there is an interval on any of them."""
+    points = {name: _points(members, quantity.samples, against) for name, members in series.items()}
+    drawn = [(places, medians) for places, medians, _ in points.values()]
+    everywhere, everything = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+    unit, name = unit_of(everything, quantity.units)
+    at_one_place = len(set(everywhere.tolist())) == 1
+    intervals = False
+    for number, (label, (places, medians, reach)) in enumerate(points.items()):
+        beside = _APART ** (number - (len(points) - 1) / 2) if at_one_place else 1.0
+        look = looked[label].curve(places.size) | {"markevery": 1}
+        reach = np.where(medians > 0, reach, 0.0)
+        intervals |= bool(np.isfinite(reach).any())
+        axes.errorbar(
+            *(places * beside, np.where(medians > 0, medians, np.nan) / unit, reach / unit),
+            **look,
+            capsize=2,
+            elinewidth=0.8,
+        )
+        axes.plot([], [], label=label, **look)
+    axes.set(xscale="log", yscale="log", xlabel=AXES[against])
+    axes.set_title(wrapped(axes, f"{quantity.name}, {name}"))
+    axes.label_outer()
+    _leave_room(axes, everything / unit)
+    if not at_one_place:
+        # What one device sends does not grow with their number.
+        power = 0 if against == "devices" and not quantity.grows else 1
+        _draw_guide(axes, everywhere, everything / unit, power, against)
+    axes.grid(alpha=0.3)
+    readable_ticks(axes, sorted(set(everywhere.tolist())))
+    return intervals
+
+
+def _leave_room(axes: Axes, values: NDArray[np.float64]) -> None:
+    """Let what is up span a factor of 4 at least: noise is not to look like growth."""
+    values = values[np.isfinite(values) & (values > 0)]
+    if values.size:
+        middle = math.sqrt(values.min() * values.max())
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, middle / 2), max(high, 2 * middle))
+
+
+def _draw_guide(
+    axes: Axes,
+    places: NDArray[np.int64],
+    values: NDArray[np.float64],
+    power: int,
+    against: str,
+) -> None:
+    """Draw what is proportional to the places, or level, amid all the points."""
+    known = np.isfinite(values) & (values > 0)
+    if not known.any():
+        return
+    level = math.exp(float(np.mean(np.log(values[known]) - power * np.log(places[known]))))
+    ends = np.array([places.min(), places.max()], float)
+    words = f"proportional to {AXES[against][-1]}" if power else None
+    axes.plot(
+        ends,
+        level * ends**power,
+        color="0.85",
+        linewidth=2.5,
+        zorder=0,
+        label=words,
+        scaley=False,
+    )
+
+
+def _quantities(link: LinkModel) -> list[_Quantity]:
+    return [
+        _Quantity("round, measured", SECONDS, lambda run: run.round_seconds[run.measured]),
+        _Quantity(
+            "round, modelled",
+            SECONDS,
+            lambda run: run.modelled_seconds(link).sum(axis=1),
+        ),
+        _Quantity("CPU of the slowest device", SECONDS, _cpu_of_a_device),
+        _Quantity(
+            "CPU of the server",
+            SECONDS,
+            lambda run: run.cpu_seconds[run.measured].sum(axis=1)[:, -1],
+        ),
+        _Quantity("sent up by a survivor", BYTES, _of_a_survivor, grows=False),
+        _Quantity(
+            "sent up by all devices",
+            BYTES,
+            lambda run: run.bytes_up[run.measured].sum(axis=(1, 2), dtype=float),
+        ),
+    ]
+
+
+def _cpu_of_a_device(run: Run) -> NDArray[np.float64]:
+    """Return the CPU seconds of the slowest device, or member where all are of the committee."""
+    found = run.slowest_cpu_seconds("device")[:, -1]
+    if run.in_committee is not None and np.isnan(found).all():
+        found = run.slowest_cpu_seconds("member")[:, -1]
+    return found[~np.isnan(found)]
 
 
 def _of_a_survivor(run: Run) -> NDArray[np.float64]:
@@ -95,12 +213,11 @@ def _of_a_survivor(run: Run) -> NDArray[np.float64]:
     sent = run.survivor_bytes()
     if run.in_committee is not None and np.isnan(sent).all():
         sent = run.survivor_bytes("member")
-    return sent[~np.isnan(sent)] if not np.isnan(sent).all() else np.zeros(sent.size)
+    return sent[~np.isnan(sent)]
 
 
-def _series(runs: Sequence[Run], against: str) -> dict[str, list[Run]]:
-    """Return the runs of each line, under its name."""
-    other = "dim" if against == "devices" else "devices"
+def _told_apart(runs: Sequence[Run]) -> list[str]:
+    """Return the options by which lines are told apart."""
     places: dict[tuple[int, int], list[Run]] = {}
     for run in runs:
         places.setdefault((run.devices, run.dim), []).append(run)
@@ -112,41 +229,40 @@ def _series(runs: Sequence[Run], against: str) -> dict[str, list[Run]]:
     }
     # Repeats of a configuration differ in their seed at most.
     options = [name for name in naming.TOLD_APART if name not in fixed | {"seed"}]
-    differing = naming.differing(runs, options)
+    return naming.differing(runs, options)
+
+
+def _series(runs: Sequence[Run], frame: Frame, against: str) -> dict[str, list[Run]]:
+    """Return the runs of each line, under its name."""
+    other = "dim" if against == "devices" else "devices"
+    differing = _told_apart(runs)
     apart = len({getattr(run, other) for run in runs}) > 1
     transports = [str(run.environment.get("transport") or "transport not recorded") for run in runs]
     series: dict[str, list[Run]] = {}
-    for run, transport in zip(runs, transports, strict=True):
-        parts = [naming.named(run), *naming.settings(run, differing)]
+    told = naming.unusual(runs, differing)
+    for run, settings, transport in zip(runs, told, transports, strict=True):
+        parts = [naming.shown(run, frame.called), *settings]
         if apart:
             parts.insert(1, f"{AXES[other][-1]} = {getattr(run, other):,}")
         if len(set(transports)) > 1:
             parts.append(transport)
         series.setdefault(", ".join(parts), []).append(run)
-    check_lines(len(series))
-    return series
+    return dict(sorted(series.items()))
 
 
 def _points(
     members: list[Run], samples: Callable[[Run], NDArray[np.float64]], against: str
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return where the points of a line are, across and up, and how far their intervals reach."""
+    """Return where the points of a line are, across and up, and how far their intervals reach.
+
+    What is not known is NaN.
+    """
     pooled: dict[int, list[NDArray[np.float64]]] = {}
     for run in sorted(members, key=lambda run: getattr(run, against)):
         pooled.setdefault(getattr(run, against), []).append(samples(run).astype(np.float64))
     medians, ends = [], []
     for found in map(np.concatenate, pooled.values()):
         interval = median_interval(found)
-        medians.append(np.median(found))
-        ends.append([interval.low, interval.high] if interval.known else [medians[-1]] * 2)
+        medians.append(np.median(found) if found.size else np.nan)
+        ends.append([interval.low, interval.high])
     return np.array(list(pooled)), np.array(medians), np.abs(np.array(ends).T - medians)
-
-
-def _plain_ticks(axes: Axes, places: list[int]) -> None:
-    """Mark the numbers that were measured, where there are few, instead of powers of ten."""
-    from matplotlib.ticker import NullFormatter, NullLocator
-
-    if len(places) <= 8:
-        axes.set_xticks(places, [f"{place:,}" for place in places], fontsize=8)
-        axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_minor_formatter(NullFormatter())

@@ -1,11 +1,13 @@
-"""What all figures have in common: sizes, colours, legends, and how they are saved."""
+"""What all figures have in common: sizes, fonts, legends, and how they are saved."""
 
 from __future__ import annotations
 
 import io
-import itertools
+import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,79 +21,214 @@ if TYPE_CHECKING:
 
     from hpcfl.results.reader import Run
 
+# Of ticks.
+_TICKS = {"size": 2.4, "width": 0.6}
 FORMATS = (".png", ".svg", ".pdf")
-# Okabe and Ito's palette, without yellow, which is pale on paper: told apart by colour-blind eyes.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# Lines differ in these too, so that they are told apart in black and white. Their numbers have no
-# common divisor, so that 28 lines all look different.
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-DASHES = ("-", "--", "-.", ":")
-# So many lines all look different without colour.
-MOST_LINES = len(MARKERS) * len(DASHES)
-# For areas, as markers for lines.
-HATCHES = ("", "///", "...", "\\\\\\", "xxx", "---", "ooo")
-# Inches: a letter of a legend of this many points, and the sample of a line beside it.
-_LEGEND_POINTS = 8
-_LETTER, _SAMPLE, _ROW = 0.068, 0.8, 0.19
+# Inches: a column and the text of a page, narrow enough for ACM, IEEE and USENIX.
+WIDTHS = {"column": 3.33, "page": 7.0}
+# Settings of matplotlib. Fonts are embedded as TrueType: publishers refuse Type 3. Sizes are in
+# points, and all others follow from the size of the font.
+_PAPER = {
+    "figure.figsize": (WIDTHS["page"], 4.0),
+    "font.size": 8.0,
+    "axes.titlesize": 8.0,
+    "axes.labelsize": 8.0,
+    "figure.titlesize": 8.0,
+    "figure.labelsize": 8.0,
+    "legend.fontsize": 7.0,
+    "xtick.labelsize": 7.0,
+    "ytick.labelsize": 7.0,
+    "axes.linewidth": 0.6,
+    "grid.linewidth": 0.4,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 4.0,
+    "hatch.linewidth": 0.4,
+    **{f"{axis}tick.major.{what}": size for axis in "xy" for what, size in _TICKS.items()},
+    **{f"{axis}tick.minor.{what}": size / 1.5 for axis in "xy" for what, size in _TICKS.items()},
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "pdf.fonttype": 42,
+    "ps.fonttype": 42,
+    "svg.fonttype": "none",
+    "savefig.dpi": 300,
+}
+_FIXED = ("figure.figsize", "pdf.fonttype", "ps.fonttype", "savefig.dpi")
+_LARGER = 1.75
+_TALK = {
+    name: value * _LARGER
+    for name, value in _PAPER.items()
+    if isinstance(value, float) and name not in _FIXED
+} | {"figure.figsize": (12.0, 6.75), "savefig.dpi": 160}
+STYLES = {"paper": [_PAPER], "talk": [_PAPER, _TALK]}
+# A letter of this many times the size of the font is as wide as the mean one.
+_LETTER = 0.53
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What all kinds of figures are given."""
+
+    width: float | None = None  # inches; None for that of the style
+    height: float | None = None  # inches; None for what there is to draw
+    title: str | None = None  # None for the kind's own
+    called: Mapping[str, str] = field(default_factory=dict)  # what to call protocols instead
+    pool: bool = True  # whether repeats are drawn as one, where the kind has a way to do so
+
+
+PLAIN = Frame()
+
+
+@contextmanager
+def applied(name: str = "paper") -> Iterator[None]:
+    """Let matplotlib draw in a style for a while; it can also decorate a function.
+
+    It is ``paper``, ``talk``, a style that comes with matplotlib, or a file of one, whose settings
+    are put on top of ``paper``. A UsageError says that there is none.
+    """
+    try:
+        from matplotlib import rc_params_from_file, style
+    except ImportError as error:
+        raise HpcflError("figures need matplotlib: pip install hpcfl[plot]") from error
+    settings: list[Any] = STYLES.get(name, [_PAPER])
+    if name in style.library:
+        settings = [*settings, name]
+    elif name not in STYLES:
+        try:
+            # Only a file: matplotlib itself would also read addresses of pages.
+            own = rc_params_from_file(Path(name).resolve(strict=True), use_default_template=False)
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"there is no style {name!r} ({error}): give {' or '.join(STYLES)}, a matplotlib "
+                "style file, or the name of a style of matplotlib"
+            ) from None
+        settings = [*settings, own]
+    with style.context(settings):
+        yield
 
 
 def new_figure(
-    width: float = 6.4, height: float = 4.0, columns: int = 1, rows: int = 1, **more: Any
+    frame: Frame, panels: int = 1, height: float = 2.5, narrowest: float = 2.2, **more: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure of so many inches, and its axes, row by row.
+    """Return an empty figure and the axes of its panels, row by row.
 
-    Further arguments go to matplotlib's `Figure.subplots`. Without matplotlib it is an HpcflError.
+    There are as many panels beside each other as are not narrower than `narrowest`, in rows of some
+    `height`: inches, for a font of 8 points. Further arguments go to matplotlib's
+    `Figure.subplots`. Without matplotlib it is an HpcflError.
     """
     try:
+        from matplotlib import rcParams
         from matplotlib.figure import Figure
     except ImportError as error:
         raise HpcflError("figures need matplotlib: pip install hpcfl[plot]") from error
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, **more)
-    return figure, list(axes.flat)
+    width = frame.width or rcParams["figure.figsize"][0]
+    beside = max(1, min(panels, int(width / (narrowest * font_scale()))))
+    rows = math.ceil(panels / beside)
+    columns = math.ceil(panels / rows)
+    size = width, frame.height or rows * height * font_scale()
+    figure = Figure(figsize=size, layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False, **more).flat)
+    for one in axes:
+        # Kept for ticks that are made only when the figure is saved.
+        one.tick_params(axis="x", labelsize=rcParams["xtick.labelsize"])
+        one.tick_params(axis="y", labelsize=rcParams["ytick.labelsize"])
+    for one in axes[panels:]:
+        one.remove()
+    return figure, axes[:panels]
 
 
-def line_style(number: int, points: int) -> dict[str, Any]:
-    """Return how the line with this number looks, with about ten markers on it."""
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "linestyle": DASHES[number % len(DASHES)],
-        "marker": MARKERS[number % len(MARKERS)],
-        # Markers of neighbouring lines lie side by side where there are enough points.
-        "markevery": (number % 3 if points > 20 else 0, max(1, points // 10)),
-        "markersize": 4,
-        "linewidth": 1.4,
-    }
+def font_scale() -> float:
+    """Return how large the font of the style is, in units of 8 points."""
+    from matplotlib import rcParams
+
+    return float(rcParams["font.size"]) / 8
 
 
-def area_style(number: int) -> dict[str, Any]:
-    """Return how the area with this number looks."""
-    return {
-        "facecolor": COLOURS[number % len(COLOURS)],
-        "hatch": HATCHES[number % len(HATCHES)],
-        "edgecolor": "white",
-        "linewidth": 0.6,
-    }
+def letters_in(inches: float) -> int:
+    """Return how many letters of the style's font fit into a line."""
+    return max(8, int(inches * 72 / (8 * font_scale() * _LETTER)))
 
 
-def legend_below(figure: Figure, axes: Axes) -> None:
-    """Put the legend below the axes, where it hides no data, and make the figure so much higher."""
-    handles, names = axes.get_legend_handles_labels()
+def set_title(figure: Figure, frame: Frame, own: str) -> None:
+    """Put a title above a figure: what was asked for, else its own; none if that is empty."""
+    words = own if frame.title is None else frame.title
+    if not words:
+        return
+    text = textwrap.fill(words, letters_in(figure.get_figwidth()))
+    visible = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
+    if len(visible) == 1:
+        visible[0].set_title(text)
+    else:
+        figure.suptitle(text)
+
+
+def legend_below(figure: Figure, frame: Frame, *axes: Axes) -> None:
+    """Put the legend of axes below them, where it hides no data.
+
+    The figure is made so much higher, unless it was asked to have some height.
+    """
+    from matplotlib import rcParams
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    entries: dict[str, Any] = {}
+    for one in axes:
+        for handle, name in zip(*one.get_legend_handles_labels(), strict=True):
+            # Of a line with intervals, the line.
+            entries.setdefault(name, handle[0] if isinstance(handle, tuple) else handle)
+    if not entries:
+        return
     width, height = figure.get_size_inches()
-    letters = int((width - _SAMPLE) / _LETTER)
-    wrapped = [wrap(name, letters) for name in names]
-    entry = _SAMPLE + _LETTER * max(min(len(name), letters) for name in names)
-    columns = max(1, min(len(names), int(width / entry)))
-    lines = np.array_split([name.count("\n") + 1 for name in wrapped], columns)
-    figure.set_size_inches(width, height + 0.1 + _ROW * max(sum(column) for column in lines))
-    figure.legend(
-        handles,
-        wrapped,
-        loc="outside lower center",
-        ncols=columns,
-        fontsize=_LEGEND_POINTS,
-        handlelength=4,  # long enough to show dots and dashes
-    )
+    sample = 5 * rcParams["font.size"] / 72  # the line beside a name, and what is around it
+    names = [wrap(name, letters_in(width - sample)) for name in entries]
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    for columns in range(min(len(names), 6), 0, -1):
+        legend = figure.legend(
+            list(entries.values()),
+            names,
+            loc="outside lower center",
+            ncols=columns,
+            frameon=False,
+            handlelength=3.2,  # long enough to show dots and dashes
+            columnspacing=1.2,
+        )
+        box = legend.get_window_extent(renderer)
+        if box.width <= figure.bbox.width or columns == 1:
+            break
+        legend.remove()
+    if frame.height is None:
+        figure.set_size_inches(width, height + box.height / figure.dpi)
+
+
+def wrapped(axes: Axes, words: str) -> str:
+    """Break words into lines that are no longer than the axes are wide."""
+    spec = axes.get_subplotspec()
+    assert spec is not None
+    width = axes.figure.bbox.width / axes.figure.dpi / spec.get_gridspec().ncols
+    return textwrap.fill(words, letters_in(0.85 * width), break_on_hyphens=False)
+
+
+def readable_ticks(axes: Axes, places: Sequence[float] | None = None, whole: bool = False) -> None:
+    """Give axes ticks that are plain numbers; see :func:`hpcfl.plots.ticks.plain`."""
+    from hpcfl.plots import ticks
+
+    ticks.plain(axes, places, whole)
+
+
+def unit_of(values: Any, units: Mapping[str, float]) -> tuple[float, str]:
+    """Return the unit in which numbers are neither large nor small: how much it is, and its name.
+
+    It is the largest of the units in which the middle of the numbers, by size, is 1 or more.
+    """
+    known = np.asarray(values, float)
+    known = known[np.isfinite(known) & (known > 0)]
+    middle = float(np.sqrt(known.min() * known.max())) if known.size else 0.0
+    fitting = [name for name, one in units.items() if middle >= one]
+    name = fitting[-1] if fitting else next(iter(units))
+    return units[name], name
+
+
+BYTES = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+SECONDS = {"ms": 1e-3, "s": 1.0}
 
 
 def wrap(name: str, letters: int) -> str:
@@ -112,14 +249,6 @@ def lacking_training(run: Run, names: Sequence[str]) -> str | None:
     return None if run.validated.any() else "has no finished round"
 
 
-def check_lines(count: int, what: str = "lines to draw", each: int = 1) -> None:
-    """Refuse more lines than can be told apart, `each` for one of what is counted."""
-    if count * each > MOST_LINES:
-        raise UsageError(
-            f"there are {count} {what} and {MOST_LINES // each} can be told apart: name fewer files"
-        )
-
-
 def from_zero(axes: Axes, log_x: bool) -> None:
     """Let what is across begin at 0, or be logarithmic."""
     if log_x:
@@ -133,12 +262,6 @@ def lacking_rounds(run: Run, **_: object) -> str | None:
     return None if run.measured.any() else "has no measured round"
 
 
-def tick_step(count: int) -> int:
-    """Return the distance of ticks, of 1, 2, 5, 10, 20, ..., that gives 25 ticks at most."""
-    steps = (digit * 10**power for power in itertools.count() for digit in (1, 2, 5))
-    return next(step for step in steps if count <= 25 * step)
-
-
 def check_path(path: Path) -> None:
     """Refuse a name that says no known format."""
     if path.suffix.lower() not in FORMATS:
@@ -148,27 +271,28 @@ def check_path(path: Path) -> None:
         )
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure; the same figure gives the same file."""
+def save(figure: Figure, path: Path, style: str = "paper") -> None:
+    """Write a figure that was drawn in a style; the same figure gives the same file."""
     check_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix.lower() == ".svg":
-            path.write_text(svg(figure), encoding="utf-8")
+            path.write_text(svg(figure, style), encoding="utf-8")
         else:
             undated = {"CreationDate": None} if path.suffix.lower() == ".pdf" else None
-            figure.savefig(path, dpi=200, metadata=undated)
+            with applied(style):
+                figure.savefig(path, metadata=undated)
     except OSError as error:
         raise UsageError(
             f"cannot write {path} ({error.strerror or error}): choose another place"
         ) from None
 
 
-def svg(figure: Figure) -> str:
+def svg(figure: Figure, style: str = "paper") -> str:
     """Return a figure as a document of SVG; the same figure gives the same text."""
     from matplotlib import rc_context
 
     text = io.StringIO()
-    with rc_context({"svg.hashsalt": "hpcfl", "svg.fonttype": "none"}):
+    with applied(style), rc_context({"svg.hashsalt": "hpcfl", "svg.fonttype": "none"}):
         figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue()

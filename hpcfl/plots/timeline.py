@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpcfl.errors import UsageError
-from hpcfl.plots import naming
-from hpcfl.plots.style import COLOURS, legend_below, new_figure, tick_step
+from hpcfl.plots import looks, naming
+from hpcfl.plots.style import (
+    PLAIN,
+    SECONDS,
+    Frame,
+    legend_below,
+    new_figure,
+    readable_ticks,
+    set_title,
+    unit_of,
+)
 from hpcfl.results.ranktimes import RankTimes, rank_times
 from hpcfl.results.reader import Run
 
@@ -20,6 +30,7 @@ if TYPE_CHECKING:
 MOST_RANKS = 256
 # Time in MPI is as pale as this.
 _PALE = 0.35
+_WAITING: dict[str, Any] = {"facecolor": "white", "hatch": "////", "linewidth": 0}
 
 
 def lacking(run: Run, round: int | None = None) -> str | None:
@@ -36,7 +47,7 @@ def lacking(run: Run, round: int | None = None) -> str | None:
     return None
 
 
-def draw(runs: Sequence[Run], round: int | None = None) -> Figure:
+def draw(runs: Sequence[Run], frame: Frame = PLAIN, round: int | None = None) -> Figure:
     """Return a row for every rank of one run, with a bar for each phase of a round.
 
     The round is the one with this index, else the measured one of median seconds. A bar begins and
@@ -49,31 +60,38 @@ def draw(runs: Sequence[Run], round: int | None = None) -> Figure:
     times = rank_times(run)
     assert times is not None
     index = _median_round(run) if round is None else round
-    figure, (axes,) = new_figure(9.6, 1.2 + max(0.05, 0.25 / (1 + times.ranks / 40)) * times.ranks)
+    unit, unit_name = unit_of([np.nanmax(times.end[index])], SECONDS)
+    row = max(0.04, 0.2 / (1 + times.ranks / 40))
+    figure, (axes,) = new_figure(frame, height=0.7 + row * times.ranks)
     rows = range(times.ranks)
+    looked = looks.of_phases(run.phases)
     for phase, name in enumerate(run.phases):
-        colour = COLOURS[phase % len(COLOURS)]
-        left = 1e3 * times.begin[index, phase]
-        looks: tuple[dict[str, Any], ...] = (
-            {"facecolor": colour, "label": name},
+        colour = looked[name]["facecolor"]
+        left = np.nan_to_num(times.begin[index, phase] / unit)
+        own = {"facecolor": colour, "edgecolor": "white", "linewidth": 0, "label": name}
+        kinds: tuple[dict[str, Any], ...] = (
+            own | {"hatch": looked[name]["hatch"]},
             {"facecolor": colour, "alpha": _PALE},
-            {"facecolor": "white", "edgecolor": colour, "hatch": "////", "linewidth": 0},
+            _WAITING | {"edgecolor": colour},
         )
         parts = (times.computing, times.mpi, times.waiting)
-        for part, look in zip(parts, looks, strict=True):
-            width = 1e3 * part[index, phase]
-            axes.barh(rows, np.nan_to_num(width), left=np.nan_to_num(left), height=0.85, **look)
+        for part, look in zip(parts, kinds, strict=True):
+            width = np.nan_to_num(part[index, phase] / unit)
+            axes.barh(rows, width, left=left, height=0.85, **look)
             left = left + width
     axes.barh([0], [0], facecolor="0.4", alpha=_PALE, label="pale: in MPI")
-    axes.barh([0], [0], facecolor="white", edgecolor="0.4", hatch="////", label="hatched: waiting")
-    places = range(0, times.ranks, tick_step(times.ranks))
-    axes.set_yticks(places, [run.rank_name(rank) for rank in places], fontsize=8)
-    axes.set(xlabel="time since the first rank began, ms", ylabel="rank")
+    axes.barh([0], [0], **_WAITING, edgecolor="0.4", label="hatched: waiting")
+    axes.set(xlabel=f"time since the first rank began, {unit_name}", ylabel="rank")
     axes.set_ylim(times.ranks - 0.4, -0.6)
     axes.set_xlim(left=0)
-    (name,) = naming.labels([run], ("dim", *naming.TASK, *naming.TOLD_APART))
-    axes.set_title(f"{name}: round {index}{_doubt(times, index)}", fontsize=10)
-    legend_below(figure, axes)
+    readable_ticks(axes)
+    room = 72 * figure.get_figheight() / (2 * times.ranks)  # points for a row, about
+    step = math.ceil(8 / room)
+    places = range(0, times.ranks, step)
+    axes.set_yticks(places, [run.rank_name(rank) for rank in places])
+    (name,) = naming.labels([run], ("dim", *naming.TASK, *naming.TOLD_APART), called=frame.called)
+    set_title(figure, frame, f"{name}: round {index}{_doubt(times, index)}")
+    legend_below(figure, frame, axes)
     return figure
 
 

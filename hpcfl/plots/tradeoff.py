@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcfl.errors import UsageError
-from hpcfl.plots import exposure, naming
-from hpcfl.plots.style import COLOURS, MARKERS, check_lines, legend_below, new_figure
+from hpcfl.plots import exposure, looks, naming
+from hpcfl.plots.style import (
+    BYTES,
+    PLAIN,
+    SECONDS,
+    Frame,
+    legend_below,
+    new_figure,
+    readable_ticks,
+    set_title,
+    unit_of,
+)
 from hpcfl.results.reader import Run
 
 if TYPE_CHECKING:
@@ -43,69 +53,71 @@ def figures(run: Run) -> dict[str, tuple[float, float]]:
     return found
 
 
-def draw(runs: Sequence[Run], protocol: str | None = None) -> Figure:
+def draw(runs: Sequence[Run], frame: Frame = PLAIN, protocol: str | None = None) -> Figure:
     """Return a panel for each number of devices and of parameters: a point for each run.
 
     It is of a device; members of committees and helpers are hollow points, joined to those of their
     run. Names say which share of the values that a device sends a curious server learns by itself,
     where it learns any; all else that it learns are sums.
     """
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
     places = sorted({(run.devices, run.dim) for run in runs})
     if len(places) > MOST_PANELS:
         raise UsageError(
             f"a figure has room for {MOST_PANELS} numbers of devices and parameters and there are "
-            f"{len(places)}: name fewer runs"
+            f"{len(places)}: name fewer runs, or choose some with --where"
         )
-    names = [_name(run, runs) for run in runs]
-    looks = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    check_lines(len(looks))
+    names = [_name(run, runs, frame) for run in runs]
+    looked = looks.of_lines(zip(map(naming.named, runs), names, strict=True))
     alone: dict[str, float] = {}
     for run, name in zip(runs, names, strict=True):
         alone[name] = max(alone.get(name, 0.0), exposure.exposed_alone(run, protocol))
-    figure, axes = new_figure(4.2 * len(places) + 1.0, 4.4, columns=len(places), sharey=True)
+    found = [figures(run) for run in runs]
+    sent, spent = zip(*(point for points in found for point in points.values()), strict=True)
+    units = unit_of(sent, BYTES), unit_of(spent, SECONDS)
+    figure, axes = new_figure(frame, len(places), height=2.7, sharey=True)
     for one, (devices, dim) in zip(axes, places, strict=True):
-        for run, name in zip(runs, names, strict=True):
-            if (run.devices, run.dim) == (devices, dim):
-                _draw_run(one, run, _look(looks[name]))
         one.set(xscale="log", yscale="log")
-        one.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        one.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        one.xaxis.set_minor_formatter(NullFormatter())
-        one.set_title(f"N = {devices:,}, d = {dim:,}", fontsize=10)
-        one.set_xlabel("sent in a round, kB")
-        one.grid(alpha=0.3, which="major")
-    for name, number in looks.items():
+        for run, name, points in zip(runs, names, found, strict=True):
+            if (run.devices, run.dim) == (devices, dim):
+                _draw_run(one, points, looked[name].points(), (units[0][0], units[1][0]))
+        if len(places) > 1:
+            one.set_title(f"N = {devices:,}, d = {dim:,}")
+        one.set_xlabel(f"sent in a round, {units[0][1]}")
+        one.set_ylabel(f"CPU time in a round, {units[1][1]}")
+        one.label_outer()
+        one.grid(alpha=0.3)
+        readable_ticks(one)
+    for name, look in looked.items():
         share = f", {100 * alone[name]:.3g} % learned alone" if alone[name] >= _SOME else ""
-        axes[0].plot([], [], label=f"{name}{share}", **_look(number))
-    axes[0].set_ylabel("CPU time in a round, ms")
-    figure.suptitle("filled: a device; hollow: a member of its committee, or a helper", fontsize=9)
-    legend_below(figure, axes[0])
+        axes[0].plot([], [], label=f"{name}{share}", **look.points())
+    where = f"N = {places[0][0]:,}, d = {places[0][1]:,}" if len(places) == 1 else ""
+    others = any(len(points) > 1 for points in found)
+    hollow = "joined by dots: a member of its committee, or a helper" if others else ""
+    set_title(figure, frame, "; ".join(filter(None, (where, hollow))))
+    legend_below(figure, frame, axes[0])
     return figure
 
 
-def _look(number: int) -> dict[str, Any]:
-    """Return how points look: as many are told apart as there are colours and markers together."""
-    marker = MARKERS[(number + 3 * (number // len(COLOURS))) % len(MARKERS)]
-    colour = COLOURS[number % len(COLOURS)]
-    return {"color": colour, "marker": marker, "markersize": 6, "linestyle": "none"}
-
-
-def _name(run: Run, runs: Sequence[Run]) -> str:
+def _name(run: Run, runs: Sequence[Run], frame: Frame) -> str:
     """Return what a run is called, the same for all numbers of devices where that is enough."""
     of_place = [one for one in runs if (one.devices, one.dim) == (run.devices, run.dim)]
     alike = [one for one in of_place if naming.named(one) == naming.named(run)]
     if len(alike) == 1:
-        return naming.named(run)
-    return naming.labels(alike, naming.TOLD_APART)[alike.index(run)]
+        return naming.shown(run, frame.called)
+    labels = naming.labels(alike, naming.TOLD_APART, called=frame.called)
+    return labels[alike.index(run)]
 
 
-def _draw_run(axes: Axes, run: Run, look: dict[str, Any]) -> None:
-    points = figures(run)
-    x, y = points.pop("device") if "device" in points else points["member"]
-    axes.plot([x / 1e3], [1e3 * y], **look)
-    for other_x, other_y in points.values():
-        xs, ys = np.array([x, other_x]) / 1e3, 1e3 * np.array([y, other_y])
-        axes.plot(xs, ys, ":", color=look["color"], linewidth=1)
-        axes.plot(xs[1:], ys[1:], **look | {"markerfacecolor": "white"})
+def _draw_run(
+    axes: Axes,
+    points: dict[str, tuple[float, float]],
+    look: dict[str, Any],
+    units: tuple[float, float],
+) -> None:
+    places = {party: np.divide(place, units) for party, place in points.items()}
+    first = places.pop("device") if "device" in places else places.pop("member")
+    axes.plot(*first, **look | {"markersize": 5})
+    for other in places.values():
+        axes.plot(*np.stack([first, other], axis=1), ":", color=look["color"], linewidth=0.8)
+        hollow = {"markerfacecolor": "white", "fillstyle": "full", "markersize": 5}
+        axes.plot(*other, **look | hollow)
