@@ -59,15 +59,20 @@ def draw(
         every = np.concatenate([values for of_one in spent for values in of_one])
         unit, unit_name = unit_of(every, BYTES)
     figure, (axes,) = new_figure(frame, height=2.8)
-    for one, of_one in zip(series, spent, strict=True):
-        across = seeds.mean(one, of_one) / unit
-        accuracy = [run.training[Metric.ACCURACY] for run in one.runs]
-        middle, deviation = seeds.mean(one, accuracy), seeds.deviation(one, accuracy)
+    reached = [[run.training[Metric.ACCURACY] for run in one.runs] for one in series]
+    curves = [
+        (seeds.mean(one, of_one) / unit, seeds.mean(one, accuracy))
+        for one, of_one, accuracy in zip(series, spent, reached, strict=True)
+    ]
+    for one, (across, middle), accuracy, width in zip(
+        series, curves, reached, looks.widths(curves), strict=True
+    ):
         look = looked[one.label]
+        deviation = seeds.deviation(one, accuracy)
         if len(one.runs) > 1:
             ends = middle - deviation, middle + deviation
             axes.fill_between(across, *ends, color=look.shade, alpha=0.2, linewidth=0)
-        axes.plot(across, middle, label=one.label, **look.curve(middle.size))
+        axes.plot(across, middle, label=one.label, **look.curve(middle.size) | width)
     if target is not None:
         axes.axhline(target, color="0.4", dashes=(1, 2), label=f"target {target:g}")
     axes.set(xlabel=_across(runs, against, log_x, unit_name), ylabel="accuracy on held-out data")

@@ -56,15 +56,14 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN, log_x: bool = False) -> Figu
     looks.check_count(len(series), "private configurations", looks.MOST_LINES // len(SIDES))
     curves = _curves(series)
     figure, (left, right) = new_figure(frame, 2, height=2.5)
-    for (label, side), (rounds, epsilon, accuracy) in curves.items():
+    over_rounds = looks.widths([curve[:2] for curve in curves.values()])
+    over_epsilon = looks.widths([curve[1:] for curve in curves.values()])
+    for number, ((label, side), (rounds, epsilon, accuracy)) in enumerate(curves.items()):
         look = looked[label].curve(epsilon.size) | SIDES[side][1]
         words = side if epsilon.size else f"{side}: none is finite"
-        # How many of the lines that are still to come hide this one.
-        above = _later_alike(curves, (label, side))
-        look["zorder"], width = 2 - 0.01 * above, 1 + 1.6 * above
-        look["linewidth"] = 1.1 * width
-        left.plot(rounds, epsilon, label=f"{label}, {words}", **look)
-        right.plot(epsilon, accuracy, **look | {"linewidth": 1.1})
+        left.plot(rounds, epsilon, **look | over_rounds[number])
+        right.plot(epsilon, accuracy, **look | over_epsilon[number])
+        left.plot([], [], label=f"{label}, {words}", **look)
     deltas = _deltas(runs)
     name = f"epsilon (delta = {deltas[0]:g})" if len(deltas) == 1 else "epsilon"
     left.set(xlabel="round (the first is 0)", ylabel=name)
@@ -98,17 +97,6 @@ def _curves(series: Sequence[seeds.Series]) -> dict[tuple[str, str], Curve]:
             known = np.isfinite(epsilon)
             found[one.label, side] = rounds[known], epsilon[known], accuracy[known]
     return found
-
-
-def _later_alike(curves: dict[tuple[str, str], Curve], name: tuple[str, str]) -> int:
-    """Return how many of the lines after one are the same over rounds."""
-    rounds, epsilon, _ = curves[name]
-    names = list(curves)
-    return sum(
-        np.array_equal(rounds, curves[other][0]) and np.allclose(epsilon, curves[other][1], 1e-3)
-        for other in names[names.index(name) + 1 :]
-        if epsilon.size
-    )
 
 
 def _deltas(runs: Sequence[Run]) -> list[float]:

@@ -18,6 +18,7 @@ from hpcfl.plots.style import (
     Frame,
     applied,
     lacking_rounds,
+    leave_room,
     legend_below,
     new_figure,
     readable_ticks,
@@ -82,13 +83,14 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN, protocol: str | None = None)
     looked = looks.of_lines(zip(map(naming.named, runs), labels, strict=True))
     sent = [_sent(run) for run in runs]
     unit, unit_name = unit_of(sent, BYTES)
-    for run, label, bytes_ in zip(runs, labels, sent, strict=True):
-        alone = 100 * exposed_alone(run, protocol)
-        # Points in one place are all seen.
-        look = looked[label].points() | {"markersize": 6, "alpha": 0.85, "clip_on": False}
-        axes.plot([bytes_ / unit], [alone], label=label, **look)
-    axes.set_xlim(left=0)
-    axes.set_ylim(-3, 103)
+    alone = [100 * exposed_alone(run, protocol) for run in runs]
+    points = [([x / unit], [y]) for x, y in zip(sent, alone, strict=True)]
+    for label, (x, y), width in zip(labels, points, looks.widths(points), strict=True):
+        axes.plot(x, y, **looked[label].points() | width)
+        axes.plot([], [], label=label, **looked[label].points())
+    axes.set_xscale("log")
+    leave_room(axes, x=True, y=False)
+    axes.set_ylim(-6, 106)
     axes.set(
         xlabel=f"sent up by a survivor in a round, {unit_name}",
         ylabel="exposed alone, % of the values it sends",
@@ -97,7 +99,7 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN, protocol: str | None = None)
     readable_ticks(axes)
     usual = naming.usual(runs, ("dim", *naming.TOLD_APART))
     set_title(figure, frame, "; ".join(("a third of the devices colluding", *usual)))
-    legend_below(figure, frame, axes)
+    legend_below(figure, frame, axes, sample=1.5)
     return figure
 
 

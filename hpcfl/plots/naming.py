@@ -85,14 +85,12 @@ def unusual(runs: Sequence[Run], names: Sequence[str]) -> list[list[str]]:
 
 
 def usual(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
-    """Return in words what `unusual` leaves out: "else", and the numbers that most runs have."""
+    """Return in words the numbers that `unusual` leaves out, as most runs have them."""
     common = {name: _most_common(runs, name) for name in differing(runs, names)}
-    parts = [
-        f"{name.replace('_', ' ')} {value}"
-        for name, value in common.items()
-        if value is not None and value[0].isdigit()
-    ]
-    return [f"where not said: {', '.join(parts)}"] if parts else []
+    numbers = [name for name, value in common.items() if value is not None and value[0].isdigit()]
+    one = next((run for run in runs if all(option(run, n) == common[n] for n in numbers)), runs[0])
+    parts = settings(one, numbers)
+    return [f"unless said otherwise: {', '.join(parts)}"] if parts else []
 
 
 def _most_common(runs: Sequence[Run], name: str) -> str | None:
@@ -139,7 +137,8 @@ def settings(run: Run, names: Sequence[str]) -> list[str]:
 
 def rates(link: LinkModel) -> str:
     """Return a link in few words."""
-    return f"{link.uplink_mbps:g}/{link.downlink_mbps:g} Mbit/s, {link.latency_ms:g} ms"
+    rate = f"{link.uplink_mbps:g}/{link.downlink_mbps:g}"
+    return f"{rate}\N{NO-BREAK SPACE}Mbit/s, {link.latency_ms:g}\N{NO-BREAK SPACE}ms"
 
 
 def title(runs: Sequence[Run]) -> str:

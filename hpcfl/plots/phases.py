@@ -82,12 +82,12 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN) -> Figure:
     for phase, look in looked.items():
         axes[0].barh([0], [0], label=phase, **look)
     intervals = any(median_interval(whole[~np.isnan(whole)]).known for _, whole in found)
-    words = "whole round, median with 95 % interval" if intervals else "whole round, median"
+    words = "median round, 95 % interval" if intervals else "median round"
     if max(int(run.measured.sum()) for run in runs) == 1:
         words = "whole round"
     axes[0].plot([], [], **_DOT, linestyle="none", label=words)
     set_title(figure, frame, "; ".join(naming.usual(runs, _TOLD_APART)))
-    legend_below(figure, frame, axes[0])
+    legend_below(figure, frame, axes[0], sample=1.8)
     return figure
 
 

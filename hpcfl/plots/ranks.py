@@ -15,6 +15,7 @@ from hpcfl.plots.style import (
     SECONDS,
     Frame,
     from_zero,
+    label_first_column,
     lacking_rounds,
     legend_below,
     letters_in,
@@ -82,8 +83,7 @@ def draw(
     if spread == "ecdf":
         axes[0].set_ylim(0, 1.02)
         for one in axes:
-            one.set_ylabel("share of values")
-            one.label_outer()
+            label_first_column(one, "share of values")
         legend_below(figure, frame, axes[0])
     else:
         letters = letters_in(0.4 * figure.get_figwidth())
@@ -134,18 +134,16 @@ def _draw_one(run: Run, name: str, frame: Frame, clock: str, log_x: bool) -> Fig
     found = seconds(run, clock)
     unit, unit_name = unit_of(found, SECONDS)
     boxes = [column[~np.isnan(column)] / unit for column in found.T]
-    figure, axes = new_figure(
-        frame, 2, height=2.4, narrowest=0.1, sharey=True, width_ratios=(9.0, 1.0)
-    )
+    figure, axes = new_figure(frame, 2, height=2.4, narrowest=0.1, width_ratios=(9.0, 1.0))
     colour = looks.of_protocols([naming.named(run)])[naming.named(run)].colour
     _draw_boxes(axes[0], boxes[:-1], range(run.devices), [colour] * run.devices)
     _draw_boxes(axes[1], boxes[-1:], [0], [colour])
-    for one in axes:
+    for one, values in zip(axes, (found[:, :-1], found[:, -1]), strict=True):
         one.grid(alpha=0.3, axis="y")
         if log_x:
             one.set_yscale("log")
         else:
-            one.set_ylim(0, 1.05 * float(np.nanmax(found)) / unit)
+            one.set_ylim(0, 1.05 * float(np.nanmax(values, initial=0.0)) / unit or 1.0)
         readable_ticks(one, whole=True)
     axes[0].set(xlabel="device", ylabel=f"{_what(clock)}, {unit_name}")
     axes[1].set_xticks([0], ["server"])

@@ -18,6 +18,7 @@ from hpcfl.plots.style import (
     SECONDS,
     Frame,
     lacking_rounds,
+    leave_room,
     legend_below,
     new_figure,
     readable_ticks,
@@ -132,8 +133,11 @@ def _draw_panel(
         axes.plot([], [], label=label, **look)
     axes.set(xscale="log", yscale="log", xlabel=AXES[against])
     axes.set_title(wrapped(axes, f"{quantity.name}, {name}"))
-    axes.label_outer()
-    _leave_room(axes, everything / unit)
+    spec = axes.get_subplotspec()
+    if spec is not None and not spec.is_last_row():
+        axes.set_xlabel("")
+        axes.tick_params(axis="x", labelbottom=False)
+    leave_room(axes)
     if not at_one_place:
         # What one device sends does not grow with their number.
         power = 0 if against == "devices" and not quantity.grows else 1
@@ -141,15 +145,6 @@ def _draw_panel(
     axes.grid(alpha=0.3)
     readable_ticks(axes, sorted(set(everywhere.tolist())))
     return intervals
-
-
-def _leave_room(axes: Axes, values: NDArray[np.float64]) -> None:
-    """Let what is up span a factor of 4 at least: noise is not to look like growth."""
-    values = values[np.isfinite(values) & (values > 0)]
-    if values.size:
-        middle = math.sqrt(values.min() * values.max())
-        low, high = axes.get_ylim()
-        axes.set_ylim(min(low, middle / 2), max(high, 2 * middle))
 
 
 def _draw_guide(

@@ -154,17 +154,13 @@ def set_title(figure: Figure, frame: Frame, own: str) -> None:
     words = own if frame.title is None else frame.title
     if not words:
         return
-    text = textwrap.fill(words, letters_in(figure.get_figwidth()))
-    visible = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
-    if len(visible) == 1:
-        visible[0].set_title(text)
-    else:
-        figure.suptitle(text)
+    figure.suptitle(textwrap.fill(words, letters_in(0.9 * figure.get_figwidth())))
 
 
-def legend_below(figure: Figure, frame: Frame, *axes: Axes) -> None:
+def legend_below(figure: Figure, frame: Frame, *axes: Axes, sample: float = 3.2) -> None:
     """Put the legend of axes below them, where it hides no data.
 
+    The sample beside a name, in units of the font's size, is long enough to show dots and dashes.
     The figure is made so much higher, unless it was asked to have some height.
     """
     from matplotlib import rcParams
@@ -178,8 +174,8 @@ def legend_below(figure: Figure, frame: Frame, *axes: Axes) -> None:
     if not entries:
         return
     width, height = figure.get_size_inches()
-    sample = 5 * rcParams["font.size"] / 72  # the line beside a name, and what is around it
-    names = [wrap(name, letters_in(width - sample)) for name in entries]
+    beside = (sample + 2) * rcParams["font.size"] / 72
+    names = [wrap(name, letters_in(width - beside)) for name in entries]
     renderer = FigureCanvasAgg(figure).get_renderer()
     for columns in range(min(len(names), 6), 0, -1):
         legend = figure.legend(
@@ -188,7 +184,7 @@ def legend_below(figure: Figure, frame: Frame, *axes: Axes) -> None:
             loc="outside lower center",
             ncols=columns,
             frameon=False,
-            handlelength=3.2,  # long enough to show dots and dashes
+            handlelength=sample,
             columnspacing=1.2,
         )
         box = legend.get_window_extent(renderer)
@@ -254,7 +250,25 @@ def from_zero(axes: Axes, log_x: bool) -> None:
     if log_x:
         axes.set_xscale("log")
     else:
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, 1.03 * axes.dataLim.x1 if axes.dataLim.x1 > 0 else None)
+
+
+def leave_room(axes: Axes, x: bool = False, y: bool = True) -> None:
+    """Let logarithmic axes span a factor of 4 at least: noise is not to look like growth."""
+    for wanted, (low, high), change in (
+        (x, axes.get_xlim(), axes.set_xlim),
+        (y, axes.get_ylim(), axes.set_ylim),
+    ):
+        if wanted and 0 < low < high:
+            middle = math.sqrt(low * high)
+            change(min(low, middle / 2), max(high, 2 * middle))
+
+
+def label_first_column(axes: Axes, words: str) -> None:
+    """Say what is up, beside the first of panels that share it."""
+    spec = axes.get_subplotspec()
+    if spec is None or spec.is_first_col():
+        axes.set_ylabel(words)
 
 
 def lacking_rounds(run: Run, **_: object) -> str | None:

@@ -14,6 +14,8 @@ from hpcfl.plots.style import (
     PLAIN,
     SECONDS,
     Frame,
+    label_first_column,
+    leave_room,
     legend_below,
     new_figure,
     readable_ticks,
@@ -83,10 +85,11 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN, protocol: str | None = None)
         if len(places) > 1:
             one.set_title(f"N = {devices:,}, d = {dim:,}")
         one.set_xlabel(f"sent in a round, {units[0][1]}")
-        one.set_ylabel(f"CPU time in a round, {units[1][1]}")
-        one.label_outer()
+        label_first_column(one, f"CPU time in a round, {units[1][1]}")
         one.grid(alpha=0.3)
         readable_ticks(one)
+    for one in axes:  # now that all that share an axis have their points
+        leave_room(one, x=True)
     for name, look in looked.items():
         share = f", {100 * alone[name]:.3g} % learned alone" if alone[name] >= _SOME else ""
         axes[0].plot([], [], label=f"{name}{share}", **look.points())
@@ -94,7 +97,7 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN, protocol: str | None = None)
     others = any(len(points) > 1 for points in found)
     hollow = "joined by dots: a member of its committee, or a helper" if others else ""
     set_title(figure, frame, "; ".join(filter(None, (where, hollow))))
-    legend_below(figure, frame, axes[0])
+    legend_below(figure, frame, axes[0], sample=1.5)
     return figure
 
 
@@ -104,8 +107,11 @@ def _name(run: Run, runs: Sequence[Run], frame: Frame) -> str:
     alike = [one for one in of_place if naming.named(one) == naming.named(run)]
     if len(alike) == 1:
         return naming.shown(run, frame.called)
-    labels = naming.labels(alike, naming.TOLD_APART, called=frame.called)
-    return labels[alike.index(run)]
+    told = naming.unusual(alike, naming.differing(alike, naming.TOLD_APART))
+    names = [", ".join([naming.shown(run, frame.called), *settings]) for settings in told]
+    if len(set(names)) < len(names):
+        names = naming.labels(alike, naming.TOLD_APART, called=frame.called)
+    return names[alike.index(run)]
 
 
 def _draw_run(
