@@ -81,7 +81,7 @@ def draw(
         axes.margins(x=0.02)
     else:
         from_zero(axes, log_x)
-    readable_ticks(axes, whole=against == "rounds")
+    readable_ticks(axes, whole="x" if against == "rounds" else "")
     several = any(len(one.runs) > 1 for one in series)
     band = "mean and standard deviation over seeds" if several else ""
     set_title(figure, frame, "; ".join(filter(None, (naming.title(runs), band))))

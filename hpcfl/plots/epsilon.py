@@ -32,6 +32,9 @@ SIDES: dict[str, tuple[Metric, dict[str, Any]]] = {
 }
 
 
+_MEANING = {"paper": "as the paper claims", "proven": "as proven for what was run"}
+
+
 def lacking(run: Run, **_: object) -> str | None:
     """Return in words why a run cannot be drawn, None if it can."""
     reason = lacking_training(run, (Metric.ACCURACY, *(column for column, _ in SIDES.values())))
@@ -60,10 +63,14 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN, log_x: bool = False) -> Figu
     over_epsilon = looks.widths([curve[1:] for curve in curves.values()])
     for number, ((label, side), (rounds, epsilon, accuracy)) in enumerate(curves.items()):
         look = looked[label].curve(epsilon.size) | SIDES[side][1]
-        words = side if epsilon.size else f"{side}: none is finite"
         left.plot(rounds, epsilon, **look | over_rounds[number])
         right.plot(epsilon, accuracy, **look | over_epsilon[number])
-        left.plot([], [], label=f"{label}, {words}", **look)
+    for label, base in looked.items():
+        none = [side for side in SIDES if not curves[label, side][0].size]
+        words = "".join(f", {side}: none is finite" for side in none)
+        left.plot([], [], label=f"{label}{words}", **base.points() | {"linestyle": "-"})
+    for side, (_, shape) in SIDES.items():
+        left.plot([], [], color="0.4", marker="o", label=_MEANING[side], **shape)
     deltas = _deltas(runs)
     name = f"epsilon (delta = {deltas[0]:g})" if len(deltas) == 1 else "epsilon"
     left.set(xlabel="round (the first is 0)", ylabel=name)
@@ -76,7 +83,7 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN, log_x: bool = False) -> Figu
         left.set_ylim(bottom=0)
     for one in (left, right):
         one.grid(alpha=0.3)
-        readable_ticks(one, whole=one is left)
+        readable_ticks(one, whole="x" if one is left else "")
     several = "means over seeds" if any(len(one.runs) > 1 for one in series) else ""
     set_title(figure, frame, "; ".join(filter(None, (naming.title(runs), several))))
     legend_below(figure, frame, left)

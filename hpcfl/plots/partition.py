@@ -51,6 +51,7 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN) -> Figure:
 
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
+    from matplotlib.ticker import MaxNLocator
 
     blues = ListedColormap(colormaps["Blues"](np.linspace(0.12, 1, 256)))
     image = axes.imshow(
@@ -69,11 +70,14 @@ def draw(runs: Sequence[Run], frame: Frame = PLAIN) -> Figure:
     for edge in axes.spines.values():
         edge.set_visible(False)
     set_title(figure, frame, _title(run, int(table.sum())))
+    whole = MaxNLocator("auto", integer=True)
     # 0.15 inches wide in every figure.
     wide, high = figure.get_size_inches()
-    bar = figure.colorbar(image, ax=axes, pad=0.01, fraction=0.2 / wide, aspect=(high - 0.7) / 0.15)
+    bar = figure.colorbar(
+        image, ax=axes, pad=0.01, fraction=0.2 / wide, aspect=(high - 0.7) / 0.15, ticks=whole
+    )
     bar.set_label("samples (white: none)")
-    readable_ticks(axes, whole=True)
+    readable_ticks(axes, whole="xy")
     figure.draw_without_rendering()  # which lays it out, so that the cells have their size
     box = axes.get_window_extent()
     points = 72 / figure.dpi

@@ -144,7 +144,7 @@ def _draw_one(run: Run, name: str, frame: Frame, clock: str, log_x: bool) -> Fig
             one.set_yscale("log")
         else:
             one.set_ylim(0, 1.05 * float(np.nanmax(values, initial=0.0)) / unit or 1.0)
-        readable_ticks(one, whole=True)
+        readable_ticks(one, whole="x")
     axes[0].set(xlabel="device", ylabel=f"{_what(clock)}, {unit_name}")
     axes[1].set_xticks([0], ["server"])
     rounds = f"{len(found)} measured round{'s' if len(found) > 1 else ''}"

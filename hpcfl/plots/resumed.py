@@ -23,14 +23,13 @@ def join(runs: Sequence[Run]) -> list[Run]:
     """Return the runs, with those that went on from another one's checkpoint behind it, as one.
 
     One that was resumed is left as it is if the other is not among the runs. The other is then not
-    by itself among those that are returned, unless it ended with rounds that are not in the joined
-    run.
+    by itself among those that are returned, unless it has more rounds than the joined run.
     """
     before = {id(run): _predecessor(run, runs) for run in runs}
     contained = {
-        id(earlier)
-        for earlier, kept in filter(None, before.values())
-        if kept == earlier.rounds or earlier.status != "complete"
+        id(found[0])
+        for run in runs
+        if (found := before[id(run)]) is not None and found[1] + run.rounds >= found[0].rounds
     }
 
     def whole(run: Run, behind: int = 0) -> Run:

@@ -102,6 +102,8 @@ def applied(name: str = "paper") -> Iterator[None]:
                 f"there is no style {name!r} ({error}): give {' or '.join(STYLES)}, a matplotlib "
                 "style file, or the name of a style of matplotlib"
             ) from None
+        if not own:
+            raise UsageError(f"{name} has no settings of matplotlib: give a style file")
         settings = [*settings, own]
     with style.context(settings):
         yield
@@ -203,7 +205,7 @@ def wrapped(axes: Axes, words: str) -> str:
     return textwrap.fill(words, letters_in(0.85 * width), break_on_hyphens=False)
 
 
-def readable_ticks(axes: Axes, places: Sequence[float] | None = None, whole: bool = False) -> None:
+def readable_ticks(axes: Axes, places: Sequence[float] | None = None, whole: str = "") -> None:
     """Give axes ticks that are plain numbers; see :func:`hpcfl.plots.ticks.plain`."""
     from hpcfl.plots import ticks
 

@@ -28,13 +28,14 @@ def number(value: float) -> str:
     return "0" if text == "-0" else text
 
 
-def plain(axes: Axes, places: Sequence[float] | None = None, whole: bool = False) -> None:
+def plain(axes: Axes, places: Sequence[float] | None = None, whole: str = "") -> None:
     """Give both axes ticks that are plain numbers.
 
-    Along x it is those of the `places` that fit, or, if `whole`, no fractions.
+    Along x it is those of the `places` that fit. The axes that are named by `whole`, such as "xy",
+    have no fractions.
     """
     for axis, along in ((axes.xaxis, True), (axes.yaxis, False)):
-        axis.set_major_locator(RoundNumbers(along, whole and along))
+        axis.set_major_locator(RoundNumbers(along, axis.axis_name in whole))
         if axis.get_scale() == "log":
             axis.set_minor_locator(LogLocator(subs=[*range(2, 10)], numticks=50))
         axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))

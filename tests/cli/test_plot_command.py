@@ -48,7 +48,7 @@ def results(tmp_path_factory):
 def drawn(monkeypatch):
     """Return the list that figures go to, instead of to files."""
     figures = []
-    monkeypatch.setattr(style, "save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(style, "save", lambda figure, *_: figures.append(figure))
     return figures
 
 
@@ -75,8 +75,9 @@ def test_options_reach_the_figure(results, drawn):
     (axes,) = drawn[0].axes
     line, target = axes.lines
     with h5py.File(results.trained) as file:
-        sent = file["rounds/bytes_up"][()].sum(axis=(1, 2)) / 1e6
+        sent = file["rounds/bytes_up"][()].sum(axis=(1, 2)) / 1e3
 
+    assert axes.get_xlabel() == "sent up by all devices, kB"
     np.testing.assert_allclose(line.get_xdata(), sent.cumsum())
     assert list(line.get_ydata()) == [figures["accuracy"] for figures in results.rounds]
     assert list(target.get_ydata()) == [0.5, 0.5]
@@ -102,9 +103,25 @@ def test_files_that_cannot_be_drawn_are_left_out_with_a_warning(results, drawn):
     assert "damaged.h5 is damaged or is not an HDF5 file" in damaged
 
 
+def test_runs_are_chosen_renamed_and_drawn_in_a_size_and_style(results, drawn, tmp_path):
+    (tmp_path / "own.mplstyle").write_text("font.size: 11\n")
+    frame = ["--size", "3.3x2.2", "--style", tmp_path / "own.mplstyle", "--title", "Digits"]
+    options = [*frame, "--label", "fedavg=FedAvg", "--where", "devices=5", "--kind", "accuracy"]
+    result = plot(results.trained, results.folder / "bench.h5", *options)
+
+    assert result.stderr == ""  # nothing is said of what was not asked for
+    (figure,) = drawn
+    assert list(figure.get_size_inches()) == [3.3, 2.2]
+    assert figure.get_suptitle() == "Digits"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FedAvg, N = 5"]
+    plot(results.trained, "--kind", "accuracy", "--title", "", "--size", "column")
+    assert (drawn[1].get_suptitle(), drawn[1].get_figwidth()) == ("", 3.33)
+
+
 def test_every_run_is_drawn_and_one_without_training_is_no_failure(results, drawn, tmp_path):
     again = shutil.copy(results.trained, tmp_path / "again.h5")
-    result = plot(results.trained, again, results.folder / "bench.h5", "--kind", "accuracy")
+    files = results.trained, again, results.folder / "bench.h5"
+    result = plot(*files, "--kind", "accuracy", "--no-pool")
 
     assert result.exit_code == 0
     assert len(result.stderr.splitlines()) == 1
@@ -154,6 +171,13 @@ def test_nothing_to_draw_is_an_error(results, tmp_path):
             "accuracy --target 90",
             "--target is 90.0; it must be at least 0 and at most 1",
         ),
+        ("trained.h5", "accuracy --size 3x", "--size is '3x'; give column or page, or width and"),
+        ("trained.h5", "accuracy --size 0.1x90", "in inches, from 1 to 50"),
+        ("trained.h5", "accuracy --style nonsense", "there is no style 'nonsense'"),
+        ("trained.h5", "accuracy --style damaged.h5", "damaged.h5 has no settings of matplotlib"),
+        ("trained.h5", "accuracy --style box", "chosen by --spread"),
+        ("trained.h5", "accuracy --label fedavg", "give NAME=TEXT"),
+        ("trained.h5", "accuracy --where devices=6", "no run has devices=6: there are 5"),
         ("trained.h5", "nonsense", "'nonsense' is not one of 'partition', 'accuracy'"),
         ("nothing.h5", "accuracy", "there is no file or folder"),
     ],

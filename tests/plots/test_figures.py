@@ -12,12 +12,13 @@ from run_files import new_writer
 
 from hpcfl.algorithms.aggregation import find
 from hpcfl.errors import UsageError
-from hpcfl.plots import accuracy, exposure, partition, style
+from hpcfl.plots import KINDS, accuracy, chosen, exposure, partition, style
 from hpcfl.privacy.exposure import exposure as exposure_of
 from hpcfl.privacy.population import Population
 from hpcfl.results import load
 from hpcfl.results.record import RoundRecord
 
+APART = style.Frame(pool=False)
 TABLE = np.arange(12).reshape(4, 3)
 FIGURES = ("accuracy", "bytes_up_total", "modelled_seconds")
 
@@ -47,6 +48,12 @@ def trained(tmp_path):
     return make
 
 
+def labels(runs, against="rounds"):
+    """Return the names of the lines, each on one line."""
+    found = accuracy.draw(runs, replace(APART, width=20.0), against=against)
+    return [name.replace("\n", " ") for name in legend(found)]
+
+
 def legend(figure):
     (found,) = figure.legends
     return [text.get_text() for text in found.get_texts()]
@@ -60,9 +67,10 @@ def test_a_partition_is_drawn_with_devices_across_and_classes_up(trained):
     assert image.origin == "lower"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("device", "class")
     assert bar.get_ylabel() == "samples (white: none)"
-    assert axes.get_title() == "digits, iid: 66 samples on 4 devices"
+    assert axes.figure.get_suptitle() == "digits, iid: 66 samples on 4 devices"
     assert list(axes.get_xticks()) == [0, 1, 2, 3]
     assert list(axes.get_yticks()) == [0, 1, 2]
+    assert all(tick == int(tick) for tick in bar.get_yticks())
     written = {text.get_position(): text.get_text() for text in axes.texts}
     assert written == {(d, c): str(TABLE[d, c]) for d in range(4) for c in range(3) if TABLE[d, c]}
 
@@ -80,8 +88,8 @@ def test_one_sample_does_not_look_like_none(trained):
 @pytest.mark.parametrize(
     ("devices", "classes", "largest", "written"),
     [
-        *((5, 10, 9999, True), (30, 10, 999_999, True), (30, 10, 9_999_999, False)),
-        *((100, 10, 9, True), (100, 10, 600, False), (5, 200, 9, False)),
+        *((5, 10, 9999, True), (10, 10, 99_999, True), (10, 10, 99_999_999, False)),
+        *((60, 10, 9, True), (100, 10, 600, False), (5, 200, 9, False)),
     ],
 )
 def test_numbers_are_written_where_they_fit(trained, devices, classes, largest, written):
@@ -127,19 +135,28 @@ def test_a_partition_that_cannot_be_drawn_is_told(trained):
 
 @pytest.mark.parametrize(
     ("against", "across"),
-    [("rounds", [1, 2, 3]), ("bytes", [2, 4, 6]), ("seconds", [1.5, 3.0, 4.5])],
+    [("rounds", [0, 1, 2]), ("bytes", [2, 4, 6]), ("seconds", [1.5, 3.0, 4.5])],
 )
 @pytest.mark.parametrize("log_x", [False, True])
 def test_accuracy_is_drawn_over_what_was_spent(trained, against, across, log_x):
-    figure = accuracy.draw([trained()], against, log_x=log_x)
+    figure = accuracy.draw([trained()], against=against, log_x=log_x)
     (axes,) = figure.axes
     (line,) = axes.lines
 
-    np.testing.assert_allclose(line.get_xdata(), across)
+    # There is no round 0 on a logarithmic axis, where they are counted.
+    counted = 1 if log_x and against == "rounds" else 0
+    np.testing.assert_allclose(line.get_xdata(), np.add(across, counted))
     np.testing.assert_allclose(line.get_ydata(), [0.5, 0.6, 0.7])
-    assert axes.get_xlabel() == accuracy.AXES[against]
+    assert (
+        axes.get_xlabel().replace("\xa0", " ")
+        == {
+            "rounds": "number of rounds" if log_x else "round (the first is 0)",
+            "bytes": "sent up by all devices, MB",
+            "seconds": "modelled time at 100/100 Mbit/s, 0 ms, s",
+        }[against]
+    )
     assert axes.get_ylabel() == "accuracy on held-out data"
-    assert axes.get_title() == "digits, iid"
+    assert figure.get_suptitle() == "digits, iid"
     assert axes.get_xscale() == ("log" if log_x else "linear")
     assert legend(figure) == ["sparse, N = 4"]
     if against == "rounds" and not log_x:
@@ -148,7 +165,7 @@ def test_accuracy_is_drawn_over_what_was_spent(trained, against, across, log_x):
 
 def test_a_wrong_round_is_left_out_but_was_spent(trained):
     run = trained(wrong=1)
-    (axes,) = accuracy.draw([run], "seconds").axes
+    (axes,) = accuracy.draw([run], against="seconds").axes
 
     np.testing.assert_allclose(axes.lines[0].get_xdata(), [1.5, 4.5])
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.5, 0.7])
@@ -156,7 +173,7 @@ def test_a_wrong_round_is_left_out_but_was_spent(trained):
 
 def test_every_run_has_its_own_line_and_name(trained):
     runs = [trained(f"{k}.h5", rounds=k + 1, seed=k) for k in range(6)]
-    figure = accuracy.draw(runs, "rounds", target=0.65)
+    figure = accuracy.draw(runs, APART, target=0.65)
     (axes,) = figure.axes
 
     assert [line.get_xdata().size for line in axes.lines[:6]] == [1, 2, 3, 4, 5, 6]
@@ -175,22 +192,21 @@ def test_runs_are_named_by_what_tells_them_apart(trained):
         for k, name in enumerate(options)
     ]
 
-    assert accuracy.labels(runs) == [
+    assert labels(runs) == [
         "sparse, N = 4, mnist, seed 0",
         "top-k, N = 4, digits, error feedback, seed 1",
         "rand-k, N = 4, digits, seed 2",
     ]
-    assert accuracy.labels(runs[:1]) == ["sparse, N = 4"]
-    (axes,) = accuracy.draw(runs).axes
-    assert axes.get_title() == "iid"
+    assert labels(runs[:1]) == ["sparse, N = 4"]
+    assert accuracy.draw(runs).get_suptitle() == "iid"
 
 
 def test_the_link_tells_runs_apart_where_time_is_drawn(trained):
     runs = [trained(f"{k}.h5", uplink_mbps=float(k), seed=k) for k in (5, 100)]
 
     names = [f"sparse, N = 4, seed {k}" for k in (5, 100)]
-    assert accuracy.labels(runs, "bytes") == names
-    assert accuracy.labels(runs, "seconds") == [
+    assert labels(runs, "bytes") == names
+    assert labels(runs, "seconds") == [
         f"{name}, uplink mbps {k}" for name, k in zip(names, (5, 100), strict=True)
     ]
 
@@ -200,8 +216,8 @@ def test_runs_with_the_same_options_are_named_by_their_files(tmp_path, trained):
     names = ["a.h5", "b.h5", "more/b.h5"]
     runs = [trained(name) for name in names]
 
-    assert accuracy.labels(runs[:2]) == ["sparse, N = 4, a.h5", "sparse, N = 4, b.h5"]
-    assert accuracy.labels(runs) == [
+    assert labels(runs[:2]) == ["sparse, N = 4, a.h5", "sparse, N = 4, b.h5"]
+    assert labels(runs) == [
         "sparse, N = 4, a.h5",
         *(f"sparse, N = 4, b.h5, {tmp_path / name}" for name in names[1:]),
     ]
@@ -211,7 +227,7 @@ def test_a_resumed_run_is_named_so_where_its_beginning_is_missing(trained):
     run = trained(resume="b.checkpoint.npz")
 
     for against, said in (("rounds", ", rounds since resumed"), ("bytes", "")):
-        assert accuracy.labels([run], against) == [f"sparse, N = 4{said}"]
+        assert labels([run], against) == [f"sparse, N = 4{said}"]
 
 
 def test_what_a_run_lacks_for_its_accuracy_is_told(trained):
@@ -219,7 +235,7 @@ def test_what_a_run_lacks_for_its_accuracy_is_told(trained):
     short = trained("b.h5", figures=["accuracy"])
     misshapen = replace(run, training=run.training | {"accuracy": np.ones((3, 2))})
 
-    assert all(accuracy.lacking(run, against) is None for against in accuracy.AXES)
+    assert all(accuracy.lacking(run, against) is None for against in KINDS["accuracy"].against)
     assert accuracy.lacking(short, "rounds") is None
     assert accuracy.lacking(short, "bytes") == "does not record bytes_up_total"
     assert accuracy.lacking(short, "seconds") == "does not record modelled_seconds"
@@ -234,7 +250,7 @@ def test_a_long_legend_lies_below_the_axes_within_the_figure(trained):
     runs = [
         trained(f"{k}.h5", seed=k, model=f"own_model_{k}:network", clip=k / 7) for k in range(12)
     ]
-    plain, figure = accuracy.draw(runs[:1]), accuracy.draw(runs)
+    plain, figure = accuracy.draw(runs[:1]), accuracy.draw(runs, APART)
     for drawn in (plain, figure):
         drawn.draw_without_rendering()
     inches = [f.axes[0].get_window_extent().height / f.dpi for f in (plain, figure)]
@@ -250,25 +266,27 @@ def test_a_long_legend_lies_below_the_axes_within_the_figure(trained):
 
 def test_a_long_name_is_broken_at_its_commas(trained):
     long = "long-name-" * 7
-    names = legend(accuracy.draw([trained(f"{long}{k}.h5") for k in range(2)]))
+    runs = [trained(f"{long}{k}.h5") for k in range(2)]
+    names = legend(accuracy.draw(runs, replace(APART, width=5.6)))
 
     assert names == [f"sparse, N = 4,\n{long}{k}.h5" for k in range(2)]
 
 
-def test_ticks_are_round_numbers_and_few():
-    for count, step in ((1, 1), (25, 1), (26, 2), (62, 5), (125, 5), (126, 10), (6000, 500)):
-        assert style.tick_step(count) == step
+def test_runs_that_differ_in_their_seeds_alone_are_a_mean_in_a_band(trained):
+    runs = [trained(f"{k}.h5", rounds=2 + k % 2, seed=k, alpha=0.1) for k in range(3)]
+    shifted = runs[0].training["accuracy"] + 0.1
+    runs[0] = replace(runs[0], training=runs[0].training | {"accuracy": shifted})
+    figure = accuracy.draw([*runs, trained("other.h5", alpha=0.5)])
+    axes = figure.axes[0]
+    (band,) = axes.collections
 
-
-def test_lines_differ_without_their_colours():
-    assert len({style.area_style(number)["hatch"] for number in range(7)}) == 7
-    looks = [style.line_style(k, 100) for k in range(28)]
-
-    assert len({(look["marker"], look["linestyle"]) for look in looks}) == 28
-    assert len({look["color"] for look in looks[:7]}) == 7
-    for first, second in itertools.pairwise(looks):
-        assert first["marker"] != second["marker"]
-        assert first["linestyle"] != second["linestyle"]
+    assert legend(figure) == ["sparse, N = 4, alpha 0.1, 3 seeds", "sparse, N = 4, alpha 0.5"]
+    # Two rounds are common to all.
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.5 + 0.1 / 3, 0.6 + 0.1 / 3])
+    reach = np.std([0.1, 0, 0], ddof=1)
+    top = band.get_paths()[0].vertices[:, 1].max()
+    assert top == pytest.approx(0.6 + 0.1 / 3 + reach)
+    assert "mean and standard deviation over seeds" in figure.get_suptitle()
 
 
 def test_exposure_is_drawn_as_it_is_computed():
@@ -280,7 +298,8 @@ def test_exposure_is_drawn_as_it_is_computed():
         masking = sparse.masking(30, float(exposure.ALPHAS[k]), None)
         found = exposure_of("sparse", masking, Population(30, 10, dropout), samples=10)
         alone = 100 * found.alone_of_sent.formula
-        assert left.lines[number].get_ydata()[k] == pytest.approx(found.theorem_2)
+        contributors = found.contributors.formula
+        assert left.lines[number].get_ydata()[k] == pytest.approx(contributors)
         assert right.lines[number].get_ydata()[k] == pytest.approx(alone)
 
 
@@ -290,7 +309,7 @@ def test_the_same_figure_gives_the_same_file(tmp_path, trained, monkeypatch, end
     paths = [tmp_path / f"{k}{ending}" for k in range(2)]
     for k, path in enumerate(paths):
         monkeypatch.setenv("SOURCE_DATE_EPOCH", str(10**9 + 10**6 * k))  # matplotlib's clock
-        style.save(accuracy.draw([run], "rounds"), path)
+        style.save(accuracy.draw([run]), path)
 
     assert paths[0].stat().st_size > 1000
     assert paths[0].read_bytes() == paths[1].read_bytes()
@@ -299,15 +318,15 @@ def test_the_same_figure_gives_the_same_file(tmp_path, trained, monkeypatch, end
 def test_a_file_that_cannot_be_written_is_refused_in_a_sentence(tmp_path, trained):
     run = trained()
     with pytest.raises(UsageError, match=r"cannot write .*/a\.h5/x\.png"):
-        style.save(accuracy.draw([run], "rounds"), tmp_path / "a.h5" / "x.png")
+        style.save(accuracy.draw([run]), tmp_path / "a.h5" / "x.png")
     for name in ("x.bmp", "x"):
         with pytest.raises(UsageError, match=r"does not end in .png, .svg or .pdf"):
-            style.save(accuracy.draw([run], "rounds"), tmp_path / name)
+            style.save(accuracy.draw([run]), tmp_path / name)
 
 
 def test_nothing_of_pyplot_or_of_global_settings_is_touched(tmp_path, trained):
     before = dict(matplotlib.rcParams.copy())
-    style.save(accuracy.draw([trained()], "rounds"), tmp_path / "new" / "A.SVG")
+    style.save(chosen("accuracy", {"style": "talk"}).draw([trained()]), tmp_path / "new" / "A.SVG")
 
     assert (tmp_path / "new" / "A.SVG").read_text().startswith("<?xml")
     assert dict(matplotlib.rcParams.copy()) == before
