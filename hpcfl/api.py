@@ -28,7 +28,7 @@ from hpcfl.options.training import TrainOptions
 from hpcfl.report import formats
 from hpcfl.results import comparison, pooling, ranktimes, reader, tables
 from hpcfl.results.comparison import Comparison
-from hpcfl.results.summary import Summary, choose_baseline, summarise
+from hpcfl.results.summary import Summary, summarise
 from hpcfl.rounds.observer import NOBODY, RoundObserver, Together
 
 if TYPE_CHECKING:
@@ -124,20 +124,35 @@ class Run(reader.Run):
 class Runs(tuple[Run, ...]):
     """Several runs, side by side."""
 
-    def table(self, baseline: str | None = None) -> Table:
-        """Return what their rounds cost, a configuration to a row, with ratios to one of them.
+    def table(
+        self,
+        baseline: str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        target: float | None = None,
+    ) -> Table:
+        """Return what their rounds cost, a configuration to a row, with ratios to a baseline.
 
-        Runs of one configuration on equal machines are pooled.
+        Runs of one configuration on equal machines are pooled, and so is training with several
+        seeds. Ratios are among runs of the same N, d, dropout and links.
 
         Parameters
         ----------
         baseline : str, optional
-            Its protocol or file; by default secagg's, or the first.
+            Its protocol or file; by default secagg's, or the first of those of one size.
+        columns : sequence of str, optional
+            Names of :data:`hpcfl.results.columns.COLUMNS` or of options, in the order wanted.
+        target : float, optional
+            Accuracy that training is to reach; by default the runs' own.
         """
-        pools = pooling.group(self)
-        summaries = [pooling.summarise(pool, pool.runs[0].link()) for pool in pools]
-        chosen = choose_baseline(summaries, baseline)
-        return tables.comparison(summaries, chosen, pooling.kept_apart(pools))
+        pools = pooling.group(self, trainings=True)
+        found = pooling.summarised(pools, target)
+        return tables.comparison(
+            [summary for _, summary in found],
+            baseline,
+            pooling.kept_apart([pool for pool, _ in found]),
+            None if columns is None else ",".join(columns),
+        )
 
     def plot(self, kind: str, **options: Any) -> Figure:
         """Draw a figure of all, as `hpcfl plot --kind` does."""
@@ -377,7 +392,7 @@ def plot(runs: Iterable[reader.Run], kind: str, *, pool: bool = True, **options:
     runs = [*runs]
     if not runs:
         raise UsageError("there is nothing to draw: no run is given")
-    drawn = [one.run for one in pooling.group(runs)] if pool else runs
+    drawn = [one.run for one in (pooling.group if pool else pooling.apart)(runs)]
     for run in drawn:
         reason = module.lacking(run, **values)
         if reason is not None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hpcfl.errors import HpcflError
+    from hpcfl.report.table import Table
     from hpcfl.results.reader import Run
 
 Command = Callable[..., Any]
@@ -43,6 +44,17 @@ def show(as_json: bool, document: Callable[[], Any], text: Callable[[], str]) ->
         click.echo(jsontext.dumps(document()))
     else:
         click.echo(text())
+
+
+def rendered(table: Table, form: str) -> str:
+    """Return a table in a format: ``terminal``, ``markdown``, ``latex``, ``csv`` or ``json``."""
+    return {
+        "terminal": table.text,
+        "markdown": table.markdown,
+        "latex": table.latex,
+        "csv": table.csv,
+        "json": table.json,
+    }[form]()
 
 
 def usable_runs(

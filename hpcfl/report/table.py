@@ -9,19 +9,23 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import Any, Literal
 
 from hpcfl.report import formats, jsontext
 from hpcfl.report.formats import Format, Scale
 from hpcfl.report.markup import Markup, element, join
 
+# Letters in a line where output is no terminal, and the fewest that are made use of.
 WIDTH = 119
+_LEAST_WIDTH = 40
 # A row that is a line between rows; only text has it.
 RULE: tuple[Any, ...] = ()
 
 # Words are not wrapped to less than so many letters.
 _NARROWEST = 12
+# Words of up to so many letters are not cut.
+_LONG_WORD = 20
 
 # What a note is about: "row 3: " or "warning: ".
 _LABEL = re.compile(r"(row \d+|warning): ")
@@ -41,6 +45,7 @@ class Column:
     align: Literal["left", "right"] = "right"
     scale: Scale | None = None  # chooses unit and format, for all values of the column
     per: str = ""  # what follows the unit that is chosen: ``/device``
+    part: str = ""  # columns of one part stay together where a table is folded
 
     def fitted(self, values: Iterable[Any]) -> Column:
         """Return the column with the unit and format that suit its values."""
@@ -61,14 +66,14 @@ def label(name: str, title: str | None = None) -> Column:
     return Column(name, name.replace("_", " ") if title is None else title, align="left")
 
 
-def seconds(name: str, title: str) -> Column:
+def seconds(name: str, title: str, part: str = "") -> Column:
     """Return a column of seconds, shown in ms, in s, or as durations."""
-    return Column(name, title, scale=formats.seconds_scale)
+    return Column(name, title, scale=formats.seconds_scale, part=part)
 
 
-def size(name: str, title: str, per: str = "") -> Column:
+def size(name: str, title: str, per: str = "", part: str = "") -> Column:
     """Return a column of bytes, shown in B, MB, GB or TB."""
-    return Column(name, title, scale=formats.bytes_scale, per=per)
+    return Column(name, title, scale=formats.bytes_scale, per=per, part=part)
 
 
 @dataclass(frozen=True, repr=False)
@@ -110,40 +115,55 @@ class Table:
         """The rows without the rules between them."""
         return [row for row in self.rows if row != RULE]
 
-    def text(self, width: int = WIDTH) -> str:
+    def text(self, width: int | None = None) -> str:
         """Return it for a terminal: aligned, with headings on one line if there is room.
 
-        Where the table is wider than `width` otherwise, headings are wrapped, then columns are one
-        space apart, not two, and then words are wrapped within their cells. If that is not enough,
-        it is folded: columns that have no room follow below, after the first `keys` columns again.
+        Where the table is wider than `width` otherwise, the terminal's by default, headings are
+        wrapped, then columns are one space apart, not two, and then words are wrapped within their
+        cells. If that is not enough, it is folded: columns that have no room follow below, after
+        the first `keys` columns again.
         """
+        width = width or screen_width()
         cells = self.cells
         headings = [f"{column.title} {column.unit}".strip() for column in self.shown]
         least = [
             max(len(part) for part in (*heading.split(), *(row[number] for row in cells), " "))
             for number, heading in enumerate(headings)
         ]
+        narrowest = [
+            _narrowest([row[number] for row in cells], few) if column.align == "left" else few
+            for number, (column, few) in enumerate(zip(self.shown, least, strict=True))
+        ]
         parts = [
-            self._part(columns, cells, headings, least, width)
-            for columns in self._folded(least, width)
+            self._part(columns, cells, headings, least, narrowest, width)
+            for columns in self._folded(narrowest, width)
         ]
         # Both can quote a results file, as cells can.
+        title = paragraph(formats.words(self.title), "", width) if self.title else ""
         notes = "\n".join(_note(formats.words(note), width) for note in self.notes)
-        return "\n\n".join(part for part in (formats.words(self.title), *parts, notes) if part)
+        return "\n\n".join(part for part in (title, *parts, notes) if part)
 
-    def _folded(self, least: Sequence[int], width: int) -> list[list[int]]:
+    def _folded(self, narrowest: Sequence[int], width: int) -> list[list[int]]:
         """Return which columns are side by side, in one part of the table or in several."""
-        narrowest = [
-            min(few, _NARROWEST) if column.align == "left" else few
-            for column, few in zip(self.shown, least, strict=True)
+        keys = [*range(min(self.keys, len(narrowest)))]
+
+        def fits(columns: Iterable[int]) -> bool:
+            return sum(narrowest[n] + 1 for n in columns) - 1 <= width
+
+        together = [
+            [number for number, _ in columns]
+            for _, columns in groupby(
+                enumerate(self.columns[len(keys) :], len(keys)),
+                lambda numbered: numbered[1].part or numbered[0],
+            )
         ]
-        keys = [*range(min(self.keys, len(least)))]
-        parts = [[*keys]]
-        for number in range(len(keys), len(least)):
-            columns = [*parts[-1], number]
-            if sum(narrowest[n] + 1 for n in columns) - 1 > width and len(parts[-1]) > len(keys):
-                parts.append([*keys])
-            parts[-1].append(number)
+        parts = [keys]
+        for columns in together:
+            # What has no room even in a part of its own is divided.
+            for piece in [columns] if fits([*keys, *columns]) else [[n] for n in columns]:
+                if not fits([*parts[-1], *piece]) and parts[-1] != keys:
+                    parts.append(keys)
+                parts[-1] = [*parts[-1], *piece]
         return parts
 
     def _part(
@@ -152,6 +172,7 @@ class Table:
         cells: Sequence[Sequence[str]],
         headings: Sequence[str],
         least: Sequence[int],
+        narrowest: Sequence[int],
         width: int,
     ) -> str:
         """Return some columns as text."""
@@ -161,7 +182,8 @@ class Table:
         above = [headings[n] for n in columns]
         aligned = [self.columns[n].align for n in columns]
         gap = "  " if sum(few) + 2 * (len(few) - 1) <= width else " "
-        widths = _narrowed(above, few, aligned, width - len(gap) * (len(few) - 1))
+        narrow = [narrowest[n] for n in columns]
+        widths = _narrowed(above, few, narrow, width - len(gap) * (len(few) - 1))
         # Rows, not tabulate's header: that makes a column two wider than its heading.
         rows = [*_lines(above, widths, end=True), SEPARATING_LINE]
         filled = iter(cells)
@@ -304,7 +326,7 @@ class Facts:
             if formats.has_value(value)
         }
 
-    def text(self, width: int = WIDTH) -> str:
+    def text(self, width: int | None = None) -> str:
         """Return two columns, under the title if there is one; long values continue below."""
         known = self.known
         indent = "  " if self.title else ""
@@ -328,8 +350,16 @@ class Facts:
         return element("table", join([element("caption", self.title), body]), class_="pairs")
 
 
-def paragraph(text: str, start: str = "", width: int = WIDTH) -> str:
+def screen_width() -> int:
+    """Return how many letters a line may have: $COLUMNS, or what the terminal has, or `WIDTH`."""
+    import shutil
+
+    return max(_LEAST_WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
+
+
+def paragraph(text: str, start: str = "", width: int | None = None) -> str:
     """Return a text in lines of at most `width`, all below where it begins after `start`."""
+    width = width or screen_width()
     indent = " " * len(start)
     lines = textwrap.wrap(
         text, width, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False
@@ -361,17 +391,21 @@ def escaped(text: str) -> str:
 
 
 def _narrowed(
-    headings: Sequence[str], least: Sequence[int], aligned: Sequence[str], room: int
+    headings: Sequence[str], least: Sequence[int], narrowest: Sequence[int], room: int
 ) -> list[int]:
     """Return the columns' widths: headings are wrapped until all have room, then words."""
     widths = [max(len(heading), few) for heading, few in zip(headings, least, strict=True)]
-    while sum(widths) > room and widths != [*least]:
-        wide = [n for n, few in enumerate(least) if widths[n] > few]
-        widths[max(wide, key=lambda n: widths[n])] -= 1
-    words = [n for n, align in enumerate(aligned) if align == "left"]
-    while words and sum(widths) > room and max(widths[n] for n in words) > _NARROWEST:
-        widths[max(words, key=lambda n: widths[n])] -= 1
+    for floor in (least, narrowest):
+        while sum(widths) > room and widths != [*floor]:
+            wide = [n for n, few in enumerate(floor) if widths[n] > few]
+            widths[max(wide, key=lambda n: widths[n])] -= 1
     return widths
+
+
+def _narrowest(cells: Sequence[str], least: int) -> int:
+    """Return to how few letters a column of words may be wrapped: no word that is short is cut."""
+    words = (len(word) for cell in cells for word in cell.split())
+    return min(least, max(_NARROWEST, min(_LONG_WORD, max(words, default=0))))
 
 
 def _latex(text: str) -> str:
