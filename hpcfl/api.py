@@ -334,7 +334,7 @@ def compare(
     b: reader.Run | Sequence[reader.Run],
     metric: str = "round_seconds",
     *,
-    by: str = "rounds",
+    by: str = "auto",
     alpha: float = 0.05,
 ) -> Comparison:
     """Compare the measured rounds of B with those of A, as `hpcfl compare` does.
@@ -347,7 +347,8 @@ def compare(
         ``round_seconds``, ``device_cpu_seconds``, ``server_cpu_seconds``, ``bytes_up``,
         ``modelled_seconds``, or another one that ``hpcfl compare --help`` names.
     by : str
-        What is one sample: one of ``rounds``, or the median of one of ``launches``.
+        What is one sample: one of ``rounds``, or the median of one of ``launches``; ``auto``:
+        launches where those of a side differ more than their rounds do.
     alpha : float
         Level of the rank test.
 

@@ -52,8 +52,9 @@ def command(a: str, b: str, fail_if_slower: float | None, as_json: bool, **typed
 
     A and B are results files, or folders with several launches of one configuration, which are
     pooled. Medians, their difference and ratio come with rank-based intervals, and a rank test says
-    whether there is a difference to be seen. Bytes that are the same in all rounds are compared
-    exactly.
+    whether there is a difference to be seen. It takes launches for samples where those of a side
+    differ more than their rounds do, else rounds, and says so. Bytes that are the same in all
+    rounds are compared exactly.
 
     Exit status: 0 compared, 1 failed, 2 wrong use, 3 see --fail-if-slower.
 

@@ -82,9 +82,13 @@ class Pool:
         By the rank test of Kruskal and Wallis over the launches' measured rounds; None with fewer
         than two launches that have any.
         """
-        samples = [run.round_seconds[run.measured] for run in self.runs]
-        samples = [seconds for seconds in samples if seconds.size]
-        return kruskal_wallis(samples).p_value if len(samples) > 1 else None
+        return launches_p_value([run.round_seconds[run.measured] for run in self.runs])
+
+
+def launches_p_value(launches: Sequence[NDArray[np.float64]]) -> float | None:
+    """Return the same of any samples, those of each launch by themselves."""
+    samples = [values for values in launches if values.size]
+    return kruskal_wallis(samples).p_value if len(samples) > 1 else None
 
 
 def group(runs: Sequence[Run], *, trainings: bool = False) -> list[Pool]:

@@ -20,13 +20,11 @@ from hpcfl.results.columns import COLUMNS, Choice, Row, choose
 from hpcfl.results.reached import OverLaunches
 from hpcfl.results.reader import Run
 from hpcfl.results.schema import PLACEMENT, Metric
-from hpcfl.results.statistics import Percentiles
+from hpcfl.results.statistics import DIFFERENT, Percentiles
 from hpcfl.results.summary import PhaseSummary, Summary, baselines, ratios
 
 # A first round of so many times the median is warned of where it was measured.
 _SLOW_START = 2.0
-# Launches are said to differ from this p value on.
-_DIFFERENT = 0.05
 
 _STAR = "*: spoiled by what the warnings say"
 
@@ -406,7 +404,7 @@ def warnings_of(summary: Summary) -> list[str]:
             "connections and buffers are set up in it; see --warmup"
         )
     p_value = summary.repeats_p_value
-    if p_value is not None and p_value <= _DIFFERENT:
+    if p_value is not None and p_value <= DIFFERENT:
         found.append(
             f"the {summary.repeats} launches differ more than their rounds do (rank test, "
             f"p = {p_value:.2g}): the interval is of these launches, not of a further one"

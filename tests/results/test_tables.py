@@ -162,8 +162,9 @@ def test_what_all_rows_have_in_common_is_said_once(make_run):
     def names(table):
         return {column.name for column in table.columns}
 
-    assert "alpha = 0.1" in table(0.1, 0.1).title
-    assert "alpha" not in names(table(0.1, 0.1))
+    alike = table(0.1, 0.1)
+    assert "alpha = 0.1" in alike.title
+    assert "alpha" not in names(alike)
     assert "alpha" not in table(None, None).title
     for alphas in ((0.1, None), (0.1, 0.2)):
         assert "alpha" in names(table(*alphas))
