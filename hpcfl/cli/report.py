@@ -10,10 +10,11 @@ import click
 from click.core import ParameterSource
 
 from hpcfl.cli.options import given, options
-from hpcfl.cli.terminal import alone, rendered, usable_runs
+from hpcfl.cli.terminal import alone, rendered, usable_runs, warn
 from hpcfl.errors import HpcflError, UsageError
 from hpcfl.options.definition import make, values_of
 from hpcfl.options.report import LinkAsked, ReportOptions
+from hpcfl.report.formats import counted
 
 if TYPE_CHECKING:
     from hpcfl.report.table import Table
@@ -104,9 +105,8 @@ def command(
     )
     for run in runs:
         if not run.validated.all():
-            wrong = int((~run.validated).sum())
-            of = "round" if wrong == 1 else "rounds"
-            click.echo(f"warning: {run.path} has {wrong} {of} that failed validation", err=True)
+            wrong = counted(int((~run.validated).sum()), "round")
+            warn(f"{run.path} has {wrong} that failed validation")
 
     if trace is not None:
         from hpcfl.results.trace import write as write_trace

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--max-minutes",
-    type=float,
+    type=click.FloatRange(min=0, min_open=True),
     default=60.0,
     help="Longest run that is chosen without --scale, estimated for two cores.",
 )

@@ -57,6 +57,11 @@ def rendered(table: Table, form: str) -> str:
     }[form]()
 
 
+def warn(sentence: str) -> None:
+    """Print a warning, a sentence without a full stop, beside what a command prints."""
+    click.echo(f"warning: {sentence}", err=True)
+
+
 def usable_runs(
     files: Sequence[Path], objection: Callable[[Run], str | None]
 ) -> tuple[list[Run], list[HpcflError]]:
@@ -65,10 +70,10 @@ def usable_runs(
 
     runs, errors = load_usable(files, objection)
     for error in errors:
-        click.echo(f"warning: {error}; left out", err=True)
+        warn(f"{error}; left out")
     for run in runs:
         if run.unfinished:
-            click.echo(f"warning: {run.path} {run.unfinished}", err=True)
+            warn(f"{run.path} {run.unfinished}")
     return runs, errors
 
 

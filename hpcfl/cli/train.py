@@ -8,7 +8,7 @@ import click
 
 from hpcfl.algorithms.federated import REGISTRY
 from hpcfl.cli.options import given, listing, options
-from hpcfl.cli.terminal import json_option, show
+from hpcfl.cli.terminal import json_option, show, warn
 from hpcfl.options.training import TrainOptions
 from hpcfl.training.presets import PRESETS
 
@@ -57,7 +57,7 @@ def command(preset: str | None, as_json: bool, **typed: Any) -> None:
     options = asked(given(typed), preset)
     world = connect()
     if world.rank == 0 and options.insecure_seed is not None:
-        click.echo("Warning: --insecure-seed is given: keys are not secret.", err=True)
+        warn("--insecure-seed is given: keys are not secret")
 
     with noting_signals(to_the_end=True):
         spoken = watching.Spoken() if as_json else watching.Rows(find(options.algorithm).private)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcfl.errors import HpcflError, UsageError
+from hpcfl.errors import MissingPackageError, UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,12 +40,12 @@ def new_figure(
 ) -> tuple[Figure, list[Axes]]:
     """Return an empty figure of so many inches, and its axes, row by row.
 
-    Further arguments go to matplotlib's `Figure.subplots`. Without matplotlib it is an HpcflError.
+    Further arguments go to matplotlib's `Figure.subplots`. Without matplotlib it is a UsageError.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise HpcflError("figures need matplotlib: pip install hpcfl[plot]") from error
+        raise MissingPackageError("a figure", "matplotlib", "plot") from error
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **more)
     return figure, list(axes.flat)

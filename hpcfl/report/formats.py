@@ -33,6 +33,11 @@ def words(value: Any, nothing: str = NOTHING) -> str:
     )
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number of things: ``1 round``, ``3 rounds``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def count(value: float | None) -> str:
     """Return a number of bytes, devices or rounds, to the nearest whole one."""
     return f"{value:.0f}" if value is not None and has_value(value) else NOTHING

@@ -389,7 +389,11 @@ def promises(run: Run) -> list[str]:
     if found is not None and np.isfinite(found).any():
         worst = float(np.nanmax(found))
         chance = f", but for a probability of 2^{math.log2(worst):.1f}" if worst else ""
-        rounds = f"in each of {len(found)} rounds" if len(found) > 1 else "in the only round"
+        rounds = (
+            f"in each of {formats.counted(len(found), 'round')}"
+            if len(found) > 1
+            else "in the only round"
+        )
         sentences.append(f"checked {rounds} against the devices that were present: it held{chance}")
     return sentences
 
@@ -399,9 +403,10 @@ def warnings_of(summary: Summary) -> list[str]:
     found = list(summary.warnings)
     first, median = summary.first_round_seconds, summary.round_seconds.median
     if first is not None and not summary.rounds_warmup and first > _SLOW_START * median:
+        advice = "" if summary.algorithm else "; see --warmup"  # which training has not
         found.append(
             f"the first round took {first / median:.1f} times the median and was measured: "
-            "connections and buffers are set up in it; see --warmup"
+            f"connections and buffers are set up in it{advice}"
         )
     p_value = summary.repeats_p_value
     if p_value is not None and p_value <= DIFFERENT:
@@ -483,7 +488,7 @@ def _remarks(summary: Summary) -> str:
         text += (
             f"; round measured {seconds(summary.round_seconds.median)} s, 95 % interval "
             f"{formats.interval(interval.low, interval.high)} s over "
-            f"{summary.rounds_measured} rounds"
+            f"{formats.counted(summary.rounds_measured, 'round')}"
         )
     else:
         text += f"; measured rounds: {summary.rounds_measured}"

@@ -74,14 +74,15 @@ def render_cells(folder: Path, manifest: Manifest) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def render_outcome(outcome: session.CellOutcome, cells: int) -> str:
-    """Return one line on what became of a cell."""
+def render_outcome(outcome: session.CellOutcome, cells: int | None) -> str:
+    """Return one line on what became of a cell, one of so many, or the only one that runs."""
     cell = outcome.cell
     what = {
         session.DONE: f"done in {duration(outcome.seconds)}: {cell.file}",
         session.FAILED: f"failed: {outcome.sentence}",
     }.get(outcome.state, outcome.state)
-    return f"cell {cell.index} of {cells}: {cell.title}: {what}"
+    of = "" if cells is None else f" of {cells}"
+    return f"cell {cell.index}{of}: {cell.title}: {what}"
 
 
 def render_results(folder: Path, outcomes: Sequence[session.CellOutcome]) -> str:
