@@ -25,9 +25,9 @@ class ReportOptions(LinkAsked):
 
     where: str | None = option(
         None,
-        "Only runs with these values, such as protocol=sparse,devices=100: protocol, devices, "
-        "status or any option.",
-        unit="name=value,...",
+        "Only runs with these values, such as protocol=sparse,devices=50|100: protocol, devices or "
+        "any option that files record.",
+        unit="key=value,...",
     )
     columns: str | None = option(
         None,

@@ -229,7 +229,8 @@ class Table:
             disable_numparse=True,
         )
         title = formats.words(self.title)
-        notes = "\\\\\n".join(_latex(formats.words(note)) for note in self.notes)
+        # As paragraphs: after a line's end TeX would read a star or a bracket as its own.
+        notes = "\n\n".join(_latex(formats.words(note)) for note in self.notes)
         return "\n".join(
             [
                 "% needs \\usepackage{booktabs}",

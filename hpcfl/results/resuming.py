@@ -37,7 +37,9 @@ def joined(runs: Sequence[Run]) -> list[Run]:
 
 def _next_pair(runs: Sequence[Run]) -> tuple[Run, Run, int] | None:
     """Return a run, one that went on from it, and after how many of its rounds."""
-    for later in runs:
+    # In the order in which they were launched: of several that went on from one checkpoint, the
+    # last has what was played in the end.
+    for later in sorted(runs, key=lambda run: run.started):
         checkpoint = later.config.get("resume")
         if not isinstance(checkpoint, str) or not later.training or not later.rounds:
             continue
@@ -52,13 +54,10 @@ def _next_pair(runs: Sequence[Run]) -> tuple[Run, Run, int] | None:
 
 
 def _belongs(checkpoint: str, run: Run) -> bool:
-    """Return whether a checkpoint is kept beside a run, or beside the last file that continued it.
-
-    A launch that went on may itself have been interrupted.
-    """
-    last = run.resumed[-1].get("file") if run.resumed and run.training else None
-    results = Path(last) if isinstance(last, str) else run.path
-    return results.with_suffix(CHECKPOINT_SUFFIX).name == Path(checkpoint).name
+    """Return whether a checkpoint is kept beside a run, or beside a file that continued it."""
+    files = [str(run.path), *(str(launch.get("file")) for launch in run.resumed)]
+    names = [Path(file).with_suffix(CHECKPOINT_SUFFIX).name for file in files]
+    return Path(checkpoint).name in names
 
 
 def _rounds_before(earlier: Run, later: Run) -> int | None:
@@ -103,7 +102,7 @@ def _join(earlier: Run, later: Run, kept: int) -> Run:
             for name, values in earlier.training.items()
         },
         resumed=[
-            *earlier.resumed,
+            *(one for one in earlier.resumed if one[schema.FIRST_ROUND] < kept),
             launch,
             *(one | {schema.FIRST_ROUND: kept + one[schema.FIRST_ROUND]} for one in later.resumed),
         ],

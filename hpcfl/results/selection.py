@@ -1,51 +1,80 @@
-"""Runs chosen by what they are: ``protocol=sparse,devices=100``."""
+"""Which of several runs are meant: ``protocol=sparse,devices=50|100``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from hpcfl.errors import UsageError
 from hpcfl.options.definition import nearest
-from hpcfl.results.reader import Run
+from hpcfl.report import formats
+
+if TYPE_CHECKING:
+    from hpcfl.results.reader import Run
+
+# A run of this package or a subclass of it, such as that of the API.
+AnyRun = TypeVar("AnyRun", bound="Run")
+
+# More values than these are not listed in an error.
+_LISTED = 8
 
 
-def select(runs: Sequence[Run], text: str) -> list[Run]:
-    """Return the runs with all of the values that a text like ``protocol=sparse,alpha=0.1`` names.
+def select(runs: Sequence[AnyRun], text: str) -> list[AnyRun]:
+    """Return those of the runs that a text describes, in their order.
 
-    The names are ``protocol``, ``devices``, ``status`` and all options that the files record. A
-    UsageError says that a condition has no ``=``, that no run records such an option, or that none
-    is left.
+    Parameters
+    ----------
+    runs : sequence of Run
+        All runs.
+    text : str
+        ``KEY=VALUE`` one or several times, with commas between them, all of which must hold. A key
+        is ``protocol``, ``devices`` or an option by the name that results files record, with
+        underscores or dashes; ``A|B`` stands for either value, and ``none`` for an option without
+        one. Values are compared as numbers where both are numbers, else as text, capital or not.
+
+    Raises
+    ------
+    UsageError
+        If the text is not of this form, no run records the key, or no run is as described. It names
+        the keys or values that there are.
     """
-    wanted = [_condition(part) for part in text.split(",")]
-    known = {name for run in runs for name in _facts(run)}
-    for name, _ in wanted:
-        if name not in known:
-            raise UsageError(f"--where has {name!r}, which no run records{nearest(name, known)}")
-    found = [
-        run for run in runs if all(_is(_facts(run).get(name), value) for name, value in wanted)
-    ]
-    if runs and not found:
-        raise UsageError(f"--where {text} leaves none of {len(runs)} runs")
-    return found
+    selected = [*runs]
+    for term in text.split(","):
+        key, equals, value = (part.strip() for part in term.partition("="))
+        key = key.replace("-", "_")
+        if not (key and equals and value):
+            raise UsageError(
+                f"--where has {term.strip()!r}: give KEY=VALUE, as in "
+                "protocol=sparse,devices=50|100"
+            )
+        known = {name for run in runs for name in _recorded(run)}
+        if key not in known:
+            raise UsageError(
+                f"--where has {key!r}, which no run records{nearest(key, known)}; there are "
+                f"{', '.join(sorted(known))}"
+            )
+        wanted = [one.strip() for one in value.split("|")]
+        kept = [run for run in selected if any(_equal(_value(run, key), one) for one in wanted)]
+        if not kept:
+            there = sorted({_value(run, key) for run in selected})
+            more = ", ..." if len(there) > _LISTED else ""
+            raise UsageError(
+                f"no run has {key}={value}: there are {', '.join(there[:_LISTED])}{more}"
+            )
+        selected = kept
+    return selected
 
 
-def _condition(part: str) -> tuple[str, str]:
-    name, equals, value = part.partition("=")
-    if not equals or not name.strip():
-        raise UsageError(f"--where has {part!r}; give NAME=VALUE, such as protocol=sparse")
-    return name.strip().replace("-", "_"), value.strip()
+def _recorded(run: Run) -> dict[str, object]:
+    return {**run.config, "protocol": run.protocol, "devices": run.devices}
 
 
-def _facts(run: Run) -> dict[str, Any]:
-    return run.config | {"protocol": run.protocol, "devices": run.devices, "status": run.status}
+def _value(run: Run, key: str) -> str:
+    return formats.words(_recorded(run).get(key), nothing="none")
 
 
-def _is(value: Any, text: str) -> bool:
-    """Return whether a value is what a text says; numbers as numbers, so that 0.10 is 0.1."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            return float(text) == value
-        except ValueError:
-            return False
-    return str("none" if value is None else value).lower() == text.lower()
+def _equal(value: str, wanted: str) -> bool:
+    try:
+        return float(value) == float(wanted)
+    except ValueError:
+        return value.lower() == wanted.lower()

@@ -116,7 +116,7 @@ class Summary:
     algorithm: str | None = None  # of training; None for a benchmark
     reached: Reached = field(default_factory=Reached)
     # Options; a list of their values where launches differ.
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def like(self) -> tuple[Any, ...]:

@@ -174,9 +174,9 @@ def test_where_leaves_out_the_others(pair):
 
     assert [run["protocol"] for run in found["runs"]] == ["secagg"]
     for condition, sentence in (
-        ("protocol", "give NAME=VALUE"),
+        ("protocol", "give KEY=VALUE"),
         ("protocl=secagg", "did you mean 'protocol'?"),
-        ("protocol=cohort", "leaves none of 2 runs"),
+        ("protocol=cohort", "no run has protocol=cohort"),
     ):
         refused = report(*pair, "--where", condition).exception
         assert isinstance(refused, UsageError)

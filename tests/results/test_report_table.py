@@ -215,7 +215,8 @@ def test_a_table_that_is_too_wide_is_folded_with_its_first_columns_again():
 
 
 def test_latex_has_the_rules_of_booktabs_and_nothing_that_tex_would_read():
-    table = Table(COLUMNS, [["a&b_%$#{}~^\\", 400.0, 0.0105], RULE, ["total", 1, 1]], "50 %", ["_"])
+    rows = [["a&b_%$#{}~^\\", 400.0, 0.0105], RULE, ["total", 1, 1]]
+    table = Table(COLUMNS, rows, "50 %", ["_", "*: a star"])
     lines = table.latex().splitlines()
 
     assert [line for line in lines if line.startswith("\\") and "rule" in line] == [
@@ -230,6 +231,8 @@ def test_latex_has_the_rules_of_booktabs_and_nothing_that_tex_would_read():
     assert row.split(" &")[0].strip() == (r"a\&b\_\%\$\#\{\}\textasciitilde{}\^{}\textbackslash{}")
     assert row.count(" & ") == 2
     assert row.endswith("\\\\")
+    # Otherwise TeX takes the star for one of the line's end.
+    assert "\\_\n\n*: a star" in table.latex()
     assert sum(line.startswith("\\begin") for line in lines) == 2
     assert sum(line.startswith("\\end") for line in lines) == 2
 

@@ -1,6 +1,7 @@
 """Training in several files, as one run."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,6 +60,25 @@ def test_a_resumed_run_is_one_with_what_it_went_on_from(tmp_path):
         assert [one["cpu"] for one in whole.launches.values()] == ["a", "b", "c"]
     assert [len(pool.runs) for pool in pooling.group([first, second])] == [1]
     assert [pool.run.rounds for pool in pooling.apart([first, second])] == [5]
+
+
+def test_of_two_that_went_on_from_one_checkpoint_the_later_one_counts(tmp_path):
+    first = write(tmp_path / "a.h5", [0.1, 0.2, 0.3, 0.4])
+    killed = write(tmp_path / "b.h5", [0.35, 0.45], 3, resume="a.checkpoint.npz")
+    again = write(tmp_path / "c.h5", [0.5, 0.6, 0.7], 3, resume="a.checkpoint.npz")
+    again = replace(again, started="2099-01-01T00:00:00Z")
+
+    for order in ([first, killed, again], [again, killed, first]):
+        (whole,) = joined(order)
+        assert whole.training["accuracy"].tolist() == [0.1, 0.2, 0.3, 0.5, 0.6, 0.7]
+        assert [one["cpu"] for one in whole.launches.values()] == ["a", "c"]
+
+
+def test_files_that_name_each_other_end_as_one(tmp_path):
+    one = write(tmp_path / "a.h5", [0.1, 0.2], resume="b.checkpoint.npz")
+    other = write(tmp_path / "b.h5", [0.3, 0.4], 1, resume="a.checkpoint.npz")
+
+    assert len(joined([one, other])) == 1
 
 
 @pytest.mark.parametrize(
